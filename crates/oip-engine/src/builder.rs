@@ -1,4 +1,4 @@
-//! Engines that serve models of the program they are in, without files.
+//! Engines for models of the embedding program, without files.
 
 use std::{collections::BTreeSet, fmt, sync::Arc, time::Instant};
 
@@ -17,11 +17,12 @@ use crate::{
     run::others::Others,
 };
 
-/// Builds an [`Engine`] out of models that the program has itself. Nothing is read from disk, and nothing panics: what cannot
-/// be served is a [`BuildError`].
+/// Builds an [`Engine`] from models of the embedding program. Nothing is read from disk and nothing panics:
+/// invalid models give a [`BuildError`].
 ///
-/// A model's name, inputs and outputs are those of its metadata; it has no versions. It is batched as models of a repository
-/// are that have no configuration, and has [`EngineConfig::instances`] threads, unless [`Model::defaults`] says something else.
+/// A model's name, inputs and outputs come from its metadata; it has no versions. It is batched like an
+/// unconfigured model of a repository, with [`EngineConfig::instances`] threads, unless [`Model::defaults`]
+/// says otherwise.
 ///
 /// ```
 /// use oip_engine::Engine;
@@ -63,7 +64,7 @@ pub struct EngineBuilder {
 }
 
 impl Engine {
-    /// Begins an engine for models that the program has itself, with or without those of a repository.
+    /// Creates a builder for models of the embedding program, with or without a repository.
     pub fn builder() -> EngineBuilder {
         EngineBuilder::default()
     }
@@ -75,30 +76,29 @@ impl EngineBuilder {
         self.boxed_model(Box::new(model))
     }
 
-    /// Adds a model whose type is not known here.
+    /// Adds a boxed model.
     pub fn boxed_model(mut self, model: Box<dyn Model>) -> Self {
         self.models.push(model);
         self
     }
 
-    /// Serves the models of a repository as well, or of another one; their names must differ from those that are given. A model that
-    /// comes into the repository later under such a name is not loaded, and clients cannot unload those that are given.
+    /// Adds a repository. Its models' names must differ from those given here. A model that is added to the
+    /// repository later under such a name is not loaded, and clients cannot unload the given models.
     pub fn repository(mut self, repository: Repository) -> Self {
         self.repositories.push(repository);
         self
     }
 
-    /// Says how models are run.
+    /// Sets the configuration.
     pub fn config(mut self, config: EngineConfig) -> Self {
         self.config = config;
         self
     }
 
-    /// Starts the models' threads, and loading those of the repository, if there is one, in the background.
+    /// Starts the models, and loads those of the repositories in the background.
     ///
     /// # Errors
-    /// [`BuildError`] for the first model that cannot be served: a name that is malformed or is there twice, metadata that
-    /// contradicts itself, no threads.
+    /// [`BuildError`] for the first invalid model: a malformed or duplicate name, inconsistent metadata.
     pub fn build(self) -> Result<Engine, BuildError> {
         let Self {
             repositories,
@@ -106,7 +106,7 @@ impl EngineBuilder {
             models,
         } = self;
         let repositories = Repositories::from(repositories);
-        // A repository that cannot be read is reported when its models are loaded.
+        // An unreadable repository is reported when its models are loaded.
         let mut names: BTreeSet<String> = repositories.names().names.into_iter().collect();
         let registry = Arc::new(Registry::default());
         for model in models {

@@ -1,4 +1,4 @@
-//! How an engine works, as its operator chooses it.
+//! Configuration of an engine.
 
 use std::{thread, time::Duration};
 
@@ -6,7 +6,7 @@ use tensor_mmap::Promise;
 
 use crate::{batching::scheduler::BatchPolicy, run::in_place::InPlace};
 
-/// How an engine works.
+/// Configuration of an [`Engine`](crate::Engine).
 ///
 /// ```
 /// use oip_engine::{EngineConfig, ModelControl};
@@ -20,58 +20,59 @@ use crate::{batching::scheduler::BatchPolicy, run::in_place::InPlace};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EngineConfig {
-    /// The server's name, for its metadata.
+    /// Server name in the server metadata.
     pub server_name: String,
-    /// The server's version, for its metadata.
+    /// Server version in the server metadata.
     pub server_version: String,
-    /// Threads per model version, where its configuration does not say (as many as the machine has cores).
+    /// Default instances per model version (number of cores).
     pub instances: usize,
-    /// Rows of a batch that nobody configured ([`BatchPolicy::DEFAULT_MAX_ROWS`]); 0 so that requests are only joined
-    /// where a configuration says so.
+    /// Default maximum rows of a batch ([`BatchPolicy::DEFAULT_MAX_ROWS`]); 0 to join requests only where
+    /// configured.
     pub default_max_batch_size: u64,
-    /// How long an instance may go on with a request that nobody waits for any more before it counts as lost (5 s).
+    /// How long an instance may run a request without a client before it counts as lost (5 s).
     pub hang_timeout: Duration,
-    /// Whether and how quick models are run on the threads that their requests are on (they are not).
+    /// Runs quick models on their callers' threads, if set (not set).
     pub in_place: Option<InPlace>,
-    /// Called first on each thread that loads or runs models, for example to prepare an allocator (nothing).
+    /// Called first on each thread that loads or runs models, for instance to set up an allocator (does
+    /// nothing).
     pub on_model_thread: fn(),
-    /// Requests that may wait for one model version (256).
+    /// Maximum waiting requests per model version (256).
     pub queue_capacity: usize,
-    /// Which models are loaded, and when (all of them, at start).
+    /// Which models are loaded, and when (all, at start).
     pub control: ModelControl,
-    /// Bytes of the cache for answers of models whose configuration wants one; with 0 there is none (0).
+    /// Size of the response cache for models that enable it, in bytes; 0 for none (0).
     pub response_cache_bytes: u64,
-    /// The promise that files of the repository stay as they are, without which none is mapped (none).
+    /// Promise that the repository's files do not change, which permits mapping them (none).
     pub mapping: Option<Promise>,
-    /// Models that are loaded at the same time (as many as the machine has cores).
+    /// Models that are loaded concurrently (number of cores).
     pub parallel_loads: usize,
-    /// How long loading one model may take (120 s).
+    /// Load timeout per model (120 s).
     pub load_timeout: Duration,
-    /// Whether one model that fails to load makes the server not ready (yes).
+    /// Whether a model that fails to load makes the server unready (yes).
     pub strict_readiness: bool,
 }
 
-/// Which models of a repository are loaded, and when; by Triton's names for it.
+/// Which models of a repository are loaded, and when; by Triton's names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ModelControl {
-    /// All, at start. What changes afterwards does not matter.
+    /// All, at start. Later changes are ignored.
     None,
-    /// All, at start, and whatever has come, changed or gone when the repository is looked at. A change counts once it
-    /// was seen twice in the same form.
+    /// All at start, and added, changed or removed ones at each poll. A change counts once two polls see the
+    /// same.
     Poll {
-        /// How often to look.
+        /// Polling interval.
         interval: Duration,
     },
-    /// Those that are asked for.
+    /// Those that clients request.
     Explicit {
-        /// Models to load at start; `*` stands for all.
+        /// Models to load at start; `*` for all.
         load: Vec<String>,
     },
 }
 
 impl EngineConfig {
-    /// The same after some changes.
+    /// Applies `change` to the configuration.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);

@@ -29,7 +29,7 @@ use crate::{
     run::statistics::VersionMetrics,
 };
 
-/// Loads and runs the models of a repository; see the [crate's page](crate).
+/// Loads and runs the models of repositories; see the [crate](crate).
 pub struct Engine {
     lifecycle: Arc<Lifecycle>,
     control: Arc<Control>,
@@ -39,13 +39,13 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Starts loading the models of a repository, or of several, in the background, and returns at once.
+    /// Starts loading the models of repositories in the background, and returns at once.
     #[must_use]
     pub fn start(repositories: impl Into<Repositories>, config: EngineConfig) -> Self {
         Self::start_with(Arc::default(), repositories.into(), config)
     }
 
-    /// As [`Engine::start`], where models are served already.
+    /// As [`Engine::start`], with a registry that may already have models.
     pub(crate) fn start_with(
         registry: Arc<Registry>,
         repository: Repositories,
@@ -91,44 +91,44 @@ impl Engine {
         }
     }
 
-    /// Waits until every model that is being loaded is, or has failed to.
+    /// Waits until all current loads have succeeded or failed.
     pub fn wait_until_loaded(&self) {
         self.control.wait_until_idle();
     }
 
-    /// All versions of all models that were loaded, or tried to be, and how they are.
+    /// Returns all versions of all models with a load attempt, and their states.
     #[must_use]
     pub fn models(&self) -> Vec<ModelStatus> {
         self.registry().statuses()
     }
 
-    /// What happened to the requests to each version that is ready, by model and version.
+    /// Returns the request statistics of each ready version.
     #[must_use]
     pub fn metrics(&self) -> Vec<VersionMetrics> {
         let served = self.registry().served();
         served.iter().map(|served| served.metrics()).collect()
     }
 
-    /// How many requests wait for a model now.
+    /// Returns the number of waiting requests over all models.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         let served = self.registry().served();
         served.iter().map(|served| served.waiting() as u64).sum()
     }
 
-    /// From now on the server says that it is not ready; requests are still answered, but no more models are loaded.
+    /// Makes the server unready. Requests are still served, but no more models are loaded.
     pub fn start_draining(&self) {
         self.is_draining.store(true, Ordering::Relaxed);
         drop(self.poller.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.control.close();
     }
 
-    /// Takes no more requests, finishes those that are queued and pipelines that run, and ends the threads. Returns whether
-    /// all ended before the deadline; a thread that hangs in its model is left behind.
+    /// Refuses new requests, finishes queued ones and running pipelines, and ends the threads. Returns
+    /// whether all ended before the deadline; a thread that hangs in its model is abandoned.
     pub fn stop(&self, deadline: Instant) -> bool {
         self.start_draining();
         self.is_stopped.store(true, Ordering::SeqCst);
-        // Pipelines first: until the last one has ended, its steps are still requests to the models.
+        // Pipelines first: until they end, their steps are still requests to the models.
         let (pipelines, models): (Vec<_>, Vec<_>) = self
             .registry()
             .served()
@@ -152,7 +152,7 @@ impl Engine {
         &self.lifecycle.config
     }
 
-    /// Has something done with a model by request of a client, and waits for the end of it.
+    /// Queues an action on a model for a client, and waits for its result.
     fn request(&self, model: ModelRef<'_>, action: Action) -> BoxFuture<'_, Result<(), ServiceError>> {
         let submitted = self.check_control(model).and_then(|()| {
             let (reply, done) = oneshot::channel();
@@ -183,12 +183,12 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // Loads that still wait are not needed any more.
+        // Queued loads are not needed any more.
         self.control.close();
     }
 }
 
-/// What the repository holds and how it is; loading and unloading with [`ModelControl::Explicit`].
+/// Repository index; loading and unloading with [`ModelControl::Explicit`].
 impl ModelRepository for Engine {
     fn allows_changes(&self) -> Result<(), ServiceError> {
         if matches!(self.config().control, ModelControl::Explicit { .. }) {
@@ -212,7 +212,7 @@ impl ModelRepository for Engine {
         }
         let known = index.len();
         for name in self.lifecycle.repository.names().names {
-            // Both are in the order of their names.
+            // Both lists are sorted by name.
             if index[..known]
                 .binary_search_by(|entry| entry.name.cmp(&name))
                 .is_err()
@@ -225,7 +225,7 @@ impl ModelRepository for Engine {
                 });
             }
         }
-        // Stable: the versions of a model keep their order.
+        // A stable sort keeps the order of a model's versions.
         index.sort_by(|a, b| a.name.cmp(&b.name));
         index
     }

@@ -1,9 +1,10 @@
 //! The interface to what keeps a repository's folder a copy of another place.
 
-/// Keeps the folder of a [`Repository`](crate::Repository) as models are somewhere else: in an object store, for one. The
-/// engine serves the folder and knows nothing of where its files come from.
+/// Keeps a [`Repository`](crate::Repository)'s directory in sync with another place, such as an object store.
+/// The engine serves the directory and does not know where its files come from.
 ///
-/// Calls block, and may take as long as fetching models does. They come from the thread that polls, and from those that load.
+/// Calls block, and may take as long as a download. They come from the polling thread and from loading
+/// threads.
 ///
 /// ```
 /// use oip_engine::Upstream;
@@ -20,12 +21,12 @@
 /// }
 /// ```
 pub trait Upstream: Send + Sync {
-    /// Brings the folder up to date: all of it, or what concerns one model. Called before each poll, and before a model is
-    /// loaded because a client or a pipeline wants that. A model's folder must change all at once. If this fails, what is
-    /// there stays, and is served.
+    /// Updates the directory, whole or for one model. Called before each poll, and before a load that a
+    /// client or pipeline requests. A model's directory must be replaced atomically. On failure the current
+    /// files stay and are served.
     fn refresh(&self, model: Option<&str>);
 
-    /// Why what stands in the folder for a model, if anything does, is not the model; `None` if it is. This becomes the reason
-    /// why the model is not available.
+    /// Returns why the directory of a model, if any, is not the model; `None` if it is. It becomes the reason
+    /// why the model is unavailable.
     fn failure(&self, model: &str) -> Option<String>;
 }

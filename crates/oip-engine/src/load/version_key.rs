@@ -1,8 +1,8 @@
 use std::cmp::Ordering;
 
-/// A version's place among its siblings: numbers by their value, above names by their letters.
+/// Sort key of versions: numbers by value, after names in lexical order.
 ///
-/// `"10"` is above `"9"`, `"2"` above `"experimental"`. Numbers may have any length.
+/// `"10"` is greater than `"9"`, `"2"` greater than `"experimental"`. Numbers may have any length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VersionKey(String);
 
@@ -15,7 +15,7 @@ impl VersionKey {
         &self.0
     }
 
-    /// The digits without leading zeros, if it is a number.
+    /// Returns the digits without leading zeros, if it is a number.
     fn number(&self) -> Option<&str> {
         let is_number = !self.0.is_empty() && self.0.bytes().all(|byte| byte.is_ascii_digit());
         is_number.then(|| self.0.trim_start_matches('0'))

@@ -1,4 +1,4 @@
-//! Requests that are run before a model counts as ready.
+//! Warm-up requests, which run before a model becomes ready.
 
 use std::time::{Duration, Instant};
 
@@ -19,16 +19,16 @@ use crate::{
     },
 };
 
-/// Bytes that one input of a warm-up request may have.
+/// Maximum bytes of one input.
 const MAX_INPUT_BYTES: u64 = 1 << 30;
 
-/// How often one warm-up request may be run.
+/// Maximum runs of one request.
 const MAX_RUNS: u32 = 10_000;
 
-/// Runs the warm-up requests of a configuration, and returns the rows of each run and the time it took.
+/// Runs the warm-up requests of a configuration. Returns the rows and duration of each run.
 ///
 /// # Errors
-/// Which request failed, and why: then the model is not ready for others either.
+/// Which request failed, and why; the model does not become ready then.
 pub(crate) fn warm_up(
     model: &dyn Model,
     metadata: &ModelMetadata,
@@ -59,7 +59,7 @@ pub(crate) fn warm_up(
     Ok(runs)
 }
 
-/// Takes any number of answers, for nobody.
+/// Discards any number of responses.
 struct Unheard<'m> {
     metadata: &'m ModelMetadata,
     cancel: &'m CancelToken,
@@ -87,7 +87,7 @@ fn request(
 ) -> Result<InferRequest, WarmUpError> {
     let model = ModelRef::new(&metadata.name, None).map_err(WarmUpError::Model)?;
     let mut request = InferRequest::new(model);
-    // As in the configuration's inputs, the first dimension may be left out where nothing is said of batches.
+    // As in the configuration's inputs, the first dimension may be omitted for models without batches.
     let omits_rows = |name: &str, input: &WarmupInput| {
         let expected = metadata.inputs.iter().find(|expected| expected.name == name);
         let dims = expected.map(|expected| expected.shape.dims());
@@ -113,7 +113,7 @@ fn value(input: &WarmupInput, rows: Option<i64>, folder: &ModelFolder) -> Result
         dims: input.dims.clone(),
     })?;
     let shape = Shape::new(&dims)?;
-    // Elements of byte strings have at least a length each.
+    // Each element of a byte string has at least a length prefix.
     let dtype = match input.data_type {
         DataType::Fixed(dtype) => dtype,
         DataType::Bytes => DType::U32,
@@ -143,7 +143,8 @@ fn value(input: &WarmupInput, rows: Option<i64>, folder: &ModelFolder) -> Result
     TensorValue::from_raw(input.data_type, shape, raw).map_err(InputError::Value)
 }
 
-/// Elements from 0 to 1: random bits would be numbers that no model expects, such as indices beyond all tables.
+/// Random elements in 0..=1: random bits would give values that no model expects, such as out-of-range
+/// indices.
 fn random(dtype: DType, values: Values, count: usize) -> Vec<u8> {
     use tensor_core::{bf16, f16};
     let values = values.take(count);
@@ -156,7 +157,7 @@ fn random(dtype: DType, values: Values, count: usize) -> Vec<u8> {
             .collect(),
         DType::F32 => values.flat_map(|value| (value as f32).to_le_bytes()).collect(),
         DType::F64 => values.flat_map(f64::to_le_bytes).collect(),
-        // 0 or 1: little-endian whatever the width.
+        // 0 or 1, little-endian of any width.
         integer => {
             let width = integer.size();
             let element = |value: f64| {
@@ -168,7 +169,7 @@ fn random(dtype: DType, values: Values, count: usize) -> Vec<u8> {
     }
 }
 
-/// The same numbers from 0 to 1 each time: a warm-up that fails should fail again. This is xorshift64*.
+/// Pseudo-random numbers in 0..=1 (xorshift64*), the same for each warm-up so that failures are reproducible.
 struct Values(u64);
 
 impl Default for Values {

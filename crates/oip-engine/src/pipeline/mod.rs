@@ -1,13 +1,13 @@
-//! Pipelines: models whose outputs feed other models, known to clients as one.
+//! Pipelines: several models that feed each other and are served as one.
 //!
-//! A pipeline is what Triton calls an ensemble: a configuration with `ensemble_scheduling` and no file. Its steps are a
-//! graph, whose edges are tensors with names of the pipeline's own. [`plan`] proves the graph: every tensor has one
-//! source, every input a tensor, datatypes and shapes fit along each edge, and there is no cycle. [`run`] runs it: a step
-//! starts when its tensors are there, steps that do not need each other run at the same time, and tensors are passed on
-//! without copies.
+//! A pipeline is Triton's ensemble: a configuration with `ensemble_scheduling` and no model file. Its steps
+//! form a graph whose edges are named tensors. [`plan`] checks the graph: every tensor has one source, every
+//! input has a tensor, datatypes and shapes match along each edge, and there is no cycle. [`run`] executes
+//! it: a step starts when its tensors are available, independent steps run concurrently, and tensors are
+//! passed on without copies.
 //!
-//! Models come and go under a pipeline. Each time one does that it uses, it is planned anew; while that fails, the
-//! pipeline is there but unavailable, and says why.
+//! When a model that a pipeline contains is loaded or unloaded, the pipeline is replanned. If that fails, the
+//! pipeline is listed as unavailable with the reason.
 
 mod error;
 mod plan;
@@ -45,37 +45,37 @@ use crate::{
     },
 };
 
-/// A pipeline that is served.
+/// A pipeline in service.
 pub(crate) struct Pipeline {
     metadata: Arc<ModelMetadata>,
     config: Arc<ModelConfig>,
     planned: Mutex<Planned>,
     recorder: Recorder,
-    /// Requests that are being run.
+    /// Running requests.
     running: AtomicUsize,
 }
 
-/// How a pipeline is to be run at present.
+/// The current plan of a pipeline.
 struct Planned {
     plan: Result<Arc<Plan>, Arc<PlanError>>,
-    /// What the steps' models were when it was planned.
+    /// Generations of the steps' models when it was planned.
     steps: Vec<Option<Generation>>,
-    /// What its answers are kept under.
+    /// Generation for cached responses.
     generation: Generation,
 }
 
-/// The difference that planning a pipeline again has made.
+/// What replanning changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Nothing,
-    /// The models behind the steps.
+    /// The models of the steps.
     Models,
-    /// Its availability, or the reason why it is unavailable.
+    /// Its availability, or the reason for being unavailable.
     Availability,
 }
 
 impl Pipeline {
-    /// A pipeline that is yet to be planned.
+    /// Creates an unplanned pipeline.
     pub(crate) fn new(metadata: Arc<ModelMetadata>, config: Arc<ModelConfig>) -> Self {
         Self {
             metadata,
@@ -98,17 +98,17 @@ impl Pipeline {
         &self.recorder
     }
 
-    /// The models that it runs; one that it runs more than once is there as often.
+    /// Returns the models of its steps, with repetitions.
     pub(crate) fn models(&self) -> impl Iterator<Item = &str> {
         steps(&self.config)
     }
 
-    /// What its answers are kept under.
+    /// Returns the generation for cached responses.
     pub(crate) fn generation(&self) -> Generation {
         self.lock().generation
     }
 
-    /// Plans it with the models as they are now. The caller makes sure that none of them changes meanwhile.
+    /// Plans the pipeline with the current models. The caller ensures that they do not change meanwhile.
     pub(crate) fn plan(&self, models: &dyn StepModels) -> Change {
         let none = EnsembleScheduling::default();
         let scheduling = self.config.ensemble_scheduling.as_ref().unwrap_or(&none);
@@ -134,18 +134,18 @@ impl Pipeline {
         change
     }
 
-    /// Whether a model that it runs asks others by itself.
+    /// Returns whether a model in it requests other models itself.
     pub(crate) fn asks_others(&self, models: &dyn StepModels) -> bool {
         let plan = self.lock().plan.clone();
         plan.is_ok_and(|plan| plan.models().any(|model| models.step_asks_others(model)))
     }
 
-    /// Why no request can be run.
+    /// Returns why the pipeline is unavailable.
     pub(crate) fn unavailable(&self) -> Option<Arc<PlanError>> {
         self.lock().plan.as_ref().err().cloned()
     }
 
-    /// Checks a request and runs it; `models` answer the steps' requests.
+    /// Checks and runs a request; `models` run the steps.
     pub(crate) async fn infer(
         &self,
         request: InferRequest,
@@ -173,7 +173,7 @@ impl Pipeline {
                     infer: start.elapsed(),
                     ..Execution::default()
                 };
-                // The time its requests waited is in the statistics of the models that they waited for.
+                // Waiting time is counted by the models of the steps.
                 let ending = Ending {
                     execution: Some(execution),
                     rows,
@@ -190,7 +190,7 @@ impl Pipeline {
         answer
     }
 
-    /// Notes a request that failed. It was run if any of its steps was.
+    /// Counts a failed request. It counts as run if any of its steps ran.
     fn failure(&self, code: ErrorCode, cx: &RequestContext) {
         self.recorder.endings([Ending {
             execution: cx.lease().was_run().then(Execution::default),
@@ -201,7 +201,7 @@ impl Pipeline {
         }]);
     }
 
-    /// Waits for the requests that run, and returns whether they have ended by the deadline.
+    /// Waits for running requests. Returns whether they ended by the deadline.
     pub(crate) fn join(&self, deadline: Instant) -> bool {
         loop {
             if self.running.load(Ordering::SeqCst) == 0 {
@@ -214,13 +214,13 @@ impl Pipeline {
         }
     }
 
-    /// Nothing panics while it holds the lock, so poisoning is ignored.
+    /// Ignores poisoning: no code panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, Planned> {
         self.planned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A request for as long as it runs. One that its caller gives up, which drops the future, counts as a failure.
+/// A running request. If its future is dropped, it counts as failed.
 struct Running<'a> {
     pipeline: &'a Pipeline,
     cx: &'a RequestContext,
@@ -237,7 +237,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// There is an answer.
+    /// Counts the request as answered.
     fn end(mut self) {
         self.has_ended = true;
     }

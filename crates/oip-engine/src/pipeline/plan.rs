@@ -8,52 +8,52 @@ use tensor_core::Quoted;
 
 use super::error::{PlanError, StepError, StepPlace, TensorSource};
 
-/// The steps of a pipeline, known to fit together.
+/// Checked steps of a pipeline.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// The tensors that clients give, in the order of the metadata's inputs.
+    /// Input tensors, in the order of the metadata.
     pub(super) inputs: Vec<Given>,
-    /// The tensors that clients may ask for, by the names of the metadata's outputs.
+    /// Output tensors, by name.
     pub(super) outputs: Vec<(String, Tensor)>,
-    /// The steps, each after those it needs.
+    /// The steps in topological order.
     pub(super) steps: Vec<Step>,
-    /// How many tensors there are.
+    /// Number of tensors.
     pub(super) tensors: usize,
 }
 
-/// An input of the pipeline and the tensor it is.
+/// An input of the pipeline and its tensor.
 #[derive(Debug)]
 pub(super) struct Given {
     pub(super) name: String,
     pub(super) tensor: Tensor,
 }
 
-/// A tensor by its number.
+/// Index of a tensor.
 pub(super) type Tensor = usize;
 
-/// A model in a pipeline.
+/// A step.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) model: String,
     pub(super) version: Option<String>,
-    /// The model's inputs and the tensors that go there.
+    /// The model's inputs and their tensors.
     pub(super) inputs: Vec<(String, Tensor)>,
-    /// The model's outputs and the tensors they become.
+    /// The model's outputs and their tensors.
     pub(super) outputs: Vec<(String, Tensor)>,
 }
 
 impl Plan {
-    /// The models of its steps.
+    /// Returns the models of the steps.
     pub(super) fn models(&self) -> impl Iterator<Item = ModelRef<'_>> {
         let steps = self.steps.iter();
-        // The names were good when it was planned.
+        // Planning has checked the names.
         steps.filter_map(|step| ModelRef::new(&step.model, step.version.as_deref()).ok())
     }
 
-    /// Reads a configuration and proves it.
+    /// Reads and checks a configuration.
     ///
-    /// `metadata` has the pipeline's own inputs and outputs; `find` gives the metadata of the models that the steps
-    /// name, or says why there is none.
+    /// `metadata` has the pipeline's own inputs and outputs; `find` returns the metadata of a step's model,
+    /// or why there is none.
     ///
     /// # Errors
     /// What is wrong, and on which edge.
@@ -129,7 +129,7 @@ impl Plan {
         })
     }
 
-    /// Which tensors are wanted when a client asks for these outputs; all of them when it names none.
+    /// Returns which tensors are needed for the requested outputs; all if none are named.
     pub(super) fn wanted<'a>(
         &'a self,
         requested: &'a [RequestedOutput],
@@ -140,14 +140,14 @@ impl Plan {
     }
 }
 
-/// The tensors while a configuration is read.
+/// The graph while a configuration is read.
 #[derive(Default)]
 struct Graph {
     tensors: Vec<Edge>,
     by_name: BTreeMap<String, Tensor>,
 }
 
-/// A tensor: where it comes from and what it is there.
+/// A tensor with its source and type.
 struct Edge {
     name: String,
     source: TensorSource,
@@ -179,7 +179,7 @@ impl Graph {
         Ok(number)
     }
 
-    /// The tensor that goes somewhere, if it fits there.
+    /// Connects a tensor to an input, if types match.
     fn read(
         &mut self,
         name: &str,
@@ -245,7 +245,7 @@ impl Graph {
         })
     }
 
-    /// Puts each step after those it needs.
+    /// Sorts the steps topologically.
     fn sort(&self, steps: Vec<Step>) -> Result<Vec<Step>, PlanError> {
         let mut waiting: Vec<Option<Step>> = steps.into_iter().map(Some).collect();
         let mut is_there: Vec<bool> = self
@@ -275,13 +275,13 @@ impl Graph {
         }
     }
 
-    /// Tells a cycle by walking from a step that cannot run to the one it waits for, until one comes again.
+    /// Describes a cycle: walks from a blocked step to the one it waits for, until a step repeats.
     fn cycle(&self, waiting: &[Option<Step>], is_there: &[bool]) -> PlanError {
         let mut walked: Vec<(usize, Tensor)> = Vec::new();
         let mut index = waiting.iter().position(Option::is_some).unwrap_or_default();
         loop {
             if let Some(start) = walked.iter().position(|(step, _)| *step == index) {
-                // The walk went against the arrows.
+                // The walk went against the edges.
                 let mut told: Vec<String> = walked[start..]
                     .iter()
                     .rev()
@@ -300,14 +300,14 @@ impl Graph {
                     walked.push((index, tensor));
                     index = source;
                 }
-                // A step that cannot run waits for a tensor of another such step.
+                // A blocked step always waits for a tensor of another blocked step.
                 _ => return PlanError::Cycle { walk: Vec::new() },
             }
         }
     }
 }
 
-/// Whether some shape fits both patterns.
+/// Returns whether some shape matches both patterns.
 fn overlap(one: &ShapePattern, other: &ShapePattern) -> bool {
     let fits = |(one, other): (&Option<u64>, &Option<u64>)| match (one, other) {
         (Some(one), Some(other)) => one == other,
@@ -323,7 +323,7 @@ fn overlap(one: &ShapePattern, other: &ShapePattern) -> bool {
         [false, true] => ranks[1] <= ranks[0],
         [false, false] => ranks[0] == ranks[1],
     };
-    // From the last one: what stands before is any.
+    // From the last dimension; leading ones may be anything.
     has_rank && one.dims().iter().rev().zip(other.dims().iter().rev()).all(fits)
 }
 

@@ -13,11 +13,11 @@ use super::{
 
 /// Runs a pipeline for a request that was checked against its metadata.
 ///
-/// `models` answer the steps' requests, each by its own queue. Only steps that the requested outputs need are
-/// run. When one fails the others are dropped, which cancels them.
+/// `models` run the steps, each through its own queue. Only steps needed for the requested outputs run. When
+/// a step fails, the others are dropped, which cancels them.
 ///
 /// # Errors
-/// What the first step that fails says.
+/// The error of the first step that fails.
 pub(crate) async fn run(
     plan: &Plan,
     mut request: InferRequest,
@@ -64,7 +64,7 @@ pub(crate) async fn run(
     outputs.collect()
 }
 
-/// A step of a traced request, from its beginning until it has an answer or is given up.
+/// Span of a step in a traced request.
 struct TracedStep<'a> {
     cx: &'a RequestContext,
     model: &'a str,
@@ -73,7 +73,7 @@ struct TracedStep<'a> {
 }
 
 impl<'a> TracedStep<'a> {
-    /// Begins, if the request is traced.
+    /// Begins the span, if the request is traced.
     fn begin(cx: &'a RequestContext, model: &'a str) -> Option<Self> {
         Some(Self {
             cx,
@@ -94,14 +94,14 @@ impl Drop for TracedStep<'_> {
     }
 }
 
-/// The tensors that exist and the steps that have run.
+/// Existing tensors and completed steps.
 struct State<'p> {
     plan: &'p Plan,
     tensors: Vec<Slot>,
     is_waiting: Vec<bool>,
 }
 
-/// A tensor, while somebody still needs it.
+/// A tensor that some step or output still needs.
 #[derive(Default)]
 struct Slot {
     value: Option<TensorValue>,
@@ -113,7 +113,7 @@ impl Slot {
         self.value = Some(value).filter(|_| self.readers > 0);
     }
 
-    /// Gives the tensor to a reader; the last one gets it for good, so that its memory is not kept longer.
+    /// Returns the tensor to a reader. The last reader takes it, so that its memory is freed early.
     fn take(&mut self) -> Option<TensorValue> {
         self.readers = self.readers.saturating_sub(1);
         if self.readers == 0 {
@@ -125,13 +125,13 @@ impl Slot {
 }
 
 impl<'p> State<'p> {
-    /// Nothing has run; steps that nobody needs will not.
+    /// The initial state. Steps that are not needed are skipped.
     fn new(plan: &'p Plan, requested: &[RequestedOutput]) -> Self {
         let mut tensors: Vec<Slot> = (0..plan.tensors).map(|_| Slot::default()).collect();
         for (_, tensor) in plan.wanted(requested) {
             tensors[*tensor].readers += 1;
         }
-        // Backwards, each step comes before those that it needs.
+        // In reverse order, each step comes before its dependencies.
         let mut is_waiting = vec![false; plan.steps.len()];
         for (index, step) in plan.steps.iter().enumerate().rev() {
             is_waiting[index] = step
@@ -151,7 +151,7 @@ impl<'p> State<'p> {
         }
     }
 
-    /// Takes the steps out that have everything they need.
+    /// Takes the steps whose tensors are all available.
     fn ready(&mut self) -> Vec<usize> {
         let can_run = |step: &Step| {
             step.inputs
@@ -167,7 +167,7 @@ impl<'p> State<'p> {
         ready
     }
 
-    /// The request of a step that is ready.
+    /// Creates the request of a step.
     fn request(
         &mut self,
         step: &Step,
@@ -217,7 +217,7 @@ mod tests {
 
     type StepAnswer = BoxFuture<'static, Result<InferResponse, ServiceError>>;
 
-    /// Models that a function stands for.
+    /// Models implemented by a function.
     struct Scripted<F>(F);
 
     impl<F: Fn(InferRequest) -> StepAnswer + Send + Sync> StepModels for Scripted<F> {
@@ -303,7 +303,7 @@ mod tests {
         InferRequest::new(ModelRef::new("diamond", None).unwrap()).with_input("in", floats(&[1.0, 2.0]))
     }
 
-    /// Adds 1, or adds two inputs up; fails for the model `fails`.
+    /// Adds 1, or adds two inputs; fails for the model `fails`.
     fn answer(request: &InferRequest, fails: &str) -> Result<InferResponse, ServiceError> {
         let name = request.model().name().to_owned();
         if name == fails {
@@ -376,7 +376,7 @@ mod tests {
     fn steps_that_do_not_need_each_other_run_at_the_same_time() {
         let (sender, receiver) = futures_channel::oneshot::channel::<()>();
         let (sender, receiver) = (Mutex::new(Some(sender)), Mutex::new(Some(receiver)));
-        // The left step waits for the right one to begin.
+        // The left step waits until the right one has begun.
         let outputs = block_on_diamond(request(), |request| {
             let answer = answer(&request, "");
             match request.model().name() {

@@ -6,24 +6,25 @@ use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceErr
 use super::error::StepError;
 use crate::run::cache::Generation;
 
-/// The models that a pipeline runs: all that it knows of the rest of the engine.
+/// The models of a pipeline's steps: its only access to the rest of the engine.
 ///
-/// A pipeline is planned with their metadata, and its steps are requests to them, each of which goes the same way as a
-/// client's. The registry of models that are served implements it.
+/// A pipeline is planned with their metadata, and its steps are requests to them, like those of clients. The
+/// registry implements it.
 pub(crate) trait StepModels: Send + Sync {
-    /// The metadata of a model that `pipeline` runs as a step.
+    /// Returns the metadata of a model that `pipeline` runs as a step.
     ///
     /// # Errors
-    /// Why the pipeline cannot run it now: there is no such model, it is not ready, or it runs the pipeline in turn.
+    /// Why the pipeline cannot run it now: it does not exist, is not ready, or runs the pipeline itself.
     fn step_metadata(&self, model: ModelRef<'_>, pipeline: &str) -> Result<Arc<ModelMetadata>, StepError>;
 
-    /// What the answers of a model are kept under, if it is served: another when it is loaded again.
+    /// Returns the generation of a model in service, which changes when it is loaded again.
     fn step_generation(&self, model: ModelRef<'_>) -> Option<Generation>;
 
-    /// Whether a model asks others by itself, so that its answers depend on more than on it.
+    /// Returns whether a model requests others itself, so that its responses depend on more than its own
+    /// generation.
     fn step_asks_others(&self, model: ModelRef<'_>) -> bool;
 
-    /// Answers the request of a step.
+    /// Runs the request of a step.
     fn infer_step(
         &self,
         request: InferRequest,

@@ -1,4 +1,4 @@
-//! The response cache: answers that are kept for requests that come again, and given to equal requests that come meanwhile.
+//! Response cache. It also coalesces identical requests that run at the same time.
 
 use std::{
     collections::HashMap,
@@ -13,33 +13,33 @@ use futures_channel::oneshot;
 use lru::LruCache;
 use oip_types::{InferOutput, InferRequest, ParameterValue, ServiceError, TensorValue};
 
-/// Request parameters that say how to run and not what: answers do not depend on them.
+/// Request parameters that do not affect responses.
 const NOT_CONTENT: [&str; 2] = ["priority", "timeout"];
 
-/// Answers of all models that have a cache, within one budget of bytes; those that were not asked for the longest time
-/// go first.
+/// Responses of all models with caching, within one budget of bytes; least recently used ones are evicted
+/// first.
 pub(crate) struct ResponseCache {
     budget: u64,
     kept: Mutex<Kept>,
 }
 
-/// The cache's result for a request.
+/// Result of a lookup.
 pub(crate) enum Found<'c> {
     Answer(Vec<InferOutput>),
-    /// An equal request is in work, and answers this one too; if it fails it says nothing.
+    /// An identical request is running; this one waits for its response. On failure the channel closes.
     InWork(oneshot::Receiver<Vec<InferOutput>>),
-    /// Nothing. Equal requests wait for this one from now on.
+    /// A miss. Identical requests wait for this one from now on.
     Nothing(Leader<'c>),
 }
 
-/// A request that others like it wait for. If it is dropped they run by themselves.
+/// A request that identical ones wait for. When it is dropped, they run themselves.
 pub(crate) struct Leader<'c> {
     cache: &'c ResponseCache,
     key: Key,
 }
 
-/// A number that answers are kept under: each load of a model has its own, and each plan of a pipeline, which is planned
-/// anew when one of its models changes. So no answer outlives what gave it. No number comes again.
+/// Part of the cache key: changes with each load of a model, and with each plan of a pipeline, which is
+/// replanned when one of its models changes. So no response outlives its model. Numbers are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Generation(u64);
 
@@ -53,7 +53,7 @@ impl Generation {
 struct Kept {
     answers: LruCache<Key, Answer>,
     bytes: u64,
-    /// Those that wait for a request in work that is equal to theirs.
+    /// Requests that wait for an identical one.
     waiting: HashMap<Key, Vec<oneshot::Sender<Vec<InferOutput>>>>,
 }
 
@@ -62,19 +62,19 @@ struct Answer {
     bytes: u64,
 }
 
-/// A collision-resistant digest of a request, so that no client can prepare an
-/// answer for another.
+/// A collision-resistant digest of a request, so that no client can prepare a response for another one's
+/// request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key([u8; 32]);
 
 impl Key {
-    /// The key of a request to a model. Each list comes after its length, so that no two requests have the same bytes.
+    /// Computes the key of a request. Lists are prefixed with their length, so that encodings are injective.
     pub(crate) fn new(generation: Generation, request: &InferRequest) -> Self {
         let mut hasher = Hasher(blake3::Hasher::new());
         hasher.number(generation.0);
         let content = |(name, _): &(&String, &ParameterValue)| !NOT_CONTENT.contains(&name.as_str());
         hasher.parameters(request.parameters.iter().filter(content));
-        // By name: the order in which a client lists inputs means nothing.
+        // By name: the order of inputs does not matter.
         let mut inputs: Vec<_> = request.inputs.iter().collect();
         inputs.sort_by(|a, b| a.name.cmp(&b.name));
         hasher.number(inputs.len() as u64);
@@ -100,7 +100,7 @@ impl Key {
     }
 }
 
-/// Hashes fields so that no two lists of fields have the same bytes.
+/// Hashes fields so that different lists of fields give different bytes.
 struct Hasher(blake3::Hasher);
 
 impl Hasher {
@@ -127,10 +127,10 @@ impl Hasher {
 }
 
 impl ResponseCache {
-    /// Bytes that an entry takes beside its tensors, roughly.
+    /// Approximate size of an entry in addition to its tensors.
     const OVERHEAD: u64 = 256;
 
-    /// An empty cache for so many bytes of tensors and names.
+    /// Creates an empty cache of `budget` bytes.
     pub(crate) fn new(budget: u64) -> Self {
         Self {
             budget,
@@ -142,14 +142,14 @@ impl ResponseCache {
         }
     }
 
-    /// Looks for the answer to a request, or who is about to have it.
+    /// Looks up a response, or a running identical request.
     pub(crate) fn find(&self, key: Key) -> Found<'_> {
         let mut kept = self.lock();
         if let Some(answer) = kept.answers.get(&key) {
             return Found::Answer(answer.outputs.clone());
         }
         if let Some(waiting) = kept.waiting.get_mut(&key) {
-            // Without those whose clients have left meanwhile; looked at rarely, since there may be thousands.
+            // Removes requests whose clients left; rarely, since there may be thousands.
             if waiting.len().is_power_of_two() {
                 waiting.retain(|other| !other.is_canceled());
             }
@@ -166,21 +166,21 @@ impl ResponseCache {
         self.lock().answers.get(key).map(|answer| answer.outputs.clone())
     }
 
-    /// Keeps an answer, if it is not too large. It is copied: a model's outputs may be a small part of a large batch
-    /// whose memory would be kept with them.
+    /// Stores a copy of a response, unless it is too large. A copy, since outputs may be slices of a large
+    /// batch, which they would keep alive.
     fn put(&self, key: Key, outputs: &[InferOutput]) {
         let sizes = outputs
             .iter()
             .map(|output| (output.value.raw().len() + output.name.len()) as u64);
         let bytes = sizes.sum::<u64>() + Self::OVERHEAD;
-        // One answer that takes most of the budget would put all others out.
+        // A response that takes most of the budget would evict all others.
         if bytes > self.budget / 4 {
             return;
         }
         let Ok(outputs) = outputs.iter().map(copy).collect() else {
             return;
         };
-        // One large answer may put thousands of small ones out: their memory is freed while others use the cache.
+        // Evicted responses are freed after the lock is released; there may be thousands.
         let mut leaving = Vec::new();
         let mut kept = self.lock();
         if let Some(old) = kept.answers.put(key, Answer { outputs, bytes }) {
@@ -204,7 +204,7 @@ impl ResponseCache {
 }
 
 impl Leader<'_> {
-    /// Keeps the answer, and gives it to those who wait for it.
+    /// Stores the response, and sends it to those that wait.
     pub(crate) fn finish(self, outputs: &[InferOutput]) {
         self.cache.put(self.key, outputs);
         let waiting = self.leave();
@@ -223,7 +223,7 @@ impl Leader<'_> {
 
 impl Drop for Leader<'_> {
     fn drop(&mut self) {
-        // Those who wait hear that it is gone when these are dropped, without the lock.
+        // Dropping the senders, without the lock, tells those that wait.
         drop(self.leave());
     }
 }
@@ -288,7 +288,7 @@ mod tests {
         }
     }
 
-    /// A list must not be mistaken for a part of the one before it.
+    /// Keys distinguish where one list ends and the next begins.
     #[test]
     fn keys_tell_lists_apart() {
         let value = ParameterValue::String("x".into());
@@ -310,7 +310,7 @@ mod tests {
             .filter(|number| cache.get(&key(*number)).is_some())
             .collect();
         assert_eq!(kept, [0, 2, 3, 4, 5, 6, 7, 8]);
-        // The same answer again takes no more room; one that is too large is not kept.
+        // Replacing a response takes no more room; one that is too large is not stored.
         (0..20).for_each(|_| cache.put(key(8), &answer(8)));
         assert!(cache.get(&key(2)).is_some());
         cache.put(key(9), &[InferOutput::new("y", vector(&[0.0; 1000]))]);
@@ -356,7 +356,7 @@ mod tests {
         assert!(cache.lock().waiting.is_empty());
     }
 
-    /// A key that a second request leads while the first one's guard is still to be dropped must stay.
+    /// Dropping the guard of a finished leader must not remove the key of the next leader.
     #[test]
     fn a_leader_that_is_done_does_not_end_the_next_one() {
         let (cache, key) = (ResponseCache::new(0), Key::new(Generation(0), &request()));

@@ -1,4 +1,4 @@
-//! Which models ask which others, so that no two ever wait for each other.
+//! Prevents deadlocks between models that request each other.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,19 +8,19 @@ use std::{
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::Quoted;
 
-/// Which model has asked which, by name. The graph never has a cycle.
+/// Which models have requested which, by name. The graph is acyclic.
 ///
-/// A model that asks another one keeps its instance while it waits. Were there circles, requests could come to hold all instances
-/// of each model in one and wait for the next for ever, even where no single request goes round. So the first call says in which
-/// direction two models ask, as with the order of locks.
+/// A model holds its instance while it waits for another one. With cycles, requests could hold all instances
+/// of each model and wait for the next one forever, even if no single request is cyclic. As in lock ordering,
+/// the first call determines the direction.
 #[derive(Default)]
 pub(crate) struct CallOrder(Mutex<BTreeMap<String, BTreeSet<String>>>);
 
 impl CallOrder {
-    /// Notes that a model asks another one that is there.
+    /// Records that `caller` requests `callee`.
     ///
     /// # Errors
-    /// When the other one asks the first, itself or by others that it asks.
+    /// If `callee` requests `caller`, directly or by others.
     pub(crate) fn admit(&self, caller: &str, callee: &str) -> Result<(), ServiceError> {
         let mut calls = self.lock();
         if calls.get(caller).is_some_and(|callees| callees.contains(callee)) {
@@ -43,18 +43,18 @@ impl CallOrder {
         Ok(())
     }
 
-    /// A model was loaded anew, and may ask others than before.
+    /// Forgets the calls of a model that was reloaded, which may request others.
     pub(crate) fn forget(&self, caller: &str) {
         self.lock().remove(caller);
     }
 
-    /// Updates are atomic, so lock poisoning is ignored.
+    /// Ignores poisoning: updates are atomic.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, BTreeSet<String>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How one model comes to ask another one, both included.
+/// Finds a path of calls between two models, both included.
 fn path<'c>(calls: &'c BTreeMap<String, BTreeSet<String>>, from: &'c str, to: &str) -> Option<Vec<&'c str>> {
     let mut seen = BTreeSet::from([from]);
     let mut open = vec![vec![from]];
@@ -94,7 +94,7 @@ mod tests {
             refused("x", "x"),
             "model 'x' cannot ask itself: it would wait for itself"
         );
-        // A refused call leaves no trace, and a model that is loaded again starts without calls.
+        // A refused call is not recorded, and a reloaded model starts without calls.
         order.admit("d", "c").unwrap();
         order.forget("b");
         order.admit("c", "b").unwrap();

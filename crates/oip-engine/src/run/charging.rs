@@ -1,4 +1,4 @@
-//! Memory of tensors that the engine and its models make is charged to the requests it is made for.
+//! Charges the memory of tensors made by the engine and its models to the requests.
 
 use bytes::Bytes;
 use oip_service::{Charge, Lease};
@@ -6,7 +6,7 @@ use oip_types::{InferInput, InferOutput, InferRequest, ServiceError, TensorValue
 
 use crate::batching::batch;
 
-/// The memory of a request's inputs, kept while a model runs: what an output shares with them is charged already.
+/// The memory of a request's inputs during a run: outputs that share it are already charged.
 pub(crate) struct Inputs(Vec<Bytes>);
 
 impl Inputs {
@@ -29,8 +29,8 @@ impl Inputs {
     }
 }
 
-/// Charges what a model has made to a request, once it is there: each output's memory then counts until its last slice
-/// is sent. `lends_memory` is the model's word; see [`Model::lends_memory`](oip_service::Model::lends_memory).
+/// Charges a model's outputs to a request until their last slice is sent. `lends_memory` is as in
+/// [`Model::lends_memory`](oip_service::Model::lends_memory).
 ///
 /// # Errors
 /// As [`Lease::charge`].
@@ -51,7 +51,7 @@ pub(crate) fn charge_outputs(
     outputs.into_iter().map(charge).collect()
 }
 
-/// Joins requests into one, whose inputs are charged before they are copied together; those that are `shared` are not copied.
+/// Joins requests. Their inputs are charged before they are copied; `shared` ones are not copied.
 ///
 /// # Errors
 /// As [`Lease::charge`] and [`batch::join`].
@@ -80,7 +80,7 @@ pub(crate) fn join(
     Ok(joined)
 }
 
-/// Charges what strings take in a model while it runs: each has memory of its own there, also an empty one.
+/// Charges the strings that a model holds during a run: each is an allocation, empty ones too.
 ///
 /// # Errors
 /// As [`Lease::charge`].
@@ -179,7 +179,7 @@ mod tests {
         let request = |len| InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("x", vector(len));
         let joined = join(&lease, &[request(100), request(200)], &[]).unwrap();
         assert_eq!((joined.inputs[0].value.raw().len(), budget.used()), (300, 300));
-        // Inputs that a model passes through as outputs stay counted.
+        // Inputs that a model returns as outputs stay charged.
         let handed_through = joined.inputs[0].value.raw().slice(100..);
         drop(joined);
         assert_eq!(budget.used(), 300);

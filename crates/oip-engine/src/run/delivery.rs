@@ -1,4 +1,4 @@
-//! Sends answers to their clients and counts them, by whether the client was still there.
+//! Sends responses to clients, and counts requests as delivered or not.
 
 use std::{
     collections::VecDeque,
@@ -16,24 +16,24 @@ use crate::{
     },
 };
 
-/// A request that is done, and its answer.
+/// A finished request and its response.
 pub(crate) struct Finished {
     pub(crate) client: Client,
     pub(crate) answer: Answer,
-    /// Nothing if the model was not called for it.
+    /// `None` if the model was not called for it.
     pub(crate) run: Option<Run>,
 }
 
-/// The run of a model that answered a request.
+/// The run that computed the response.
 #[derive(Clone, Copy)]
 pub(crate) struct Run {
     pub(crate) execution: Execution,
-    /// When the request left the queue for it.
+    /// When the request left the queue.
     pub(crate) taken: Instant,
 }
 
 impl Run {
-    /// When the parts of the run began and ended.
+    /// Records the stages of the run in the request's notes.
     fn note_stages(&self, client: &Client, notes: &RequestNotes) {
         let Execution {
             rows,
@@ -56,7 +56,7 @@ impl Run {
 }
 
 impl Finished {
-    /// How the request ended, if its answer is handed over now.
+    /// Returns how the request ends if its response is sent now.
     fn ending(&self) -> Ending {
         let client = &self.client;
         let failure = match &self.answer {
@@ -91,14 +91,14 @@ impl Finished {
     }
 }
 
-/// Sends answers to their clients; in the order of requests, if the model's configuration demands that.
+/// Sends responses, in the order of requests if the model's configuration demands it.
 pub(crate) struct Delivery(Option<Mutex<InOrder>>);
 
 struct InOrder {
     line: Turnstile<Finished>,
-    /// Those that may leave.
+    /// Responses to send.
     leaving: VecDeque<Finished>,
-    /// Whether a thread sends them already.
+    /// Whether a thread is sending.
     is_sending: bool,
 }
 
@@ -113,14 +113,15 @@ impl Delivery {
         }))
     }
 
-    /// A request has come.
+    /// Adds a request.
     pub(crate) fn enter(&self, arrival: u64) {
         if let Some(order) = &self.0 {
             lock(order).line.enter(arrival);
         }
     }
 
-    /// Answers are ready. If a client is gone, its answer is counted as a failure and dropped.
+    /// Sends responses that are ready. If a client is gone, the request counts as failed and its response is
+    /// dropped.
     pub(crate) fn finish(
         &self,
         finished: impl AsRef<[Finished]> + IntoIterator<Item = Finished>,
@@ -137,7 +138,7 @@ impl Delivery {
         }
     }
 
-    /// A client has given up. Those behind it do not wait for its answer, which may never come.
+    /// Removes a request whose client is gone. Later ones do not wait for its response, which may never come.
     pub(crate) fn leave(&self, arrival: u64, recorder: &Recorder) {
         if let Some(order) = &self.0 {
             send(order, recorder, |line| line.leave(arrival));
@@ -145,8 +146,8 @@ impl Delivery {
     }
 }
 
-/// Sends what `step` releases. One thread at a time does, so that the order holds, and without the lock, since sending
-/// wakes code that is not ours.
+/// Sends what `step` releases. One thread at a time, to keep the order; without the lock, since sending wakes
+/// foreign code.
 fn send(
     order: &Mutex<InOrder>,
     recorder: &Recorder,
@@ -167,7 +168,8 @@ fn send(
     state.is_sending = false;
 }
 
-/// Counts requests, under one lock, and answers them. Counted before: who has the answer may look at the numbers.
+/// Counts and then sends responses. The order matters: a client that has its response may read the
+/// statistics.
 fn hand_over(finished: impl AsRef<[Finished]> + IntoIterator<Item = Finished>, recorder: &Recorder) {
     recorder.endings(finished.as_ref().iter().map(Finished::ending));
     for Finished { client, answer, .. } in finished {
@@ -175,7 +177,7 @@ fn hand_over(finished: impl AsRef<[Finished]> + IntoIterator<Item = Finished>, r
     }
 }
 
-/// Nothing panics while it holds the lock, so poisoning is ignored.
+/// Ignores poisoning: no code panics while it holds the lock.
 fn lock(order: &Mutex<InOrder>) -> MutexGuard<'_, InOrder> {
     order.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,31 +8,31 @@ use std::{
 
 use oip_service::CancelToken;
 
-/// What the threads of a model are doing, so that those are noticed that never come back.
+/// Detects threads that hang in their model.
 ///
-/// A thread cannot be ended from outside. One that is still in the model for some time after everybody has given up on
-/// its batch counts as lost, until it comes back. No thread watches: it is worked out when somebody asks.
+/// A thread cannot be killed. One that is in the model for some time after its batch was abandoned counts as
+/// lost until it returns. There is no watchdog thread; the state is computed on demand.
 pub(crate) struct HangWatch {
     slots: Vec<Mutex<Option<Running>>>,
-    /// How many threads are in the model.
+    /// Number of threads in the model.
     inside: AtomicUsize,
     patience: Duration,
     start: Instant,
-    /// When somebody last looked, in milliseconds since `start`, and how many were lost then.
+    /// Time of the last check in milliseconds since `start`, and the number of lost threads then.
     looked: AtomicU64,
     lost: AtomicUsize,
 }
 
-/// A batch that is being run.
+/// A running batch.
 struct Running {
     cancel: CancelToken,
-    /// Since when it is known that nobody waits for it.
+    /// When it was noticed that no client waits for it.
     given_up: Option<Instant>,
     is_lost: bool,
 }
 
 impl HangWatch {
-    /// Watches so many threads, which may go on for `patience` with what nobody waits for.
+    /// Watches `threads` threads, which may continue an abandoned batch for `patience`.
     pub(crate) fn new(threads: usize, patience: Duration) -> Self {
         Self {
             slots: (0..threads).map(|_| Mutex::default()).collect(),
@@ -44,12 +44,12 @@ impl HangWatch {
         }
     }
 
-    /// How many threads there are.
+    /// Returns the number of threads.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// A thread enters the model.
+    /// Records that a thread enters the model.
     pub(crate) fn begin(&self, slot: usize, cancel: &CancelToken) {
         let before = lock(&self.slots[slot]).replace(Running {
             cancel: cancel.clone(),
@@ -60,7 +60,7 @@ impl HangWatch {
             .fetch_add(usize::from(before.is_none()), Ordering::Relaxed);
     }
 
-    /// A thread is back. Returns whether it was lost.
+    /// Records that a thread has returned. Returns whether it was lost.
     pub(crate) fn end(&self, slot: usize) -> bool {
         let running = lock(&self.slots[slot]).take();
         self.inside
@@ -72,7 +72,8 @@ impl HangWatch {
         was_lost
     }
 
-    /// How many threads are lost, as of a few milliseconds ago at most. Needs no time while no thread is in the model.
+    /// Returns the number of lost threads, at most a few milliseconds old. Free while no thread is in the
+    /// model.
     pub(crate) fn recently_lost(&self, now: impl FnOnce() -> Instant) -> usize {
         const INTERVAL: u64 = 5;
         if self.inside.load(Ordering::Relaxed) == 0 {
@@ -88,7 +89,7 @@ impl HangWatch {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// How many threads are lost now.
+    /// Returns the number of lost threads.
     pub(crate) fn look(&self, now: Instant) -> usize {
         for slot in &self.slots {
             if let Some(running) = &mut *lock(slot)
@@ -105,7 +106,7 @@ impl HangWatch {
     }
 }
 
-/// Nothing panics while it holds the lock, so poisoning is ignored.
+/// Ignores poisoning: no code panics while it holds the lock.
 fn lock(slot: &Mutex<Option<Running>>) -> MutexGuard<'_, Option<Running>> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
