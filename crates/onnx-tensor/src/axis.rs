@@ -1,10 +1,10 @@
-//! Axes as files and requests name them: counted from the first, or from the last where they are negative.
+//! Normalization of axes, which are negative to count from the last one.
 
 use crate::prelude::*;
 
 use crate::faults::Refusal;
 
-/// Which one of so many dimensions an axis is, if there is such a one.
+/// Normalizes an axis of a value of this rank; `None` if out of range.
 pub fn find(axis: i64, rank: usize) -> Option<usize> {
     let from_first = if axis < 0 {
         axis.saturating_add_unsigned(rank as u64)
@@ -14,10 +14,10 @@ pub fn find(axis: i64, rank: usize) -> Option<usize> {
     usize::try_from(from_first).ok().filter(|&axis| axis < rank)
 }
 
-/// The same of an axis that a file names.
+/// Normalizes an axis that a file names.
 ///
 /// # Errors
-/// [`Refusal`] if there is no such one.
+/// [`Refusal`] if it is out of range.
 pub fn axis(axis: i64, rank: usize) -> Result<usize> {
     let refused = || Refusal(format!("axis {axis} is out of range for {rank} dimensions")).into();
     find(axis, rank).ok_or_else(refused)

@@ -1,4 +1,4 @@
-//! Whether anybody still waits for what this thread runs: operators that take long ask on their way.
+//! Cooperative cancellation: long operators check whether their request was cancelled.
 
 use std::{
     cell::RefCell,
@@ -14,9 +14,9 @@ use crate::{
     time_limit::{self, TimeLimit},
 };
 
-/// Tells whether a run should end before its time: its request was cancelled, or its deadline has passed.
+/// Tells whether a run should stop: its request was cancelled, or its deadline has passed.
 pub trait Cancellation: Send + Sync {
-    /// Whether it should end.
+    /// Returns whether the run should stop.
     fn is_cancelled(&self) -> bool;
 }
 
@@ -24,13 +24,13 @@ thread_local! {
     static TOKEN: RefCell<Option<Arc<dyn Cancellation>>> = const { RefCell::new(None) };
 }
 
-/// Sets the token of what this thread runs until the value is dropped.
+/// Sets the cancellation token of this thread until the returned value is dropped.
 pub fn start(token: Arc<dyn Cancellation>) -> Run {
     let outer = TOKEN.replace(Some(token));
     Run { outer }
 }
 
-/// Ends when it is dropped.
+/// Resets the token when dropped.
 #[must_use]
 pub struct Run {
     outer: Option<Arc<dyn Cancellation>>,
@@ -54,31 +54,32 @@ impl fmt::Display for Cancelled {
 
 impl std::error::Error for Cancelled {}
 
-/// Whether an error is that of a run that was cancelled.
+/// Returns whether an error is that of a cancelled run.
 pub fn is_cancelled(error: &Error) -> bool {
     error
         .chain()
         .any(<dyn std::error::Error + 'static>::is::<Cancelled>)
 }
 
-/// Steps between two looks at the token; a step takes some nanoseconds.
+/// Steps between two checks of the token; a step takes some nanoseconds.
 const STEPS: u64 = 1 << 18;
 
-/// Elements that are computed between two calls of [`Pace::spend`]: so many that it takes no time beside them.
+/// Elements between two calls of [`Pace::spend`], so many that the call's cost is negligible.
 pub const PART: usize = 1 << 14;
 
-/// The steps of an operator, counted so that it ends soon after its run.
+/// Counts the steps of an operator, so that it stops soon after a cancellation.
 #[derive(Debug, Default)]
 pub struct Pace {
     steps: u64,
 }
 
 impl Pace {
-    /// To be called with what was done, or is done next.
+    /// Counts steps that were done or come next, and checks the token from time to time.
     ///
     /// # Errors
-    /// [`Cancelled`] if the request was cancelled or its time is over; [`OutOfTime`](crate::faults::OutOfTime) if that of a model's
-    /// preparation is, while constants are folded.
+    /// [`Cancelled`] if the request was cancelled or its deadline has passed;
+    /// [`OutOfTime`](crate::faults::OutOfTime) if constants are being folded and the time for preparing the
+    /// model is over.
     pub fn spend(&mut self, steps: u64) -> Result<()> {
         self.steps = self.steps.saturating_add(steps);
         if self.steps < STEPS {
@@ -88,7 +89,7 @@ impl Pace {
         check_all()
     }
 
-    /// Has a function go over elements in parts.
+    /// Calls `run` for parts of `elements`.
     ///
     /// # Errors
     /// As [`Pace::spend`].
@@ -100,7 +101,7 @@ impl Pace {
         Ok(())
     }
 
-    /// Has a function make elements of others in parts that are as long.
+    /// Calls a function for corresponding parts of two slices.
     ///
     /// # Errors
     /// As [`Pace::spend`].
@@ -117,7 +118,7 @@ impl Pace {
         Ok(())
     }
 
-    /// Makes an element of each.
+    /// Maps each element.
     ///
     /// # Errors
     /// As [`Pace::spend`].
@@ -131,10 +132,11 @@ impl Pace {
     }
 }
 
-/// Calls `work` once with each item, on this thread and on idle ones, all of which end with the run of this one.
+/// Calls `work` once per item, on this thread and on idle ones. All of them stop when this thread's run is
+/// cancelled.
 ///
 /// # Errors
-/// The first error of `work`, which ends the others too.
+/// The first error of `work`, which stops the others too.
 pub fn in_parts<I: Send>(items: Vec<I>, work: impl Fn(I, &mut Pace) -> Result<()> + Sync) -> Result<()> {
     let limits = Limits::of_this_thread();
     threads::for_each(items, |item| {
@@ -143,7 +145,7 @@ pub fn in_parts<I: Send>(items: Vec<I>, work: impl Fn(I, &mut Pace) -> Result<()
     })
 }
 
-/// What ends the work of a thread, for others that help it.
+/// Token and time limit of a thread, to be passed to its helpers.
 struct Limits {
     token: Option<Arc<dyn Cancellation>>,
     end: Option<Instant>,
@@ -181,7 +183,7 @@ impl onnx_gemm::Pace for Pace {
     }
 }
 
-/// Looks at the token, and at the time limit of what is made.
+/// Checks the token and the time limit.
 ///
 /// # Errors
 /// As [`Pace::spend`].
@@ -190,10 +192,10 @@ pub fn check_all() -> Result<()> {
     time_limit::check()
 }
 
-/// Looks at the token.
+/// Checks the token.
 ///
 /// # Errors
-/// [`Cancelled`] if the request was cancelled or its time is over.
+/// [`Cancelled`] if the request was cancelled or its deadline has passed.
 pub fn check() -> Result<()> {
     let is_cancelled = TOKEN.with_borrow(|token| token.as_ref().is_some_and(|token| token.is_cancelled()));
     match is_cancelled {
@@ -202,12 +204,12 @@ pub fn check() -> Result<()> {
     }
 }
 
-/// A [`Cancellation`] that a thread sets for another.
+/// A [`Cancellation`] that another thread sets.
 #[derive(Debug, Default)]
 pub struct Flag(AtomicBool);
 
 impl Flag {
-    /// Ends what runs with it.
+    /// Cancels the runs that use it.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -219,7 +221,7 @@ impl Cancellation for Flag {
     }
 }
 
-/// Runs something as if its request had been cancelled, for tests.
+/// Calls `run` as if its request had been cancelled, for tests.
 pub fn while_cancelled<T>(run: impl FnOnce() -> T) -> T {
     let token = Arc::new(Flag::default());
     token.cancel();

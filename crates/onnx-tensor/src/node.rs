@@ -1,32 +1,32 @@
-//! Nodes of a graph: an operator's name, attributes, and which of its inputs and outputs there are.
+//! Nodes of a graph: operator, attributes, inputs and outputs.
 //!
-//! Fields have the names of ONNX's messages.
+//! Fields are named as in ONNX's messages.
 
 use crate::prelude::*;
 
-/// A node. Optional inputs that are not given have no name.
+/// A node. Missing optional inputs have an empty name.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
-    /// The names of its inputs, empty for optional ones that are not given.
+    /// Names of the inputs; empty for missing optional ones.
     pub input: Vec<String>,
-    /// The names of its outputs.
+    /// Names of the outputs.
     pub output: Vec<String>,
-    /// What it is called in messages.
+    /// Name in messages.
     pub name: String,
-    /// With its domain before it, but for ONNX's own.
+    /// Operator, prefixed with its domain unless it is ONNX's.
     pub op_type: String,
-    /// The domain of its operator, empty for ONNX's own.
+    /// Domain of the operator; empty for ONNX's.
     pub domain: String,
-    /// The version of its operator set, 0 if the file names none.
+    /// Version of the operator set; 0 if the file imports none.
     pub opset: i64,
-    /// Its attributes.
+    /// Attributes.
     pub attribute: Vec<Attribute>,
 }
 
-/// An attribute: the field of its type holds the value, others hold nothing.
+/// An attribute. The field of its type holds the value; the others are empty.
 #[derive(Clone, Debug, Default)]
 pub struct Attribute {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// A float.
     pub f: f32,
@@ -44,49 +44,49 @@ pub struct Attribute {
     pub strings: Vec<Vec<u8>>,
 }
 
-/// A node's attributes by name. Their types are those that the operator defines (`onnx_graph::expand`); the caller
-/// checks whether the values make sense.
+/// Access to a node's attributes by name. `onnx_graph::expand` has checked their types; the caller checks
+/// their values.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a>(pub &'a Node);
 
 impl<'a> Attributes<'a> {
-    /// An attribute, if it is given.
+    /// Returns an attribute, if present.
     pub fn get(self, name: &str) -> Option<&'a Attribute> {
         self.0.attribute.iter().find(|attribute| attribute.name == name)
     }
 
-    /// Whether an attribute is given.
+    /// Returns whether an attribute is present.
     pub fn has(self, name: &str) -> bool {
         self.get(name).is_some()
     }
 
-    /// An integer, or `default`.
+    /// Returns an integer, or `default`.
     pub fn int(self, name: &str, default: i64) -> i64 {
         self.get(name).map_or(default, |attribute| attribute.i)
     }
 
-    /// A float, or `default`.
+    /// Returns a float, or `default`.
     pub fn float(self, name: &str, default: f32) -> f32 {
         self.get(name).map_or(default, |attribute| attribute.f)
     }
 
-    /// A string, or `default`; empty if it is not UTF-8.
+    /// Returns a string, or `default`; empty if it is not UTF-8.
     pub fn text(self, name: &str, default: &'a str) -> &'a str {
         let text = self.get(name).map(|attribute| std::str::from_utf8(&attribute.s));
         text.map_or(default, |text| text.unwrap_or(""))
     }
 
-    /// Integers, none if they are not given.
+    /// Returns integers; empty if absent.
     pub fn ints(self, name: &str) -> &'a [i64] {
         self.get(name).map_or(&[], |attribute| &attribute.ints)
     }
 
-    /// Floats, none if they are not given.
+    /// Returns floats; empty if absent.
     pub fn floats(self, name: &str) -> &'a [f32] {
         self.get(name).map_or(&[], |attribute| &attribute.floats)
     }
 
-    /// Strings, none if they are not given.
+    /// Returns strings; empty if absent.
     ///
     /// # Errors
     /// If one is not UTF-8.
@@ -98,24 +98,24 @@ impl<'a> Attributes<'a> {
             .collect()
     }
 
-    /// Whether an optional input is given.
+    /// Returns whether an optional input is present.
     pub fn has_input(self, index: usize) -> bool {
         self.0.input.get(index).is_some_and(|name| !name.is_empty())
     }
 
-    /// Where an input stands among those that are given.
+    /// Returns the position of an input among those that are present.
     pub fn position(self, index: usize) -> Option<usize> {
         let before = self.0.input.get(..index)?;
         self.has_input(index)
             .then(|| before.iter().filter(|name| !name.is_empty()).count())
     }
 
-    /// Where those of these inputs stand that are given.
+    /// Returns the positions of those inputs that are present.
     pub fn positions(self, indices: &[usize]) -> Vec<usize> {
         indices.iter().filter_map(|&index| self.position(index)).collect()
     }
 
-    /// Whether an output is wanted.
+    /// Returns whether an output is used.
     pub fn has_output(self, index: usize) -> bool {
         self.0.output.get(index).is_some_and(|name| !name.is_empty())
     }

@@ -1,4 +1,4 @@
-//! What an operator is: types and dimensions of its outputs, and the outputs.
+//! The operator trait: types and dimensions of outputs before a run, and the outputs.
 
 use std::{any::Any, fmt};
 
@@ -6,7 +6,7 @@ use crate::prelude::*;
 
 use crate::packs::Packs;
 
-/// What is known of a value that flows between nodes before the model runs.
+/// What is known about a value before the model runs.
 #[derive(Clone, Debug)]
 pub struct Fact {
     /// The type of its elements.
@@ -15,13 +15,13 @@ pub struct Fact {
     pub shape: ShortVec<Dim>,
     /// The value, if it is a constant.
     pub constant: Option<Arc<Tensor>>,
-    /// What is known of the numbers of a value that is no constant: FP64, NaN for each that is not known. Arithmetic with it is not
-    /// known either.
+    /// For a value that is no constant: its known numbers as FP64, NaN for the others, which also propagates
+    /// through arithmetic.
     pub sizes: Option<Arc<Tensor>>,
 }
 
 impl Fact {
-    /// A type and dimensions.
+    /// Creates a fact from type and dimensions.
     pub fn new(element_type: ElementType, shape: impl IntoIterator<Item = Dim>) -> Self {
         Self {
             element_type,
@@ -31,7 +31,7 @@ impl Fact {
         }
     }
 
-    /// The facts of values that have been computed.
+    /// Returns the facts of computed values.
     pub fn of_values(values: &[Arc<Tensor>]) -> Vec<Self> {
         let facts = values.iter().map(|value| Self {
             constant: Some(value.clone()),
@@ -40,23 +40,23 @@ impl Fact {
         facts.collect()
     }
 
-    /// The number of dimensions.
+    /// Returns the number of dimensions.
     pub fn rank(&self) -> usize {
         self.shape.len()
     }
 
-    /// The same dimensions with another type.
+    /// Returns the same dimensions with another type.
     pub fn with(&self, element_type: ElementType) -> Self {
         Self::new(element_type, self.shape.iter().copied())
     }
 
-    /// The value as whole numbers, if it is a constant.
+    /// Returns the integers of a constant.
     pub fn integers(&self) -> Option<Vec<i64>> {
         let numbers = self.constant.as_ref()?.cast_to::<i64>().ok()?;
         Some(numbers.as_slice::<i64>().ok()?.to_vec())
     }
 
-    /// The value as dimensions, which may be free, if it is a constant of whole numbers.
+    /// Returns a constant as dimensions, which may be free.
     pub fn dims(&self) -> Option<Vec<Dim>> {
         if let (None, Some(sizes)) = (&self.constant, &self.sizes) {
             let numbers = crate::elements::elements::<f64>(sizes).ok()?;
@@ -72,33 +72,34 @@ impl Fact {
         }
     }
 
-    /// The value as one number, if it is a constant.
+    /// Returns a constant as a single number.
     pub fn number(&self) -> Option<f64> {
         crate::elements::scalar::<f64>(self.constant.as_ref()?).ok()
     }
 
-    /// The value as FP32, if it is a constant of that type.
+    /// Returns the elements of an FP32 constant.
     pub fn floats(&self) -> Option<Vec<f32>> {
         Some(self.constant.as_ref()?.as_slice::<f32>().ok()?.to_vec())
     }
 }
 
-/// What is known of the inputs of a node that are given: the value of each that is a constant.
+/// For each input of a node that is present, its value if it is a constant.
 pub type Constants<'c> = &'c [Option<Arc<Tensor>>];
 
-/// What computes an operator. The inputs are those that are given, in their order.
+/// An operator. Its inputs are those that are present, in order.
 pub trait Compute: Any + fmt::Debug + Send + Sync {
-    /// The types and dimensions of the outputs, or why the inputs do not fit. In a run all dimensions are numbers, and all inputs
-    /// constants; before it dimensions may be unknown. `None` if the outputs are only known once they are computed.
+    /// Returns the types and dimensions of the outputs; `None` if they are only known after the run.
+    /// Dimensions may be unknown before a run; in a run they are numbers, and all inputs are constants.
     ///
     /// # Errors
-    /// Why the inputs do not fit.
+    /// Why the inputs are invalid.
     fn outputs(&self, _inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         Ok(None)
     }
 
-    /// Keeps what it makes of constants among its inputs, as far as `packs` have room for it. If it says which input needs not be kept
-    /// beside that, [`Compute::run`] is given nothing in its place from then on.
+    /// Derives data from constant inputs, such as packed weights, within the room that `packs` has. Returns
+    /// the index of an input that need not be kept any more; [`Compute::run`] then gets an empty tensor in
+    /// its place.
     ///
     /// # Errors
     /// If there is no memory.
@@ -106,39 +107,40 @@ pub trait Compute: Any + fmt::Debug + Send + Sync {
         Ok(None)
     }
 
-    /// What gives its input times its result, if there is something.
+    /// Returns an operator that multiplies its input by this one's result (a gate), if there is one.
     fn gated(&self) -> Option<Box<dyn Compute>> {
         None
     }
 
-    /// Takes over the operator that its only result goes to, if it computes that on its way.
+    /// Fuses the operator that consumes the only result, if supported. Returns whether it did.
     fn follow(&mut self, _next: &dyn Compute) -> bool {
         false
     }
 
-    /// The outputs, of inputs that [`Compute::outputs`] has found to fit. An input that nothing else holds may be written over.
+    /// Computes the outputs. [`Compute::outputs`] has accepted the inputs. An input without other owners may
+    /// be overwritten.
     ///
     /// # Errors
-    /// What of the inputs makes no sense, or that the run was cancelled.
+    /// Invalid values of inputs, or cancellation.
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>>;
 }
 
-/// An operator that makes new tensors of its inputs.
+/// An operator that allocates its outputs.
 pub trait Kernel: fmt::Debug + Send + Sync + 'static {
-    /// The types and dimensions of the outputs, or why the inputs do not fit.
+    /// Returns the types and dimensions of the outputs.
     ///
     /// # Errors
-    /// Why the inputs do not fit.
+    /// Why the inputs are invalid.
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>>;
 
-    /// Computes the outputs. Inputs have the types and ranks that [`Kernel::outputs`] was shown.
+    /// Computes the outputs. Inputs have the types and ranks that [`Kernel::outputs`] has accepted.
     ///
     /// # Errors
     /// As [`Compute::run`].
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>>;
 }
 
-/// A kernel as the operator of a node.
+/// Wraps a kernel as an operator.
 pub fn kernel(kernel: impl Kernel) -> Box<dyn Compute> {
     Box::new(NewTensors(kernel))
 }

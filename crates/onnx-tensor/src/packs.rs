@@ -1,48 +1,49 @@
-//! Weights in the order in which products read them: made once for all nodes of a model that share a constant, as the layers of
-//! some networks do, and no more of them than the model has constants for.
+//! Packed weights, made once for all nodes of a model that share a constant, and bounded by the size of the
+//! constants.
 
 use std::{any::Any, collections::HashMap, sync::Arc};
 
 use crate::prelude::*;
 
-/// Bytes of copies beside twice the bytes of all constants. The copies of one constant in one order count once.
+/// Bytes of packed copies beyond twice the bytes of all constants. Copies of one constant in one order count
+/// once.
 const MORE_BYTES: u64 = 16 << 20;
 
-/// An order that weights are packed in.
+/// A packing order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// Matrices in panels of columns, which may be the rows of the constant.
+    /// Matrices in panels of columns.
     Panels {
-        /// Whether the columns are rows of the constant.
+        /// Whether the constant is the transpose.
         is_turned: bool,
     },
-    /// Weights of a convolution of so many groups.
+    /// Convolution weights.
     Windows {
-        /// How many.
+        /// Number of groups.
         groups: usize,
     },
-    /// Blocks of rows of several groups, whose rows stand beside each other in the constant.
+    /// Blocks of rows of several groups, whose rows are adjacent in the constant.
     Columns {
-        /// How many.
+        /// Number of groups.
         groups: usize,
     },
 }
 
-/// The packed weights of a model that is prepared.
+/// The packed weights of a model.
 pub struct Packs {
-    /// By the addresses of what they were made of.
+    /// By the addresses of their sources.
     made: HashMap<(Vec<usize>, Order), Made>,
     left: u64,
 }
 
 struct Made {
     packed: Arc<dyn Any + Send + Sync>,
-    /// Kept so that the addresses stay theirs.
+    /// Kept alive, so that the addresses stay unique.
     _sources: Vec<Arc<Tensor>>,
 }
 
 impl Packs {
-    /// Beside constants of so many bytes.
+    /// Creates a store for a model with constants of `bytes`.
     pub fn beside(bytes: u64) -> Self {
         Self {
             made: HashMap::new(),
@@ -50,7 +51,8 @@ impl Packs {
         }
     }
 
-    /// These constants in this order, which takes so many bytes. `None` if there are too many copies already.
+    /// Returns the constants packed in an order, made by `make` on first use. `None` if the copies take too
+    /// much memory.
     ///
     /// # Errors
     /// As `make`.
@@ -81,7 +83,7 @@ impl Packs {
         Ok(Some(packed))
     }
 
-    /// Whether there may be another copy, of so many bytes.
+    /// Returns whether another copy of `bytes` fits, and counts it.
     pub fn admit(&mut self, bytes: u64) -> bool {
         match self.left.checked_sub(bytes) {
             Some(left) => {
@@ -118,7 +120,7 @@ mod tests {
         ));
         let other = get(&second, Order::Panels { is_turned: false }).unwrap();
         assert!(!Arc::ptr_eq(&made, &other));
-        // There is no room for a third, and what was made stays.
+        // A third one does not fit, and the others stay.
         assert!(get(&first, Order::Panels { is_turned: true }).is_none());
         assert!(Arc::ptr_eq(
             &other,

@@ -1,11 +1,10 @@
-//! Broadcasting of shapes: of numbers in a run, of dimensions before it.
+//! Broadcasting of shapes.
 
 use crate::{Size, prelude::*};
 
 use crate::faults::BadInput;
 
-/// The shape that values of these shapes are broadcast to. Where a size is unknown beside one that is neither unknown nor 1, it is
-/// that one.
+/// Broadcasts shapes. An unknown size gives way to a known one other than 1.
 ///
 /// # Errors
 /// [`BadInput`] if two sizes of one axis differ and neither is 1.
@@ -13,7 +12,7 @@ pub fn broadcast<D: Size>(shapes: &[&[D]]) -> Result<ShortVec<D>> {
     crate::broadcast(shapes).map_err(|error| BadInput(error.to_string()).into())
 }
 
-/// The sizes, if all of them are known.
+/// Returns the sizes, if all are known.
 pub fn known(shape: &[Dim]) -> Option<ShortVec<usize>> {
     let size = |dim: &Dim| match dim {
         Dim::Known(size) => usize::try_from(*size).ok(),

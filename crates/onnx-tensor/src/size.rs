@@ -1,4 +1,4 @@
-//! How large single values may become: a few bytes of a request can ask for a product of terabytes.
+//! Limits of the size of single values: a few bytes of a request can ask for terabytes.
 
 use std::cell::Cell;
 
@@ -12,20 +12,21 @@ use crate::{
     faults::{BadInput, NoRoom, ensure_input},
 };
 
-/// Bytes of a value: an input, an output or what flows between two operators.
+/// Maximum bytes of a value: an input, an output or an intermediate value.
 pub const MAX_BYTES: u64 = 4 << 30;
 
-/// The same for a value without elements, as if each dimension of 0 were 1: it costs its sender nothing, and what operators make
-/// of its other dimensions takes memory and time. A value between operators may have up to [`MAX_BYTES`], counted so.
+/// Maximum bytes of an input without elements, counted as if dimensions of 0 were 1: it costs the client
+/// nothing, but operators allocate by its other dimensions. Intermediate values may have [`MAX_BYTES`],
+/// counted the same way.
 pub const MAX_EMPTY_BYTES: u64 = 256 << 20;
 
-/// Dimensions of a value. Operators may recurse by axes, and take time for each pair of them.
+/// Maximum rank. Operators may recurse by axes, and take time for each pair of them.
 pub const MAX_RANK: usize = 64;
 
-/// Bytes from which on a value is checked against the memory that is free, which takes longer than a small run.
+/// From this size on, values are checked against the free memory, which takes longer than a small run.
 const LARGE: u64 = 256 << 20;
 
-/// Refuses a value that the machine, or this process' share of it, has no memory for now.
+/// Refuses a value for which the machine, or this process' share of it, has no memory now.
 ///
 /// # Errors
 /// [`NoRoom`] with both sizes.
@@ -44,10 +45,10 @@ pub fn admit_now(bytes: u64) -> Result<()> {
     }
 }
 
-/// Refuses a value of too many dimensions.
+/// Refuses a rank above the maximum.
 ///
 /// # Errors
-/// [`BadInput`] with their number.
+/// [`BadInput`] with the rank.
 pub fn admit_rank(rank: usize) -> Result<()> {
     ensure_input!(
         rank <= MAX_RANK,
@@ -57,11 +58,11 @@ pub fn admit_rank(rank: usize) -> Result<()> {
 }
 
 thread_local! {
-    /// Bytes that a value may have which this thread computes.
+    /// Maximum bytes of values that this thread computes.
     static MOST: Cell<u64> = const { Cell::new(MAX_BYTES) };
 }
 
-/// Runs something whose values may have fewer bytes than others, in one value.
+/// Calls `run` with a lower maximum for each value.
 pub fn limited<T>(bytes: u64, run: impl FnOnce() -> T) -> T {
     struct Reset(u64);
     impl Drop for Reset {
@@ -73,7 +74,7 @@ pub fn limited<T>(bytes: u64, run: impl FnOnce() -> T) -> T {
     run()
 }
 
-/// Refuses a value that a request asks for.
+/// Refuses the shape of a value that is too large.
 ///
 /// # Errors
 /// [`BadInput`] with the size; as [`admit_now`].
@@ -81,7 +82,7 @@ pub fn admit_shape(element_type: ElementType, shape: &[usize]) -> Result<()> {
     admit_now(admit_size(element_type, shape)?)
 }
 
-/// Refuses a value that is too large, however much memory is free, and gives its bytes.
+/// Refuses a shape that is too large regardless of free memory, and returns its bytes.
 ///
 /// # Errors
 /// [`BadInput`] with the size.
@@ -99,13 +100,13 @@ pub fn admit_size(element_type: ElementType, shape: &[usize]) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Bytes of a text beside its contents, with what an allocation takes.
+/// Bytes of a string in addition to its contents, allocation overhead included.
 pub const TEXT: u64 = 40;
 
-/// Bytes of all texts of a value.
+/// Maximum bytes of all strings of a value.
 const MAX_TEXTS: u64 = 1 << 30;
 
-/// Refuses texts that together take too many bytes.
+/// Refuses strings that take too many bytes together.
 ///
 /// # Errors
 /// [`BadInput`] with both sizes; as [`admit_now`].
@@ -118,8 +119,8 @@ pub fn admit_texts(bytes: u64) -> Result<()> {
     admit_now(bytes)
 }
 
-/// Refuses elements of a value, each so many times, whose contents take too much memory together; a value's own size is looked at
-/// by [`admit_shape`]. Only texts have contents.
+/// Refuses elements, each with a repeat count, whose contents take too much memory. Only strings have
+/// contents; [`admit_shape`] checks the rest.
 ///
 /// # Errors
 /// As [`admit_texts`].
@@ -137,7 +138,7 @@ pub fn admit_contents<'e, T: Element>(elements: impl IntoIterator<Item = (&'e T,
     admit_texts(bytes)
 }
 
-/// Bytes of a value, with the contents of texts.
+/// Returns the bytes of a value, contents of strings included.
 pub fn of_value(value: &Tensor) -> u64 {
     if value.element_type() != ElementType::String {
         return (value.len() * value.element_type().size_of()) as u64;
@@ -146,7 +147,7 @@ pub fn of_value(value: &Tensor) -> u64 {
     texts.map(|text| TEXT + text.len() as u64).sum()
 }
 
-/// The size of a value, at least `u64::MAX` if it has no bounds; `None` if a dimension is not known.
+/// Returns the bytes of a shape, `u64::MAX` on overflow; `None` if a dimension is unknown.
 fn bytes(element: usize, dims: impl Iterator<Item = Option<i128>>) -> Option<u64> {
     let mut bytes = element as u64;
     let mut is_empty = false;
@@ -155,7 +156,7 @@ fn bytes(element: usize, dims: impl Iterator<Item = Option<i128>>) -> Option<u64
         is_empty |= dim == 0;
         bytes = bytes.saturating_mul(dim.max(1));
     }
-    // What an operator makes on its way to such a value is as large as the other dimensions say.
+    // Operators allocate intermediate data by the other dimensions.
     Some(if is_empty && bytes <= MAX_EMPTY_BYTES {
         0
     } else {
@@ -163,7 +164,7 @@ fn bytes(element: usize, dims: impl Iterator<Item = Option<i128>>) -> Option<u64
     })
 }
 
-/// A size for a message.
+/// Formats a size for messages.
 pub fn gib(bytes: u64) -> String {
     match bytes {
         u64::MAX => "more bytes than can be counted".to_owned(),

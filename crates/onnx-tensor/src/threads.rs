@@ -1,10 +1,12 @@
-//! Threads within a request: operators split large work into parts, and threads that are idle at that moment compute some of them.
+//! Threads within a request: operators split large work into parts, some of which idle threads compute.
 //!
-//! One pool serves the whole process. The thread of a request computes parts too, and never waits for a part that nobody has begun. The
-//! number of threads that compute is bounded for the process ([`configure`]): a request that runs alone has the help of all of them, and with
-//! as many requests as threads none has help. The pool is made when the first large operator runs; with a limit of 1 there is none.
+//! The process has one pool. The thread of a request computes parts too, and never waits for a part that has
+//! not begun. The number of computing threads is bounded ([`configure`]): a request that runs alone is helped
+//! by all of them, and with as many requests as threads there are no helpers. The pool is created by the
+//! first large operator; with a limit of 1 there is none.
 //!
-//! Parts are disjoint blocks of a result, and no sum is split, so that results do not depend on the number of threads.
+//! Parts are disjoint blocks of a result and no sum is split, so results do not depend on the number of
+//! threads.
 //!
 //! ```
 //! use onnx_tensor::threads;
@@ -38,51 +40,54 @@ use std::{
 
 use rayon_core::{ThreadPool, ThreadPoolBuilder, Yield};
 
-/// Parts for each thread: a helper that begins late, or is slower, leaves more of them to the others.
+/// Parts per thread: a helper that begins late or is slower leaves more of them to the others.
 const PARTS_PER_THREAD: usize = 4;
 
-/// Spins before a thread sleeps until its helpers are done with their last parts: about as long as falling asleep and waking up take.
+/// Spins before a thread sleeps until its helpers finish their last parts: about the cost of sleeping and
+/// waking.
 const SPINS: u32 = 1 << 11;
 
-/// How long a helper looks for the next parts of a run before it sleeps: waking it takes about as long as a part, and most nodes of a
-/// model that are not split take less.
+/// How long a helper spins for further parts before it sleeps: waking it costs about as much as a part, and
+/// most nodes that are not split take less.
 const WATCH: Duration = Duration::from_micros(100);
 
-/// Where a helper does not begin before the work is done, or stops within a part, other programs use its processor: a thread that waits
-/// for such a helper has lost time, and for so many times that time nobody helps.
+/// A helper that does not begin before the work is done, or stalls within a part, has lost its core to other
+/// programs. After a thread has lost time to such a helper, there are no helpers for this many times that
+/// time.
 const REST: u32 = 16;
 
-/// The threads of this process.
+/// Threads of this process.
 static PROCESS: LazyLock<Threads> =
     LazyLock::new(|| Threads::new(thread::available_parallelism().map_or(1, usize::from)));
 
 thread_local! {
-    /// The share of the run on this thread; `None` while nothing runs, and within a part.
+    /// The current run of this thread; `None` outside of runs and within a part.
     static SHARE: Cell<Option<Share>> = const { Cell::new(None) };
 }
 
-/// Sets how many threads of this process compute at a time, requests and helpers together; by default as many as the process may run on
-/// ([`thread::available_parallelism`]). Each helper calls `on_start` first. Once there is a pool it gets no larger.
+/// Sets how many threads of this process compute at a time, requests and helpers together; by default
+/// [`thread::available_parallelism`]. Each helper calls `on_start` first. An existing pool does not grow.
 pub fn configure(limit: usize, on_start: fn()) {
     PROCESS.limit.store(limit.max(1), Ordering::Relaxed);
-    // The first call counts, before there are helpers.
+    // The first call wins, before there are helpers.
     let _ = PROCESS.on_start.set(on_start);
 }
 
-/// How many threads of this process compute at a time at most.
+/// Returns how many threads of this process may compute at a time.
 #[must_use]
 pub fn limit() -> usize {
     PROCESS.limit.load(Ordering::Relaxed)
 }
 
-/// Counts a run on this thread until the value is dropped. The run uses `most` threads at most, or all if that is 0.
+/// Counts a run on this thread until the returned value is dropped. It uses at most `most` threads; 0 for
+/// all.
 ///
 /// Outside of a run, and within a part, everything is computed on one thread.
 pub fn start(most: usize) -> Run {
     PROCESS.start(most)
 }
 
-/// A number of parts for work that is worth splitting into parts of `least` or more: 1 where nobody could help.
+/// Returns the number of parts for work to be split into parts of at least `least`; 1 without helpers.
 #[inline]
 #[must_use]
 pub fn parts(work: u64, least: u64) -> usize {
@@ -102,18 +107,18 @@ fn parts_of_large(work: u64, least: u64) -> usize {
     most.min(threads * PARTS_PER_THREAD)
 }
 
-/// Calls `work` once with each item: on this thread, and on those that are idle now.
+/// Calls `work` once per item, on this thread and on idle ones.
 ///
 /// # Errors
-/// The first error of `work`; items that nobody has begun by then are dropped.
+/// The first error of `work`; items that have not begun by then are dropped.
 ///
 /// # Panics
-/// If `work` panics, after all that was begun has ended.
+/// If `work` panics, after all parts that have begun have ended.
 pub fn for_each<I: Send, E: Send>(items: Vec<I>, work: impl Fn(I) -> Result<(), E> + Sync) -> Result<(), E> {
     let count = items.len();
     let items = Mutex::new(items.into_iter());
     let error = Mutex::new(None);
-    // The rest of this module is compiled once, not for each kind of work.
+    // The rest of this module is compiled once instead of once per `work`.
     let step = || {
         let Some(item) = lock(&items).next() else {
             return false;
@@ -133,10 +138,10 @@ pub fn for_each<I: Send, E: Send>(items: Vec<I>, work: impl Fn(I) -> Result<(), 
     error.map_or(Ok(()), Err)
 }
 
-/// Computes one item, and returns whether there may be more.
+/// Computes one item. Returns whether there may be more.
 type Step<'s> = &'s (dyn Fn() -> bool + Sync);
 
-/// A run that is counted; see [`start`]. Runs of a thread end in the reverse order.
+/// A counted run; see [`start`]. Runs of a thread are nested.
 #[derive(Debug)]
 #[must_use]
 pub struct Run {
@@ -151,23 +156,23 @@ impl Drop for Run {
     }
 }
 
-/// Threads that compute together: those of the process, or others in tests.
+/// A pool and its limits: those of the process, or others in tests.
 #[derive(Debug)]
 pub struct Threads {
     limit: AtomicUsize,
     on_start: OnceLock<fn()>,
-    /// Runs, and helpers that work for one.
+    /// Number of runs and their helpers.
     computing: AtomicUsize,
-    /// `None` where the system gave no threads.
+    /// `None` if the system gave no threads.
     pool: OnceLock<Option<ThreadPool>>,
     idle: Mutex<Idle>,
     born: Instant,
-    /// Until when nobody helps, in nanoseconds from `born`; 0 where that is over.
+    /// Time until which there are no helpers, in nanoseconds from `born`; 0 if over.
     rest: AtomicU64,
 }
 
 impl Threads {
-    /// At most `limit` threads, the one of the request included.
+    /// Creates a pool of at most `limit` threads, requests included.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self {
@@ -181,13 +186,13 @@ impl Threads {
         }
     }
 
-    /// Whether there are helpers yet: a run was large enough for several threads.
+    /// Returns whether the pool exists, that is whether a run was large enough to be split.
     #[must_use]
     pub fn has_pool(&self) -> bool {
         matches!(self.pool.get(), Some(Some(_)))
     }
 
-    /// As the function [`start`] does, for these threads.
+    /// As the function [`start`], for these threads.
     pub fn start(&'static self, most: usize) -> Run {
         self.computing.fetch_add(1, Ordering::Relaxed);
         let most = if most == 0 { usize::MAX } else { most };
@@ -215,8 +220,8 @@ impl Threads {
         self.pool.get_or_init(make).as_ref()
     }
 
-    /// What each thread of the pool does for good: it works, looks for work for a while, and sleeps until it is woken. The pool's own
-    /// threads sleep sooner, and a model of many small nodes would wake them for each.
+    /// The loop of a pool thread: works, spins for work for a while, and sleeps. rayon's own threads sleep
+    /// sooner, and a model of many small nodes would wake them for each.
     fn help(&self) {
         loop {
             lock(&self.idle).watching += 1;
@@ -235,7 +240,7 @@ impl Threads {
         }
     }
 
-    /// Works, until for a while there is no work, or no run that could have some, or its processor is others'.
+    /// Works until there is no work for a while, no run could have any, or the core is taken by others.
     fn watch(&self) {
         let mut since = Instant::now();
         while since.elapsed() < WATCH {
@@ -249,7 +254,7 @@ impl Threads {
         }
     }
 
-    /// Wakes as many helpers as are needed beside those that look for work.
+    /// Wakes as many helpers as are needed in addition to those that are spinning.
     fn wake(&self, needed: usize) {
         let mut idle = lock(&self.idle);
         let watching = usize::try_from(idle.watching).unwrap_or(0);
@@ -257,7 +262,7 @@ impl Threads {
         idle.asleep.drain(first..).for_each(|thread| thread.unpark());
     }
 
-    /// Notes that a thread waited for a helper that other programs kept from working.
+    /// Records time lost to a helper without a core.
     fn rest(&self, lost: Duration) {
         let end = self.born.elapsed() + lost * REST;
         self.rest
@@ -276,7 +281,7 @@ impl Threads {
         !is_over
     }
 
-    /// Takes up to `wanted` threads that are idle.
+    /// Reserves up to `wanted` idle threads.
     fn reserve(&self, wanted: usize) -> usize {
         if self.rests() {
             return 0;
@@ -291,21 +296,22 @@ impl Threads {
         counter.fetch_update(order, order, take).map_or(0, |_| taken)
     }
 
-    /// Whether more threads compute than should: requests came while this one had helpers.
+    /// Returns whether more threads compute than the limit: requests have arrived since helpers began.
     fn is_crowded(&self) -> bool {
         self.computing.load(Ordering::Relaxed) > self.limit.load(Ordering::Relaxed)
     }
 }
 
-/// The helpers that have no work.
+/// Helpers without work.
 #[derive(Debug, Default)]
 struct Idle {
-    /// How many look for work. One that finds it as it falls asleep is not counted, and makes this less by one while it works.
+    /// Number of spinning helpers. One that finds work as it falls asleep is not counted, which lowers this
+    /// by one while it works.
     watching: isize,
     asleep: Vec<Thread>,
 }
 
-/// What one run may use.
+/// Limits of one run.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     threads: &'static Threads,
@@ -317,11 +323,11 @@ impl Share {
         self.most.min(self.threads.limit.load(Ordering::Relaxed))
     }
 
-    /// Calls `step` for `count` items until it returns that there are no more.
+    /// Calls `step` for `count` items until it returns false.
     fn repeat(self, count: usize, step: Step<'_>) {
         let wanted = (count - 1).min(self.most() - 1);
         let pool = (wanted > 0).then(|| self.threads.pool()).flatten();
-        // Each has a thread of its own, so that none of them is waited for in a queue.
+        // Each helper has a thread of its own, so none of them is queued.
         let helpers = pool.map_or(0, |pool| {
             self.threads.reserve(wanted.min(pool.current_num_threads()))
         });
@@ -354,7 +360,7 @@ impl Share {
                 }
                 hint::spin_loop();
             }
-            // A helper has at most one part left, which takes no longer than all that this thread did.
+            // A helper has at most one part left, which takes no longer than all of this thread's parts.
             Some((done, WATCH.max(2 * (done - begun))))
         });
         if let Some((done, usual)) = late
@@ -365,7 +371,7 @@ impl Share {
     }
 }
 
-/// While it lives, parts on this thread are not split again.
+/// Prevents nested splitting on this thread while it exists.
 struct Whole(Option<Share>);
 
 impl Whole {
@@ -380,7 +386,7 @@ impl Drop for Whole {
     }
 }
 
-/// A reserved thread, given back on drop.
+/// A reserved thread, released on drop.
 struct Helper<'h> {
     threads: &'static Threads,
     at_work: &'h AtomicUsize,
@@ -401,10 +407,10 @@ impl Drop for Helper<'_> {
     }
 }
 
-/// Steps that several threads do.
+/// Steps that several threads run.
 struct Work<'s> {
     step: Step<'s>,
-    /// Whether there are no more, or one panicked.
+    /// Set when no steps are left, or one panicked.
     is_ended: AtomicBool,
 }
 
@@ -416,7 +422,7 @@ impl<'s> Work<'s> {
         }
     }
 
-    /// Works until no item is left, something failed, or this thread should leave.
+    /// Works until no item is left, a step failed, or this thread should leave.
     fn go_on(&self, should_leave: impl Fn() -> bool) {
         while !self.is_ended.load(Ordering::Relaxed) && !should_leave() {
             let ends = EndOnPanic(&self.is_ended);
@@ -458,7 +464,7 @@ mod tests {
         Box::leak(Box::new(Threads::new(limit)))
     }
 
-    /// The threads that compute 64 items, each of them once.
+    /// Returns the threads that computed 64 items, each of them once.
     fn used() -> HashSet<thread::ThreadId> {
         let (done, found) = mpsc::channel();
         let work = |item: usize| done.send((item, thread::current().id())).map_err(|_| ());
@@ -489,7 +495,7 @@ mod tests {
     #[test]
     fn idle_threads_help() {
         let _run = threads(3).start(0);
-        // Each item needs two others at the same time.
+        // Each item needs two others to run at the same time.
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..3).map(|_| mpsc::channel()).unzip();
         let items = receivers.into_iter().enumerate().collect();
         let work = |(item, receiver): (usize, mpsc::Receiver<()>)| {
@@ -508,12 +514,12 @@ mod tests {
     fn helpers_sleep_where_no_run_is_left_and_are_woken() {
         let threads = threads(3);
         for _ in 0..3 {
-            // A helper that came late is tested elsewhere.
+            // Another test covers late helpers.
             threads.rest.store(0, Ordering::Relaxed);
             let run = threads.start(0);
             let (send, receive) = mpsc::channel();
             let items = vec![(Some(receive), None), (None, Some(send))];
-            // The first item waits for the other, which another thread has to compute.
+            // The first item waits for the other one, which another thread has to compute.
             let work = |(receive, send): (Option<mpsc::Receiver<()>>, Option<mpsc::Sender<()>>)| {
                 if let Some(send) = send {
                     let _ = send.send(());

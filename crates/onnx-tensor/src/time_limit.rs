@@ -1,4 +1,4 @@
-//! How long the preparation of a model may take: what is computed of constants looks at the clock on its way.
+//! Time limit of a model's preparation, which constant folding checks.
 
 use std::{cell::Cell, time::Instant};
 
@@ -10,14 +10,14 @@ thread_local! {
     static END: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Sets an end for what this thread does until the value is dropped; an outer one holds too.
+/// Sets a time limit for this thread until the returned value is dropped. Outer limits apply too.
 pub fn until(end: Option<Instant>) -> TimeLimit {
     let outer = END.get();
     END.set(outer.into_iter().chain(end).min());
     TimeLimit { outer }
 }
 
-/// Ends when it is dropped.
+/// Resets the limit when dropped.
 #[must_use]
 pub struct TimeLimit {
     outer: Option<Instant>,
@@ -29,12 +29,12 @@ impl Drop for TimeLimit {
     }
 }
 
-/// The end that is set for this thread.
+/// Returns the time limit of this thread.
 pub fn end() -> Option<Instant> {
     END.get()
 }
 
-/// Fails when the time is over.
+/// Checks the time limit.
 ///
 /// # Errors
 /// [`OutOfTime`].
