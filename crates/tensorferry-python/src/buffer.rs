@@ -1,4 +1,5 @@
-//! Memory that goes to and from Python: all `unsafe` code of this crate but that of `python_code.rs`, which has to do with threads.
+//! Memory shared with Python: all `unsafe` code of this crate except that of `python_code.rs`, which concerns
+//! threads.
 
 use std::{ffi::c_int, os::raw::c_void, ptr, sync::Arc};
 
@@ -6,7 +7,8 @@ use bytes::Bytes;
 use pyo3::{buffer::PyBuffer, exceptions::PyBufferError, ffi, prelude::*};
 use tensor_core::SpareBuffers;
 
-/// Read-only bytes of Rust's that Python sees through its buffer protocol, without a copy. Views keep them alive.
+/// Read-only bytes owned by Rust, exposed to Python by the buffer protocol without a copy. Views keep them
+/// alive.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Buffer(Bytes);
 
@@ -31,8 +33,8 @@ impl Buffer {
         let Ok(len) = bytes.len().try_into() else {
             return Err(PyBufferError::new_err("the buffer is too large for Python"));
         };
-        // SAFETY: the view is Python's own and not null. It takes a reference to this object, which is frozen and owns
-        // the bytes, so they stay where they are for as long as the view lives; it is marked read-only.
+        // SAFETY: the view is Python's own and not null. It takes a reference to this object, which is frozen
+        // and owns the bytes, so they stay in place for as long as the view lives; it is marked read-only.
         let filled = unsafe {
             let start = bytes.as_ptr().cast_mut().cast::<c_void>();
             ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, len, 1, flags)
@@ -44,17 +46,17 @@ impl Buffer {
     }
 }
 
-/// Contiguous bytes of Python's: an array, `bytes`, a `memoryview`.
+/// Contiguous bytes owned by Python: an array, `bytes`, a `memoryview`.
 ///
-/// Python code in another thread may change them at any time, so no Rust reference to them is ever made: they are
-/// copied out, piece by piece.
+/// Python code in another thread may change them at any time, so no Rust reference to them is ever made: they
+/// are copied out piece by piece.
 pub(crate) struct Borrowed(PyBuffer<u8>);
 
 impl Borrowed {
     /// Bytes per piece.
     const PIECE: usize = 1 << 20;
 
-    /// Borrows the object's bytes; it must have bytes as elements and be contiguous.
+    /// Borrows an object's bytes. Its elements must be bytes, and contiguous.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let buffer = PyBuffer::<u8>::get(object)?;
         if !buffer.is_c_contiguous() {
@@ -67,7 +69,7 @@ impl Borrowed {
         self.0.len_bytes()
     }
 
-    /// Copies some of the bytes out.
+    /// Copies a range of the bytes.
     #[expect(unsafe_code, reason = "Python's memory is read through its pointer")]
     fn copy_out(&self, from: usize, out: &mut [u8]) {
         assert!(from <= self.len() && out.len() <= self.len() - from);
@@ -79,7 +81,7 @@ impl Borrowed {
         }
     }
 
-    /// Hands all bytes on in pieces. Needs no Python, so it runs without the interpreter's lock.
+    /// Passes all bytes on in pieces. Works without the GIL.
     pub(crate) fn in_pieces<E>(&self, mut each: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut piece = vec![0; Self::PIECE.min(self.len())];
         let mut from = 0;
@@ -92,7 +94,7 @@ impl Borrowed {
         Ok(())
     }
 
-    /// A copy of all bytes in a spare buffer, or in a new one that goes there.
+    /// Copies all bytes into a buffer that returns to `spare` when it is dropped.
     pub(crate) fn to_spare(&self, spare: &Arc<SpareBuffers>) -> Bytes {
         let len = self.len();
         if len < SpareBuffers::LEAST_KEPT {
@@ -108,7 +110,7 @@ impl Borrowed {
         spare.lend(copy, len)
     }
 
-    /// A copy of all bytes.
+    /// Copies all bytes.
     #[expect(
         unsafe_code,
         reason = "memory that is about to be written to is not filled with zeros first"
@@ -129,13 +131,14 @@ impl Borrowed {
     }
 }
 
-/// Writable memory of Python's that nobody else uses while this lives: an array that was just made.
+/// Writable memory of Python that nothing else uses while this exists: a newly created array.
 pub(crate) struct Fresh(PyBuffer<u8>);
 
 impl Fresh {
-    /// Borrows the object's memory for writing.
+    /// Borrows an object's memory for writing.
     ///
-    /// The Python half passes arrays that it has just made and given to nobody; that is what [`Fresh::as_mut`] rests on.
+    /// The Python half passes arrays that it has just created and given to nobody; [`Fresh::as_mut`] relies
+    /// on that.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let buffer = PyBuffer::<u8>::get(object)?;
         if !buffer.is_c_contiguous() || buffer.readonly() {
@@ -151,13 +154,13 @@ impl Fresh {
         if self.0.len_bytes() == 0 {
             return &mut [];
         }
-        // SAFETY: the buffer is held, writable and contiguous, and its array is known to the caller alone until the
+        // SAFETY: the buffer is held, writable and contiguous, and only the caller knows its array until the
         // call returns, so nothing else reads or writes it. Any bytes are valid `u8`s.
         unsafe { std::slice::from_raw_parts_mut(self.0.buf_ptr().cast::<u8>(), self.0.len_bytes()) }
     }
 }
 
-/// Maps a file, on the word of the Python caller that nothing changes it meanwhile.
+/// Maps a file. The Python caller has promised that nothing changes it meanwhile.
 #[expect(
     unsafe_code,
     reason = "`mmap=True` is that promise, as the documentation of `safe_open` says"

@@ -1,4 +1,4 @@
-//! How a call runs: its caller waits for it, or a callback is told.
+//! Running a call: the caller blocks, or a callback receives the result.
 
 use std::{
     error::Error,
@@ -16,10 +16,10 @@ use crate::{
     runtime::{Drives, Process},
 };
 
-/// What is called when a call has ended: with an exception and None, or with None and the result.
+/// Called when a call has ended, with an exception and None, or with None and the result.
 pub(crate) type Callback = Option<Py<PyAny>>;
 
-/// A call that runs.
+/// A running call.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Call {
     task: tokio::task::AbortHandle,
@@ -28,7 +28,8 @@ pub(crate) struct Call {
 
 #[pymethods]
 impl Call {
-    /// Ends it, unless it has ended; its callback is not called then. Does nothing in a forked process, where it does not run.
+    /// Cancels the call, unless it has ended; its callback is not called then. Does nothing in a forked
+    /// process.
     fn cancel(&self) {
         if self.process.is_current() {
             self.task.abort();
@@ -51,10 +52,10 @@ impl Failure {
     }
 }
 
-/// How long a call is waited for before Python looks for signals.
+/// Interval at which Python checks for signals during a call.
 const SIGNALS: Duration = Duration::from_millis(100);
 
-/// Makes a call on this thread, without the interpreter's lock.
+/// Runs a call on this thread, without the GIL.
 pub(crate) fn wait_here<T, F>(
     py: Python<'_>,
     client: &BlockingClient,
@@ -66,7 +67,7 @@ where
     F: Future<Output = oip_client::Result<T>>,
 {
     static UNTIL_A_SIGNAL: LazyLock<Patience> = LazyLock::new(|| {
-        // None when the interpreter is ending: there is nobody to tell then.
+        // `None` when the interpreter is shutting down.
         Patience::default().unless(|| match Python::try_attach(|py| py.check_signals()) {
             Some(Err(signal)) => Err(signal.into()),
             Some(Ok(())) | None => Ok(()),
@@ -92,7 +93,7 @@ where
     }
 }
 
-/// Waits for a call without the interpreter's lock.
+/// Waits for a call, without the GIL.
 pub(crate) fn wait<T>(
     py: Python<'_>,
     with: &impl Drives,
@@ -115,7 +116,7 @@ where
     }
 }
 
-/// Waits for a call that a runtime drives, or spawns it.
+/// Blocks on a call that a runtime drives, or spawns it.
 pub(crate) fn run<T>(
     py: Python<'_>,
     runtime: &'static Runtime,
@@ -130,7 +131,7 @@ where
     };
     let task = runtime.spawn(async move {
         let outcome = call.await;
-        // None when the interpreter is ending: nobody waits then.
+        // `None` when the interpreter is shutting down.
         python_code::attached(|py| {
             let outcome = match outcome {
                 Ok(value) => value.into_py_any(py),

@@ -1,4 +1,4 @@
-//! A client of inference servers. Each call either blocks the calling thread only, or tells a callback when it has ended.
+//! A client of inference servers. A call blocks the calling thread, or invokes a callback when it has ended.
 
 use std::{
     collections::BTreeMap,
@@ -25,38 +25,38 @@ use crate::{
     wire::{Given, answer, named},
 };
 
-/// Connections to a server, over whichever transport its URL names.
+/// Connections to a server, by the transport of its URL.
 ///
-/// The thread that waits for a call does its input and output, which saves two switches of threads: by itself over plain HTTP, else by
-/// driving a runtime. Calls that tell a callback and streams go on while nobody waits, so a thread drives theirs.
+/// A blocking call does its own I/O, which saves two thread switches: directly over plain HTTP, otherwise by
+/// driving a runtime. Calls with a callback, and streams, are driven by a background thread.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Client {
     waiting: Waiting,
-    /// Sent with each call, besides those of the connections.
+    /// Headers sent with each call, in addition to those of the connections.
     headers: Vec<(String, String)>,
     driven: Arc<OnceLock<Driven>>,
     make: Arc<Make>,
     process: Process,
-    /// Memory of requests and answers that are gone.
+    /// Buffers of finished requests and responses, for reuse.
     spare: Arc<SpareBuffers>,
 }
 
-/// Makes connections that a thread drives.
+/// Creates connections that a background thread drives.
 type Make = dyn Fn() -> oip_client::Result<Box<dyn InferenceClient>> + Send + Sync;
 
-/// Bytes of such memory that a client keeps.
+/// Maximum bytes of buffers for reuse.
 const SPARE: u64 = 64 << 20;
 
-/// What callers use that wait.
+/// The client of blocking calls.
 enum Waiting {
     Blocking(BlockingClient),
     Shared(Arc<dyn InferenceClient>, &'static Shared),
 }
 
-/// A client and the runtime with its connections.
+/// A client and the runtime that drives its connections.
 type Driven = (Arc<dyn InferenceClient>, &'static Runtime);
 
-/// What connections are made with.
+/// Connection settings.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Settings {
@@ -64,9 +64,9 @@ struct Settings {
     connect_timeout: f64,
     /// PEM.
     authorities: Option<Vec<u8>>,
-    /// A certificate and its key, PEM.
+    /// Certificate and key, PEM.
     certificate: Option<(Vec<u8>, Vec<u8>)>,
-    /// `gzip`, `deflate`.
+    /// `gzip` or `deflate`.
     compress: Option<String>,
     accept_compressed: bool,
     attempts: u32,
@@ -128,7 +128,7 @@ impl Client {
         })
     }
 
-    /// A client that sends these headers with every call, over the same connections.
+    /// Returns a client that sends additional headers over the same connections.
     fn with_headers(&self, py: Python<'_>, headers: Vec<(String, String)>) -> PyResult<Self> {
         let waiting = match &self.waiting {
             Waiting::Blocking(client) => {
@@ -178,7 +178,7 @@ impl Client {
         })
     }
 
-    /// JSON, as over HTTP.
+    /// Returns JSON, as over HTTP.
     #[pyo3(signature = (timeout=None, callback=None))]
     fn server_metadata(
         &self,
@@ -191,7 +191,7 @@ impl Client {
         })
     }
 
-    /// JSON, as over HTTP.
+    /// Returns JSON, as over HTTP.
     #[pyo3(signature = (name, version, timeout=None, callback=None))]
     fn model_metadata(
         &self,
@@ -208,7 +208,7 @@ impl Client {
         })
     }
 
-    /// JSON, as over HTTP.
+    /// Returns JSON, as over HTTP.
     #[pyo3(signature = (name, version, timeout=None, callback=None))]
     fn model_config(
         &self,
@@ -225,7 +225,7 @@ impl Client {
         })
     }
 
-    /// JSON: an array.
+    /// Returns a JSON array.
     #[pyo3(signature = (name, version, timeout=None, callback=None))]
     fn statistics(
         &self,
@@ -242,7 +242,7 @@ impl Client {
         })
     }
 
-    /// JSON: an array.
+    /// Returns a JSON array.
     #[pyo3(signature = (timeout=None, callback=None))]
     fn repository_index(
         &self,
@@ -255,7 +255,7 @@ impl Client {
         })
     }
 
-    /// Files by their paths in the model's folder.
+    /// Loads a model. `files` are by path in the model's directory.
     #[pyo3(signature = (name, config=None, files=BTreeMap::new(), timeout=None, callback=None))]
     fn load_model(
         &self,
@@ -293,7 +293,7 @@ impl Client {
         })
     }
 
-    /// Settings and changes as JSON.
+    /// Takes and returns settings as JSON.
     #[pyo3(signature = (changes, timeout=None, callback=None))]
     fn log_settings(
         &self,
@@ -309,7 +309,7 @@ impl Client {
         })
     }
 
-    /// JSON: an array.
+    /// Returns a JSON array.
     #[pyo3(signature = (name=None, timeout=None, callback=None))]
     fn shared_memory_status(
         &self,
@@ -363,7 +363,7 @@ impl Client {
         })
     }
 
-    /// Settings of traces of a model, or of the server.
+    /// Trace settings of a model, or of the server.
     #[pyo3(signature = (model=None, changes=BTreeMap::new(), timeout=None, callback=None))]
     fn trace_settings(
         &self,
@@ -378,7 +378,7 @@ impl Client {
         })
     }
 
-    /// JSON: an array.
+    /// Returns a JSON array.
     #[pyo3(signature = (name=None, timeout=None, callback=None))]
     fn cuda_memory_status(
         &self,
@@ -431,7 +431,7 @@ impl Client {
         })
     }
 
-    /// Runs a model. An empty list of outputs asks for all.
+    /// Runs a model. An empty list of outputs requests all.
     #[pyo3(signature = (request, timeout=None, callback=None))]
     fn infer(
         &self,
@@ -446,7 +446,7 @@ impl Client {
         })
     }
 
-    /// Opens a stream of requests and answers.
+    /// Opens a stream of requests and responses.
     fn stream(&self, py: Python<'_>) -> PyResult<Stream> {
         self.check_process()?;
         let (client, runtime) = self.driven(py)?;
@@ -455,7 +455,7 @@ impl Client {
 }
 
 impl Client {
-    /// What is driven by a thread; made when it is first needed.
+    /// Returns the client that a background thread drives; created on first use.
     pub(crate) fn driven(&self, py: Python<'_>) -> PyResult<Driven> {
         let failed = |error| error::of_call(py, &error);
         let (client, runtime) = match self.driven.get() {
@@ -464,7 +464,7 @@ impl Client {
                 let runtime = runtime()?;
                 let _entered = runtime.enter();
                 let made = (self.make)().map_err(failed)?;
-                // Another thread may have been quicker.
+                // Another thread may have been faster.
                 self.driven.get_or_init(|| (made.into(), runtime)).clone()
             }
         };
@@ -475,7 +475,7 @@ impl Client {
         Ok((client.into(), runtime))
     }
 
-    /// Makes a call: waits for its end without the interpreter's lock, or gives back a [`Call`] and tells the callback.
+    /// Runs a call: blocks without the GIL, or returns a [`Call`] and invokes the callback.
     fn call<T, F>(
         &self,
         py: Python<'_>,
@@ -523,8 +523,8 @@ impl Drop for Client {
         if self.process.is_current() {
             return;
         }
-        // In a forked process: the ends of connections would wake the tasks that drive them, with locks that a thread of the parent may
-        // have held when it forked. What a caller drives by itself has none.
+        // In a forked process, dropping connections would wake the tasks that drive them, whose locks a
+        // thread of the parent may have held. Connections that callers drive themselves have no such locks.
         if let Waiting::Shared(client, _) = &self.waiting {
             mem::forget(client.clone());
         }
@@ -534,7 +534,7 @@ impl Drop for Client {
     }
 }
 
-/// The protocol's nouns as their JSON.
+/// Serializes a type of the protocol as JSON.
 fn json<T: serde::Serialize>(value: &T) -> String {
     String::from_utf8_lossy(&json_body(value)).into_owned()
 }

@@ -1,4 +1,4 @@
-//! Conversions, as `tensor convert` makes them.
+//! Conversion of files, as by `tensor convert`.
 
 use std::{
     ops::ControlFlow,
@@ -16,7 +16,7 @@ use tensor_files::{
 
 use crate::{error, noted::Noted};
 
-/// What is written, and how.
+/// Target and options.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Options {
@@ -29,11 +29,11 @@ pub(crate) struct Options {
     exclude: Vec<String>,
     rename: Vec<String>,
     max_shard_size: Option<u64>,
-    /// Called with the bytes that are written, and all of them.
+    /// Progress callback: bytes written so far, and total.
     progress: Option<Py<PyAny>>,
 }
 
-/// Converts a file; returns what the target does not hold.
+/// Converts a file. Returns what the target format cannot hold.
 #[pyfunction]
 pub(crate) fn convert(
     py: Python<'_>,
@@ -48,7 +48,7 @@ pub(crate) fn convert(
     selection.rename = parsed::<Renaming>("rename", &options.rename)?;
     let kept: Vec<Pattern> = parsed("keep_dtype", &options.keep_dtype)?;
     let dtype = options.dtype.as_deref().map(float).transpose()?;
-    // What the callback raised, which ends the conversion.
+    // Set when the callback raises, which ends the conversion.
     let raised: Mutex<Option<PyErr>> = Mutex::new(None);
     let report = |progress: Progress| {
         Python::attach(|py| {
@@ -117,7 +117,7 @@ pub(crate) fn convert(
     Ok(losses.iter().map(ToString::to_string).collect())
 }
 
-/// Patterns or renamings, with the option that has a wrong one.
+/// Parses patterns or renamings; errors name the option.
 fn parsed<T>(option: &str, texts: &[String]) -> PyResult<Vec<T>>
 where
     T: std::str::FromStr<Err: std::fmt::Display>,
@@ -129,7 +129,7 @@ where
     texts.iter().map(parse).collect()
 }
 
-/// A float's dtype, under its short or NumPy's name.
+/// Parses the dtype of floats, by its short or NumPy's name.
 fn float(text: &str) -> PyResult<DType> {
     let short = match text {
         "float16" => "f16",

@@ -1,4 +1,4 @@
-//! Errors as Python exceptions with attributes.
+//! Conversion of errors to Python exceptions.
 
 use std::{error::Error, io, path::Path, time::Duration};
 
@@ -25,7 +25,7 @@ create_exception!(
      server's own words), `retry_after` (seconds, or None)."
 );
 
-/// An error of a file; what the system refuses becomes an `OSError` with its number and the path where there is one.
+/// Converts an error about a file; system errors become an `OSError` with errno and path.
 pub(crate) fn of_file(py: Python<'_>, error: &fmt_core::Error, path: Option<&Path>) -> PyErr {
     if let Some(number) = error.source().and_then(number) {
         return of_system(number, error.to_string(), path);
@@ -46,7 +46,7 @@ pub(crate) fn of_file(py: Python<'_>, error: &fmt_core::Error, path: Option<&Pat
     set.into_iter().find_map(Result::err).unwrap_or(exception)
 }
 
-/// The system's number for what it refused. It may be the cause of a cause, and some errors of libraries say the kind only.
+/// Returns the errno of an error or its causes. Some errors of libraries have only a kind.
 pub(crate) fn number(error: &(dyn Error + 'static)) -> Option<i32> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -59,7 +59,7 @@ pub(crate) fn number(error: &(dyn Error + 'static)) -> Option<i32> {
 }
 
 fn of_kind_or_raw(error: &io::Error) -> Option<i32> {
-    // The same numbers with all systems that Python calls POSIX.
+    // The same numbers on all POSIX systems.
     error.raw_os_error().or(match error.kind() {
         io::ErrorKind::NotFound => Some(2),
         io::ErrorKind::PermissionDenied => Some(13),
@@ -71,7 +71,7 @@ fn of_kind_or_raw(error: &io::Error) -> Option<i32> {
     })
 }
 
-/// What the system refuses; Python chooses the exception by the number and adds the path to the message.
+/// Creates an `OSError`. Python chooses the subclass by errno and adds the path to the message.
 pub(crate) fn of_system(number: i32, text: String, path: Option<&Path>) -> PyErr {
     match path {
         Some(path) => PyOSError::new_err((number, text, path.as_os_str().to_owned())),
@@ -79,16 +79,16 @@ pub(crate) fn of_system(number: i32, text: String, path: Option<&Path>) -> PyErr
     }
 }
 
-/// Wrong use that only the native half can see.
+/// Creates an error for a misuse that only the native half can detect.
 pub(crate) fn usage(message: impl Into<String>) -> PyErr {
     pyo3::exceptions::PyValueError::new_err(message.into())
 }
 
-/// An error of a call.
+/// Converts an error of a call.
 pub(crate) fn of_call(py: Python<'_>, error: &ClientError) -> PyErr {
     let status = error.status().map(|status| {
         let status = status.to_string();
-        // Without the transport's name.
+        // Without the name of the transport.
         status.rsplit(' ').next().unwrap_or_default().to_owned()
     });
     let exception = InferenceError::new_err(error.to_string());
@@ -106,7 +106,7 @@ pub(crate) fn of_call(py: Python<'_>, error: &ClientError) -> PyErr {
     set.into_iter().find_map(Result::err).unwrap_or(exception)
 }
 
-/// A call took longer than its own limit.
+/// Creates the error for a call that exceeded its own timeout.
 pub(crate) fn of_timeout(py: Python<'_>, limit: Duration) -> PyErr {
     let message = format!("no response within {} s", limit.as_secs_f64());
     let exception = InferenceError::new_err(message.clone());

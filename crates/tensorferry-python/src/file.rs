@@ -1,4 +1,4 @@
-//! Reading files of every format, and what is done with whole files.
+//! Reading files of every format, and operations on whole files.
 
 use std::{
     collections::BTreeMap,
@@ -21,16 +21,17 @@ use crate::{
     error, opaque,
 };
 
-/// A file that is open for reading.
+/// An open file.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct File {
     reader: Box<dyn TensorReader>,
-    /// None for a file in memory.
+    /// `None` for a file in memory.
     path: Option<PathBuf>,
 }
 
-/// What a file says about a tensor: name, dtype (NumPy's name, or the file's if NumPy has none), shape, bytes of the
-/// elements (None if the dtype is unknown), layout, why it cannot be read (None if it can), the dtype as safetensors calls it.
+/// A tensor's description: name, dtype (NumPy's name, or the file's if NumPy has none), shape, size in bytes
+/// (None if the dtype is unknown), layout, why it cannot be read (None if it can), and safetensors' name of
+/// the dtype.
 type Described = (
     String,
     String,
@@ -43,7 +44,7 @@ type Described = (
 
 #[pymethods]
 impl File {
-    /// Opens a file; with `mmap`, tensors stored raw are views into the mapped file.
+    /// Opens a file. With `mmap`, raw tensors are views of the mapped file.
     #[staticmethod]
     fn open(py: Python<'_>, path: PathBuf, mmap: bool) -> PyResult<Self> {
         let options = ReadOptions::default();
@@ -62,7 +63,7 @@ impl File {
         Ok(Self { reader, path })
     }
 
-    /// Opens a file that is in memory.
+    /// Opens a file in memory.
     #[staticmethod]
     fn from_bytes(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Self> {
         let data = Borrowed::new(data)?;
@@ -74,25 +75,25 @@ impl File {
         Ok(Self { reader, path: None })
     }
 
-    /// The path, or None for a file in memory.
+    /// Returns the path, or None for a file in memory.
     #[getter]
     fn path(&self) -> Option<&OsStr> {
         self.path.as_deref().map(Path::as_os_str)
     }
 
-    /// The format's short name.
+    /// Returns the format's short name.
     #[getter]
     fn format(&self) -> &'static str {
         self.reader.format()
     }
 
-    /// What the file says about itself as a whole.
+    /// Returns the file's metadata.
     #[getter]
     fn metadata(&self) -> BTreeMap<String, String> {
         self.reader.metadata().clone()
     }
 
-    /// What the file says about its tensors.
+    /// Describes the file's tensors.
     fn entries(&self) -> Vec<Described> {
         let entries = self.reader.entries().iter();
         entries
@@ -126,7 +127,7 @@ impl File {
             .collect()
     }
 
-    /// A dense tensor's bytes.
+    /// Reads the bytes of a dense tensor.
     fn tensor(&self, py: Python<'_>, index: usize) -> PyResult<Buffer> {
         self.known(index)?;
         let bytes = py.detach(|| match self.reader.entries()[index].is_copied_only() {
@@ -137,7 +138,7 @@ impl File {
         Ok(Buffer::new(bytes))
     }
 
-    /// Some rows of a dense tensor: their bytes and shape.
+    /// Reads rows of a dense tensor: bytes and shape.
     fn rows(&self, py: Python<'_>, index: usize, start: u64, stop: u64) -> PyResult<(Buffer, Vec<u64>)> {
         self.known(index)?;
         let rows = py.detach(|| match self.reader.entries()[index].is_copied_only() {
@@ -152,7 +153,7 @@ impl File {
         Ok((Buffer::new(bytes), shape))
     }
 
-    /// Copies a dense tensor into an array that was just made.
+    /// Reads a dense tensor into a newly created array.
     fn read_into(&self, py: Python<'_>, index: usize, out: &Bound<'_, PyAny>) -> PyResult<()> {
         self.known(index)?;
         let mut out = Fresh::new(out)?;
@@ -172,7 +173,7 @@ impl File {
         read.map_err(|error| self.failed(py, &error))
     }
 
-    /// Checks every tensor against its checksum: for each its name and "ok", "unchecked", or what the checksum is.
+    /// Checks every tensor's checksum. Returns names with "ok", "unchecked", or the mismatch.
     fn verify(&self, py: Python<'_>) -> PyResult<Vec<(String, String)>> {
         let verified: Result<Vec<_>, fmt_core::Error> = py.detach(|| {
             let entries = self.reader.entries().iter().enumerate();
@@ -196,7 +197,7 @@ impl File {
         error::of_file(py, error, self.path.as_deref())
     }
 
-    /// The bytes of a tensor whose elements are not computed with, which are read as they stand.
+    /// Reads the bytes of a tensor with an opaque dtype as they are stored.
     fn copied(&self, index: usize) -> Result<Bytes, fmt_core::Error> {
         const PIECE: usize = 1 << 20;
         let entry = &self.reader.entries()[index];
@@ -209,14 +210,14 @@ impl File {
         let room = len
             .checked_next_multiple_of(TENSOR_STREAM_UNIT)
             .ok_or_else(no_room)?;
-        // Compressed bytes may claim any length.
+        // Compressed data may claim any length.
         if entry.encoding != Encoding::Raw && len as u64 > ReadOptions::default().limits.decoded_bytes {
             return Err(no_room());
         }
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(room).map_err(|_| no_room())?;
         let mut stream = self.reader.stream(index)?;
-        // Memory is touched as it is filled. The last read finds the end, where checksums are compared.
+        // Memory grows as it is filled. The last read reaches the end, where checksums are compared.
         loop {
             let start = bytes.len();
             let piece = PIECE.min(room.saturating_sub(start)).max(TENSOR_STREAM_UNIT);
@@ -234,7 +235,7 @@ impl File {
         Ok(bytes.into())
     }
 
-    /// Some rows of such a tensor, of which all is read.
+    /// Reads rows of such a tensor, which is read as a whole.
     fn copied_rows(&self, index: usize, start: u64, stop: u64) -> Result<(Bytes, Vec<u64>), fmt_core::Error> {
         let entry = &self.reader.entries()[index];
         let mut shape = entry.shape.dims().to_vec();
@@ -265,7 +266,7 @@ impl File {
     }
 }
 
-/// Every format: its short name and how its files' names end.
+/// Returns all formats: short name and file extensions.
 #[pyfunction]
 pub(crate) fn formats() -> Vec<(&'static str, Vec<&'static str>)> {
     let formats = tensor_files::formats().iter();
@@ -274,7 +275,7 @@ pub(crate) fn formats() -> Vec<(&'static str, Vec<&'static str>)> {
         .collect()
 }
 
-/// Compares two files by names and content: a dictionary for each difference.
+/// Compares two files by names and contents. Returns a dictionary for each difference.
 #[pyfunction]
 pub(crate) fn diff<'py>(
     py: Python<'py>,
@@ -305,7 +306,8 @@ pub(crate) fn diff<'py>(
     Ok(found)
 }
 
-/// What a file's tensors are, as `tensor manifest` writes it: text or JSON, the same for the same tensors in any format.
+/// Returns a manifest of a file's tensors, as `tensor manifest` does: text or JSON, equal for equal tensors
+/// in any format.
 #[pyfunction]
 pub(crate) fn manifest(py: Python<'_>, path: PathBuf, as_json: bool) -> PyResult<String> {
     let made = py.detach(|| {
@@ -316,7 +318,7 @@ pub(crate) fn manifest(py: Python<'_>, path: PathBuf, as_json: bool) -> PyResult
     Ok(if as_json { made.to_json() } else { made.to_text() })
 }
 
-/// Checks a file against a manifest: what differs, by name.
+/// Checks a file against a manifest. Returns differences by name.
 #[pyfunction]
 pub(crate) fn check_manifest(
     py: Python<'_>,

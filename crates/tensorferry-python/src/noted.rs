@@ -1,5 +1,5 @@
-//! A reader that remembers whether it failed. Where one file is read and another is written, that says which of them an error is
-//! about.
+//! A reader that records its errors: when one file is read and another one written, it tells which of them
+//! failed.
 
 use std::{
     ops::Range,
@@ -9,7 +9,7 @@ use std::{
 use fmt_core::{Entry, Error, Lint, Metadata, TensorReader, TensorStream, Verification};
 use tensor_core::{SparseCoo, Tensor};
 
-/// A reader that remembers whether it failed.
+/// A reader that records its errors.
 pub(crate) struct Noted<'r> {
     reader: &'r dyn TensorReader,
     has_failed: AtomicBool,

@@ -1,8 +1,9 @@
-//! Dtypes that files hold and this project does not compute with, but NumPy (with `ml_dtypes`) or torch do.
+//! Opaque dtypes: files hold them and NumPy (with `ml_dtypes`) or torch support them, but this project does
+//! not compute with them.
 
 use fmt_core::OpaqueDType;
 
-/// NumPy's name, the name that all formats have, and the bits of an element.
+/// NumPy's name, the common name, and bits per element.
 const OPAQUE: [(&str, &str, u32); 7] = [
     ("float8_e4m3fn", "F8_E4M3", 8),
     ("float8_e5m2", "F8_E5M2", 8),
@@ -13,13 +14,13 @@ const OPAQUE: [(&str, &str, u32); 7] = [
     ("complex128", "C128", 128),
 ];
 
-/// NumPy's name for a dtype, if it has one.
+/// Returns NumPy's name of a dtype, if it has one.
 pub(crate) fn numpy_name(dtype: &OpaqueDType) -> Option<&'static str> {
     let found = OPAQUE.iter().find(|(_, name, _)| *name == dtype.name());
     found.map(|(numpy, ..)| *numpy)
 }
 
-/// The dtype that NumPy has this name for.
+/// Finds the dtype by NumPy's name.
 pub(crate) fn from_numpy(name: &str) -> Option<OpaqueDType> {
     let found = OPAQUE.iter().find(|(numpy, ..)| *numpy == name);
     found.map(|(_, name, bits)| OpaqueDType::of_bits(*name, *bits))

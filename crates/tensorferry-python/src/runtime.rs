@@ -1,4 +1,4 @@
-//! What drives connections: a thread, or the callers that wait for answers.
+//! Runtimes that drive connections: a background thread, or blocking callers.
 
 use std::{
     future::Future,
@@ -17,7 +17,7 @@ use tokio::{
     task::yield_now,
 };
 
-/// The process that made something. Threads do not come along when a process forks, and connections cannot be shared.
+/// The process that created a value. Threads do not survive a fork, and connections cannot be shared.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Process(u32);
 
@@ -30,7 +30,7 @@ impl Process {
         self == Self::current()
     }
 
-    /// What to say to a forked process that uses it.
+    /// Fails in a forked process.
     pub(crate) fn check(self, what: &str) -> PyResult<()> {
         if self.is_current() {
             return Ok(());
@@ -41,8 +41,8 @@ impl Process {
     }
 }
 
-/// A value of this process. It is never dropped: a thread may wait for the interpreter's lock when the interpreter ends. A forked
-/// process has none of the threads behind it, so it gets one of its own.
+/// A value per process, never dropped, since a thread may wait for the GIL while the interpreter shuts down.
+/// A forked process has none of the value's threads and creates its own.
 struct OfProcess<T: 'static>(Mutex<Option<(Process, &'static T)>>);
 
 impl<T> OfProcess<T> {
@@ -64,7 +64,7 @@ impl<T> OfProcess<T> {
     }
 }
 
-/// The runtime with a thread that drives its connections, for what nobody waits for.
+/// Returns the runtime with a background thread, for calls that nobody blocks on.
 pub(crate) fn runtime() -> PyResult<&'static Runtime> {
     static RUNTIME: OfProcess<Runtime> = OfProcess::new();
     RUNTIME.get(|| {
@@ -76,35 +76,36 @@ pub(crate) fn runtime() -> PyResult<&'static Runtime> {
     })
 }
 
-/// The runtime whose connections are driven by those who wait for answers, which saves two switches of threads for each call.
+/// Returns the runtime that blocking callers drive, which saves two thread switches per call.
 pub(crate) fn shared() -> PyResult<&'static Shared> {
     static SHARED: OfProcess<Shared> = OfProcess::new();
     SHARED.get(Shared::new)
 }
 
-/// A runtime without a thread. Of several callers, one drives the connections of all. When nobody has called for a while a thread takes
-/// over: servers speak at any time over HTTP/2, and wait for an answer when they drain.
+/// A runtime without a thread of its own. One of several blocking callers drives the connections of all.
+/// After a while without calls a background thread takes over, since servers may send at any time over
+/// HTTP/2, and wait for acknowledgements when they drain.
 pub(crate) struct Shared {
     runtime: Arc<Runtime>,
     keeper: Arc<Keeper>,
 }
 
-/// What callers and the thread know of each other.
+/// State shared by callers and the background thread.
 #[derive(Default)]
 struct Keeper {
     callers: AtomicUsize,
-    /// Whether anybody has called since the thread looked last.
+    /// Whether there was a call since the thread's last check.
     was_called: AtomicBool,
     is_driving: AtomicBool,
     give_way: Notify,
 }
 
-/// How often the thread looks whether anybody calls.
+/// Interval at which the thread checks for calls.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Something that a thread can wait with.
+/// A runtime that can block on a future.
 pub(crate) trait Drives: Sync {
-    /// Waits on this thread.
+    /// Blocks this thread on a future.
     fn block_on<F: Future>(&self, future: F) -> F::Output;
 }
 
@@ -138,7 +139,7 @@ impl Shared {
         Ok(Self { runtime, keeper })
     }
 
-    /// To make connections in.
+    /// Returns the runtime, to create connections in.
     pub(crate) fn runtime(&self) -> &Runtime {
         &self.runtime
     }
@@ -159,7 +160,7 @@ impl Keeper {
             return;
         }
         self.is_driving.store(true, Ordering::SeqCst);
-        // A caller that comes meanwhile is seen here, or sees the flag.
+        // A caller that comes meanwhile is either counted here, or sees the flag.
         if self.callers.load(Ordering::SeqCst) == 0 {
             runtime.block_on(self.give_way.notified());
         }
@@ -167,7 +168,7 @@ impl Keeper {
     }
 }
 
-/// A caller that waits.
+/// A blocking caller.
 struct Calling<'k>(&'k Keeper);
 
 impl Drop for Calling<'_> {
@@ -176,10 +177,10 @@ impl Drop for Calling<'_> {
     }
 }
 
-/// Lets connections see what happened while nobody drove them, above all that the server has closed them: a request on such a
-/// connection would be lost, and not every request can be sent again.
+/// Lets connections notice what happened while nobody drove them, above all that the server has closed them:
+/// a request on a closed connection is lost, and not every request can be repeated.
 pub(crate) async fn let_connections_notice() {
-    // Once for the system to be asked, once for the connections that have something to read.
+    // One poll of the system, and one of the connections that became readable.
     yield_now().await;
     yield_now().await;
 }

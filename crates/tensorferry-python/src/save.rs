@@ -16,7 +16,7 @@ use crate::{
     error, opaque,
 };
 
-/// A tensor to write: name, dtype (NumPy's name), shape, an object with its bytes.
+/// A tensor to write: name, dtype (NumPy's name), shape, and an object with its bytes.
 pub(crate) type Given<'py> = (String, String, Vec<u64>, Bound<'py, PyAny>);
 
 /// Writes a file, which appears at its path when it is complete.
@@ -39,7 +39,7 @@ pub(crate) fn save_file(
     saved.map_err(|error: Error| error::of_file(py, &error, Some(&path)))
 }
 
-/// The bytes of a file.
+/// Returns the bytes of a file.
 #[pyfunction]
 pub(crate) fn save_bytes(
     py: Python<'_>,
@@ -56,7 +56,7 @@ pub(crate) fn save_bytes(
     Ok(Buffer::new(bytes.into()))
 }
 
-/// The format that was asked for, or the one that files with such a name have.
+/// Returns the requested format, or the one of the file's extension.
 pub(crate) fn wanted_format(path: &Path, format: Option<&str>) -> PyResult<&'static dyn Format> {
     let found = match format {
         Some(id) => tensor_files::format(id),
@@ -95,7 +95,7 @@ fn planned(
     Ok((Plan { entries, metadata }, arrays))
 }
 
-/// A tensor as it is planned, and its bytes.
+/// Plans a tensor, and borrows its bytes.
 pub(crate) fn entry((name, dtype, shape, array): Given<'_>) -> PyResult<(PlannedEntry, Borrowed)> {
     let wrong = |what: String| error::usage(format!("tensor '{name}': {what}"));
     let shape = Shape::new(&shape).map_err(|error| wrong(error.to_string()))?;
@@ -129,7 +129,7 @@ fn write<'w>(
     writer.finish()
 }
 
-/// Memory that grows as a file is written into it.
+/// Growing memory as the target of a writer.
 #[derive(Clone, Default)]
 struct Memory(Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! A server in the process of the program: its models are Python callables, or models of another server.
+//! A server inside a Python program. Its models are Python callables, or models of another server.
 
 use std::{
     collections::BTreeMap,
@@ -30,11 +30,11 @@ use crate::{
     wire::{Value, value},
 };
 
-/// A tensor of a model: name, the protocol's datatype, shape with -1 for free dimensions, and whether it may be left out.
+/// A tensor of a model: name, datatype, shape with -1 for free dimensions, and whether it is optional.
 type Described = (String, String, Vec<i64>, bool);
 
-/// A model: name, inputs, outputs, what answers its requests, the most rows of one run, if it says so, and whether what answers
-/// is a generator of any number of answers.
+/// A model: name, inputs, outputs, callable, maximum rows per run if it declares them, and whether the
+/// callable is a generator of any number of responses.
 type GivenModel = (
     String,
     Vec<Described>,
@@ -44,7 +44,7 @@ type GivenModel = (
     bool,
 );
 
-/// A server that runs until it is stopped.
+/// A running server.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Server {
     running: Mutex<Option<(Running, Runtime)>>,
@@ -55,8 +55,8 @@ pub(crate) struct Server {
 
 #[pymethods]
 impl Server {
-    /// Starts to serve models. `others` are models of another server: each by its name, with clients for that server, over HTTP and for
-    /// streams over gRPC.
+    /// Starts serving models. `others` are models of another server, each by its name with two clients of
+    /// that server: HTTP, and gRPC for streams.
     #[new]
     fn new(
         py: Python<'_>,
@@ -122,19 +122,20 @@ impl Server {
         })
     }
 
-    /// Where it serves HTTP.
+    /// Returns the HTTP address.
     #[getter]
     fn http(&self) -> Option<String> {
         self.http.map(|address| address.to_string())
     }
 
-    /// Where it serves gRPC.
+    /// Returns the gRPC address.
     #[getter]
     fn grpc(&self) -> Option<String> {
         self.grpc.map(|address| address.to_string())
     }
 
-    /// Answers what it has and ends; whether nothing had to be cut. True if it has ended before, and in a forked process.
+    /// Drains and stops the server. Returns whether no request was aborted; true if it was stopped before,
+    /// and in a forked process.
     fn stop(&self, py: Python<'_>) -> bool {
         if !self.process.is_current() {
             return true;
@@ -145,7 +146,7 @@ impl Server {
         };
         py.detach(|| {
             let is_clean = runtime.block_on(running.drain());
-            // A model that hangs must not keep the program.
+            // A model that hangs must not keep the program alive.
             runtime.shutdown_background();
             is_clean
         })
@@ -160,13 +161,13 @@ impl Drop for Server {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if !self.process.is_current() {
-            // A fork has neither its threads, nor the locks that they held.
+            // A forked process has neither its threads nor the locks that they held.
             std::mem::forget(running);
             return;
         }
         if let Some((running, runtime)) = running {
             drop(running);
-            // Its threads may wait for the interpreter's lock, which this thread has.
+            // Its threads may wait for the GIL, which this thread holds.
             runtime.shutdown_background();
         }
     }
@@ -200,8 +201,8 @@ fn described(model: &str, tensors: Vec<Described>) -> PyResult<Vec<TensorMetadat
     read.collect()
 }
 
-/// What a callable is given: the inputs, each with its name, datatype, shape and bytes; the request's id, its parameters and the
-/// outputs that it names; and what tells whether anybody waits for the answer.
+/// Arguments of a callable: inputs with name, datatype, shape and bytes; id, parameters and requested
+/// outputs; and a cancellation token.
 type Request = (
     Vec<(String, String, Vec<u64>, Buffer)>,
     Option<String>,
@@ -210,7 +211,7 @@ type Request = (
     Cancelled,
 );
 
-/// Whether nobody waits for an answer any more.
+/// Whether the client no longer waits.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Cancelled(CancelToken);
 
@@ -221,7 +222,7 @@ impl Cancelled {
     }
 }
 
-/// What a callable gives: a status and a message when it fails, else None; and the outputs, as inputs of requests are given.
+/// Result of a callable: status and message on failure, else None; and outputs in the form of inputs.
 type Answered<'py> = (
     Option<(u16, String)>,
     Vec<(String, String, Vec<u64>, Bound<'py, PyAny>)>,
@@ -270,13 +271,13 @@ impl Model for Callable {
                     step => outputs(&step.map_err(failed)?).map(Some),
                 }
             });
-            // Without the interpreter's lock, since this waits for the client.
+            // Without the GIL, since this waits for the client.
             let sent = match step? {
                 None => return Ok(()),
                 Some(outputs) => answers.send(outputs),
             };
             if let Err(error) = sent {
-                // What is left to do when nobody wants more: its `finally` and `with`.
+                // Runs the generator's `finally` and `with` blocks if the client wants no more.
                 attached(|py| method(steps.bind(py), "close").map(drop).map_err(failed))?;
                 return Err(error);
             }
@@ -285,7 +286,7 @@ impl Model for Callable {
 
     fn defaults(&self) -> ModelDefaults {
         ModelDefaults::default().with(|defaults| {
-            // One thread has the interpreter's lock.
+            // The GIL admits one thread at a time.
             defaults.instances = Some(1);
             defaults.max_batch_size = self.max_batch_size;
             defaults.decoupled = self.is_decoupled;
@@ -305,7 +306,7 @@ fn method<'py>(object: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, Py
     python_code::call(&object.getattr(name)?, &PyTuple::empty(object.py()))
 }
 
-/// A request as callables get it.
+/// Converts a request for a callable.
 fn asked(request: InferRequest, cancel: &CancelToken) -> Request {
     let inputs = request.inputs.into_iter().map(|input| {
         let datatype = input.value.datatype().to_string();
@@ -323,7 +324,7 @@ fn asked(request: InferRequest, cancel: &CancelToken) -> Request {
     )
 }
 
-/// The outputs of one answer, or why there are none.
+/// Converts the outputs of a response, or its error.
 fn outputs(answered: &Bound<'_, PyAny>) -> Result<Vec<InferOutput>, ServiceError> {
     let (failure, outputs): Answered<'_> = answered.extract().map_err(failed)?;
     if let Some((status, message)) = failure {
@@ -341,7 +342,7 @@ fn failed(error: PyErr) -> ServiceError {
     ServiceError::internal(format!("its model failed: {error}"))
 }
 
-/// Does something with the interpreter, unless that is ending.
+/// Runs `step` with the GIL, unless the interpreter is shutting down.
 fn attached<T>(step: impl FnOnce(Python<'_>) -> Result<T, ServiceError>) -> Result<T, ServiceError> {
     python_code::attached(step).unwrap_or_else(|| {
         let message = "the program that serves it is ending";
@@ -349,7 +350,7 @@ fn attached<T>(step: impl FnOnce(Python<'_>) -> Result<T, ServiceError>) -> Resu
     })
 }
 
-/// The protocol's code for the statuses that a model may refuse with.
+/// Maps the HTTP statuses that a model may return to the protocol's codes.
 fn code(status: u16) -> ErrorCode {
     match status {
         400 => ErrorCode::InvalidArgument,
@@ -364,8 +365,8 @@ fn code(status: u16) -> ErrorCode {
     }
 }
 
-/// What another server says about a model, and whether it gives several answers to a request. What may be left out is not in the protocol's metadata: of inputs the
-/// configuration says it, and of outputs that server sees to it.
+/// Returns a remote model's metadata, and whether it is decoupled. The protocol's metadata does not say which
+/// tensors are optional: for inputs the configuration does, and for outputs the remote server decides.
 async fn described_by(client: &dyn InferenceClient, name: &str) -> Result<(ModelMetadata, bool), String> {
     let named = oip_types::ModelRef::new(name, None);
     let named = named.map_err(|error| error.message().to_owned())?;
@@ -399,12 +400,13 @@ struct Remote {
 }
 
 impl Remote {
-    /// Calls that wait for the other server at a time. It has a queue of its own, and joins those that wait there.
+    /// Maximum concurrent calls. The remote server has its own queue, and batches what waits there.
     const CALLS: u32 = 32;
 
-    /// Waits for a step of a call, as long as the answer is wanted. A call that is dropped ends at the other server too.
+    /// Waits for a step of a call while the response is wanted. Dropping it cancels the call at the remote
+    /// server.
     async fn step<T>(step: impl Future<Output = T>, cancel: &CancelToken) -> Result<T, ServiceError> {
-        /// How often the token is checked, since it wakes no waiter.
+        /// Interval at which the token is checked, since it does not wake waiters.
         const LOOK: Duration = Duration::from_millis(10);
         let mut step = std::pin::pin!(step);
         loop {
@@ -422,7 +424,7 @@ impl Remote {
     }
 }
 
-/// The same request with the time that is left, which the other server does not know.
+/// Adds the remaining time to a request, which the remote server does not know.
 fn within(mut request: InferRequest, cancel: &CancelToken) -> InferRequest {
     if let Some(deadline) = cancel.deadline() {
         let left = deadline.saturating_duration_since(Instant::now()).as_micros();
@@ -434,7 +436,7 @@ fn within(mut request: InferRequest, cancel: &CancelToken) -> InferRequest {
     request
 }
 
-/// What the other server refuses. Over streams it says no codes.
+/// Converts an error of the remote server. Streams have no codes.
 fn refused(error: &ClientError) -> ServiceError {
     let code = error.code().unwrap_or(match error.kind() {
         ErrorKind::Refused => ErrorCode::Internal,
@@ -462,7 +464,7 @@ impl Model for Remote {
         cancel: &CancelToken,
         answers: &mut dyn AnswerSink,
     ) -> Result<(), ServiceError> {
-        /// Asks for the end of answers to be said, and says it.
+        /// Parameter that requests an explicit end of a stream of responses, and signals it.
         const ASKED: &str = "triton_enable_empty_final_response";
         const FINAL: &str = "triton_final_response";
         let mut request = within(request, cancel);
@@ -491,7 +493,7 @@ impl Model for Remote {
         ModelDefaults::default().with(|defaults| {
             defaults.instances = Some(Self::CALLS);
             defaults.decoupled = self.is_decoupled;
-            // The other server joins requests.
+            // The remote server joins requests.
             defaults.max_batch_size = Some(0);
         })
     }

@@ -1,4 +1,4 @@
-//! Requests and answers over one stream of gRPC.
+//! Requests and responses over a bidirectional gRPC stream.
 
 use std::{
     mem,
@@ -23,7 +23,7 @@ use crate::{
     wire::{Answer, Given, answer},
 };
 
-/// Requests and answers over one stream of gRPC. A forked process has no part in it: only its parent has the thread that drives it.
+/// A gRPC stream. Unusable in a forked process: the thread that drives it exists only in the parent.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Stream {
     requests: Mutex<Option<Sender<InferRequest>>>,
@@ -35,7 +35,7 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// Requests that wait to be sent, and answers that wait to be taken.
+    /// Maximum requests to be sent, and responses to be taken.
     const WAITING: usize = 16;
 
     pub(crate) fn open(
@@ -54,7 +54,7 @@ impl Stream {
                 }
             };
             while let Some(item) = std::future::poll_fn(|cx| stream.as_mut().poll_next(cx)).await {
-                // The last one who takes answers is gone: the stream ends with this task.
+                // No receiver is left: the stream ends with this task.
                 if received.send(item).await.is_err() {
                     return;
                 }
@@ -81,7 +81,7 @@ impl Stream {
 
 #[pymethods]
 impl Stream {
-    /// Sends a request, as soon as there is room; whether the stream still takes any.
+    /// Sends a request as soon as there is room. The result is whether the stream still accepts requests.
     #[pyo3(signature = (request, callback=None))]
     fn send(&self, py: Python<'_>, request: Given<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
         self.check_process()?;
@@ -96,14 +96,14 @@ impl Stream {
         run(py, self.runtime, callback, sending)
     }
 
-    /// Sends no more requests; those that were sent are answered.
+    /// Sends no more requests; responses still arrive.
     fn finish(&self) -> PyResult<()> {
         self.check_process()?;
         drop(self.requests().take());
         Ok(())
     }
 
-    /// Waits until [`Stream::take`] has something. A wait that is given up loses nothing.
+    /// Waits until [`Stream::take`] has a response. Abandoning the wait loses nothing.
     #[pyo3(signature = (callback=None))]
     fn wait(&self, py: Python<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
         self.check_process()?;
@@ -115,7 +115,8 @@ impl Stream {
         run(py, self.runtime, callback, waiting)
     }
 
-    /// The answer that was waited for, in a tuple; None in it is the end of the stream. None for the tuple: another caller took it.
+    /// Takes the response that was waited for, in a tuple that holds None at the end of the stream. Returns
+    /// None instead of a tuple if another caller took it.
     fn take(&self, py: Python<'_>) -> PyResult<Option<(Option<Answer>,)>> {
         self.check_process()?;
         match self.answers.take() {
@@ -126,7 +127,7 @@ impl Stream {
         }
     }
 
-    /// Raises what was waited for, if that is an error. Leaves anything else to [`Stream::take`].
+    /// Raises the response that was waited for if it is an error; otherwise leaves it to [`Stream::take`].
     fn take_error(&self, py: Python<'_>) -> PyResult<()> {
         self.check_process()?;
         match self.answers.take_error() {
@@ -135,8 +136,8 @@ impl Stream {
         }
     }
 
-    /// Ends the stream at once: the server is told that nobody waits for answers. Does nothing in a forked process, which may leave a
-    /// block of its parent's.
+    /// Cancels the stream at the server. Does nothing in a forked process, which may leak memory of its
+    /// parent's.
     fn cancel(&self) {
         if self.process.is_current() {
             drop(self.requests().take());
@@ -151,22 +152,22 @@ impl Drop for Stream {
             self.task.abort();
             return;
         }
-        // Their ends would wake the task, with locks that a thread of the parent may have held when it forked.
+        // Dropping these would wake the task, whose locks a thread of the parent may have held at the fork.
         let requests = self.requests.get_mut().unwrap_or_else(PoisonError::into_inner);
         mem::forget(requests.take());
         mem::forget(self.answers.clone());
     }
 }
 
-/// Answers in the order in which they come. They are waited for and taken in two steps, so that one that has come is never lost with a
-/// wait that was given up meanwhile.
+/// Responses in order of arrival. Waiting and taking are two steps, so that abandoning a wait loses no
+/// response.
 struct Answers {
     incoming: tokio::sync::Mutex<Receiver<Item>>,
-    /// The next one, until it is taken; None in it is the end.
+    /// The next response, until it is taken; `Some(None)` at the end.
     next: Mutex<Option<Option<Item>>>,
 }
 
-/// An answer, or the error that came instead.
+/// A response, or an error.
 type Item = oip_client::Result<InferResponse>;
 
 impl Answers {
@@ -205,14 +206,14 @@ impl Answers {
     }
 }
 
-/// Requests as they are sent.
+/// Requests to be sent.
 pub(crate) struct Requests(Receiver<InferRequest>);
 
 impl Requests {
-    /// A single one.
+    /// A single request.
     pub(crate) fn one(request: InferRequest) -> Self {
         let (sender, requests) = channel(1);
-        // There is room for it.
+        // The channel has room for it.
         let _ = sender.try_send(request);
         Self(requests)
     }

@@ -1,4 +1,4 @@
-//! What a model is asked and answers, in the forms that Python has for it.
+//! Conversion of requests and responses between Python and the protocol.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -19,7 +19,7 @@ use crate::{
     error,
 };
 
-/// A parameter, which Python has as what it is.
+/// A parameter's value, as the corresponding Python type.
 #[derive(FromPyObject, IntoPyObject)]
 pub(crate) enum Value {
     Bool(bool),
@@ -56,18 +56,18 @@ impl From<ParameterValue> for Value {
 
 type Values = BTreeMap<String, Value>;
 
-/// An input: name, the protocol's datatype, shape, an object with its raw bytes (a list of byte strings for BYTES, None where
-/// parameters name a place in shared memory), and its parameters.
+/// An input: name, datatype, shape, an object with its bytes (a list of byte strings for BYTES; None if
+/// parameters refer to shared memory), and parameters.
 type Input<'py> = (String, String, Vec<u64>, Bound<'py, PyAny>, Values);
 
-/// An output: name, the protocol's datatype, shape, its raw bytes, its parameters; BYTES have a length of four bytes,
-/// little-endian, before each element. For an output in shared memory, the parameters name its place and there are no bytes.
+/// An output: name, datatype, shape, bytes and parameters. Elements of BYTES are prefixed with a length of
+/// four bytes, little-endian. An output in shared memory has no bytes; its parameters name the region.
 type Output = (String, String, Vec<u64>, Buffer, Values);
 
-/// An answer: model, version, id, parameters, outputs.
+/// A response: model, version, id, parameters, outputs.
 pub(crate) type Answer = (String, Option<String>, Option<String>, Values, Vec<Output>);
 
-/// What a model is to be asked.
+/// Arguments of an inference.
 #[derive(FromPyObject)]
 pub(crate) struct Given<'py>(
     String,
@@ -79,7 +79,7 @@ pub(crate) struct Given<'py>(
 );
 
 impl Given<'_> {
-    /// Copies of large inputs are in spare buffers.
+    /// Converts to a request. Large inputs are copied into buffers of `spare`.
     pub(crate) fn into_request(self, spare: &Arc<SpareBuffers>) -> PyResult<InferRequest> {
         let Self(name, version, inputs, outputs, id, parameters) = self;
         let mut request = named(&name, version.as_deref())?;
@@ -109,7 +109,7 @@ impl Given<'_> {
 fn read_parameters(values: Values) -> PyResult<Parameters> {
     let mut parameters = Parameters::new();
     for (name, value) in values {
-        // The one of the reserved names that clients are to send, over streams.
+        // The only reserved name that clients send, over streams.
         if name != "triton_enable_empty_final_response" {
             check_parameter_name(&name).map_err(|error| error::usage(error.message()))?;
         }
@@ -152,13 +152,13 @@ pub(crate) fn answer(response: InferResponse) -> Answer {
     )
 }
 
-/// A model that is named, with names that were checked.
+/// Creates a request for a model, with checked names.
 pub(crate) fn named(name: &str, version: Option<&str>) -> PyResult<InferRequest> {
     let model = ModelRef::new(name, version).map_err(|error| error::usage(error.message()))?;
     Ok(InferRequest::new(model))
 }
 
-/// What stands for an input in shared memory, whose bytes are not sent.
+/// Creates the placeholder of an input in shared memory, whose bytes are not sent.
 fn elsewhere(datatype: &str, shape: &[u64]) -> Result<TensorValue, String> {
     let shape = Shape::new(shape).map_err(|error| error.to_string())?;
     let value = DataType::from_name(datatype)
@@ -166,7 +166,7 @@ fn elsewhere(datatype: &str, shape: &[u64]) -> Result<TensorValue, String> {
     value.map_err(|error| error.message().to_owned())
 }
 
-/// A tensor's value; its bytes are copied once, and not at all where they are `bytes` of Python.
+/// Converts a tensor's value. Copies the bytes once, or not at all from Python's `bytes`.
 pub(crate) fn value(
     datatype: &str,
     shape: &[u64],
@@ -187,7 +187,7 @@ pub(crate) fn value(
         DataType::Fixed(dtype) => {
             let spec = TensorSpec::new(dtype, shape).map_err(|error| error.to_string())?;
             let data = match data.cast::<PyBytes>() {
-                // These are immutable.
+                // `bytes` is immutable.
                 Ok(bytes) => Bytes::from_owner(PyBackedBytes::from(bytes.clone())),
                 Err(_) => copy(&Borrowed::new(data).map_err(|error| error.to_string())?),
             };

@@ -1,4 +1,4 @@
-//! Files that are written tensor by tensor.
+//! Writing files tensor by tensor.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,10 +16,10 @@ use crate::{
     save::{Given, entry, wanted_format},
 };
 
-/// Writes a file of which nobody knows beforehand what will be in it.
+/// Writes a file whose tensors are not known in advance.
 ///
-/// Formats want to know all tensors before the first byte, so tensors go to a file without a name in the folder of the target
-/// first, and are copied piece by piece when all are there.
+/// Formats need to know all tensors before the first byte. So tensors go to an unnamed file in the target's
+/// directory first, and are copied when all are there.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Writer {
     path: PathBuf,
@@ -81,7 +81,7 @@ impl Writer {
         match added {
             Ok(added) => added.map_err(error::usage),
             Err(error) => {
-                // What of it was written would be in the next one's place.
+                // What was written of it would end up in the next one's place.
                 self.abort();
                 let error: std::io::Error = error;
                 Err(system(
@@ -93,7 +93,7 @@ impl Writer {
         }
     }
 
-    /// Writes the file, which appears when it is complete; its length in bytes.
+    /// Writes the file, which appears when it is complete. Returns its size in bytes.
     fn finish(&self, py: Python<'_>) -> PyResult<u64> {
         let Some(gathered) = self.gathered().take() else {
             return Err(error::usage("the writer is closed"));
