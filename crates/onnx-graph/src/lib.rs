@@ -1,14 +1,17 @@
-//! ONNX files, read and checked within bounds, for whatever runs them.
+//! Reads and checks untrusted ONNX files within bounds.
 //!
-//! [`decode()`] reads an untrusted file into the messages of the format ([`proto`]), after it has measured what they would take in memory.
-//! [`Signature`] has its inputs and outputs, [`structure`] checks that the graph holds together, [`external`] gives tensors their contents
-//! from other files, and [`operators`] knows what a node may have in a version of its operator set. [`expand`] writes a model in fewer
-//! operators: functions and ONNX Runtime's own operators become ONNX's.
+//! [`decode()`] parses a file into the format's messages ([`proto`]), after computing the memory that they
+//! would take. [`Signature`] has inputs and outputs, [`structure`] checks the graph, [`external`] resolves
+//! tensors in other files, and [`operators`] knows what a node may have in a version of its operator set.
+//! [`expand`] rewrites a model into fewer operators: functions are inlined, and ONNX Runtime's contrib
+//! operators become ONNX's.
 //!
-//! [`independence`] proves that row i of every output is computed from row i of the inputs alone, so that requests of many clients can
-//! run as one batch. It follows rows through the graph without running it; what it does not know counts as a no, with the reason.
+//! [`independence`] proves that row i of every output is computed from row i of the inputs alone, so that
+//! requests of several clients can run as one batch. It follows rows through the graph without running it;
+//! anything unknown counts as a no, with the reason.
 //!
-//! Nothing here computes a model, and file names are never opened. Errors name the node or tensor that they are about.
+//! This crate does not run models, and never opens files by name. Errors name the node or tensor that they
+//! are about.
 //!
 //! ```
 //! use onnx_graph::{Dim, Signature, independence, structure};

@@ -1,8 +1,8 @@
-//! Files that are no ONNX models, but that people put in a model's place: what each is, and what to do.
+//! Recognizes files of other formats that people mistake for ONNX models.
 
 use tensor_core::FileKind;
 
-/// What a file is that is known not to be an ONNX model, in one sentence; `None` for everything else.
+/// Describes a file that is known not to be an ONNX model, and what to do with it.
 pub(crate) fn explain(content: &[u8]) -> Option<String> {
     let kind = FileKind::of(&content[..content.len().min(512)], content.len() as u64)?;
     let advice = match &kind {

@@ -1,6 +1,7 @@
-//! Which operators ONNX Runtime computes on a CPU, so that a refusal sends nobody to a runtime that has not got them either.
+//! Operators that ONNX Runtime supports on CPUs, so that a refusal refers nobody to a runtime that lacks them
+//! too.
 //!
-//! The kernels and functions of ONNX Runtime 1.31, as it lists them itself (`get_all_opkernel_def`).
+//! The lists are those of ONNX Runtime 1.31 (`get_all_opkernel_def`).
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
@@ -9,10 +10,10 @@ use crate::{
     structure,
 };
 
-/// The newest version of ONNX's own operators that ONNX Runtime 1.31 reads.
+/// The newest version of ONNX's operator set that ONNX Runtime 1.31 reads.
 const NEWEST_OPSET: i64 = 26;
 
-/// Says which node of a model, if any, ONNX Runtime does not have an operator for.
+/// Describes the first node whose operator ONNX Runtime lacks, if any.
 #[must_use]
 pub fn missing(model: &ModelProto) -> Option<String> {
     let opsets: BTreeMap<&str, i64> = imports(&model.opset_import);
@@ -47,22 +48,22 @@ fn missing_of(nodes: &[NodeProto], model: &ModelProto, opsets: &BTreeMap<&str, i
     })
 }
 
-/// Whether ONNX Runtime has an operator in this version of its set.
+/// Returns whether ONNX Runtime has an operator in this version of its set.
 #[must_use]
 pub fn has(domain: &str, op_type: &str, opset: i64) -> bool {
     match domain {
         "" => versions(op_type).is_some_and(|versions| versions.contains(&opset)),
         "ai.onnx.ml" => ML.binary_search(&op_type).is_ok() && (op_type != "TreeEnsemble" || opset >= 5),
-        // Not those that only other devices have.
+        // Without those that only other devices have.
         "com.microsoft" => OWN.binary_search(&op_type).is_ok(),
         _ => false,
     }
 }
 
-/// Whether ONNX Runtime computes an operator with an attribute that the table of the built-in runtime does not have.
+/// Returns whether ONNX Runtime supports an attribute that the built-in runtime's table lacks.
 #[must_use]
 pub fn has_attribute(domain: &str, op_type: &str, attribute: &str) -> bool {
-    // Its own operators have many.
+    // Its contrib operators have many.
     matches!(
         (domain, op_type, attribute),
         ("com.microsoft", ..)
@@ -73,7 +74,8 @@ pub fn has_attribute(domain: &str, op_type: &str, attribute: &str) -> bool {
     )
 }
 
-/// Whether ONNX Runtime reads a version of an operator set that is too new for the table of the built-in runtime.
+/// Returns whether ONNX Runtime reads an operator set version that is too new for the built-in runtime's
+/// table.
 #[must_use]
 pub fn reads(domain: &str, opset: i64) -> bool {
     domain.is_empty() && (1..=NEWEST_OPSET).contains(&opset)
@@ -82,7 +84,7 @@ pub fn reads(domain: &str, opset: i64) -> bool {
 fn versions(op_type: &str) -> Option<RangeInclusive<i64>> {
     let mut sets = SINCE.iter();
     let (first, _) = sets.find(|(_, names)| names.binary_search(&op_type).is_ok())?;
-    // Later sets have them under other names.
+    // Renamed in later sets.
     let last = match op_type {
         "Scatter" => 10,
         "Upsample" => 9,
@@ -91,7 +93,8 @@ fn versions(op_type: &str) -> Option<RangeInclusive<i64>> {
     Some(*first..=last)
 }
 
-/// ONNX's operators by the first operator set in which ONNX Runtime has them, which for many is not the one they came with.
+/// ONNX's operators, by the first operator set in which ONNX Runtime has them, which is often later than
+/// ONNX's.
 const SINCE: &[(i64, &[&str])] = &[
     (
         1,
@@ -348,7 +351,7 @@ const SINCE: &[(i64, &[&str])] = &[
     (26, &["BitCast", "CumProd"]),
 ];
 
-/// The same of `ai.onnx.ml`.
+/// The same for `ai.onnx.ml`.
 const ML: &[&str] = &[
     "ArrayFeatureExtractor",
     "Binarizer",
@@ -371,7 +374,7 @@ const ML: &[&str] = &[
     "ZipMap",
 ];
 
-/// Its own, `com.microsoft`.
+/// Contrib operators (`com.microsoft`).
 const OWN: &[&str] = &[
     "Attention",
     "AttnLSTM",

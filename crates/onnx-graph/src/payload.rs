@@ -1,5 +1,4 @@
-//! Constants in the file: whether a tensor's contents are what its type and dimensions say, and those contents in
-//! one form.
+//! Contents of constants: checked against type and dimensions, and converted to one form.
 
 use std::fmt;
 
@@ -11,32 +10,32 @@ use crate::{
     proto::{TensorProto, tensor_proto::DataLocation},
 };
 
-/// Contents that agree with type and dimensions.
+/// Contents that match type and dimensions.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Payload {
-    /// The type of the elements.
+    /// Element type.
     pub element_type: ElementType,
-    /// The dimensions.
+    /// Dimensions.
     pub shape: Shape,
-    /// The elements.
+    /// Elements.
     pub data: Data,
 }
 
-/// The elements, row-major.
+/// Elements in row-major order.
 #[derive(Clone, Debug)]
 pub enum Data {
-    /// Little-endian bytes of exactly the size that type and dimensions take.
+    /// Little-endian bytes of exactly the size given by type and dimensions.
     Fixed(Bytes),
-    /// As many strings as there are elements.
+    /// One string per element.
     Strings(Vec<String>),
 }
 
 impl Payload {
-    /// Checks a tensor of the file. Nothing is copied that the file has in raw form.
+    /// Reads a tensor of the file. Raw data is not copied.
     ///
     /// # Errors
-    /// A type that is not read, contents in another file or in several forms, and more or less of them than type and dimensions take.
+    /// An unsupported type, external data, data in several fields, and too little or too much data.
     pub fn read(tensor: &TensorProto) -> Result<Self, Error> {
         refuse_external(tensor)?;
         let element_type = ElementType::from_code(tensor.data_type).ok_or_else(|| {
@@ -82,7 +81,7 @@ impl Payload {
     }
 }
 
-/// Checks a tensor as far as its type is one that is read; of others only the dimensions.
+/// Checks a tensor; only its dimensions if the type is unsupported.
 pub(crate) fn check(tensor: &TensorProto) -> Result<(), Error> {
     match ElementType::from_code(tensor.data_type) {
         Some(_) => Payload::read(tensor).map(drop),
@@ -92,7 +91,7 @@ pub(crate) fn check(tensor: &TensorProto) -> Result<(), Error> {
     }
 }
 
-/// Refuses a tensor whose contents stand in another file.
+/// Refuses external data.
 pub(crate) fn refuse_external(tensor: &TensorProto) -> Result<(), Error> {
     if tensor.data_location() == DataLocation::Default && tensor.external_data.is_empty() {
         return Ok(());
@@ -104,7 +103,7 @@ pub(crate) fn refuse_external(tensor: &TensorProto) -> Result<(), Error> {
     ))
 }
 
-/// What is wrong with a tensor's dimensions, or with how much data it has for them.
+/// Why a tensor's dimensions or data are invalid.
 #[derive(Debug)]
 pub(crate) enum Flaw {
     Negative,
@@ -114,7 +113,7 @@ pub(crate) enum Flaw {
         found: usize,
         expected: u64,
         unit: &'static str,
-        /// Its type and shape.
+        /// Type and shape.
         tensor: String,
     },
 }
@@ -135,7 +134,7 @@ impl fmt::Display for Flaw {
     }
 }
 
-/// Dimensions from the file as a shape.
+/// Converts dimensions to a shape.
 pub(crate) fn shape(dims: &[i64]) -> Result<Shape, Flaw> {
     let unsigned = dims
         .iter()
@@ -152,7 +151,7 @@ fn fixed(tensor: &TensorProto, dtype: DType) -> Result<Bytes, Error> {
         + tensor.double_data.len()
         + tensor.uint64_data.len();
     let out_of_range = || invalid(tensor, format!("has a value out of the range of {dtype}"));
-    // Each field, as wide as the type that is meant. A narrower integer is out of range if it does not come back.
+    // One arm per field, converted to the intended type. Narrow integers are checked for range.
     macro_rules! narrow {
         ($field:ident as $T:ty) => {{
             let narrow = |&value| <$T>::try_from(value).map(<$T>::to_le_bytes);

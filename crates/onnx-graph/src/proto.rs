@@ -1,4 +1,4 @@
-//! The messages of ONNX's format, as generated from `proto/onnx.proto`. Its text says what they and their fields are.
+//! ONNX's protobuf messages, generated from `proto/onnx.proto`, which documents their fields.
 
 #[allow(
     clippy::all,
@@ -13,11 +13,11 @@ mod generated {
 
 pub use generated::*;
 
-/// The message for a file that is not in this format.
+/// The message for a file that does not parse.
 pub const DAMAGED: &str =
     "the file is no ONNX model, or it is damaged or cut off: export, copy or download it again";
 
-/// The domain of an operator by one name: ONNX's own operators have two, `ai.onnx` and the empty one.
+/// Normalizes a domain: ONNX's own operators have two, `ai.onnx` and the empty one.
 #[must_use]
 pub fn canonical_domain(domain: &str) -> &str {
     if domain == "ai.onnx" { "" } else { domain }

@@ -1,4 +1,4 @@
-//! Changes of a file's graph before a runtime gets it.
+//! Rewrites of a file's graph that are independent of the runtime.
 
 use std::collections::HashSet;
 
@@ -11,10 +11,10 @@ use crate::proto::{
     type_proto,
 };
 
-/// Takes a `ZipMap` away that makes an output: a map for each row, which no request can carry, of what stands in a matrix
-/// before. The output keeps its name and is that matrix.
+/// Removes a final `ZipMap`: a map per row, which responses cannot hold, of a matrix. The output keeps its
+/// name and becomes that matrix.
 ///
-/// scikit-learn's, `CatBoost`'s and XGBoost's exporters put one at the end of classifiers unless they are told not to.
+/// scikit-learn's, `CatBoost`'s and XGBoost's exporters append one to classifiers by default.
 pub fn cut_zip_maps(model: &mut ModelProto) {
     let Some(graph) = &mut model.graph else {
         return;
@@ -48,7 +48,7 @@ pub fn cut_zip_maps(model: &mut ModelProto) {
             ..node.clone()
         };
     }
-    // An exporter may import nothing but its own operators.
+    // An exporter may import only its own operators.
     let has_onnx = |import: &OperatorSetIdProto| canonical_domain(&import.domain).is_empty();
     if is_cut && !model.opset_import.iter().any(has_onnx) {
         model.opset_import.push(OperatorSetIdProto {
@@ -58,7 +58,7 @@ pub fn cut_zip_maps(model: &mut ModelProto) {
     }
 }
 
-/// Leaves of outputs that are named twice the first: it is one value, and is served once.
+/// Removes repeated names of outputs, which are one value.
 pub fn drop_repeated_outputs(model: &mut ModelProto) {
     if let Some(graph) = &mut model.graph {
         let mut names = HashSet::new();
@@ -66,8 +66,8 @@ pub fn drop_repeated_outputs(model: &mut ModelProto) {
     }
 }
 
-/// Names outputs of loops and branches that have no name: ONNX Runtime 1.32 ends the process at such a value of a `Loop`, and does not
-/// load the others.
+/// Names unnamed outputs of loops and branches: for a `Loop` ONNX Runtime 1.32 would end the process, and it
+/// refuses the others.
 pub fn name_outputs(model: &mut ModelProto) {
     let mut count = 0;
     for function in &mut model.functions {
@@ -97,7 +97,7 @@ fn name_outputs_of(nodes: &mut [NodeProto], count: &mut usize) {
     }
 }
 
-/// FP32 with so many columns; 0 is any number.
+/// The type of an FP32 matrix with `columns` columns; 0 for any number.
 fn matrix(columns: usize) -> TypeProto {
     let columns = (columns > 0).then_some(dimension::Value::DimValue(columns as i64));
     let dim = [None, columns].map(|value| Dimension { value });
@@ -109,8 +109,8 @@ fn matrix(columns: usize) -> TypeProto {
     }
 }
 
-/// The model without what the file says of outputs' dimensions, which is often wrong and which ONNX Runtime believes; what
-/// it says of values in between was not read at all. `None` where something would be lost that is not read here.
+/// Removes declared dimensions of outputs and intermediate values, which are often wrong and trusted by ONNX
+/// Runtime. `None` if the file contains unknown fields, which would be lost.
 pub fn without_claims(model: &ModelProto) -> Option<ModelProto> {
     let mut model = model.clone();
     forget(model.graph.as_mut()?).then_some(model)

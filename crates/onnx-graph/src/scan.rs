@@ -1,26 +1,26 @@
-//! The memory that a file would take, computed before any of it is read into structures.
+//! Computes the memory that decoding a file would take, before it is decoded.
 //!
-//! Two bytes of file can stand for an empty node of hundreds of bytes, so a small file could fill the memory. This
-//! walks over the file's fields, without keeping anything, and adds up what decoding would allocate.
+//! Two bytes of a file can encode an empty node of hundreds of bytes, so a small file could exhaust memory.
+//! The scan walks over the file's fields without keeping anything, and adds up what decoding would allocate.
 
 use crate::{
     Error,
     proto::{self, DAMAGED},
 };
 
-/// Refuses a file that is cut off, nested too deep, or whose structures would take more than [`MAX_DECODED`].
+/// Refuses a file that is truncated, too deeply nested, or would decode to more than [`MAX_DECODED`].
 pub(crate) fn check(content: &[u8]) -> Result<(), Error> {
     let mut scan = Scan { budget: MAX_DECODED };
     scan.message(content, Kind::Model, 0)
 }
 
-/// Bytes that a decoded model may take beside the contents of its tensors.
+/// Maximum bytes of a decoded model without the contents of tensors.
 const MAX_DECODED: usize = 1 << 30;
 
-/// How deep messages may stand in one another; 3 for each graph inside a node of another. The decoder stops at 100.
+/// Maximum nesting of messages; an inner graph adds 3. The decoder's own limit is 100.
 const MAX_DEPTH: usize = 90;
 
-/// The messages of the format whose fields matter here.
+/// Message types that matter here.
 #[derive(Clone, Copy)]
 enum Kind {
     Model,
@@ -33,16 +33,16 @@ enum Kind {
     Type,
     Shape,
     Function,
-    /// A message without parts that repeat.
+    /// A message without repeated fields.
     Leaf(usize),
 }
 
-/// What a field with a length holds.
+/// Content of a length-delimited field.
 enum Field {
     Message(Kind),
-    /// A string or byte string in a list.
+    /// A repeated string or byte string.
     Text,
-    /// Numbers of so many bytes each, packed.
+    /// Packed numbers of this size.
     Packed(usize),
     Skipped,
 }
@@ -79,8 +79,8 @@ impl Kind {
             (Self::Graph, 15) | (Self::Attribute, 22 | 23) => Message(Self::Sparse),
             (Self::Node, 5) | (Self::Function, 11) => Message(Self::Attribute),
             (Self::Tensor, 13) => Message(entry),
-            // A type's alternatives; types inside types have the number that a tensor's element type has, but that
-            // one is a number without a length.
+            // Alternatives of a type. A nested type has the field number of a tensor's element type, which is
+            // a varint.
             (Self::ValueInfo, 2) | (Self::Type, 1 | 4 | 5 | 7 | 8 | 9) => Message(Self::Type),
             (Self::Type, 2) => Message(Self::Shape),
             (Self::Shape, 1) => Message(dimension),
@@ -117,7 +117,7 @@ impl Scan {
                     match kind.field(key >> 3) {
                         Field::Message(kind) => self.message(value, kind, depth + 1)?,
                         Field::Text => self.take(size_of::<bytes::Bytes>() + value.len())?,
-                        // A packed number takes a byte of the file or more.
+                        // A packed number takes at least a byte of the file.
                         Field::Packed(size) => self.take(value.len().saturating_mul(size))?,
                         Field::Skipped => {}
                     }

@@ -11,9 +11,9 @@ use crate::{
     proto::{self, ModelProto, TypeProto, ValueInfoProto, canonical_domain, tensor_shape_proto, type_proto},
 };
 
-/// What an ONNX file says about itself: its inputs and outputs, and what it takes to run it.
+/// A model's interface: inputs and outputs, operator sets and producer.
 ///
-/// Reading it does not prepare the model to run, so it is quick whatever the model's size is.
+/// Reading it does not prepare the model, so it is fast whatever the model's size.
 ///
 /// ```
 /// use onnx_graph::Signature;
@@ -24,15 +24,15 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Signature {
-    /// The version of the file format.
+    /// Version of the file format.
     pub ir_version: i64,
-    /// The versions of the operator sets in use, by domain; ONNX's own has the empty domain.
+    /// Versions of the operator sets by domain; ONNX's own has the empty domain.
     pub opsets: BTreeMap<String, i64>,
-    /// What wrote the file, by its own account.
+    /// The program that wrote the file.
     pub producer: String,
-    /// The inputs that must be given.
+    /// Required inputs.
     pub inputs: Vec<Port>,
-    /// The outputs.
+    /// Outputs.
     pub outputs: Vec<Port>,
 }
 
@@ -40,16 +40,16 @@ impl Signature {
     /// Reads an ONNX file.
     ///
     /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) when it is no ONNX file, of an unknown version, or has inputs or outputs that
-    /// are no tensors of a supported type.
+    /// [`Invalid`](crate::ErrorKind::Invalid) if it is no ONNX file, of an unknown version, or has inputs or
+    /// outputs that are no tensors of a supported type.
     pub fn read(content: &Bytes) -> Result<Self, Error> {
         Self::of(&decode::decode(content)?)
     }
 
-    /// The signature of a decoded file.
+    /// Returns the signature of a decoded file.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read) but for what is no ONNX file.
+    /// As [`read`](Self::read), except for the file format.
     pub fn of(model: &ModelProto) -> Result<Self, Error> {
         const IR_VERSIONS: std::ops::RangeInclusive<i64> = 3..=13;
         let graph = model
@@ -91,18 +91,18 @@ impl Signature {
     }
 }
 
-/// Bytes that one tensor may take.
+/// Maximum bytes of one tensor.
 pub const MAX_TENSOR_BYTES: u64 = 4 << 30;
 
 /// An input or output of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Port {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its element type.
+    /// Element type.
     pub element_type: ElementType,
-    /// Its dimensions, `None` if the file does not even tell how many there are.
+    /// Dimensions; `None` if the rank is unknown.
     pub dims: Option<Vec<Dim>>,
 }
 
@@ -131,7 +131,7 @@ impl Port {
         Ok(port)
     }
 
-    /// An input or output with a name, a type and dimensions.
+    /// Creates an input or output.
     #[must_use]
     pub fn new(name: impl Into<String>, element_type: ElementType, dims: Option<Vec<Dim>>) -> Self {
         Self {
@@ -141,16 +141,16 @@ impl Port {
         }
     }
 
-    /// Refuses an input whose dimensions are beyond the limits, after they were changed.
+    /// Checks the limits of an input whose dimensions were changed.
     ///
     /// # Errors
-    /// More than 32 dimensions, or more than [`MAX_TENSOR_BYTES`] in them.
+    /// More than 32 dimensions, or more than [`MAX_TENSOR_BYTES`].
     pub fn check(&self) -> Result<(), Error> {
         let checked = self.check_size();
         checked.map_err(|error| Error::invalid(format!("input {} {error}", Quoted(&self.name))))
     }
 
-    /// No input can come near this size, but sizes that are computed of it may overflow.
+    /// Refuses sizes from which derived sizes could overflow.
     fn check_size(&self) -> Result<(), Unservable> {
         let Some(dims) = &self.dims else {
             return Ok(());
@@ -173,9 +173,9 @@ impl Port {
 /// A dimension of an input or output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Dim {
-    /// Always this size.
+    /// A fixed size.
     Fixed(u64),
-    /// Any size, but the same wherever the name stands.
+    /// Any size, equal for all dimensions of this name.
     Named(String),
     /// Any size.
     Free,
@@ -185,14 +185,14 @@ impl Dim {
     fn read(dim: &tensor_shape_proto::Dimension) -> Self {
         use tensor_shape_proto::dimension::Value;
         match &dim.value {
-            // Some exporters write -1 instead of leaving the number out.
+            // Some exporters write -1 for a free dimension.
             Some(Value::DimValue(value)) => u64::try_from(*value).map_or(Self::Free, Self::Fixed),
             Some(Value::DimParam(name)) if !name.is_empty() => Self::Named(name.clone()),
             _ => Self::Free,
         }
     }
 
-    /// The size, `None` if it is not always the same.
+    /// Returns the size, if it is fixed.
     #[must_use]
     pub fn fixed(&self) -> Option<u64> {
         match self {
@@ -202,7 +202,7 @@ impl Dim {
     }
 }
 
-/// As in ONNX's own tools: a number, a name, or `?`.
+/// As ONNX's tools write it: a number, a name, or `?`.
 impl fmt::Display for Dim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -216,7 +216,7 @@ impl fmt::Display for Dim {
 /// Why an input or output cannot be served.
 #[derive(Debug)]
 enum Unservable {
-    /// It is something else than a tensor.
+    /// It is not a tensor.
     Kind(&'static str),
     Rank(usize),
     Size,

@@ -1,6 +1,6 @@
-//! Whether a file's graph holds together: what is true of every good model, whatever runs it.
+//! Structural checks of a graph: invariants of every valid model, whatever runs it.
 //!
-//! A runtime that reads the file itself sees none that is damaged in these ways, or that points to other files.
+//! They protect runtimes that parse the file themselves from damaged graphs and external references.
 
 use std::{
     cmp::Reverse,
@@ -14,16 +14,16 @@ use crate::{
     proto::{self, AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto},
 };
 
-/// Nodes of a model, those of inner graphs included. The largest known models have some ten thousand.
+/// Maximum nodes of a model, inner graphs included. The largest known models have some ten thousand.
 pub const MAX_NODES: usize = 100_000;
 
-/// Checks a model as a whole: no data in other files, contents of constants as their types and dimensions say, every name
-/// defined once and before it is used.
+/// Checks a model: no external data, constants that match their types and dimensions, unique names, and names
+/// defined before use.
 ///
-/// Nothing is said of operators: that is for the runtime.
+/// Operators are checked by the runtime.
 ///
 /// # Errors
-/// What of this is not so, and where.
+/// What is violated, and where.
 pub fn check(model: &ModelProto) -> Result<(), Error> {
     let graph = model
         .graph
@@ -43,7 +43,7 @@ pub fn check(model: &ModelProto) -> Result<(), Error> {
     check_graph(graph, None, &mut nodes)
 }
 
-/// The names that a graph's nodes can use.
+/// Names that a graph's nodes can use.
 struct Names<'a> {
     outer: Option<&'a Names<'a>>,
     own: HashSet<&'a str>,
@@ -93,7 +93,7 @@ fn check_graph(graph: &GraphProto, outer: Option<&Names<'_>>, nodes: &mut usize)
     Ok(())
 }
 
-/// What a graph defines itself; an initializer may have the name of an input, whose value it then is.
+/// Names defined by a graph. An initializer may have an input's name and is its default then.
 fn own_names(graph: &GraphProto) -> Result<HashSet<&str>, Error> {
     let mut own = HashSet::new();
     let inputs = graph.input.iter().map(|input| input.name.as_str());
@@ -122,7 +122,7 @@ fn own_names(graph: &GraphProto) -> Result<HashSet<&str>, Error> {
     Ok(own)
 }
 
-/// The error for a name that two values have.
+/// Creates the error for a name of two values.
 #[must_use]
 pub fn defined_twice(name: &str) -> Error {
     Error::invalid(format!(
@@ -131,7 +131,7 @@ pub fn defined_twice(name: &str) -> Error {
     ))
 }
 
-/// The error for a name that no value has.
+/// Creates the error for an undefined name.
 #[must_use]
 pub fn undefined(name: &str) -> Error {
     Error::invalid(format!(
@@ -165,12 +165,12 @@ fn check_sparse(sparse: &SparseTensorProto) -> Result<(), Error> {
     parts(sparse).try_for_each(payload::check)
 }
 
-/// The tensors that a sparse tensor is made of.
+/// Returns the tensors of a sparse tensor.
 fn parts(sparse: &SparseTensorProto) -> impl Iterator<Item = &TensorProto> {
     sparse.values.iter().chain(&sparse.indices)
 }
 
-/// What a node is called in messages.
+/// Returns a node's name in messages.
 #[must_use]
 pub fn label(node: &NodeProto) -> String {
     let name = match node.output.iter().find(|output| !output.is_empty()) {
@@ -186,11 +186,11 @@ pub fn label(node: &NodeProto) -> String {
     )
 }
 
-/// What the field `overload` of a node begins with that was written in the place of another one, whose operator follows. Functions, for
-/// which the field is, are written out by then.
+/// Prefix of the field `overload` of a node that replaces part of another one, followed by that operator.
+/// Functions, for which the field is meant, are inlined by then.
 const PART_OF: &str = "~";
 
-/// The field `overload` of a node that stands for a part of this one.
+/// Returns the field `overload` of a node that replaces part of `node`.
 pub(crate) fn part_of(node: &NodeProto) -> String {
     match node.overload.starts_with(PART_OF) {
         true => node.overload.clone(),
@@ -198,7 +198,7 @@ pub(crate) fn part_of(node: &NodeProto) -> String {
     }
 }
 
-/// The nodes that outputs depend on, each after those that it depends on itself, otherwise as in the file.
+/// Returns the nodes that outputs depend on in topological order, otherwise in the file's order.
 ///
 /// # Errors
 /// A cycle.
@@ -238,7 +238,7 @@ pub fn needed_in_order(graph: &GraphProto) -> Result<Vec<&NodeProto>, Error> {
         }
     }
     let first = |index: &usize| waiting[*index] == 0;
-    // The lowest index first: the heap gives the largest.
+    // The heap is a max-heap, so indices are reversed.
     let mut ready: BinaryHeap<Reverse<usize>> = (0..graph.node.len()).filter(first).map(Reverse).collect();
     let mut order = Vec::new();
     while let Some(Reverse(index)) = ready.pop() {
@@ -261,7 +261,7 @@ pub fn needed_in_order(graph: &GraphProto) -> Result<Vec<&NodeProto>, Error> {
     }
 }
 
-/// The names a node uses: its inputs, and what its inner graphs use from outside of them.
+/// Returns the names a node uses: its inputs, and the outer names that its inner graphs use.
 #[must_use]
 pub fn dependencies(node: &NodeProto) -> Vec<&str> {
     let mut names: Vec<&str> = node
@@ -299,10 +299,10 @@ fn inner_graphs(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
         .flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs))
 }
 
-/// Refuses external data wherever it may stand, in parts that are not used too.
+/// Refuses external data anywhere, unused parts included.
 ///
 /// # Errors
-/// A tensor with its contents in another file.
+/// A tensor with external data.
 pub fn refuse_external_data(graph: &GraphProto) -> Result<(), Error> {
     graph.initializer.iter().try_for_each(payload::refuse_external)?;
     graph
@@ -431,7 +431,7 @@ mod tests {
         refuses(&leaking, "'inside' is used");
     }
 
-    /// Data in other files is refused wherever ONNX Runtime might look for it.
+    /// External data is refused wherever ONNX Runtime might look for it.
     #[test]
     fn mr_04_external_data_is_refused_in_every_place() {
         let mut in_node = model(vec![node("x", "y")]);

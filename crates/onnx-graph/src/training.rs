@@ -1,5 +1,5 @@
-//! Models that were exported for training: a `BatchNormalization` there normalizes with the statistics of each batch, and ONNX
-//! Runtime writes new averages into the model's constants with each run. Neither runtime is given one.
+//! Refuses models exported for training: their `BatchNormalization` normalizes by the statistics of each
+//! batch, and ONNX Runtime writes new averages into the model's constants with each run.
 
 use crate::{
     Error, operators,
@@ -48,7 +48,8 @@ fn refuse_nodes(nodes: &[NodeProto], opset: Option<i64>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a `BatchNormalization` trains: an attribute says so from operator set 14 on, and outputs beside the first before.
+/// Returns whether a `BatchNormalization` is in training mode: by attribute since operator set 14, before by
+/// its further outputs.
 fn is_training(node: &NodeProto, opset: i64) -> bool {
     let int = |name: &str| {
         let attribute = node.attribute.iter().find(|attribute| attribute.name == name);
@@ -147,7 +148,7 @@ mod tests {
             message.starts_with("node 'y' (BatchNormalization): is in training mode"),
             "{message}"
         );
-        // A function has a version of its own.
+        // A function has its own operator set version.
         let mut of_function = model(node("f", &["x"], "y"), 13);
         of_function.functions.push(FunctionProto {
             node: vec![normalization(&["y"], Some("training_mode"))],

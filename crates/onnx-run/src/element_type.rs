@@ -2,7 +2,7 @@ use onnx_graph::ElementType as FileType;
 use onnx_tensor::ElementType;
 use tensor_core::DType;
 
-/// The type that elements of a file are computed as, `None` for BF16 and others that are not computed.
+/// Returns the type that elements of a file are computed in; `None` for BF16 and other unsupported types.
 #[must_use]
 pub fn computed(element_type: FileType) -> Option<ElementType> {
     Some(match element_type {

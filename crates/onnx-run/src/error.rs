@@ -1,8 +1,8 @@
-//! Why a run gave no outputs.
+//! Why a run failed.
 
 use std::{error, fmt};
 
-/// Why a run gave no outputs.
+/// Why a run failed.
 #[derive(Debug)]
 pub struct RunError {
     kind: RunErrorKind,
@@ -12,17 +12,17 @@ pub struct RunError {
 
 type Source = Box<dyn error::Error + Send + Sync>;
 
-/// What a [`RunError`] is about.
+/// The category of a [`RunError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RunErrorKind {
-    /// The inputs have values or sizes that the model cannot take.
+    /// The model cannot take the inputs' values or sizes.
     InvalidInput,
-    /// There is no memory for its values now. Later there may be.
+    /// There is no memory for the run's values now. A retry may succeed.
     NoMemory,
-    /// It was cancelled.
+    /// The run was cancelled.
     Cancelled,
-    /// The model or this crate is at fault.
+    /// A fault of the model or of this crate.
     Failed,
 }
 
@@ -54,13 +54,13 @@ impl RunError {
         self
     }
 
-    /// What it is about.
+    /// Returns the category.
     #[must_use]
     pub fn kind(&self) -> RunErrorKind {
         self.kind
     }
 
-    /// The cause, such as the error of an operator.
+    /// Returns the source, such as the error of an operator.
     #[must_use]
     pub fn into_source(self) -> Option<Box<dyn error::Error + Send + Sync>> {
         self.source

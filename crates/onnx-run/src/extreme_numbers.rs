@@ -1,5 +1,5 @@
-//! The largest, the smallest and the usual odd numbers in every integer that a file gives an operator: each attribute of the table,
-//! and each constant input. None may end the process, panic, or keep it busy.
+//! Robustness against extreme integers: each integer attribute of the table, and each constant integer input,
+//! is set to the largest, smallest and usual odd numbers. None may end the process, panic, or keep it busy.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -39,29 +39,29 @@ use crate::{
 
 const EXTREMES: [i64; 6] = [0, 1, -1, 1 << 31, i64::MAX, i64::MIN];
 
-/// The longest that one model may load and answer.
+/// Maximum time to load and run one model.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The longest that it may be asked to take for an answer.
+/// Deadline of one run.
 const REQUEST: Duration = Duration::from_secs(5);
 
-/// Stack as the engine gives its threads.
+/// Stack size of the engine's threads.
 const STACK: usize = 8 << 20;
 
-/// Files above this size are weights, which take long and have no numbers that others lack.
+/// Larger files contain weights; they take long and have no further integers.
 const MAX_FILE: usize = 20 << 10;
 
-/// A number in a node.
+/// Location of an integer in a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Attribute(&'static str),
     Input(usize),
 }
 
-/// A file and which of its nodes, counted over all graphs in the order of [`each_node`].
+/// A file, and a node's index over all its graphs in the order of [`each_node`].
 type Base = (usize, usize);
 
-/// The models of the fixtures and a few of operators that no fixture has.
+/// The fixtures' models, and a few of operators without a fixture.
 fn bases() -> Vec<ModelProto> {
     let paths = fixtures::FILES
         .values()
@@ -142,10 +142,10 @@ fn without_fixtures() -> Vec<ModelProto> {
     others.into_iter().chain(pairs).chain(of_sizes()).collect()
 }
 
-/// What a graph is called in which an operator computes with a size and a constant.
+/// Name of graphs in which an operator computes with a size and a constant.
 const OF_SIZES: &str = "sizes";
 
-/// Models that compute with the size of a dimension, and make a value of that size, cut one out, and give the number.
+/// Models that compute with a dimension's size, and use the result as a shape, a slice bound, and an output.
 fn of_sizes() -> Vec<ModelProto> {
     let operators = [
         "Add", "Sub", "Mul", "Div", "Mod", "Max", "Min", "Pow", "Equal", "Less", "Concat", "Gather",
@@ -211,7 +211,7 @@ fn integers(name: &str, dims: &[i64], values: &[i64]) -> TensorProto {
     }
 }
 
-/// Calls a function with each node of a graph, those of inner graphs included, and the graph that has it.
+/// Calls a function for each node of a graph and its inner graphs, with the node's graph.
 fn each_node(
     graph: &mut GraphProto,
     number: &mut usize,
@@ -230,7 +230,7 @@ fn each_node(
     }
 }
 
-/// The integers of a constant, if it is one of few.
+/// Returns the number of integers of a small integer constant.
 fn small_integers(tensor: &TensorProto) -> Option<usize> {
     let is_integer = [DataType::Int64 as i32, DataType::Int32 as i32].contains(&tensor.data_type);
     let count: i64 = tensor.dims.iter().product();
@@ -247,7 +247,7 @@ fn replace(tensor: &mut TensorProto, number: i64) {
     }
 }
 
-/// Which constant of a graph a name stands for: an initializer, or the value of a `Constant`.
+/// Finds the constant of a name: an initializer, or the value of a `Constant`.
 fn constant<'g>(graph: &'g mut GraphProto, name: &str) -> Option<&'g mut TensorProto> {
     let made = graph.node.iter_mut().filter(|node| node.op_type == "Constant");
     let made = made.filter(|node| node.output.iter().any(|output| output == name));
@@ -262,7 +262,7 @@ fn constant<'g>(graph: &'g mut GraphProto, name: &str) -> Option<&'g mut TensorP
     all.find(|tensor| small_integers(tensor).is_some())
 }
 
-/// An input of the model that is a few integers becomes a constant.
+/// Turns a model input of a few integers into a constant.
 fn close(graph: &mut GraphProto, name: &str) {
     let Some(at) = graph.input.iter().position(|input| input.name == name) else {
         return;
@@ -292,7 +292,7 @@ fn close(graph: &mut GraphProto, name: &str) {
     }
 }
 
-/// The places of numbers in the fixtures' nodes, one model for each.
+/// Returns the locations of integers in the fixtures' nodes, one model for each.
 fn places(models: &mut [ModelProto]) -> BTreeMap<(String, Place), Base> {
     let mut places = BTreeMap::new();
     let mut sizes = BTreeMap::new();
@@ -312,7 +312,7 @@ fn places(models: &mut [ModelProto]) -> BTreeMap<(String, Place), Base> {
             };
             let mut keep = |place: Place, is_there: bool| {
                 let key = (format!("{name}{}", of_sizes.as_deref().unwrap_or("")), place);
-                // Where a file has the attribute, it is one that the operator takes beside its others.
+                // Prefer models that have the attribute, since the operator accepts it next to its others.
                 let cost = (!is_there, size);
                 if sizes.get(&key).is_none_or(|known| cost < *known) {
                     sizes.insert(key.clone(), cost);
@@ -338,7 +338,7 @@ fn places(models: &mut [ModelProto]) -> BTreeMap<(String, Place), Base> {
     places
 }
 
-/// The model with a number at a place, with the sizes of its inputs as they are or free.
+/// Sets an integer of the model, with its input sizes kept or made free.
 fn with_number(model: &ModelProto, node: usize, place: &Place, extreme: i64, is_free: bool) -> ModelProto {
     let mut model = model.clone();
     let graph = model.graph.as_mut().unwrap();
@@ -382,7 +382,7 @@ fn set(node: &mut NodeProto, name: &str, extreme: i64) {
     attribute.ints.fill(extreme);
 }
 
-/// Takes the sizes out of a type, or the whole shape.
+/// Removes the sizes of a type, or its whole shape.
 fn forget(kind: Option<&mut onnx_graph::proto::TypeProto>, is_all: bool) {
     if let Some(type_proto::Value::TensorType(tensor)) = kind.and_then(|kind| kind.value.as_mut()) {
         match &mut tensor.shape {
@@ -392,7 +392,7 @@ fn forget(kind: Option<&mut onnx_graph::proto::TypeProto>, is_all: bool) {
     }
 }
 
-/// A model with one number changed.
+/// A model with one changed integer.
 struct Changed {
     name: String,
     model: usize,
@@ -402,7 +402,7 @@ struct Changed {
     is_free: bool,
 }
 
-/// All changes, in the same order in every process.
+/// Returns all changes, in the same order in every process.
 fn changes(models: &mut [ModelProto]) -> Vec<Changed> {
     let places = places(models);
     let covered: BTreeSet<(&str, &Place)> = places
@@ -424,7 +424,7 @@ fn changes(models: &mut [ModelProto]) -> Vec<Changed> {
     let mut changes = vec![];
     for ((name, place), (model, node)) in places {
         for extreme in EXTREMES {
-            // Most of what is done to numbers that meet known sizes is done to free ones too.
+            // Known sizes find most faults that free sizes find.
             let is_extreme = extreme.unsigned_abs() > 1 << 31;
             for is_free in [false, true].into_iter().filter(|is_free| *is_free || is_extreme) {
                 let sizes = if is_free { "free" } else { "fixed" };
@@ -442,18 +442,18 @@ fn changes(models: &mut [ModelProto]) -> Vec<Changed> {
     changes
 }
 
-/// Child processes at a time.
+/// Concurrent child processes.
 const CHILDREN: usize = 2;
 
-/// Says to a child process from which change on it loads models.
+/// Environment variable that tells a child process its first change.
 const FROM: &str = "EXTREME_NUMBERS_FROM";
 
-/// What a child writes before and after each model.
+/// Written by a child before and after each model.
 const LOADING: &str = "loading ";
 const PANICKED: &str = "panicked ";
 const OVERFLOWED: &str = "overflowed ";
 
-/// Loads models until one ends the process; a stack that overflows and memory without bound do.
+/// Loads models until one ends the process, by stack overflow or memory exhaustion.
 #[test]
 fn child() {
     // Set by the test below, which starts this one in a process of its own.
@@ -465,7 +465,7 @@ fn child() {
     let changes = changes(&mut models);
     let mut out = std::io::stderr();
     static LOADED: AtomicUsize = AtomicUsize::new(0);
-    // Release builds wrap around instead of panicking.
+    // Release builds wrap instead of panicking.
     std::panic::set_hook(Box::new(|info| {
         let text = info.payload_as_str().unwrap_or("");
         if text.contains("overflow") {
@@ -496,7 +496,7 @@ fn child() {
     }
 }
 
-/// Ends at a time.
+/// Cancels at a time.
 struct Until(Instant);
 
 impl Cancellation for Until {
@@ -505,7 +505,7 @@ impl Cancellation for Until {
     }
 }
 
-/// One run with zeros, with sizes of 2 where the model leaves them free.
+/// Runs a model with zeros; free sizes are 2.
 fn ask(session: &Session) -> Option<Vec<Arc<Tensor>>> {
     let mut inputs = vec![];
     for port in &session.signature().inputs {
@@ -539,7 +539,7 @@ fn no_number_in_an_attribute_or_a_constant_input_ends_the_process() {
     assert!(faults.is_empty(), "{}: {faults:#?}", faults.len());
 }
 
-/// What goes wrong with every [`CHILDREN`]th change from `first` on. A process that ends is followed by another.
+/// Returns the faults of every [`CHILDREN`]th change from `first` on. A process that ends is replaced.
 fn faults_from(first: usize, changes: &[Changed]) -> Vec<String> {
     let name = |index: usize| changes[index].name.clone();
     let (mut next, mut faults) = (first, vec![]);

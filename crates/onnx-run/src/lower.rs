@@ -1,7 +1,7 @@
-//! From the file's graph to the one that is prepared: checked, pruned, in order, and under names of our own.
+//! Lowers the file's graph to the one that is prepared: checked, pruned, sorted, and renamed.
 //!
-//! There is one name per value, constants whose contents agree with their dimensions, nodes in the order of their
-//! dependencies and only those that an output depends on, and only operators that have a row in the table.
+//! Each value has one unique name, constants match their dimensions, nodes are in topological order and only
+//! those that an output depends on remain, and all operators have a row in the table.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -32,10 +32,10 @@ use crate::{
 };
 use onnx_tensor::node::{Attribute, Node};
 
-/// The lowered graph.
+/// A lowered graph.
 pub(crate) struct Lowered {
     pub(crate) graph: OnnxGraph,
-    /// How to call each node in messages: the number stands in its name in [`Lowered::graph`].
+    /// Names of the nodes in messages, by the number in their name in [`Lowered::graph`].
     pub(crate) labels: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn lower(graph: &GraphProto, opsets: &BTreeMap<String, i64>) -> Resul
     })
 }
 
-/// The prefix of a node's name behind which its number stands.
+/// Prefix of a node's name, followed by its number.
 pub(crate) const NODE: &str = "node~";
 
 struct Lowering<'m> {
@@ -62,7 +62,7 @@ struct Lowering<'m> {
     labels: Vec<String>,
 }
 
-/// The names that a graph's nodes can use.
+/// Names that a graph's nodes can use.
 struct Scope<'a> {
     outer: Option<&'a Scope<'a>>,
     names: HashMap<&'a str, String>,
@@ -92,7 +92,7 @@ impl Lowering<'_> {
 
         let mut lowered = OnnxGraph::default();
         for tensor in &graph.initializer {
-            // Checked whether used or not, so that a damaged file does not load.
+            // Checked even if unused, so that a damaged file does not load.
             let payload = computable(tensor)?;
             if used.contains(tensor.name.as_str()) {
                 lowered.initializer.push(Constant {
@@ -115,7 +115,7 @@ impl Lowering<'_> {
         }
         for output in &graph.output {
             let source = self.name(&scope, &output.name)?;
-            // A name of its own: inputs, and values outside of an inner graph, may be outputs too.
+            // Inputs and outer values may be outputs too, so the output gets a name of its own.
             let name = self.value_name();
             lowered
                 .node
@@ -128,7 +128,7 @@ impl Lowering<'_> {
         Ok(lowered)
     }
 
-    /// Gives every value of a graph a name of its own.
+    /// Gives every value of a graph a unique name.
     fn scope<'a>(&mut self, graph: &'a GraphProto, outer: Option<&'a Scope<'a>>) -> Result<Scope<'a>, Error> {
         let mut scope = Scope {
             outer,
@@ -163,7 +163,7 @@ impl Lowering<'_> {
         Ok(scope)
     }
 
-    /// The node before an output, of the model itself or of an inner graph.
+    /// Adds the node before an output of the model or of an inner graph.
     fn output(&mut self, input: String, output: String, is_outermost: bool) -> OnnxNode {
         let number = self.labels.len();
         self.labels.push("an output".to_owned());
@@ -216,7 +216,7 @@ impl Lowering<'_> {
         let mut graphs = Vec::new();
         let mut attribute = Vec::with_capacity(node.attribute.len());
         for entry in &node.attribute {
-            // An empty list stands for all axes, as none at all does.
+            // An empty list means all axes, as a missing one does.
             if node.op_type.starts_with("Reduce") && entry.name == "axes" && entry.ints.is_empty() {
                 continue;
             }
@@ -247,7 +247,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// The names of a node's outputs: no gaps, and none at the end that is neither needed nor used.
+    /// Names a node's outputs, without gaps, and without trailing ones that are neither required nor used.
     fn outputs(
         &mut self,
         node: &NodeProto,
@@ -277,7 +277,7 @@ impl Lowering<'_> {
     }
 }
 
-/// An attribute without the graph that it may hold.
+/// Converts an attribute without its graph.
 fn attribute_of(attribute: &AttributeProto) -> Result<Attribute, Error> {
     let invalid = |what: &str| Error::invalid(format!("attribute {} {what}", Quoted(&attribute.name)));
     if !attribute.ref_attr_name.is_empty() {
@@ -296,7 +296,7 @@ fn attribute_of(attribute: &AttributeProto) -> Result<Attribute, Error> {
             lowered.t = Some(constant(computable(given)?)?);
         }
         AttributeType::Graph => {
-            // Beside the node, as kernels know no graphs.
+            // Inner graphs are kept next to the node, since kernels do not know graphs.
             attribute.g.as_ref().ok_or_else(|| invalid("has no value"))?;
         }
         AttributeType::Floats => lowered.floats.clone_from(&attribute.floats),
@@ -315,7 +315,7 @@ fn attribute_of(attribute: &AttributeProto) -> Result<Attribute, Error> {
     Ok(lowered)
 }
 
-/// What the file says of a value: dimensions are inferred, only loops without iterations go by these.
+/// Reads a declared type. Dimensions are inferred; only loops without iterations use the declared ones.
 fn declared(r#type: Option<&TypeProto>) -> Option<Declared> {
     let Some(type_proto::Value::TensorType(tensor)) = r#type?.value.as_ref() else {
         return None;
@@ -331,7 +331,7 @@ fn declared(r#type: Option<&TypeProto>) -> Option<Declared> {
     })
 }
 
-/// Reads contents of a type that is computed.
+/// Reads contents of a supported type.
 fn computable(tensor: &TensorProto) -> Result<Payload, Error> {
     let payload = Payload::read(tensor)?;
     if computed(payload.element_type).is_none() {
@@ -347,7 +347,7 @@ fn computable(tensor: &TensorProto) -> Result<Payload, Error> {
     Ok(payload)
 }
 
-/// The same as a tensor.
+/// Converts contents to a tensor.
 fn constant(payload: Payload) -> Result<Arc<Tensor>, Error> {
     let dims = payload.shape.dims().iter();
     let dims: Option<Vec<usize>> = dims.map(|&dim| usize::try_from(dim).ok()).collect();
@@ -356,7 +356,7 @@ fn constant(payload: Payload) -> Result<Arc<Tensor>, Error> {
             Data::Strings(strings) => Tensor::from_vec(dims, strings),
             Data::Fixed(bytes) => {
                 let element_type = computed(payload.element_type).context("a type that is not computed")?;
-                // A copy: a part of the file would keep all of it in memory.
+                // A copy: a slice would keep the whole file in memory.
                 Tensor::from_bytes(element_type, dims, Bytes::copy_from_slice(&bytes))
             }
         }

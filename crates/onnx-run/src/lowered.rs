@@ -1,12 +1,12 @@
-//! The graph between the file's and what runs: what [`lower`](crate::lower) writes and [`prepare`](crate::steps) reads.
+//! The lowered graph, which [`lower`](crate::lower) writes and [`prepare`](crate::steps) reads.
 //!
-//! Fields have the names of ONNX's messages. Constants are tensors already.
+//! Fields are named as in ONNX's messages. Constants are tensors already.
 
 use std::sync::Arc;
 
 use onnx_tensor::{node::Node, prelude::*};
 
-/// A graph whose nodes stand in the order of their dependencies.
+/// A graph with its nodes in topological order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OnnxGraph {
     pub(crate) initializer: Vec<Constant>,
@@ -22,23 +22,23 @@ pub(crate) struct Constant {
     pub(crate) value: Arc<Tensor>,
 }
 
-/// An input or output of a graph, with what the file declares.
+/// An input or output of a graph, with its declared type.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Port {
     pub(crate) name: String,
     pub(crate) declared: Option<Declared>,
 }
 
-/// A tensor as the file declares it.
+/// A declared tensor type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Declared {
-    /// ONNX's code of the element type.
+    /// ONNX's element type code.
     pub(crate) elem_type: i32,
-    /// 0 stands for dimensions without a size.
+    /// 0 for dimensions without a size.
     pub(crate) shape: Option<Vec<usize>>,
 }
 
-/// A node, with the graphs that it runs by the names of their attributes.
+/// A node, with its inner graphs by attribute name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OnnxNode {
     pub(crate) node: Node,

@@ -1,4 +1,4 @@
-//! What the errors of operators are to those who load a model or send a request.
+//! Maps errors of operators to errors of loading and running.
 
 use onnx_graph::{Error as FileError, ErrorKind, Signature};
 use onnx_tensor::prelude::*;
@@ -7,7 +7,7 @@ use tensor_core::Quoted;
 use crate::{RunError, RunErrorKind, computed, lower};
 use onnx_tensor::faults::{BadInput, Limit, Misfit, NoRoom, OutOfTime, Refusal, Unsupported};
 
-/// A run's error, as the fault of its inputs where it is.
+/// Converts the error of a run; errors caused by inputs are the inputs' fault.
 pub(crate) fn failed(error: Error) -> RunError {
     let reason = error.chain().find_map(|cause| cause.downcast_ref::<BadInput>());
     if let Some(&misfit) = error.chain().find_map(|cause| cause.downcast_ref::<Misfit>()) {
@@ -22,7 +22,7 @@ pub(crate) fn failed(error: Error) -> RunError {
     failed.caused_by(error)
 }
 
-/// Why something is not computed, if the model or this runtime is to blame.
+/// Returns the reason if the model or this runtime is to blame.
 pub(crate) fn refusal(error: &Error) -> Option<String> {
     error.chain().find_map(|cause| {
         let refusal = cause.downcast_ref::<Refusal>().map(ToString::to_string);
@@ -32,7 +32,7 @@ pub(crate) fn refusal(error: &Error) -> Option<String> {
     })
 }
 
-/// Says which node cannot be computed, and whether another runtime may be able to.
+/// Names the node that cannot be computed, and says whether another runtime may be able to.
 pub(crate) fn unprepared(error: Error, labels: &[String]) -> FileError {
     let chain = format!("{error:#}");
     let label = label(&chain, labels).unwrap_or("an operator");
@@ -71,7 +71,7 @@ pub(crate) fn unprepared(error: Error, labels: &[String]) -> FileError {
     FileError::new(kind, format!("{label}: {reason}")).caused_by(error)
 }
 
-/// The innermost cause in a few words.
+/// Describes the innermost source briefly.
 fn root(error: &(dyn std::error::Error + 'static)) -> String {
     const LONGEST: usize = 160;
     let causes = std::iter::successors(Some(error), |error| error.source());
@@ -85,7 +85,7 @@ fn root(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// Refuses inputs and outputs of types that nothing computes, such as BF16.
+/// Refuses inputs and outputs of unsupported types, such as BF16.
 pub(crate) fn refuse_types(signature: &Signature) -> Result<(), FileError> {
     let mut ports = signature.inputs.iter().chain(&signature.outputs);
     match ports.find(|port| computed(port.element_type).is_none()) {
@@ -101,7 +101,7 @@ pub(crate) fn refuse_types(signature: &Signature) -> Result<(), FileError> {
     }
 }
 
-/// How to call the node that is named in a text; the innermost is named last.
+/// Returns the label of the innermost node named in a string.
 pub(crate) fn label<'l>(text: &str, labels: &'l [String]) -> Option<&'l str> {
     let (_, number) = text.rsplit_once(lower::NODE)?;
     let number: usize = number.split('~').next()?.parse().ok()?;

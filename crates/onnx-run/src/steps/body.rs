@@ -1,4 +1,4 @@
-//! A graph as it is run: nodes that are computed, and the loops and branches between them.
+//! A graph as it runs: computed nodes, and the control flow between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,15 +12,15 @@ use crate::steps::{
 };
 use onnx_tensor::{node::Attributes, node::Node};
 
-/// A graph, cut.
+/// A graph as a list of steps.
 #[derive(Debug)]
 pub(crate) struct Body {
     pub(crate) inputs: Vec<Slot>,
     pub(crate) outputs: Vec<Slot>,
-    /// What the file says of the outputs: element types and dimensions, 0 for free ones.
+    /// Declared element types and dimensions of the outputs, 0 for free ones.
     pub(crate) declared: Vec<Option<Declared>>,
     pub(crate) steps: Vec<Step>,
-    /// After each step, the values that no later one reads, in order.
+    /// For each step, the values that no later step reads, sorted.
     pub(crate) dropped: Vec<Vec<Slot>>,
 }
 
@@ -30,7 +30,7 @@ pub(crate) enum Step {
     Control(ControlNode),
 }
 
-/// A node that is run here.
+/// A control flow node.
 #[derive(Debug)]
 pub(crate) struct ControlNode {
     pub(crate) label: String,
@@ -38,7 +38,7 @@ pub(crate) struct ControlNode {
     pub(crate) wires: Wires,
 }
 
-/// What is run here.
+/// A control flow operator.
 #[derive(Debug)]
 pub(crate) enum Control {
     Loop(Body),
@@ -47,7 +47,7 @@ pub(crate) enum Control {
     Sequence(SequenceOp),
 }
 
-/// `Scan`: a body that runs for each slice of some of its inputs.
+/// `Scan`: runs a body for each slice of some of its inputs.
 #[derive(Debug)]
 pub(crate) struct Scan {
     pub(crate) body: Body,
@@ -55,7 +55,7 @@ pub(crate) struct Scan {
     pub(crate) outputs: Vec<Along>,
 }
 
-/// Which axis is gone along, and which way.
+/// Axis and direction of a scan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Along {
     pub(crate) axis: i64,
@@ -63,7 +63,7 @@ pub(crate) struct Along {
 }
 
 impl Control {
-    /// A node as what is run here, if it is; `cut` cuts the graphs that it runs.
+    /// Converts a control flow node; `cut` converts its inner graphs.
     pub(crate) fn of(
         OnnxNode { node, graphs }: &OnnxNode,
         mut cut: impl FnMut(&OnnxGraph) -> Result<Body>,
@@ -157,7 +157,7 @@ impl Scan {
 }
 
 impl Step {
-    /// What it reads, and perhaps what inner graphs make and read themselves.
+    /// Returns the slots that it reads; may include slots of inner graphs.
     pub(crate) fn reads(&self) -> Vec<Slot> {
         match self {
             Self::Node(node) => node.wires.inputs.iter().flatten().copied().collect(),
@@ -168,7 +168,8 @@ impl Step {
         }
     }
 
-    /// What it leaves behind: its outputs, and those of inner graphs, which have been passed on.
+    /// Returns the slots that hold values after it: its outputs, and those of inner graphs, which have been
+    /// copied.
     pub(crate) fn makes(&self) -> Vec<Slot> {
         match self {
             Self::Node(node) => node.wires.outputs.clone(),
@@ -180,12 +181,12 @@ impl Step {
     }
 }
 
-/// After each of these steps, the values of the graph that are not read any more, in order.
+/// For each step, returns the graph's values that no later step reads, sorted.
 pub(crate) fn dropped(inputs: &[Slot], steps: &[Step], outputs: &[Slot]) -> Vec<Vec<Slot>> {
     let mut last: BTreeMap<Slot, usize> = inputs.iter().map(|&slot| (slot, 0)).collect();
     for (at, step) in steps.iter().enumerate() {
         for slot in step.reads() {
-            // Others are values of the graphs around it.
+            // Others belong to outer graphs.
             if let Some(last) = last.get_mut(&slot) {
                 *last = at;
             }
@@ -205,13 +206,13 @@ pub(crate) fn dropped(inputs: &[Slot], steps: &[Step], outputs: &[Slot]) -> Vec<
 }
 
 impl Body {
-    /// The values of its own that are there after a run of it: its outputs, and inputs that no step reads.
+    /// Returns the slots of its own that hold values after a run: outputs, and inputs that no step reads.
     fn made(&self) -> Vec<Slot> {
         let steps = self.steps.iter().flat_map(Step::makes);
         steps.chain(self.inputs.iter().copied()).collect()
     }
 
-    /// Values that a run of the graph reads and does not make itself, and perhaps more.
+    /// Returns an upper bound of the outer slots that a run of the graph reads.
     pub(crate) fn needs(&self) -> BTreeSet<Slot> {
         let mut needs: BTreeSet<Slot> = self.outputs.iter().copied().collect();
         let mut made: BTreeSet<Slot> = self.inputs.iter().copied().collect();

@@ -1,4 +1,4 @@
-//! Runs a list of nodes, and the loops and branches among them, whose bodies are lists again.
+//! The interpreter: runs a list of steps, with If, Loop, Scan and sequences.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use onnx_tensor::{
     faults::{BadInput, ensure_input},
 };
 
-/// Iterations of one loop.
+/// Maximum iterations of a loop.
 const MAX_ITERATIONS: usize = 1 << 20;
 
 /// One run of a model.
@@ -60,7 +60,7 @@ impl Run<'_> {
         }
     }
 
-    /// Copies values, all of them at once: one may be in another's old place.
+    /// Copies values simultaneously, since targets may also be sources.
     fn pass(&mut self, from: &[Slot], to: &[Slot]) -> Result<(), Failure> {
         let values = from.iter().map(|&slot| self.values.value(slot));
         let values: Vec<Value> = values.collect::<Result<_, _>>()?;
@@ -219,7 +219,7 @@ mod tests {
         session.run([Tensor::vector(&[1f32])]).unwrap_err()
     }
 
-    /// Some operators recurse by axes: many of them would take the whole stack.
+    /// Operators may recurse by axes, so high ranks would exhaust the stack.
     #[test]
     fn values_of_many_dimensions_are_refused() {
         let nodes = vec![

@@ -1,4 +1,4 @@
-//! Nodes that are computed one after another.
+//! Nodes computed by kernels.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,30 +15,30 @@ use crate::{
 };
 use onnx_tensor::{node::Node, operator::Fact, packs::Packs, room::Room, size, time_limit};
 
-/// Bytes that folded constants may take whatever they are made of.
+/// Maximum bytes of a folded constant, regardless of its inputs.
 const LEAST: u64 = 1 << 16;
 
 /// Bytes of the widest number.
 const WIDEST: u64 = 8;
 
-/// Values that are known before a run.
+/// Values known before a run.
 pub(crate) type Constants = Vec<(Slot, Arc<Tensor>)>;
 
-/// A node, and where its values are.
+/// A node, and the slots of its values.
 pub(crate) struct DirectNode {
     label: String,
     direct: Direct,
     pub(crate) wires: Wires,
-    /// Where the inputs are that are given, `None` for one that is taken over.
+    /// Slots of the present inputs; `None` for one that the operator has absorbed.
     given: Vec<Option<Slot>>,
-    /// For each of them, whether no later one is the same value.
+    /// For each of them, whether no later input is the same value.
     is_last: Vec<bool>,
 }
 
-/// Stands for an input that is taken over.
+/// Placeholder of an absorbed input.
 static NOTHING: LazyLock<Arc<Tensor>> = LazyLock::new(|| Arc::new(Tensor::vector::<f32>(&[])));
 
-/// For each value, whether no later one is the same.
+/// For each value, returns whether no later one is the same.
 fn last(values: &[Slot]) -> Vec<bool> {
     let mut later = HashSet::new();
     let mut is_last: Vec<bool> = values.iter().rev().map(|slot| later.insert(slot)).collect();
@@ -46,7 +46,7 @@ fn last(values: &[Slot]) -> Vec<bool> {
     is_last
 }
 
-/// The inputs that are given, as far as they are constants.
+/// Returns the present inputs that are constants.
 fn known(wires: &Wires, constants: &HashMap<Slot, Arc<Tensor>>) -> Vec<Option<Arc<Tensor>>> {
     let given = wires.inputs.iter().flatten();
     given.map(|slot| constants.get(slot).cloned()).collect()
@@ -64,12 +64,12 @@ impl DirectNode {
         })
     }
 
-    /// Gives from now on its input times what it gave.
+    /// Replaces the operator by its gated form: its input times its result.
     pub(crate) fn gate(&mut self) {
         self.direct.gate();
     }
 
-    /// Takes over the function that the only reader of its result is, if it computes that on its way.
+    /// Fuses the only reader of the result, if the operator supports it.
     pub(crate) fn follow(&mut self, next: &Self) -> bool {
         let is_read = next.given.first() == self.wires.outputs.first().map(|slot| Some(*slot)).as_ref();
         let follows = is_read && self.direct.follow(&next.direct);
@@ -79,7 +79,7 @@ impl DirectNode {
         follows
     }
 
-    /// Keeps what it makes of a constant among its inputs, and reads that no more.
+    /// Lets the operator absorb constant inputs, such as weights to be packed.
     pub(crate) fn take_over(
         &mut self,
         constants: &HashMap<Slot, Arc<Tensor>>,
@@ -96,7 +96,7 @@ impl DirectNode {
         Ok(())
     }
 
-    /// What is known of the inputs that are given, if it is of all.
+    /// Returns the facts of the present inputs, if all are known.
     pub(crate) fn facts(&self, fact: impl Fn(Slot) -> Option<Fact>) -> Option<Vec<Fact>> {
         let facts = self.given.iter().map(|slot| match slot {
             Some(slot) => fact(*slot),
@@ -113,7 +113,7 @@ impl DirectNode {
         &self.direct
     }
 
-    /// The outputs, if all inputs are constants, and they do not take much more memory or have no more elements.
+    /// Folds the node if all inputs are constants, and the outputs are not much larger.
     pub(crate) fn folded(&self, constants: &HashMap<Slot, Arc<Tensor>>) -> Result<Option<Constants>> {
         let given = self.wires.inputs.iter().flatten();
         let inputs: Option<ShortVec<Arc<Tensor>>> = given.map(|slot| constants.get(slot).cloned()).collect();
@@ -124,10 +124,10 @@ impl DirectNode {
             |tensors: &[Arc<Tensor>]| tensors.iter().map(|tensor| size::of_value(tensor)).sum::<u64>();
         let most = inputs.iter().map(|input| input.len()).max().unwrap_or(0);
         let little = 2 * bytes(&inputs) + LEAST;
-        // Weights of few bits have as many elements as what is computed with.
+        // Low-bit weights have as many elements as their dequantized form.
         let limit = little.max(WIDEST * most as u64);
         time_limit::check()?;
-        // What cannot be computed is an error of the run.
+        // An operator that fails reports the error when it runs.
         let Ok(outputs) = size::limited(limit, || self.direct.run(&mut inputs, &mut Room::new())) else {
             return Ok(None);
         };
@@ -136,7 +136,7 @@ impl DirectNode {
         Ok(is_kept.then(|| self.wires.outputs.iter().copied().zip(outputs).collect()))
     }
 
-    /// Computes the node. Values that are `dropped` after it, in order, may be written over.
+    /// Runs the node. Values `dropped` after it, sorted, may be overwritten.
     pub(crate) fn run(
         &self,
         values: &mut Values<'_>,
@@ -188,7 +188,7 @@ mod tests {
     use crate::{RunErrorKind, Session, made_up};
     use onnx_tensor::cancelling;
 
-    /// What a kernel finds on its way is not the model's fault.
+    /// A cancelled kernel is not the model's fault.
     #[test]
     fn a_node_that_is_cancelled_half_way_does_not_fail() {
         let model = made_up::model(vec![made_up::node("Sin", &["x"], "y")], &[-1], &[-1], vec![]);

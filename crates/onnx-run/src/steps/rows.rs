@@ -1,4 +1,4 @@
-//! Tensors stacked along an axis: what iterations give, and sequences joined.
+//! Stacking of tensors along an axis: results of iterations, and sequences.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use crate::lowered::Declared;
 use crate::steps::values::Failure;
 use onnx_tensor::{axis, faults::BadInput, size};
 
-/// Bytes of what the iterations of a loop give. They are in memory twice while they are joined.
+/// Maximum bytes of all iterations' results, which are in memory twice while they are joined.
 const MAX_BYTES: u64 = 2 << 30;
 
-/// What each iteration gives of some outputs.
+/// Results of iterations, per output.
 pub(crate) struct Rows {
     pub(crate) made: Vec<Vec<Arc<Tensor>>>,
     bytes: u64,
@@ -26,9 +26,9 @@ impl Rows {
     }
 
     pub(crate) fn push(&mut self, index: usize, row: Arc<Tensor>) -> Result<(), Failure> {
-        // Memory of each row beside its bytes, about.
+        // Approximate overhead of a row.
         const ROW: u64 = 320;
-        // Bytes after which the memory that is free is looked at again.
+        // Bytes after which the free memory is checked again.
         const PERIOD: u64 = 128 << 20;
         let before = self.bytes;
         self.bytes += ROW + size::of_value(&row);
@@ -49,7 +49,7 @@ impl Rows {
         Ok(())
     }
 
-    /// All rows of an output in one, along a new axis.
+    /// Stacks all rows of an output along a new axis.
     pub(crate) fn stacked(&mut self, index: usize, axis: i64, declared: Option<&Declared>) -> Result<Tensor> {
         let rows = std::mem::take(&mut self.made[index]);
         match rows.first() {
@@ -62,7 +62,7 @@ impl Rows {
     }
 }
 
-/// Rows of one size beside each other, along a new axis. A row that is copied is given up.
+/// Joins rows of one size along a new axis. Frees each row once copied.
 fn joined(rows: Vec<Arc<Tensor>>, axis: usize) -> Result<Tensor> {
     let first = &rows[0];
     let mut shape = first.shape().to_vec();
@@ -87,13 +87,13 @@ fn joined(rows: Vec<Arc<Tensor>>, axis: usize) -> Result<Tensor> {
     Ok(whole)
 }
 
-/// Tensors in one, each with a shape that has the axis already.
+/// Concatenates tensors whose shapes already have the axis.
 pub(crate) fn stacked(rows: &[Arc<Tensor>], axis: usize, shape: &[usize]) -> Result<Tensor> {
     let rows = rows.iter().map(|row| (**row).clone().into_shape(shape));
     Tensor::concat(axis, &rows.collect::<Result<Vec<Tensor>>>()?)
 }
 
-/// No rows along an axis of what the file declares; dimensions that it does not tell are 0, as in ONNX Runtime.
+/// Returns an empty result of the declared type; unknown dimensions are 0, as in ONNX Runtime.
 fn empty(axis: i64, declared: Option<&Declared>) -> Result<Tensor> {
     let declared = declared.ok_or_else(|| {
         BadInput(
@@ -109,7 +109,7 @@ fn empty(axis: i64, declared: Option<&Declared>) -> Result<Tensor> {
         None => 0,
     };
     shape.insert(axis, 0);
-    // The file's other dimensions may be any numbers.
+    // Declared dimensions may be any numbers.
     size::admit_shape(element_type, &shape)?;
     Tensor::zero_of(element_type, &shape)
 }

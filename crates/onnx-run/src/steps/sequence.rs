@@ -18,7 +18,7 @@ use onnx_tensor::{
     size::{self, MAX_BYTES},
 };
 
-/// Tensors of one sequence.
+/// Maximum tensors of a sequence.
 const MAX_LENGTH: usize = 1 << 20;
 
 /// Operators on sequences and optional values.
@@ -62,7 +62,7 @@ impl SequenceOp {
         }))
     }
 
-    /// Works on the values of one wires.
+    /// Runs the operator.
     pub(crate) fn run(self, wires: &Wires, values: &mut Values<'_>) -> Result<(), Failure> {
         let value = match self {
             Self::Empty => Value::Sequence(Arc::default()),
@@ -129,7 +129,7 @@ impl SequenceOp {
     }
 }
 
-/// A place in a sequence, counted from its end if it is negative.
+/// Normalizes a position in a sequence, negative from the end.
 fn position(
     values: &Values<'_>,
     wires: &Wires,
@@ -141,7 +141,7 @@ fn position(
         Some(slot) => scalar::<i64>(&*values.tensor(slot)?)?,
         None => default as i64,
     };
-    // Behind the last one is a place for insertion, but not the end to count from.
+    // Insertion may be at the end, but negative positions count from the last element.
     let length = if matches!(places.checked_sub(default), Some(1)) && index == 2 {
         default
     } else {
@@ -251,10 +251,10 @@ fn parts(
     if total != Some(size) || too_many(lengths.len()) {
         return Err(wrong().into());
     }
-    // With lengths, dimensions stay: ONNX has it that the attribute counts for nothing then.
+    // With lengths ONNX ignores `keepdims` and keeps the axis.
     let drops = !keeps && !has_lengths;
     size::admit_now(size::of_value(tensor))?;
-    // A part takes a step for each line of the tensor, however short.
+    // Each part takes a step per line of the tensor, however short.
     let lines = tensor.shape()[..axis].iter().product::<usize>() as u64;
     let (mut start, mut pace) = (0, Pace::default());
     let mut parts = Vec::with_capacity(lengths.len());

@@ -1,4 +1,4 @@
-//! The values of one run, and why a run may fail.
+//! Values of a run, and why a run fails.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -11,7 +11,7 @@ use onnx_tensor::{
     room::Room,
 };
 
-/// Where a value is kept during a run.
+/// Index of a value during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Slot(pub(crate) usize);
 
@@ -21,16 +21,16 @@ impl fmt::Display for Slot {
     }
 }
 
-/// Where a node takes its inputs from, and where its outputs go.
+/// The slots of a node's inputs and outputs.
 #[derive(Debug)]
 pub(crate) struct Wires {
-    /// `None` for optional inputs that are not given.
+    /// `None` for missing optional inputs.
     pub(crate) inputs: Vec<Option<Slot>>,
     pub(crate) outputs: Vec<Slot>,
 }
 
 impl Wires {
-    /// Where an input is kept, if it is given.
+    /// Returns the slot of an input, if present.
     pub(crate) fn input(&self, index: usize) -> Option<Slot> {
         self.inputs.get(index).copied().flatten()
     }
@@ -41,12 +41,12 @@ impl Wires {
 pub(crate) enum Value {
     Tensor(Arc<Tensor>),
     Sequence(Arc<Vec<Arc<Tensor>>>),
-    /// An optional value that is not there.
+    /// An empty optional value.
     Nothing,
 }
 
 impl Value {
-    /// About how much memory it takes.
+    /// Returns the approximate size in memory.
     fn bytes(&self) -> u64 {
         let of = |tensor: &Arc<Tensor>| (tensor.len() * tensor.element_type().size_of()) as u64;
         match self {
@@ -57,12 +57,12 @@ impl Value {
     }
 }
 
-/// Constants of the file, inner graphs included, each at its slot.
+/// Constants of the file and its inner graphs, by slot.
 #[derive(Debug)]
 pub(crate) struct Constants(Vec<Option<Arc<Tensor>>>);
 
 impl Constants {
-    /// In a graph of so many slots.
+    /// Creates the table for a graph of `slots` slots.
     pub(crate) fn of(constants: HashMap<Slot, Arc<Tensor>>, slots: usize) -> Self {
         let mut all = vec![None; slots];
         for (slot, constant) in constants {
@@ -72,7 +72,7 @@ impl Constants {
     }
 }
 
-/// The values of one run so far.
+/// The current values of a run.
 pub(crate) struct Values<'s> {
     constants: &'s Constants,
     kept: Vec<Option<Value>>,
@@ -95,7 +95,7 @@ impl<'s> Values<'s> {
         self.put(slot, Some(value));
     }
 
-    /// Gives a value up that nothing reads any more.
+    /// Drops a value that no later step reads.
     pub(crate) fn remove(&mut self, slot: Slot) {
         self.put(slot, None);
     }
@@ -129,7 +129,7 @@ impl<'s> Values<'s> {
         }
     }
 
-    /// A value that nothing reads any more.
+    /// Takes a value that no later step reads.
     pub(crate) fn take(&mut self, slot: Slot) -> Result<Arc<Tensor>, Failure> {
         let tensor = self.tensor(slot)?;
         self.remove(slot);
@@ -144,16 +144,16 @@ impl<'s> Values<'s> {
     }
 }
 
-/// Why a run ended without an answer.
+/// Why a run failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The inputs do not fit the model.
+    /// The model cannot take the inputs.
     Refused(String),
     Failed(RunError),
 }
 
 impl Failure {
-    /// As the error of a run: sizes that a model cannot take are the fault of its inputs.
+    /// Converts to the run's error. Sizes that a model cannot take are its inputs' fault.
     pub(crate) fn into_error(self) -> RunError {
         match self {
             Self::Failed(error) => error,
