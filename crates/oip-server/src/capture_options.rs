@@ -1,4 +1,4 @@
-//! Settings for recording requests and their answers.
+//! Settings for recording requests and responses.
 
 use std::path::PathBuf;
 
@@ -9,25 +9,25 @@ use oip_types::ByteSize;
 
 use crate::failure::Failure;
 
-/// Settings for recording requests and their answers, of the configuration file.
+/// Settings for recording requests and responses, from the configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct CaptureOptions {
-    /// The directory to record in, if anything is recorded.
+    /// Directory for recordings; `None` to record nothing.
     pub(crate) capture: Option<PathBuf>,
 
-    /// The fraction of requests that is recorded, from 0 to 1.
+    /// Fraction of requests to record, 0 to 1.
     pub(crate) capture_rate: Option<f64>,
 
-    /// Models whose requests are recorded, all if it is empty; `*` stands for any text.
+    /// Models to record; empty for all. `*` is a wildcard.
     pub(crate) capture_models: Vec<String>,
 
-    /// The largest size of that directory, beyond which nothing more is recorded.
+    /// Maximum size of the directory; nothing is recorded beyond it.
     pub(crate) capture_limit: Option<ByteSize>,
 }
 
 impl CaptureOptions {
-    /// The settings of the recorder, if requests are recorded.
+    /// Returns the recorder's configuration, if requests are recorded.
     pub(crate) fn resolve(self) -> Result<Option<RecorderConfig>, Failure> {
         let Some(folder) = self.capture else {
             for (option, is_given) in [
@@ -59,7 +59,7 @@ impl CaptureOptions {
     }
 }
 
-/// Opens the folder.
+/// Opens the directory.
 pub(crate) fn start(config: RecorderConfig) -> Result<Recorder, Failure> {
     let (folder, rate) = (config.folder.display().to_string(), config.rate);
     let recorder = Recorder::start(config).map_err(|error| Failure::run(format!("capture: {error}")))?;

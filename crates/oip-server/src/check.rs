@@ -32,11 +32,11 @@ pub(crate) struct Check {
     options: Options,
 }
 
-/// Checks what the arguments behind `check` name.
+/// Runs `check` with its arguments.
 pub(crate) fn run(check: Check) -> Result<ExitCode, Failure> {
     let start = Instant::now();
     let Check { json, mut options } = check;
-    // What is loaded, and why the rest is not, is in the table; the log is for other problems.
+    // The table lists what is loaded and why the rest is not; the log is for other problems.
     options
         .log
         .get_or_insert_with(|| format!("warn,{}=error", oip_engine::UNAVAILABLE));

@@ -45,31 +45,31 @@ struct Man {
     folder: PathBuf,
 }
 
-/// The command that the command line asks for.
+/// What the command line asks for.
 pub(crate) enum Asked {
-    /// To serve.
+    /// Serve.
     Serve(Box<Options>),
-    /// Something that is done, with this code.
+    /// Exit with this code; the command has run.
     Done(ExitCode),
 }
 
-/// Reads the command line, and does what is not serving.
+/// Parses the command line, and runs subcommands.
 pub(crate) fn run(arguments: &[OsString]) -> Result<Asked, Failure> {
     let rest = || arguments.iter().skip(1).cloned();
     let done = match arguments.first().and_then(|first| first.to_str()) {
         Some("check") => parse::<Check>("check", rest())?.map(check::run),
         Some("init") => parse::<Init>("init", rest())?.map(|init| init::run(&init)),
         Some("completions") => parse::<Completions>("completions", rest())?.map(|completions| {
-            // A reader that has seen enough is no failure.
+            // A closed pipe is no failure.
             let _ = stdout().write_all(completing(completions.shell).as_bytes());
             Ok(ExitCode::SUCCESS)
         }),
         Some("man") => parse::<Man>("man", rest())?.map(|man| write_pages(&man.folder)),
-        // As other programs have it, unless a folder is called so.
+        // Unless there is a directory of this name.
         Some("help") if arguments.len() > 1 || !Path::new("help").exists() => {
             return run(&rest().chain(once("--help".into())).collect::<Vec<_>>());
         }
-        // The word that other programs have for it, unless a folder is called so.
+        // Accepted as a synonym, unless there is a directory of this name.
         Some("serve") if arguments.len() > 1 || !Path::new("serve").exists() => {
             return serve(&arguments[1..]);
         }
@@ -101,7 +101,7 @@ fn serve(arguments: &[OsString]) -> Result<Asked, Failure> {
     }
 }
 
-/// The arguments of a command; `None` when it was help that they asked for, which is printed.
+/// Parses the arguments of a command; `None` if help was requested, which has been printed.
 fn parse<T: Parser>(name: &str, arguments: impl Iterator<Item = OsString>) -> Result<Option<T>, Failure> {
     let program = OsString::from(format!("{PROGRAM} {name}"));
     let arguments: Vec<OsString> = arguments.collect();
@@ -118,8 +118,8 @@ fn parse<T: Parser>(name: &str, arguments: impl Iterator<Item = OsString>) -> Re
     }
 }
 
-/// The whole command line, for help, completions and manual pages. Commands are read by [`run`]: their options are those
-/// of the server, which would contain them again.
+/// Builds the whole command line for help, completions and man pages. [`run`] parses subcommands itself,
+/// since their options include the server's.
 fn whole() -> Command {
     let commands = [
         help::arranged(Check::command()).name("check"),
@@ -135,15 +135,15 @@ fn whole() -> Command {
         .subcommands(commands.map(|command| command.version(env!("CARGO_PKG_VERSION"))))
 }
 
-/// The script that completes commands and options in a shell.
+/// Generates the completion script of a shell.
 fn completing(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut whole(), PROGRAM, &mut script);
     let script = String::from_utf8_lossy(&script);
-    // For bash, clap_complete writes the hyphen of the program's name in one way where it sets the command, and in another where it
-    // looks for its options.
+    // clap_complete's bash script encodes the hyphen of the program's name in two ways: where it sets the
+    // command, and where it looks up the command's options.
     let [sought, set] = ["__subcmd__", "__"].map(|hyphen| PROGRAM.replace('-', hyphen) + "__subcmd__");
-    // And bash completes names of files only where there is nothing else: where no word has been begun, that is, without options.
+    // Let bash complete file names where no option has been started.
     script.replace(&sought, &set).replace(
         r#"compgen -W "${opts}" --"#,
         r#"compgen -W "${opts}" -X "$([[ ${cur} == -* ]] || echo '-*')" --"#,
@@ -151,7 +151,7 @@ fn completing(shell: Shell) -> String {
 }
 
 fn write_pages(folder: &Path) -> Result<ExitCode, Failure> {
-    /// All of them name the program and its version.
+    /// Writes the man pages, each with the program's name and version.
     fn write(command: &Command, folder: &Path) -> io::Result<()> {
         for command in command.get_subcommands() {
             write(command, folder)?;
@@ -184,7 +184,7 @@ mod tests {
         whole().debug_assert();
     }
 
-    /// Each command shows how it is called, and each of these lines is one that it takes.
+    /// Each command's help has examples, and each of them parses.
     #[test]
     fn every_command_has_examples_that_are_its_own() {
         let whole = whole();
@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    /// The arguments of the lines in a help text that call the program, up to what is for the shell or explains the line.
+    /// Returns the arguments of example lines in a help text, without shell syntax and comments.
     fn examples(help: &str) -> Vec<Vec<String>> {
         let call = format!("{PROGRAM} ");
         let lines = help

@@ -1,4 +1,4 @@
-//! The configuration that options result in, complete and checked.
+//! The server's complete and checked configuration.
 
 #[cfg(target_os = "linux")]
 use std::sync::Arc;
@@ -38,59 +38,60 @@ use crate::{
     traffic::AccessLogForm,
 };
 
-/// Everything that the server needs to know, complete and checked.
+/// Complete and checked configuration.
 pub(crate) struct Config {
     pub(crate) model_repositories: Vec<PathBuf>,
     pub(crate) model_name: Option<String>,
     pub(crate) addresses: Addresses,
     pub(crate) source: SourceOptions,
-    /// The files that may be loaded, until the repository has them.
+    /// Allowed files, until they are passed to the repository.
     pub(crate) digests: Option<RequiredDigests>,
     pub(crate) engine: EngineConfig,
     pub(crate) backends: BackendConfig,
     pub(crate) http: HttpConfig,
     pub(crate) grpc: GrpcConfig,
-    /// Whether `/metrics` answers.
+    /// Whether `/metrics` is enabled.
     pub(crate) allow_metrics: bool,
-    /// Whether `/` answers.
+    /// Whether `/` is enabled.
     pub(crate) allow_console: bool,
-    /// The log's last lines, where the console may show them.
+    /// The last log lines, if the console may show them.
     pub(crate) log_tail: Option<LogTail>,
-    /// None unless clients may leave tensors in shared memory.
+    /// Shared memory settings; `None` if disabled.
     pub(crate) shared_memory: Option<RegionsConfig>,
     pub(crate) connections: Limits,
-    /// The server's certificate, if connections are encrypted.
+    /// The server's certificate; `None` without TLS.
     pub(crate) tls: Option<TlsFiles>,
-    /// The rules of access.
+    /// Access rules.
     pub(crate) access: Access,
-    /// The names that the admin address is known by: one of this machine is careful of web pages wherever the others are.
+    /// Host names of the admin address. They are checked against DNS rebinding whenever those of other
+    /// addresses are.
     pub(crate) admin_hosts: AllowedHosts,
-    /// For how long the server still takes requests when it was told to stop.
+    /// How long the server accepts requests after a signal to stop.
     pub(crate) shutdown_delay: Duration,
     pub(crate) drain_timeout: Duration,
     pub(crate) log_format: LogFormat,
     pub(crate) log: String,
     pub(crate) access_log: AccessLogForm,
-    /// The recorder of requests and responses, if one runs.
+    /// Recording of requests and responses, if enabled.
     pub(crate) capture: Option<RecorderConfig>,
-    /// Where traces go, if they go anywhere.
+    /// Export of traces, if enabled.
     #[cfg(feature = "otlp")]
     pub(crate) traces: Option<TraceConfig>,
-    /// Where metrics are pushed to, if they are.
+    /// Push of metrics, if enabled.
     #[cfg(feature = "otlp")]
     pub(crate) pushed_metrics: Option<oip_telemetry::MetricsConfig>,
     pub(crate) access_log_file: Option<PathBuf>,
-    /// The configuration file, if what it says of the log is what counts.
+    /// The configuration file, if its log setting is in effect.
     pub(crate) log_file: Option<PathBuf>,
-    /// What the environment says that is not followed.
+    /// Warnings about environment variables that are ignored.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Lines of the log that the console can show.
+/// Log lines that the console can show.
 const CONSOLE_LOG_LINES: usize = 500;
 
 impl Config {
-    /// Completes the options of the command line and the environment with those of the file and with defaults.
+    /// Merges options from command line and environment with those of the file and with defaults.
     pub(crate) fn resolve(options: Options) -> Result<Self, Failure> {
         if let Some(answer) = file_options::in_environment(|name| env::var(name).ok()) {
             return Err(Failure::usage(answer));
@@ -170,7 +171,8 @@ impl Config {
             options.load_model,
         )?;
         let allowed_hosts = allowed_hosts(&options.allowed_hosts, addresses.http_is_local())?;
-        // It is the client's own and harms no other client, so it is on unless the operator wants no shared memory at all.
+        // It is private to its client, so it is enabled unless the operator disables shared memory
+        // altogether.
         #[cfg(target_os = "linux")]
         let allow_connection_memory = options.system_shared_memory != Some(false);
         #[cfg(target_os = "linux")]
@@ -187,7 +189,7 @@ impl Config {
         let tls = options.tls.files()?;
         let knows_clients = tls.as_ref().is_some_and(|files| files.client_ca.is_some());
         let access = options.access.resolve(knows_clients)?;
-        // The log is shown on the admin address only, if there is one.
+        // With an admin address, the log is shown only there.
         let log_is_local = match &access.admin {
             Some(admin) => admin.at.is_local(),
             None => addresses.http_is_local(),
@@ -296,7 +298,7 @@ impl Config {
     }
 }
 
-/// The names that the server is known by.
+/// Returns the host names that requests may use.
 fn allowed_hosts(names: &[String], is_local: bool) -> Result<AllowedHosts, Failure> {
     if names.iter().any(|name| name == "*") {
         return Ok(AllowedHosts::any());
@@ -316,7 +318,7 @@ fn allowed_hosts(names: &[String], is_local: bool) -> Result<AllowedHosts, Failu
     })
 }
 
-/// Which models are loaded, and when.
+/// Returns which models are loaded, and when.
 fn control(
     mode: Option<ControlMode>,
     poll_secs: Option<NonZeroU32>,
@@ -343,10 +345,10 @@ fn control(
     })
 }
 
-/// The meaning of `--allow-mapped-models`.
+/// The promise made by `--allow-mapped-models`.
 #[expect(unsafe_code, reason = "files are the operator's")]
 fn operators_word() -> Promise {
-    // SAFETY: the operator gave the word that nobody writes to the models' files or truncates them. Nothing in this
-    // program does, and nothing but this word could keep others from it.
+    // SAFETY: the operator has promised that nothing writes to or truncates the models' files. This program
+    // does not, and other programs are outside of its control.
     unsafe { Promise::new() }
 }

@@ -1,10 +1,11 @@
-//! The descriptors of memory that clients pass over Unix sockets, on their way from the listener to both transports.
+//! Passes file descriptors of client memory, received over Unix sockets, from the listener to both
+//! transports.
 
 use axum::http::Extensions;
 use oip_listen::Descriptors;
 use oip_service::ConnectionRegion;
 
-/// Descriptors that come with a request to register memory for the connection.
+/// Returns access to the descriptors that came with a request to register memory for the connection.
 pub(crate) fn descriptors() -> Descriptors {
     const REGISTER: &[&str] = &[
         oip_http::REGISTER_CONNECTION_MEMORY,

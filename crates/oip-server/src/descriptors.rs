@@ -1,4 +1,4 @@
-//! File descriptors: as many as the process may have.
+//! Limit and table of file descriptors.
 
 use std::io::stderr;
 
@@ -7,30 +7,30 @@ use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
 
-/// Raises the limit that counts to the one that it may be raised to.
+/// Raises the soft limit to the hard limit.
 ///
-/// Shells and service managers leave it at 1024 as a rule, for programs that use `select`. Connections, models and
-/// regions of shared memory need one descriptor each.
+/// Shells and service managers usually leave it at 1024 for programs that use `select`. Connections, models
+/// and shared memory regions need a descriptor each.
 pub(crate) fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
         maximum: limit.maximum,
     };
-    // Without it the server has fewer descriptors, and says so where one is missing.
+    // Otherwise the limit stays lower, and errors report when it is reached.
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-/// Connections by default, and models, regions and timers beside them.
+/// Descriptors for the default number of connections, and for models, regions and timers.
 const USUAL: u64 = 16 << 10;
 
-/// Lets the system make room for the usual number of descriptors now: 9 bytes each. To be called before there are threads.
+/// Lets the kernel allocate its descriptor table now, 9 bytes per descriptor. Call before there are threads.
 ///
-/// It doubles its table when that is full. With one thread that takes no time, with several each doubling stops the one that
-/// wanted a descriptor until all processors have come by: some 20 ms while a crowd connects.
+/// The kernel doubles a full table. In a process with several threads, this stops the allocating thread for
+/// an RCU grace period, some 20 ms while many clients connect.
 pub(crate) fn make_room() {
     let most = getrlimit(Resource::Nofile).current.unwrap_or(USUAL);
     let last = USUAL.min(most).saturating_sub(1);
-    // A descriptor with a high number, closed at once. Without it the table grows when it has to.
+    // A descriptor with a high number, closed at once. On failure the table grows on demand.
     let _ = i32::try_from(last).map(|last| fcntl_dupfd_cloexec(stderr(), last));
 }

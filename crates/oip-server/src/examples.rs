@@ -1,19 +1,19 @@
-//! Requests that can be pasted into a shell, made from what a model says that it takes.
+//! Example requests for a shell, derived from a model's metadata.
 
 use oip_types::{ExampleInput, ModelMetadata};
 use serde_json::{Value, json};
 
-/// Elements of all inputs together; a line with more of them is no longer read by anybody.
+/// Maximum elements of all inputs: longer lines are unreadable.
 const MOST: u64 = 64;
 
-/// One request to a model, with zeros and empty texts for what it takes.
+/// A request with zeros and empty strings.
 pub(crate) struct Example<'m> {
     model: &'m str,
     inputs: Vec<ExampleInput<'m>>,
 }
 
 impl<'m> Example<'m> {
-    /// An example for a model; `None` when its inputs are large, or its names do not belong into a shell.
+    /// Creates an example; `None` if inputs are large, or names do not belong in a shell.
     pub(crate) fn of(metadata: &'m ModelMetadata) -> Option<Self> {
         let inputs = ExampleInput::all_of(metadata);
         let total = inputs
@@ -29,14 +29,14 @@ impl<'m> Example<'m> {
         is_fine.then_some(Self { model, inputs })
     }
 
-    /// The request by `curl`, to a server at this URL, with what `curl` is told before it.
+    /// Formats the request for `curl`. `curl` contains the options in front of the URL.
     pub(crate) fn curl(&self, url: &str, path: &str) -> String {
         let inputs: Vec<Value> = self.inputs.iter().map(ExampleInput::json).collect();
         let body = json!({"inputs": inputs}).to_string();
         format!("curl -s {url}/v2/models/{path}/infer -d {}", quoted(&body))
     }
 
-    /// The request by the program `tensor`, with these options, each with a blank before it.
+    /// Formats the request for the program `tensor`. `options` begin with a space each.
     pub(crate) fn tensor(&self, options: &str) -> String {
         let mut command = format!("tensor infer{options} --model {}", quoted(self.model));
         for input in &self.inputs {
@@ -47,7 +47,7 @@ impl<'m> Example<'m> {
     }
 }
 
-/// A text as one word of a shell.
+/// Quotes a string as one shell word.
 pub(crate) fn quoted(text: &str) -> String {
     let is_plain = |char: char| char.is_ascii_alphanumeric() || matches!(char, '-' | '_' | '.' | '/' | ':');
     match !text.is_empty() && text.chars().all(is_plain) {

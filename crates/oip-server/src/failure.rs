@@ -1,11 +1,11 @@
-/// What went wrong before or while serving, in one line, and the code the process ends with.
+/// Why the server failed, in one line, and its exit code.
 pub(crate) struct Failure {
     pub(crate) message: String,
     pub(crate) exit_code: u8,
 }
 
 impl Failure {
-    /// The command line, the environment or the configuration file cannot be used.
+    /// Creates a failure of the command line, the environment or the configuration file.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
@@ -13,7 +13,7 @@ impl Failure {
         }
     }
 
-    /// Everything else.
+    /// Creates any other failure.
     pub(crate) fn run(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),

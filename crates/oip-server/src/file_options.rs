@@ -1,4 +1,5 @@
-//! Settings that only the configuration file has, and what a command line or environment that has one of them is answered.
+//! Settings that exist only in the configuration file, and the error for those on a command line or in the
+//! environment.
 
 use std::ffi::OsString;
 
@@ -11,7 +12,7 @@ use crate::capture_options::CaptureOptions;
 #[cfg(feature = "otlp")]
 use crate::{otlp_metrics::MetricOptions, trace_options::TraceOptions};
 
-/// Settings that only the configuration file has.
+/// Settings that exist only in the configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct FileOptions {
@@ -57,23 +58,23 @@ pub(crate) enum GrpcForm {
     Typed,
 }
 
-/// A setting, as the help shows it.
+/// A setting as shown in the help.
 pub(crate) struct FileSetting {
     pub(crate) name: &'static str,
-    /// A value in TOML.
+    /// An example value in TOML.
     example: &'static str,
     kind: Kind,
     about: &'static str,
 }
 
-/// How a value on a command line is written in TOML.
+/// How a command line value is written in TOML.
 #[derive(Clone, Copy)]
 enum Kind {
     Text,
     Number,
     #[cfg(feature = "otlp")]
     List,
-    /// A list that a command line may give with commas.
+    /// A list, comma-separated on a command line.
     CommaList,
 }
 
@@ -86,7 +87,7 @@ const fn setting(name: &'static str, example: &'static str, kind: Kind, about: &
     }
 }
 
-/// Every setting of [`FileOptions`].
+/// All settings of [`FileOptions`].
 pub(crate) const FILE_SETTINGS: &[FileSetting] = &[
     setting(
         "cpu-threads",
@@ -189,7 +190,7 @@ pub(crate) const FILE_SETTINGS: &[FileSetting] = &[
 ];
 
 impl FileOptions {
-    /// Reads these settings of a configuration file's text, passing over all others.
+    /// Reads these settings from a configuration file, ignoring others.
     pub(crate) fn from_file(text: &str) -> Result<Self, toml::de::Error> {
         Ok(Self {
             capture: toml::from_str(text)?,
@@ -203,14 +204,14 @@ impl FileOptions {
 }
 
 impl FileSetting {
-    /// The variable that an option of this name would have.
+    /// Returns the environment variable that an option of this name would have.
     pub(crate) fn variable(&self) -> String {
         format!("OIP_{}", self.name.replace('-', "_").to_uppercase())
     }
 
-    /// The line of a configuration file with these values; with its example where there is none.
+    /// Returns the line for a configuration file with these values, or with the example.
     fn line(&self, values: &[String]) -> String {
-        // A string of JSON is one of TOML.
+        // JSON strings are valid TOML strings.
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
         let list = |items: Vec<String>| format!("[{}]", items.join(", "));
         let value = match (self.kind, values) {
@@ -231,7 +232,7 @@ impl FileSetting {
     }
 }
 
-/// What a command line with such a setting is answered: the lines to write, if it has one.
+/// Returns the lines to put into a configuration file, if a command line has such a setting.
 pub(crate) fn on_command_line(arguments: &[OsString]) -> Option<String> {
     let words: Vec<&str> = arguments
         .iter()
@@ -258,7 +259,7 @@ pub(crate) fn on_command_line(arguments: &[OsString]) -> Option<String> {
     answer(found)
 }
 
-/// The same for variables of the environment.
+/// The same for environment variables.
 pub(crate) fn in_environment(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let found = FILE_SETTINGS.iter().filter_map(|setting| {
         let name = setting.variable();
@@ -283,7 +284,7 @@ fn answer(found: Vec<(String, String)>) -> Option<String> {
     ))
 }
 
-/// The part of the help about the configuration file.
+/// Returns the section of the help about the configuration file.
 pub(crate) fn help() -> String {
     let mut text = "Only in the configuration file (--config FILE), one line each:\n".to_owned();
     for setting in FILE_SETTINGS {
@@ -315,7 +316,7 @@ mod tests {
         }
     }
 
-    /// The example in the page for operators has each of them, and is a file that the server takes.
+    /// The example in the page for operators contains each setting, and parses.
     #[test]
     fn the_page_for_operators_has_every_setting_of_the_file() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating.md");

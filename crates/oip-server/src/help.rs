@@ -1,8 +1,8 @@
-//! The order of the help: options under headings, and the few of `-h`.
+//! Layout of the help: options under headings, and the short list of `-h`.
 
 use clap::Command;
 
-/// The headings with their options, in the order of the help. Every option that serving has is in one of them.
+/// Headings with their options, in order. Every option of serving is in one of them.
 const HEADINGS: [(&str, &[&str]); 7] = [
     (
         "Models",
@@ -127,7 +127,7 @@ const SHORT: [(&str, &str); 12] = [
     ("config", "A TOML file with any of the options"),
 ];
 
-/// The same command with its options under headings, and most of them in the long help only. Options that serving has not stay as
+/// Arranges a command's options under headings, most of them in the long help only. Other options stay as
 /// they are.
 pub(crate) fn arranged(command: Command) -> Command {
     command.mut_args(|argument| {

@@ -1,4 +1,4 @@
-//! Running quick models on the transports' threads: the setting, and how many threads that takes.
+//! Running quick models on the transports' threads: the setting, and the number of threads.
 
 use std::{
     future::{Future, poll_fn},
@@ -18,16 +18,16 @@ use oip_engine::InPlace;
 
 use oip_types::HumanDuration;
 
-/// The engine's setting: models whose runs take at most about `time` run on the thread that has their request, if nothing in a
-/// request can make a run longer. With zero every request goes to a thread of its model.
+/// Returns the engine's setting: models whose runs take at most about `time` run on their request's thread,
+/// if nothing in a request can prolong a run. With zero, every request goes to a thread of its model.
 pub(crate) fn setting(time: Option<HumanDuration>) -> Option<InPlace> {
     let limit = time.map_or(DEFAULT_LIMIT, |time| time.0);
     let is_wanted = !limit.is_zero();
     is_wanted.then(|| InPlace::new(limit, transport_threads() - 1, || Box::pin(others_first())))
 }
 
-/// Ends once the runtime has had a look at its other tasks. tokio's own future for that ends when it is polled a second time, for
-/// whatever reason, and connections poll their requests twice in a turn.
+/// Completes once the runtime has run its other tasks. tokio's own yield completes at the second poll for any
+/// reason, and connections poll their requests twice per turn.
 async fn others_first() {
     let mut turn: Option<Arc<Turn>> = None;
     poll_fn(|cx| match &turn {
@@ -54,7 +54,7 @@ async fn others_first() {
     .await;
 }
 
-/// The turn of the other tasks, which ends when this is woken.
+/// A pending yield, which completes when it is woken.
 struct Turn {
     is_over: AtomicBool,
     task: AtomicWaker,
@@ -67,11 +67,11 @@ impl Wake for Turn {
     }
 }
 
-/// About what two wake-ups of other threads and the way between them cost.
+/// About the cost of waking two threads.
 const DEFAULT_LIMIT: Duration = Duration::from_micros(100);
 
-/// Threads of a lane's runtime: one for each processor, all of which may be in models at a time, and one that sleeps until one of
-/// those does not come back.
+/// Threads of a lane's runtime: one for each processor, all of which may run models, and a spare one in case
+/// one of them does not return.
 pub(crate) fn transport_threads() -> usize {
     1 + thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }

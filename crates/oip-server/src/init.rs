@@ -20,7 +20,7 @@ pub(crate) struct Init {
     folder: PathBuf,
 }
 
-/// The files that are written.
+/// The files to write.
 const FILES: &[(&str, &[u8])] = &[
     #[cfg(feature = "onnx")]
     (
@@ -87,7 +87,7 @@ From the folder that holds this page:
 `oip-server . --model-control-mode poll` loads what changes here while it runs.
 ";
 
-/// Writes the files, and says what to do with them.
+/// Writes the files, and prints what to do next.
 pub(crate) fn run(init: &Init) -> Result<ExitCode, Failure> {
     let folder = &init.folder;
     let shown = folder.display();
@@ -103,12 +103,12 @@ pub(crate) fn run(init: &Init) -> Result<ExitCode, Failure> {
     let next = format!(
         "wrote an example repository\n\n  oip-server {shown}\n\n{shown}/README.md says how to go on\n"
     );
-    // When nobody can read it, it is not said.
+    // A closed pipe is no failure.
     let _ = stdout().write_all(next.as_bytes());
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether something is there that is not an empty folder.
+/// Returns whether the path exists and is not an empty directory.
 fn is_taken(folder: &Path) -> io::Result<bool> {
     match fs::read_dir(folder) {
         Ok(mut entries) => Ok(entries.next().is_some()),
@@ -122,6 +122,6 @@ fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    // Never over a file that came in between.
+    // Never overwrites a file that was created meanwhile.
     fs::File::create_new(path)?.write_all(content)
 }

@@ -1,4 +1,4 @@
-//! The logging extension over the process's log: which levels are written, changed while the server runs.
+//! The protocol's logging extension: log levels that can be changed while the server runs.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,30 +12,30 @@ use tracing_subscriber::{
     reload,
 };
 
-/// Which lines of the log are written.
+/// The filter of log lines.
 pub(crate) type LogFilter = FilterFn<Box<dyn Fn(&Metadata<'_>) -> bool + Send + Sync>>;
 
-/// Settings that are shown but cannot be changed, with their values.
+/// Read-only settings and their values.
 const FIXED: [(&str, &str); 2] = [("log_file", ""), ("log_format", "ISO8601")];
 
-/// The log's settings, under Triton's names, and the hold on its filter.
+/// Log settings under Triton's names, and the handle of the filter.
 pub(crate) struct LogControl {
     settings: Mutex<Settings>,
     filter: reload::Handle<LogFilter, Registry>,
 }
 
-/// The levels that are written, and why.
+/// The levels in effect.
 struct Settings {
-    /// What `--log` says.
+    /// From `--log`.
     base: Targets,
     changes: Changes,
 }
 
-/// Changes by clients. Whether errors are written is up to `--log` alone: a client that could silence them
-/// could hide what it does.
+/// Changes by clients. Errors are controlled by `--log` alone: a client that could silence them could hide
+/// its actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Changes {
-    /// Whether warnings are written, if a client changed that.
+    /// Whether warnings are logged, if a client changed that.
     warning: Option<bool>,
     info: Option<bool>,
     /// 1 and 2 add debug and trace messages of this workspace's crates.
@@ -43,7 +43,7 @@ struct Changes {
 }
 
 impl LogControl {
-    /// The control of a filter that begins with `base`, and the filter.
+    /// Creates a control with the filter `base`, and the filter layer.
     pub(crate) fn new(base: Targets) -> (Self, reload::Layer<LogFilter, Registry>) {
         let (layer, filter) = reload::Layer::new(Changes::default().filter(base.clone()));
         let changes = Changes::default();
@@ -54,7 +54,7 @@ impl LogControl {
         (control, layer)
     }
 
-    /// Begins again with another filter: what clients have changed is forgotten.
+    /// Resets to another filter; clients' changes are lost.
     pub(crate) fn restart(&self, base: Targets) -> Result<(), ServiceError> {
         let mut now = self.lock();
         let settings = Settings {
@@ -71,7 +71,7 @@ impl LogControl {
         self.filter
             .reload(settings.changes.filter(settings.base.clone()))
             .map_err(|error| ServiceError::internal("the log is gone").caused_by(error))?;
-        // At the start this is done by who installs the filter.
+        // At start, whoever installs the filter does this.
         log::set_max_level(log_level(most));
         Ok(())
     }
@@ -111,7 +111,7 @@ impl Logging for LogControl {
             changed.set(name, value)?;
         }
         if changed != now.changes {
-            // Said while the old settings hold, so that the log tells why it fell silent.
+            // Logged under the old settings, so that the log tells why it becomes silent.
             let shown: Vec<String> = changes
                 .iter()
                 .map(|(name, value)| format!("{name}={value}"))
@@ -178,8 +178,8 @@ impl Changes {
         Ok(())
     }
 
-    /// The most detailed level that may pass. Libraries that log by the crate `log` ask for no more
-    /// than this; without it each of their messages goes through the filter.
+    /// Returns the most verbose level that may pass. Libraries that use the crate `log` check it first;
+    /// otherwise each of their messages would go through the filter.
     fn most(self, base: &Targets) -> LevelFilter {
         let base = Layer::<Registry>::max_level_hint(base).unwrap_or(LevelFilter::TRACE);
         let changed = [
@@ -192,7 +192,7 @@ impl Changes {
         changed.map(|(_, level)| level).fold(base, Ord::max)
     }
 
-    /// Whether a line passes: by level if that was changed, else as `--log` says.
+    /// Builds the filter: by the changed levels, else by `--log`.
     fn filter(self, base: Targets) -> LogFilter {
         let most = self.most(&base);
         let allows = move |metadata: &Metadata<'_>| {
@@ -213,10 +213,10 @@ impl Changes {
     }
 }
 
-/// Shows bytes as they are sent, with the tokens in headers: what it traces is never written, whatever `--log` says.
+/// A target that traces bytes as sent, tokens in headers included. It is never logged, whatever `--log` says.
 const BYTES: &str = "ureq_proto";
 
-/// The same level for the crate `log`.
+/// Converts a level for the crate `log`.
 fn log_level(level: LevelFilter) -> log::LevelFilter {
     let levels = [
         (LevelFilter::TRACE, log::LevelFilter::Trace),
@@ -229,7 +229,7 @@ fn log_level(level: LevelFilter) -> log::LevelFilter {
     same.map_or(log::LevelFilter::Off, |(_, of_log)| of_log)
 }
 
-/// The rest of the world's debug messages help nobody here.
+/// Returns whether a target is one of this workspace. Debug messages of dependencies do not help here.
 fn is_ours(target: &str) -> bool {
     ["oip_", "backend_"].iter().any(|ours| target.starts_with(ours))
 }

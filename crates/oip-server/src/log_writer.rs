@@ -1,5 +1,5 @@
-//! The way of log lines to standard error: over a bounded queue to a thread of its own, so that serving never waits for
-//! the log's reader. What was dropped on the way is counted and said.
+//! Writes log lines to standard error from a thread of its own, over a bounded queue, so that serving never
+//! waits for the log's reader. Dropped lines are counted and reported.
 
 use std::{
     io::{self, Write, stderr},
@@ -21,7 +21,7 @@ use crate::options::LogFormat;
 
 /// Writes lines to standard error on a thread of its own.
 ///
-/// When nobody reads them they wait, up to a number; then new ones are dropped.
+/// Lines queue up while nobody reads them; beyond the capacity, new ones are dropped.
 #[derive(Clone)]
 pub(crate) struct LogWriter {
     queue: SyncSender<Message>,
@@ -29,12 +29,12 @@ pub(crate) struct LogWriter {
     dropped: Arc<Dropped>,
 }
 
-/// What is on its way to standard error, and lines that were dropped.
+/// Counts dropped lines, and the bytes in the queue.
 #[derive(Debug, Default)]
 pub(crate) struct Dropped {
-    /// Bytes of the lines that wait to be written.
+    /// Bytes of queued lines.
     waiting: AtomicUsize,
-    /// Since the log last said so.
+    /// Dropped lines that the log has not reported yet.
     unsaid: AtomicU64,
     all: AtomicU64,
 }
@@ -45,7 +45,7 @@ impl Dropped {
         self.all.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many were, since the process started.
+    /// Returns the number of dropped lines since the process started.
     pub(crate) fn count(&self) -> u64 {
         self.all.load(Ordering::Relaxed)
     }
@@ -53,12 +53,12 @@ impl Dropped {
 
 enum Message {
     Line(Vec<u8>),
-    /// Everything before it is to be written; then this is dropped, which tells who waits.
+    /// Marks a point in the queue. Dropping the sender tells the waiting thread that it was reached.
     Flush(SyncSender<()>),
 }
 
 impl LogWriter {
-    /// Lines that may wait.
+    /// Maximum queued lines.
     const CAPACITY: usize = 4096;
 
     pub(crate) fn start(format: LogFormat, tail: Option<LogTail>) -> Self {
@@ -68,7 +68,7 @@ impl LogWriter {
             let dropped = dropped.clone();
             move || write_all(&messages, &dropped, format, tail.as_ref(), &mut stderr())
         };
-        // Without the thread there is no log; the server runs nevertheless.
+        // Without the thread there is no log, but the server runs.
         let _ = thread::Builder::new().name("log".to_owned()).spawn(writing);
         Self {
             queue,
@@ -77,12 +77,12 @@ impl LogWriter {
         }
     }
 
-    /// The lines that could not be written.
+    /// Returns the counter of dropped lines.
     pub(crate) fn dropped(&self) -> Arc<Dropped> {
         self.dropped.clone()
     }
 
-    /// Waits until all lines so far are written, or until `patience` is over because nobody reads them.
+    /// Waits until all queued lines are written, at most for `patience`.
     pub(crate) fn flush(&self, patience: Duration) {
         let start = Instant::now();
         let (done, is_done) = sync_channel(0);
@@ -98,7 +98,7 @@ impl LogWriter {
     }
 }
 
-/// The life of the thread: writes what comes.
+/// The thread's loop.
 fn write_all(
     messages: &Receiver<Message>,
     dropped: &Dropped,
@@ -111,10 +111,10 @@ fn write_all(
         if missing > 0 {
             let _ = out.write_all(&dropped_line(missing, format));
         }
-        // A closed or full standard error is no reason to stop.
+        // A closed or full standard error does not end the loop.
         match message {
             Message::Line(line) => {
-                // Before standard error, which may block for as long as nobody reads it.
+                // First, since standard error may block while nobody reads it.
                 if let Some(tail) = tail {
                     let kept = shortened(line.clone(), format, MAX_BYTES);
                     tail.push(&String::from_utf8_lossy(&kept));
@@ -127,7 +127,7 @@ fn write_all(
     }
 }
 
-/// The line that says how many are missing. Its time is that of the line behind it.
+/// Formats the line that reports dropped ones, with the time of the following line.
 fn dropped_line(count: u64, format: LogFormat) -> Vec<u8> {
     let message = "log lines were dropped here because standard error was not read in time";
     match format {
@@ -162,11 +162,11 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// One line on its way; it is sent when it is dropped.
+/// A line being formatted; it is queued when dropped.
 pub(crate) struct Line<'a> {
     writer: &'a LogWriter,
     bytes: Vec<u8>,
-    /// Bytes that are written; the rest is cut.
+    /// Maximum bytes; the rest is truncated.
     most: usize,
 }
 
@@ -200,19 +200,20 @@ impl Drop for Line<'_> {
     }
 }
 
-/// Bytes of a line; longer ones are cut.
+/// Maximum bytes of a line; longer ones are truncated.
 const MAX_BYTES: usize = 4096;
 
-/// The field of events that may be longer, of which there are few: the code that logs them bounds their number and their length.
+/// A field whose events may be longer. They are rare, and the code that logs them bounds their number and
+/// size.
 const TRACEBACK: &str = "traceback";
 
-/// Bytes that may wait until those events are cut too.
+/// Queued bytes from which on those events are truncated too.
 const MAX_WAITING: usize = 16 << 20;
 
 /// Bytes of an event with a traceback of 64 KiB, indented or as JSON.
 const MAX_WITH_TRACEBACK: usize = 160 << 10;
 
-/// A line of at most so many bytes that is still UTF-8, or still JSON.
+/// Truncates a line so that it is still valid UTF-8, or valid JSON.
 fn shortened(mut line: Vec<u8>, format: LogFormat, most: usize) -> Vec<u8> {
     if line.len() <= most {
         return line;
@@ -224,7 +225,7 @@ fn shortened(mut line: Vec<u8>, format: LogFormat, most: usize) -> Vec<u8> {
     }
     const END: &str = "… (cut)\n";
     let mut end = most - END.len();
-    // Not within a character: bytes that continue one begin with the bits 10.
+    // Not within a character: continuation bytes begin with the bits 10.
     while end > 0 && line[end] & 0b1100_0000 == 0b1000_0000 {
         end -= 1;
     }
@@ -233,7 +234,7 @@ fn shortened(mut line: Vec<u8>, format: LogFormat, most: usize) -> Vec<u8> {
     line
 }
 
-/// The same object with its long strings cut until it is short enough.
+/// Truncates the long strings of a JSON object until it fits.
 fn shortened_json(line: &[u8], most: usize) -> Option<Vec<u8>> {
     let mut value: Value = serde_json::from_slice(line).ok()?;
     let mut longest = most / 2;
@@ -245,7 +246,7 @@ fn shortened_json(line: &[u8], most: usize) -> Option<Vec<u8>> {
             return Some(short);
         }
         if longest == 0 {
-            // Too many fields rather than long ones.
+            // Too many fields instead of long ones.
             let bytes = line.len();
             value =
                 json!({"level": value["level"], "message": "a line of the log was too long", "bytes": bytes});

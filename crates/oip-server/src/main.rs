@@ -1,7 +1,7 @@
-//! `oip-server`: serves the models of a folder over the Open Inference Protocol, HTTP and gRPC.
+//! `oip-server`: serves a model repository over the Open Inference Protocol, HTTP and gRPC.
 //!
-//! The binary only combines libraries: it turns options into a configuration, builds an engine and two transports from it, and
-//! runs them until a signal.
+//! The binary only combines libraries: it turns options into a configuration, builds an engine and two
+//! transports, and runs them until a signal.
 
 mod access_options;
 mod addresses;
@@ -85,7 +85,7 @@ fn main() -> ExitCode {
 }
 
 fn fail(failure: &Failure) -> ExitCode {
-    // When nobody can read it, it cannot be said.
+    // A closed standard error is no failure.
     let _ = writeln!(stderr(), "error: {}", failure.message);
     ExitCode::from(failure.exit_code)
 }

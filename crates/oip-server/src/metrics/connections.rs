@@ -1,4 +1,4 @@
-//! Connections, and streams of HTTP/2: how many there are, and which had to go.
+//! Metrics of connections and HTTP/2 streams: open, and evicted.
 
 use oip_listen::{ConnectionCap, StreamCap};
 
@@ -11,7 +11,7 @@ pub(crate) struct Crowds {
     pub(crate) streams: Vec<StreamCap>,
 }
 
-/// Writes all of it.
+/// Writes the families.
 pub(super) fn write(text: &mut Families<'_>, crowds: &Crowds) {
     let connections: Vec<_> = crowds.connections.iter().map(ConnectionCap::counts).collect();
     let streams: Vec<_> = crowds.streams.iter().map(StreamCap::counts).collect();

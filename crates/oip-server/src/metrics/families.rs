@@ -1,23 +1,23 @@
-//! Families of samples: what is shown, whatever the form.
+//! Metric families, independent of the exposition format.
 //!
-//! A family is written as a whole, before the next one begins.
+//! A family is written completely before the next one.
 
-/// Samples that mean the same, and differ in what they are of.
+/// One metric; samples differ by label.
 pub(crate) struct Family {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
-    /// A sentence for people, without a line break.
+    /// One sentence without a line break.
     pub(crate) help: &'static str,
 }
 
-/// How samples go on.
+/// Metric type.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
-    /// Only upwards, or from 0 again.
+    /// Monotonic; restarts at 0.
     Counter,
-    /// Up and down.
+    /// May go up and down.
     Gauge,
-    /// Counters of values by how large they were.
+    /// Distribution of values over ranges.
     Histogram,
 }
 
@@ -38,18 +38,18 @@ impl Family {
     }
 }
 
-/// The names and values that tell the samples of a family apart.
+/// Label names and values.
 pub(crate) type Labels<'a> = [(&'a str, &'a str)];
 
-/// Takes families and their samples: a text, or what is sent to a collector.
+/// A target for families: text, or a push to a collector.
 pub(crate) trait Sink {
-    /// Begins a family, of which all samples follow.
+    /// Begins a family; its samples follow.
     fn begin(&mut self, family: &Family);
 
-    /// Takes the sample of a counter or a gauge.
+    /// Adds the sample of a counter or gauge.
     fn add(&mut self, labels: &Labels<'_>, value: Number);
 
-    /// Takes a histogram: of how many values were in each range, and of their sum.
+    /// Adds a histogram: number of values per range, and their sum.
     fn add_histogram(&mut self, labels: &Labels<'_>, bounds: &[f64], counts: &[u64], sum: f64);
 }
 
@@ -61,24 +61,24 @@ impl<'a> Families<'a> {
         Self(sink)
     }
 
-    /// Begins a family, of which all samples follow.
+    /// Begins a family; its samples follow.
     pub(crate) fn family(&mut self, family: &Family) -> Samples<'_> {
         self.0.begin(family);
         Samples(self.0)
     }
 }
 
-/// The samples of a family.
+/// Writes the samples of a family.
 pub(crate) struct Samples<'a>(&'a mut dyn Sink);
 
 impl Samples<'_> {
-    /// Writes the sample of a counter or a gauge.
+    /// Writes the sample of a counter or gauge.
     pub(crate) fn add(&mut self, labels: &Labels<'_>, value: impl Into<Number>) {
         self.0.add(labels, value.into());
     }
 
-    /// Writes the samples of a histogram: of how many values were up to each of `bounds`, of all of them, and of their
-    /// sum. `counts` are by range, without those below; the last one is of what is above all bounds.
+    /// Writes the samples of a histogram: cumulative counts up to each of `bounds`, total count and sum.
+    /// `counts` are per range; the last one is above all bounds.
     pub(crate) fn add_histogram(
         &mut self,
         labels: &Labels<'_>,
@@ -91,7 +91,7 @@ impl Samples<'_> {
     }
 }
 
-/// A value.
+/// A sample's value.
 #[derive(Clone, Copy)]
 pub(crate) enum Number {
     Integer(u64),

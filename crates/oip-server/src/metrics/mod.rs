@@ -1,5 +1,4 @@
-//! How the server is and what it has done: `GET /metrics` in Prometheus' text format, and the same for a collector of
-//! OpenTelemetry. `docs/metrics.md` lists all of it.
+//! Metrics: `GET /metrics` in Prometheus' text format, and by OTLP. `docs/metrics.md` lists them.
 
 mod connections;
 mod families;
@@ -41,7 +40,7 @@ use crate::{
     traffic::{AccessLog, Totals, Traces},
 };
 
-/// Those who count what no model sees.
+/// Counters outside of the engine.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) dropped: Arc<Dropped>,
@@ -54,20 +53,20 @@ pub(crate) struct Counts {
     pub(crate) traces: Option<Arc<Traces>>,
 }
 
-/// Bytes of texts on their way beyond the budget of requests.
+/// Bytes for responses beyond the request budget.
 const RESERVE: u64 = 4 << 20;
 
-/// All that metrics are about. Its text grows with the versions in the repository, and with nothing that clients send.
+/// Sources of all metrics. The text grows with the repository's versions, and with nothing that clients send.
 pub(crate) struct Metrics {
     engine: Arc<Engine>,
-    /// Of bodies in work, over both transports.
+    /// The budget of requests, over both transports.
     budget: ByteBudget,
-    /// For the text where those leave no room for it: a server that is full is one to look at.
+    /// Memory for the text when the budget is exhausted: a full server must remain observable.
     reserve: ByteBudget,
-    /// Writes the text.
+    /// Threads that format the text.
     cpu: CpuPool,
     counts: Counts,
-    /// Pushes all of this to a collector.
+    /// Pushes all metrics to a collector.
     #[cfg(feature = "otlp")]
     pusher: OnceLock<oip_telemetry::MetricsExporter>,
     #[cfg(target_os = "linux")]
@@ -89,7 +88,7 @@ impl Metrics {
         }
     }
 
-    /// The endpoint, with and without a slash at its end, as the protocol's.
+    /// Returns the endpoint, with and without a trailing slash, as the protocol's.
     pub(crate) fn router(self: Arc<Self>) -> Router {
         Router::new()
             .route("/metrics", get(scrape))
@@ -97,7 +96,7 @@ impl Metrics {
             .with_state(self)
     }
 
-    /// Pushes all of it to a collector from now on.
+    /// Starts pushing all metrics to a collector.
     #[cfg(feature = "otlp")]
     pub(crate) fn push(
         self: &Arc<Self>,
@@ -168,10 +167,10 @@ impl Metrics {
     }
 }
 
-/// With many models the text takes milliseconds, in which the thread could answer others. When the client leaves before
-/// its turn has come, no text is written.
+/// With many models the text takes milliseconds, so it is formatted off the I/O threads. If the client
+/// disconnects before its turn, nothing is formatted.
 async fn scrape(State(metrics): State<Arc<Metrics>>) -> Response {
-    /// It counts as a small job.
+    /// Classifies it as a small job.
     const BYTES: u64 = 64 << 10;
     let lease = Lease::new(&metrics.budget, &TimeLimits::default());
     let (cpu, written) = (metrics.cpu.clone(), lease.clone());
@@ -287,7 +286,7 @@ mod tests {
 
     use super::*;
 
-    /// A server with one model, of a tensor file, without sockets, and its repository.
+    /// A server with one tensor file model, without sockets, and its repository.
     fn server() -> (Router, tempfile::TempDir) {
         let (server, _, folder) = server_with(HttpConfig::default().budget);
         (server, folder)
@@ -331,7 +330,7 @@ mod tests {
         (status, String::from_utf8(body.to_vec()).unwrap())
     }
 
-    /// All samples but for their values, which the process' own memory and time change.
+    /// Returns all series without their values, which depend on memory and time of the process.
     async fn series(server: &Router) -> Vec<String> {
         let (status, text) = call(server, "GET", "/metrics").await;
         assert_eq!(status, StatusCode::OK);
@@ -341,7 +340,7 @@ mod tests {
             .collect()
     }
 
-    /// A client that does not read its answer holds memory that is counted.
+    /// A client that does not read its response holds memory that is counted.
     #[tokio::test]
     async fn metrics_count_until_they_are_sent() {
         let (server, budget, _repository) = server_with(ByteBudget::new(1 << 20));
@@ -369,7 +368,7 @@ mod tests {
         assert_eq!(budget.used(), 0);
     }
 
-    /// LC-17: 100,000 names and versions that do not exist leave no trace in what is shown.
+    /// Names and versions that clients make up leave no trace in metrics.
     #[tokio::test]
     async fn lc_17_names_that_clients_make_up_are_not_shown() {
         let (server, _repository) = server();

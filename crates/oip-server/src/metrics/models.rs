@@ -1,12 +1,12 @@
-//! What happened to the requests to each version of each model: by Triton's names what Triton counts, and by names of
-//! our own what it does not.
+//! Metrics of each version of each model: under Triton's names where Triton has them, otherwise under our
+//! own.
 
 use oip_engine::{FailureReason, Histogram, ModelStatus, VersionMetrics};
 use oip_types::{ModelState, StatisticDuration};
 
 use super::families::{Families, Family, Samples};
 
-/// A number per version that is ready.
+/// A number per ready version.
 struct PerVersion {
     family: Family,
     of: fn(&VersionMetrics) -> u64,
@@ -92,11 +92,11 @@ const FAILURES: Family = Family::counter(
     "Inference requests that failed, by reason.",
 );
 
-/// Values per version that is ready, by size.
+/// A distribution of values per ready version.
 struct Sizes {
     family: Family,
     of: fn(&VersionMetrics) -> &Histogram,
-    /// How many of the engine's units make one of the family's.
+    /// Engine units per unit of the family.
     unit: f64,
 }
 
@@ -146,7 +146,7 @@ const LOAD_MEMORY: Family = Family::gauge(
     "Estimated memory of a version: the growth of the server's memory while it was loaded.",
 );
 
-/// Writes the families of versions that are ready.
+/// Writes the families of ready versions.
 pub(super) fn write_metrics(text: &mut Families<'_>, versions: &[VersionMetrics]) {
     for PerVersion { family, of } in &NUMBERS {
         let mut samples = text.family(family);
@@ -157,7 +157,7 @@ pub(super) fn write_metrics(text: &mut Families<'_>, versions: &[VersionMetrics]
     let mut samples = text.family(&FAILURES);
     for metrics in versions {
         let [model, version] = labels(metrics);
-        // A rate needs a counter that is there before anything is counted.
+        // A rate needs a counter that exists before the first event.
         for reason in FailureReason::ALL {
             let failures = metrics.failures.iter();
             let count: u64 = failures
@@ -185,7 +185,7 @@ fn labels(metrics: &VersionMetrics) -> [(&str, &str); 2] {
     [("model", &statistics.name), ("version", &statistics.version)]
 }
 
-/// Writes the families of all versions that somebody wanted to be loaded, and that the repository has.
+/// Writes the families of all versions with a load attempt.
 pub(super) fn write_states(text: &mut Families<'_>, versions: &[ModelStatus]) {
     let mut samples = text.family(&READY);
     for status in versions {

@@ -1,4 +1,4 @@
-//! What Linux says of this process, by the names that Prometheus' own clients use.
+//! Process metrics from /proc, under the names of Prometheus' client libraries.
 
 use procfs::{
     ProcError, boot_time_secs, page_size,
@@ -8,9 +8,9 @@ use procfs::{
 
 use super::families::{Families, Family};
 
-/// Facts that do not change while the process lives.
+/// Constants of the process.
 pub(super) struct Process {
-    /// When it started, in seconds since 1970. Read once: the system computes it from a clock that may be set.
+    /// Start time in seconds since 1970. Read once, since it is derived from a clock that may be set.
     start: Option<f64>,
 }
 
@@ -24,7 +24,8 @@ impl Process {
         Self { start: start().ok() }
     }
 
-    /// Writes what can be read. A system may hide some of it, and without descriptors left nothing can be.
+    /// Writes the readable ones. A system may hide some of them, and without free descriptors none can be
+    /// read.
     pub(super) fn write(&self, text: &mut Families<'_>) {
         if let Some(start) = self.start {
             text.family(&START).add(&[], start);

@@ -1,10 +1,10 @@
-//! Families as they are pushed to a collector.
+//! Families in the form in which they are pushed to a collector.
 
 use oip_telemetry::{MetricFamily, MetricKind, SampleValue};
 
 use super::families::{Family, Kind, Labels, Number, Sink};
 
-/// Families in the making.
+/// Collected families.
 #[derive(Default)]
 pub(super) struct Collected(Vec<MetricFamily>);
 
