@@ -1,4 +1,4 @@
-//! Wrong command lines, told in one line with what may have been meant.
+//! Explains wrong command lines in one line, with suggestions.
 
 use std::{
     env,
@@ -12,12 +12,12 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::{examples::quoted, file_options};
 
-/// The name of the program.
+/// Name of the program.
 pub(crate) const PROGRAM: &str = "oip-server";
 
 const COMMANDS: [&str; 4] = ["check", "init", "completions", "man"];
 
-/// What is wrong with arguments that were read as those of serving.
+/// Explains an error in the arguments of serving.
 pub(crate) fn told(error: &clap::Error, arguments: &[OsString]) -> String {
     moved(error, arguments)
         .or_else(|| misplaced(error, arguments))
@@ -25,12 +25,12 @@ pub(crate) fn told(error: &clap::Error, arguments: &[OsString]) -> String {
         .unwrap_or_else(|| one_line(error))
 }
 
-/// What is wrong with the arguments behind a command.
+/// Explains an error in the arguments of a command.
 pub(crate) fn told_of_command(error: &clap::Error, arguments: &[OsString]) -> String {
     moved(error, arguments).unwrap_or_else(|| one_line(error))
 }
 
-/// The answer to options that only the configuration file has.
+/// Explains options that exist only in the configuration file.
 fn moved(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
     let is_unknown = error.kind() == ErrorKind::UnknownArgument;
     is_unknown
@@ -38,7 +38,7 @@ fn moved(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
         .flatten()
 }
 
-/// The answer to a command that is misspelt or stands behind other arguments, and was read as a path.
+/// Explains a command that is misspelled or follows other arguments, and was parsed as a path.
 fn misplaced(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
     let at = arguments.iter().position(|word| read_as_path(word).is_some())?;
     let is_of_words = match error.kind() {
@@ -49,18 +49,18 @@ fn misplaced(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
     is_of_words.then(|| command_first(arguments, at)).flatten()
 }
 
-/// The answer to a path that leads nowhere and may be a command.
+/// Explains a path that does not exist and may be a command.
 pub(crate) fn told_of_path(path: &Path, arguments: &[OsString]) -> Option<String> {
     let at = arguments.iter().position(|word| word == path.as_os_str())?;
     command_first(arguments, at)
 }
 
-/// Says how a line would be with the command at a place in front.
+/// Suggests the command line with the command at `at` moved to the front.
 fn command_first(arguments: &[OsString], at: usize) -> Option<String> {
     let word = arguments.get(at)?;
     let command = read_as_path(word)?;
     let (before, after) = (&arguments[..at], &arguments[at + 1..]);
-    // Options of serving are options of `check`, and of no other command.
+    // `check` takes the options of serving; other commands do not.
     let has_options = before
         .iter()
         .any(|argument| argument.as_encoded_bytes().starts_with(b"-"));
@@ -78,7 +78,7 @@ fn command_first(arguments: &[OsString], at: usize) -> Option<String> {
     })
 }
 
-/// The command that a word may be or be a misspelling of, unless a file or folder has the name.
+/// Returns the command that a word may be or misspell, unless a file or directory has that name.
 fn read_as_path(word: &OsStr) -> Option<&'static str> {
     meant(word).filter(|_| !Path::new(word).exists())
 }
@@ -98,7 +98,7 @@ fn two_paths(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
     ))
 }
 
-/// A call of the program, ready to be pasted. URLs are left out, as a query may contain a key.
+/// Formats a call of the program for a shell. URLs are omitted, since a query may contain a key.
 fn call<'a>(command: &str, arguments: impl Iterator<Item = &'a OsString>) -> String {
     let mut call = format!("{PROGRAM} {command}");
     for argument in arguments {
@@ -112,7 +112,7 @@ fn call<'a>(command: &str, arguments: impl Iterator<Item = &'a OsString>) -> Str
     call
 }
 
-/// The command that a word may be a misspelling of.
+/// Returns the command that a word may misspell.
 fn meant(text: &OsStr) -> Option<&'static str> {
     let text = text.to_str()?;
     // One slip in a word of four letters, two in a long one, none in a short one.
@@ -125,7 +125,7 @@ fn meant(text: &OsStr) -> Option<&'static str> {
     COMMANDS.into_iter().find(is_near)
 }
 
-/// Clap's message for a wrong command line, in one line.
+/// Formats clap's message in one line.
 pub(crate) fn one_line(error: &clap::Error) -> String {
     if let Some((argument, field)) = field_of_configuration(error) {
         return format!(
@@ -136,7 +136,7 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let wanted =
         lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
-    // A path that begins with a hyphen is nobody's wish.
+    // A path that begins with a hyphen is unlikely.
     let wanted = wanted.filter(|line| !line.starts_with("tip: to pass '"));
     let (mut joined, mut is_list) = (String::new(), false);
     for line in wanted {
@@ -161,7 +161,8 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
     format!("{joined} (--help shows all options)")
 }
 
-/// The option of a wrong value that is not on the command line, as clap names it, and the variable that the value comes from.
+/// For an invalid value that is not on the command line, returns the option as clap names it and the
+/// environment variable.
 fn variable(error: &clap::Error) -> Option<(&str, String)> {
     let is_value = matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue);
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg).filter(|_| is_value) else {
@@ -180,7 +181,7 @@ fn variable(error: &clap::Error) -> Option<(&str, String)> {
     is_set.then_some((option.as_str(), variable))
 }
 
-/// An unknown option that means a field of models' configurations: what each model has of its own is not said to the server.
+/// Recognizes an unknown option that is a field of model configurations.
 fn field_of_configuration(error: &clap::Error) -> Option<(&str, &'static str)> {
     const FIELDS: [&str; 8] = [
         "dynamic_batching",

@@ -1,4 +1,4 @@
-//! Where models come from: folders, and URLs that a folder is kept in step with.
+//! Opens model repositories: directories, and URLs that are mirrored into directories.
 
 use std::{
     collections::BTreeSet,
@@ -11,7 +11,7 @@ use oip_service::Backend;
 
 use crate::{config::Config, failure::Failure};
 
-/// Opens the repositories that the configuration names. The models of those that are URLs are fetched first.
+/// Opens the configured repositories. Models at URLs are downloaded first.
 pub(crate) fn open(config: &mut Config) -> Result<Repositories, Failure> {
     let backends = config.backends.isolated()?;
     let name = config.model_name.as_deref();
@@ -34,7 +34,7 @@ pub(crate) fn open(config: &mut Config) -> Result<Repositories, Failure> {
             )));
         }
         let repository = match path.to_str().filter(|text| is_url(text)) {
-            // The views of a cache have no links that lead out.
+            // The links in cached views do not lead out.
             Some(url) => remote::open(url, config, &backends, |path| open_folder(path, &[]))?,
             None => {
                 let also = &config.source.repository_also;
@@ -53,8 +53,8 @@ pub(crate) fn open(config: &mut Config) -> Result<Repositories, Failure> {
     Ok(repositories.into())
 }
 
-/// The one model file of a folder with nothing else in it that could be a model. Where models may come later, or files must be
-/// listed, or there are other repositories, the folder is a repository all the same.
+/// Returns the only file of a directory that could be a model. If models may be added later, digests are
+/// required, or there are other repositories, the directory remains a repository.
 fn only_file(repository: &Repository) -> Option<String> {
     let is_empty = repository.model_names().is_ok_and(|names| names.is_empty());
     match &repository.misplaced_files()[..] {
@@ -76,7 +76,7 @@ mod remote {
     use super::*;
     use oip_types::ByteSize;
 
-    /// Keeps the folder of a repository a copy of its URL.
+    /// Mirrors a URL into a repository's directory.
     struct Store(Mirror);
 
     impl Upstream for Store {

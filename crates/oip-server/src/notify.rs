@@ -1,6 +1,6 @@
-//! What systemd is told: that the server is ready, that it stops. A service of `Type=notify` says where, in `NOTIFY_SOCKET`.
+//! Readiness notification for systemd services of `Type=notify` (`NOTIFY_SOCKET`).
 
-/// Tells systemd, if it wants to know. If it cannot be told, the server runs nevertheless.
+/// Notifies systemd, if it asks for that. Failures are ignored.
 pub(crate) fn tell(state: &str) {
     #[cfg(unix)]
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
@@ -12,13 +12,13 @@ pub(crate) fn tell(state: &str) {
     let _ = state;
 }
 
-/// One state, as one datagram.
+/// Sends a state as one datagram.
 #[cfg(unix)]
 fn send(socket: &std::ffi::OsStr, state: &str) -> std::io::Result<()> {
     use std::os::unix::{ffi::OsStrExt, net::UnixDatagram};
 
     let datagram = UnixDatagram::unbound()?;
-    // Systemd reads at once; any other reader must not hold the server up.
+    // systemd reads at once; any other reader must not block the server.
     datagram.set_nonblocking(true)?;
     #[cfg(target_os = "linux")]
     if let Some(name) = socket.as_bytes().strip_prefix(b"@") {

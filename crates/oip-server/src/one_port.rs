@@ -1,4 +1,4 @@
-//! HTTP and gRPC behind one port: a request is gRPC's if it comes over HTTP/2 and says so by its content type.
+//! HTTP and gRPC on one port: gRPC requests are recognized by HTTP/2 and their content type.
 
 use std::{
     convert::Infallible,
@@ -14,7 +14,7 @@ use tower_service::Service;
 
 use crate::traffic::is_grpc;
 
-/// Both services, of which each request has one.
+/// Dispatches each request to one of both services.
 #[derive(Clone)]
 pub(crate) struct OnePort<H, G> {
     http: H,
@@ -39,7 +39,7 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        // Both always are.
+        // Both are always ready.
         Poll::Ready(Ok(()))
     }
 

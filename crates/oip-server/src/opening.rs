@@ -1,5 +1,5 @@
-//! The server until its repositories and its table of identities are read, which may take minutes where they are fetched: it is live, not
-//! ready, and ends at a signal.
+//! The server while it opens repositories and reads the identities, which may take minutes over a network:
+//! live, not ready, and stopped by a signal.
 
 use std::{
     convert::Infallible,
@@ -38,28 +38,28 @@ use crate::{
     signals::{INTERRUPTED, Signals},
 };
 
-/// What the server is started with.
+/// What the server starts with.
 pub(crate) struct Sources {
     pub(crate) config: Config,
     pub(crate) repository: Repositories,
     pub(crate) guard: Guard,
 }
 
-/// How reading them went.
+/// Result of opening.
 pub(crate) enum Opened {
     Read(Box<Sources>),
-    /// A signal came first.
+    /// A signal arrived first.
     Ended {
-        /// Whether nothing had to be cut.
+        /// Whether no request was aborted.
         is_clean: bool,
     },
 }
 
-/// Folders are read in this time. Clients wait for it in the sockets' backlogs.
+/// Local directories are opened within this time. Until then clients wait in the listen backlog.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Opens the repositories and reads the table of identities. If that takes long, requests about health are answered at the addresses
-/// meanwhile, and all others are told that the server is starting.
+/// Opens repositories and reads the identities. If that takes long, health requests are answered meanwhile,
+/// and all others are told that the server is starting.
 pub(crate) async fn read(
     mut config: Config,
     bound: &[Bound],
@@ -122,7 +122,7 @@ pub(crate) async fn read(
     }
 }
 
-/// The transports of a server that is starting.
+/// The transports of a starting server.
 struct Opening {
     shutdown: Shutdown,
     transports: Vec<JoinHandle<usize>>,
@@ -130,7 +130,7 @@ struct Opening {
 }
 
 impl Opening {
-    /// Answers at the addresses of these sockets, which stay open for the server that follows.
+    /// Serves on the sockets, which stay open for the real server.
     fn start(
         bound: &[Bound],
         tls: Option<&Tls>,
@@ -184,13 +184,14 @@ impl Opening {
         })
     }
 
-    /// Leaves the addresses to the server that is now there: its clients connect again.
+    /// Stops accepting, in favour of the real server. Clients reconnect.
     fn leave(self) {
         self.calls.drain_streams();
         self.shutdown.drain();
     }
 
-    /// Waits until all connections are closed, and cuts them after some time; true if there was nothing to cut.
+    /// Waits until all connections are closed, and aborts them after the timeout. Returns whether none was
+    /// aborted.
     async fn end(self, drain_timeout: Duration) -> bool {
         self.calls.drain_streams();
         self.shutdown.drain();
@@ -215,7 +216,7 @@ impl Opening {
 
 const REASON: &str = "the server is starting: its repositories and identities are being read";
 
-/// The service of a server that knows no model yet.
+/// The inference service of a starting server, without models.
 struct Starting;
 
 impl InferenceService for Starting {
@@ -244,7 +245,7 @@ fn starting() -> ServiceError {
     ServiceError::new(ErrorCode::Unavailable, REASON).retry_after(Duration::from_secs(1))
 }
 
-/// Passes on requests about health, and refuses all others: who may make them is not known yet.
+/// Passes health requests, and refuses all others, since access rules are not known yet.
 struct HealthOnly<S, B> {
     service: S,
     transport: Transport<B>,

@@ -13,18 +13,18 @@ use crate::{
     trace_options::{TraceOptions, authorities, headers, resource},
 };
 
-/// Settings for pushing metrics to a collector, of the configuration file.
+/// Settings for pushing metrics to a collector, from the configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct MetricOptions {
     /// The collector, which may be that of traces.
     pub(crate) otlp_metrics_endpoint: Option<String>,
 
-    /// The time between two pushes.
+    /// Interval between pushes.
     pub(crate) otlp_metrics_interval: Option<HumanDuration>,
 }
 
-/// Times between pushes that make sense.
+/// Permitted intervals.
 const INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
 fn sensible(name: &str, time: Duration) -> Result<Duration, Failure> {
@@ -38,7 +38,7 @@ fn sensible(name: &str, time: Duration) -> Result<Duration, Failure> {
 }
 
 impl MetricOptions {
-    /// Where metrics go, if they go anywhere. `traces` has `otlp-attribute` and `otlp-ca`.
+    /// Returns where metrics are pushed, if enabled. `traces` has `otlp-attribute` and `otlp-ca`.
     pub(crate) fn resolve(
         self,
         traces: &TraceOptions,

@@ -1,8 +1,10 @@
-//! Collectors, sampling and intervals as OpenTelemetry's own variables have them. The configuration file's settings win over these.
+//! OpenTelemetry's environment variables for collectors, sampling and intervals. The configuration file takes
+//! precedence.
 //!
-//! Platforms set such variables for all programs alike. An exporter, endpoint, protocol, sampler or interval that cannot be followed is a
-//! warning, as OpenTelemetry wants it, and counts as unset. Headers, attributes and certificates that cannot be read end the start: what
-//! is sent without them would have no token, no owner or the wrong receiver.
+//! Platforms set such variables for all programs. An unsupported exporter, endpoint, protocol, sampler or
+//! interval is a warning, as OpenTelemetry specifies, and counts as unset. Invalid headers, attributes and
+//! certificates end the start: without them data would be sent without a token, without an owner, or to the
+//! wrong receiver.
 
 use std::{env, time::Duration};
 
@@ -10,23 +12,23 @@ use oip_telemetry::{Endpoint, EndpointError};
 
 use crate::failure::Failure;
 
-/// What is sent to a collector.
+/// A signal that is exported.
 pub(crate) struct Signal {
-    /// The signal's part in names of variables.
+    /// The signal's part in variable names.
     pub(crate) name: &'static str,
 }
 
 pub(crate) const TRACES: Signal = Signal { name: "TRACES" };
 pub(crate) const METRICS: Signal = Signal { name: "METRICS" };
 
-/// The variable with the milliseconds between two pushes of metrics.
+/// Variable of the metrics interval in milliseconds.
 pub(crate) const INTERVAL: &str = "OTEL_METRIC_EXPORT_INTERVAL";
 
 const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
 const SAMPLER_ARGUMENT: &str = "OTEL_TRACES_SAMPLER_ARG";
 
 impl Signal {
-    /// The collector: that of the configuration file's setting, else that of a variable.
+    /// Returns the collector: from the configuration file, else from a variable.
     pub(crate) fn endpoint(
         &self,
         setting: &str,
@@ -48,7 +50,7 @@ impl Signal {
             _ if is_disabled() => return Ok(None),
             Some("none") => return Ok(None),
             None | Some("otlp") => {}
-            // Prometheus' is what `/metrics` shows anyway.
+            // `/metrics` serves Prometheus anyway.
             Some("prometheus") if self.name == METRICS.name => return Ok(None),
             Some(other) => return Err(wrong(&exporter, "otlp or none", other)),
         }
@@ -81,7 +83,7 @@ fn told(name: &str, endpoint: Result<Endpoint, EndpointError>) -> Result<Option<
     endpoint.map_err(|error| Failure::usage(format!("{name}: {error}")))
 }
 
-/// What variables say, or `otherwise` and a warning.
+/// Returns a variable's value, or `otherwise` and a warning.
 pub(crate) fn or_warn<T>(said: Result<T, Failure>, otherwise: T, warnings: &mut Vec<String>) -> T {
     said.unwrap_or_else(|failure| {
         let warning = format!("{}; it is ignored", failure.message);
@@ -93,7 +95,7 @@ pub(crate) fn or_warn<T>(said: Result<T, Failure>, otherwise: T, warnings: &mut 
     })
 }
 
-/// The fraction of requests without a `traceparent` that is traced.
+/// Returns the fraction of requests without a `traceparent` to trace.
 pub(crate) fn ratio() -> Result<f64, Failure> {
     match variable(SAMPLER).as_deref() {
         None | Some("parentbased_always_on") => Ok(1.0),
@@ -113,7 +115,7 @@ pub(crate) fn ratio() -> Result<f64, Failure> {
     }
 }
 
-/// The time between two pushes of metrics, if a variable says it.
+/// Returns the metrics interval, if a variable sets it.
 pub(crate) fn interval() -> Result<Option<Duration>, Failure> {
     let Some(text) = variable(INTERVAL) else {
         return Ok(None);
@@ -128,7 +130,7 @@ fn is_disabled() -> bool {
     variable("OTEL_SDK_DISABLED").is_some_and(|text| text.eq_ignore_ascii_case("true"))
 }
 
-/// A variable's value. Empty counts as unset, as OpenTelemetry defines it.
+/// Returns a variable's value. Empty counts as unset, as OpenTelemetry specifies.
 fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }

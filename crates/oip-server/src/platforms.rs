@@ -1,18 +1,20 @@
-//! Paths that hosting platforms ask for, which stand for others of the protocol.
+//! Aliases of paths for hosting platforms.
 
 use axum::http::{
     Request, Uri,
     uri::{Parts, PathAndQuery},
 };
 
-/// Paths, and those that they stand for. Mostly there are none, and nothing is compared.
+/// Aliases and their targets. Usually empty, and then requests are not compared.
 #[derive(Debug, Default)]
 pub(crate) struct Aliases(Vec<(String, PathAndQuery)>);
 
 impl Aliases {
-    /// What platforms ask of a server with one model: `SageMaker` always, Vertex AI what it says in the environment.
+    /// Returns the aliases for a server with one model: always `SageMaker`'s, and those that Vertex AI sets
+    /// in the environment.
     ///
-    /// `/invocations` takes requests of the second version, as from Triton; Vertex' predictions have the form of the first.
+    /// `/invocations` takes requests of protocol version 2, as Triton does; Vertex AI predictions use version
+    /// 1.
     pub(crate) fn new(only_model: Option<&str>, environment: &dyn Fn(&str) -> Option<String>) -> Self {
         let mut aliases = Self::default();
         let route = |name: &str| environment(name).filter(|path| path.starts_with('/'));
@@ -37,7 +39,7 @@ impl Aliases {
         }
     }
 
-    /// Replaces a request's path by the one that it stands for.
+    /// Replaces the path of a request, if it is an alias.
     pub(crate) fn apply<B>(&self, request: &mut Request<B>) {
         let path = request.uri().path();
         let Some((_, meant)) = self.0.iter().find(|(alias, _)| alias == path) else {
@@ -51,7 +53,7 @@ impl Aliases {
     }
 }
 
-/// A name as it stands in a path.
+/// Percent-encodes a name for a path.
 fn in_path(name: &str) -> String {
     use std::fmt::Write;
     let mut path = String::new();
@@ -60,7 +62,7 @@ fn in_path(name: &str) -> String {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
                 path.push(char::from(byte));
             }
-            // A string takes everything.
+            // Writing to a string cannot fail.
             _ => drop(write!(path, "%{byte:02X}")),
         }
     }

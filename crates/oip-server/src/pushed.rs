@@ -1,4 +1,4 @@
-//! Metrics on their way to a collector.
+//! Push of metrics to a collector.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,21 +6,21 @@ use oip_telemetry::{MetricsConfig, MetricsExporter};
 
 use crate::{failure::Failure, metrics::Metrics};
 
-/// Metrics that are pushed.
+/// A running push.
 pub(crate) struct Pushed {
     exporter: MetricsExporter,
-    /// Pushed metrics live as long.
+    /// Keeps the metrics alive.
     _metrics: Arc<Metrics>,
 }
 
 impl Pushed {
-    /// Pushes once more, and waits for that at most so long.
+    /// Pushes once more, for at most `patience`.
     pub(crate) fn finish(&self, patience: Duration) {
         self.exporter.finish(patience);
     }
 }
 
-/// Starts to push.
+/// Starts pushing.
 pub(crate) fn start(metrics: &Arc<Metrics>, config: MetricsConfig) -> Result<Pushed, Failure> {
     let endpoint = config.endpoint.metrics_url().to_owned();
     let exporter = metrics

@@ -1,4 +1,4 @@
-//! Where the server is, and what a person types to reach it: URLs, certificates, tokens.
+//! How people reach the server: URLs, certificates, tokens.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -6,37 +6,37 @@ use oip_listen::{Address, ServerCertificate};
 
 use crate::{examples::quoted, shown::shown};
 
-/// Where the server is, for people.
+/// The server's addresses, for people.
 #[derive(Clone)]
 pub(crate) struct Addresses {
     pub(crate) http: Vec<Address>,
     pub(crate) grpc: Vec<Address>,
-    /// The address for calls that change the server, if they have one of their own.
+    /// The admin address, if there is one.
     pub(crate) admin: Option<Address>,
-    /// With what connections are encrypted, if they are.
+    /// TLS settings; `None` without TLS.
     pub(crate) encryption: Option<Encryption>,
-    /// Whether only known clients may run models.
+    /// Whether clients need to authenticate.
     pub(crate) wants_token: bool,
     pub(crate) has_console: bool,
 }
 
-/// The facts of the server's TLS that clients need.
+/// What clients need to know about the server's TLS.
 #[derive(Clone)]
 pub(crate) struct Encryption {
     pub(crate) certificate: ServerCertificate,
-    /// Where it was read from.
+    /// File of the certificate.
     pub(crate) file: PathBuf,
     /// Whether clients need certificates.
     pub(crate) knows_clients: bool,
 }
 
 impl Encryption {
-    /// The host to call the server by: one that its certificate is for, this machine's own names first.
+    /// Returns a host name for URLs: one that the certificate covers, preferring the machine's own names.
     fn host(&self, address: SocketAddr) -> String {
         let names = &self.certificate.names;
         let ip = address.ip().to_string();
         let has = |name: &str| names.iter().any(|one| one == name);
-        // A name is printed into a line for a shell.
+        // The name is printed into a shell command.
         let is_plain = |name: &&String| {
             let is_part = |char: char| char.is_ascii_alphanumeric() || matches!(char, '-' | '.');
             !name.is_empty() && name.chars().all(is_part)
@@ -53,18 +53,18 @@ impl Encryption {
     }
 }
 
-/// How the lines that can be pasted reach the server.
+/// How pasted commands reach the server.
 pub(crate) struct Way {
-    /// The options of `curl` and the URL, before the path.
+    /// Options of `curl` and the URL, before the path.
     pub(crate) curl: String,
-    /// The options of `tensor`, if it can reach the server.
+    /// Options of `tensor`, if it can reach the server.
     pub(crate) tensor: Option<String>,
-    /// Notes to read first, a line each.
+    /// Notes to print first.
     pub(crate) notes: Vec<&'static str>,
 }
 
 impl Addresses {
-    /// The scheme of URLs of ports.
+    /// Returns the URL scheme of TCP addresses.
     pub(crate) fn scheme(&self) -> &'static str {
         if self.encryption.is_some() {
             "https://"
@@ -73,8 +73,8 @@ impl Addresses {
         }
     }
 
-    /// The first port of HTTP, at an address that works where the server runs: nothing can connect to the one that stands for all
-    /// of them.
+    /// Returns the first HTTP port with an address that works on the server's machine: the wildcard address
+    /// is not one to connect to.
     fn http_port(&self) -> Option<SocketAddr> {
         let tcp = self.http.iter().find_map(|address| match address {
             Address::Tcp(address) => Some(*address),
@@ -90,7 +90,7 @@ impl Addresses {
         Some(address)
     }
 
-    /// A URL of that port, by a name that the certificate is for.
+    /// Returns a URL of that port, with a name that the certificate covers.
     pub(crate) fn url(&self) -> Option<String> {
         let address = self.http_port()?;
         Some(match &self.encryption {
@@ -99,7 +99,7 @@ impl Addresses {
         })
     }
 
-    /// How a person on this machine reaches HTTP, if it listens anywhere.
+    /// Returns how a person on this machine reaches HTTP, if enabled.
     pub(crate) fn way(&self) -> Option<Way> {
         let mut way = Way {
             curl: String::new(),
@@ -156,5 +156,5 @@ impl Addresses {
     }
 }
 
-/// The address that the program `tensor` takes by itself.
+/// The default URL of the program `tensor`.
 const TENSOR_URL: &str = "http://127.0.0.1:8080";

@@ -1,12 +1,12 @@
-//! Reads files again after SIGHUP.
+//! Reloads files on SIGHUP.
 
 use tokio::task::spawn_blocking;
 
-/// What is read again, each part by itself: one that fails keeps what it has, and does not keep others from theirs.
+/// Parts to reload, each independently: a part that fails keeps its current state.
 #[derive(Default)]
 pub(crate) struct Reloads(Vec<Reload>);
 
-/// A part, by the name that the log has for it, and how it is read again. Returns the outcome.
+/// A part: its name in the log, and a function that reloads it and returns the outcome.
 type Reload = (&'static str, Box<dyn FnMut() -> Result<String, String> + Send>);
 
 impl Reloads {
@@ -19,7 +19,7 @@ impl Reloads {
         self.0.push((what, Box::new(reload)));
     }
 
-    /// Reads all parts again, on a thread that may wait for disks.
+    /// Reloads all parts on a blocking thread.
     pub(crate) async fn run(self) -> Self {
         let mut reloads = self;
         if reloads.0.is_empty() {
@@ -35,7 +35,7 @@ impl Reloads {
             }
             reloads
         });
-        // A part that panics has told the log; the others cannot be trusted any more.
+        // The panic has been logged; the state of the other parts is unknown then.
         reloading.await.unwrap_or_default()
     }
 }

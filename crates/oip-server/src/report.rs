@@ -1,4 +1,4 @@
-//! What the server prints for a person: where it listens, what it serves, and how to go on.
+//! Prints the server's addresses, models and next steps for a person.
 
 use std::{
     fmt::Write as _,
@@ -19,16 +19,16 @@ use crate::{
     shown::shown,
 };
 
-/// Prints to standard output; when nobody can read it, it is not printed.
+/// Prints to standard output; failures are ignored.
 fn print(text: &str) {
     let _ = stdout().write_all(text.as_bytes());
     let _ = stdout().flush();
 }
 
-/// How a table may look where it is printed.
+/// Layout of a table for its destination.
 #[derive(Clone, Copy)]
 struct Look {
-    /// Columns of the terminal; whatever is no terminal takes all there is.
+    /// Columns of the terminal; unlimited elsewhere.
     width: usize,
     /// Whether states are coloured: on a terminal, unless `NO_COLOR` is set.
     is_coloured: bool,
@@ -53,7 +53,7 @@ impl Look {
     }
 }
 
-/// Says where the server listens, before it loads anything.
+/// Prints the addresses, before anything is loaded.
 pub(crate) fn listening(addresses: &Addresses) {
     let mut text = format!("oip-server {}\n", env!("CARGO_PKG_VERSION"));
     let scheme = |address: &Address| match address {
@@ -79,7 +79,7 @@ pub(crate) fn listening(addresses: &Addresses) {
     print(&text);
 }
 
-/// Says what is served, once everything is loaded or has failed.
+/// Prints the models, once all are loaded or have failed.
 pub(crate) fn models(
     models: &[ModelStatus],
     passed_over: &[PassedOver],
@@ -91,7 +91,7 @@ pub(crate) fn models(
     print(&text);
 }
 
-/// Says the same of what is not served to programs that read the log and nothing else.
+/// Logs files without effect, for programs that read only the log.
 pub(crate) fn log_passed_over(models: &[ModelStatus], passed_over: &[PassedOver]) {
     for PassedOver { file, advice, .. } in passed_over {
         tracing::warn!(file, advice, "a file is not served");
@@ -101,14 +101,14 @@ pub(crate) fn log_passed_over(models: &[ModelStatus], passed_over: &[PassedOver]
     }
 }
 
-/// Commands to paste next.
+/// Returns commands to paste next.
 fn next_steps(models: &[ModelStatus], addresses: &Addresses) -> String {
     let ready = || models.iter().filter(|model| model.state == ModelState::Ready);
     let example = ready().find_map(|model| Some((model, Example::of(model.metadata.as_ref()?)?)));
     let mut text = String::new();
     let begin = |text: &mut String, way: &Way| {
         text.push_str("\ntry:\n");
-        // A comment, so that all lines can be pasted at once.
+        // Comments, so that all lines can be pasted at once.
         for note in &way.notes {
             let _ = writeln!(text, "  # {note}");
         }
@@ -133,12 +133,12 @@ fn next_steps(models: &[ModelStatus], addresses: &Addresses) -> String {
     text
 }
 
-/// Says what would be served.
+/// Prints what would be served.
 pub(crate) fn checked(models: &[ModelStatus], passed_over: &[PassedOver], elapsed: Duration) {
     print(summary(models, passed_over, elapsed, Look::of_stdout()).trim_start());
 }
 
-/// Says it to a program.
+/// Prints the same as JSON.
 pub(crate) fn as_json(models: &[ModelStatus], passed_over: &[PassedOver]) {
     let tensors = |tensors: &[TensorMetadata]| -> Value {
         let tensors = tensors.iter().map(|tensor| {
@@ -198,7 +198,7 @@ fn summary(models: &[ModelStatus], passed_over: &[PassedOver], elapsed: Duration
     text
 }
 
-/// A row per version; more rows where it has several inputs or outputs.
+/// Formats a row per version, with further rows for several inputs or outputs.
 fn table(models: &[ModelStatus], look: Look) -> String {
     let titles = [
         "MODEL",
@@ -277,7 +277,7 @@ fn table(models: &[ModelStatus], look: Look) -> String {
             .unwrap_or(0)
     };
     let mut widths: [usize; 7] = std::array::from_fn(width);
-    // Inputs and outputs share what the terminal has left for them; the narrower one leaves the other its rest.
+    // Inputs and outputs share the remaining width; the narrower column yields what it does not need.
     let fixed = widths[..5].iter().sum::<usize>() + 2 * 6;
     let left = look.width.saturating_sub(fixed).max(2 * LEAST);
     if widths[5].saturating_add(widths[6]) > left {
@@ -309,10 +309,10 @@ fn table(models: &[ModelStatus], look: Look) -> String {
     text
 }
 
-/// Characters of inputs and outputs that are shown however narrow the terminal is.
+/// Minimum characters for inputs and outputs, however narrow the terminal.
 const LEAST: usize = 16;
 
-/// A text that is at most so wide, with a sign where something is missing.
+/// Truncates a string to a width, with an ellipsis.
 fn shortened(text: &str, width: usize) -> String {
     match text.char_indices().nth(width) {
         None => text.to_owned(),
@@ -320,7 +320,7 @@ fn shortened(text: &str, width: usize) -> String {
     }
 }
 
-/// A line of the table with its state in colour, and the heading in bold.
+/// Colours the state of a table line; the heading is bold.
 fn coloured(line: &str, state: &str) -> String {
     let code = match state {
         "STATE" => return format!("\x1b[1m{line}\x1b[0m"),
@@ -331,14 +331,14 @@ fn coloured(line: &str, state: &str) -> String {
     line.replacen(&format!(" {state}"), &format!(" \x1b[{code}m{state}\x1b[0m"), 1)
 }
 
-/// Inputs or outputs of one version that are shown; tensor files have thousands.
+/// Maximum inputs or outputs shown per version; tensor files have thousands.
 const SHOWN: usize = 8;
 
 fn tensor(tensor: &TensorMetadata) -> String {
     format!("{} {}{}", shown(&tensor.name), tensor.datatype, tensor.shape)
 }
 
-/// A model's name in a URL that is to be pasted into a shell.
+/// Encodes a model's name for a URL in a shell command.
 fn in_url(name: &str) -> String {
     let mut url = String::new();
     for byte in name.bytes() {
@@ -517,7 +517,7 @@ sums: batched: no (CumSum 'y' runs along axis 0; to promise that rows are indepe
             edit(addresses.encryption.as_mut().unwrap());
         };
 
-        // One that signed itself is what clients are to trust, by a name that it is for.
+        // Clients have to trust a self-signed certificate itself, by a name that it covers.
         let text = next(
             &["*.example.com", "models.example.com", "localhost"],
             &|addresses| {
@@ -532,7 +532,7 @@ sums: batched: no (CumSum 'y' runs along axis 0; to promise that rows are indepe
         let tensor = "tensor infer --url https://localhost:8443 --ca 'my certificates/server.pem' \
                       --header \"authorization=Bearer $TOKEN\" --model m ";
         assert!(lines[4].starts_with(tensor), "{text}");
-        // rustls takes no authority's certificate from a server.
+        // rustls does not accept a CA certificate from a server.
         let text = next(&["127.0.0.1"], &|addresses| {
             edit(addresses, &|tls| {
                 (tls.certificate.is_self_signed, tls.certificate.is_authority) = (true, true);
@@ -543,7 +543,7 @@ sums: batched: no (CumSum 'y' runs along axis 0; to promise that rows are indepe
             "{text}"
         );
 
-        // One that an authority has signed, and clients with certificates: these are the person's.
+        // Certificates of a CA, and of clients, are the person's own.
         let text = next(&["*.example.com", "x;y", "models.example.com"], &|addresses| {
             addresses.wants_token = true;
             edit(addresses, &|tls| tls.knows_clients = true);

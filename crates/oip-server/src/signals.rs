@@ -3,14 +3,14 @@ use std::{future::pending, io};
 use rustix::process::Signal as Number;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that the server listens to, caught from now on.
+/// The signals that the server handles, from now on.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// None where the system does not let it be caught.
+    /// `None` where it cannot be caught.
     hangup: Option<Signal>,
-    /// Caught only so that they do not end the process: a log file at its limit, tools that ask other servers for a fresh log
-    /// or a dump by SIGUSR1 and SIGUSR2.
+    /// Caught only so that they do not end the process: SIGXFSZ of a log file at its limit, and SIGUSR1 and
+    /// SIGUSR2, by which tools ask other servers to reopen logs or dump state.
     _survived: Vec<Signal>,
 }
 
@@ -33,7 +33,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next signal that wants an end, and returns its name. Others are dropped meanwhile.
+    /// Waits for the next signal to stop, and returns its name. Other signals are discarded.
     pub(crate) async fn next_end(&mut self) -> &'static str {
         loop {
             if let Wish::End(signal) = self.next().await {
@@ -58,13 +58,13 @@ impl Signals {
     }
 }
 
-/// The code that a second signal ends the process with.
+/// Exit code after a second signal.
 pub(crate) const INTERRUPTED: i32 = 130;
 
-/// The request that a signal makes.
+/// What a signal asks for.
 pub(crate) enum Wish {
-    /// An end, by the signal of this name.
+    /// Stop; the name of the signal.
     End(&'static str),
-    /// Read files again.
+    /// Reload files.
     Reload,
 }

@@ -1,20 +1,20 @@
-//! Prometheus' text format, version 0.0.4.
+//! Prometheus' text exposition format, version 0.0.4.
 //!
-//! The format wants all samples of a family in one place, below its description. So a family is written as a whole,
-//! before the next one begins.
+//! The format requires all samples of a family to follow its description, so families are written one after
+//! the other.
 
 use std::fmt::{self, Display, Write};
 
 use super::families::{Family, Kind, Labels, Number, Sink};
 
-/// The type of the text.
+/// Content type of the format.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A text in the making.
+/// Text being written.
 #[derive(Default)]
 pub(crate) struct Text {
     written: String,
-    /// The name of the family that samples belong to.
+    /// Name of the current family.
     name: &'static str,
 }
 
@@ -24,7 +24,7 @@ impl Text {
     }
 
     fn line(&mut self, line: fmt::Arguments<'_>) {
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _ = writeln!(self.written, "{line}");
     }
 }
@@ -69,13 +69,13 @@ impl Display for Number {
             Self::Integer(value) => value.fmt(f),
             Self::Real(f64::INFINITY) => f.write_str("+Inf"),
             Self::Real(f64::NEG_INFINITY) => f.write_str("-Inf"),
-            // Rust writes NaN as the format wants it, and everything else without an exponent.
+            // Rust formats NaN as required, and all other numbers without an exponent.
             Self::Real(value) => value.fmt(f),
         }
     }
 }
 
-/// Labels in braces, with a bucket's bound if it is one; nothing where there are none.
+/// Labels in braces, with the bound of a bucket; empty if there are none.
 struct Shown<'a>(&'a Labels<'a>, Option<Number>);
 
 impl Display for Shown<'_> {
@@ -95,7 +95,7 @@ impl Display for Shown<'_> {
     }
 }
 
-/// A text with a backslash before some characters.
+/// A string with some characters escaped by a backslash.
 struct Escaped<'a>(&'a str, &'a [char]);
 
 impl Display for Escaped<'_> {
@@ -154,7 +154,7 @@ b{x=\"y\"} 1
                 samples.add(&[("m", name)], 0);
             }
         });
-        // A carriage return is like any other character: only line feeds end lines.
+        // Only line feeds end lines; a carriage return is an ordinary character.
         let expected = [
             r#"# HELP g a\\b\n"c""#,
             "# TYPE g gauge",

@@ -1,11 +1,11 @@
-//! Counters of all requests, also of those that reach no model.
+//! Counters of all requests, those that reach no model included.
 
 use super::families::{Families, Family};
 use crate::traffic::{BOUNDS, Sizes, Totals, Transport};
 
 const TRANSPORTS: [Transport; 2] = [Transport::Http, Transport::Grpc];
 
-/// Writes all of it.
+/// Writes the families.
 pub(super) fn write(text: &mut Families<'_>, totals: &Totals) {
     let mut running = text.family(&RUNNING);
     for transport in TRANSPORTS {
