@@ -1,4 +1,4 @@
-//! Options that say who may do what, and where.
+//! Options for access control.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -69,16 +69,16 @@ pub(crate) struct AccessOptions {
     allow_public_admin: Option<bool>,
 }
 
-/// The rules of access, complete and checked.
+/// Complete and checked access rules.
 pub(crate) struct Access {
     auth: Option<PathBuf>,
     http: Arc<[Restricted]>,
     grpc: Arc<[Restricted]>,
-    /// Whether everybody may change the server, or all clients are known.
+    /// Whether admin calls are permitted to everybody, or all clients are authenticated.
     allows_all: bool,
-    /// The layer that tells browsers which pages may call.
+    /// The CORS layer.
     pub(crate) cors: Option<CorsLayer>,
-    /// The address for calls that change the server, if they have one of their own.
+    /// The admin address, if there is one.
     pub(crate) admin: Option<Place>,
 }
 
@@ -96,7 +96,7 @@ impl AccessOptions {
         }
     }
 
-    /// Checks them. `knows_clients` is whether all clients have a certificate.
+    /// Checks the options. `knows_clients` tells whether all clients have a certificate.
     pub(crate) fn resolve(self, knows_clients: bool) -> Result<Access, Failure> {
         let restricted = |option: &str, texts: &[String], parse: fn(&str) -> Result<Restricted, String>| {
             let wrong = |error: String| Failure::usage(format!("{option}: {error}"));
@@ -125,7 +125,7 @@ impl AccessOptions {
     }
 }
 
-/// The layer that lets pages of these origins read responses, if there are any.
+/// Creates the CORS layer for these origins, if there are any.
 fn cors(origins: &[String]) -> Result<Option<CorsLayer>, Failure> {
     let allowed = match origins {
         [] => return Ok(None),
@@ -153,7 +153,7 @@ fn cors(origins: &[String]) -> Result<Option<CorsLayer>, Failure> {
     ))
 }
 
-/// An origin as browsers send it: a scheme, a host, and a port if it is not the scheme's.
+/// Parses an origin as browsers send it: scheme, host, and port unless it is the scheme's default.
 fn origin(text: &str) -> Result<HeaderValue, Failure> {
     let wrong = || {
         let expected = "expected an origin such as https://app.example.com, or * alone";
@@ -176,7 +176,7 @@ fn origin(text: &str) -> Result<HeaderValue, Failure> {
 }
 
 impl Access {
-    /// The groups of calls that are answered at an address.
+    /// Returns the groups of calls that are served at an address.
     pub(crate) fn door(&self, is_grpc: bool, is_admin: bool, is_local: bool) -> Door {
         const ADMIN: &str = "it is answered on the address of --admin-address";
         const ADVICE: &str = "give --admin-address an address for such calls, --auth a table of who may make them, or \
@@ -199,7 +199,7 @@ impl Access {
         }
     }
 
-    /// Reads the table of identities, if there is one. Signatures of tokens are verified on the threads of `cpu`.
+    /// Reads the identities, if configured. Token signatures are verified on the threads of `cpu`.
     pub(crate) fn guard(&self, cpu: &CpuPool) -> Result<Guard, Failure> {
         let Some(path) = &self.auth else {
             return Ok(Guard::open());
@@ -208,21 +208,21 @@ impl Access {
     }
 }
 
-/// What a gate needs to know of HTTP.
+/// Access control's view of HTTP.
 pub(crate) const HTTP: Transport<axum::body::Body> = Transport {
     is_grpc: false,
     refuse: oip_http::error_response,
     certificate: names,
 };
 
-/// What a gate needs to know of gRPC.
+/// Access control's view of gRPC.
 pub(crate) const GRPC: Transport<oip_grpc::Body> = Transport {
     is_grpc: true,
     refuse: oip_grpc::error_response,
     certificate: names,
 };
 
-/// The names in a client's certificate.
+/// Returns the names in a client's certificate.
 fn names(extensions: &Extensions) -> Vec<String> {
     let certificate = extensions.get::<ClientCertificate>();
     let names = certificate.map_or(&[][..], ClientCertificate::names);
@@ -234,7 +234,7 @@ mod tests {
     use axum::http::Method;
     use oip_auth::{Api, Call};
 
-    /// A path that nobody has thought of would be for those who may do everything only.
+    /// A route without a rule would require full access.
     #[test]
     fn every_path_and_call_is_known() {
         for path in oip_http::paths() {

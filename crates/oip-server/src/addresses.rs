@@ -1,4 +1,4 @@
-//! Where the server listens: the options that say so, what hosting platforms say in the environment, and the addresses that follow from both.
+//! Listening addresses, from options and from hosting platforms' environment variables.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs},

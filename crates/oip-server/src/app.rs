@@ -1,4 +1,5 @@
-//! The running server: starts everything that a configuration asks for, serves until a signal, and ends in order.
+//! The running server: starts what the configuration asks for, serves until a signal, and shuts down in
+//! order.
 
 use std::{
     env,
@@ -50,10 +51,10 @@ use crate::{
     traffic::{AccessLog, Load, Observed, Totals, Traces, Traffic, Transport},
 };
 
-/// How often files of certificates and identities are looked at.
+/// Interval at which files of certificates and identities are checked for changes.
 const FILES_PERIOD: Duration = Duration::from_secs(5);
 
-/// Serves until a signal, and returns the code to end with.
+/// Serves until a signal, and returns the exit code.
 pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     let start = Instant::now();
     let log = telemetry::start(&config.log, config.log_format, config.log_tail.clone())?;
@@ -63,7 +64,7 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     let is_json = matches!(config.log_format, LogFormat::Json);
     let mut outcome = serve_until_signal(config, &log, start);
     if is_json && let Err(failure) = &outcome {
-        // Programs that read the log read nothing else.
+        // Some programs read only the log.
         tracing::error!(reason = failure.message, "the server cannot run");
         outcome = Ok(ExitCode::from(failure.exit_code));
     }
@@ -72,13 +73,13 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
 }
 
 fn serve_until_signal(config: Config, log: &Log, start: Instant) -> Result<ExitCode, Failure> {
-    // One thread accepts connections and answers who only asks whether the server is well.
+    // One thread accepts connections and answers health requests.
     let runtime = threads(Builder::new_multi_thread().thread_name("front").worker_threads(1))?;
-    // Here quick models run too.
+    // Quick models run here too.
     let work = threads(lane().thread_name("io"))?;
     let busy = threads(lane().thread_name("busy-io").on_thread_start(give_way))?;
     let served = serve_on([&runtime, &work, &busy], config, log, start);
-    // Neither a thread that hangs nor one that sleeps as a spare must keep the process, also where it cannot run.
+    // Threads that hang in a model, or sleep as spares, must not keep the process alive.
     for runtime in [runtime, work, busy] {
         runtime.shutdown_background();
     }
@@ -88,14 +89,14 @@ fn serve_until_signal(config: Config, log: &Log, start: Instant) -> Result<ExitC
     })
 }
 
-/// Serves until a signal; true when nothing had to be cut.
+/// Serves until a signal. Returns whether no request was aborted.
 fn serve_on(
     [runtime, work, busy]: [&Runtime; 3],
     mut config: Config,
     log: &Log,
     start: Instant,
 ) -> Result<bool, Failure> {
-    // Before anything that takes long: a process with the number 1 that catches no signals gets none.
+    // Before anything slow: process 1 receives only signals that it handles.
     let mut signals = {
         let _context = runtime.enter();
         Signals::catch().map_err(|error| {
@@ -117,7 +118,7 @@ fn serve_on(
         .map(|place| (place, false))
         .chain(admin)
     {
-        // Connections of gRPC are accepted where they stay.
+        // gRPC connections are accepted on the runtime that serves them.
         let at = match place.speaks {
             Speaks::Grpc => work.handle(),
             Speaks::Http | Speaks::Both => runtime.handle(),
@@ -144,7 +145,7 @@ fn serve_on(
     Ok(runtime.block_on(app.run_until_signal(shutdown_delay, drain_timeout, &log.end)))
 }
 
-/// A runtime for connections that have requests.
+/// Builds a runtime for connections with requests.
 fn lane() -> Builder {
     let mut builder = Builder::new_multi_thread();
     builder
@@ -153,7 +154,7 @@ fn lane() -> Builder {
     builder
 }
 
-/// Stack for threads that models run on: as much as those of the engine have. It takes memory only as far as it is used.
+/// Stack size of threads that run models, as for the engine's threads. Only touched pages take memory.
 const MODEL_STACK: usize = 16 << 20;
 
 fn threads(builder: &mut Builder) -> Result<Runtime, Failure> {
@@ -161,13 +162,13 @@ fn threads(builder: &mut Builder) -> Result<Runtime, Failure> {
     runtime.map_err(|error| Failure::run(format!("the system gives no threads: {error}")))
 }
 
-/// Lets other threads go first when processors are short. On Linux this is a thread's matter, elsewhere the whole process's.
+/// Lowers the priority of this thread; outside of Linux, of the whole process.
 fn give_way() {
     #[cfg(target_os = "linux")]
     let _ = rustix::process::nice(5);
 }
 
-/// Where clients come in, and with what their connections are encrypted.
+/// Listening sockets, and their TLS settings.
 struct Doors {
     bound: Vec<Bound>,
     tls: Option<Tls>,
@@ -190,7 +191,7 @@ struct App {
 }
 
 impl App {
-    /// Starts the transports, which answer at once, and loading models, which goes on in the background.
+    /// Starts the transports, and loads models in the background.
     fn start(
         config: Config,
         doors: Doors,
@@ -392,7 +393,8 @@ impl App {
                 let rest = if is_admin { &admin_rest } else { &rest };
                 let gate = Gate::new(rest.clone(), guard.clone(), door, access_options::HTTP);
                 match &access.cors {
-                    // Before the gate: browsers ask whether they may send a token without sending it.
+                    // Outside of access control: browsers ask for permission to send a token without sending
+                    // it.
                     Some(cors) => Either::Left(cors.layer(gate)),
                     None => Either::Right(gate),
                 }
@@ -465,7 +467,8 @@ impl App {
         })
     }
 
-    /// Serves until the first signal that wants an end, leaves, then drains; true when nothing had to be cut.
+    /// Serves until the first signal to stop, waits for the shutdown delay, then drains. Returns whether no
+    /// request was aborted.
     async fn run_until_signal(
         mut self,
         shutdown_delay: Duration,
@@ -526,7 +529,7 @@ impl App {
     }
 }
 
-/// Gives memory back to the system that requests have needed and no longer need.
+/// Returns unused request memory to the system from time to time.
 async fn free_unused_buffers(budget: ByteBudget) {
     let mut ticks = interval(Duration::from_secs(5));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -540,7 +543,7 @@ async fn free_unused_buffers(budget: ByteBudget) {
     }
 }
 
-/// Waits for the transports and then the models to finish; what has not when time is over is cut.
+/// Waits for transports and then models to finish, and aborts the rest at the deadline.
 async fn drain(
     engine: Arc<Engine>,
     shutdown: Shutdown,

@@ -1,4 +1,4 @@
-//! Listening sockets for the addresses that the options name.
+//! Binds listening sockets.
 
 use std::{
     io::{self, ErrorKind},
@@ -13,21 +13,22 @@ use crate::{
     failure::Failure,
 };
 
-/// A listening socket, and where it really listens.
+/// A listening socket and its actual address.
 pub(crate) struct Bound {
     pub(crate) listener: Listener,
     pub(crate) address: Address,
     pub(crate) speaks: Speaks,
-    /// Whether it is the address for what changes the server.
+    /// Whether it is the admin address.
     pub(crate) is_admin: bool,
     /// Whether only programs on this machine reach it.
     pub(crate) is_local: bool,
 }
 
-/// Connections of the admin address, which other clients cannot use up.
+/// Maximum connections of the admin address, which other addresses cannot use up.
 pub(crate) const ADMIN_CONNECTIONS: usize = 64;
 
-/// Listens at a place, with these permissions of a Unix socket. Needs the runtime that accepts its connections.
+/// Binds an address; `unix_socket_mode` are the permissions of a Unix socket. Call within the runtime that
+/// accepts.
 pub(crate) fn bind(place: &Place, is_admin: bool, unix_socket_mode: u32) -> Result<Bound, Failure> {
     let listener = match &place.at {
         At::Tcp(addresses) => listen_on_first(addresses).map(Listener::from),
@@ -58,12 +59,12 @@ pub(crate) fn bind(place: &Place, is_admin: bool, unix_socket_mode: u32) -> Resu
     })
 }
 
-/// Listens on the first address that this machine has.
+/// Binds the first address that the machine has.
 fn listen_on_first(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
     let mut last = io::ErrorKind::AddrNotAvailable.into();
     for address in addresses {
         match listen(*address) {
-            // A machine without IPv6 has other words for it, but these two are not among them.
+            // Errors for a missing IPv6 differ by system, but are neither of these.
             Err(error) if !matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied) => {
                 last = error;
             }

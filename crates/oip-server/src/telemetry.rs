@@ -18,27 +18,27 @@ use crate::{
     options::{DEFAULT_LOG, LogFormat},
 };
 
-/// The log while the server runs.
+/// The running log.
 pub(crate) struct Log {
-    /// Changes what is written.
+    /// Changes the levels.
     pub(crate) control: Arc<LogControl>,
-    /// Counts lines that were dropped because nothing read them in time.
+    /// Counts dropped lines.
     pub(crate) dropped: Arc<Dropped>,
     pub(crate) end: LogEnd,
 }
 
-/// Writes the rest of the log when the process ends.
+/// Flushes the log when the process ends.
 #[derive(Clone)]
 pub(crate) struct LogEnd(LogWriter);
 
 impl LogEnd {
-    /// Waits for the last lines to be written, not for ever: a full pipe may never be read.
+    /// Waits until the last lines are written, with a timeout, since a full pipe may never be read.
     pub(crate) fn write_out(&self) {
         self.0.flush(Duration::from_millis(500));
     }
 }
 
-/// Sends the log to standard error, and panics to the log.
+/// Installs the log to standard error, and logs panics.
 pub(crate) fn start(log: &str, format: LogFormat, tail: Option<LogTail>) -> Result<Log, Failure> {
     let filter = filter(log)?;
     let writer = LogWriter::start(format, tail);
@@ -59,7 +59,7 @@ pub(crate) fn start(log: &str, format: LogFormat, tail: Option<LogTail>) -> Resu
     })
 }
 
-/// Reads the log's levels again from a configuration file; without such a line in it, the default ones count.
+/// Reloads the log levels from a configuration file; the default levels if it sets none.
 pub(crate) fn reload(control: &LogControl, file: &Path) -> Result<String, String> {
     let options = read_file(file).map_err(|failure| failure.message)?;
     let log = options.log.as_deref().unwrap_or(DEFAULT_LOG);
@@ -70,7 +70,7 @@ pub(crate) fn reload(control: &LogControl, file: &Path) -> Result<String, String
     Ok(log.to_owned())
 }
 
-/// Sends the log of a worker to standard error, which the server reads line by line and puts the time to.
+/// Installs the log of a worker to standard error, which the server reads by line and adds the time to.
 pub(crate) fn start_in_worker(log: &str) -> Result<(), Failure> {
     let layer = fmt::layer().without_time().with_ansi(false).with_writer(stderr);
     let layer = layer.log_internal_errors(false).with_filter(filter(log)?);
@@ -79,7 +79,7 @@ pub(crate) fn start_in_worker(log: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sends panics to the log, in place of the standard message, which names folders of the machine that built the program.
+/// Logs panics, instead of the standard message with paths of the build machine.
 fn log_panics() {
     panic::set_hook(Box::new(|panic| {
         let text = panic.payload_as_str().unwrap_or("without a message");
@@ -96,7 +96,7 @@ fn filter(log: &str) -> Result<Targets, Failure> {
     })
 }
 
-/// Reads a filter. A word alone must be a level: one that is misspelled would else be taken for a target.
+/// Parses a filter. A single word must be a level, since a misspelled level would count as a target.
 fn parse_filter(text: &str) -> Option<Targets> {
     let is_sound = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
     let parts: Vec<_> = text.split(',').map(str::trim).collect();
@@ -104,7 +104,7 @@ fn parse_filter(text: &str) -> Option<Targets> {
     all.then(|| parts.join(",").parse().ok())?
 }
 
-/// A place in the code without the folders of the machine that built it.
+/// Removes the build machine's directories from a source location.
 fn short(place: &str) -> &str {
     let crates = place.split_once("/registry/src/").map(|(_, rest)| rest);
     let after_index = crates.and_then(|rest| rest.split_once('/')).map(|(_, rest)| rest);
@@ -135,7 +135,7 @@ mod tests {
         assert!(parse_filter("inof").is_none());
     }
 
-    /// The panic of a model in a process of its own is a line of the log, without folders of the building machine.
+    /// The panic of a model in a worker process is a log line without paths of the build machine.
     #[test]
     fn panics_in_workers_are_lines_of_the_log() {
         const CHILD: &str = "OIP_TEST_PANICS";
@@ -143,7 +143,7 @@ mod tests {
             start_in_worker("info")
                 .map_err(|failure| failure.message)
                 .unwrap();
-            // Panics within the crate `bytes`, in cargo's folder.
+            // Panics inside the crate `bytes`, in cargo's directory.
             let _ = thread::spawn(|| bytes::Bytes::from_static(b"x").slice(5..)).join();
             return;
         }

@@ -36,7 +36,7 @@ impl TlsOptions {
         }
     }
 
-    /// The files, if connections are to be encrypted.
+    /// Returns the files, if TLS is enabled.
     pub(crate) fn files(self) -> Result<Option<TlsFiles>, Failure> {
         let files = match (self.tls_certificate, self.tls_key) {
             (None, None) if self.tls_client_ca.is_some() => {
@@ -56,7 +56,7 @@ impl TlsOptions {
     }
 }
 
-/// Reads the files.
+/// Loads the files.
 pub(crate) fn read(files: Option<TlsFiles>) -> Result<Option<Tls>, Failure> {
     files.map(Tls::new).transpose().map_err(|error| wrong(&error))
 }

@@ -15,24 +15,24 @@ use crate::{
     traffic::Traces,
 };
 
-/// Settings for traces by OpenTelemetry, of the configuration file.
+/// Settings for traces by OpenTelemetry, from the configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct TraceOptions {
     /// The collector.
     pub(crate) otlp_endpoint: Option<String>,
 
-    /// The fraction of requests without a `traceparent` that is traced, from 0 to 1.
+    /// Fraction of requests without a `traceparent` to trace, 0 to 1.
     pub(crate) otlp_sample_ratio: Option<f64>,
 
-    /// Certificates (PEM) of trusted authorities for collectors of traces and metrics, instead of those that browsers trust.
+    /// Certificates (PEM) of trusted CAs for collectors of traces and metrics, instead of the usual ones.
     pub(crate) otlp_ca: Option<PathBuf>,
 
     /// Resource attributes, `NAME=VALUE`.
     pub(crate) otlp_attribute: Vec<String>,
 }
 
-/// Traces that are to be started.
+/// Configuration of traces.
 #[derive(Debug)]
 pub(crate) struct TraceConfig {
     exporter: ExporterConfig,
@@ -40,7 +40,8 @@ pub(crate) struct TraceConfig {
 }
 
 impl TraceOptions {
-    /// Where traces go, if they go anywhere. `has_metrics` is whether metrics do, as the same program.
+    /// Returns where traces are exported, if enabled. `has_metrics` tells whether metrics are exported under
+    /// the same resource.
     pub(crate) fn resolve(
         self,
         has_metrics: bool,
@@ -82,7 +83,7 @@ impl TraceOptions {
     }
 }
 
-/// What the server says of itself, by the variables and the setting `otlp-attribute`.
+/// Returns the resource attributes, from variables and the setting `otlp-attribute`.
 pub(crate) fn resource(attributes: &[String]) -> Result<Vec<(String, String)>, Failure> {
     let mut resource = vec![
         ("service.name".to_owned(), "oip-server".to_owned()),
@@ -113,13 +114,13 @@ pub(crate) fn resource(attributes: &[String]) -> Result<Vec<(String, String)>, F
     Ok(resource)
 }
 
-/// One name for both traces and metrics of this run.
+/// Returns an instance id, the same for traces and metrics of this process.
 fn instance() -> &'static str {
     static INSTANCE: OnceLock<String> = OnceLock::new();
     INSTANCE.get_or_init(|| SpanId::random().to_string())
 }
 
-/// Headers for the collector of a signal: those that are for it, else those for all.
+/// Returns the headers for a signal's collector: the signal's own, else the common ones.
 pub(crate) fn headers(signal: &str) -> Result<Vec<(String, String)>, Failure> {
     let own = format!("OTEL_EXPORTER_OTLP_{signal}_HEADERS");
     match env::var_os(&own) {
@@ -128,7 +129,8 @@ pub(crate) fn headers(signal: &str) -> Result<Vec<(String, String)>, Failure> {
     }
 }
 
-/// Authorities of a signal's collector: those of `otlp-ca`, else of the variable for this signal, else of that for all.
+/// Returns the CAs of a signal's collector: from `otlp-ca`, else from the signal's variable, else from the
+/// common one.
 pub(crate) fn authorities(signal: &str, option: Option<&Path>) -> Result<Option<Authorities>, Failure> {
     let variables = [
         format!("OTEL_EXPORTER_OTLP_{signal}_CERTIFICATE"),
@@ -158,7 +160,7 @@ fn pairs(name: &str) -> Result<Vec<(String, String)>, Failure> {
 }
 
 impl TraceConfig {
-    /// Starts the way to the collector.
+    /// Starts the exporter.
     pub(crate) fn start(self) -> Result<Traces, Failure> {
         let endpoint = self.exporter.endpoint.url().to_owned();
         let exporter = Exporter::start(self.exporter)

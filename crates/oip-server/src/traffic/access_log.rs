@@ -1,5 +1,5 @@
-//! The access log: a line about each request, written by a thread of its own, so that no request waits for a disk or for
-//! the reader of standard error. What finds no room on the way there is dropped and counted.
+//! Access log: a line per request, written by a thread of its own, so that requests wait neither for a disk
+//! nor for the reader of standard error. Lines that do not fit the queue are dropped and counted.
 
 use std::{
     fmt::Write as _,
@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use super::options::AccessLogForm;
 
-/// The facts of a request that a line has.
+/// Fields of a line.
 pub(super) struct Entry<'a> {
     pub(super) time: SystemTime,
     pub(super) peer: Option<SocketAddr>,
@@ -41,7 +41,7 @@ pub(super) struct Entry<'a> {
     pub(super) trace: Option<&'a str>,
 }
 
-/// The same as an object.
+/// The same for JSON.
 #[derive(Serialize)]
 struct Line<'a> {
     time: String,
@@ -103,7 +103,7 @@ impl Entry<'_> {
             request_id: self.request_id,
             trace_id: self.trace,
         };
-        // Texts and numbers have a form in JSON.
+        // Serializing strings and numbers cannot fail.
         let mut line = serde_json::to_vec(&line).unwrap_or_default();
         line.push(b'\n');
         line
@@ -121,7 +121,7 @@ impl Entry<'_> {
             ..
         } = self;
         let peer = self.peer.map_or("-".to_owned(), |peer| peer.to_string());
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _ = write!(line, " {peer} {transport} {method} {route} {code}");
         let _ = write!(
             line,
@@ -157,7 +157,7 @@ impl Entry<'_> {
     }
 }
 
-/// A value as it is, or in quotes where it could be taken for something else.
+/// A value, quoted if it is ambiguous.
 struct Shown<'a>(&'a str);
 
 impl std::fmt::Display for Shown<'_> {
@@ -174,7 +174,7 @@ fn microseconds(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The way to the access log.
+/// Handle of the access log.
 #[derive(Clone)]
 pub(crate) struct AccessLog {
     queue: SyncSender<Message>,
@@ -184,23 +184,23 @@ pub(crate) struct AccessLog {
 
 enum Message {
     Line(Vec<u8>),
-    /// The file was moved away: a new one is to be opened at its path.
+    /// Reopen the path, since the file was moved (log rotation).
     Reopen(SyncSender<io::Result<()>>),
-    /// Everything before it is to be written; then this is dropped, which tells who waits.
+    /// Marks a point in the queue. Dropping the sender tells the waiting thread that it was reached.
     Flush(SyncSender<()>),
 }
 
-/// Lines that may wait: some megabytes.
+/// Maximum queued lines: some megabytes.
 const CAPACITY: usize = 16 << 10;
 
-/// Bytes that are written at once, if there are so many.
+/// Maximum bytes per write.
 const BLOCK: usize = 64 << 10;
 
-/// For how long an order waits for a thread that is held up by a disk.
+/// How long a command waits for a thread that is blocked by a disk.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl AccessLog {
-    /// Begins to write, to the end of a file or to standard error. `None` if nothing is wanted.
+    /// Starts writing to the end of a file or to standard error. `None` if the log is off.
     pub(crate) fn start(form: AccessLogForm, file: Option<PathBuf>) -> io::Result<Option<Self>> {
         if form == AccessLogForm::Off {
             return Ok(None);
@@ -218,7 +218,7 @@ impl AccessLog {
         Ok(Some(Self { queue, form, dropped }))
     }
 
-    /// Sends a line on its way, or drops it.
+    /// Queues a line, or drops it.
     pub(super) fn write(&self, entry: &Entry<'_>) {
         let line = match self.form {
             AccessLogForm::Json => entry.as_json(),
@@ -229,12 +229,12 @@ impl AccessLog {
         }
     }
 
-    /// Lines that were dropped or could not be written.
+    /// Returns the number of lines that were dropped or could not be written.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
     }
 
-    /// Opens the file again, for those who move log files away. If that fails the old one stays.
+    /// Reopens the file after log rotation. On failure the old one stays.
     pub(crate) fn reopen(&self) -> io::Result<()> {
         let (done, is_done) = sync_channel(1);
         let held_up = || io::Error::new(ErrorKind::TimedOut, "the disk holds it up");
@@ -244,7 +244,7 @@ impl AccessLog {
         is_done.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(held_up()))
     }
 
-    /// Waits until all lines so far are written, or until `patience` is over.
+    /// Waits until all queued lines are written, at most for `patience`.
     pub(crate) fn flush(&self, patience: Duration) {
         let (done, is_done) = sync_channel(0);
         if self.send(Message::Flush(done), patience) {
@@ -252,7 +252,7 @@ impl AccessLog {
         }
     }
 
-    /// Waits for room for an order; false if there is none for so long.
+    /// Queues a command; false if the queue stays full for `patience`.
     fn send(&self, mut message: Message, patience: Duration) -> bool {
         let start = Instant::now();
         while let Err(unsent) = self.queue.try_send(message) {
@@ -266,9 +266,9 @@ impl AccessLog {
     }
 }
 
-/// The life of the thread: writes what comes, in blocks.
+/// The thread's loop: writes lines in blocks.
 fn write_all(messages: &Receiver<Message>, mut out: Out, dropped: &AtomicU64) {
-    /// For so long lines gather: a thread that waits for each would cost every request a wake-up.
+    /// How long lines are gathered: waking the thread for each would cost every request.
     const GATHER: Duration = Duration::from_millis(5);
     let mut block = Block::default();
     while let Ok(first) = messages.recv() {
@@ -295,12 +295,12 @@ fn write_all(messages: &Receiver<Message>, mut out: Out, dropped: &AtomicU64) {
     }
 }
 
-/// Lines that are written at once.
+/// A block of lines.
 #[derive(Default)]
 struct Block {
     bytes: Vec<u8>,
     lines: u64,
-    /// Whether the last one could not be written, which is said once.
+    /// Whether the last write failed, which is logged once.
     is_failing: bool,
 }
 
@@ -327,7 +327,7 @@ impl Block {
     }
 }
 
-/// Where lines go.
+/// Target of the lines.
 enum Out {
     Stderr,
     File { file: File, path: PathBuf },
@@ -433,7 +433,7 @@ mod tests {
         log.flush(PATIENCE);
         let lines = |path| fs::read_to_string(path).unwrap().lines().count();
         assert_eq!((lines(&moved), lines(&path)), (1, 2));
-        // A folder in its place: lines go on into the old file.
+        // A directory takes its place: lines continue in the old file.
         fs::rename(&path, folder.path().join("access.log.2")).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(log.reopen().is_err());
@@ -444,7 +444,7 @@ mod tests {
         assert!(AccessLog::start(AccessLogForm::Json, Some(path)).is_err());
     }
 
-    /// However many lines there are, who writes them waits for nobody.
+    /// The writer never blocks, however many lines there are.
     #[cfg(target_os = "linux")]
     #[test]
     fn what_cannot_be_written_is_counted() {

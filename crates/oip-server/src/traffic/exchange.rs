@@ -1,4 +1,4 @@
-//! One request and its answer, from the request's head to the last byte of the answer.
+//! A request and its response, from the request's head to the last byte of the response.
 
 use std::{
     net::SocketAddr,
@@ -26,34 +26,34 @@ use super::{
     transport::Transport,
 };
 
-/// A request and its answer. When the last of those who work on them lets go, they are counted and written down.
+/// A request and its response. When the last reference is dropped, they are counted and logged.
 pub(crate) struct Exchange {
     traffic: Arc<Traffic>,
     transport: Transport,
     route: Route,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
-    /// The status of HTTP, or gRPC's code.
+    /// HTTP status or gRPC code.
     code: AtomicU32,
-    /// Whether all of the answer was given out, so that the client has it if it wants it.
+    /// Whether the whole response was passed to the connection.
     is_whole: AtomicBool,
     logged: Option<Box<Logged>>,
 }
 
-/// No answer yet.
+/// No response yet.
 const UNKNOWN: u32 = u32::MAX;
 
-/// A client that left before it had its answer: the status that nginx has for it, and gRPC's CANCELLED.
+/// Codes for clients that disconnect before their response: nginx' status 499, and gRPC's CANCELLED.
 const GONE_HTTP: u16 = 499;
 const GONE_GRPC: u16 = 1;
 
-/// Notes taken at the same time.
+/// Data for the access log.
 struct Logged {
     time: SystemTime,
     start: Instant,
     peer: Option<SocketAddr>,
     method: Method,
-    /// Of routes that are nowhere, as far as a line has room for it.
+    /// The path of unknown routes, truncated.
     path: Option<String>,
     request_id: Option<String>,
     trace: Option<String>,
@@ -61,10 +61,10 @@ struct Logged {
     notes: Arc<RequestNotes>,
 }
 
-/// Bytes of a path that a line has room for.
+/// Maximum bytes of a path in a line.
 const MAX_PATH: usize = 200;
 
-/// The method, if it is one that a line has room for.
+/// Returns a method that fits a line.
 fn known(method: &Method) -> Method {
     match method.as_str().len() <= MAX_METHOD {
         true => method.clone(),
@@ -72,11 +72,11 @@ fn known(method: &Method) -> Method {
     }
 }
 
-/// Bytes of a method that a line has room for.
+/// Maximum bytes of a method in a line.
 const MAX_METHOD: usize = 20;
 
 impl Exchange {
-    /// A request's head has come. Nothing is to be done if nobody asks for it.
+    /// Begins an exchange when the request's head has arrived; `None` if neither counters nor logs need it.
     pub(super) fn begin<B>(
         traffic: &Arc<Traffic>,
         transport: Transport,
@@ -123,25 +123,25 @@ impl Exchange {
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             code: AtomicU32::new(UNKNOWN),
-            // Of these the body does not leave.
+            // Responses to HEAD have no body.
             is_whole: AtomicBool::new(request.method() == Method::HEAD),
             logged,
         }))
     }
 
-    /// Where to note what is done for the request.
+    /// Returns where to note what happens to the request.
     pub(super) fn notes(&self) -> Option<Arc<RequestNotes>> {
         Some(self.logged.as_ref()?.notes.clone())
     }
 
-    /// The answer has begun.
+    /// Records the response's head.
     pub(super) fn answered<B: Body>(&self, response: &Response<B>) {
         if response.body().is_end_stream() {
             self.is_whole.store(true, Relaxed);
         }
         match self.transport {
             Transport::Http => self.set_code(response.status().as_u16()),
-            // Calls without gRPC have an HTTP status; a response of nothing but a gRPC status has it here.
+            // Errors outside of gRPC have an HTTP status; a trailers-only response has its gRPC status here.
             Transport::Grpc if response.status() != StatusCode::OK => {
                 self.set_code(response.status().as_u16());
             }
@@ -160,7 +160,7 @@ impl Exchange {
         }
     }
 
-    /// How it ended.
+    /// Returns the code, and whether the exchange failed.
     fn outcome(&self) -> (u16, bool) {
         let known = u16::try_from(self.code.load(Relaxed)).ok();
         match (self.transport, known) {
@@ -225,7 +225,7 @@ impl Drop for Exchange {
 }
 
 pin_project! {
-    /// A body whose bytes are counted.
+    /// A body that counts its bytes.
     pub(crate) struct Counted<B> {
         #[pin]
         body: B,
@@ -235,7 +235,7 @@ pin_project! {
 }
 
 impl<B> Counted<B> {
-    /// A request's.
+    /// Wraps a request's body.
     pub(super) fn request(body: B, exchange: Option<Arc<Exchange>>) -> Self {
         Self {
             body,
@@ -244,7 +244,7 @@ impl<B> Counted<B> {
         }
     }
 
-    /// An answer's.
+    /// Wraps a response's body.
     pub(super) fn answer(body: B, exchange: Option<Arc<Exchange>>) -> Self {
         Self {
             body,

@@ -1,4 +1,4 @@
-//! The ids by which clients and others find a request again: `X-Request-ID`, and `traceparent` of W3C's Trace Context.
+//! Request ids: `X-Request-ID`, and `traceparent` of W3C Trace Context.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -7,17 +7,17 @@ use super::shared::Traffic;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// Characters that an id may have: lines of logs and headers of others must hold it.
+/// Maximum characters of an id, so that log lines and headers can hold it.
 const MAX_ID: usize = 128;
 
-/// The ids of a request, which go back with its answer. What is malformed is not there.
+/// Ids of a request, which are returned with its response. Malformed ones are ignored.
 pub(crate) struct Ids {
     request: Option<HeaderValue>,
     trace_parent: Option<HeaderValue>,
 }
 
 impl Ids {
-    /// Those that the client sends. If lines are written about requests, each has an id, made here if need be.
+    /// Reads the client's ids. With an access log, a request without an id gets one.
     pub(crate) fn of_request(headers: &HeaderMap, traffic: &Traffic) -> Self {
         let request = headers.get(REQUEST_ID).filter(|id| is_id(id.as_bytes())).cloned();
         let trace_parent = headers.get(TRACE_PARENT);
@@ -34,22 +34,22 @@ impl Ids {
         }
     }
 
-    /// The request's.
+    /// Returns the request id.
     pub(crate) fn request(&self) -> Option<&str> {
         self.request.as_ref()?.to_str().ok()
     }
 
-    /// The caller's span.
+    /// Returns the `traceparent`.
     pub(crate) fn trace_parent(&self) -> Option<&str> {
         self.trace_parent.as_ref()?.to_str().ok()
     }
 
-    /// The id of the trace that the request is a part of.
+    /// Returns the trace id.
     pub(crate) fn trace(&self) -> Option<&str> {
         trace_id(self.trace_parent.as_ref()?.as_bytes())
     }
 
-    /// Gives them to the answer.
+    /// Adds the ids to a response.
     pub(crate) fn write(&mut self, headers: &mut HeaderMap) {
         if let Some(id) = self.request.take() {
             headers.insert(REQUEST_ID, id);
@@ -60,14 +60,14 @@ impl Ids {
     }
 }
 
-/// Whether this can be an id: visible characters, not too many.
+/// Returns whether a value is a valid id: visible characters up to the maximum.
 fn is_id(value: &[u8]) -> bool {
     !value.is_empty() && value.len() <= MAX_ID && value.iter().all(u8::is_ascii_graphic)
 }
 
-/// The trace's id in a `traceparent`, if that is well-formed: a version, the trace, the caller's span, flags.
+/// Returns the trace id of a well-formed `traceparent`: version, trace id, parent id, flags.
 ///
-/// Later versions may say more behind a further dash (Trace Context, 3.2.4).
+/// Later versions may append further fields (Trace Context, 3.2.4).
 fn trace_id(value: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(value)
         .ok()

@@ -1,15 +1,14 @@
-//! Load reports by ORCA (Open Request Cost Aggregation), for balancers that send requests where there is least to do. Triton
-//! has the same headers.
+//! Load reports by ORCA (Open Request Cost Aggregation) for load balancers, with Triton's headers.
 
 use axum::http::{HeaderMap, HeaderName};
 
-/// In a request: in which form the client wants a report.
+/// Request header with the wanted format.
 const WANTED: HeaderName = HeaderName::from_static("endpoint-load-metrics-format");
 
-/// In its answer.
+/// Response header.
 pub(super) const REPORT: HeaderName = HeaderName::from_static("endpoint-load-metrics");
 
-/// How a report is written.
+/// Format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoadFormat {
     Text,
@@ -17,7 +16,7 @@ pub(crate) enum LoadFormat {
 }
 
 impl LoadFormat {
-    /// The form that a client asks for, if it does. Others than those that are known it does not get.
+    /// Returns the format that a client requests; `None` for unknown ones.
     pub(super) fn of_request(headers: &HeaderMap) -> Option<Self> {
         let wanted = headers.get(WANTED)?.as_bytes();
         if wanted.eq_ignore_ascii_case(b"text") {
@@ -30,12 +29,12 @@ impl LoadFormat {
     }
 }
 
-/// How much there is to do.
+/// The server's load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    /// The part of the memory for requests that is in use: 0 to 1.
+    /// Fraction of the request memory in use, 0 to 1.
     pub(crate) memory: f64,
-    /// Requests to models that are not answered yet, this one among them; none if they are not counted.
+    /// Unanswered requests to models, this one included; `None` if not counted.
     pub(crate) running: Option<u64>,
     /// Those of them that wait for their model.
     pub(crate) waiting: u64,

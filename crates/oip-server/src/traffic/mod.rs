@@ -1,5 +1,5 @@
-//! What every request passes on its way in and its answer on its way out, on both transports: ids of requests go back to
-//! their clients, sizes and failures are counted, and a line is written about each if the operator wants that.
+//! The layer around both transports: returns request ids, counts sizes and failures, and writes the access
+//! log.
 
 mod access_log;
 mod exchange;

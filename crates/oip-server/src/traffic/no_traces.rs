@@ -1,4 +1,4 @@
-//! In place of traces, in a program that is built without the feature `otlp`.
+//! Replacement of traces in builds without the feature `otlp`.
 
 use std::{
     convert::Infallible,
@@ -10,7 +10,7 @@ use oip_service::RequestNotes;
 
 use super::transport::Transport;
 
-/// There are none.
+/// Cannot exist.
 pub(crate) struct Traces(Infallible);
 
 pub(super) struct Traced(Infallible);

@@ -1,4 +1,4 @@
-//! The service around the transports' own: it sees each request's head, its body, its answer's head and body.
+//! The tower service that observes heads and bodies of requests and responses.
 
 use std::{
     convert::Infallible,
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::addresses::Speaks;
 
-/// A service whose requests are seen on their way, those of one connection.
+/// Observes the requests of one connection.
 #[derive(Clone)]
 pub(crate) struct Observed<S> {
     service: S,
@@ -82,7 +82,7 @@ where
     }
 }
 
-/// Whether a request is gRPC's: it comes over HTTP/2 and says so by its content type.
+/// Returns whether a request is gRPC: HTTP/2 with gRPC's content type.
 pub(crate) fn is_grpc<B>(request: &Request<B>) -> bool {
     let content_type = request.headers().get(CONTENT_TYPE);
     request.version() == Version::HTTP_2
@@ -90,7 +90,7 @@ pub(crate) fn is_grpc<B>(request: &Request<B>) -> bool {
 }
 
 pin_project! {
-    /// An answer in the making.
+    /// The pending response.
     pub(crate) struct Answering<F> {
         #[pin]
         answer: F,

@@ -1,15 +1,15 @@
-//! Routes by name: as many as there are, whatever clients ask for.
+//! Route names for metrics: a fixed set, whatever clients request.
 
-/// Where a request goes, without what a client can make up.
+/// The route of a request, without parts that clients make up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
-    /// A path with its parameters in braces, or a call's name.
+    /// Path template, or name of a gRPC method.
     pub(crate) name: &'static str,
     /// Whether it runs a model.
     pub(crate) is_inference: bool,
 }
 
-/// The name of all that is nowhere.
+/// Name of unknown routes.
 pub(crate) const OTHER: &str = "other";
 
 const fn route(name: &'static str) -> Route {
@@ -26,11 +26,11 @@ const fn inference(name: &'static str) -> Route {
     }
 }
 
-/// The route of a path of HTTP.
+/// Returns the route of an HTTP path.
 pub(crate) fn of_http(path: &str) -> Route {
     let path = path.strip_prefix('/').unwrap_or(path);
     let path = path.strip_suffix('/').unwrap_or(path);
-    // What nearly all requests are.
+    // The most frequent case first.
     let inferred = path
         .strip_prefix("v2/models/")
         .and_then(|rest| rest.strip_suffix("/infer"));
@@ -87,7 +87,7 @@ pub(crate) fn of_http(path: &str) -> Route {
     }
 }
 
-/// The route of a model, whichever version is named.
+/// Returns the route of a model, with or without a version.
 fn of_model(rest: &[&str]) -> Route {
     let rest = if let ["versions", _, rest @ ..] = rest {
         rest

@@ -1,4 +1,4 @@
-//! What is counted of requests where they come in and their answers leave, over all models and for none.
+//! Counters of requests and responses at the transports.
 
 use std::{
     collections::BTreeMap,
@@ -26,15 +26,15 @@ struct OfTransport {
     answers: Sizes,
 }
 
-/// How many bodies were how large.
+/// Histogram of body sizes.
 #[derive(Debug, Default)]
 pub(crate) struct Sizes {
-    /// Those up to each of [`BOUNDS`], without those below, and those above all.
+    /// Counts up to each of [`BOUNDS`], not cumulative, and above all.
     counts: [AtomicU64; BOUNDS.len() + 1],
     sum: AtomicU64,
 }
 
-/// Bytes: 256 to 256 MiB.
+/// In bytes: 256 to 256 MiB.
 pub(crate) const BOUNDS: [u64; 11] = [
     1 << 8,
     1 << 10,
@@ -57,12 +57,12 @@ impl Totals {
         }
     }
 
-    /// A request to run a model has come.
+    /// Counts a request to run a model.
     pub(super) fn begin(&self, transport: Transport) {
         self.of(transport).running.fetch_add(1, Relaxed);
     }
 
-    /// The last byte of its answer has left, or its client has.
+    /// Records the end of its response, or of its connection.
     pub(super) fn end(&self, transport: Transport, bytes_in: u64, bytes_out: u64) {
         let of = self.of(transport);
         of.running.fetch_sub(1, Relaxed);
@@ -70,13 +70,13 @@ impl Totals {
         of.answers.add(bytes_out);
     }
 
-    /// A request failed, whatever it was for.
+    /// Counts a failed request of any route.
     pub(super) fn failed(&self, transport: Transport, route: Route, code: u16) {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         *failures.entry((transport, route.name, code)).or_default() += 1;
     }
 
-    /// Requests to run a model that came and are not answered to their last byte.
+    /// Returns the number of requests to run models whose responses are incomplete.
     pub(crate) fn running(&self, transport: Transport) -> u64 {
         self.of(transport).running.load(Relaxed)
     }
@@ -86,12 +86,12 @@ impl Totals {
         &self.of(transport).requests
     }
 
-    /// Sizes of their answers.
+    /// Sizes of their responses.
     pub(crate) fn answers(&self, transport: Transport) -> &Sizes {
         &self.of(transport).answers
     }
 
-    /// How many requests failed, by transport, route and code.
+    /// Returns the number of failed requests by transport, route and code.
     pub(crate) fn failures(&self) -> Vec<((Transport, &'static str, u16), u64)> {
         let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         failures.iter().map(|(key, count)| (*key, *count)).collect()
@@ -105,7 +105,7 @@ impl Sizes {
         self.sum.fetch_add(bytes, Relaxed);
     }
 
-    /// By range: those up to each bound, and those above all.
+    /// Counts up to each bound, not cumulative, and above all.
     pub(crate) fn counts(&self) -> Vec<u64> {
         self.counts.iter().map(|count| count.load(Relaxed)).collect()
     }

@@ -1,4 +1,4 @@
-//! Requests that run models as traces: which of them, and how their notes become spans.
+//! Traces of requests that run models: sampling, and conversion of notes to spans.
 
 use std::{
     borrow::Cow,
@@ -11,19 +11,19 @@ use oip_telemetry::{Exporter, Kind, Parent, Sampler, Span, SpanId, TraceId};
 
 use super::transport::Transport;
 
-/// Which requests are traced, and where their traces go.
+/// Sampler and exporter.
 pub(crate) struct Traces {
     pub(crate) sampler: Sampler,
     pub(crate) exporter: Exporter,
 }
 
-/// A request that is traced.
+/// A sampled request.
 pub(super) struct Traced {
     trace: TraceId,
     parent: Option<SpanId>,
 }
 
-/// The facts of a request that is over.
+/// A finished request.
 pub(super) struct Outcome<'a> {
     pub(super) transport: Transport,
     pub(super) method: &'a str,
@@ -40,7 +40,7 @@ pub(super) struct Outcome<'a> {
 }
 
 impl Traces {
-    /// Whether a request is traced, by its `traceparent` or else by chance.
+    /// Decides whether to trace a request, by its `traceparent` or the sample ratio.
     pub(super) fn decide(&self, trace_parent: Option<&str>) -> Option<Traced> {
         let parent = trace_parent.and_then(Parent::parse);
         let trace = self.sampler.decide(parent.as_ref())?;
@@ -50,20 +50,20 @@ impl Traces {
         })
     }
 
-    /// Sends what was noted on its way.
+    /// Exports the spans of a request.
     pub(super) fn export(&self, traced: &Traced, outcome: &Outcome<'_>) {
         self.exporter.export(spans(traced, outcome));
     }
 }
 
 impl Traced {
-    /// The trace's id as text.
+    /// Returns the trace id.
     pub(super) fn id(&self) -> String {
         self.trace.to_string()
     }
 }
 
-/// A method, or what OpenTelemetry has for those that clients make up: names of spans are few.
+/// Returns a method, or OpenTelemetry's placeholder for unknown ones: span names must be few.
 fn known_method(method: &str) -> &'static str {
     const KNOWN: [&str; 9] = [
         "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT",
@@ -94,14 +94,14 @@ fn spans(traced: &Traced, outcome: &Outcome<'_>) -> Vec<Span> {
             root.attributes.push(("http.request.method", method.into()));
             root.attributes.push(("http.route", outcome.route.into()));
             root.attributes.push(("http.response.status_code", code.into()));
-            // A client that left, too; what clients do wrong is not the server's failure.
+            // Includes clients that disconnected; other client errors are not the server's failures.
             code >= 499
         }
         Transport::Grpc => {
             root.attributes.push(("rpc.system", "grpc".into()));
             root.attributes.push(("rpc.method", outcome.route.into()));
             root.attributes.push(("rpc.grpc.status_code", code.into()));
-            // As OpenTelemetry has it: unknown, too late, not implemented, internal, unavailable, data loss.
+            // By OpenTelemetry: unknown, deadline exceeded, unimplemented, internal, unavailable, data loss.
             [1, 2, 4, 12, 13, 14, 15].contains(&code)
         }
     };
@@ -126,7 +126,7 @@ fn spans(traced: &Traced, outcome: &Outcome<'_>) -> Vec<Span> {
     if stages.len() == RequestNotes::MOST_STAGES {
         root.attributes.push(("oip.stages", "more than are shown".into()));
     }
-    // Steps end after their stages, so their ids are made first.
+    // Steps end after their stages, so their ids are created first.
     let steps: Vec<(u32, SpanId)> = stages
         .iter()
         .filter_map(|stage| match stage.kind {
