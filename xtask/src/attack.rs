@@ -1,4 +1,4 @@
-//! Hostile clients against a release build of the server: the programs of the crate `attack-kit`.
+//! Hostile clients against a release build of the server, from the crate `attack-kit`.
 
 use std::{env, path::PathBuf};
 
@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::{cargo, workspace};
 
-/// Which attacks, and for how long.
+/// Options of `attack`.
 #[derive(Args)]
 pub(crate) struct AttackOptions {
     /// Run only attacks whose names contain this
@@ -20,7 +20,7 @@ pub(crate) struct AttackOptions {
     server: ServerOptions,
 }
 
-/// For how long, and how often.
+/// Options of `soak`.
 #[derive(Args)]
 pub(crate) struct SoakOptions {
     /// Minutes
@@ -39,7 +39,7 @@ pub(crate) struct SoakOptions {
     server: ServerOptions,
 }
 
-/// The server that is attacked.
+/// The server under attack.
 #[derive(Args)]
 struct ServerOptions {
     /// A server that is built already [default: a release build of this tree]
@@ -50,7 +50,7 @@ struct ServerOptions {
     ceiling: usize,
 }
 
-/// Runs every attack in full size.
+/// Runs every attack at full size.
 pub(crate) fn attack(options: &AttackOptions) -> Result<()> {
     let seconds = options.seconds.to_string();
     let mut arguments = vec!["attack", "--seconds", &seconds];

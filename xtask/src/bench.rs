@@ -29,7 +29,7 @@ pub(crate) enum Subject {
 }
 
 impl Subject {
-    /// The package and the name of each program.
+    /// Package and name of each benchmark.
     fn programs(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Files => &[
@@ -48,7 +48,7 @@ impl Subject {
     }
 }
 
-/// Runs the programs of a subject, one after the other.
+/// Runs a subject's benchmarks.
 pub(crate) fn run(subject: Subject, more: &[String]) -> Result<()> {
     for (package, name) in subject.programs() {
         cargo::run(&["bench", "--package", package, "--bench", name], &[])?;
@@ -62,7 +62,7 @@ pub(crate) fn run(subject: Subject, more: &[String]) -> Result<()> {
     }
 }
 
-/// One small network over HTTP and gRPC, unless somebody wants others.
+/// Defaults to a small network over HTTP and gRPC.
 fn with_defaults(more: &[String]) -> Vec<String> {
     let mut all = vec!["--with-options".to_owned()];
     if !more.iter().any(|option| option.starts_with("--only")) {
@@ -72,7 +72,7 @@ fn with_defaults(more: &[String]) -> Vec<String> {
     all
 }
 
-/// Runs the script of requests that change their lengths.
+/// Runs the script with requests of changing lengths.
 fn lengths(more: &[String]) -> Result<()> {
     let root = workspace::root();
     let mut script = Command::new(zoo::environment("python3")?);
@@ -87,7 +87,7 @@ fn lengths(more: &[String]) -> Result<()> {
     venv::run(script.args(more))
 }
 
-/// What a request costs the server, beside bare echoes if these are wanted.
+/// Measures the cost of requests, optionally next to bare echo servers.
 fn cost_of_requests(with_floors: bool, more: &[String]) -> Result<()> {
     let echoes = [("oip-listen", "echo"), ("oip-grpc", "bare_echo")];
     for (package, echo) in echoes.into_iter().filter(|_| with_floors) {
@@ -100,7 +100,7 @@ fn cost_of_requests(with_floors: bool, more: &[String]) -> Result<()> {
     let built = workspace::root().join(target).join("release");
     let path = |name: &str| built.join(name).to_string_lossy().into_owned();
     let server = ["build", "--release", "--package", "oip-server"];
-    // It is the same program by name, so it has its turn first and is put aside.
+    // Both builds have the same file name, so this one is built first and copied.
     let counting = path("oip-server-counting");
     if with_floors {
         cargo::run(&[&server[..], &["--features", "count-allocations"]].concat(), &[])?;

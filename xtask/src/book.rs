@@ -1,4 +1,4 @@
-//! The pages of docs/ as a book with search, by mdBook.
+//! Builds docs/ as a searchable book with mdBook.
 
 use std::process::Command;
 

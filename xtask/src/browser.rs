@@ -1,4 +1,4 @@
-//! The console in a real browser: every control is used, and each page is photographed.
+//! Tests the console in a real browser: uses every control, and takes screenshots.
 
 use std::{path::PathBuf, process::Command};
 
@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::{cargo, venv, workspace};
 
-/// Which browser, and which server.
+/// Options of `browser`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// The Python that the virtual environment is made with
@@ -21,21 +21,20 @@ pub(crate) struct Options {
     server: Option<PathBuf>,
 }
 
-/// What the script imports: it drives the browser that is installed, and downloads none. The client is for the request in Python
-/// that the page shows.
+/// The script's requirements: it drives an installed browser and downloads none. The client is for the Python
+/// request that the page shows.
 const REQUIREMENTS: &[&str] = &["playwright==1.55.0", "tritonclient[http]==2.73.0", "numpy"];
 
-/// The test that compiles the request in Rust that the page shows.
+/// The test that compiles the Rust request that the page shows.
 const RUST: &str = "crates/oip-client/tests/it/console_snippet.rs";
 
-/// Where the script's Python is.
+/// The script's virtual environment.
 const ENVIRONMENT: &str = "target/browser-venv";
 
-/// Where screenshots go.
+/// Directory for screenshots.
 const SHOTS: &str = "target/browser";
 
-/// The same in CI, where everything it needs is there: a browser, and the environment that an earlier run made. CI itself fetches
-/// crates and nothing else.
+/// Runs in CI if a browser and the virtual environment of an earlier run exist, since CI fetches only crates.
 pub(crate) fn in_ci() -> Result<()> {
     let is_filled = venv::is_filled(&workspace::root().join(ENVIRONMENT), REQUIREMENTS);
     let missing = match (installed(), is_filled) {
@@ -54,7 +53,7 @@ pub(crate) fn in_ci() -> Result<()> {
     Ok(())
 }
 
-/// Uses the console, and fails when a control does not do what it should, or the page reports an error.
+/// Uses every control, and fails if one misbehaves or the page reports an error.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let chromium = match &options.chromium {
         Some(chromium) => chromium.clone(),

@@ -1,4 +1,4 @@
-//! Calling cargo.
+//! Calls cargo.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,10 +9,10 @@ use anyhow::{Context, Result, ensure};
 
 use crate::workspace;
 
-/// One set of flags for every check, so that dependencies are built once.
+/// The same flags for every check, so that dependencies are built once.
 pub(crate) const FLAGS: &[(&str, &str)] = &[("RUSTFLAGS", "-Dwarnings"), ("RUSTDOCFLAGS", "-Dwarnings")];
 
-/// Runs cargo in the workspace's folder, with these variables in its environment.
+/// Runs cargo in the workspace's root with additional environment variables.
 pub(crate) fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
     let status = Command::new(env!("CARGO"))
         .args(arguments)
@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()
     Ok(())
 }
 
-/// The folder with both programs, built with CI's flags: those that tests have been built with already.
+/// Builds both programs with CI's flags, reusing what tests have built. Returns their directory.
 pub(crate) fn programs_of_ci() -> Result<PathBuf> {
     run(
         &["build", "--package", "oip-server", "--package", "tensor-cli"],
@@ -33,7 +33,7 @@ pub(crate) fn programs_of_ci() -> Result<PathBuf> {
     Ok(workspace::built("debug"))
 }
 
-/// Whether the compiler has the standard library of a target.
+/// Returns whether the toolchain has a target's standard library.
 pub(crate) fn has_target(target: &str) -> Result<bool> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc)
@@ -44,7 +44,7 @@ pub(crate) fn has_target(target: &str) -> Result<bool> {
     Ok(output.status.success() && Path::new(folder.trim()).is_dir())
 }
 
-/// The triple of the machine that this runs on.
+/// Returns the host's target triple.
 pub(crate) fn host() -> Result<String> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc)

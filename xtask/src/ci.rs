@@ -1,4 +1,4 @@
-//! What must be green before a change lands.
+//! Everything that must pass before a change lands.
 
 use std::{process::Command, time::Instant};
 
@@ -6,11 +6,11 @@ use anyhow::{Context, Result};
 
 use crate::{browser, cargo, codegen, fuzz, tools, tutorials};
 
-/// One call of cargo that must succeed.
+/// A cargo command that must succeed.
 struct Check {
     name: &'static str,
     arguments: &'static [&'static str],
-    /// Seconds that it takes on two cores, behind the steps before it.
+    /// Seconds on two cores, after the previous steps.
     usual: u64,
 }
 
@@ -128,7 +128,7 @@ const CHECKS: &[Check] = &[
         ],
         usual: 48,
     },
-    // The wheel's.
+    // The wheel.
     Check {
         name: "both programs in one",
         arguments: &["clippy", "--package", "oip-server", "--features", "tool"],
@@ -146,15 +146,15 @@ const CHECKS: &[Check] = &[
     },
 ];
 
-/// The second processor family that servers run on. What depends on the processor (flags of system calls above all) must
-/// at least compile there.
+/// The second processor architecture of servers. Architecture-dependent code, above all flags of system
+/// calls, must at least compile for it.
 const OTHER_TARGET: &str = "aarch64-unknown-linux-gnu";
 
-/// The compiler that C code and assembly need for it.
+/// The C compiler for it.
 const OTHER_COMPILER: &str = "aarch64-linux-gnu-gcc";
 
-/// Checks the libraries for another processor. Only where its standard library is installed: the rest of CI needs nothing
-/// from outside, and neither may this.
+/// Checks the libraries for another architecture, if its standard library is installed: CI needs nothing from
+/// outside.
 fn check_other_target() -> Result<()> {
     if !cargo::has_target(OTHER_TARGET)? {
         println!(
@@ -199,11 +199,11 @@ fn check_other_target() -> Result<()> {
     cargo::run(&arguments, cargo::FLAGS)
 }
 
-/// Pages that read tensors. What reads files must compile where addresses have 32 bits and there is no file system.
+/// The web. Readers must compile for 32-bit addresses without a file system.
 const WEB_TARGET: &str = "wasm32-unknown-unknown";
 
-/// Checks `tensor-core` and the readers for the web, where its standard library is installed: but for zTensor, which needs
-/// zstd's C code.
+/// Checks `tensor-core` and the readers for the web, if its standard library is installed; not zTensor, which
+/// needs zstd's C code.
 fn check_web_target() -> Result<()> {
     if !cargo::has_target(WEB_TARGET)? {
         println!(
@@ -228,7 +228,7 @@ fn check_web_target() -> Result<()> {
     cargo::run(&arguments, cargo::FLAGS)
 }
 
-/// A step behind the calls of cargo, with the seconds that it takes.
+/// A step after the cargo commands, with its usual seconds.
 type Step = (&'static str, u64, fn() -> Result<()>);
 
 const STEPS: &[Step] = &[
@@ -242,7 +242,7 @@ const STEPS: &[Step] = &[
     ("tutorials", 2, tutorials::in_ci),
 ];
 
-/// Runs all checks, one after the other, and stops at the first that fails.
+/// Runs all checks in order, and stops at the first failure.
 pub(crate) fn run() -> Result<()> {
     let start = Instant::now();
     let of_cargo = CHECKS.iter().map(|check| check.usual);
@@ -269,7 +269,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Which step is run, of how many.
+/// Progress of the run.
 struct Progress {
     done: usize,
     all: usize,
@@ -290,7 +290,7 @@ impl Progress {
     }
 }
 
-/// A time as people say it.
+/// Formats a duration for people.
 fn in_words(seconds: u64) -> String {
     match seconds {
         0..100 => format!("{seconds} s"),
@@ -302,7 +302,7 @@ fn in_words(seconds: u64) -> String {
 mod tests {
     use super::*;
 
-    /// What people are told to build is what is checked.
+    /// The feature combinations that the documentation recommends are checked.
     #[test]
     fn the_choices_of_features_that_people_build_are_checked() {
         let is_checked = |features: &str, has_default: bool| {

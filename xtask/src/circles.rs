@@ -1,7 +1,7 @@
-//! Files of a crate that need each other in a circle: found from the paths that they write, one crate at a time.
+//! Finds circular dependencies between the files of a crate, from the paths that they use.
 //!
-//! An arrow goes from the file that names something to the file that defines it. A name that is only passed on (`pub use`)
-//! leads to its definition, and passing it on is no need. Tests do not count, nor do `mod` declarations.
+//! An edge goes from the file that uses an item to the file that defines it. Re-exports (`pub use`) are
+//! followed and are no use themselves. Tests and `mod` declarations are ignored.
 
 use std::{
     cell::RefCell,
@@ -17,8 +17,8 @@ use syn::{
     visit::{self, Visit},
 };
 
-/// The circles among the files below `root`, the file of a crate's or a program's root module: for each circle a line that
-/// says which file takes what from which.
+/// Returns the cycles among the files of the crate with the root module `root`, one line each, with the items
+/// on the way.
 pub(crate) fn of_crate(root: &Path) -> Result<Vec<String>> {
     let mut modules = Modules::default();
     let folder = root.parent().unwrap_or_else(|| Path::new(""));
@@ -26,7 +26,7 @@ pub(crate) fn of_crate(root: &Path) -> Result<Vec<String>> {
     Ok(circles(&modules.arrows()))
 }
 
-/// Which file takes which names from which.
+/// Items used, by file and defining file.
 type Arrows = BTreeMap<PathBuf, BTreeMap<PathBuf, BTreeSet<String>>>;
 
 fn circles(arrows: &Arrows) -> Vec<String> {
@@ -77,40 +77,40 @@ fn circles(arrows: &Arrows) -> Vec<String> {
     found
 }
 
-/// All modules of a crate, the root first.
+/// Modules of a crate, the root first.
 #[derive(Default)]
 struct Modules {
     all: Vec<Module>,
-    /// What names were found to mean in modules; nothing while they are looked for, which ends imports that lead to themselves.
+    /// Cache of resolved names; `None` while a name is being resolved, which ends cyclic imports.
     found: RefCell<HashMap<(usize, String), Option<Target>>>,
 }
 
-/// One module, in a file of its own or within another.
+/// A module, in its own file or inline.
 #[derive(Default)]
 struct Module {
     file: PathBuf,
     parent: Option<usize>,
     children: BTreeMap<String, usize>,
-    /// The names of what is defined here.
+    /// Names of items defined here.
     items: BTreeSet<String>,
-    /// What names of other modules mean here.
+    /// Imported names, and their paths.
     imports: BTreeMap<String, Vec<String>>,
-    /// The modules of which all names are imported.
+    /// Glob imports.
     globs: Vec<Vec<String>>,
-    /// The paths that the code here writes, private imports included.
+    /// Paths used by code, private imports included.
     paths: Vec<Vec<String>>,
 }
 
-/// What a path leads to.
+/// What a path refers to.
 #[derive(Clone, Copy)]
 enum Target {
     Module(usize),
-    /// Something that the module defines.
+    /// An item defined in the module.
     Item(usize),
 }
 
 impl Modules {
-    /// Reads a file as a module, with all modules below it; `folder` is where files of its submodules stand.
+    /// Parses a file as a module, and its submodules. `folder` is the directory of submodule files.
     fn read_file(&mut self, file: &Path, folder: &Path, parent: Option<usize>) -> Result<usize> {
         let text = fs::read_to_string(file).with_context(|| file.display().to_string())?;
         let tree = syn::parse_file(&text).with_context(|| file.display().to_string())?;
@@ -181,7 +181,7 @@ impl Modules {
         arrows
     }
 
-    /// Where a path of a module leads, if it stays in this crate.
+    /// Resolves a path of a module, if it stays in this crate.
     fn resolve(&self, from: usize, path: &[String]) -> Option<Target> {
         let (first, mut rest) = path.split_first()?;
         let mut at = match first.as_str() {
@@ -206,7 +206,7 @@ impl Modules {
         Some(Target::Module(at))
     }
 
-    /// What a name means in a module.
+    /// Resolves a name in a module.
     fn find(&self, module: usize, name: &str) -> Option<Target> {
         let key = (module, name.to_owned());
         if let Some(known) = self.found.borrow().get(&key) {
@@ -260,7 +260,7 @@ impl Visit<'_> for Module {
         }
     }
 
-    /// Nothing: who may see an item is no need of it.
+    /// Visibilities are no dependencies.
     fn visit_visibility(&mut self, _: &Visibility) {}
 
     fn visit_path(&mut self, path: &syn::Path) {
@@ -275,7 +275,7 @@ impl Visit<'_> for Module {
 
     fn visit_macro(&mut self, call: &Macro) {
         visit::visit_macro(self, call);
-        // Most macros take expressions; what others take is not looked at.
+        // Most macros take expressions; arguments of others are ignored.
         if let Ok(arguments) = call.parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated) {
             for argument in &arguments {
                 self.visit_expr(argument);
@@ -284,7 +284,7 @@ impl Visit<'_> for Module {
     }
 }
 
-/// The imports of a tree, each with the name that it gets (none where all names are taken).
+/// Flattens an import tree into paths, each with its local name (`None` for globs).
 fn flatten(tree: &UseTree, before: &mut Vec<String>, leaves: &mut Vec<(Option<String>, Vec<String>)>) {
     match tree {
         UseTree::Path(path) => {
@@ -367,7 +367,7 @@ fn demands_test(condition: &Meta) -> bool {
     }
 }
 
-/// The file that `#[path = "…"]` names.
+/// Returns the file of `#[path = "…"]`.
 fn path_attribute(attributes: &[Attribute]) -> Option<String> {
     let attribute = attributes
         .iter()
@@ -386,7 +386,7 @@ fn path_attribute(attributes: &[Attribute]) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// The circles of a crate made of these files.
+    /// Returns the cycles of a crate made of these files.
     fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in files {
@@ -419,7 +419,7 @@ mod tests {
                 ("b.rs", "fn f() -> usize { size_of::<crate::A>() } pub struct B;"),
             ]
         };
-        // `b` needs `a/inner`, `a` needs `b`: no circle.
+        // `b` uses `a/inner` and `a` uses `b`: no cycle.
         assert!(circles_of(&files("mod a; mod b; pub use a::A; pub use b::B;")).is_empty());
         let found = circles_of(&[
             ("lib.rs", "mod a; mod b; pub use a::*; pub use b::B as C;"),

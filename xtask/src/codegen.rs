@@ -1,4 +1,4 @@
-//! Generated code: from `proto/` and `schemas/` to committed files.
+//! Generates committed code from `proto/` and `schemas/`.
 
 use std::{
     collections::BTreeMap,
@@ -11,13 +11,13 @@ use prost::Message;
 
 use crate::{readmes, rustfmt::rustfmt, schemas, workspace};
 
-/// One generated module.
+/// A generated module.
 struct Target {
-    /// The file under `proto/`.
+    /// The file below `proto/`.
     proto: &'static str,
-    /// The folder of the generated files.
+    /// Directory of the generated files.
     folder: &'static str,
-    /// Whether there is a gRPC service to generate client and server for, and a descriptor for reflection.
+    /// Whether to generate a gRPC client, server and descriptor.
     has_service: bool,
 }
 
@@ -34,7 +34,7 @@ const TARGETS: &[Target] = &[
     },
 ];
 
-/// Generates all code; with `check` only compares it with what is committed.
+/// Generates all code; with `check`, compares it with the committed files.
 pub(crate) fn run(check: bool) -> Result<()> {
     let mut stale = schemas::run(check)?;
     for target in TARGETS {
@@ -75,12 +75,12 @@ pub(crate) fn run(check: bool) -> Result<()> {
 }
 
 impl Target {
-    /// The generated files and what they should contain.
+    /// Returns the generated files and their contents.
     fn generate(&self) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
         let mut files = protox::compile([self.proto], [workspace::root().join("proto")])?;
         let out_dir = tempfile::tempdir()?;
         let mut config = prost_build::Config::new();
-        // Contents of tensors stay slices of the message they came in; maps have one order.
+        // Tensor contents stay slices of their message; maps are ordered.
         config.bytes(["."]).btree_map(["."]).out_dir(out_dir.path());
         if self.has_service {
             tonic_prost_build::configure()

@@ -1,4 +1,5 @@
-//! This server beside others that run a model of scikit-learn: how much is installed, how soon they answer, what a request costs.
+//! Compares this server with others that serve a scikit-learn model: installed size, start time, cost of a
+//! request.
 
 use std::{path::PathBuf, process::Command};
 
@@ -7,7 +8,7 @@ use clap::Args;
 
 use crate::{cargo, venv, workspace};
 
-/// What to compare with, and how.
+/// Options of `compare`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// The Python that virtual environments are made with
@@ -21,17 +22,17 @@ pub(crate) struct Options {
     requests: u32,
 }
 
-/// The model, and what runs it in the other servers.
+/// The model's requirements in the other servers.
 const MODEL: &[&str] = &["scikit-learn==1.9.1", "joblib"];
 
-/// The other servers, each in an environment of its own.
+/// The other servers, each in its own environment.
 const SERVERS: [(&str, &[&str]); 3] = [
     ("mlserver", &["mlserver==1.7.1", "mlserver-sklearn==1.7.1"]),
     ("kserve", &["kserve==0.21.0"]),
     ("triton", &["nvidia-pytriton==0.7.0"]),
 ];
 
-/// Measures all of them, and prints a table.
+/// Measures all servers, and prints a table.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = workspace::root();
     let folder = root.join("target/compare");
@@ -46,7 +47,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut arguments = Vec::new();
     for (name, requirements) in SERVERS {
         let requirements = match name {
-            // MLServer chooses its own scikit-learn.
+            // MLServer pins its own scikit-learn.
             "mlserver" => requirements.to_vec(),
             _ => [requirements, MODEL].concat(),
         };

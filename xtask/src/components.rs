@@ -1,4 +1,4 @@
-//! What a program is made of: every crate that is linked into it, with version, licence and checksum.
+//! Lists the crates that are linked into a program, with version, licence and checksum.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 
 use crate::workspace;
 
-/// The crates of some programs, for one target.
+/// The crates of some programs for one target.
 pub(crate) struct Components {
     metadata: Metadata,
     roots: Vec<PackageId>,
-    /// Each crate and those it needs.
+    /// Each crate and its dependencies.
     graph: BTreeMap<PackageId, BTreeSet<PackageId>>,
     checksums: BTreeMap<(String, String), String>,
 }
 
-/// The version of this workspace.
+/// Returns the version of this workspace.
 pub(crate) fn version() -> Result<String> {
     let manifest = fs::read_to_string(workspace::root().join("Cargo.toml"))?;
     let line = manifest
@@ -31,11 +31,11 @@ pub(crate) fn version() -> Result<String> {
     Ok(version.context("Cargo.toml has no version")?.to_owned())
 }
 
-/// All crates that are linked into the packages' programs: neither those of tests nor those that only build them.
+/// Returns all crates linked into the packages' programs, without dev and build dependencies.
 pub(crate) fn of(packages: &[&str], target: &str) -> Result<Components> {
     let metadata = MetadataCommand::new()
         .manifest_path(workspace::root().join("Cargo.toml"))
-        // What is packaged was built, so everything is there.
+        // What is packaged has been built, so everything is downloaded.
         .other_options([
             "--filter-platform".into(),
             target.into(),
@@ -85,12 +85,12 @@ impl Components {
         self.graph.keys().map(|id| &self.metadata[id])
     }
 
-    /// Those of others.
+    /// Returns the crates from outside of the workspace.
     fn foreign(&self) -> impl Iterator<Item = &Package> {
         self.packages().filter(|package| package.source.is_some())
     }
 
-    /// Each licence once, with the crates that are under it, as these ask for.
+    /// Returns each licence text once, with the crates under it, as the licences require.
     pub(crate) fn licences(&self) -> Result<String> {
         let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut list = String::new();
@@ -122,7 +122,7 @@ impl Components {
         Ok(page)
     }
 
-    /// A bill of materials in `CycloneDX` 1.5.
+    /// Returns a `CycloneDX` 1.5 bill of materials.
     pub(crate) fn sbom(&self) -> Result<String> {
         let reference = |package: &Package| format!("pkg:cargo/{}@{}", package.name, package.version);
         let components: Vec<Value> = self
@@ -137,7 +137,7 @@ impl Components {
                     "purl": reference(package),
                 });
                 if let Some(licence) = &package.license {
-                    // Cargo once allowed a slash for OR.
+                    // Cargo once permitted a slash for OR.
                     component["licenses"] = json!([{"expression": licence.replace('/', " OR ")}]);
                 }
                 if let Some(sum) = self.checksums.get(&key) {
@@ -167,7 +167,7 @@ impl Components {
     }
 }
 
-/// The texts of the licences and notices in a crate's folder.
+/// Returns the licence and notice texts in a crate's directory.
 fn texts_in(folder: &Path) -> Result<Vec<String>> {
     let mut texts = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -184,7 +184,7 @@ fn texts_in(folder: &Path) -> Result<Vec<String>> {
     Ok(texts)
 }
 
-/// Checksums by name and version, of a lock file.
+/// Returns the checksums of a lock file by name and version.
 fn checksums(lock: &str) -> BTreeMap<(String, String), String> {
     let mut checksums = BTreeMap::new();
     for package in lock.split("[[package]]").skip(1) {
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(sums[&("a".to_owned(), "1.0.0".to_owned())], "ff");
     }
 
-    /// Everything that is linked is listed, and nothing of tests.
+    /// Everything that is linked is listed, and no test dependencies.
     #[cfg(target_os = "linux")]
     #[test]
     fn programs_are_made_of_what_they_link() {
@@ -234,7 +234,7 @@ mod tests {
             "{names:?}"
         );
         let bill: Value = serde_json::from_str(&components.sbom().unwrap()).unwrap();
-        // Of some crates there are two versions.
+        // Some crates occur in two versions.
         let count = components.packages().count();
         assert_eq!(bill["components"].as_array().unwrap().len(), count);
     }

@@ -1,4 +1,4 @@
-//! The files that the formats' tests judge, written anew from the code that makes them.
+//! Regenerates the corpora of the formats' tests.
 
 use anyhow::Result;
 
@@ -13,7 +13,7 @@ pub(crate) fn run() -> Result<()> {
     update("fmt-ztensor", "objects::cases")
 }
 
-/// Runs the tests of a package that judge a corpus, and have them write it.
+/// Runs a package's corpus tests in update mode.
 fn update(package: &str, tests: &str) -> Result<()> {
     let arguments = ["test", "--package", package, "--test", "it", tests];
     cargo::run(&arguments, &[("UPDATE_CORPUS", "1")])

@@ -1,4 +1,4 @@
-//! What a crate shows to those who look for one: a page, an example, words to be found by, and how its documentation is built.
+//! Checks each crate's presentation: README, example, keywords, documentation settings.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use cargo_metadata::{MetadataCommand, Package, TargetKind};
 
 use crate::workspace;
 
-/// Words of crates that are published and lack something.
+/// Returns what published crates lack.
 pub(crate) fn lacking() -> Result<Vec<String>> {
     let metadata = MetadataCommand::new()
         .manifest_path(workspace::root().join("Cargo.toml"))
@@ -51,7 +51,7 @@ fn lacks(package: &Package) -> impl Iterator<Item = String> {
             package.metadata["docs"]["rs"].is_object(),
         ),
         ("no examples/", is_program || has(&TargetKind::Example)),
-        // There is no public repository yet, and an invented address would be somebody else's.
+        // There is no public repository yet; an invented URL could be registered by anybody.
         ("an address of a repository", package.repository.is_none()),
     ];
     checks

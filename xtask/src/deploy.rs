@@ -1,5 +1,6 @@
-//! The manifests of docs/deploy, built by kustomize, and its chart, rendered by helm, checked against the schemas of Kubernetes, and
-//! of KServe, KEDA and Prometheus' operator where their definitions are at hand. It says at its end what was not checked.
+//! Checks the manifests of docs/deploy, built by kustomize, and its chart, rendered by helm, against the
+//! schemas of Kubernetes, and of KServe, KEDA and Prometheus' operator where available. Reports what was not
+//! checked.
 
 use std::{
     collections::BTreeSet,
@@ -13,7 +14,7 @@ use clap::Args;
 
 use crate::{venv, workspace};
 
-/// What to check them against.
+/// Options of `deploy`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// The Python that the virtual environment is made with
@@ -42,7 +43,7 @@ const REQUIREMENTS: &[&str] = &[
     "PyYAML==6.0.3",
 ];
 
-/// Each folder, and kinds that it must have.
+/// Directories, and kinds that each must contain.
 const FOLDERS: [(&str, &[&str]); 3] = [
     (
         "docs/deploy/kubernetes",
@@ -56,7 +57,7 @@ const FOLDERS: [(&str, &[&str]); 3] = [
     ),
     (
         "docs/deploy/keda",
-        // In place of a HorizontalPodAutoscaler.
+        // Instead of a HorizontalPodAutoscaler.
         &[
             "Deployment",
             "Service",
@@ -72,7 +73,7 @@ const FOLDERS: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// The chart, and kinds that it must have.
+/// The chart, and kinds that it must contain.
 const CHART: (&str, &[&str]) = (
     "docs/deploy/helm",
     &[
@@ -86,7 +87,7 @@ const CHART: (&str, &[&str]) = (
     ],
 );
 
-/// A misspelled member, which must be found for the rest to mean anything.
+/// A misspelled field, which the check must find.
 const WRONG: &str = "
 apiVersion: policy/v1
 kind: PodDisruptionBudget
@@ -94,7 +95,7 @@ metadata: {name: wrong}
 spec: {maxUnavailble: 1}
 ";
 
-/// Validates all manifests; fails when one does not fit.
+/// Validates all manifests, and fails if one is invalid.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = workspace::root();
     let python = venv::environment(&options.python, &root.join("target/deploy-venv"), REQUIREMENTS)?;
@@ -140,10 +141,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What a line of the script ends with whose manifest was only read; it begins with the kind.
+/// Suffix of a line of the script about a manifest without schema; it begins with the kind.
 const UNCHECKED: &str = ": NOT CHECKED";
 
-/// Whether manifests fit, and all of some kinds are there. Notes the kinds that could not be checked.
+/// Validates manifests, checks that some kinds are present, and notes the kinds that could not be checked.
 fn validate(
     options: &Options,
     python: &Path,

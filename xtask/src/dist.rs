@@ -1,5 +1,5 @@
-//! Archives of the programs, ready to be unpacked: stripped programs, completions, man pages, the pages of docs/, the licences of what
-//! is in them, a software bill of materials, and checksums. Each server is asked for an answer before it is packed.
+//! Builds release archives: stripped programs, completions, man pages, docs/, licences, a bill of materials,
+//! and checksums. Each server is asked for a response before it is packed.
 
 use std::{
     ffi::OsString,
@@ -18,7 +18,7 @@ use crate::{
     served, workspace,
 };
 
-/// For which processors, and from what.
+/// Options of `dist`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// A target to build for; can be repeated [default: all of Linux that this machine can build for]
@@ -32,22 +32,22 @@ pub(crate) struct Options {
     folder: PathBuf,
 }
 
-/// A target of releases.
+/// A release target.
 struct Target {
     triple: &'static str,
-    /// The C compiler.
+    /// C compiler.
     compiler: &'static str,
-    /// What links. `musl-gcc` does not know static programs at random addresses, and makes one that ends at its first step; Rust brings
-    /// what this machine's own compiler needs to link with musl.
+    /// Linker. `musl-gcc` does not support static PIE and links programs that crash at start; Rust brings
+    /// what the host's compiler needs to link with musl.
     linker: &'static str,
     strip: &'static str,
-    /// Whether the linker is the one that comes with Rust, which can fold identical functions into one.
+    /// Whether the linker is Rust's own, which can fold identical functions.
     folds: bool,
-    /// What runs its programs on another processor, where that is installed, and what it is installed with.
+    /// Emulator of another architecture, and the package that has it.
     emulator: &'static [&'static str],
 }
 
-/// The profile of archives and images.
+/// Cargo profile of archives and images.
 const PROFILE: &str = "dist";
 
 const TARGETS: &[Target] = &[
@@ -77,33 +77,33 @@ const TARGETS: &[Target] = &[
     },
 ];
 
-/// The packages that are shipped, with their programs.
+/// Shipped packages and programs.
 const PROGRAMS: [(&str, &str); 2] = [("oip-server", "oip-server"), ("tensor-cli", "tensor")];
 
-/// The oldest glibc that programs start with, as the first page says.
+/// The oldest glibc that programs start with, as START.md says.
 const GLIBC: [(&str, Glibc); 2] = [("oip-server", Glibc(2, 35)), ("tensor", Glibc(2, 34))];
 
-/// What goes along from the top of the repository, beside all of docs/.
+/// Files from the repository's root, in addition to docs/.
 const PAGES: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "README.md"];
 
-/// The page of the book that is the archive's first one too.
+/// A page of the book that becomes the archive's first page.
 const START: (&str, &str) = ("docs/archive.md", "START.md");
 
-/// How that page calls an archive.
+/// Placeholder of an archive's name on that page.
 const ANY_NAME: &str = "tensorferry-VERSION-TARGET";
 
-/// What the repository's page says behind its title in an archive.
+/// Note after the title of README.md in an archive.
 const README_IN_ARCHIVE: &str = "\
 **In an archive, [START.md](START.md) is the first page.** This is the repository's: commands here that begin with `cargo`, and paths that
 begin with `crates/`, are for a clone of the sources.
 ";
 
-/// Where man looks for pages of the programs in `bin`.
+/// Where man looks for pages of programs in `bin`.
 const MAN: &str = "man/man1";
 
 const SHELLS: [(&str, &str); 3] = [("bash", "bash"), ("zsh", "zsh"), ("fish", "fish")];
 
-/// Makes the archives and a file with their checksums.
+/// Builds the archives and their checksums.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let chosen = chosen(options)?;
     let folder = workspace::root().join(&options.folder);
@@ -129,7 +129,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The targets that are wanted, or all that can be built here; each that cannot is named with what is missing.
+/// Returns the requested targets, or all that can be built here; prints what the others lack.
 fn chosen(options: &Options) -> Result<Vec<&'static Target>> {
     let is_wanted = |target: &Target| {
         options.targets.is_empty() || options.targets.iter().any(|wanted| wanted == target.triple)
@@ -174,7 +174,7 @@ fn missing(target: &Target) -> Result<Option<String>> {
     Ok((!has_compiler).then(|| format!("the C compiler {}", target.compiler)))
 }
 
-/// Builds the server for a target by its triple, and returns the program.
+/// Builds the server for a target triple, and returns the program.
 pub(crate) fn server(triple: &str) -> Result<PathBuf> {
     let options = Options {
         targets: vec![triple.to_owned()],
@@ -186,7 +186,7 @@ pub(crate) fn server(triple: &str) -> Result<PathBuf> {
     Ok(build(target, &PROGRAMS[..1])?.join(PROGRAMS[0].1))
 }
 
-/// What runs programs of a target on another processor.
+/// Returns the emulator for programs of a target.
 pub(crate) fn emulator(triple: &str) -> Result<&'static str> {
     let target = TARGETS.iter().find(|target| target.triple == triple);
     let emulator = target.and_then(|target| target.emulator.first());
@@ -225,23 +225,23 @@ fn build(target: &Target, programs: &[(&str, &str)]) -> Result<PathBuf> {
     Ok(workspace::target().join(target.triple).join(PROFILE))
 }
 
-/// The folders of this machine that sources stand in: the repository's and cargo's.
+/// Returns directories of this machine that contain sources: the repository's and cargo's.
 fn own_folders() -> Vec<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));
     [Some(workspace::root()), home].into_iter().flatten().collect()
 }
 
-/// Flags that keep the folders of this machine out of the programs: panics name places in the code.
+/// Returns flags that keep this machine's directories out of programs: panics contain source locations.
 pub(crate) fn without_paths() -> String {
     let names = ["tensorferry", "cargo"];
     let flags = own_folders().into_iter().zip(names);
     let flags = flags.map(|(folder, name)| format!("--remap-path-prefix={}={name}", folder.display()));
-    // The separator that cargo has for flags with blanks in them.
+    // cargo's separator for flags that contain spaces.
     flags.collect::<Vec<_>>().join("\x1f")
 }
 
-/// A program that names folders of the building machine is not packed.
+/// Refuses a program that contains directories of the build machine.
 pub(crate) fn check_paths(program: &Path) -> Result<()> {
     let bytes = fs::read(program)?;
     for folder in own_folders() {
@@ -252,7 +252,7 @@ pub(crate) fn check_paths(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A program that needs a newer C library than the first page says is not packed.
+/// Refuses a program that needs a newer glibc than START.md says.
 fn check_glibc(program: &str, packed: &Path) -> Result<()> {
     let needed = elf::oldest_glibc(packed)?;
     let stated = GLIBC.iter().find(|(name, _)| *name == program);
@@ -269,7 +269,7 @@ fn check_glibc(program: &str, packed: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Puts one archive together, and returns it.
+/// Builds one archive, and returns its path.
 fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
     let name = format!("tensorferry-{}-{}", components::version()?, target.triple);
     let tree = folder.join(&name);
@@ -289,7 +289,7 @@ fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
         check_glibc(program, &packed)?;
         describe(program, &runnable(target, &packed, program)?, &tree)?;
     }
-    // Programs that were built elsewhere have other folders in them.
+    // Programs built elsewhere contain other directories.
     let programs_here = workspace::target().join(target.triple).join(PROFILE);
     if programs == programs_here {
         for (_, program) in PROGRAMS {
@@ -308,7 +308,7 @@ fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
     fs::write(tree.join("sbom.cdx.json"), components.sbom()?)?;
 
     let archive = folder.join(format!("{name}.tar.gz"));
-    // In one order and with one time, so that the same files make the same archive.
+    // Sorted and with a fixed time, so that archives are reproducible.
     call(
         Command::new("tar")
             .args([
@@ -328,7 +328,7 @@ fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// The pages of an archive of this name, by their paths in it: their links lead to each other as in the repository.
+/// Returns the pages of an archive by path, with links adjusted.
 fn pages(name: &str) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     fn collect(folder: &Path, pages: &mut Vec<(PathBuf, Vec<u8>)>) -> Result<()> {
         for entry in fs::read_dir(workspace::root().join(folder))? {
@@ -359,7 +359,7 @@ fn pages(name: &str) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     Ok(pages)
 }
 
-/// What starts a program of the target here; nothing where this machine has another processor and no emulator of it.
+/// Returns the command that starts a target's program here; `None` without an emulator.
 fn starter(target: &Target, program: &Path) -> Option<Vec<OsString>> {
     let mut command = Vec::new();
     if !target.triple.starts_with(std::env::consts::ARCH) {
@@ -371,13 +371,13 @@ fn starter(target: &Target, program: &Path) -> Option<Vec<OsString>> {
     Some(command)
 }
 
-/// Starts a server that was built for a target, and has an answer from it.
+/// Starts a target's server, and sends it a request.
 pub(crate) fn try_server(triple: &str, server: &Path) -> Result<()> {
     let target = TARGETS.iter().find(|target| target.triple == triple);
     try_out(target.with_context(|| format!("{triple} is not known"))?, server)
 }
 
-/// Starts the server, and has an answer from it.
+/// Starts the server, and sends it a request.
 fn try_out(target: &Target, server: &Path) -> Result<()> {
     let Some(command) = starter(target, server) else {
         let emulator = target.emulator.first().unwrap_or(&"an emulator");
@@ -402,7 +402,7 @@ fn try_out(target: &Target, server: &Path) -> Result<()> {
     Ok(())
 }
 
-/// How a program is started here that tells of itself: that of the target, or one of this machine that is built of the same sources.
+/// Returns a command that prints a program's help: of the target, or of the host built from the same sources.
 fn runnable(target: &Target, packed: &Path, program: &str) -> Result<Vec<OsString>> {
     if let Some(command) = starter(target, packed) {
         return Ok(command);

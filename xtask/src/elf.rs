@@ -1,10 +1,10 @@
-//! What programs and libraries of Linux need: the version of the C library, without which they do not start, and other libraries.
+//! Reads ELF files: required glibc version, and linked libraries.
 
 use std::{fmt, fs, path::Path};
 
 use anyhow::{Context, Result, ensure};
 
-/// A version of glibc.
+/// A glibc version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Glibc(pub(crate) u32, pub(crate) u32);
 
@@ -15,7 +15,8 @@ impl fmt::Display for Glibc {
 }
 
 impl Glibc {
-    /// The version that a wheel's name asks for, such as 2.17 of `x-1.0-cp311-abi3-manylinux_2_17_x86_64.whl`; the lowest of several.
+    /// Returns the glibc version in a wheel's name, such as 2.17 of
+    /// `x-1.0-cp311-abi3-manylinux_2_17_x86_64.whl`; the lowest of several.
     pub(crate) fn of_wheel(name: &str) -> Option<Self> {
         let tags = name.split('.').flat_map(|part| part.split('-'));
         let versions = tags.filter_map(|tag| {
@@ -26,7 +27,7 @@ impl Glibc {
     }
 }
 
-/// The oldest glibc that a file can be used with; `None` for a file that is no ELF file or needs none.
+/// Returns the oldest glibc that a file works with; `None` if it is no ELF file or needs none.
 pub(crate) fn oldest_glibc(file: &Path) -> Result<Option<Glibc>> {
     let Some(needed) = of_elf(file, needed_versions)? else {
         return Ok(None);
@@ -40,7 +41,7 @@ pub(crate) fn oldest_glibc(file: &Path) -> Result<Option<Glibc>> {
     Ok(versions.max())
 }
 
-/// The libraries that a file says it is linked with, such as `libc.so.6`; `None` for a file that is no ELF file.
+/// Returns the libraries that a file is linked with, such as `libc.so.6`; `None` if it is no ELF file.
 pub(crate) fn libraries(file: &Path) -> Result<Option<Vec<String>>> {
     of_elf(file, needed_libraries)
 }
@@ -57,22 +58,22 @@ fn of_elf<T>(file: &Path, read: impl FnOnce(&[u8]) -> Result<T>) -> Result<Optio
 const MAGIC: &[u8] = b"\x7fELF";
 const CLASS_64: u8 = 2;
 const LITTLE_ENDIAN: u8 = 1;
-/// The type of the section that lists needed versions (`SHT_GNU_verneed`).
+/// Type of the section with required versions (`SHT_GNU_verneed`).
 const VERSIONS_NEEDED: u64 = 0x6fff_fffe;
 
-/// The section of the dynamic linker (`SHT_DYNAMIC`), pairs of a tag and a value, and the tags for a library that is needed
+/// Type of the dynamic section (`SHT_DYNAMIC`), pairs of tag and value, and its tags for a required library
 /// (`DT_NEEDED`) and for the end (`DT_NULL`).
 const DYNAMIC: u64 = 6;
 const LIBRARY_NEEDED: u64 = 1;
 const END: u64 = 0;
 
-/// A section of some type.
+/// A section.
 struct Section {
     offset: u64,
     size: u64,
-    /// How many entries it has, for types that say so.
+    /// Number of entries, for types that have it.
     info: u64,
-    /// Where its names are.
+    /// Offset of its string table.
     names: u64,
 }
 
@@ -99,7 +100,7 @@ fn sections(file: &[u8], wanted: u64) -> Result<Vec<Section>> {
     Ok(found)
 }
 
-/// The names of all libraries that a file needs.
+/// Returns the names of all required libraries.
 fn needed_libraries(file: &[u8]) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for section in sections(file, DYNAMIC)? {
@@ -115,7 +116,7 @@ fn needed_libraries(file: &[u8]) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// The names of all versions of symbols that a file needs, such as `GLIBC_2.17`.
+/// Returns the names of all required symbol versions, such as `GLIBC_2.17`.
 fn needed_versions(file: &[u8]) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for section in sections(file, VERSIONS_NEEDED)? {
@@ -132,7 +133,7 @@ fn needed_versions(file: &[u8]) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// A number of so many bytes at a place.
+/// Reads a little-endian integer of `bytes` bytes at an offset.
 fn number(file: &[u8], offset: u64, bytes: usize) -> Result<u64> {
     let start = usize::try_from(offset)?;
     let end = start.checked_add(bytes).context("an offset that overflows")?;
@@ -144,7 +145,7 @@ fn number(file: &[u8], offset: u64, bytes: usize) -> Result<u64> {
         .fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
 
-/// The text at a place, up to a zero.
+/// Reads a NUL-terminated string.
 fn text(file: &[u8], offset: u64) -> Result<String> {
     let rest = file.get(usize::try_from(offset)?..);
     let rest = rest.with_context(|| format!("it has {} bytes, a name is at byte {offset}", file.len()))?;
@@ -174,7 +175,7 @@ pub(crate) mod tests {
         assert!(Glibc(2, 9) < Glibc(2, 17));
     }
 
-    /// A file as a linker lays it out: two libraries, and versions of one of them.
+    /// A file as a linker would write it: two libraries, and versions of one of them.
     pub(crate) fn file() -> Vec<u8> {
         let names = b"\0GLIBC_2.2.5\0GLIBC_2.17\0GCC_3.0\0libc.so.6\0libgcc_s.so.1\0";
         let mut file = vec![0; 0x40];
@@ -192,7 +193,7 @@ pub(crate) mod tests {
             }
         }
         let dynamic_at = file.len() as u64;
-        // Behind the end may be room for more.
+        // Entries may follow the end marker.
         for (tag, value) in [
             (LIBRARY_NEEDED, 32),
             (0x0e, 1),
@@ -205,7 +206,7 @@ pub(crate) mod tests {
         }
         let size = file.len() as u64 - dynamic_at;
         let sections_at = file.len() as u64;
-        // Name, type, flags, address, offset, size, link, info, alignment, size of an entry.
+        // Name, type, flags, address, offset, size, link, info, alignment, entry size.
         let sections = [
             (3, names_at, 0, 0, 0),
             (DYNAMIC, dynamic_at, size, 0, 0),
@@ -260,7 +261,7 @@ pub(crate) mod tests {
     #[test]
     fn files_that_end_early_are_errors() {
         let file = file();
-        // The last 16 bytes are fields that nothing reads, and of a section of another type only its type is read.
+        // The last 16 bytes are never read, and of a section of another type only its type.
         for length in 4..file.len() - 16 {
             assert!(oldest(&file[..length]).is_err(), "{length}");
         }

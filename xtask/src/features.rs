@@ -1,5 +1,5 @@
-//! Each crate with features, checked with none of them, with each alone and with all: whatever a user picks must compile. The rest of
-//! the checks sees the features that the workspace needs together.
+//! Checks each crate with no features, with each alone and with all, since any choice of a user must compile.
+//! Other checks use the features that the workspace needs together.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -9,7 +9,7 @@ use clap::Args;
 
 use crate::{cargo, workspace};
 
-/// Which crates.
+/// Options of `features`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Only this crate
@@ -17,10 +17,10 @@ pub(crate) struct Options {
     only: Option<String>,
 }
 
-/// Crates that do nothing without a feature, and say so.
+/// Crates that need a feature, and say so.
 const NEEDS_ONE: &[&str] = &["oip-client"];
 
-/// Checks every choice, libraries and programs; all share one target folder with the rest of CI.
+/// Checks every choice, in the target directory of the other checks.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let metadata = MetadataCommand::new()
         .manifest_path(workspace::root().join("Cargo.toml"))

@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz`: the fuzz targets, compiled, and run for a while with the coverage that stable Rust can give. cargo-fuzz, with a
-//! nightly compiler, adds the address sanitizer to that.
+//! `cargo xtask fuzz`: compiles the fuzz targets, and runs them with the coverage that stable Rust offers.
+//! cargo-fuzz, on nightly, adds the address sanitizer.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use clap::Args;
 
 use crate::{cargo, workspace};
 
-/// Which targets, and for how long.
+/// Options of `fuzz`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Run each target that long, beginning with the files of the formats' tests; without it they are compiled only
@@ -23,7 +23,7 @@ pub(crate) struct Options {
     only: Option<String>,
 }
 
-/// What makes the code tell the fuzzer which way it went; as cargo-fuzz has it.
+/// Flags of coverage instrumentation, as in cargo-fuzz.
 const COVERAGE: &[&str] = &[
     "--cfg",
     "fuzzing",
@@ -34,7 +34,7 @@ const COVERAGE: &[&str] = &[
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
 
-/// The fuzzer ends a target that uses more, or that takes longer for one input.
+/// Limits of memory and of time per input.
 const BOUNDS: [&str; 2] = ["-rss_limit_mb=2048", "-timeout=20"];
 
 /// Compiles the targets, and runs them.
@@ -53,7 +53,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     let folder = workspace::target().join("fuzz");
     let built = folder.to_str().context("the folder's name is not UTF-8")?;
-    // With a target named, what runs while building is built without the flags.
+    // With an explicit target, build scripts are compiled without the flags.
     let here = cargo::host()?;
     let build = [
         &["build", "--release", "--target", &here, "--target-dir", built],
@@ -71,7 +71,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Compiles the targets in CI, where their crates and a C++ compiler are there. CI itself fetches nothing but the workspace's crates.
+/// Compiles the targets in CI if their crates and a C++ compiler are available, since CI fetches only the
+/// workspace's crates.
 pub(crate) fn in_ci() -> Result<()> {
     let manifest = workspace::root().join("crates/fuzz/Cargo.toml");
     let fetched = Command::new(env!("CARGO"))
@@ -96,7 +97,7 @@ pub(crate) fn in_ci() -> Result<()> {
     Ok(())
 }
 
-/// Runs one target; an error when it finds something, with the place of the input.
+/// Runs one target; a finding is an error with the path of the input.
 fn hunt(target: &str, program: &Path, folder: &Path, seconds: u32) -> Result<()> {
     let corpus = folder.join("corpus").join(target);
     let finds = folder.join("finds").join(target);
@@ -129,7 +130,7 @@ fn hunt(target: &str, program: &Path, folder: &Path, seconds: u32) -> Result<()>
     Ok(())
 }
 
-/// All targets, by their files.
+/// Returns all targets.
 fn targets() -> Result<Vec<String>> {
     let mut names = Vec::new();
     for file in fs::read_dir(workspace::root().join("crates/fuzz/fuzz_targets"))? {
@@ -141,7 +142,8 @@ fn targets() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The folder with files that a reader is tested with. Other targets make values of their bytes, for which no files are there.
+/// Returns the seed corpus of a target: the test files of its reader. Other targets construct values from
+/// bytes.
 fn seeds(target: &str) -> Option<PathBuf> {
     let subject = target.strip_suffix("_read")?;
     let format = subject.split('_').next()?;

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use crate::{components, dist, workspace};
 
-/// What to put into it.
+/// Options of `image`.
 #[derive(Args)]
 pub(crate) struct Options {
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
@@ -20,7 +20,7 @@ pub(crate) struct Options {
     program: Option<PathBuf>,
 }
 
-/// Processors, as images name them.
+/// Architectures by their names in images.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Arch {
     Amd64,
@@ -50,7 +50,7 @@ impl Arch {
     }
 }
 
-/// Builds the program, the image of it, and runs that.
+/// Builds the program and its image, and runs it.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = workspace::root();
     let program = match &options.program {

@@ -1,5 +1,5 @@
-//! Images in docs/deploy: no file invents an address in a public registry. There is no public image yet, and anybody could register
-//! such a name and decide what the readers of a manifest run.
+//! Checks images in docs/deploy: no file may invent an address in a public registry. There is no public image
+//! yet, so anybody could register such a name and decide what readers run.
 
 use std::{fs, path::Path};
 
@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::workspace;
 
-/// Names the lines of docs/deploy with an image of ours that stands in somebody's registry.
+/// Returns the lines of docs/deploy with an image of ours in a registry.
 pub(crate) fn invented() -> Result<Vec<String>> {
     let mut found = Vec::new();
     collect(&workspace::root().join("docs/deploy"), &mut found)?;
@@ -36,7 +36,7 @@ fn collect(folder: &Path, found: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// The image that a line of a manifest, of a chart's values or of a command names.
+/// Returns the image in a line of a manifest, values file or command.
 fn image(line: &str) -> Option<&str> {
     let line = line.trim().trim_start_matches(['#', '-', ' ']);
     let value = line
@@ -55,7 +55,7 @@ fn image(line: &str) -> Option<&str> {
     Some(value.trim_matches(['"', '\'']))
 }
 
-/// An empty value is to be filled in, a template takes one, and names below these hosts can be nobody's.
+/// Empty values are to be filled in, templates take one, and these host names cannot be registered.
 fn is_ours_to_name(image: &str) -> bool {
     let host = image.split('/').next().unwrap_or_default();
     let host = host.split(':').next().unwrap_or_default();
