@@ -55,6 +55,11 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "serde"],
     },
     Arrows {
+        from: "onnx-operators",
+        to: &[],
+        never: &["tokio", "serde", "prost", "ort"],
+    },
+    Arrows {
         from: "fmt-core",
         to: &["tensor-core"],
         never: &["tokio", "serde", "flatbuffers", "ciborium", "zstd"],
@@ -81,7 +86,7 @@ const ARROWS: &[Arrows] = &[
     },
     Arrows {
         from: "fmt-onnx",
-        to: &["tensor-core", "fmt-core"],
+        to: &["tensor-core", "fmt-core", "onnx-operators"],
         never: &["tokio", "serde", "prost", "ort"],
     },
     Arrows {
@@ -253,7 +258,7 @@ const ARROWS: &[Arrows] = &[
     },
     Arrows {
         from: "onnx-graph",
-        to: &["tensor-core"],
+        to: &["onnx-operators", "tensor-core"],
         never: &["tokio", "serde", "ort"],
     },
     Arrows {
@@ -262,6 +267,7 @@ const ARROWS: &[Arrows] = &[
             "onnx-graph",
             "onnx-kernels",
             "onnx-ml",
+            "onnx-operators",
             "onnx-tensor",
             "tensor-core",
         ],

@@ -1,8 +1,8 @@
-"""What ONNX's own schemas say of the versions of operators, as crates/onnx-graph/src/operators/schemas.rs has it.
+"""What ONNX's own schemas say of the versions of operators, as crates/onnx-operators/src/schemas.rs has it.
 
-    python schemas.py crates/backend-onnx/src/ops > new.rs
+    python xtask/zoo/schemas.py crates/onnx-operators/src > new.rs
 
-Needs the Python package onnx, which carries the schemas of all operator sets. Operators are those of the table (table.rs).
+Needs the Python package onnx, which carries the schemas of all operator sets. Operators are those of the table (table/).
 """
 
 import collections
@@ -58,7 +58,8 @@ def row(domain, name, versions):
 
 
 def main():
-    table = (pathlib.Path(sys.argv[1]) / "table.rs").read_text()
+    families = sorted((pathlib.Path(sys.argv[1]) / "table").glob("*.rs"))
+    table = "".join(family.read_text() for family in families)
     kinds = {"op": "", "ml": "ai.onnx.ml"}
     wanted = {(kinds[kind], name) for kind, name in re.findall(r'\b(op|ml)\(\s*"(\w+)"', table)}
     versions = collections.defaultdict(list)
@@ -67,9 +68,9 @@ def main():
             versions[schema.domain, schema.name].append(schema)
     print("//! How many inputs and outputs ONNX's operators have, and which attributes, by operator set. Written by `xtask/zoo/schemas.py`")
     print("//! from the schemas of the Python package onnx.\n")
-    print("use super::schema::{ANY, LATEST, Schema, schema};\n")
+    print("use crate::schema::{ANY, LATEST, Schema, schema};\n")
     print("/// By domain and name.")
-    print("pub(super) static SCHEMAS: &[Schema] = &[")
+    print("pub(crate) static SCHEMAS: &[Schema] = &[")
     for (domain, name), schemas in sorted(versions.items()):
         print(row(domain, name, sorted(schemas, key=lambda schema: schema.since_version)))
     print("];")

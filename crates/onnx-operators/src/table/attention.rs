@@ -1,0 +1,72 @@
+//! Attention, caches of keys and values, rotary position embedding.
+
+use crate::operator::{Operator, Outputs, contributed, inner, op};
+
+pub(super) const ROWS: &[Operator] = &[
+    op("Attention").since(23).gives(Outputs::Optional).takes(&[
+        "is_causal",
+        "kv_num_heads",
+        "q_num_heads",
+        "qk_matmul_output_mode",
+        "scale",
+        "softcap",
+        "softmax_precision",
+    ]),
+    op("RotaryEmbedding")
+        .since(23)
+        .takes(&["interleaved", "num_heads", "rotary_embedding_dim"]),
+    op("TensorScatter").since(24).takes(&["axis", "mode"]),
+    contributed("CausalConvWithState")
+        .gives(Outputs::Exactly(2))
+        .takes(&[
+            "activation",
+            "channels_last",
+            "dilation",
+            "input_channel_offset",
+            "input_channels",
+            "ndim",
+            "state_channels_last",
+            "state_length",
+            "state_update_capacity",
+            "state_window",
+        ]),
+    contributed("GroupQueryAttention")
+        .gives(Outputs::Exactly(3))
+        .takes(&[
+            "causal",
+            "do_rotary",
+            "k_quant_type",
+            "kv_cache_bit_width",
+            "kv_num_heads",
+            "local_window_size",
+            "num_heads",
+            "qk_output",
+            "rotary_interleaved",
+            "scale",
+            "smooth_softmax",
+            "softcap",
+            "v_quant_type",
+        ]),
+    contributed("LinearAttention").gives(Outputs::Exactly(2)).takes(&[
+        "chunk_size",
+        "kv_num_heads",
+        "q_num_heads",
+        "scale",
+        "state_window",
+        "update_rule",
+    ]),
+    contributed("RotaryEmbedding").takes(&[
+        "interleaved",
+        "is_packed_batching",
+        "num_heads",
+        "rotary_embedding_dim",
+        "scale",
+    ]),
+    inner("AttentionMask").takes(&["mask_filter_value"]),
+    inner("CachedRows"),
+    inner("CausalMask"),
+    inner("Ranked").takes(&["input", "least", "most"]),
+    inner("SameShape"),
+    inner("SplitHeads").takes(&["num_heads", "part", "scale"]),
+    inner("TransposeLast"),
+];

@@ -1,0 +1,50 @@
+//! Resizing and sampling of images, boxes.
+
+use crate::operator::{Operator, op};
+
+pub(super) const ROWS: &[Operator] = &[
+    op("AffineGrid")
+        .since(20)
+        .takes(&["align_corners"])
+        .shaped_by(&[1])
+        .sizes_from(1, 2),
+    op("GridSample")
+        .since(16)
+        .takes(&["align_corners", "mode", "padding_mode"]),
+    op("NonMaxSuppression")
+        .since(10)
+        .takes(&["center_point_box"])
+        .sizes_from(2, 8)
+        .sizes_unknown()
+        .mixing(),
+    op("Resize")
+        .since(10)
+        .takes(&[
+            "antialias",
+            "axes",
+            "coordinate_transformation_mode",
+            "cubic_coeff_a",
+            "exclude_outside",
+            "extrapolation_value",
+            "keep_aspect_ratio_policy",
+            "mode",
+            "nearest_mode",
+        ])
+        .shaped_by(&[3])
+        .sizes_from(1, 8),
+    op("RoiAlign")
+        .since(10)
+        .takes(&[
+            "coordinate_transformation_mode",
+            "mode",
+            "output_height",
+            "output_width",
+            "sampling_ratio",
+            "spatial_scale",
+        ])
+        .mixing(),
+    op("Upsample")
+        .since(7)
+        .takes(&["mode", "scales"])
+        .sizes_from(1, 8),
+];

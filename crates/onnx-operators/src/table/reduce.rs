@@ -1,0 +1,85 @@
+//! Reductions.
+
+use crate::{
+    operator::{Operator, op},
+    types::Types,
+};
+
+const REDUCE: &[&str] = &["axes", "keepdims", "noop_with_empty_axes"];
+const ARG: &[&str] = &["axis", "keepdims", "select_last_index"];
+
+pub(super) const ROWS: &[Operator] = &[
+    op("ArgMax")
+        .takes(ARG)
+        .of(Types::FLOATS.and(Types::SIGNED).and(Types::U8).and(Types::U16)),
+    op("ArgMin")
+        .takes(ARG)
+        .of(Types::FLOATS.and(Types::SIGNED).and(Types::U8).and(Types::U16)),
+    op("CumSum")
+        .since(11)
+        .takes(&["exclusive", "reverse"])
+        .sized_by(&[1])
+        .sizes_from(1, 8),
+    op("GlobalAveragePool").of(Types::FLOATS).in_fp32(),
+    op("GlobalMaxPool").of(Types::FLOATS),
+    op("ReduceL1")
+        .takes(REDUCE)
+        .of(Types::NUMBERS)
+        .in_fp32()
+        .sized_by(&[1])
+        .sizes_from(1, 2),
+    op("ReduceL2")
+        .takes(REDUCE)
+        .of(Types::NUMBERS)
+        .in_fp32()
+        .sized_by(&[1])
+        .sizes_from(1, 2),
+    op("ReduceLogSum")
+        .takes(REDUCE)
+        .of(Types::NUMBERS)
+        .in_fp32()
+        .sized_by(&[1])
+        .sizes_from(1, 2),
+    op("ReduceLogSumExp")
+        .takes(REDUCE)
+        .of(Types::NUMBERS)
+        .in_fp32()
+        .sized_by(&[1])
+        .sizes_from(1, 2),
+    op("ReduceMax")
+        .takes(REDUCE)
+        .of(Types::FIXED)
+        .in_fp32()
+        .sized_by(&[1])
+        .sizes_from(1, 2),
+    op("ReduceMean")
+        .takes(REDUCE)
+        .of(Types::NUMBERS)
+        .in_fp32()
+        .sized_by(&[1])
+        .sizes_from(1, 2),
+    op("ReduceMin")
+        .takes(REDUCE)
+        .of(Types::FIXED)
+        .in_fp32()
+        .sized_by(&[1])
+        .sizes_from(1, 2),
+    op("ReduceProd")
+        .takes(REDUCE)
+        .of(Types::NUMBERS)
+        .in_fp32()
+        .sized_by(&[1])
+        .sizes_from(1, 2),
+    op("ReduceSum")
+        .takes(REDUCE)
+        .of(Types::NUMBERS)
+        .in_fp32()
+        .sized_by(&[1])
+        .sizes_from(1, 2),
+    op("ReduceSumSquare")
+        .takes(REDUCE)
+        .of(Types::NUMBERS)
+        .in_fp32()
+        .sized_by(&[1])
+        .sizes_from(1, 2),
+];
