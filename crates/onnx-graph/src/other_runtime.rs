@@ -464,10 +464,9 @@ const OWN: &[&str] = &[
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use crate::{
-        operators::NEWEST,
-        proto::{AttributeProto, FunctionProto},
-    };
+    use onnx_operators::NEWEST;
+
+    use crate::proto::{AttributeProto, FunctionProto};
 
     use super::*;
 

@@ -4,6 +4,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use onnx_operators::IR_VERSIONS;
 use tensor_core::Quoted;
 
 use crate::{
@@ -51,7 +52,6 @@ impl Signature {
     /// # Errors
     /// As [`read`](Self::read), except for the file format.
     pub fn of(model: &ModelProto) -> Result<Self, Error> {
-        const IR_VERSIONS: std::ops::RangeInclusive<i64> = 3..=13;
         let graph = model
             .graph
             .as_ref()

@@ -18,20 +18,18 @@ use std::{
 
 use onnx_graph::{
     decode,
-    operators::{self, NEWEST},
     proto::{
-        AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
-        attribute_proto::AttributeType,
-        canonical_domain,
+        AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, canonical_domain,
         tensor_proto::DataType,
         tensor_shape_proto::{Dimension, dimension},
         type_proto,
     },
 };
+use onnx_operators::{AttributeType, NEWEST, attribute_type};
 use onnx_tensor::{Tensor, cancelling::Cancellation};
 use prost::Message;
 
-use crate::operators::{registry::registered_name, table::RULES};
+use crate::operators::registry::{registered_name, rows};
 use crate::{
     Session, fixtures,
     made_up::{self, node},
@@ -304,10 +302,7 @@ fn places(models: &mut [ModelProto]) -> BTreeMap<(String, Place), Base> {
             let node = graph.node[at].clone();
             let domain = canonical_domain(&node.domain);
             let name = registered_name(domain, &node.op_type);
-            let Some(rule) = RULES
-                .iter()
-                .find(|rule| rule.domain == domain && rule.name == node.op_type)
-            else {
+            let Some(row) = rows().find(|row| row.domain == domain && row.name == node.op_type) else {
                 return;
             };
             let mut keep = |place: Place, is_there: bool| {
@@ -319,8 +314,8 @@ fn places(models: &mut [ModelProto]) -> BTreeMap<(String, Place), Base> {
                     places.insert(key, (index, number));
                 }
             };
-            for &attribute in rule.attributes {
-                let kind = operators::attribute_type(rule.name, attribute);
+            for &attribute in row.attributes {
+                let kind = attribute_type(row.name, attribute);
                 if matches!(kind, Some(AttributeType::Int | AttributeType::Ints)) {
                     let is_there = node.attribute.iter().any(|given| given.name == attribute);
                     keep(Place::Attribute(attribute), is_there);
@@ -370,7 +365,7 @@ fn set(node: &mut NodeProto, name: &str, extreme: i64) {
     let others = node.attribute.iter().filter(|other| other.name != name);
     let count = others.map(|other| other.ints.len()).max().unwrap_or(0).max(1);
     if !node.attribute.iter().any(|attribute| attribute.name == name) {
-        let kind = operators::attribute_type(&node.op_type, name).unwrap();
+        let kind = attribute_type(&node.op_type, name).unwrap();
         node.attribute.push(match kind {
             AttributeType::Int => int(name, 0),
             _ => ints(name, vec![0; count]),
@@ -410,10 +405,10 @@ fn changes(models: &mut [ModelProto]) -> Vec<Changed> {
         .map(|(name, place)| (name.as_str(), place))
         .collect();
     let mut missing = vec![];
-    for rule in RULES.iter().filter(|rule| rule.domain != NEWEST) {
-        let name = registered_name(rule.domain, rule.name);
-        for &attribute in rule.attributes {
-            let kind = operators::attribute_type(rule.name, attribute);
+    for row in rows().filter(|row| row.domain != NEWEST) {
+        let name = row.full_name();
+        for &attribute in row.attributes {
+            let kind = attribute_type(row.name, attribute);
             let is_integer = matches!(kind, Some(AttributeType::Int | AttributeType::Ints));
             if is_integer && !covered.contains(&(&*name, &Place::Attribute(attribute))) {
                 missing.push(format!("{name} {attribute}"));

@@ -22,13 +22,14 @@ use onnx_graph::{
         MAX_NODES, defined_twice, dependencies, label, needed_in_order, refuse_external_data, undefined,
     },
 };
+use onnx_operators::Outputs;
 use onnx_tensor::prelude::*;
 use tensor_core::Quoted;
 
 use crate::{
     computed,
     lowered::{Constant, Declared, OnnxGraph, OnnxNode, Port},
-    operators::{registry as ops, rule::Outputs},
+    operators::registry as ops,
 };
 use onnx_tensor::node::{Attribute, Node};
 

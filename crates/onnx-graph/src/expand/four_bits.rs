@@ -5,13 +5,12 @@
 
 use std::collections::HashSet;
 
+use onnx_operators::NEWEST;
+
 use super::graph::any_graph;
-use crate::{
-    operators::NEWEST,
-    proto::{
-        GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, attribute_proto::AttributeType,
-        tensor_proto::DataType, type_proto,
-    },
+use crate::proto::{
+    GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, attribute_proto::AttributeType,
+    tensor_proto::DataType, type_proto,
 };
 
 /// Whether a node accepts bytes as well, and whether its result is 4-bit again.

@@ -1,10 +1,9 @@
 //! Replaces activations in quantized models by ONNX Runtime's approximations, so that roundings agree.
 
+use onnx_operators::NEWEST;
+
 use super::graph::any_graph;
-use crate::{
-    operators::NEWEST,
-    proto::{GraphProto, ModelProto, NodeProto, canonical_domain},
-};
+use crate::proto::{GraphProto, ModelProto, NodeProto, canonical_domain};
 
 fn rounds(node: &NodeProto) -> bool {
     matches!(

@@ -13,11 +13,12 @@ mod replacement;
 
 use std::borrow::Cow;
 
+use onnx_operators::NEWEST;
+
 pub use self::functions::write_out_functions;
 use self::graph::any_graph;
 use crate::{
-    Error,
-    operators::{self, NEWEST},
+    Error, operators,
     proto::{GraphProto, ModelProto},
 };
 

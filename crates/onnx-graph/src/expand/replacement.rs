@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
+use onnx_operators::NEWEST;
+
 use super::graph::{floats, node};
 use crate::{
     Error,
-    operators::NEWEST,
     proto::{AttributeProto, GraphProto, NodeProto, TensorProto, tensor_proto::DataType},
     structure,
 };

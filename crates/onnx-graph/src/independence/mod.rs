@@ -109,12 +109,6 @@ pub fn prove(model: &ModelProto, inputs: &[Port]) -> Result<Independence, String
     Err(reason.to_string())
 }
 
-/// Whether there is a rule for an operator, which the proof ends at otherwise.
-#[must_use]
-pub fn has_rule(domain: &str, op_type: &str) -> bool {
-    table::rule(domain, op_type).is_some()
-}
-
 /// What some exporters write for a dimension without a name.
 const UNNAMED: &str = "?";
 

@@ -1,4 +1,7 @@
-//! For each operator, the rule by which rows are followed through it.
+//! For each operator, the rule by which rows are followed through it. The operators' table says which ones keep rows, mix them or are
+//! random whatever their attributes are; the others have a function here.
+
+use onnx_operators::{Rows, operator};
 
 use super::{
     constants, control, elementwise, joined, layers, ml,
@@ -21,107 +24,31 @@ pub(super) enum Rule {
 use Rule::{Always, By, Inner};
 
 /// The rule for an operator; `None` for one of which nothing is known.
-pub(super) fn rule(domain: &str, operator: &str) -> Option<Rule> {
-    let rules = match canonical_domain(domain) {
+pub(super) fn rule(domain: &str, name: &str) -> Option<Rule> {
+    let domain = canonical_domain(domain);
+    match operator(domain, name)?.rows {
+        Rows::Elementwise => Some(By(elementwise::broadcast)),
+        Rows::Mixed => Some(By(shapes::needs_no_rows)),
+        Rows::Random => Some(Always(layers::random)),
+        Rows::ByRule => by_rule(domain, name),
+    }
+}
+
+/// The function for an operator that keeps rows in some forms only.
+fn by_rule(domain: &str, name: &str) -> Option<Rule> {
+    let rules = match domain {
         "" => ONNX,
         "ai.onnx.ml" => ML,
         "com.microsoft" => CONTRIBUTED,
         _ => return None,
     };
-    let rules = rules.iter();
-    rules
-        .clone()
-        .find(|(_, operators)| operators.contains(&operator))
-        .map(|(rule, _)| *rule)
-}
-
-/// The domain and the name of each operator with a rule.
-#[cfg(test)]
-pub(super) fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let domains = [("", ONNX), ("ai.onnx.ml", ML), ("com.microsoft", CONTRIBUTED)];
-    let of_domain = |(domain, rules): (&'static str, Rules)| {
-        let operators = rules.iter().flat_map(|(_, operators)| operators.iter());
-        operators.map(move |operator| (domain, *operator))
-    };
-    domains.into_iter().flat_map(of_domain)
+    let (rule, _) = rules.iter().find(|(_, names)| names.contains(&name))?;
+    Some(*rule)
 }
 
 type Rules = &'static [(Rule, &'static [&'static str])];
 
 const ONNX: Rules = &[
-    (
-        By(elementwise::broadcast),
-        &[
-            "Abs",
-            "Acos",
-            "Acosh",
-            "Add",
-            "And",
-            "Asin",
-            "Asinh",
-            "Atan",
-            "Atanh",
-            "BitShift",
-            "BitwiseAnd",
-            "BitwiseNot",
-            "BitwiseOr",
-            "BitwiseXor",
-            "Cast",
-            "Ceil",
-            "Celu",
-            "Cos",
-            "Cosh",
-            "Div",
-            "Elu",
-            "Equal",
-            "Erf",
-            "Exp",
-            "Floor",
-            "Gelu",
-            "Greater",
-            "GreaterOrEqual",
-            "HardSigmoid",
-            "HardSwish",
-            "IsInf",
-            "IsNaN",
-            "LeakyRelu",
-            "Less",
-            "LessOrEqual",
-            "Log",
-            "Max",
-            "Mean",
-            "Min",
-            "Mish",
-            "Mod",
-            "Mul",
-            "Neg",
-            "Not",
-            "Or",
-            "Pow",
-            "Reciprocal",
-            "RegexFullMatch",
-            "Relu",
-            "Round",
-            "Selu",
-            "Shrink",
-            "Sigmoid",
-            "Sign",
-            "Sin",
-            "Sinh",
-            "Softplus",
-            "Softsign",
-            "Sqrt",
-            "StringConcat",
-            "Sub",
-            "Sum",
-            "Swish",
-            "Tan",
-            "Tanh",
-            "ThresholdedRelu",
-            "Where",
-            "Xor",
-        ],
-    ),
     (By(elementwise::onto_first), &["PRelu"]),
     // Bounds are scalars.
     (By(elementwise::first), &["Clip"]),
@@ -141,25 +68,6 @@ const ONNX: Rules = &[
     (By(shapes::tile), &["Tile"]),
     (By(shapes::constant_of_shape), &["ConstantOfShape"]),
     (By(shapes::range), &["Range"]),
-    (
-        By(shapes::needs_no_rows),
-        &[
-            "BlackmanWindow",
-            "CenterCropPad",
-            "EyeLike",
-            "HammingWindow",
-            "HannWindow",
-            "MelWeightMatrix",
-            "NegativeLogLikelihoodLoss",
-            "NonMaxSuppression",
-            "Optional",
-            "OptionalGetElement",
-            "OptionalHasElement",
-            "RoiAlign",
-            "SoftmaxCrossEntropyLoss",
-            "Unique",
-        ],
-    ),
     (By(shapes::non_zero), &["NonZero"]),
     (By(picked::gather), &["Gather"]),
     (
@@ -241,17 +149,6 @@ const ONNX: Rules = &[
     (By(layers::attention), &["Attention"]),
     (By(layers::rotary), &["RotaryEmbedding"]),
     (By(layers::tensor_scatter), &["TensorScatter"]),
-    (
-        Always(layers::random),
-        &[
-            "Bernoulli",
-            "Multinomial",
-            "RandomNormal",
-            "RandomNormalLike",
-            "RandomUniform",
-            "RandomUniformLike",
-        ],
-    ),
     (By(ml::tf_idf), &["TfIdfVectorizer"]),
     (By(ml::string_normalizer), &["StringNormalizer"]),
     (By(ml::padded_to_longest), &["StringSplit"]),
@@ -283,10 +180,6 @@ const ML: Rules = &[
         ],
     ),
     (By(ml::by_feature), &["Imputer", "Normalizer", "Scaler"]),
-    (
-        By(elementwise::broadcast),
-        &["Binarizer", "CategoryMapper", "LabelEncoder"],
-    ),
     (By(ml::extractor), &["ArrayFeatureExtractor"]),
     (By(ml::one_hot_encoder), &["OneHotEncoder"]),
     (By(ml::vectorizer), &["FeatureVectorizer"]),
@@ -318,7 +211,6 @@ const CONTRIBUTED: Rules = &[
     (By(reduced::quantized_softmax), &["QLinearSoftmax"]),
     (By(reduced::trilu), &["Trilu"]),
     (By(shapes::range), &["Range"]),
-    (By(shapes::needs_no_rows), &["Unique"]),
     (By(windows::grid_sample), &["GridSample"]),
     (By(windows::channels_last_pool), &["NhwcMaxPool"]),
     (By(windows::fused_conv), &["FusedConv"]),
@@ -352,3 +244,34 @@ const CONTRIBUTED: Rules = &[
     ),
     (By(ml::padded_to_longest), &["Tokenizer"]),
 ];
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use onnx_operators::{NEWEST, operators};
+
+    use super::*;
+
+    #[test]
+    fn each_operator_has_a_function_or_needs_none() {
+        for row in operators().filter(|row| row.domain != NEWEST) {
+            let has_function = by_rule(row.domain, row.name).is_some();
+            assert_eq!(row.rows == Rows::ByRule, has_function, "{}", row.full_name());
+        }
+    }
+
+    #[test]
+    fn each_function_is_one_of_an_operator() {
+        for (domain, rules) in [("", ONNX), ("ai.onnx.ml", ML), ("com.microsoft", CONTRIBUTED)] {
+            let names: Vec<&str> = rules
+                .iter()
+                .flat_map(|(_, names)| names.iter().copied())
+                .collect();
+            for (at, name) in names.iter().enumerate() {
+                assert!(operator(domain, name).is_some(), "{domain}/{name}");
+                assert!(!names[..at].contains(name), "{domain}/{name} has two");
+            }
+        }
+    }
+}

@@ -3,27 +3,10 @@
 //! An attribute of another version would be ignored, and the node mean something else: `axes` of a reduction moved to an input, and
 //! a `Clip` with its limits as attributes limits nothing.
 
-use std::{collections::HashMap, sync::LazyLock};
-
+use onnx_operators::{ANY, schema_of};
 use tensor_core::Quoted;
 
-use super::{
-    schema::{ANY, Schema},
-    schemas::SCHEMAS,
-};
 use crate::proto::NodeProto;
-
-/// By domain and name.
-static BY_NAME: LazyLock<HashMap<(&str, &str), &Schema>> = LazyLock::new(|| {
-    let named = |schema: &'static Schema| ((schema.domain, schema.name), schema);
-    SCHEMAS.iter().map(named).collect()
-});
-
-/// The schema of an operator of ONNX, `None` for those that have no row here.
-#[must_use]
-pub fn schema_of(domain: &str, op_type: &str) -> Option<&'static Schema> {
-    BY_NAME.get(&(domain, op_type)).copied()
-}
 
 /// How many inputs and outputs the file gives a node, whether anything uses them or not.
 #[derive(Clone, Copy, Debug)]
@@ -143,11 +126,6 @@ mod tests {
 
     fn given(inputs: usize, outputs: usize) -> Given {
         Given { inputs, outputs }
-    }
-
-    #[test]
-    fn schemas_are_sorted() {
-        assert!(SCHEMAS.is_sorted_by(|a, b| (a.domain, a.name) < (b.domain, b.name)));
     }
 
     #[test]

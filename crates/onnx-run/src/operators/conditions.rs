@@ -5,6 +5,25 @@ use onnx_tensor::prelude::*;
 use onnx_tensor::faults::Limit;
 use onnx_tensor::node::Attributes;
 
+/// A condition on a node by itself, in a version of its operator set: says why it is refused.
+pub(super) type Condition = fn(Attributes<'_>, opset: i64) -> Verdict;
+
+/// Conditions, each with the full names of the operators that it is for.
+pub(super) const CONDITIONS: &[(Condition, &[&str])] = &[
+    (pool, &["AveragePool", "MaxPool"]),
+    (batch_normalization, &["BatchNormalization"]),
+    (dft, &["DFT"]),
+    (to_fp32, &["DequantizeLinear"]),
+    (dropout, &["Dropout"]),
+    (einsum, &["Einsum"]),
+    (
+        recurrent,
+        &["GRU", "LSTM", "RNN", "com.microsoft/DynamicQuantizeLSTM"],
+    ),
+    (not_blocked, &["QuantizeLinear"]),
+    (top_k, &["TopK"]),
+];
+
 type Verdict = Result<(), Limit>;
 
 fn refuse<T>(reason: impl Into<String>) -> Result<T, Limit> {
@@ -12,7 +31,7 @@ fn refuse<T>(reason: impl Into<String>) -> Result<T, Limit> {
 }
 
 /// Dilated windows with automatic padding, and rounding up together with it, are where implementations disagree.
-pub(crate) fn pool(node: Attributes<'_>, _: i64) -> Verdict {
+fn pool(node: Attributes<'_>, _: i64) -> Verdict {
     let is_automatic = matches!(
         node.text("auto_pad", "NOTSET"),
         "SAME_UPPER" | "SAME_LOWER" | "VALID"
@@ -32,7 +51,7 @@ pub(crate) fn pool(node: Attributes<'_>, _: i64) -> Verdict {
     Ok(())
 }
 
-pub(crate) fn batch_normalization(node: Attributes<'_>, _: i64) -> Verdict {
+fn batch_normalization(node: Attributes<'_>, _: i64) -> Verdict {
     if node.int("spatial", 1) != 1 {
         return refuse("parameters for each element ('spatial' = 0) are not supported");
     }
@@ -43,14 +62,14 @@ pub(crate) fn batch_normalization(node: Attributes<'_>, _: i64) -> Verdict {
     Ok(())
 }
 
-pub(crate) fn dft(node: Attributes<'_>, _: i64) -> Verdict {
+fn dft(node: Attributes<'_>, _: i64) -> Verdict {
     if node.int("inverse", 0) != 0 && node.int("onesided", 0) != 0 {
         return refuse("an inverse one-sided transform is not supported");
     }
     Ok(())
 }
 
-pub(crate) fn dropout(node: Attributes<'_>, opset: i64) -> Verdict {
+fn dropout(node: Attributes<'_>, opset: i64) -> Verdict {
     if opset < 7 && node.int("is_test", 0) == 0 {
         return refuse("training mode is not supported; export the model for inference");
     }
@@ -62,7 +81,7 @@ pub(crate) fn dropout(node: Attributes<'_>, opset: i64) -> Verdict {
 }
 
 /// Whether an equation makes sense.
-pub(crate) fn einsum(node: Attributes<'_>, _: i64) -> Verdict {
+fn einsum(node: Attributes<'_>, _: i64) -> Verdict {
     let equation = node.text("equation", "").replace(' ', "");
     let (inputs, output) = equation.split_once("->").unwrap_or((&equation, ""));
     let is_term = |term: &str| {
@@ -84,7 +103,7 @@ pub(crate) fn einsum(node: Attributes<'_>, _: i64) -> Verdict {
     }
 }
 
-pub(crate) fn not_blocked(node: Attributes<'_>, _: i64) -> Verdict {
+fn not_blocked(node: Attributes<'_>, _: i64) -> Verdict {
     if node.int("block_size", 0) != 0 {
         return refuse("blocked quantization is not supported");
     }
@@ -95,7 +114,7 @@ pub(crate) fn not_blocked(node: Attributes<'_>, _: i64) -> Verdict {
 }
 
 /// FP16 is FP32 here.
-pub(crate) fn to_fp32(node: Attributes<'_>, _: i64) -> Verdict {
+fn to_fp32(node: Attributes<'_>, _: i64) -> Verdict {
     match node.int("output_dtype", 0) {
         0 | 1 => Ok(()),
         code => refuse(format!("a result of the type {code} is not supported")),
@@ -103,7 +122,7 @@ pub(crate) fn to_fp32(node: Attributes<'_>, _: i64) -> Verdict {
 }
 
 /// The count was an attribute before it was an input.
-pub(crate) fn top_k(node: Attributes<'_>, opset: i64) -> Verdict {
+fn top_k(node: Attributes<'_>, opset: i64) -> Verdict {
     match (opset < 10, node.has("k"), node.has_input(1)) {
         (true, true, false) | (false, false, true) => Ok(()),
         (true, ..) => refuse("needs its count as the attribute 'k' before operator set 10"),
@@ -112,7 +131,7 @@ pub(crate) fn top_k(node: Attributes<'_>, opset: i64) -> Verdict {
 }
 
 /// Functions must be known, and limits are computed for LSTM only.
-pub(crate) fn recurrent(node: Attributes<'_>, _: i64) -> Verdict {
+fn recurrent(node: Attributes<'_>, _: i64) -> Verdict {
     let directions = match node.text("direction", "forward") {
         "forward" | "reverse" => 1,
         "bidirectional" => 2,

@@ -1,100 +1,136 @@
+//! Checks the inputs of a node against its row of the operators' table.
+
 use std::sync::Arc;
 
+use onnx_operators::{Computed, Operator, Rows, Types};
 use onnx_tensor::prelude::*;
 
-use crate::operators::{
-    numbers::{self, Integers},
-    types::Types,
-};
+use super::numbers;
 use onnx_tensor::{
     faults::{Limit, Unsupported},
     node::Node,
 };
 use onnx_tensor::{node::Attributes, operator::Fact};
 
-/// Rules for an operator beyond those that it checks itself.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Guard {
-    /// The element types that are computed.
-    pub(crate) types: Types,
-    /// Which input has that type.
-    pub(crate) typed_input: usize,
-    /// What is computed in another type, and given in its own.
-    pub(crate) widening: Widening,
-}
-
-/// Which types are computed as which others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Widening {
-    None,
-    /// FP16 in FP32.
-    Half,
-    /// BOOL in UINT8.
-    Truth,
-}
-
-impl Widening {
-    /// The type that a type is computed in, if it is another.
-    fn of(self, element_type: ElementType) -> Option<ElementType> {
-        match (self, element_type) {
-            (Self::Half, ElementType::F16) => Some(ElementType::F32),
-            (Self::Truth, ElementType::Bool) => Some(ElementType::U8),
-            _ => None,
-        }
-    }
-}
-
-/// What of its row holds for the inputs of one node.
+/// What holds for the inputs of one node.
 #[derive(Debug)]
 pub(crate) struct NodeGuard {
-    guard: Guard,
+    row: &'static Operator,
     /// The inputs that are single numbers, counted among those that are given.
     scalars: Vec<usize>,
-    /// What it does with integers, and the inputs that hold sizes, counted in the same way.
-    integers: (Integers, Vec<usize>),
+    /// The inputs that hold sizes, counted in the same way.
+    sizing: Vec<usize>,
+    /// The inputs whose types the row gives.
+    typed: Vec<TypedInput>,
+}
+
+/// An input whose type a row gives.
+#[derive(Debug)]
+struct TypedInput {
+    /// Its index in the file.
+    index: usize,
+    /// Its index among the inputs that are given.
+    place: usize,
+    /// The types that it may have, `None` for that of the row's typed input.
+    types: Option<Types>,
 }
 
 impl NodeGuard {
-    /// What holds for a node whose inputs `scalars` are single numbers.
-    pub(crate) fn new(guard: Guard, scalars: &[usize], integers: Integers, node: &Node) -> Self {
+    /// What `row` says of the inputs of `node`.
+    pub(crate) fn new(row: &'static Operator, node: &Node) -> Self {
         let attributes = Attributes(node);
         Self {
-            guard,
-            scalars: attributes.positions(scalars),
-            integers: (integers, attributes.positions(integers.sizing)),
+            row,
+            scalars: attributes.positions(row.scalars),
+            sizing: attributes.positions(row.sizing_inputs),
+            typed: typed_inputs(row, attributes),
         }
+    }
+
+    /// Whether the outputs are random.
+    pub(crate) fn is_random(&self) -> bool {
+        self.row.rows == Rows::Random
     }
 
     /// The type that inputs of this one are computed in, if it is another.
     pub(crate) fn wide(&self, element_type: ElementType) -> Option<ElementType> {
-        self.guard.widening.of(element_type)
+        match (self.row.computed, element_type) {
+            (Computed::HalfInSingle, ElementType::F16) => Some(ElementType::F32),
+            (Computed::TruthInBytes, ElementType::Bool) => Some(ElementType::U8),
+            _ => None,
+        }
     }
 
     /// Whether a node with these inputs is computed, and what it would not be computed for.
     pub(crate) fn admit(&self, inputs: &[Fact]) -> Result<()> {
-        let (integers, sizing) = &self.integers;
-        numbers::admit(*integers, sizing, inputs)?;
+        numbers::admit(self.row.is_shape, &self.sizing, inputs)?;
         for &place in &self.scalars {
             has_number(inputs.get(place).map_or(&[][..], |fact| &*fact.shape))?;
         }
-        self.admit_type(inputs.get(self.guard.typed_input).map(|input| input.element_type))
+        let typed = inputs.get(self.row.typed_input).map(|input| input.element_type);
+        self.admit_type(typed)?;
+        for input in &self.typed {
+            let Some(found) = inputs.get(input.place).map(|input| input.element_type) else {
+                continue;
+            };
+            let expected = match (input.types, typed) {
+                (Some(types), _) if !types.contains(single(found)) => types.to_string(),
+                (None, Some(typed)) if found != typed => typed.name().to_owned(),
+                _ => continue,
+            };
+            let (index, found) = (input.index, found.name());
+            bail!(Unsupported::Anywhere(format!(
+                "has an input {index} of {found}, expected {expected}"
+            )));
+        }
+        Ok(())
     }
 
-    /// Whether a node is computed for values of these types.
-    pub(crate) fn admit_types(&self, inputs: &[Arc<Tensor>]) -> Result<()> {
-        self.admit_type(
-            inputs
-                .get(self.guard.typed_input)
-                .map(|input| input.element_type()),
-        )
+    /// Whether a node is computed for values of this type, before any is converted.
+    pub(crate) fn admit_typed_input(&self, inputs: &[Arc<Tensor>]) -> Result<()> {
+        self.admit_type(inputs.get(self.row.typed_input).map(|input| input.element_type()))
     }
 
     fn admit_type(&self, found: Option<ElementType>) -> Result<()> {
-        let Some(found) = found.filter(|&found| !self.guard.types.contains(found)) else {
-            return Ok(());
-        };
-        let name = found.name();
-        Err(Unsupported::Anywhere(format!("is not supported for {name}")).into())
+        match (found, self.row.types) {
+            (Some(found), Some(types)) if !types.contains(single(found)) => {
+                let name = found.name();
+                Err(Unsupported::Anywhere(format!("is not supported for {name}")).into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The inputs of a node whose types its row gives.
+fn typed_inputs(row: &Operator, node: Attributes<'_>) -> Vec<TypedInput> {
+    let listed = row.input_types.iter().map(|&(index, types)| (index, Some(types)));
+    let alike = row.alike_inputs.iter().map(|&index| (index, None));
+    let inputs = listed.chain(alike);
+    inputs
+        .filter_map(|(index, types)| {
+            let place = node.position(index)?;
+            Some(TypedInput { index, place, types })
+        })
+        .collect()
+}
+
+/// The set of one element type.
+fn single(element_type: ElementType) -> Types {
+    match element_type {
+        ElementType::Bool => Types::BOOL,
+        ElementType::U8 => Types::U8,
+        ElementType::U16 => Types::U16,
+        ElementType::U32 => Types::U32,
+        ElementType::U64 => Types::U64,
+        ElementType::I8 => Types::I8,
+        ElementType::I16 => Types::I16,
+        ElementType::I32 => Types::I32,
+        ElementType::I64 => Types::I64,
+        ElementType::F16 => Types::F16,
+        ElementType::F32 => Types::F32,
+        ElementType::F64 => Types::F64,
+        ElementType::String => Types::STRING,
     }
 }
 

@@ -1,14 +1,14 @@
-//! Which operators there are, for which types and attributes, and what computes a node.
+//! The operators' table at work: a kernel for each row, the conditions under which it runs, and what computes a node.
 
 mod conditions;
 pub(crate) mod constants;
 mod guard;
+mod kernels;
 pub(crate) mod node;
 mod numbers;
 #[cfg(test)]
 mod paced;
 pub(crate) mod registry;
 pub(crate) mod rule;
-pub(crate) mod sizes;
-pub(crate) mod table;
-mod types;
+#[cfg(test)]
+mod wrong_types;

@@ -21,7 +21,6 @@ pub(crate) struct Direct {
     guard: NodeGuard,
     /// An input whose constant nothing but `compute` needs any more, and what it was.
     taken: Option<(usize, Fact)>,
-    is_pure: bool,
 }
 
 /// Why a node computes nothing.
@@ -41,8 +40,6 @@ impl Direct {
             compute,
             guard,
             taken: None,
-            is_pure: !node.op_type.starts_with("Random")
-                && !matches!(node.op_type.as_str(), "Bernoulli" | "Multinomial"),
         })
     }
 
@@ -80,7 +77,7 @@ impl Direct {
 
     /// Whether the same inputs give the same outputs.
     pub(crate) fn is_pure(&self) -> bool {
-        self.is_pure
+        !self.guard.is_random()
     }
 
     /// Computes the outputs. Inputs that nothing else holds may be written over.
@@ -89,7 +86,7 @@ impl Direct {
         inputs: &mut ShortVec<Arc<Tensor>>,
         room: &mut Room<'_>,
     ) -> Result<ShortVec<Arc<Tensor>>, Stop> {
-        self.guard.admit_types(inputs).map_err(Stop::Refused)?;
+        self.guard.admit_typed_input(inputs).map_err(Stop::Refused)?;
         let wide: ShortVec<Option<ElementType>> = inputs
             .iter()
             .map(|input| self.guard.wide(input.element_type()))

@@ -2,33 +2,25 @@
 //! has 32 bits, so that sums and products of a few of them fit into 64.
 
 use onnx_graph::Error as FileError;
+use onnx_operators::holds_any_number;
 use onnx_tensor::prelude::*;
 use tensor_core::Quoted;
 
 use onnx_tensor::{elements::elements, operator::Fact};
 use onnx_tensor::{faults::Limit, node::Node};
 
-/// What an operator does with the integers that its inputs hold.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Integers {
-    /// The inputs with sizes, axes, positions or counts, as the file numbers inputs.
-    pub(crate) sizing: &'static [usize],
-    /// Whether those of one input are the sizes of one value, which are multiplied.
-    pub(crate) is_shape: bool,
-}
-
 /// The product of all sizes of a value, at most.
 const MAX_PRODUCT: u64 = 1 << 62;
 
-/// Refuses numbers that are too large for what an operator does with them, where they are known. `sizing` are the inputs of
-/// [`Integers::sizing`], counted among those that are given.
-pub(crate) fn admit(integers: Integers, sizing: &[usize], inputs: &[Fact]) -> Result<()> {
+/// Refuses numbers that are too large for what an operator does with them, where they are known. `sizing` are the inputs that hold sizes,
+/// axes, indices or counts, counted among those that are given; `is_shape` says whether those of one input are multiplied.
+pub(crate) fn admit(is_shape: bool, sizing: &[usize], inputs: &[Fact]) -> Result<()> {
     let known = sizing
         .iter()
         .filter_map(|&place| inputs.get(place)?.constant.as_deref());
     known
         .into_iter()
-        .try_for_each(|numbers| admit_sizes(numbers, integers.is_shape))
+        .try_for_each(|numbers| admit_sizes(numbers, is_shape))
 }
 
 /// Refuses sizes, axes, positions and counts of more than 32 bits, and sizes whose product has more than 62.
@@ -64,7 +56,7 @@ pub(crate) fn admit_attributes(node: &Node) -> Result<(), FileError> {
     for attribute in node
         .attribute
         .iter()
-        .filter(|attribute| !is_any_number(&attribute.name))
+        .filter(|attribute| !holds_any_number(&attribute.name))
     {
         let mut numbers = attribute.ints.iter().chain([&attribute.i]);
         if let Some(number) = numbers.find(|&&number| i32::try_from(number).is_err()) {
@@ -80,16 +72,6 @@ pub(crate) fn admit_attributes(node: &Node) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Whether an attribute holds numbers that nothing is computed with, or bounds that are clamped.
-fn is_any_number(attribute: &str) -> bool {
-    let is_bound = matches!(attribute, "start" | "starts" | "end" | "ends");
-    let is_data = matches!(
-        attribute,
-        "value_int" | "value_ints" | "seed" | "classlabels_ints"
-    );
-    is_bound || is_data || attribute.contains("int64") || attribute.ends_with("ids")
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -99,12 +81,8 @@ mod tests {
     #[test]
     fn sizes_of_more_than_32_bits_are_refused() {
         let admits = |is_shape, numbers: &[i64]| {
-            let integers = Integers {
-                is_shape,
-                ..Integers::default()
-            };
             admit(
-                integers,
+                is_shape,
                 &[0],
                 &Fact::of_values(&[Tensor::vector(numbers).into_arc()]),
             )

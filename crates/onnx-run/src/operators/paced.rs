@@ -5,14 +5,11 @@
 
 use std::sync::Arc;
 
+use onnx_operators::{Operator, Outputs};
 use onnx_tensor::prelude::*;
 
 use crate::operators::node::{Direct, Stop};
-use crate::operators::{
-    registry::registered_name,
-    rule::{Outputs, Rule},
-    table::RULES,
-};
+use crate::operators::registry::rows;
 use onnx_tensor::{
     cancelling::{is_cancelled, while_cancelled},
     elements::tensor,
@@ -55,9 +52,15 @@ const EXEMPT: &[(&str, &str)] = &[
     ("Unsqueeze", "gives its input another shape"),
 ];
 
+/// A node that is ready to run, and its inputs.
+pub(super) struct Ready {
+    pub(super) direct: Direct,
+    pub(super) inputs: ShortVec<Arc<Tensor>>,
+}
+
 /// A node, and its inputs.
-struct Case {
-    rule: &'static Rule,
+pub(super) struct Case {
+    row: &'static Operator,
     attributes: Vec<Attribute>,
     inputs: Vec<Option<Tensor>>,
     opset: i64,
@@ -127,9 +130,9 @@ impl Case {
         self
     }
 
-    /// Why it did not end as cancelled, if it did not.
-    fn fault(self) -> Option<String> {
-        let outputs = match self.rule.outputs {
+    /// The node, ready to run.
+    pub(super) fn ready(self) -> Result<Ready> {
+        let outputs = match self.row.outputs {
             Outputs::Exactly(count) => count,
             Outputs::Optional => 1,
             Outputs::AsNamed => 2,
@@ -146,20 +149,21 @@ impl Case {
                 })
                 .collect(),
             output: (0..outputs).map(|at| format!("o{at}")).collect(),
-            name: self.rule.name.to_owned(),
-            op_type: registered_name(self.rule.domain, self.rule.name),
-            domain: self.rule.domain.to_owned(),
-            opset: if self.rule.domain.is_empty() {
-                self.opset
-            } else {
-                1
-            },
+            name: self.row.name.to_owned(),
+            op_type: self.row.full_name(),
+            domain: self.row.domain.to_owned(),
+            opset: if self.row.domain.is_empty() { self.opset } else { 1 },
             attribute: self.attributes,
         };
-        let mut inputs: ShortVec<Arc<Tensor>> = self.inputs.into_iter().flatten().map(Arc::new).collect();
-        let constants = vec![None; inputs.len()];
-        let direct = match Direct::new(&node, &constants) {
-            Ok(direct) => direct,
+        let inputs: ShortVec<Arc<Tensor>> = self.inputs.into_iter().flatten().map(Arc::new).collect();
+        let direct = Direct::new(&node, &vec![None; inputs.len()])?;
+        Ok(Ready { direct, inputs })
+    }
+
+    /// Why it did not end as cancelled, if it did not.
+    fn fault(self) -> Option<String> {
+        let Ready { direct, mut inputs } = match self.ready() {
+            Ok(ready) => ready,
             Err(error) => return Some(format!("cannot be made: {error:#}")),
         };
         let started = std::time::Instant::now();
@@ -185,9 +189,9 @@ fn numbers(numbers: &[i64]) -> Option<Tensor> {
 }
 
 /// A case of an operator, by its name and domain.
-fn case(rule: &'static Rule) -> Option<Case> {
+pub(super) fn case(operator: &'static Operator) -> Option<Case> {
     let given = |inputs: Vec<Option<Tensor>>| Case {
-        rule,
+        row: operator,
         attributes: vec![],
         inputs,
         opset: 22,
@@ -199,7 +203,7 @@ fn case(rule: &'static Rule) -> Option<Case> {
     let text = || of(&[COUNT], "a b".to_owned());
     let bytes = || of(&[COUNT], 3u8);
     let index = || of(&[1024, 1024], 1i64);
-    Some(match (rule.domain, rule.name) {
+    Some(match (operator.domain, operator.name) {
         (
             "",
             "Abs"
@@ -635,20 +639,20 @@ fn case(rule: &'static Rule) -> Option<Case> {
 #[test]
 fn every_operator_of_large_inputs_ends_soon_after_its_request() {
     let mut faults = Vec::new();
-    for rule in RULES {
-        let is_exempt = EXEMPT.iter().any(|(name, _)| *name == rule.name);
-        match case(rule) {
+    for row in rows() {
+        let is_exempt = EXEMPT.iter().any(|(name, _)| *name == row.name);
+        match case(row) {
             None if is_exempt => {}
-            None => faults.push(format!("{}: no case", rule.name)),
-            Some(_) if is_exempt => faults.push(format!("{}: exempt, and a case", rule.name)),
-            Some(case) => faults.extend(case.fault().map(|fault| format!("{}: {fault}", rule.name))),
+            None => faults.push(format!("{}: no case", row.name)),
+            Some(_) if is_exempt => faults.push(format!("{}: exempt, and a case", row.name)),
+            Some(case) => faults.extend(case.fault().map(|fault| format!("{}: {fault}", row.name))),
         }
     }
     assert!(
         faults.is_empty(),
         "{} of {}:\n{}",
         faults.len(),
-        RULES.len(),
+        rows().count(),
         faults.join("\n")
     );
 }

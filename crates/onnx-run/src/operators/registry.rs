@@ -6,32 +6,51 @@ use std::{collections::HashMap, sync::LazyLock};
 
 use onnx_graph::{
     Error as FileError, ErrorKind,
-    operators::{self, Given, NEWEST},
+    operators::{self, Given},
     other_runtime,
 };
+use onnx_operators::{ML_VERSIONS, NEWEST, ONNX_VERSIONS, Operator, Outputs, Runs};
 use onnx_tensor::prelude::*;
 use tensor_core::Quoted;
 
 use crate::operators::{
-    conditions,
+    conditions::{self, CONDITIONS},
     guard::NodeGuard,
+    kernels::KERNELS,
     numbers,
-    rule::{Build, Constants, Outputs, Rule},
-    table::RULES,
+    rule::{Build, Constants, Rule},
 };
 use onnx_tensor::node::Attributes;
 use onnx_tensor::{node::Node, operator::Compute};
 
-/// The versions of ONNX's own operator set that models may use.
-pub(crate) const OPSETS: std::ops::RangeInclusive<i64> = 1..=25;
+/// The rows of the table that are computed here by themselves.
+pub(crate) fn rows() -> impl Iterator<Item = &'static Operator> {
+    onnx_operators::operators().filter(|row| matches!(row.runs, Runs::Kernel | Runs::Steps))
+}
 
-/// The table by registered name.
-static BY_NAME: LazyLock<HashMap<String, &'static Rule>> = LazyLock::new(|| {
-    RULES
-        .iter()
-        .map(|rule| (registered_name(rule.domain, rule.name), rule))
+/// The operators that are computed here, by registered name.
+static BY_NAME: LazyLock<HashMap<String, Rule>> = LazyLock::new(|| {
+    let (kernels, conditions) = (by_operator(KERNELS), by_operator(CONDITIONS));
+    rows()
+        .map(|row| {
+            let name = row.full_name();
+            let rule = Rule {
+                row,
+                build: kernels.get(name.as_str()).copied(),
+                condition: conditions.get(name.as_str()).copied(),
+            };
+            (name, rule)
+        })
         .collect()
 });
+
+/// What is bound to lists of operators, by the name of each.
+fn by_operator<T: Copy>(bound: &[(T, &[&'static str])]) -> HashMap<&'static str, T> {
+    bound
+        .iter()
+        .flat_map(|(value, names)| names.iter().map(move |name| (*name, *value)))
+        .collect()
+}
 
 /// The name under which an operator is looked up.
 pub(crate) fn registered_name(domain: &str, op_type: &str) -> String {
@@ -45,7 +64,7 @@ pub(crate) fn registered_name(domain: &str, op_type: &str) -> String {
 pub(crate) fn resolved<'d>(domain: &'d str, op_type: &str, opset: Option<i64>) -> (&'d str, Option<i64>) {
     match domain {
         NEWEST if BY_NAME.contains_key(&registered_name(NEWEST, op_type)) => (NEWEST, Some(1)),
-        NEWEST => ("", Some(*OPSETS.end())),
+        NEWEST => ("", Some(*ONNX_VERSIONS.end())),
         _ => (domain, opset),
     }
 }
@@ -57,7 +76,7 @@ pub(crate) const OUTPUT: &str = "Output";
 pub(crate) fn outputs(domain: &str, op_type: &str) -> Option<Outputs> {
     BY_NAME
         .get(&registered_name(domain, op_type))
-        .map(|rule| rule.outputs)
+        .map(|rule| rule.row.outputs)
 }
 
 /// Whether an operator may have an attribute, here or, of ONNX Runtime's own operators, there.
@@ -73,7 +92,7 @@ pub(crate) fn has_attribute(domain: &str, op_type: &str, attribute: &str) -> boo
 fn attributes_of(domain: &str, op_type: &str) -> Option<&'static [&'static str]> {
     BY_NAME
         .get(&registered_name(domain, op_type))
-        .map(|rule| rule.attributes)
+        .map(|rule| rule.row.attributes)
 }
 
 /// Checks what can be seen of a node by itself. `opset` is the version of its operator set, if the file imports it.
@@ -87,8 +106,8 @@ pub(crate) fn check(
     let refused = |reason: String| FileError::invalid(reason);
     let limit = |reason: String| FileError::new(ErrorKind::Unsupported, reason);
     let versions = match domain {
-        "" => OPSETS,
-        "ai.onnx.ml" => 1..=5,
+        "" => ONNX_VERSIONS,
+        "ai.onnx.ml" => ML_VERSIONS,
         "com.microsoft" if BY_NAME.contains_key(&registered_name(domain, op_type)) => 1..=1,
         NEWEST => 1..=1,
         "com.microsoft" => {
@@ -115,14 +134,14 @@ pub(crate) fn check(
     }
     let rule = BY_NAME
         .get(&registered_name(domain, op_type))
-        .filter(|rule| rule.since <= opset);
+        .filter(|rule| rule.row.since <= opset);
     let rule = rule.ok_or_else(|| limit(format!("the operator is not supported in version {opset}")))?;
     let names = node.attribute.iter().map(|attribute| attribute.name.as_str());
     if let Some(reason) = operators::misfit(domain, op_type, opset, given, names) {
         return Err(refused(reason));
     }
     for attribute in &node.attribute {
-        if !rule.attributes.contains(&attribute.name.as_str()) {
+        if !rule.row.attributes.contains(&attribute.name.as_str()) {
             let name = Quoted(&attribute.name);
             let reason = format!("the attribute {name} is not supported");
             return Err(
@@ -137,7 +156,7 @@ pub(crate) fn check(
     if node.domain != NEWEST {
         numbers::admit_attributes(node)?;
     }
-    if rule.name == "Transpose" && !conditions::is_order(Attributes(node).ints("perm")) {
+    if rule.row.name == "Transpose" && !conditions::is_order(Attributes(node).ints("perm")) {
         return Err(refused("'perm' must name each axis once".to_owned()));
     }
     rule.condition.map_or(Ok(()), |condition| {
@@ -149,59 +168,51 @@ pub(crate) fn check(
 pub(crate) fn build(node: &Node, constants: Constants<'_>) -> Result<(Box<dyn Compute>, NodeGuard)> {
     let rule = BY_NAME.get(&node.op_type).context("no rule")?;
     let compute = match rule.build {
-        Build::Node(build) => build(node)?,
-        Build::Constants(build) => build(node, constants)?,
-        Build::Control => bail!("{} is not computed by itself", node.op_type),
+        Some(Build::Node(build)) => build(node)?,
+        Some(Build::Constants(build)) => build(node, constants)?,
+        None => bail!("{} has no kernel", node.op_type),
     };
-    let guard = NodeGuard::new(rule.guard, rule.scalars, rule.integers, node);
-    Ok((compute, guard))
+    Ok((compute, NodeGuard::new(rule.row, node)))
+}
+
+/// The inputs whose values decide the sizes of an operator's outputs.
+pub(crate) fn shaping_inputs(registered_name: &str) -> std::ops::Range<usize> {
+    let rule = BY_NAME.get(registered_name);
+    let (first, end) = rule.map_or((0, 0), |rule| rule.row.shaping_inputs);
+    first..end
+}
+
+/// Whether the sizes of an operator's outputs depend on the elements of any input.
+pub(crate) fn has_unknown_sizes(registered_name: &str) -> bool {
+    BY_NAME
+        .get(registered_name)
+        .is_some_and(|rule| rule.row.has_unknown_sizes)
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use onnx_graph::{
-        independence,
-        operators::{ANY, LATEST},
-    };
+    use onnx_operators::{LATEST, schema_of};
 
     use super::*;
 
     #[test]
-    fn the_table_is_sorted_and_has_each_operator_once() {
-        assert!(RULES.is_sorted_by(|a, b| (a.domain, a.name) < (b.domain, b.name)));
-        assert_eq!(BY_NAME.len(), RULES.len());
-    }
-
-    #[test]
-    fn every_operator_has_a_schema() {
-        for rule in RULES
+    fn each_row_has_one_kernel_or_is_run_by_the_steps() {
+        let names: Vec<&str> = KERNELS
             .iter()
-            .filter(|rule| ["", "ai.onnx.ml"].contains(&rule.domain))
-        {
-            let name = rule.name;
-            let schema = operators::schema_of(rule.domain, name);
-            let schema = schema.unwrap_or_else(|| panic!("{name} has no schema"));
-            let &(_, most) = schema.outputs.last().unwrap();
-            match rule.outputs {
-                Outputs::Exactly(count) => assert!(count <= most, "{name}"),
-                Outputs::Optional => assert!((2..ANY).contains(&most), "{name}"),
-                Outputs::AsNamed => assert_eq!(most, ANY, "{name}"),
-            }
+            .flat_map(|(_, names)| names.iter().copied())
+            .collect();
+        for (at, name) in names.iter().enumerate() {
+            assert!(BY_NAME.contains_key(*name), "{name} has a kernel, and no row");
+            assert!(!names[..at].contains(name), "{name} has two kernels");
         }
-    }
-
-    #[test]
-    fn every_attribute_has_a_type() {
-        for rule in RULES.iter().filter(|rule| rule.domain != NEWEST) {
-            for attribute in rule.attributes {
-                assert!(
-                    operators::attribute_type(rule.name, attribute).is_some(),
-                    "{} {attribute}",
-                    rule.name
-                );
-            }
+        for (name, rule) in &*BY_NAME {
+            assert_eq!(rule.build.is_some(), rule.row.runs == Runs::Kernel, "{name}");
+        }
+        let conditions = by_operator(CONDITIONS);
+        for name in conditions.keys() {
+            assert!(BY_NAME.contains_key(*name), "{name} has a condition, and no row");
         }
     }
 
@@ -218,19 +229,9 @@ mod tests {
         ));
     }
 
-    #[test]
-    fn the_proof_of_rows_knows_every_operator() {
-        let without: Vec<String> = RULES
-            .iter()
-            .filter(|rule| rule.domain != NEWEST && !independence::has_rule(rule.domain, rule.name))
-            .map(|rule| format!("{}.{}", rule.domain, rule.name))
-            .collect();
-        assert_eq!(without, Vec::<String>::new());
-    }
-
     /// The operator sets in which an operator has an attribute, for readers; nothing if all its versions have it.
     fn range(domain: &str, op_type: &str, attribute: &str) -> Option<String> {
-        let schema = operators::schema_of(domain, op_type)?;
+        let schema = schema_of(domain, op_type)?;
         let mut attributes = schema.attributes.iter();
         let &(_, first, last) = attributes.find(|(name, ..)| *name == attribute)?;
         let since = schema.inputs[0].0;
@@ -249,20 +250,16 @@ mod tests {
         let (mark, rest) = rest.split_once("-->\n").unwrap();
         let (_, after) = rest.split_once("<!-- end of operators").unwrap();
         let mut table = "| operator | since | types | attributes |\n|---|---|---|---|\n".to_owned();
-        for rule in RULES.iter().filter(|rule| rule.domain != NEWEST) {
-            let name = registered_name(rule.domain, rule.name);
-            let types = if rule.checks_types {
-                ""
-            } else {
-                &rule.guard.types.to_string()
-            };
-            let attribute = |attribute: &&str| match range(rule.domain, rule.name, attribute) {
+        for row in rows().filter(|row| row.domain != NEWEST) {
+            let name = row.full_name();
+            let types = row.types.map_or_else(String::new, |types| types.to_string());
+            let attribute = |attribute: &&str| match range(row.domain, row.name, attribute) {
                 Some(range) => format!("{attribute} ({range})"),
                 None => (*attribute).to_owned(),
             };
-            let attributes: Vec<String> = rule.attributes.iter().map(attribute).collect();
+            let attributes: Vec<String> = row.attributes.iter().map(attribute).collect();
             let attributes = attributes.join(", ");
-            table += &format!("| {name} | {} | {types} | {attributes} |\n", rule.since);
+            table += &format!("| {name} | {} | {types} | {attributes} |\n", row.since);
         }
         let wanted = format!("{before}<!-- operators{mark}-->\n{table}<!-- end of operators{after}");
         if std::env::var_os("UPDATE_DOCS").is_some() {

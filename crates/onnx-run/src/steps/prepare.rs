@@ -17,7 +17,10 @@ use crate::steps::{
 use crate::{
     lower::Lowered,
     lowered::{OnnxGraph, OnnxNode},
-    operators::{constants, registry::OUTPUT, sizes},
+    operators::{
+        constants,
+        registry::{self, OUTPUT},
+    },
     outcome,
 };
 use onnx_tensor::{node::Node, packs::Packs, size, time_limit};
@@ -218,8 +221,9 @@ impl Preparer {
     /// Sees where sizes come from.
     fn follow(&mut self, node: &Node, wires: &Wires) {
         let is_static = |slot: &Slot| self.statics.contains(slot) || self.constants.contains_key(slot);
-        let mut shaping = sizes::shaping_inputs(&node.op_type).filter_map(|index| wires.input(index));
-        self.is_bounded &= !sizes::gives_unknown_sizes(&node.op_type) && shaping.all(|slot| is_static(&slot));
+        let mut shaping = registry::shaping_inputs(&node.op_type).filter_map(|index| wires.input(index));
+        self.is_bounded &=
+            !registry::has_unknown_sizes(&node.op_type) && shaping.all(|slot| is_static(&slot));
         let gives_sizes = matches!(node.op_type.as_str(), "Shape" | "Size");
         if gives_sizes || wires.inputs.iter().flatten().all(is_static) {
             self.statics.extend(&wires.outputs);

@@ -1,7 +1,7 @@
 //! Rewrites ONNX Runtime's contrib operators, which its optimizer and quantizer produce, into ONNX's.
 //!
 //! Unsupported forms are refused here with the input, output or attribute that is the reason. Ranks are not
-//! known here; the operator `Ranked` of [`NEWEST`](crate::operators::NEWEST) checks them at run time. Other
+//! known here; the operator `Ranked` of [`NEWEST`](onnx_operators::NEWEST) checks them at run time. Other
 //! contrib operators are kept for the runtime.
 
 mod attention;
@@ -226,5 +226,39 @@ impl Replacement<'_> {
         }
         let factor = self.constant(&[factor], vec![]);
         self.op("Mul", &[x, factor], vec![])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use onnx_operators::{Runs, operators};
+
+    use super::*;
+
+    #[test]
+    fn the_operators_that_the_table_says_are_replaced() {
+        for row in operators().filter(|row| row.runs == Runs::Rewritten || row.domain == DOMAIN) {
+            let node = NodeProto {
+                op_type: row.name.to_owned(),
+                domain: row.domain.to_owned(),
+                input: (0..8).map(|index| format!("i{index}")).collect(),
+                output: vec!["o".to_owned()],
+                ..NodeProto::default()
+            };
+            let graph = GraphProto {
+                node: vec![node.clone()],
+                ..GraphProto::default()
+            };
+            let mut model = ModelProto {
+                graph: Some(graph),
+                ..ModelProto::default()
+            };
+            // Some forms are refused.
+            let is_replaced = match replace(&mut model) {
+                Ok(()) => !model.graph.unwrap_or_default().node.contains(&node),
+                Err(_) => true,
+            };
+            assert_eq!(is_replaced, row.runs == Runs::Rewritten, "{}", row.full_name());
+        }
     }
 }
