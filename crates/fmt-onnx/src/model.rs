@@ -26,7 +26,7 @@ pub struct Summary {
     pub inputs: Vec<Port>,
     /// What it gives.
     pub outputs: Vec<Port>,
-    /// How often each operator occurs, in all graphs and functions: by domain (empty for `ai.onnx`) and name.
+    /// How often each operator occurs, in all graphs and functions, but for calls of the file's functions: by domain (empty for `ai.onnx`) and name.
     pub operators: BTreeMap<(String, String), u64>,
     /// What else is said of it, by key.
     pub properties: BTreeMap<String, String>,
@@ -56,7 +56,7 @@ pub(crate) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Found, Er
     let walk = &mut walk;
     let mut found = Found::default();
     let summary = &mut found.summary;
-    let (mut graph, mut version) = (None, String::new());
+    let (mut graph, mut version, mut functions) = (None, String::new(), Vec::new());
     let mut rest = 0..source.len();
     while let Some((number, value)) = walk.field(&mut rest)? {
         match (number, &value) {
@@ -78,12 +78,7 @@ pub(crate) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Found, Er
                 summary.properties.insert(key, text);
             }
             (25, value) => {
-                let mut rest = message(value, "a function")?;
-                while let Some((number, value)) = walk.field(&mut rest)? {
-                    if number == 7 {
-                        node(walk, message(&value, "a node")?, summary, 0)?;
-                    }
-                }
+                functions.push(function(walk, message(value, "a function")?, summary)?);
             }
             _ => {}
         }
@@ -97,7 +92,29 @@ pub(crate) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Found, Er
             .found("none")
     })?;
     main_graph(walk, graph, &mut found)?;
+    for function in &functions {
+        found.summary.operators.remove(function);
+    }
     Ok(found)
+}
+
+/// Counts the operators of a function that the file defines, and gives its domain and name.
+fn function(
+    walk: &mut Walk<'_>,
+    mut rest: Range<u64>,
+    summary: &mut Summary,
+) -> Result<(String, String), Error> {
+    walk.charge(COST)?;
+    let (mut name, mut domain) = (String::new(), String::new());
+    while let Some((number, value)) = walk.field(&mut rest)? {
+        match number {
+            1 => name = walk.text(&value, "a function's name")?,
+            7 => node(walk, message(&value, "a node")?, summary, 0)?,
+            10 => domain = walk.text(&value, "a function's domain")?,
+            _ => {}
+        }
+    }
+    Ok((domain, name))
 }
 
 fn main_graph(walk: &mut Walk<'_>, mut rest: Range<u64>, found: &mut Found) -> Result<(), Error> {

@@ -81,6 +81,7 @@ fn what_a_model_says_of_itself() {
     let graph = Message::default()
         .message(1, node("", "Conv"))
         .message(1, node("ai.onnx", "Conv"))
+        .message(1, node("local", "block"))
         .message(1, node("", "If").message(5, branch))
         .bytes(2, "main")
         .message(5, weight("w", 2, &[1]).bytes(9, [7]))
@@ -88,7 +89,12 @@ fn what_a_model_says_of_itself() {
         .message(11, port("w", &kind))
         .message(12, port("y", &sequence));
     let property = Message::default().bytes(1, "author").bytes(2, "me");
-    let reader = open(model(graph).message(14, property)).unwrap();
+    let function = Message::default()
+        .bytes(1, "block")
+        .bytes(10, "local")
+        .message(7, node("", "Relu"));
+    let model = model(graph).message(14, property).message(25, function);
+    let reader = open(model).unwrap();
     let summary = reader.summary();
     assert_eq!(
         (summary.ir_version, &*summary.producer, &*summary.graph),
@@ -98,7 +104,7 @@ fn what_a_model_says_of_itself() {
     for (key, text) in [
         ("onnx.inputs", "x: f32[batch, 3]"),
         ("onnx.outputs", "y: a sequence"),
-        ("onnx.operators", "Conv 2, If 1, Relu 1"),
+        ("onnx.operators", "Conv 2, If 1, Relu 2"),
         ("onnx.opsets", "ai.onnx 17"),
         ("onnx.property.author", "me"),
     ] {
