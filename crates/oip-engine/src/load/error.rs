@@ -185,6 +185,9 @@ pub(crate) enum LoadError {
     /// The panic message contains source locations; it is in the log only.
     #[error("the backend panicked while {doing}")]
     Panicked { doing: &'static str },
+    /// The backend cannot read the file.
+    #[error("{file}: {source}")]
+    Unreadable { file: String, source: ServiceError },
     #[error("{0}")]
     Backend(#[source] ServiceError),
     #[error("its warm-up request {} failed: {source}", Quoted(name))]

@@ -18,7 +18,7 @@ use crate::{
     batching::scheduler::BatchPolicy,
     config::EngineConfig,
     load::{
-        error::LoadError,
+        error::{FileError, LoadError},
         example,
         labels::Labels,
         model_folder::{Content, FoundFile, ModelFolder},
@@ -249,7 +249,10 @@ fn prepare(
         let gathered = backend.gather(&content, &files);
         gathered.map_err(|error| match files.into_failure() {
             Some(failure) => LoadError::File(failure),
-            None => LoadError::Backend(error),
+            None => LoadError::Unreadable {
+                file: FileError::name(&file.path),
+                source: error,
+            },
         })
     })?;
     let source = ModelSource::new(

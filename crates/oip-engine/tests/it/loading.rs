@@ -69,6 +69,17 @@ fn failures_are_kept_and_the_others_run() {
 }
 
 #[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let folder = repository(&[("bad/1/model.word", "cut off")]);
+    let (engine, _) = engine(folder.path(), EngineConfig::default());
+    let error = infer(&engine, request("bad", None, 7)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "model 'bad' is not ready: model.word: the file is cut off"
+    );
+}
+
+#[test]
 fn readiness_can_be_lenient() {
     let folder = repository(&[("bad/1/model.word", "broken"), ("good/1/model.word", "echo")]);
     let config = EngineConfig::default().with(|config| {

@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use oip_engine::{Engine, EngineConfig, Repository};
 use oip_service::{
     Answers, Backend, CancelToken, InferenceService, LoadContext, Model, ModelCall, ModelSource, OtherModels,
@@ -41,6 +42,13 @@ impl Backend for WordBackend {
 
     fn file_names(&self) -> &[&str] {
         &["model.word", "model.text"]
+    }
+
+    fn files_beside(&self, content: &Bytes) -> Result<Vec<String>, ServiceError> {
+        match &content[..] {
+            b"cut off" => Err(ServiceError::invalid("the file is cut off")),
+            _ => Ok(vec![]),
+        }
     }
 
     fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
