@@ -108,9 +108,9 @@ fn parse<T: Parser>(name: &str, arguments: impl Iterator<Item = OsString>) -> Re
     let matches = help::arranged(T::command()).try_get_matches_from(once(&program).chain(&arguments));
     match matches.and_then(|matches| T::from_arg_matches(&matches)) {
         Ok(parsed) => Ok(Some(parsed)),
-        Err(error) if error.use_stderr() => {
-            Err(Failure::usage(mistakes::told_of_command(&error, &arguments)))
-        }
+        Err(error) if error.use_stderr() => Err(Failure::usage(mistakes::told_of_command(
+            name, &error, &arguments,
+        ))),
         Err(error) => {
             let _ = error.print();
             Ok(None)

@@ -25,9 +25,24 @@ pub(crate) fn told(error: &clap::Error, arguments: &[OsString]) -> String {
         .unwrap_or_else(|| one_line(error))
 }
 
-/// Explains an error in the arguments of a command.
-pub(crate) fn told_of_command(error: &clap::Error, arguments: &[OsString]) -> String {
-    moved(error, arguments).unwrap_or_else(|| one_line(error))
+/// Explains an error in the arguments of `command`.
+pub(crate) fn told_of_command(command: &str, error: &clap::Error, arguments: &[OsString]) -> String {
+    moved(error, arguments)
+        .or_else(|| overwriting(command, error))
+        .unwrap_or_else(|| one_line(error))
+}
+
+/// Explains that `init` has no option to overwrite files.
+fn overwriting(command: &str, error: &clap::Error) -> Option<String> {
+    let is_unknown = command == "init" && error.kind() == ErrorKind::UnknownArgument;
+    match error.get(ContextKind::InvalidArg).filter(|_| is_unknown)? {
+        ContextValue::String(option) if matches!(&option[..], "--force" | "--overwrite" | "-f") => {
+            Some(format!(
+                "unexpected argument '{option}' found; `{PROGRAM} init` never overwrites files: name a new folder, or empty this one first"
+            ))
+        }
+        _ => None,
+    }
 }
 
 /// Explains options that exist only in the configuration file.

@@ -310,8 +310,12 @@ fn misspelt_commands_are_known() {
             "the following required arguments were not provided: <FOLDER> (--help",
         ),
         (
-            &["init", "--force"],
-            "unexpected argument '--force' found (--help",
+            &["init", "shop", "--force"],
+            "unexpected argument '--force' found; `oip-server init` never overwrites files: name a new folder, or empty this one first",
+        ),
+        (
+            &["init", "--quiet"],
+            "unexpected argument '--quiet' found (--help",
         ),
         (
             &["chekc"],
