@@ -5,7 +5,7 @@ use crate::{
     gemv::{gemv, indirect_gemv},
     microkernel::PANEL,
     pack::pack_rows,
-    shapes::expect_matrix,
+    shapes::expect_product,
 };
 
 /// Rows below which packing them costs more than it saves.
@@ -36,9 +36,7 @@ pub fn gemm<P: Pace>(
     c: &mut [f32],
     pace: &mut P,
 ) -> Result<(), P::Stopped> {
-    expect_matrix("a", a.len(), [rows, depth]);
-    expect_matrix("b", b.len(), [depth, columns]);
-    expect_matrix("c", c.len(), [rows, columns]);
+    expect_product([a.len(), b.len(), c.len()], [rows, depth, columns]);
     if depth == 0 || columns == 0 {
         c.fill(0.0);
         return Ok(());
@@ -101,9 +99,7 @@ pub fn gemm_nt<P: Pace>(
 ) -> Result<(), P::Stopped> {
     /// Rows below which packing `b` costs more than it saves.
     const FEW_ROWS: usize = 8;
-    expect_matrix("a", a.len(), [rows, depth]);
-    expect_matrix("b", b.len(), [columns, depth]);
-    expect_matrix("c", c.len(), [rows, columns]);
+    expect_product([a.len(), b.len(), c.len()], [rows, depth, columns]);
     if depth == 0 || columns == 0 {
         c.fill(0.0);
         return Ok(());

@@ -1,6 +1,6 @@
 //! Matrix products of FP64 and integers, which need no order of their own.
 
-use crate::{Pace, shapes::expect_matrix};
+use crate::{Pace, shapes::expect_product};
 
 /// An element of matrices: `f32`, `f64`, `i32`, `i64`, `u32` or `u64`. Integers wrap around.
 pub trait Number: sealed::Sealed + Copy + Default + Send + Sync + 'static {
@@ -100,9 +100,7 @@ pub fn add_gemm<T: Number, P: Pace>(
     c: &mut [T],
     pace: &mut P,
 ) -> Result<(), P::Stopped> {
-    expect_matrix("a", a.len(), [rows, depth]);
-    expect_matrix("b", b.len(), [depth, columns]);
-    expect_matrix("c", c.len(), [rows, columns]);
+    expect_product([a.len(), b.len(), c.len()], [rows, depth, columns]);
     let mut panel = vec![[T::default(); PANEL]; depth];
     for first in (0..columns).step_by(PANEL) {
         pace.spend(((rows + 1) * depth * PANEL) as u64 / PER_STEP + 1)?;

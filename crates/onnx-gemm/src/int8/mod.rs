@@ -8,7 +8,7 @@ mod vnni;
 use crate::{
     Pace,
     generic::add_gemm,
-    shapes::{expect_matrix, expect_rows},
+    shapes::{expect_matrix, expect_product, expect_rows},
     transpose,
 };
 
@@ -183,9 +183,7 @@ pub fn integer_gemm<P: Pace>(
     c: &mut [i32],
     pace: &mut P,
 ) -> Result<(), P::Stopped> {
-    expect_matrix("a", a.len(), [rows, depth]);
-    expect_matrix("b", b.len(), [depth, columns]);
-    expect_matrix("c", c.len(), [rows, columns]);
+    expect_product([a.len(), b.len(), c.len()], [rows, depth, columns]);
     if depth == 0 {
         c.fill(0);
         return Ok(());
