@@ -1,6 +1,9 @@
 //! Attention, caches of keys and values, rotary position embedding.
 
-use crate::operator::{Operator, Outputs, contributed, inner, op};
+use crate::{
+    operator::{Operator, Outputs, contributed, inner, op},
+    types::Types,
+};
 
 pub(super) const ROWS: &[Operator] = &[
     op("Attention").since(23).gives(Outputs::Optional).takes(&[
@@ -31,6 +34,7 @@ pub(super) const ROWS: &[Operator] = &[
             "state_window",
         ]),
     contributed("GroupQueryAttention")
+        .with_inputs(&[(5, Types::NUMBERS), (6, Types::NUMBERS)])
         .gives(Outputs::Exactly(3))
         .takes(&[
             "causal",
@@ -55,18 +59,22 @@ pub(super) const ROWS: &[Operator] = &[
         "state_window",
         "update_rule",
     ]),
-    contributed("RotaryEmbedding").takes(&[
-        "interleaved",
-        "is_packed_batching",
-        "num_heads",
-        "rotary_embedding_dim",
-        "scale",
-    ]),
+    contributed("RotaryEmbedding")
+        .with_inputs(&[(1, Types::NUMBERS)])
+        .takes(&[
+            "interleaved",
+            "is_packed_batching",
+            "num_heads",
+            "rotary_embedding_dim",
+            "scale",
+        ]),
     inner("AttentionMask").takes(&["mask_filter_value"]),
     inner("CachedRows"),
     inner("CausalMask"),
     inner("Ranked").takes(&["input", "least", "most"]),
     inner("SameShape"),
-    inner("SplitHeads").takes(&["num_heads", "part", "scale"]),
+    inner("SplitHeads")
+        .with_inputs(&[(0, Types::FLOATS)])
+        .takes(&["num_heads", "part", "scale"]),
     inner("TransposeLast"),
 ];

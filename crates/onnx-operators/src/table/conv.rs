@@ -16,6 +16,7 @@ const CONV: &[&str] = &[
 
 pub(super) const ROWS: &[Operator] = &[
     op("Col2Im")
+        .with_inputs(&[(1, Types::NUMBERS), (2, Types::NUMBERS)])
         .since(18)
         .takes(&["dilations", "pads", "strides"])
         .sized_by(&[1, 2]),

@@ -1,9 +1,13 @@
 //! Resizing and sampling of images, boxes.
 
-use crate::operator::{Operator, op};
+use crate::{
+    operator::{Operator, op},
+    types::Types,
+};
 
 pub(super) const ROWS: &[Operator] = &[
     op("AffineGrid")
+        .with_inputs(&[(1, Types::NUMBERS)])
         .since(20)
         .takes(&["align_corners"])
         .shaped_by(&[1])
@@ -12,12 +16,14 @@ pub(super) const ROWS: &[Operator] = &[
         .since(16)
         .takes(&["align_corners", "mode", "padding_mode"]),
     op("NonMaxSuppression")
+        .with_inputs(&[(2, Types::I64)])
         .since(10)
         .takes(&["center_point_box"])
         .sizes_from(2, 8)
         .sizes_unknown()
         .mixing(),
     op("Resize")
+        .with_inputs(&[(1, Types::SHORT_FLOATS)])
         .since(10)
         .takes(&[
             "antialias",
@@ -33,6 +39,7 @@ pub(super) const ROWS: &[Operator] = &[
         .shaped_by(&[3])
         .sizes_from(1, 8),
     op("RoiAlign")
+        .with_inputs(&[(2, Types::NUMBERS)])
         .since(10)
         .takes(&[
             "coordinate_transformation_mode",
@@ -44,6 +51,7 @@ pub(super) const ROWS: &[Operator] = &[
         ])
         .mixing(),
     op("Upsample")
+        .with_inputs(&[(1, Types::SHORT_FLOATS)])
         .since(7)
         .takes(&["mode", "scales"])
         .sizes_from(1, 8),

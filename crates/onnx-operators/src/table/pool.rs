@@ -41,6 +41,7 @@ pub(super) const ROWS: &[Operator] = &[
         ])
         .of(Types::FLOATS.and(Types::I8).and(Types::U8)),
     op("MaxUnpool")
+        .with_inputs(&[(1, Types::I64)])
         .since(9)
         .takes(&["kernel_shape", "pads", "strides"])
         .shaped_by(&[2])

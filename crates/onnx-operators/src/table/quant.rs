@@ -1,6 +1,9 @@
 //! Quantization.
 
-use crate::operator::{Operator, Outputs, contributed, inner, op};
+use crate::{
+    operator::{Operator, Outputs, contributed, inner, op},
+    types::Types,
+};
 
 pub(super) const ROWS: &[Operator] = &[
     op("DequantizeLinear")
@@ -10,9 +13,21 @@ pub(super) const ROWS: &[Operator] = &[
     op("QuantizeLinear")
         .since(10)
         .takes(&["axis", "block_size", "output_dtype", "precision", "saturate"]),
-    contributed("GatherBlockQuantized").takes(&["bits", "block_size", "gather_axis", "quantize_axis"]),
-    contributed("QLinearAdd"),
-    contributed("QLinearMul"),
-    inner("GatherBlockQuantized").takes(&["bits", "block_size", "gather_axis", "quantize_axis"]),
+    contributed("GatherBlockQuantized")
+        .with_inputs(&[(1, Types::NUMBERS)])
+        .takes(&["bits", "block_size", "gather_axis", "quantize_axis"]),
+    contributed("QLinearAdd").alike(&[2, 5, 7]).with_inputs(&[
+        (1, Types::F32),
+        (4, Types::F32),
+        (6, Types::F32),
+    ]),
+    contributed("QLinearMul").alike(&[2, 5, 7]).with_inputs(&[
+        (1, Types::F32),
+        (4, Types::F32),
+        (6, Types::F32),
+    ]),
+    inner("GatherBlockQuantized")
+        .with_inputs(&[(1, Types::NUMBERS)])
+        .takes(&["bits", "block_size", "gather_axis", "quantize_axis"]),
     inner("Requantize").takes(&["axis"]),
 ];

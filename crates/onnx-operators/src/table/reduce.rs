@@ -16,6 +16,7 @@ pub(super) const ROWS: &[Operator] = &[
         .takes(ARG)
         .of(Types::FLOATS.and(Types::SIGNED).and(Types::U8).and(Types::U16)),
     op("CumSum")
+        .with_inputs(&[(1, Types::NUMBERS)])
         .since(11)
         .takes(&["exclusive", "reverse"])
         .sized_by(&[1])

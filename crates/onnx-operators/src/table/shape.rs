@@ -42,6 +42,7 @@ pub(super) const ROWS: &[Operator] = &[
     op("Gather").takes(AXIS).of(Types::ALL),
     op("Identity").of(Types::ALL),
     op("Pad")
+        .with_inputs(&[(1, Types::NUMBERS)])
         .alike(&[2])
         .takes(&["mode", "pads", "paddings", "value"])
         .sized_by(&[1, 3])

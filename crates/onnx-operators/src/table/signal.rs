@@ -9,6 +9,7 @@ const WINDOW: &[&str] = &["output_datatype", "periodic"];
 
 pub(super) const ROWS: &[Operator] = &[
     op("BlackmanWindow")
+        .with_inputs(&[(0, Types::NUMBERS)])
         .since(17)
         .takes(WINDOW)
         .of(Types::ALL)
@@ -17,12 +18,14 @@ pub(super) const ROWS: &[Operator] = &[
         .sizes_from(0, 8)
         .mixing(),
     op("DFT")
+        .with_inputs(&[(1, Types::NUMBERS)])
         .since(17)
         .takes(&["axis", "inverse", "onesided"])
         .of(Types::FLOATS)
         .sized_by(&[1, 2])
         .sizes_from(1, 8),
     op("HammingWindow")
+        .with_inputs(&[(0, Types::NUMBERS)])
         .since(17)
         .takes(WINDOW)
         .of(Types::ALL)
@@ -31,6 +34,7 @@ pub(super) const ROWS: &[Operator] = &[
         .sizes_from(0, 8)
         .mixing(),
     op("HannWindow")
+        .with_inputs(&[(0, Types::NUMBERS)])
         .since(17)
         .takes(WINDOW)
         .of(Types::ALL)
@@ -39,6 +43,7 @@ pub(super) const ROWS: &[Operator] = &[
         .sizes_from(0, 8)
         .mixing(),
     op("MelWeightMatrix")
+        .with_inputs(&[(0, Types::NUMBERS), (1, Types::NUMBERS), (2, Types::NUMBERS)])
         .since(17)
         .takes(&["output_datatype"])
         .of(Types::ALL)
@@ -47,6 +52,7 @@ pub(super) const ROWS: &[Operator] = &[
         .sizes_from(0, 8)
         .mixing(),
     op("STFT")
+        .with_inputs(&[(1, Types::NUMBERS), (2, Types::NUMBERS), (3, Types::NUMBERS)])
         .since(17)
         .takes(&["onesided"])
         .sized_by(&[1, 3])

@@ -249,7 +249,13 @@ mod tests {
                 node: vec![node.clone()],
                 ..GraphProto::default()
             };
+            // Some operators are rewritten only in the operator sets that have them.
+            let newest = OperatorSetIdProto {
+                version: 26,
+                ..OperatorSetIdProto::default()
+            };
             let mut model = ModelProto {
+                opset_import: vec![newest],
                 graph: Some(graph),
                 ..ModelProto::default()
             };
