@@ -11,6 +11,7 @@ mod fuse;
 mod infer;
 mod prepare;
 mod rows;
+mod scales;
 mod sequence;
 mod values;
 
