@@ -587,7 +587,8 @@ mod tests {
         let normals: Vec<String> = (0..8).map(|at| format!("normal{at}")).collect();
         let normals: Vec<&str> = normals.iter().map(String::as_str).collect();
         nodes.push(node("Sum", &normals, "y"));
-        let lists = ["scale", "bias", "mean", "variance"].map(|name| constant(name, &[2]));
+        let mut lists = ["scale", "bias", "mean", "variance"].map(|name| constant(name, &[2]));
+        lists[3].raw_data = [0.5f32, 2.0].map(f32::to_le_bytes).concat().into();
         // 8 MiB.
         let weights = constant("w", &[2, 1 << 20, 1, 1]);
         let steps = steps(
