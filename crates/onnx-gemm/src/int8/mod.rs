@@ -5,12 +5,17 @@ mod pairs;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
+use std::ops::Range;
+
 use crate::{
     Pace,
     generic::add_gemm,
     shapes::{expect_matrix, expect_product, expect_rows},
     transpose,
 };
+
+/// Columns of a part are a multiple of this: those of a panel, in whichever order a matrix is packed.
+const PANEL: usize = 48;
 
 /// Multiplications between two calls of [`Pace::spend`].
 const PART: usize = 1 << 22;
@@ -96,6 +101,20 @@ impl PackedIntegers {
             .max(matrix([depth, columns], 4))
     }
 
+    /// Divides the columns in up to `count` ranges of whole panels.
+    pub fn parts(&self, count: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let columns = self.columns;
+        let count = match self.kind {
+            // Rows of a plain matrix are not apart.
+            Kind::Plain(_) => 1,
+            #[cfg(target_arch = "x86_64")]
+            _ => count.max(1),
+        };
+        let width = columns.div_ceil(count).next_multiple_of(PANEL);
+        let starts = (0..columns).step_by(width.max(1));
+        starts.map(move |start| start..columns.min(start + width))
+    }
+
     /// Writes the product of the row-major matrix `a` with this one to `c`, row-major too. The number of rows is that of `c`.
     ///
     /// # Errors
@@ -104,31 +123,67 @@ impl PackedIntegers {
     /// # Panics
     /// If `a` and `c` have not the same number of whole rows, of [`depth`](Self::depth) and of [`columns`](Self::columns) elements.
     pub fn multiply<P: Pace>(&self, a: &[i16], c: &mut [i32], pace: &mut P) -> Result<(), P::Stopped> {
-        let (depth, columns) = (self.depth, self.columns);
-        expect_rows(a.len(), depth, c.len(), columns);
+        self.multiply_part(a, 0..self.columns, c, pace)
+    }
+
+    /// Writes some columns of the product of `a` with this matrix to `c`, row-major matrices both.
+    ///
+    /// ```
+    /// use onnx_gemm::{PackedIntegers, Unpaced};
+    ///
+    /// let b = PackedIntegers::new(&[2; 100], [1, 100]);
+    /// for columns in b.parts(2) {
+    ///     let mut c = vec![0; 3 * columns.len()];
+    ///     b.multiply_part(&[1, 10, 100], columns.clone(), &mut c, &mut Unpaced).unwrap();
+    ///     assert_eq!(c[columns.len()], 20);
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Pace::spend`].
+    ///
+    /// # Panics
+    /// If `columns` is no range that [`parts`](Self::parts) gives, nor all columns, or `a` and `c` have not the same number of whole rows.
+    pub fn multiply_part<P: Pace>(
+        &self,
+        a: &[i16],
+        columns: Range<usize>,
+        c: &mut [i32],
+        pace: &mut P,
+    ) -> Result<(), P::Stopped> {
+        let (depth, width) = (self.depth, columns.len());
+        let is_part = columns.start.is_multiple_of(PANEL)
+            && (columns.end.is_multiple_of(PANEL) || columns.end == self.columns);
+        assert!(
+            is_part && columns.start <= columns.end && columns.end <= self.columns,
+            "columns {columns:?} of {} are not whole panels",
+            self.columns
+        );
+        expect_rows(a.len(), depth, c.len(), width);
         if depth == 0 {
             c.fill(0);
         }
-        if depth == 0 || columns == 0 {
+        if depth == 0 || width == 0 {
             return Ok(());
         }
         match &self.kind {
             #[cfg(target_arch = "x86_64")]
-            Kind::Bytes(vnni, packed) => packed.multiply(*vnni, a, c, pace),
+            Kind::Bytes(vnni, packed) => packed.multiply(*vnni, a, columns, c, pace),
             #[cfg(target_arch = "x86_64")]
             Kind::Pairs(simd, packed) => {
                 // A multiple of the rows of a tile.
-                let rows = (PART / (depth * columns)).max(1).next_multiple_of(4);
-                for (a, c) in a.chunks(rows * depth).zip(c.chunks_mut(rows * columns)) {
-                    pace.spend((a.len() * columns) as u64 / PER_STEP + 1)?;
-                    packed.multiply(*simd, a, c);
+                let rows = (PART / (depth * width)).max(1).next_multiple_of(4);
+                for (a, c) in a.chunks(rows * depth).zip(c.chunks_mut(rows * width)) {
+                    pace.spend((a.len() * width) as u64 / PER_STEP + 1)?;
+                    packed.multiply(*simd, a, columns.clone(), c);
                 }
                 Ok(())
             }
             Kind::Plain(matrix) => {
+                assert!(width == self.columns, "a part of a plain matrix");
                 let a: Vec<i32> = a.iter().map(|&number| number.into()).collect();
                 c.fill(0);
-                add_gemm(&a, matrix, [a.len() / depth, depth, columns], c, pace)
+                add_gemm(&a, matrix, [a.len() / depth, depth, width], c, pace)
             }
         }
     }
@@ -289,6 +344,23 @@ mod tests {
                 "{sizes:?} by {:?}",
                 std::mem::discriminant(&matrix.kind)
             );
+            check_parts(&matrix, a, &expected);
+        }
+    }
+
+    fn check_parts(matrix: &PackedIntegers, a: &[i16], expected: &[i32]) {
+        for count in [0, 2, 100] {
+            let mut end = 0;
+            for part in matrix.parts(count) {
+                assert_eq!(part.start, end);
+                end = part.end;
+                let whole = expected.chunks_exact(matrix.columns);
+                let expected: Vec<i32> = whole.flat_map(|row| row[part.clone()].to_vec()).collect();
+                let mut found = vec![1; expected.len()];
+                matrix.multiply_part(a, part, &mut found, &mut Unpaced).unwrap();
+                assert_eq!(found, expected);
+            }
+            assert_eq!(end, matrix.columns);
         }
     }
 

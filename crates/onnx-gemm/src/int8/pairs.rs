@@ -1,5 +1,7 @@
 //! Integer products by AVX2's `vpmaddwd`, which multiplies two pairs of `i16` and adds their products.
 
+use std::ops::Range;
+
 use pulp::{NullaryFnOnce, x86::V3};
 
 /// Columns of a tile.
@@ -22,7 +24,6 @@ type Tile = [[Sums; 2]; ROWS];
 pub(super) struct Packed {
     blocks: Vec<Pairs>,
     depth: usize,
-    columns: usize,
 }
 
 impl Packed {
@@ -37,11 +38,7 @@ impl Packed {
                 }
             }
         }
-        Self {
-            blocks,
-            depth,
-            columns,
-        }
+        Self { blocks, depth }
     }
 
     /// Bytes of memory that the matrix takes.
@@ -50,12 +47,13 @@ impl Packed {
         size_of_val(&self.blocks[..])
     }
 
-    /// Writes the product of whole rows with this matrix; neither depth nor columns may be 0.
-    pub(super) fn multiply(&self, simd: V3, rows: &[i16], sums: &mut [i32]) {
+    /// Writes the product of whole rows with some columns of this matrix, which begin with a tile; neither depth nor columns may be 0.
+    pub(super) fn multiply(&self, simd: V3, rows: &[i16], part: Range<usize>, sums: &mut [i32]) {
         simd.vectorize(Product {
             simd,
             packed: self,
             rows,
+            part,
             sums,
         });
     }
@@ -73,6 +71,7 @@ struct Product<'p> {
     simd: V3,
     packed: &'p Packed,
     rows: &'p [i16],
+    part: Range<usize>,
     sums: &'p mut [i32],
 }
 
@@ -88,13 +87,11 @@ impl NullaryFnOnce for Product<'_> {
 impl Product<'_> {
     #[inline(always)]
     fn run(self) {
-        let Packed {
-            blocks,
-            depth,
-            columns,
-        } = self.packed;
-        let (depth, columns) = (*depth, *columns);
+        let Packed { blocks, depth } = self.packed;
+        let (depth, columns) = (*depth, self.part.len());
         let pairs = depth.div_ceil(2);
+        let blocks = &blocks[self.part.start / COLUMNS * pairs..];
+        let blocks = &blocks[..columns.div_ceil(COLUMNS) * pairs];
         let mut factors = vec![[[0i16; 2]; ROWS]; pairs];
         let lines = self.rows.chunks(ROWS * depth);
         for (rows, sums) in lines.zip(self.sums.chunks_mut(ROWS * columns)) {

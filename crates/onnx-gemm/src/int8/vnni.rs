@@ -8,7 +8,10 @@
     reason = "a function for a target feature is called once the feature is detected"
 )]
 
-use std::arch::x86_64::{__m512i, _mm512_dpbusd_epi32, _mm512_set1_epi32, _mm512_setzero_si512};
+use std::{
+    arch::x86_64::{__m512i, _mm512_dpbusd_epi32, _mm512_set1_epi32, _mm512_setzero_si512},
+    ops::Range,
+};
 
 use crate::Pace;
 
@@ -111,37 +114,38 @@ impl Packed {
         size_of_val(&self.vectors[..]) + size_of_val(&self.shifts[..]) + size_of_val(&self.sums[..])
     }
 
-    /// Writes the product of whole rows with this matrix; neither depth nor columns may be 0.
+    /// Writes the product of whole rows with some columns of this matrix, which begin with a panel; neither depth nor columns may be 0.
     pub(super) fn multiply<P: Pace>(
         &self,
         vnni: Vnni,
         a: &[i16],
+        part: Range<usize>,
         c: &mut [i32],
         pace: &mut P,
     ) -> Result<(), P::Stopped> {
-        let (depth, columns) = (self.depth, self.columns);
+        let (depth, columns) = (self.depth, part.len());
         let rows = (PART / depth).next_multiple_of(ROWS).max(ROWS);
         let mut bytes = Rows::default();
         for (a, c) in a.chunks(rows * depth).zip(c.chunks_mut(rows * columns)) {
             pace.spend(a.len() as u64 / PER_STEP + 1)?;
             bytes.shift(a, depth);
-            for first in (0..columns).step_by(COLUMNS) {
-                let panel = self.panel(first);
+            for first in part.clone().step_by(COLUMNS) {
+                let panel = self.panel(first, &part);
                 pace.spend((a.len() * COLUMNS) as u64 / PER_STEP + 1)?;
                 vnni.multiply_panel(&bytes, &panel, c);
             }
             for (row, a) in a.chunks_exact(depth).enumerate() {
                 if bytes.is_wide[row] {
                     pace.spend((depth * columns) as u64)?;
-                    self.multiply_wide(a, &mut c[row * columns..][..columns]);
+                    self.multiply_wide(a, &part, &mut c[row * columns..][..columns]);
                 }
             }
         }
         Ok(())
     }
 
-    /// The panel that begins at column `first`.
-    fn panel(&self, first: usize) -> Panel<'_> {
+    /// The panel that begins at column `first`, for a product of some columns.
+    fn panel(&self, first: usize, part: &Range<usize>) -> Panel<'_> {
         let groups = self.depth.div_ceil(TERMS);
         let count = VECTORS.min((self.columns - first).div_ceil(LANES));
         Panel {
@@ -149,15 +153,15 @@ impl Packed {
             count,
             shifts: &self.shifts[first..][..count * LANES],
             sums: &self.sums[first..][..count * LANES],
-            first,
-            columns: self.columns,
+            first: first - part.start,
+            columns: part.len(),
         }
     }
 
     /// Writes the product of one row whose elements differ by more than 8 bits can hold.
-    fn multiply_wide(&self, a: &[i16], c: &mut [i32]) {
-        for (column, c) in c.iter_mut().enumerate() {
-            let panel = self.panel(column / COLUMNS * COLUMNS);
+    fn multiply_wide(&self, a: &[i16], part: &Range<usize>, c: &mut [i32]) {
+        for (column, c) in part.clone().zip(c) {
+            let panel = self.panel(column / COLUMNS * COLUMNS, part);
             let at = column % COLUMNS;
             let vectors = panel.vectors.chunks_exact(panel.count);
             let elements = vectors.flat_map(|vectors| vectors[at / LANES].0[at % LANES]);
@@ -235,7 +239,7 @@ struct Panel<'p> {
     /// Of each column, as those of [`Packed`].
     shifts: &'p [i32],
     sums: &'p [i32],
-    /// The first column, and how many columns the matrix has.
+    /// The first column of the product, and how many columns that has.
     first: usize,
     columns: usize,
 }

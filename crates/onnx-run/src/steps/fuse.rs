@@ -11,6 +11,7 @@ use onnx_tensor::prelude::*;
 
 use crate::steps::{
     body::Step,
+    scales::Scales,
     values::{Slot, Wires},
 };
 use onnx_kernels::norm;
@@ -53,7 +54,7 @@ pub(crate) fn fused(
             "Erf" => graph.gelu(at),
             "HardSigmoid" | "Sigmoid" => graph.gated(at),
             "Sqrt" => graph.layer_normalization(at),
-            "BatchNormalization" => graph.normalized_convolution(at, packs)?,
+            "Conv" => graph.scaled_convolution(at, packs)?,
             _ => None,
         };
         if let Some(one) = one.filter(|one| graph.is_closed(&one.steps))
@@ -324,67 +325,99 @@ impl<'g> Graph<'g> {
         Some(fused)
     }
 
-    /// A convolution by constants, whose channels are scaled and moved by constants.
-    fn normalized_convolution(&self, normalization: usize, packs: &mut Packs) -> Result<Option<Fused>> {
-        let given = || {
-            let convolution = self.maker(self.input(normalization, 0)?, "Conv")?;
-            let constant = |at: usize, place: usize| self.constants.get(&self.input(at, place)?).cloned();
-            let weights = constant(convolution, 1)?;
-            let bias = match self.input(convolution, 2) {
-                Some(_) => Some(constant(convolution, 2)?),
-                None => None,
+    /// The only node that reads what a node makes, which is not an output.
+    fn only_reader(&self, at: usize) -> Option<usize> {
+        let output = self.output(at)?;
+        match self.readers.get(&output)?.as_slice() {
+            &[reader] if !self.outputs.contains(&output) => Some(reader),
+            _ => None,
+        }
+    }
+
+    /// Adds the node behind another one of so many dimensions to the scales, if it scales or shifts channels by constants.
+    fn scale(
+        &self,
+        at: usize,
+        before: usize,
+        scales: &mut Scales,
+        rank: usize,
+        channels: usize,
+    ) -> Result<bool> {
+        let (Some(node), Some(made)) = (self.node(at), self.output(before)) else {
+            return Ok(false);
+        };
+        if node.op_type == "BatchNormalization" {
+            let parameters = (1..5).map(|place| self.constants.get(&self.input(at, place)?).cloned());
+            let Some(parameters) = parameters.collect::<Option<Vec<_>>>() else {
+                return Ok(false);
             };
-            let parameters: Option<Vec<_>> = (1..5).map(|place| constant(normalization, place)).collect();
-            Some((convolution, weights, bias, parameters?))
+            let fits =
+                |list: &Arc<Tensor>| list.shape() == [channels] && list.element_type() == ElementType::F32;
+            if !parameters.iter().all(fits) || self.input(at, 0) != Some(made) {
+                return Ok(false);
+            }
+            scales.then(&norm::channels(Attributes(node), &parameters, channels)?);
+            return Ok(true);
+        }
+        let constant = self.other(at, made).and_then(|slot| self.constants.get(&slot));
+        // Old versions say in attributes which axes meet.
+        let Some(constant) = constant.filter(|_| node.attribute.is_empty()) else {
+            return Ok(false);
         };
-        let Some((convolution, weights, bias, parameters)) = given() else {
+        let is_second = self.input(at, 0) == Some(made);
+        Ok(scales.follow(&node.op_type, constant, is_second, rank).is_some())
+    }
+
+    /// A convolution by constants of FP32, and the nodes behind it that scale and shift its channels by constants.
+    fn scaled_convolution(&self, convolution: usize, packs: &mut Packs) -> Result<Option<Fused>> {
+        let constant = |place: usize| self.constants.get(&self.input(convolution, place)?);
+        let (Some(x), Some(weights), Some(node)) =
+            (self.input(convolution, 0), constant(1), self.node(convolution))
+        else {
             return Ok(None);
         };
-        let channels = weights.shape().first().copied().unwrap_or(0);
-        let is_float = |tensor: &Tensor| tensor.element_type() == ElementType::F32;
-        let is_list = |tensor: &&Arc<Tensor>| tensor.shape() == [channels];
-        let fits = channels > 0
-            && is_float(&weights)
-            && bias.iter().all(|bias| is_float(bias) && is_list(&bias))
-            && parameters.iter().all(|list| is_list(&list));
-        let (Some(node), Some(attributes), true) = (
-            self.node(convolution),
-            self.node(normalization).map(Attributes),
-            fits,
-        ) else {
-            return Ok(None);
-        };
-        let steps = vec![convolution, normalization];
-        if !self.is_closed(&steps) || !packs.admit(size::of_value(&weights)) {
+        let (rank, channels) = (weights.rank(), weights.shape().first().copied().unwrap_or(0));
+        let bias = constant(2);
+        let is_float = |tensor: &Arc<Tensor>| tensor.element_type() == ElementType::F32;
+        let has_other_bias = self.input(convolution, 2).is_some()
+            && !bias.is_some_and(|bias| is_float(bias) && bias.shape() == [channels]);
+        if channels == 0 || has_other_bias || !is_float(weights) {
             return Ok(None);
         }
-        let scales = norm::channels(attributes, &parameters, channels)?;
-        let mut scaled = (*weights).clone();
-        let numbers = scaled.as_slice_mut::<f32>()?;
-        let depth = numbers.len() / channels;
-        for (numbers, &(factor, _)) in numbers.chunks_exact_mut(depth.max(1)).zip(&scales) {
-            numbers
-                .iter_mut()
-                .for_each(|number| *number = (f64::from(*number) * factor) as f32);
+        let (mut scales, mut steps) = (Scales::new(channels), vec![convolution]);
+        let mut last = convolution;
+        while let Some(next) = self.only_reader(last)
+            && self.scale(next, last, &mut scales, rank, channels)?
+        {
+            steps.push(next);
+            last = next;
         }
-        let before = match &bias {
-            Some(bias) => elements::<f32>(bias)?.to_vec(),
-            None => vec![0.0; channels],
+        if steps.len() == 1 || (!scales.only_shift() && !packs.admit(size::of_value(weights))) {
+            return Ok(None);
+        }
+        let weights = match scales.only_shift() {
+            true => None,
+            false => match scales.weights(weights)? {
+                Some(weights) => Some(weights),
+                None => return Ok(None),
+            },
         };
-        let moved = before.iter().zip(&scales);
-        let moved: Vec<f32> = moved
-            .map(|(&bias, &(factor, offset))| (f64::from(bias) * factor + offset) as f32)
-            .collect();
-        let Some(x) = self.input(convolution, 0) else {
+        let Some(bias) = scales.bias(bias.map(|bias| &**bias))? else {
             return Ok(None);
         };
-        Ok(self.fused("Conv", node.opset, vec![x], steps).map(|fused| Fused {
+        let kept = self.input(convolution, 1).filter(|_| weights.is_none());
+        let inputs = std::iter::once(x).chain(kept).collect();
+        Ok(self.fused("Conv", node.opset, inputs, steps).map(|fused| Fused {
             node: Node {
                 input: vec!["x".to_owned(), "w".to_owned(), "b".to_owned()],
                 attribute: node.attribute.clone(),
                 ..fused.node
             },
-            constants: vec![(1, scaled), (2, Tensor::vector(&moved))],
+            constants: weights
+                .map(|weights| (1, weights))
+                .into_iter()
+                .chain([(2, bias)])
+                .collect(),
             ..fused
         }))
     }
@@ -543,16 +576,19 @@ mod tests {
     #[test]
     fn convolutions_that_share_weights_take_over_few_scales() {
         let mut nodes = Vec::new();
-        for at in 0..8 {
+        let functions = ["Abs", "Cos", "Exp", "Neg", "Relu", "Sigmoid", "Sin", "Tanh"];
+        for (at, function) in functions.into_iter().enumerate() {
             let (made, normal) = (format!("made{at}"), format!("normal{at}"));
-            nodes.push(node("Conv", &["x", "w"], &made));
+            nodes.push(node(function, &["x"], function));
+            nodes.push(node("Conv", &[function, "w"], &made));
             let inputs = [&made, "scale", "bias", "mean", "variance"];
             nodes.push(node("BatchNormalization", &inputs, &normal));
         }
         let normals: Vec<String> = (0..8).map(|at| format!("normal{at}")).collect();
         let normals: Vec<&str> = normals.iter().map(String::as_str).collect();
         nodes.push(node("Sum", &normals, "y"));
-        let lists = ["scale", "bias", "mean", "variance"].map(|name| constant(name, &[2]));
+        let mut lists = ["scale", "bias", "mean", "variance"].map(|name| constant(name, &[2]));
+        lists[3].raw_data = [0.5f32, 2.0].map(f32::to_le_bytes).concat().into();
         // 8 MiB.
         let weights = constant("w", &[2, 1 << 20, 1, 1]);
         let steps = steps(
@@ -564,6 +600,46 @@ mod tests {
             .into_iter()
             .filter(|name| *name == "BatchNormalization");
         assert!((1..8).contains(&left.count()), "{:?}", operators(&steps));
+    }
+
+    #[test]
+    fn a_convolution_takes_over_constants_for_its_channels() {
+        let nodes = vec![
+            node("Conv", &["x", "w"], "a"),
+            node("Add", &["bias", "a"], "b"),
+            node("Sub", &["b", "mean"], "c"),
+            node("Mul", &["c", "scale"], "d"),
+            node("Relu", &["d"], "y"),
+        ];
+        let lists = ["bias", "mean", "scale"].map(|name| constant(name, &[2, 1, 1]));
+        let constants = [vec![constant("w", &[2, 3, 3, 3])], lists.to_vec()].concat();
+        let one = steps(nodes.clone(), &[-1, 3, 8, 8], constants.clone());
+        assert_eq!(operators(&one), ["Conv"]);
+        // Each of them is read twice.
+        let mut apart = nodes;
+        apart.truncate(4);
+        apart.push(node("Sum", &["a", "b", "c", "d"], "all"));
+        apart.push(node("Mul", &["all", "zero"], "nothing"));
+        apart.push(node("Add", &["d", "nothing"], "sum"));
+        apart.push(node("Relu", &["sum"], "y"));
+        let many = steps(
+            apart,
+            &[-1, 3, 8, 8],
+            [constants.clone(), vec![number("zero", 0.0)]].concat(),
+        );
+        assert_eq!(operators(&many).len(), 8);
+        assert!(are_near(
+            &answer(&one, &[2, 3, 8, 8]),
+            &answer(&many, &[2, 3, 8, 8])
+        ));
+        // Numbers of the last axis are not those of channels.
+        let row = vec![node("Conv", &["x", "w"], "a"), node("Add", &["a", "row"], "y")];
+        let row = steps(
+            row,
+            &[-1, 3, 8, 8],
+            vec![constant("w", &[2, 3, 3, 3]), constant("row", &[6])],
+        );
+        assert_eq!(operators(&row), ["Conv", "Add"]);
     }
 
     #[test]

@@ -56,6 +56,20 @@ impl Numbers {
     }
 }
 
+/// What a file declares of the inputs of its graph.
+pub(crate) fn declared(slots: &[Slot], inputs: &[Port]) -> HashMap<Slot, Fact> {
+    let mut named: HashMap<&str, Dim> = HashMap::new();
+    let facts = slots.iter().zip(inputs).filter_map(|(&slot, port)| {
+        let dims = port.dims.as_ref()?.iter().map(|dim| match dim {
+            FileDim::Fixed(size) => size.to_dim(),
+            FileDim::Named(name) => *named.entry(name).or_insert_with(Dim::unknown),
+            FileDim::Free => Dim::unknown(),
+        });
+        Some((slot, Fact::new(computed(port.element_type)?, dims)))
+    });
+    facts.collect()
+}
+
 impl<'c> Known<'c> {
     /// Follows the inputs of a model through its graph.
     ///
@@ -68,22 +82,9 @@ impl<'c> Known<'c> {
     ) -> Result<Self> {
         let mut known = Self {
             constants,
-            facts: HashMap::new(),
+            facts: declared(&body.inputs, inputs),
             is_in_branch: false,
         };
-        let mut named: HashMap<&str, Dim> = HashMap::new();
-        for (&slot, port) in body.inputs.iter().zip(inputs) {
-            let element_type = computed(port.element_type);
-            let Some((dims, element_type)) = port.dims.as_ref().zip(element_type) else {
-                continue;
-            };
-            let dims = dims.iter().map(|dim| match dim {
-                FileDim::Fixed(size) => size.to_dim(),
-                FileDim::Named(name) => *named.entry(name).or_insert_with(Dim::unknown),
-                FileDim::Free => Dim::unknown(),
-            });
-            known.facts.insert(slot, Fact::new(element_type, dims));
-        }
         known.walk(body)?;
         Ok(known)
     }

@@ -1,7 +1,7 @@
 //! A graph as a list of nodes, each computed for the shapes that a request brings.
 //!
-//! [`prepare`] makes the list once for a model, [`fuse`] finds nodes that are computed as one, and [`infer`] says what is known of the
-//! values before a run. [`direct`] computes a node, [`control`] runs loops and branches, whose bodies are lists again, and
+//! [`prepare`] makes the list once for a model, [`layout`] cancels Transposes, [`fuse`] finds nodes that are computed as one, and [`infer`]
+//! says what is known of the values before a run. [`direct`] computes a node, [`control`] runs loops and branches, whose bodies are lists again, and
 //! [`sequence`] works on sequences.
 
 mod body;
@@ -9,8 +9,10 @@ mod control;
 mod direct;
 mod fuse;
 mod infer;
+mod layout;
 mod prepare;
 mod rows;
+mod scales;
 mod sequence;
 mod values;
 
@@ -96,7 +98,7 @@ impl Session {
         fix(&mut signature)?;
         outcome::refuse_types(&signature)?;
         let lowered = lower::lower(graph, &signature.opsets)?;
-        let prepared = prepare::prepare(&lowered)?;
+        let prepared = prepare::prepare(&lowered, &signature.inputs)?;
         let Prepared { body, constants, .. } = prepared;
         let known = Known::of(&body, &signature.inputs, &constants)
             .map_err(|error| outcome::unprepared(error, &lowered.labels))?;

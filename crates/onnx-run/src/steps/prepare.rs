@@ -5,13 +5,13 @@ use std::{
     sync::Arc,
 };
 
-use onnx_graph::Error as FileError;
+use onnx_graph::{Error as FileError, Port};
 use onnx_tensor::prelude::*;
 
 use crate::steps::{
     body::{Body, Control, ControlNode, Step, dropped},
     direct::DirectNode,
-    fuse,
+    fuse, infer, layout,
     values::{Slot, Wires},
 };
 use crate::{
@@ -23,7 +23,12 @@ use crate::{
     },
     outcome,
 };
-use onnx_tensor::{node::Node, packs::Packs, size, time_limit};
+use onnx_tensor::{
+    node::{Attribute, Attributes, Node},
+    operator::Fact,
+    packs::Packs,
+    size, time_limit,
+};
 
 /// A graph that is ready to run.
 pub(crate) struct Prepared {
@@ -34,17 +39,26 @@ pub(crate) struct Prepared {
     pub(crate) is_bounded: bool,
 }
 
-/// Prepares a lowered model.
-pub(crate) fn prepare(lowered: &Lowered) -> Result<Prepared, FileError> {
+/// Prepares a lowered model with these inputs.
+pub(crate) fn prepare(lowered: &Lowered, inputs: &[Port]) -> Result<Prepared, FileError> {
     let Lowered { graph, labels } = lowered;
     let mut preparer = Preparer {
         slots: HashMap::new(),
         count: 0,
         constants: HashMap::new(),
+        facts: HashMap::new(),
+        small: HashMap::new(),
+        twins: HashMap::new(),
         statics: HashSet::new(),
         is_bounded: true,
         packs: Packs::beside(bytes(graph)),
     };
+    let slots: Vec<Slot> = graph
+        .input
+        .iter()
+        .map(|input| preparer.slot(&input.name))
+        .collect();
+    preparer.facts = infer::declared(&slots, inputs);
     let body = preparer
         .graph(graph)
         .map_err(|error| outcome::unprepared(error, labels))?;
@@ -63,10 +77,59 @@ struct Preparer {
     slots: HashMap<String, Slot>,
     count: usize,
     constants: HashMap<Slot, Arc<Tensor>>,
+    /// What is known of other values.
+    facts: HashMap<Slot, Fact>,
+    /// Constants of a few bytes.
+    small: HashMap<Small, Slot>,
+    /// The outputs of the nodes of this graph so far: what exports compute twice is computed once.
+    twins: HashMap<Twin, Vec<Slot>>,
     /// Values that follow from shapes and constants.
     statics: HashSet<Slot>,
     is_bounded: bool,
     packs: Packs,
+}
+
+/// The type, the shape and the bytes of a constant.
+type Small = (ElementType, Vec<usize>, Vec<u8>);
+
+/// Bytes of constants, and elements of attributes, that are looked for among others.
+const SMALL: usize = 64;
+
+/// All that the outputs of a deterministic node depend on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Twin {
+    op_type: String,
+    opset: i64,
+    inputs: Vec<Option<Slot>>,
+    outputs: usize,
+    attributes: String,
+}
+
+impl Twin {
+    /// `None` for nodes whose attributes are tensors or long.
+    fn of(node: &Node, wires: &Wires) -> Option<Self> {
+        let attributes = &node.attribute;
+        let size = |attribute: &Attribute| match &attribute.t {
+            Some(_) => usize::MAX,
+            None => {
+                let strings = attribute.strings.iter().map(|string| string.len() + 1);
+                attribute.s.len() + attribute.ints.len() + attribute.floats.len() + strings.sum::<usize>()
+            }
+        };
+        if attributes.iter().any(|attribute| size(attribute) > SMALL) {
+            return None;
+        }
+        Some(Self {
+            op_type: node.op_type.clone(),
+            opset: node.opset,
+            inputs: wires.inputs.clone(),
+            outputs: node.output.len(),
+            attributes: match attributes.is_empty() {
+                true => String::new(),
+                false => format!("{attributes:?}"),
+            },
+        })
+    }
 }
 
 /// Bytes of a constant, those of one byte counted three times: copies of these have 16 bits and FP32.
@@ -117,9 +180,10 @@ fn join_functions(steps: &mut Vec<Step>, outputs: &[Slot]) {
 
 impl Preparer {
     fn graph(&mut self, graph: &OnnxGraph) -> Result<Body> {
+        // What a graph within computes is not there outside of it, nor in another one.
+        let outer = std::mem::take(&mut self.twins);
         for constant in &graph.initializer {
-            let slot = self.slot(&constant.name);
-            self.constants.insert(slot, constant.value.clone());
+            self.keep(&constant.name, constant.value.clone());
         }
         let inputs: Vec<Slot> = graph.input.iter().map(|input| self.slot(&input.name)).collect();
         let mut nodes = Vec::with_capacity(graph.node.len());
@@ -127,20 +191,16 @@ impl Preparer {
             let node = &lowered.node;
             time_limit::check().with_context(|| node.name.clone())?;
             match node.op_type.as_str() {
-                "Identity" | OUTPUT => {
-                    let slot = self.slot(&node.input[0]);
-                    self.slots.insert(node.output[0].clone(), slot);
-                }
-                "Constant" => {
-                    let slot = self.slot(&node.output[0]);
-                    self.constants.insert(slot, constants::value(node)?);
-                }
+                "Identity" | OUTPUT => self.pass(node),
+                "Cast" if self.has_type(node) => self.pass(node),
+                "Constant" => self.keep(&node.output[0], constants::value(node)?),
                 _ => nodes.extend(self.step(lowered)?),
             }
         }
         let outputs = graph.output.iter().map(|output| self.slot(&output.name));
-        let outputs: Vec<Slot> = outputs.collect();
-        let steps = self.fused(nodes, &outputs)?;
+        let mut outputs: Vec<Slot> = outputs.collect();
+        let steps = self.fused(nodes, &mut outputs)?;
+        self.twins = outer;
         Ok(Body {
             dropped: dropped(&inputs, &steps, &outputs),
             inputs,
@@ -154,8 +214,36 @@ impl Preparer {
         })
     }
 
+    /// Gives a node's output the place of its input.
+    fn pass(&mut self, node: &Node) {
+        let slot = self.slot(&node.input[0]);
+        self.slots.insert(node.output[0].clone(), slot);
+    }
+
+    /// Whether the input of a Cast has the type that it gives.
+    fn has_type(&mut self, node: &Node) -> bool {
+        let code = i32::try_from(Attributes(node).int("to", 0)).ok();
+        let slot = self.slot(&node.input[0]);
+        let is_of = |fact: Fact| code.and_then(ElementType::from_code) == Some(fact.element_type);
+        self.fact(slot).is_some_and(is_of)
+    }
+
+    fn fact(&self, slot: Slot) -> Option<Fact> {
+        match self.constants.get(&slot) {
+            Some(constant) => Fact::of_values(std::slice::from_ref(constant)).pop(),
+            None => self.facts.get(&slot).cloned(),
+        }
+    }
+
     /// The steps, those together that are computed in one.
-    fn fused(&mut self, nodes: Vec<fuse::StepWithNode>, outputs: &[Slot]) -> Result<Vec<Step>> {
+    fn fused(&mut self, nodes: Vec<fuse::StepWithNode>, outputs: &mut [Slot]) -> Result<Vec<Step>> {
+        let mut space = layout::Space {
+            constants: &mut self.constants,
+            packs: &mut self.packs,
+            slots: &mut self.count,
+        };
+        let rank = |slot: Slot| self.facts.get(&slot).map(Fact::rank);
+        let nodes = layout::without_transposes(nodes, outputs, rank, &mut space)?;
         let mut steps: Vec<Option<Step>> = Vec::with_capacity(nodes.len());
         let found = fuse::fused(&nodes, outputs, &self.constants, &mut self.packs)?;
         steps.extend(nodes.into_iter().map(|(step, _)| Some(step)));
@@ -210,12 +298,41 @@ impl Preparer {
             return Ok(Some((Step::Control(control), None)));
         }
         self.follow(node, &wires);
+        let twin = Twin::of(node, &wires);
+        if let Some(outputs) = twin.as_ref().and_then(|twin| self.twins.get(twin)) {
+            self.slots
+                .extend(node.output.iter().cloned().zip(outputs.iter().copied()));
+            return Ok(None);
+        }
+        let outputs = wires.outputs.clone();
         let direct = DirectNode::new(node, wires, &self.constants).with_context(|| node.name.clone())?;
         match direct.folded(&self.constants)? {
-            Some(outputs) => self.constants.extend(outputs),
-            None => return Ok(Some((Step::Node(direct), Some(node.clone())))),
+            Some(folded) => {
+                for (name, (_, value)) in node.output.iter().zip(folded) {
+                    self.keep(name, value);
+                }
+            }
+            None => {
+                self.learn(&direct);
+                self.twins.extend(
+                    twin.filter(|_| direct.direct().is_pure())
+                        .map(|twin| (twin, outputs)),
+                );
+                return Ok(Some((Step::Node(direct), Some(node.clone()))));
+            }
         }
         Ok(None)
+    }
+
+    /// Keeps what is known of a node's outputs. What is wrong with its inputs is found when all is known ([`infer`]).
+    fn learn(&mut self, direct: &DirectNode) {
+        if let Some(inputs) = direct.facts(|slot| self.fact(slot))
+            && let Ok(Some(outputs)) = direct.direct().outputs(&inputs)
+        {
+            let outputs = direct.wires.outputs.iter().copied().zip(outputs);
+            self.facts
+                .extend(outputs.filter(|(_, fact)| size::admit_rank(fact.rank()).is_ok()));
+        }
     }
 
     /// Sees where sizes come from.
@@ -228,6 +345,19 @@ impl Preparer {
         if gives_sizes || wires.inputs.iter().flatten().all(is_static) {
             self.statics.extend(&wires.outputs);
         }
+    }
+
+    /// Keeps a constant, small ones of the same contents once.
+    fn keep(&mut self, name: &str, value: Arc<Tensor>) {
+        let small = value.as_bytes().ok().filter(|bytes| bytes.len() <= SMALL);
+        let key = small.map(|bytes| (value.element_type(), value.shape().into(), bytes.into()));
+        let slot = match key.as_ref().and_then(|key| self.small.get(key)) {
+            Some(&slot) => slot,
+            None => self.slot(name),
+        };
+        self.small.extend(key.map(|key| (key, slot)));
+        self.slots.insert(name.to_owned(), slot);
+        self.constants.entry(slot).or_insert(value);
     }
 
     fn slot(&mut self, name: &str) -> Slot {
@@ -268,7 +398,7 @@ mod tests {
         let model = model(nodes, dims, &vec![-1; dims.len()], constants);
         let signature = Signature::of(&model).unwrap();
         let lowered = lower::lower(model.graph.as_ref().unwrap(), &signature.opsets).unwrap();
-        let prepared = prepare(&lowered).unwrap();
+        let prepared = prepare(&lowered, &signature.inputs).unwrap();
         (prepared, Session::prepare(&model, |_| Ok(())).unwrap())
     }
 
@@ -322,6 +452,72 @@ mod tests {
             let made = steps.run([input]).unwrap();
             assert_eq!(elements::<f32>(&made[0]).unwrap(), expected);
         }
+    }
+
+    #[test]
+    fn what_is_computed_twice_is_one_node() {
+        let with_axis = |axis: i64, output: &str| NodeProto {
+            attribute: vec![onnx_graph::proto::AttributeProto {
+                name: "axis".to_owned(),
+                i: axis,
+                r#type: 2,
+                ..Default::default()
+            }],
+            ..node("Softmax", &["x"], output)
+        };
+        let nodes = vec![
+            with_axis(0, "a"),
+            with_axis(1, "b"),
+            with_axis(1, "c"),
+            node("Mul", &["b", "two"], "d"),
+            node("Mul", &["c", "also_two"], "e"),
+            node("RandomNormalLike", &["x"], "f"),
+            node("RandomNormalLike", &["x"], "g"),
+            node("Sum", &["a", "d", "e", "f", "g"], "y"),
+        ];
+        let number = |name: &str| TensorProto {
+            raw_data: 2f32.to_le_bytes().to_vec().into(),
+            ..constant(name, &[1])
+        };
+        let (prepared, _) = prepared(nodes, &[-1, 3], vec![number("two"), number("also_two")]);
+        let operators = prepared.body.steps.iter().map(|step| match step {
+            Step::Node(node) => node.direct().op_type(),
+            Step::Control(_) => "",
+        });
+        let expected = [
+            "Softmax",
+            "Softmax",
+            "Mul",
+            "RandomNormalLike",
+            "RandomNormalLike",
+            "Sum",
+        ];
+        assert_eq!(operators.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn casts_to_the_same_type_are_none() {
+        let to = |code: i64, input: &str, output: &str| NodeProto {
+            attribute: vec![onnx_graph::proto::AttributeProto {
+                name: "to".to_owned(),
+                i: code,
+                r#type: 2,
+                ..Default::default()
+            }],
+            ..node("Cast", &[input], output)
+        };
+        let nodes = vec![
+            to(1, "x", "a"),
+            node("Relu", &["a"], "b"),
+            to(1, "b", "c"),
+            to(11, "c", "d"),
+            to(1, "d", "e"),
+            node("Add", &["e", "c"], "y"),
+        ];
+        let (prepared, steps) = prepared(nodes, &[-1], vec![]);
+        assert_eq!(prepared.body.steps.len(), 4);
+        let made = steps.run([Tensor::vector(&[-1.0f32, 0.1])]).unwrap();
+        assert_eq!(elements::<f32>(&made[0]).unwrap(), [0.0, 0.2]);
     }
 
     #[test]
