@@ -670,10 +670,10 @@ fn check_documents(broken: &mut Vec<String>) -> Result<()> {
         ));
     }
     // The code of the page is a program that the tests compile.
-    let example = read("crates/oip-http/examples/echo.rs");
+    let example = read("crates/tensorferry/examples/echo.rs");
     let code = example.split_once("\n\n").map_or("", |(_, code)| code);
     if code.is_empty() || !table.contains(code) {
-        broken.push("docs/crates.md: does not show crates/oip-http/examples/echo.rs as it is".to_owned());
+        broken.push("docs/crates.md: does not show crates/tensorferry/examples/echo.rs as it is".to_owned());
     }
     let front = readmes::example(&read("crates/tensorferry/src/lib.rs"));
     if front.is_empty() || !table.contains(&front) {

@@ -28,7 +28,6 @@
 //!
 //! let rows = Tensor::from_vec(Shape::new(&[2, 2])?, vec![0.0f32, 0.2, 0.0, 0.7])?;
 //! let request = InferRequest::new(ModelRef::new("clicks", None)?).with_input("input-0", rows);
-//! model.metadata().check_request(&request)?;
 //! let outputs = model.infer(request, &CancelToken::new(None))?;
 //! assert_eq!(outputs[0].name, "output-0");
 //! assert_eq!(outputs[0].value.as_fixed().unwrap().to_vec::<f32>()?, [0.11920292, 0.880797]);

@@ -1,6 +1,9 @@
 use bytemuck::{AnyBitPattern, NoUninit};
-use oip_service::{CancelToken, IndependentRows, Model, ModelSource, RowIndependence, available_memory};
-use oip_types::{ErrorCode, InferOutput, InferRequest, ModelMetadata, ServiceError};
+use oip_service::{
+    Call, CancelToken, Capabilities, IndependentRows, Model, ModelSource, Outcome, RowIndependence,
+    available_memory,
+};
+use oip_types::{ErrorCode, ModelMetadata, ServiceError};
 use tensor_core::{DType, Element, Shape, Tensor};
 
 use crate::{
@@ -88,7 +91,7 @@ impl ForestModel {
             .into_iter()
             .chain(self.answer.trailing.iter().copied())
             .collect();
-        let shape = Shape::new(&dims).map_err(|error| ServiceError::internal(error.to_string()))?;
+        let shape = Shape::new(&dims)?;
         match self.answer.dtype {
             DType::F64 => tensor(shape, elements.to_vec()),
             DType::I32 => tensor(shape, elements.iter().map(|&value| value as i32).collect()),
@@ -99,7 +102,7 @@ impl ForestModel {
 }
 
 fn tensor<T: Element>(shape: Shape, elements: Vec<T>) -> Result<Tensor, ServiceError> {
-    Tensor::from_vec(shape, elements).map_err(|error| ServiceError::internal(error.to_string()))
+    Ok(Tensor::from_vec(shape, elements)?)
 }
 
 impl Model for ForestModel {
@@ -107,21 +110,17 @@ impl Model for ForestModel {
         &self.metadata
     }
 
-    /// Each row goes down each tree once, and no tree is deeper than was proven when it was built.
-    fn is_bounded(&self, _: u64) -> bool {
-        true
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().with(|capabilities| {
+            // Each row goes down the trees alone.
+            capabilities.row_independence = RowIndependence::Proven(IndependentRows::default());
+            // Each row goes down each tree once, and no tree is deeper than was proven when it was built.
+            capabilities.bounded = true;
+        })
     }
 
-    /// Each row goes down the trees alone.
-    fn row_independence(&self) -> RowIndependence {
-        RowIndependence::Proven(IndependentRows::default())
-    }
-
-    fn infer(
-        &self,
-        mut request: InferRequest,
-        cancel: &CancelToken,
-    ) -> Result<Vec<InferOutput>, ServiceError> {
+    fn run(&self, call: Call<'_>) -> Result<Outcome, ServiceError> {
+        let (mut request, cancel) = (call.request, call.cancel);
         let name = &self.answer.input.name;
         let value = request.take_input(name)?;
         let input = value.as_fixed().filter(
@@ -142,10 +141,8 @@ impl Model for ForestModel {
                 self.predict(&features, |part| Features::Single(part), cancel, &mut elements)?;
             }
         }
-        Ok(vec![InferOutput::new(
-            &self.answer.output.name,
-            self.output(rows, &elements)?,
-        )])
+        let name = &self.answer.output.name;
+        Ok(Outcome::output(name, self.output(rows, &elements)?))
     }
 }
 

@@ -322,7 +322,8 @@ fn run_case(case: &Case, change: Change) -> Outcome {
         if let Err(error) = metadata.check_request(&request) {
             return Outcome::Failed(format!("the test's inputs do not fit: {error}"));
         }
-        let outputs = match model.infer(request, &CancelToken::new(None)) {
+        let outcome = model.run(Call::new(request, &CancelToken::new(None)));
+        let outputs = match outcome.and_then(oip_service::Outcome::into_outputs) {
             Ok(outputs) => outputs,
             Err(error) if error.code() == ErrorCode::InvalidArgument => {
                 return Outcome::Refused(chain(&error));

@@ -1,7 +1,7 @@
 //! A model that runs without ONNX Runtime.
 
-use oip_service::{CancelToken, LoadContext, Model, ModelSource, RowIndependence};
-use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError};
+use oip_service::{Call, Capabilities, LoadContext, Model, ModelSource, Outcome, RowIndependence};
+use oip_types::{InferOutput, ModelMetadata, ServiceError};
 use onnx_graph::proto::ModelProto;
 use onnx_run::Session;
 use onnx_tensor::time_limit;
@@ -69,24 +69,17 @@ impl Model for OnnxModel {
         &self.metadata
     }
 
-    fn runtime(&self) -> Option<&str> {
-        Some(BUILT_IN)
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().with(|capabilities| {
+            capabilities.runtime = Some(BUILT_IN.to_owned());
+            capabilities.row_independence = self.rows.clone();
+            // Never with loops or sizes that depend on values.
+            capabilities.bounded = self.session.is_bounded();
+        })
     }
 
-    fn row_independence(&self) -> RowIndependence {
-        self.rows.clone()
-    }
-
-    /// Never with loops or sizes that depend on values.
-    fn is_bounded(&self, _rows: u64) -> bool {
-        self.session.is_bounded()
-    }
-
-    fn infer(
-        &self,
-        mut request: InferRequest,
-        cancel: &CancelToken,
-    ) -> Result<Vec<InferOutput>, ServiceError> {
+    fn run(&self, call: Call<'_>) -> Result<Outcome, ServiceError> {
+        let (mut request, cancel) = (call.request, call.cancel);
         let mut inputs = Vec::with_capacity(self.metadata.inputs.len());
         let mut shapes = Vec::with_capacity(self.metadata.inputs.len());
         for input in &self.metadata.inputs {
@@ -108,7 +101,7 @@ impl Model for OnnxModel {
         });
         let outputs = outputs.collect::<Result<Vec<_>, ServiceError>>()?;
         self.comparison.note(&self.metadata, &outputs);
-        Ok(outputs)
+        Ok(outputs.into())
     }
 }
 
@@ -119,7 +112,8 @@ mod tests {
     use std::sync::Arc;
 
     use bytes::Bytes;
-    use oip_types::{ErrorCode, ModelConfig, ModelRef, model_config::ConfigParameter};
+    use oip_service::CancelToken;
+    use oip_types::{ErrorCode, InferRequest, ModelConfig, ModelRef, model_config::ConfigParameter};
     use onnx_graph::proto::{AttributeProto, NodeProto};
     use tensor_core::{Shape, Tensor};
 
@@ -171,7 +165,9 @@ mod tests {
         let model = OnnxModel::load(&source, &model, &cx).unwrap();
         let one = Tensor::from_vec(Shape::new(&[1]).unwrap(), vec![1f32]).unwrap();
         let request = InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("x", one);
-        let error = model.infer(request, &CancelToken::new(None)).unwrap_err();
+        let error = model
+            .run(Call::new(request, &CancelToken::new(None)))
+            .unwrap_err();
         let message = "output 'y' is declared as FP32, but would be BOOL";
         assert_eq!(
             (error.code(), error.message()),

@@ -21,7 +21,6 @@
 //!
 //! let flower = Tensor::from_vec(Shape::new(&[1, 4])?, vec![5.1f32, 3.5, 1.4, 0.2])?;
 //! let request = InferRequest::new(ModelRef::new("iris", None)?).with_input("X", flower);
-//! model.metadata().check_request(&request)?;
 //! let outputs = model.infer(request, &CancelToken::new(None))?;
 //! assert_eq!(outputs[0].name, "label");
 //! assert_eq!(outputs[0].value.as_fixed().unwrap().to_vec::<i64>()?, [0]);

@@ -131,7 +131,8 @@ impl Backend for OnnxBackend {
             Choice::Auto(runtime) => self.with_either(runtime, source, &model, rows, cx)?,
         };
         let (model, version) = (&source.name, &source.version);
-        tracing::info!(model, version, runtime = loaded.runtime(), "prepared a model");
+        let runtime = loaded.capabilities().runtime;
+        tracing::info!(model, version, runtime, "prepared a model");
         Ok(loaded)
     }
 }

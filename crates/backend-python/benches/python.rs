@@ -18,8 +18,8 @@ use std::{
 
 use backend_python::{PythonBackend, Settings};
 use bench_kit::Comparison;
-use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
-use oip_types::{InferOutput, InferRequest, ModelMetadata, ModelRef, ServiceError};
+use oip_service::{Backend, Call, CancelToken, LoadContext, Model, ModelSource, Outcome};
+use oip_types::{InferRequest, ModelMetadata, ModelRef, ServiceError};
 use tensor_core::{Shape, Tensor};
 
 const IDENTITY: &str = r#"
@@ -54,8 +54,8 @@ impl Model for Echo {
         &self.0
     }
 
-    fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        Ok(vec![InferOutput::new("y", request.take_input("x")?)])
+    fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
+        Ok(Outcome::output("y", call.request.take_input("x")?))
     }
 }
 

@@ -40,7 +40,6 @@
 //!
 //! let rows = Tensor::from_vec(Shape::vector(2), vec![2i64, 0])?;
 //! let request = InferRequest::new(ModelRef::new("words", None)?).with_input("embed.rows", rows);
-//! model.metadata().check_request(&request)?;
 //! let outputs = model.infer(request, &CancelToken::new(None))?;
 //! assert_eq!(outputs[0].value.as_fixed().unwrap().to_vec::<f32>()?, [2.0, 2.1, 0.0, 0.1]);
 //! # Ok(())

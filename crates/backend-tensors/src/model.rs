@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use oip_service::{ByteBudget, CancelToken, Model, ModelSource};
+use oip_service::{ByteBudget, Call, Capabilities, Model, ModelSource, Outcome};
 use oip_types::{
     DataType, InferInput, InferOutput, InferRequest, ModelMetadata, ServiceError, ShapePattern,
     TensorMetadata,
@@ -147,16 +147,16 @@ struct Wanted<'r> {
 }
 
 impl Model for TensorsModel {
-    fn lends_memory(&self) -> bool {
-        true
-    }
-
     fn metadata(&self) -> &ModelMetadata {
         &self.metadata
     }
 
-    fn infer(&self, request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        let wanted = self.wanted(&request)?;
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().with(|capabilities| capabilities.lends_memory = true)
+    }
+
+    fn run(&self, call: Call<'_>) -> Result<Outcome, ServiceError> {
+        let wanted = self.wanted(&call.request)?;
         self.check_size(&wanted)?;
         let outputs = wanted.iter().map(|wanted| {
             let served = &self.tensors[wanted.position];
@@ -169,7 +169,7 @@ impl Model for TensorsModel {
                 tensor,
             ))
         });
-        outputs.collect()
+        Ok(outputs.collect::<Result<Vec<_>, ServiceError>>()?.into())
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use oip_capture::{Recorder, RecorderConfig, Recording};
-//! use oip_types::{InferOutput, InferRequest, InferResponse, ModelRef, Parameters};
+//! use oip_types::{InferOutput, InferRequest, InferResponse, ModelRef};
 //! use tensor_core::Tensor;
 //!
 //! let folder = std::path::Path::new("captured");
@@ -15,13 +15,7 @@
 //! # let folder = folder.path().join("captured");
 //! let recorder = Recorder::start(RecorderConfig::new(&folder))?;
 //! let request = InferRequest::new(ModelRef::new("double", None)?).with_input("x", Tensor::scalar(1.5_f32));
-//! let response = InferResponse {
-//!     model_name: "double".to_owned(),
-//!     model_version: None,
-//!     id: None,
-//!     parameters: Parameters::new(),
-//!     outputs: vec![InferOutput::new("y", Tensor::scalar(3.0_f32))],
-//! };
+//! let response = InferResponse::new("double", vec![InferOutput::new("y", Tensor::scalar(3.0_f32))]);
 //! recorder.record(request.clone(), response);
 //! recorder.finish(std::time::Duration::from_secs(10));
 //!

@@ -1,10 +1,10 @@
 //! A service whose requests are recorded.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use oip_service::{
-    Answers, BoxFuture, Classification, InferenceService, Logging, ModelConfiguration, ModelRepository,
-    Readiness, RequestContext, Statistics, SystemSharedMemory,
+    BoxFuture, Classification, InferenceService, Logging, ModelConfiguration, ModelRepository, Readiness,
+    RequestContext, Responses, Statistics, SystemSharedMemory,
 };
 use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
 
@@ -62,21 +62,33 @@ impl<S: InferenceService + ?Sized> InferenceService for Captured<S> {
         })
     }
 
-    fn answers(
+    fn infer_stream(
         &self,
         request: InferRequest,
         cx: RequestContext,
-    ) -> BoxFuture<'_, Result<Answers, ServiceError>> {
+    ) -> BoxFuture<'_, Result<Responses, ServiceError>> {
         if !self.recorder.wants(request.model().name()) {
-            return self.service.answers(request, cx);
+            return self.service.infer_stream(request, cx);
         }
         Box::pin(async move {
-            let answers = self.service.answers(request.clone(), cx).await?;
-            if let Answers::One(response) = &answers {
+            let answers = self.service.infer_stream(request.clone(), cx).await?;
+            if let Responses::One(response) = &answers {
                 self.recorder.record(request, response.clone());
             }
             Ok(answers)
         })
+    }
+
+    fn start_draining(&self) {
+        self.service.start_draining();
+    }
+
+    fn stop(&self, deadline: Instant) -> bool {
+        self.service.stop(deadline)
+    }
+
+    fn checks_requests(&self) -> bool {
+        self.service.checks_requests()
     }
 
     fn repository(&self) -> Option<&dyn ModelRepository> {

@@ -32,7 +32,7 @@ mod linux {
     use http::Extensions;
     use oip_client::{BlockingClient, HttpClient, InferenceClient, Patience};
     use oip_http::{HttpConfig, REGISTER_CONNECTION_MEMORY};
-    use oip_listen::{Descriptors, Limits, Protocol, Shutdown, listen_unix, serve};
+    use oip_listen::{ConnectionLimits, Descriptors, Protocol, Shutdown, listen_unix, serve};
     use oip_service::{ConnectionRegion, testing::TestService};
     use oip_shm::ConnectionRegions;
     use oip_types::{InferRequest, ModelRef};
@@ -182,7 +182,7 @@ mod linux {
                 extensions.insert(ConnectionRegion::new(descriptor));
                 extensions
             });
-            let limits = Limits::default();
+            let limits = ConnectionLimits::default();
             let receiving = limits
                 .clone()
                 .with(|limits| limits.descriptors = Some(descriptors));

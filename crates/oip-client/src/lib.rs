@@ -6,7 +6,7 @@
 //!
 //! ```
 //! # use std::{convert::Infallible, sync::Arc};
-//! # use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
+//! # use oip_listen::{ConnectionLimits, Protocol, Shutdown, listen, serve};
 //! # use oip_service::testing::TestService;
 //! use oip_client::{HttpClient, InferenceClient};
 //! use oip_types::{InferRequest, ModelRef};
@@ -18,7 +18,7 @@
 //! # let listener = listen("127.0.0.1:0".parse()?)?;
 //! # let url = format!("http://{}", listener.local_addr()?);
 //! # let app = oip_http::router(Arc::new(TestService::default()), oip_http::HttpConfig::default());
-//! # tokio::spawn(serve(listener, Protocol::Http1, app, Limits::default(), Shutdown::new()));
+//! # tokio::spawn(serve(listener, Protocol::Http1, app, ConnectionLimits::default(), Shutdown::new()));
 //! let client = HttpClient::builder(url).build()?;
 //! let model = ModelRef::new("identity_fp32", None)?;
 //! assert!(client.model_ready(model).await?);

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue, header::USER_AGENT};
-use oip_types::Limits;
+use oip_types::RequestLimits;
 use tensor_core::SpareBuffers;
 
 use crate::{ClientError, ErrorKind, RetryPolicy, endpoint::Endpoint, tls::TlsSettings};
@@ -44,7 +44,7 @@ pub(crate) struct Settings {
     pub(crate) compression: Option<Compression>,
     pub(crate) accepts_compressed: bool,
     pub(crate) max_answer_bytes: usize,
-    pub(crate) limits: Limits,
+    pub(crate) limits: RequestLimits,
     pub(crate) retry: RetryPolicy,
     pub(crate) tls: TlsSettings,
     pub(crate) spare: Arc<SpareBuffers>,
@@ -64,7 +64,7 @@ impl Default for Settings {
             compression: None,
             accepts_compressed: false,
             max_answer_bytes,
-            limits: Limits::default().with(|limits| limits.tensor_bytes = max_answer_bytes),
+            limits: RequestLimits::default().with(|limits| limits.tensor_bytes = max_answer_bytes),
             retry: RetryPolicy::default(),
             tls: TlsSettings::default(),
             spare: Arc::new(SpareBuffers::new(SPARE)),

@@ -27,12 +27,11 @@ use backend_onnx::OnnxBackend;
 use bench_kit::Comparison;
 use oip_engine::{Engine, EngineConfig, Repository};
 use oip_service::{
-    Backend, CancelToken, IndependentRows, InferenceService, LoadContext, Model, ModelSource, RequestContext,
-    RowIndependence,
+    Backend, Call, Capabilities, IndependentRows, InferenceService, LoadContext, Model, ModelSource, Outcome,
+    RequestContext, RowIndependence,
 };
 use oip_types::{
-    BatchStatistics, DataType, InferOutput, InferRequest, ModelMetadata, ModelRef, ServiceError,
-    TensorMetadata,
+    BatchStatistics, DataType, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
 };
 use tensor_core::{Shape, Tensor};
 use tokio::runtime::Runtime;
@@ -254,11 +253,12 @@ impl Model for NothingModel {
         &self.0
     }
 
-    fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        Ok(vec![InferOutput::new("y", request.take_input("x")?)])
+    fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
+        Ok(Outcome::output("y", call.request.take_input("x")?))
     }
 
-    fn row_independence(&self) -> RowIndependence {
-        RowIndependence::Proven(IndependentRows::default())
+    fn capabilities(&self) -> Capabilities {
+        let rows = RowIndependence::Proven(IndependentRows::default());
+        Capabilities::default().with(|capabilities| capabilities.row_independence = rows)
     }
 }

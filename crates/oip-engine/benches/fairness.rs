@@ -24,10 +24,10 @@ use std::{
 
 use futures_executor::block_on;
 use oip_engine::{Engine, EngineConfig, Repository};
-use oip_service::{Backend, CancelToken, InferenceService, LoadContext, Model, ModelSource, RequestContext};
-use oip_types::{
-    DataType, ErrorCode, InferOutput, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
+use oip_service::{
+    Backend, Call, InferenceService, LoadContext, Model, ModelSource, Outcome, RequestContext,
 };
+use oip_types::{DataType, ErrorCode, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata};
 use tensor_core::{Shape, Tensor};
 
 const CALLERS: usize = 64;
@@ -150,7 +150,7 @@ impl Model for WorkModel {
         &self.metadata
     }
 
-    fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+    fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
         if self.computes {
             let end = Instant::now() + self.time;
             while Instant::now() < end {
@@ -159,6 +159,6 @@ impl Model for WorkModel {
         } else {
             thread::sleep(self.time);
         }
-        Ok(vec![InferOutput::new("y", request.take_input("x")?)])
+        Ok(Outcome::output("y", call.request.take_input("x")?))
     }
 }

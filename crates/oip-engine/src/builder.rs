@@ -21,13 +21,13 @@ use crate::{
 /// invalid models give a [`BuildError`].
 ///
 /// A model's name, inputs and outputs come from its metadata; it has no versions. It is batched like an
-/// unconfigured model of a repository, with [`EngineConfig::instances`] threads, unless [`Model::defaults`]
-/// says otherwise.
+/// unconfigured model of a repository, with [`EngineConfig::instances`] threads, unless [`Model::capabilities`]
+/// say otherwise.
 ///
 /// ```
 /// use oip_engine::Engine;
-/// use oip_service::{CancelToken, InferenceService, Model, RequestContext};
-/// use oip_types::{DataType, InferOutput, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata};
+/// use oip_service::{Call, InferenceService, Model, Outcome, RequestContext};
+/// use oip_types::{DataType, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata};
 /// use tensor_core::{Shape, Tensor};
 ///
 /// struct Echo(ModelMetadata);
@@ -37,8 +37,8 @@ use crate::{
 ///         &self.0
 ///     }
 ///
-///     fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-///         Ok(vec![InferOutput::new("y", request.take_input("x")?)])
+///     fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
+///         Ok(Outcome::output("y", call.request.take_input("x")?))
 ///     }
 /// }
 ///

@@ -9,8 +9,8 @@ use std::{
 use bytes::Bytes;
 use futures_channel::oneshot;
 use oip_service::{
-    Answers, BoxFuture, Classes, Classification, InferenceService, ModelConfiguration, ModelRepository,
-    Readiness, RequestContext, Statistics,
+    BoxFuture, Classes, Classification, InferenceService, ModelConfiguration, ModelRepository, Readiness,
+    RequestContext, Responses, Statistics,
 };
 use oip_types::{
     ErrorCode, InferRequest, InferResponse, LoadOptions, ModelConfig, ModelIndexEntry, ModelMetadata,
@@ -323,16 +323,28 @@ impl InferenceService for Engine {
         self.registry().infer(request, cx)
     }
 
-    fn answers(
+    fn infer_stream(
         &self,
         request: InferRequest,
         cx: RequestContext,
-    ) -> BoxFuture<'_, Result<Answers, ServiceError>> {
+    ) -> BoxFuture<'_, Result<Responses, ServiceError>> {
         if self.is_stopped.load(Ordering::SeqCst) {
             let stopped = ServiceError::new(ErrorCode::Unavailable, "the server is shutting down");
             return Box::pin(async { Err(stopped) });
         }
-        self.registry().answers(request, cx)
+        self.registry().infer_stream(request, cx)
+    }
+
+    fn start_draining(&self) {
+        self.start_draining();
+    }
+
+    fn stop(&self, deadline: Instant) -> bool {
+        self.stop(deadline)
+    }
+
+    fn checks_requests(&self) -> bool {
+        true
     }
 
     fn repository(&self) -> Option<&dyn ModelRepository> {

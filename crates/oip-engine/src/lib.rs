@@ -37,7 +37,7 @@
 //! # Batches
 //!
 //! Requests of different callers are joined if the configuration has a `max_batch_size`, or if the model
-//! declares its rows independent ([`Model::row_independence`](oip_service::Model::row_independence)). As soon
+//! declares its rows independent ([`Capabilities`](oip_service::Capabilities::row_independence)). As soon
 //! as a thread is free it takes what waits, up to [`EngineConfig::default_max_batch_size`] rows. If a batch
 //! fails, each of its requests is run again alone, so that only the failing ones fail. A bad request costs
 //! its neighbours a second run, but never their responses.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-#[cfg(feature = "client")]
-use oip_types::{Limits, ServiceError};
 use oip_types::{ParameterValue, Parameters};
+#[cfg(feature = "client")]
+use oip_types::{RequestLimits, ServiceError};
 #[cfg(feature = "client")]
 use tensor_core::Quoted;
 
@@ -14,7 +14,7 @@ use crate::proto::{InferParameter, infer_parameter::ParameterChoice};
 #[cfg(feature = "client")]
 pub(crate) fn read_parameters(
     parameters: BTreeMap<String, InferParameter>,
-    limits: &Limits,
+    limits: &RequestLimits,
 ) -> Result<Parameters, ServiceError> {
     limits.check_parameters(parameters.len())?;
     let read = |(name, parameter): (String, InferParameter)| {

@@ -11,13 +11,12 @@ use std::sync::Arc;
 
 use oip_grpc::GrpcConfig;
 use oip_http::HttpConfig;
-use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
-use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
+use oip_listen::{ConnectionLimits, Protocol, Shutdown, listen, serve};
+use oip_service::{BoxFuture, InferenceService, RequestContext};
 use oip_types::{
-    DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, Parameters,
-    ServerMetadata, ServiceError, TensorMetadata,
+    DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata,
+    ServiceError, TensorMetadata,
 };
-use tensor_core::Tensor;
 
 /// One model, `double`, that doubles its input.
 struct Double;
@@ -26,10 +25,6 @@ impl InferenceService for Double {
     fn server_metadata(&self) -> ServerMetadata {
         // Extensions that every server offers, and those that this service implements, are added to these.
         ServerMetadata::new("double", "1.0")
-    }
-
-    fn readiness(&self) -> Readiness {
-        Readiness::Ready
     }
 
     fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
@@ -51,29 +46,17 @@ impl InferenceService for Double {
         _: RequestContext,
     ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
         Box::pin(async move {
-            let metadata = self.model_metadata(request.model())?;
-            metadata.check_request(&request)?;
-            // After the check, what is left to go wrong is this model's fault.
-            let broken = || ServiceError::internal("x is not what was checked");
-            let x = request.take_input("x")?;
-            let x = x.as_fixed().ok_or_else(broken)?;
-            let doubled = x.to_vec::<f32>().map_err(|_| broken())?;
-            let doubled = doubled.into_iter().map(|x| 2.0 * x).collect();
-            let y = Tensor::from_vec(x.shape().clone(), doubled).map_err(|_| broken())?;
-            Ok(InferResponse {
-                model_name: "double".into(),
-                model_version: None,
-                id: request.id,
-                parameters: Parameters::new(),
-                outputs: metadata.pick_outputs(&request.outputs, vec![InferOutput::new("y", y)])?,
-            })
+            // The transport has checked the request against the metadata, and picks the outputs that are asked for.
+            let x = request.take::<f32>("x")?;
+            let y = InferOutput::new("y", x.map(|x| 2.0 * x));
+            Ok(InferResponse::new("double", vec![y]))
         })
     }
 }
 
 #[tokio::main]
 async fn main() -> std::io::Result<()> {
-    let (limits, shutdown) = (Limits::default(), Shutdown::new());
+    let (limits, shutdown) = (ConnectionLimits::default(), Shutdown::new());
     let rest = oip_http::router(Arc::new(Double), HttpConfig::default());
     let calls = oip_grpc::service(Arc::new(Double), GrpcConfig::default());
     let (http, grpc) = (([127, 0, 0, 1], 8080).into(), ([127, 0, 0, 1], 9000).into());

@@ -1,12 +1,13 @@
-//! A server of your own over HTTP and gRPC: one model, `echo`, which gives back what it gets. docs/crates.md shows this file.
+//! A server of your own over HTTP and gRPC, without the front that `tensorferry` is: one model, `echo`, which gives back what it
+//! gets, and listeners whose limits and shutdown are the program's.
 
 use std::sync::Arc;
 
-use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
-use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
+use oip_listen::{ConnectionLimits, Protocol, Shutdown, listen, serve};
+use oip_service::{BoxFuture, InferenceService, RequestContext};
 use oip_types::{
-    DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, Parameters,
-    ServerMetadata, ServiceError, TensorMetadata,
+    DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata,
+    ServiceError, TensorMetadata,
 };
 
 struct Echo(Arc<ModelMetadata>);
@@ -14,10 +15,6 @@ struct Echo(Arc<ModelMetadata>);
 impl InferenceService for Echo {
     fn server_metadata(&self) -> ServerMetadata {
         ServerMetadata::new("echo", "1.0")
-    }
-
-    fn readiness(&self) -> Readiness {
-        Readiness::Ready
     }
 
     fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
@@ -31,16 +28,8 @@ impl InferenceService for Echo {
         _: RequestContext,
     ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
         Box::pin(async move {
-            let metadata = self.model_metadata(request.model())?;
-            metadata.check_request(&request)?;
             let y = InferOutput::new("y", request.take_input("x")?);
-            Ok(InferResponse {
-                model_name: metadata.name.clone(),
-                model_version: None,
-                id: request.id,
-                parameters: Parameters::new(),
-                outputs: metadata.pick_outputs(&request.outputs, vec![y])?,
-            })
+            Ok(InferResponse::new("echo", vec![y]))
         })
     }
 }
@@ -50,7 +39,7 @@ async fn main() -> std::io::Result<()> {
     let tensor = |name| vec![TensorMetadata::new(name, DataType::FP32, &[-1])];
     let metadata = ModelMetadata::new("echo", "example", tensor("x"), tensor("y"));
     let service = Arc::new(Echo(Arc::new(metadata)));
-    let (limits, shutdown) = (Limits::default(), Shutdown::new());
+    let (limits, shutdown) = (ConnectionLimits::default(), Shutdown::new());
     let rest = oip_http::router(service.clone(), Default::default());
     let calls = oip_grpc::service(service, Default::default());
     let http = listen(([127, 0, 0, 1], 8080).into())?;

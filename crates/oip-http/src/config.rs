@@ -6,7 +6,7 @@ use std::sync::Arc;
 #[cfg(unix)]
 use oip_service::OpenConnectionMemory;
 use oip_service::{ByteBudget, CpuPool, TimeLimits};
-use oip_types::{Limits, rest::NonFinite};
+use oip_types::{RequestLimits, rest::NonFinite};
 
 use crate::AllowedHosts;
 
@@ -32,7 +32,7 @@ pub struct HttpConfig {
     /// Bytes that a request's target may have (8 KiB).
     pub max_uri_bytes: usize,
     /// What a request may ask for.
-    pub limits: Limits,
+    pub limits: RequestLimits,
     /// How long requests may take.
     pub time: TimeLimits,
     /// Bytes of bodies in memory at once; share one budget between transports (512 MiB).
@@ -66,7 +66,7 @@ impl Default for HttpConfig {
             min_compressed_bytes: 1 << 10,
             max_header_bytes: 32 << 10,
             max_uri_bytes: 8 << 10,
-            limits: Limits::default(),
+            limits: RequestLimits::default(),
             time: TimeLimits::default(),
             budget: ByteBudget::new(512 << 20),
             allowed_hosts: AllowedHosts::any(),

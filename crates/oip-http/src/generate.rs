@@ -22,8 +22,7 @@ use axum::{
 use bytes::Bytes;
 use http_body::Frame;
 use oip_service::{
-    AnswerStream, Answers, CancelGuard, Charge, Lease, Phase, RequestContext, RequestNotes,
-    answers as answer_request,
+    CancelGuard, Charge, Lease, Phase, RequestContext, RequestNotes, ResponseStream, Responses,
 };
 use oip_types::{
     ErrorCode, InferResponse, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
@@ -56,8 +55,8 @@ pub(crate) async fn generate(State(app): State<App>, path: PathParams, request: 
         let started = start(&app, path, request).await?;
         let model = started.model.reference()?;
         let answer = match started.answers {
-            Answers::One(response) => show(&response, &started.lease, model)?,
-            Answers::Several(answers) => {
+            Responses::One(response) => show(&response, &started.lease, model)?,
+            Responses::Several(answers) => {
                 in_time(&started.lease, model, only(answers, &started.lease, model)).await?
             }
         };
@@ -73,12 +72,12 @@ pub(crate) async fn generate_stream(State(app): State<App>, path: PathParams, re
         let started = start(&app, path, request).await?;
         let model = started.model.reference()?;
         let body = match started.answers {
-            Answers::One(response) => {
+            Responses::One(response) => {
                 let answer = show(&response, &started.lease, model)?;
                 started.guard.disarm();
                 Body::from(event(&answer, &started.lease)?)
             }
-            Answers::Several(mut answers) => {
+            Responses::Several(mut answers) => {
                 // An error before the first answer has its own status.
                 let first = in_time(&started.lease, model, async { answers.next().await.transpose() });
                 let first = first.await?.map(|answer| {
@@ -115,7 +114,7 @@ pub(crate) async fn generate_stream(State(app): State<App>, path: PathParams, re
 
 /// A request that is being answered.
 struct Started {
-    answers: Answers,
+    answers: Responses,
     lease: Lease,
     /// When the client leaves, this is dropped: then all work for it ends.
     guard: CancelGuard,
@@ -180,7 +179,7 @@ async fn start(app: &App, path: PathParams, request: Request) -> Result<Started,
     let request = in_time(&lease, model, decoded).await?.request;
     let overhead = lease.charge(request.overhead_bytes() as u64)?;
     let cx = RequestContext::for_request(&request, &lease, None, &app.config.time)?;
-    let answers = answer_request(&app.service, &app.config.cpu, request, cx);
+    let answers = oip_service::respond_stream(&app.service, &app.config.cpu, request, cx);
     let answers = in_time(&lease, model, answers).await?;
     Ok(Started {
         answers,
@@ -192,7 +191,11 @@ async fn start(app: &App, path: PathParams, request: Request) -> Result<Started,
 }
 
 /// The answer of a model that may give several, if it gives one.
-async fn only(mut answers: AnswerStream, lease: &Lease, model: ModelRef<'_>) -> Result<Bytes, ServiceError> {
+async fn only(
+    mut answers: ResponseStream,
+    lease: &Lease,
+    model: ModelRef<'_>,
+) -> Result<Bytes, ServiceError> {
     let not_one = |found: &str| {
         let message = format!("it gave {found} to the request, and generate takes one: use generate_stream");
         ServiceError::invalid(message).within(model)
@@ -209,7 +212,7 @@ async fn only(mut answers: AnswerStream, lease: &Lease, model: ModelRef<'_>) -> 
 struct Events {
     first: Option<Bytes>,
     /// `None` once no event comes any more.
-    answers: Option<AnswerStream>,
+    answers: Option<ResponseStream>,
     deadline: Option<Pin<Box<Sleep>>>,
     lease: Lease,
     guard: Option<CancelGuard>,

@@ -16,7 +16,7 @@ use memchr::{memchr_iter, memmem::Finder};
 #[cfg(unix)]
 use oip_service::ConnectionRegion;
 use oip_service::{
-    CpuPool, Lease, Phase, RequestContext, RequestNotes, SharedInputs, answer as answer_request,
+    CpuPool, Lease, Phase, RequestContext, RequestNotes, SharedInputs,
     compression::{deflate, inflate},
 };
 use oip_types::{
@@ -101,7 +101,7 @@ where
     let cx = RequestContext::for_request(&request, &lease, None, &app.config.time)?;
 
     let answered = async {
-        let mut response = answer_request(&app.service, &app.config.cpu, request, cx).await?;
+        let mut response = oip_service::respond(&app.service, &app.config.cpu, request, cx).await?;
         // The model sees what the client has sent: over gRPC there is no id either, then.
         response.id.get_or_insert_with(|| app.request_ids.next_id());
         drop(overhead);

@@ -8,7 +8,7 @@ use axum::{
     response::Response,
 };
 use bytes::Bytes;
-use oip_service::{Lease, Phase, RequestContext, RequestNotes, answer as answer_request};
+use oip_service::{Lease, Phase, RequestContext, RequestNotes};
 use oip_types::{
     InferResponse, ModelRef, ServiceError, TensorValue,
     rest::{DecodedV1Request, decode_v1_request, encode_v1_response, error_body, json_body},
@@ -97,7 +97,7 @@ async fn predict(app: &App, model: ModelRef<'_>, request: Request) -> Result<Res
     let overhead = lease.charge(request.overhead_bytes() as u64)?;
     let cx = RequestContext::for_request(&request, &lease, None, &app.config.time)?;
     let answered = async {
-        let mut response = answer_request(&app.service, &app.config.cpu, request, cx).await?;
+        let mut response = oip_service::respond(&app.service, &app.config.cpu, request, cx).await?;
         response.id.get_or_insert_with(|| app.request_ids.next_id());
         drop(overhead);
         lease.note_version(response.model_version.as_deref());

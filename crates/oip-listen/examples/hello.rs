@@ -9,7 +9,7 @@ use std::{convert::Infallible, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::Full;
-use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
+use oip_listen::{ConnectionLimits, Protocol, Shutdown, listen, serve};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> std::io::Result<()> {
@@ -22,7 +22,7 @@ async fn main() -> std::io::Result<()> {
         listener,
         Protocol::Http1,
         service,
-        Limits::default(),
+        ConnectionLimits::default(),
         shutdown.clone(),
     ));
     tokio::time::sleep(Duration::from_secs(60)).await;

@@ -11,7 +11,7 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
-    Limits, Protocol,
+    ConnectionLimits, Protocol,
     connections::Occupant,
     lanes::Lane,
     places::{Seat, revoke_all},
@@ -28,7 +28,7 @@ pub(crate) struct Activity(Arc<Shared>);
 struct Shared {
     /// Among all connections of the process.
     number: u64,
-    limits: Limits,
+    limits: ConnectionLimits,
     state: Mutex<State>,
     /// Somebody else needs the connection's place.
     asked_to_close: Notify,
@@ -98,7 +98,7 @@ pub(crate) enum Verdict {
 const HTTP2_OPENING: u64 = 24 + 9;
 
 impl Activity {
-    pub(crate) fn new(protocol: Protocol, limits: &Limits) -> Self {
+    pub(crate) fn new(protocol: Protocol, limits: &ConnectionLimits) -> Self {
         let state = State {
             protocol,
             bytes_read: 0,
@@ -183,7 +183,7 @@ impl Activity {
         open.any(|seat| seat.idle_since(state.idle_since).is_none())
     }
 
-    pub(crate) fn limits(&self) -> &Limits {
+    pub(crate) fn limits(&self) -> &ConnectionLimits {
         &self.0.limits
     }
 
@@ -478,7 +478,7 @@ mod tests {
     #[test]
     fn a_silent_client_and_half_a_head_are_cut_after_the_head_timeout() {
         for half_a_head in [false, true] {
-            let activity = Activity::new(Protocol::Http1, &Limits::default());
+            let activity = Activity::new(Protocol::Http1, &ConnectionLimits::default());
             if half_a_head {
                 activity.read(10);
             }
@@ -489,7 +489,7 @@ mod tests {
 
     #[test]
     fn an_idle_connection_is_closed_after_the_idle_timeout() {
-        let activity = Activity::new(Protocol::Http1, &Limits::default());
+        let activity = Activity::new(Protocol::Http1, &ConnectionLimits::default());
         activity.read(10);
         let seat = Arc::default();
         let response = activity.request_started(&seat);
@@ -507,7 +507,7 @@ mod tests {
 
     #[test]
     fn an_http2_preface_alone_is_no_connection() {
-        let activity = Activity::new(Protocol::Http2, &Limits::default());
+        let activity = Activity::new(Protocol::Http2, &ConnectionLimits::default());
         activity.read(24);
         assert!(matches!(after(&activity, 21 * SECOND), Verdict::Cut(_)));
         activity.read(9);
@@ -517,7 +517,7 @@ mod tests {
 
     #[test]
     fn a_client_that_does_not_read_is_cut() {
-        let activity = Activity::new(Protocol::Http1, &Limits::default());
+        let activity = Activity::new(Protocol::Http1, &ConnectionLimits::default());
         activity.read(100);
         let seats = [Arc::default(), Arc::default()];
         let [stuck, other] = seats.each_ref().map(|seat| activity.request_started(seat));

@@ -16,7 +16,7 @@ use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::{
-    Limits,
+    ConnectionLimits,
     activity::Activity,
     leftover::Leftover,
     places::{Place, Seat, Wait, Waiter},
@@ -275,7 +275,7 @@ impl Report {
         }
     }
 
-    pub(crate) fn limits(&self) -> &Limits {
+    pub(crate) fn limits(&self) -> &ConnectionLimits {
         self.activity.limits()
     }
 

@@ -16,7 +16,7 @@ use hyper::body::Incoming;
 use tower_service::Service;
 
 use crate::{
-    ClientCertificate, Limits, RequestBody, ResponseBody, Shutdown,
+    ClientCertificate, ConnectionLimits, RequestBody, ResponseBody, Shutdown,
     activity::Activity,
     body::Report,
     lanes::Lane,
@@ -40,7 +40,7 @@ pub(crate) struct FirstRequest {
 
 impl FirstRequest {
     #[cfg(unix)]
-    pub(crate) fn of(stream: &mut Stream, limits: &Limits) -> Self {
+    pub(crate) fn of(stream: &mut Stream, limits: &ConnectionLimits) -> Self {
         let descriptors = limits.descriptors.clone();
         Self {
             descriptors: descriptors
@@ -50,7 +50,7 @@ impl FirstRequest {
     }
 
     #[cfg(not(unix))]
-    pub(crate) fn of(_: &mut Stream, _: &Limits) -> Self {
+    pub(crate) fn of(_: &mut Stream, _: &ConnectionLimits) -> Self {
         Self::default()
     }
 

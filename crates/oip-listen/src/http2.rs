@@ -17,7 +17,7 @@ use h2::{
 use http::Request;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::{Limits, activity::Activity, shares::Window, tls::Transport};
+use crate::{ConnectionLimits, activity::Activity, shares::Window, tls::Transport};
 
 /// A connection; as a future it ends with the connection.
 pub(crate) struct Http2<A> {
@@ -121,7 +121,7 @@ struct Silence {
 }
 
 impl Silence {
-    fn new(limits: &Limits) -> Self {
+    fn new(limits: &ConnectionLimits) -> Self {
         Self {
             pings: None,
             timer: Box::pin(sleep_until(Instant::now() + limits.ping_interval)),

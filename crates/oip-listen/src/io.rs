@@ -345,7 +345,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::Limits;
+    use crate::ConnectionLimits;
 
     /// However much there is to read, others have their turn.
     #[tokio::test]
@@ -354,7 +354,7 @@ mod tests {
         let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         client.set_nonblocking(true).unwrap();
         let (stream, _) = listener.accept().await.unwrap();
-        let activity = Activity::new(Protocol::Http2, &Limits::default());
+        let activity = Activity::new(Protocol::Http2, &ConnectionLimits::default());
         let mut stream = Box::pin(WatchedStream::new(Stream::Tcp(stream), Protocol::Http2, activity));
         // Frames of no payload but for the preface, so many that their number ends the turn and not their bytes.
         let frames = [&[0; 24][..], &[0, 0, 0, HEADERS, 4, 0, 0, 0, 1].repeat(600)].concat();

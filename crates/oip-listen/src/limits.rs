@@ -9,21 +9,21 @@ use crate::{ConnectionCap, Lanes, Lasting, StreamCap, Windows};
 /// How long clients may take for each thing they do, and how many there may be.
 ///
 /// ```
-/// use oip_listen::{ConnectionCap, Limits};
+/// use oip_listen::{ConnectionCap, ConnectionLimits};
 ///
-/// let limits = Limits::default().with(|limits| limits.connections = ConnectionCap::new(100));
+/// let limits = ConnectionLimits::default().with(|limits| limits.connections = ConnectionCap::new(100));
 /// assert_eq!(limits.max_streams, 100);
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Limits {
+pub struct ConnectionLimits {
     /// From a connection's start, or a request's first byte, to the end of the request's head (20 s).
     pub head_timeout: Duration,
     /// How long a connection may be open without a request (75 s).
     pub idle_timeout: Duration,
     /// How long a body may pause (20 s).
     pub body_gap_timeout: Duration,
-    /// Bytes per second that a body must come with on average, once [`Limits::body_rate_grace`] is over (1 KiB/s).
+    /// Bytes per second that a body must come with on average, once [`ConnectionLimits::body_rate_grace`] is over (1 KiB/s).
     pub min_body_rate: u64,
     /// Paths of requests whose body and answer are a conversation, as in gRPC's streams (none). Their bodies may pause
     /// for as long as the connection lasts; it is for the service to end those that stop in the middle of something.
@@ -34,7 +34,7 @@ pub struct Limits {
     pub body_rate_grace: Duration,
     /// How long a client may take to read before the next bytes of an answer can be sent (30 s).
     pub write_timeout: Duration,
-    /// Bytes per second that a client must take of an answer on average, once [`Limits::send_rate_grace`] is used up
+    /// Bytes per second that a client must take of an answer on average, once [`ConnectionLimits::send_rate_grace`] is used up
     /// (16 KiB/s). What it takes faster does not count for later.
     pub min_send_rate: u64,
     /// For how long a client may be slower than that (30 s).
@@ -45,7 +45,7 @@ pub struct Limits {
     pub connections: ConnectionCap,
     /// Streams at once on one HTTP/2 connection (100).
     pub max_streams: u32,
-    /// Streams of an HTTP/2 connection that need no room in [`Limits::streams`] (2).
+    /// Streams of an HTTP/2 connection that need no room in [`ConnectionLimits::streams`] (2).
     pub assured_streams: usize,
     /// All other streams at once, over all connections that share this (1024).
     pub streams: StreamCap,
@@ -63,7 +63,7 @@ pub struct Limits {
     pub max_head_bytes: usize,
 }
 
-impl Limits {
+impl ConnectionLimits {
     /// The same after some changes.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
@@ -72,7 +72,7 @@ impl Limits {
     }
 }
 
-impl Default for Limits {
+impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             head_timeout: Duration::from_secs(20),

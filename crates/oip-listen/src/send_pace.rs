@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::Limits;
+use crate::ConnectionLimits;
 
 /// How far one client is behind the slowest pace at which it may read.
 ///
@@ -15,7 +15,7 @@ pub(crate) struct SendPace {
 
 impl SendPace {
     /// The client took some bytes after so long.
-    pub(crate) fn taken(&mut self, bytes: usize, waited: Duration, limits: &Limits) {
+    pub(crate) fn taken(&mut self, bytes: usize, waited: Duration, limits: &ConnectionLimits) {
         if limits.min_send_rate > 0 {
             let worth = Duration::from_secs_f64(bytes as f64 / limits.min_send_rate as f64);
             self.behind = (self.behind + waited).saturating_sub(worth);
@@ -23,7 +23,7 @@ impl SendPace {
     }
 
     /// How long the client may take for the next bytes.
-    pub(crate) fn patience(&self, limits: &Limits) -> Duration {
+    pub(crate) fn patience(&self, limits: &ConnectionLimits) -> Duration {
         limits
             .send_rate_grace
             .saturating_sub(self.behind)
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn slow_readers_use_up_their_grace_and_fast_ones_earn_no_more() {
-        let limits = Limits::default().with(|limits| {
+        let limits = ConnectionLimits::default().with(|limits| {
             limits.min_send_rate = 1000;
             limits.send_rate_grace = Duration::from_secs(10);
             limits.write_timeout = Duration::from_secs(30);

@@ -24,7 +24,7 @@ use tokio::{
 use tower_service::Service;
 
 use crate::{
-    ClientCertificate, Limits, Listener, Peer, Protocol, RequestBody, Shutdown, Tls,
+    ClientCertificate, ConnectionLimits, Listener, Peer, Protocol, RequestBody, Shutdown, Tls,
     activity::{Activity, Verdict},
     connections::Place,
     front::{FirstRequest, Front},
@@ -46,7 +46,7 @@ pub async fn serve<S, B>(
     listener: impl Into<Listener>,
     protocol: Protocol,
     service: S,
-    limits: Limits,
+    limits: ConnectionLimits,
     shutdown: Shutdown,
 ) -> usize
 where
@@ -74,7 +74,7 @@ pub async fn serve_tls<S, B>(
     protocol: Protocol,
     tls: Tls,
     service: S,
-    limits: Limits,
+    limits: ConnectionLimits,
     shutdown: Shutdown,
 ) -> usize
 where
@@ -102,7 +102,7 @@ pub async fn serve_each<S, B>(
     protocol: Protocol,
     tls: Option<Tls>,
     make_service: impl Fn(&Peer) -> S,
-    limits: Limits,
+    limits: ConnectionLimits,
     shutdown: Shutdown,
 ) -> usize
 where
@@ -236,13 +236,18 @@ struct Encryption {
 struct Connection {
     protocol: Protocol,
     encryption: Option<Encryption>,
-    limits: Limits,
+    limits: ConnectionLimits,
     shutdown: Shutdown,
     activity: Activity,
 }
 
 impl Connection {
-    fn new(protocol: Protocol, encryption: Option<Encryption>, limits: Limits, shutdown: Shutdown) -> Self {
+    fn new(
+        protocol: Protocol,
+        encryption: Option<Encryption>,
+        limits: ConnectionLimits,
+        shutdown: Shutdown,
+    ) -> Self {
         Self {
             protocol,
             encryption,

@@ -26,7 +26,7 @@ use std::{
 use bytes::Bytes;
 use oip_client::{GrpcClient, InferenceClient};
 use oip_types::{
-    Limits, ModelRef,
+    ModelRef, RequestLimits,
     rest::{RequestEncoding, decode_request, encode_request},
 };
 
@@ -224,7 +224,7 @@ fn binary_body(json: &[u8]) -> (Bytes, usize) {
         ModelRef::new("m", None).unwrap(),
         &Bytes::copy_from_slice(json),
         None,
-        &Limits::default(),
+        &RequestLimits::default(),
     );
     let encoding = RequestEncoding::default().with(|encoding| {
         encoding.binary_inputs = true;
@@ -295,7 +295,12 @@ fn grpc(
     count: usize,
 ) -> (Vec<Duration>, Duration) {
     let model = ModelRef::new(model, None).unwrap();
-    let decoded = decode_request(model, &Bytes::copy_from_slice(json), None, &Limits::default());
+    let decoded = decode_request(
+        model,
+        &Bytes::copy_from_slice(json),
+        None,
+        &RequestLimits::default(),
+    );
     let request = decoded.unwrap().request;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

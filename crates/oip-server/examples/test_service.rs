@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
+use oip_listen::{ConnectionLimits, Protocol, Shutdown, listen, serve};
 use oip_service::{Extended, InferenceService, testing::TestService};
 use oip_shm::{Regions, RegionsConfig};
 
@@ -23,8 +23,15 @@ fn main() -> std::io::Result<()> {
         let router = oip_http::router(service.clone(), oip_http::HttpConfig::default());
         let calls = oip_grpc::service(service, oip_grpc::GrpcConfig::default());
         let shutdown = Shutdown::new();
-        let http = serve(http, Protocol::Http1, router, Limits::default(), shutdown.clone());
-        let limits = Limits::default().with(|limits| limits.conversations = &[oip_grpc::MODEL_STREAM_INFER]);
+        let http = serve(
+            http,
+            Protocol::Http1,
+            router,
+            ConnectionLimits::default(),
+            shutdown.clone(),
+        );
+        let limits =
+            ConnectionLimits::default().with(|limits| limits.conversations = &[oip_grpc::MODEL_STREAM_INFER]);
         tokio::spawn(http);
         serve(grpc, Protocol::Http2, calls, limits, shutdown).await;
         Ok(())

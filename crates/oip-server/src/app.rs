@@ -14,7 +14,9 @@ use axum::Router;
 use oip_auth::{Api, Gate, Guard};
 use oip_capture::{Captured, Recorder};
 use oip_engine::{Engine, Repositories};
-use oip_listen::{Address, ConnectionCap, Lanes, Limits, Peer, Protocol, Shutdown, Tls, serve_each};
+use oip_listen::{
+    Address, ConnectionCap, ConnectionLimits, Lanes, Peer, Protocol, Shutdown, Tls, serve_each,
+};
 use oip_service::{ByteBudget, Extended, InferenceService, RequestIds};
 use oip_shm::Regions;
 use oip_types::ModelState;
@@ -399,7 +401,7 @@ impl App {
                     None => Either::Right(gate),
                 }
             };
-            let of_address = |limits: &Limits| {
+            let of_address = |limits: &ConnectionLimits| {
                 limits.clone().with(|limits| {
                     if is_admin {
                         limits.connections = admin_connections.clone();

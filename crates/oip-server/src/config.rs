@@ -14,7 +14,7 @@ use oip_console::LogTail;
 use oip_engine::{EngineConfig, ModelControl, RequiredDigests};
 use oip_grpc::{GrpcConfig, GrpcOutput};
 use oip_http::{AllowedHosts, HttpConfig};
-use oip_listen::{ConnectionCap, Limits, TlsFiles};
+use oip_listen::{ConnectionCap, ConnectionLimits, TlsFiles};
 use oip_service::{ByteBudget, CpuPool, TimeLimits};
 use oip_shm::RegionsConfig;
 use oip_types::{ByteSize, HumanDuration, rest::NonFinite};
@@ -58,7 +58,7 @@ pub(crate) struct Config {
     pub(crate) log_tail: Option<LogTail>,
     /// Shared memory settings; `None` if disabled.
     pub(crate) shared_memory: Option<RegionsConfig>,
-    pub(crate) connections: Limits,
+    pub(crate) connections: ConnectionLimits,
     /// The server's certificate; `None` without TLS.
     pub(crate) tls: Option<TlsFiles>,
     /// Access rules.
@@ -164,7 +164,8 @@ impl Config {
             )));
         }
         let max_request_bytes = usize::try_from(max_request_size).unwrap_or(usize::MAX);
-        let limits = oip_types::Limits::default().with(|limits| limits.tensor_bytes = max_request_bytes);
+        let limits =
+            oip_types::RequestLimits::default().with(|limits| limits.tensor_bytes = max_request_bytes);
         let control = control(
             options.model_control_mode,
             options.repository_poll_secs,
@@ -177,7 +178,7 @@ impl Config {
         let allow_connection_memory = options.system_shared_memory != Some(false);
         #[cfg(target_os = "linux")]
         let connection_regions = Arc::new(oip_shm::ConnectionRegions::new(&budget, max_request_size));
-        let connections = Limits::default().with(|limits| {
+        let connections = ConnectionLimits::default().with(|limits| {
             if let Some(cap) = options.max_connections {
                 limits.connections = ConnectionCap::new(cap.max(1));
             }

@@ -15,7 +15,7 @@ use oip_auth::{Api, Call, Guard, Transport};
 use oip_engine::Repositories;
 use oip_grpc::{GrpcConfig, GrpcService};
 use oip_http::HttpConfig;
-use oip_listen::{ConnectionCap, Limits, Peer, Protocol, Shutdown, Tls, serve_each};
+use oip_listen::{ConnectionCap, ConnectionLimits, Peer, Protocol, Shutdown, Tls, serve_each};
 use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
 use oip_types::{
     ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError,
@@ -136,7 +136,7 @@ impl Opening {
         tls: Option<&Tls>,
         http: HttpConfig,
         grpc: GrpcConfig,
-        limits: &Limits,
+        limits: &ConnectionLimits,
         work: &Handle,
     ) -> Result<Self, Failure> {
         let (shutdown, mut transports) = (Shutdown::new(), Vec::new());

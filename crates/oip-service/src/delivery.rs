@@ -1,14 +1,16 @@
-//! How outputs reach the client: as they are, as classes, or in shared memory.
+//! What a caller of a service does around it: checks, and how outputs reach the client, as they are, as classes, or in shared memory.
 
 use std::{fmt, pin::pin, sync::Arc};
 
 use oip_types::{
-    BytesTensor, CONNECTION_REGION, ErrorCode, InferOutput, InferRequest, InferResponse, ModelRef,
-    Parameters, ServiceError, SharedMemorySlice, classify, take_class_count,
+    BytesTensor, CONNECTION_REGION, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata,
+    ModelRef, Parameters, RequestedOutput, ServiceError, SharedMemorySlice, classify, take_class_count,
 };
 use tensor_core::Quoted;
 
-use crate::{Answers, Classes, CpuPool, InferenceService, Lease, RequestContext, panics::catch_panic};
+use crate::{
+    Classes, CpuPool, InferenceService, Lease, RequestContext, ResponseStream, Responses, panics::catch_panic,
+};
 
 /// Bytes of outputs above which they are delivered by a thread of the pool.
 const LARGE: usize = 64 << 10;
@@ -19,15 +21,18 @@ const QUICK: usize = 256 << 10;
 /// Bytes that classifying takes for each element: its index, its text and a part of the answer.
 const BYTES_PER_CLASS: u64 = 80;
 
-/// Runs a request and delivers the outputs as it asks: what every transport does between reading and writing.
+/// Checks a request, runs it, and delivers the outputs as it asks: what every transport does between reading and writing.
+///
+/// A service that does not [check requests](InferenceService::checks_requests) itself is called only with those that fit
+/// the model; its outputs are checked and picked, and the response gets the request's id.
 ///
 /// The parameters of requested outputs that concern delivery are taken out before the service sees the request. Large
 /// outputs are classified and written into shared memory by a thread of `cpu`.
 ///
 /// # Errors
-/// What the service says; [`InvalidArgument`](ErrorCode::InvalidArgument) when an output cannot be delivered as asked;
+/// What the service says; as [`ModelMetadata::check_request`] and [`ModelMetadata::pick_outputs`]; [`InvalidArgument`](ErrorCode::InvalidArgument) when an output cannot be delivered as asked;
 /// what [`Lease::charge`] and [`CpuPool::run`] say; [`Internal`](ErrorCode::Internal) when the service panics.
-pub async fn answer(
+pub async fn respond(
     service: &Arc<dyn InferenceService>,
     cpu: &CpuPool,
     request: InferRequest,
@@ -41,28 +46,34 @@ pub async fn answer(
         .map_err(|panic| panic.within(&model))?
 }
 
-/// The same for models that may give any number of answers. Several answers are delivered as they are.
+/// The same for models that may give any number of responses. Several responses are delivered as they are.
 ///
 /// # Errors
-/// As [`answer`]; [`InvalidArgument`](ErrorCode::InvalidArgument) when a model that gives several answers is asked for classes or
+/// As [`respond`]; [`InvalidArgument`](ErrorCode::InvalidArgument) when a model that gives several responses is asked for classes or
 /// to write into shared memory.
-pub async fn answers(
+pub async fn respond_stream(
     service: &Arc<dyn InferenceService>,
     cpu: &CpuPool,
     mut request: InferRequest,
     cx: RequestContext,
-) -> Result<Answers, ServiceError> {
+) -> Result<Responses, ServiceError> {
     let model = Named::of(&request);
     let answered = async {
         let plans = plan(&**service, &mut request, cx.lease())?;
         let lease = (!plans.is_empty()).then(|| cx.lease().clone());
-        match (service.answers(request, cx).await?, lease) {
+        let checked = Checked::of(&**service, &request)?;
+        let responses = service.infer_stream(request, cx).await?;
+        let responses = match checked {
+            Some(checked) => checked.finish_any(responses)?,
+            None => responses,
+        };
+        match (responses, lease) {
             (answers, None) => Ok(answers),
-            (Answers::One(response), Some(lease)) => {
+            (Responses::One(response), Some(lease)) => {
                 let delivered = deliver_planned(service, cpu, &model, &lease, plans, response);
-                delivered.await.map(Answers::One)
+                delivered.await.map(Responses::One)
             }
-            (Answers::Several(_), Some(_)) => Err(ServiceError::invalid(
+            (Responses::Several(_), Some(_)) => Err(ServiceError::invalid(
                 "classification and shared memory are for models that give one answer to a request",
             )
             .within(&model)),
@@ -81,12 +92,70 @@ async fn run_and_deliver(
     cx: RequestContext,
 ) -> Result<InferResponse, ServiceError> {
     let plans = plan(&**service, &mut request, cx.lease())?;
-    if plans.is_empty() {
-        return service.infer(request, cx).await;
+    let checked = Checked::of(&**service, &request)?;
+    let lease = (!plans.is_empty()).then(|| cx.lease().clone());
+    let mut response = service.infer(request, cx).await?;
+    if let Some(checked) = checked {
+        checked.finish(&mut response)?;
     }
-    let lease = cx.lease().clone();
-    let response = service.infer(request, cx).await?;
+    let Some(lease) = lease else {
+        return Ok(response);
+    };
     Box::pin(deliver_planned(service, cpu, model, &lease, plans, response)).await
+}
+
+/// A request that was checked for a service which leaves that to its caller.
+struct Checked {
+    metadata: Arc<ModelMetadata>,
+    id: Option<String>,
+    wanted: Vec<RequestedOutput>,
+}
+
+impl Checked {
+    /// Checks a request; `None` if the service does.
+    fn of(service: &dyn InferenceService, request: &InferRequest) -> Result<Option<Self>, ServiceError> {
+        if service.checks_requests() {
+            return Ok(None);
+        }
+        let metadata = service.model_metadata(request.model())?;
+        let checked = metadata.check_request(request);
+        checked.map_err(|error| within(&metadata, error))?;
+        Ok(Some(Self {
+            metadata,
+            id: request.id.clone(),
+            wanted: request.outputs.clone(),
+        }))
+    }
+
+    fn finish(&self, response: &mut InferResponse) -> Result<(), ServiceError> {
+        let outputs = std::mem::take(&mut response.outputs);
+        let picked = self.metadata.pick_outputs(&self.wanted, outputs);
+        response.outputs = picked.map_err(|error| within(&self.metadata, error))?;
+        response.id.clone_from(&self.id);
+        Ok(())
+    }
+
+    fn finish_any(self, responses: Responses) -> Result<Responses, ServiceError> {
+        Ok(match responses {
+            Responses::One(mut response) => {
+                self.finish(&mut response)?;
+                Responses::One(response)
+            }
+            Responses::Several(mut responses) => Responses::Several(ResponseStream::new(move |cx| {
+                responses.poll_next(cx).map(|next| {
+                    next.map(|next| {
+                        let mut next = next?;
+                        self.finish(&mut next.response)?;
+                        Ok(next)
+                    })
+                })
+            })),
+        })
+    }
+}
+
+fn within(metadata: &ModelMetadata, error: ServiceError) -> ServiceError {
+    error.within(format_args!("model {}", Quoted(&metadata.name)))
 }
 
 async fn deliver_planned(
@@ -414,12 +483,18 @@ fn write(
 #[cfg(feature = "testing")]
 #[cfg(test)]
 mod tests {
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering},
+        task::Poll,
+    };
+
     use futures_executor::block_on;
-    use oip_types::{DataType, ParameterValue, class_count_parameter};
+    use oip_types::{DataType, ParameterValue, ServerMetadata, TensorMetadata, class_count_parameter};
     use tensor_core::{Shape, Tensor};
 
     use super::*;
     use crate::testing::{TestService, identity};
+    use crate::{BoxFuture, StreamedResponse};
 
     fn request(values: &[f32], parameters: Parameters) -> InferRequest {
         let value = Tensor::from_vec(Shape::vector(values.len() as u64), values.to_vec()).unwrap();
@@ -434,12 +509,156 @@ mod tests {
 
     fn run(service: &Arc<TestService>, request: InferRequest) -> Result<InferResponse, ServiceError> {
         let service: Arc<dyn InferenceService> = service.clone();
-        block_on(answer(
+        block_on(respond(
             &service,
             &CpuPool::new(1),
             request,
             RequestContext::new(None),
         ))
+    }
+
+    /// A service without a check: gives back `x` as `y`, and `z`, and counts its requests.
+    struct Careless {
+        metadata: Arc<ModelMetadata>,
+        requests: AtomicUsize,
+    }
+
+    impl Careless {
+        fn new() -> Arc<Self> {
+            let tensor = |name| TensorMetadata::new(name, DataType::FP32, &[-1]);
+            let outputs = vec![tensor("y"), tensor("z")];
+            Arc::new(Self {
+                metadata: Arc::new(ModelMetadata::new("m", "test", vec![tensor("x")], outputs)),
+                requests: AtomicUsize::new(0),
+            })
+        }
+
+        fn respond(&self, mut request: InferRequest) -> Result<InferResponse, ServiceError> {
+            self.requests.fetch_add(1, Ordering::SeqCst);
+            let x = request.take::<f32>("x")?;
+            let z = Tensor::scalar(x[0] as i64);
+            let z = if x[0] < 0.0 {
+                z
+            } else {
+                Tensor::from_slice([1], &[x[0]])?
+            };
+            Ok(InferResponse::new(
+                "m",
+                vec![InferOutput::new("z", z), InferOutput::new("y", x)],
+            ))
+        }
+    }
+
+    impl InferenceService for Careless {
+        fn server_metadata(&self) -> ServerMetadata {
+            ServerMetadata::new("careless", "1")
+        }
+
+        fn model_metadata(&self, _: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
+            Ok(self.metadata.clone())
+        }
+
+        fn infer(
+            &self,
+            request: InferRequest,
+            _: RequestContext,
+        ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+            Box::pin(async move { self.respond(request) })
+        }
+
+        /// The response again and again, and then one of another type.
+        fn infer_stream(
+            &self,
+            request: InferRequest,
+            _: RequestContext,
+        ) -> BoxFuture<'_, Result<Responses, ServiceError>> {
+            let good = self.respond(request).unwrap();
+            let mut bad = good.clone();
+            bad.outputs[1].value = Tensor::scalar(1u8).into();
+            let mut responses = vec![bad, good.clone(), good].into_iter().rev();
+            let stream = ResponseStream::new(move |_| {
+                let response = responses.next();
+                let streamed = |response| {
+                    Ok(StreamedResponse {
+                        response,
+                        is_last: false,
+                    })
+                };
+                Poll::Ready(response.map(streamed))
+            });
+            Box::pin(async move { Ok(Responses::Several(stream)) })
+        }
+    }
+
+    fn to_careless(name: &str, x: f32) -> InferRequest {
+        let model = ModelRef::new("m", None).unwrap();
+        let mut request = InferRequest::new(model).with_input(name, Tensor::from_slice([1], &[x]).unwrap());
+        request.id = Some("7".to_owned());
+        request
+    }
+
+    #[test]
+    fn the_caller_checks_requests_and_outputs_and_brings_the_id() {
+        let careless = Careless::new();
+        let service: Arc<dyn InferenceService> = careless.clone();
+        let run = |request| {
+            let cx = RequestContext::new(None);
+            block_on(respond(&service, &CpuPool::new(1), request, cx))
+        };
+        let error = run(to_careless("w", 1.0)).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidArgument);
+        assert!(
+            error.message().starts_with("model 'm': unexpected input 'w'"),
+            "{error}"
+        );
+        assert_eq!(careless.requests.load(Ordering::SeqCst), 0, "it was asked");
+
+        let response = run(to_careless("x", 2.0)).unwrap();
+        let names: Vec<&str> = response
+            .outputs
+            .iter()
+            .map(|output| output.name.as_str())
+            .collect();
+        assert_eq!((names, response.id.as_deref()), (vec!["y", "z"], Some("7")));
+        let response = run(to_careless("x", 2.0).with_output("z")).unwrap();
+        assert_eq!(
+            (response.outputs.len(), response.get::<f32>("z").unwrap()[0]),
+            (1, 2.0)
+        );
+
+        let error = run(to_careless("x", -2.0)).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Internal);
+        assert!(
+            error
+                .message()
+                .starts_with("model 'm': the model broke its promise for output 'z'"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_caller_checks_each_response_of_a_stream() {
+        let service: Arc<dyn InferenceService> = Careless::new();
+        let request = to_careless("x", 2.0).with_output("y");
+        let responses = respond_stream(&service, &CpuPool::new(1), request, RequestContext::new(None));
+        let Responses::Several(mut responses) = block_on(responses).unwrap() else {
+            panic!("one response of a service that gives several");
+        };
+        for _ in 0..2 {
+            let response = block_on(responses.next()).unwrap().unwrap().response;
+            assert_eq!((response.outputs.len(), response.id.as_deref()), (1, Some("7")));
+        }
+        let error = block_on(responses.next()).unwrap().unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Internal);
+        assert!(
+            block_on(respond_stream(
+                &service,
+                &CpuPool::new(1),
+                to_careless("w", 2.0),
+                RequestContext::new(None)
+            ))
+            .is_err()
+        );
     }
 
     #[test]

@@ -1,10 +1,10 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
 
 use crate::{
-    Answers, BoxFuture, Classification, InferenceService, Logging, ModelConfiguration, ModelRepository,
-    Readiness, RequestContext, Statistics, SystemSharedMemory,
+    BoxFuture, Classification, InferenceService, Logging, ModelConfiguration, ModelRepository, Readiness,
+    RequestContext, Responses, Statistics, SystemSharedMemory,
 };
 
 /// A service with extensions that it does not know itself, because they are the process's business: logging and shared
@@ -73,12 +73,24 @@ impl<S: InferenceService + ?Sized> InferenceService for Extended<S> {
         self.service.infer(request, cx)
     }
 
-    fn answers(
+    fn infer_stream(
         &self,
         request: InferRequest,
         cx: RequestContext,
-    ) -> BoxFuture<'_, Result<Answers, ServiceError>> {
-        self.service.answers(request, cx)
+    ) -> BoxFuture<'_, Result<Responses, ServiceError>> {
+        self.service.infer_stream(request, cx)
+    }
+
+    fn start_draining(&self) {
+        self.service.start_draining();
+    }
+
+    fn stop(&self, deadline: Instant) -> bool {
+        self.service.stop(deadline)
+    }
+
+    fn checks_requests(&self) -> bool {
+        self.service.checks_requests()
     }
 
     fn repository(&self) -> Option<&dyn ModelRepository> {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use oip_types::{ErrorCode, Grant, Memory, ServiceError};
+use oip_types::{ErrorCode, Memory, Reservation, ServiceError};
 
 use crate::{ByteBudget, CancelGuard, CancelToken, Laps, RequestNotes, TimeLimits};
 #[cfg(unix)]
@@ -291,7 +291,7 @@ impl Charge {
 }
 
 impl Memory for Lease {
-    fn grant(&self, bytes: usize) -> Result<Box<dyn Grant>, ServiceError> {
+    fn reserve(&self, bytes: usize) -> Result<Box<dyn Reservation>, ServiceError> {
         Ok(Box::new(self.charge(bytes as u64)?))
     }
 
@@ -300,7 +300,7 @@ impl Memory for Lease {
     }
 }
 
-impl Grant for Charge {
+impl Reservation for Charge {
     fn grow(&mut self, bytes: usize) -> Result<(), ServiceError> {
         Charge::grow(self, bytes as u64)
     }

@@ -13,10 +13,10 @@
 //! A whole service in a few lines, ready for both transports:
 //!
 //! ```
-//! use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
+//! use oip_service::{BoxFuture, InferenceService, RequestContext};
 //! use oip_types::{
-//!     DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, Parameters,
-//!     ServerMetadata, ServiceError, TensorMetadata,
+//!     DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata,
+//!     ServiceError, TensorMetadata,
 //! };
 //! use std::sync::Arc;
 //!
@@ -28,10 +28,6 @@
 //!         ServerMetadata::new("echo", "1.0")
 //!     }
 //!
-//!     fn readiness(&self) -> Readiness {
-//!         Readiness::Ready
-//!     }
-//!
 //!     fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
 //!         match model.name() {
 //!             "echo" => Ok(self.0.clone()),
@@ -41,17 +37,8 @@
 //!
 //!     fn infer(&self, mut request: InferRequest, _: RequestContext) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
 //!         Box::pin(async move {
-//!             let metadata = self.model_metadata(request.model())?;
-//!             metadata.check_request(&request)?;
 //!             let output = InferOutput::new("bytes", request.take_input("bytes")?);
-//!             let outputs = metadata.pick_outputs(&request.outputs, vec![output])?;
-//!             Ok(InferResponse {
-//!                 model_name: "echo".into(),
-//!                 model_version: None,
-//!                 id: request.id,
-//!                 parameters: Parameters::new(),
-//!                 outputs,
-//!             })
+//!             Ok(InferResponse::new("echo", vec![output]))
 //!         })
 //!     }
 //! }
@@ -64,9 +51,10 @@
 //!
 //! The feature `testing` is for tests and exempt from semantic versioning: it may change in any release.
 
-mod answers;
+mod backend;
 mod budget;
 mod buffer;
+mod call;
 mod call_place;
 mod cancel;
 mod capabilities;
@@ -85,6 +73,7 @@ mod notes;
 mod others;
 mod panics;
 mod request_ids;
+mod responses;
 mod row_independence;
 mod service;
 mod shared_inputs;
@@ -92,9 +81,12 @@ mod shared_inputs;
 pub mod testing;
 mod time_limits;
 
-pub use answers::{AnswerSink, AnswerStream, Answers, StreamedAnswer};
+pub use backend::{
+    Backend, ConfiguredTensors, InputDims, LoadContext, ModelFiles, ModelSource, NeedsProcess,
+};
 pub use budget::ByteBudget;
 pub use buffer::Buffer;
+pub use call::{Call, Outcome, Outputs, RequestPart, RestOfRun};
 pub use call_place::{CallPlace, KeptPlace};
 pub use cancel::{CancelGuard, CancelToken};
 pub use capabilities::{
@@ -104,20 +96,17 @@ pub use capabilities::{
 #[cfg(unix)]
 pub use connection_memory::{ConnectionMemory, ConnectionRegion, OpenConnectionMemory, not_passed};
 pub use cpu_pool::CpuPool;
-pub use delivery::{Named, answer, answers};
+pub use delivery::{Named, respond, respond_stream};
 pub use extended::Extended;
-
 pub use grant::{Grant, Rights};
 pub use lease::{Charge, Lease};
-pub use model::{
-    Backend, Begun, ConfiguredTensors, InputDims, JoinedAnswer, LoadContext, Model, ModelDefaults,
-    ModelFiles, ModelSource, NeedsProcess, RestOfRun,
-};
+pub use model::{Capabilities, Model};
 pub use notes::{Laps, Phase, RequestNotes, Stage, StageKind};
 pub use oip_types;
 pub use others::{ModelCall, NoOtherModels, OtherModels};
 pub use panics::{CatchPanic, catch_panic, service_panicked};
 pub use request_ids::RequestIds;
+pub use responses::{ResponseSink, ResponseStream, Responses, StreamedResponse};
 pub use row_independence::{IndependentRows, RowIndependence};
 pub use service::{InferenceService, Readiness, RequestContext};
 pub use shared_inputs::SharedInputs;

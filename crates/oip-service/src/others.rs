@@ -1,10 +1,10 @@
 //! Lets a model ask the server's other models while it answers a request.
 
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
 use oip_types::{ErrorCode, InferRequest, ServiceError};
 
-use crate::{Answers, BoxFuture, Lease};
+use crate::{BoxFuture, Lease, Responses};
 
 /// A request that a model makes of another one.
 ///
@@ -56,7 +56,7 @@ impl ModelCall {
     }
 }
 
-/// The other models of the server, for a model that works on a request; see [`Model::infer_with`](crate::Model::infer_with).
+/// The other models of the server, for a model that works on a request; see [`Call::others`](crate::Call::others).
 ///
 /// A call is made on behalf of that request: it has its deadline, ends when it is cancelled, and is charged to the same budget. It
 /// is the server's own: what clients may ask for is not looked at.
@@ -67,7 +67,7 @@ pub trait OtherModels {
     /// Asks another model. Dropping the future, or the answers that it gives, ends the work for it.
     ///
     /// The future says no by itself when the model is not there, refuses the request, or waits for the model that asks.
-    fn ask(&self, call: ModelCall) -> BoxFuture<'static, Result<Answers, ServiceError>>;
+    fn ask(&self, call: ModelCall) -> BoxFuture<'static, Result<Responses, ServiceError>>;
 }
 
 /// No other models: for a model that runs outside of a server, or while it is loaded.
@@ -83,6 +83,15 @@ pub trait OtherModels {
 #[derive(Debug)]
 pub struct NoOtherModels(Lease);
 
+impl NoOtherModels {
+    /// One for all calls without other models.
+    #[must_use]
+    pub fn shared() -> &'static Self {
+        static SHARED: LazyLock<NoOtherModels> = LazyLock::new(NoOtherModels::default);
+        &SHARED
+    }
+}
+
 impl Default for NoOtherModels {
     fn default() -> Self {
         Self(Lease::unlimited())
@@ -94,7 +103,7 @@ impl OtherModels for NoOtherModels {
         &self.0
     }
 
-    fn ask(&self, _: ModelCall) -> BoxFuture<'static, Result<Answers, ServiceError>> {
+    fn ask(&self, _: ModelCall) -> BoxFuture<'static, Result<Responses, ServiceError>> {
         Box::pin(async {
             let message = "other models can be asked only while a client's request is answered";
             Err(ServiceError::new(ErrorCode::Unavailable, message))

@@ -8,11 +8,15 @@ use oip_types::{
 };
 
 use crate::{
-    Answers, BoxFuture, CancelToken, Classification, Lease, Logging, ModelConfiguration, ModelRepository,
+    BoxFuture, CancelToken, Classification, Lease, Logging, ModelConfiguration, ModelRepository, Responses,
     Statistics, SystemSharedMemory, TimeLimits,
 };
 
 /// Answers requests, for all transports.
+///
+/// A service answers requests that fit its models. Its caller does the rest: [`respond`](crate::respond) and
+/// [`respond_stream`](crate::respond_stream), by which transports call it, check each request against
+/// [`InferenceService::model_metadata`], check and pick the outputs, and put the request's id into the response.
 ///
 /// Extensions of the protocol are optional capabilities: methods that give `None` unless a service offers them.
 pub trait InferenceService: Send + Sync + 'static {
@@ -20,7 +24,9 @@ pub trait InferenceService: Send + Sync + 'static {
     fn server_metadata(&self) -> ServerMetadata;
 
     /// Whether the server wants requests.
-    fn readiness(&self) -> Readiness;
+    fn readiness(&self) -> Readiness {
+        Readiness::Ready
+    }
 
     /// A model's metadata; without a version, that of the version that the service would choose.
     ///
@@ -40,23 +46,37 @@ pub trait InferenceService: Send + Sync + 'static {
     /// Runs a model.
     ///
     /// The transport drops the future when the client is gone or the deadline has passed; the service then stops the
-    /// work or does not start it. The response carries the request's id, if it has one.
+    /// work or does not start it.
     fn infer(
         &self,
         request: InferRequest,
         cx: RequestContext,
     ) -> BoxFuture<'_, Result<InferResponse, ServiceError>>;
 
-    /// Runs a model that may give any number of answers. [`InferenceService::infer`] refuses such models.
+    /// Runs a model that may give any number of responses. [`InferenceService::infer`] refuses such models.
     ///
-    /// For models that give one answer this is [`InferenceService::infer`].
-    fn answers(
+    /// For models that give one response this is [`InferenceService::infer`].
+    fn infer_stream(
         &self,
         request: InferRequest,
         cx: RequestContext,
-    ) -> BoxFuture<'_, Result<Answers, ServiceError>> {
+    ) -> BoxFuture<'_, Result<Responses, ServiceError>> {
         let answer = self.infer(request, cx);
-        Box::pin(async { answer.await.map(Answers::One) })
+        Box::pin(async { answer.await.map(Responses::One) })
+    }
+
+    /// From now on the service says that it is not ready. It still answers requests. A server calls it when a drain begins.
+    fn start_draining(&self) {}
+
+    /// Ends the service, which gets no more requests; blocking. Returns whether all of its work had ended before `deadline`.
+    fn stop(&self, _deadline: Instant) -> bool {
+        true
+    }
+
+    /// Whether the service checks requests and outputs itself, and puts the request's id into the response. An engine does: it knows
+    /// the version that a request runs on, and joins requests only after the check. Then the caller does not do it again.
+    fn checks_requests(&self) -> bool {
+        false
     }
 
     /// The model repository extension, if it is offered.

@@ -15,7 +15,7 @@ use std::{
 };
 
 use oip_types::{
-    ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, Parameters, ServerMetadata,
+    ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata,
     ServiceError,
 };
 use tensor_core::{Shape, Tensor};
@@ -105,10 +105,6 @@ impl InferenceService for TestService {
     ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
         Box::pin(async move {
             let metadata = self.model_metadata(request.model())?;
-            let model = format!("model '{}'", metadata.name);
-            metadata
-                .check_request(&request)
-                .map_err(|error| error.within(&model))?;
             let version = request.model().version().map(str::to_owned);
             let outputs = match metadata.name.as_str() {
                 "slow" => {
@@ -124,14 +120,9 @@ impl InferenceService for TestService {
                 )),
                 name => run(name, &mut request),
             };
-            let outputs = outputs.map_err(|error| error.within(&model))?;
-            Ok(InferResponse {
-                model_name: metadata.name.clone(),
-                model_version: version.or_else(|| metadata.versions.last().cloned()),
-                id: request.id,
-                parameters: Parameters::new(),
-                outputs: metadata.pick_outputs(&request.outputs, outputs)?,
-            })
+            let outputs = outputs.map_err(|error| error.within(format_args!("model '{}'", metadata.name)))?;
+            let version = version.or_else(|| metadata.versions.last().cloned());
+            Ok(InferResponse::new(metadata.name.clone(), outputs).with_version(version))
         })
     }
 
@@ -182,30 +173,19 @@ impl TestService {
 }
 
 fn run(name: &str, request: &mut InferRequest) -> Result<Vec<InferOutput>, ServiceError> {
-    let internal = |error: &dyn std::fmt::Display| ServiceError::internal(error.to_string());
     Ok(match name {
         "matrix" => {
-            let a = request.take_input("a")?;
-            let a = a
-                .as_fixed()
-                .map(Tensor::to_vec::<f32>)
-                .transpose()
-                .map_err(|error| internal(&error))?;
-            let sums: Vec<f32> = a
-                .unwrap_or_default()
-                .chunks(2)
-                .map(|row| row.iter().sum())
-                .collect();
-            let sums =
-                Tensor::from_vec(Shape::vector(sums.len() as u64), sums).map_err(|error| internal(&error))?;
+            let a = request.take::<f32>("a")?;
+            let sums: Vec<f32> = a.chunks(2).map(|row| row.iter().sum()).collect();
+            let sums = Tensor::from_vec(Shape::vector(sums.len() as u64), sums)?;
             vec![
                 InferOutput::new("sum", sums),
                 InferOutput::new("b", request.take_input("b")?),
             ]
         }
         "nan" => {
-            let values = vec![f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
-            let values = Tensor::from_vec(Shape::vector(3), values).map_err(|error| internal(&error))?;
+            let values = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+            let values = Tensor::from_slice(Shape::vector(3), &values)?;
             vec![InferOutput::new("y", values)]
         }
         "not_text" => {

@@ -1,6 +1,6 @@
 //! The network behind a text model: which inputs it takes, which output counts, and running a batch of sequences on it.
 
-use oip_service::{CancelToken, Model, RowIndependence};
+use oip_service::{Call, CancelToken, Model, RowIndependence};
 use oip_types::{DataType, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata};
 use tensor_core::{Quoted, Shape, Tensor};
 
@@ -66,8 +66,9 @@ impl Graph {
         }
         let output = output(metadata, task)?;
         let output_dims = output.shape.dims();
-        let is_independent = matches!(model.row_independence(), RowIndependence::Proven(rows) if rows.shared_inputs.is_empty());
-        let may_join = is_independent || model.defaults().max_batch_size.is_some_and(|rows| rows > 1);
+        let capabilities = model.capabilities();
+        let is_independent = matches!(capabilities.row_independence, RowIndependence::Proven(rows) if rows.shared_inputs.is_empty());
+        let may_join = is_independent || capabilities.max_batch_size.is_some_and(|rows| rows > 1);
         Ok(Self {
             inputs,
             output: output.name.clone(),
@@ -96,7 +97,7 @@ impl Graph {
     ) -> Result<BatchOutput, ServiceError> {
         let longest = batch.iter().map(|tokens| tokens.ids.len()).max().unwrap_or(0);
         let length = self.fixed_length.unwrap_or(longest).max(1);
-        let shape = Shape::new(&[batch.len() as u64, length as u64]).map_err(internal)?;
+        let shape = Shape::new(&[batch.len() as u64, length as u64])?;
         let name = &self.model.metadata().name;
         let mut request = InferRequest::new(ModelRef::new(name, None)?).with_output(&self.output);
         for (name, input, datatype) in &self.inputs {
@@ -113,12 +114,12 @@ impl Graph {
                 DataType::INT32 => Tensor::from_vec(shape.clone(), values.map(u32::cast_signed).collect()),
                 _ => Tensor::from_vec(shape.clone(), values.map(i64::from).collect()),
             };
-            request = request.with_input(name, tensor.map_err(internal)?);
+            request = request.with_input(name, tensor?);
         }
-        let outputs = self.model.infer(request, cancel)?;
+        let outputs = self.model.run(Call::new(request, cancel))?.into_outputs()?;
         let output = outputs.into_iter().find(|output| output.name == self.output);
         let value = output
-            .ok_or_else(|| internal("the network left its output out"))?
+            .ok_or_else(|| ServiceError::internal("the network left its output out"))?
             .value;
         let dims: Vec<usize> = value.shape().dims().iter().map(|dim| *dim as usize).collect();
         let (rows, positions, width) = match (dims[..].as_ref(), self.rank) {
@@ -131,7 +132,7 @@ impl Graph {
         }
         let tensor = value
             .as_fixed()
-            .ok_or_else(|| internal("the network gave strings"))?;
+            .ok_or_else(|| ServiceError::internal("the network gave strings"))?;
         Ok(BatchOutput {
             values: floats(tensor)?,
             rows,
@@ -146,7 +147,7 @@ fn floats(tensor: &Tensor) -> Result<Vec<f32>, ServiceError> {
     if let Ok(values) = tensor.to_vec::<f32>() {
         return Ok(values);
     }
-    let halves = tensor.to_vec::<half::f16>().map_err(internal)?;
+    let halves = tensor.to_vec::<half::f16>()?;
     Ok(halves.into_iter().map(f32::from).collect())
 }
 
@@ -217,12 +218,8 @@ fn output<'m>(metadata: &'m ModelMetadata, task: &Task) -> Result<&'m TensorMeta
 }
 
 fn unexpected(name: &str, found: &Shape, rows: usize, length: usize) -> ServiceError {
-    internal(format!(
+    ServiceError::internal(format!(
         "output {} of the network: expected {rows} rows of sequences of {length} tokens, found the shape {found}",
         Quoted(name)
     ))
-}
-
-fn internal(error: impl Into<Box<dyn std::error::Error>>) -> ServiceError {
-    ServiceError::internal(error.into().to_string())
 }

@@ -1,6 +1,6 @@
 //! A text model: tokens, batches by length, the network, pooling or labels.
 
-use oip_service::{CancelToken, IndependentRows, Model, ModelDefaults, RowIndependence};
+use oip_service::{Call, CancelToken, Capabilities, IndependentRows, Model, Outcome, RowIndependence};
 use oip_types::{
     BytesTensor, DataType, ErrorCode, InferOutput, InferRequest, ModelMetadata, ParameterValue, ServiceError,
     TensorMetadata,
@@ -202,8 +202,8 @@ impl TextModel {
             }
             Ok(())
         })?;
-        let shape = Shape::new(&[tokens.len() as u64, width]).map_err(internal)?;
-        let tensor = Tensor::from_vec(shape, vectors.concat()).map_err(internal)?;
+        let shape = Shape::new(&[tokens.len() as u64, width])?;
+        let tensor = Tensor::from_vec(shape, vectors.concat())?;
         Ok(vec![InferOutput::new(EMBEDDING, tensor)])
     }
 
@@ -225,15 +225,15 @@ impl TextModel {
         })?;
         let rows = tokens.len() as u64;
         if self.metadata.outputs[0].name == SCORE {
-            let tensor = Tensor::from_vec(Shape::vector(rows), scores.concat()).map_err(internal)?;
+            let tensor = Tensor::from_vec(Shape::vector(rows), scores.concat())?;
             return Ok(vec![InferOutput::new(SCORE, tensor)]);
         }
         let named = scores
             .iter()
             .map(|scores| best(scores).map_or_else(String::new, |class| label(labels, class)));
         let named = BytesTensor::from_elements(Shape::vector(rows), named)?;
-        let shape = Shape::new(&[rows, width]).map_err(internal)?;
-        let tensor = Tensor::from_vec(shape.clone(), scores.concat()).map_err(internal)?;
+        let shape = Shape::new(&[rows, width])?;
+        let tensor = Tensor::from_vec(shape.clone(), scores.concat())?;
         let mut outputs = vec![InferOutput::new(SCORES, tensor), InferOutput::new(LABEL, named)];
         if wants_labels {
             let each = scores
@@ -274,9 +274,10 @@ impl Model for TextModel {
         &self.metadata
     }
 
-    fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+    fn run(&self, call: Call<'_>) -> Result<Outcome, ServiceError> {
+        let wants_labels = is_named(&call, LABELS);
+        let (request, cancel) = (call.request, call.cancel);
         let tokens = self.tokenize(&request, cancel)?;
-        let wants_labels = is_named(&request, LABELS);
         let is_raw = flag(&request, RAW_SCORES, false)?;
         drop(request);
         let mut outputs = match &self.task {
@@ -288,37 +289,29 @@ impl Model for TextModel {
             Task::TokenClassification { labels } => self.classify_tokens(&tokens, labels, cancel)?,
         };
         let counts: Vec<i64> = tokens.iter().map(|tokens| tokens.ids.len() as i64).collect();
-        let counts = Tensor::from_vec(Shape::vector(counts.len() as u64), counts).map_err(internal)?;
+        let counts = Tensor::from_vec(Shape::vector(counts.len() as u64), counts)?;
         outputs.push(InferOutput::new(TOKEN_COUNT, counts));
-        Ok(outputs)
+        Ok(outputs.into())
     }
 
-    fn runtime(&self) -> Option<&str> {
-        self.graph.model().runtime()
-    }
-
-    fn defaults(&self) -> ModelDefaults {
-        let of_network = self.graph.model().defaults();
-        ModelDefaults::default().with(|defaults| {
-            defaults.instances = of_network.instances;
-            defaults.max_batch_size = match self.graph.is_one_by_one {
-                true => None,
-                false => Some(JOINED_ROWS),
+    fn capabilities(&self) -> Capabilities {
+        let network = self.graph.model().capabilities();
+        let is_one_by_one = self.graph.is_one_by_one;
+        Capabilities::default().with(|capabilities| {
+            capabilities.runtime = network.runtime;
+            capabilities.instances = network.instances;
+            capabilities.max_batch_size = (!is_one_by_one).then_some(JOINED_ROWS);
+            // As of the network: sequences are padded, and the mask keeps the padding out.
+            capabilities.row_independence = match network.row_independence {
+                RowIndependence::Proven(_) if !is_one_by_one => {
+                    RowIndependence::Proven(IndependentRows::default())
+                }
+                RowIndependence::Proven(_) => {
+                    RowIndependence::Unproven("the network takes one sequence at a time".to_owned())
+                }
+                unproven => unproven,
             };
         })
-    }
-
-    /// As of the network: sequences are padded, and the mask keeps the padding out.
-    fn row_independence(&self) -> RowIndependence {
-        match self.graph.model().row_independence() {
-            RowIndependence::Proven(_) if !self.graph.is_one_by_one => {
-                RowIndependence::Proven(IndependentRows::default())
-            }
-            RowIndependence::Proven(_) => {
-                RowIndependence::Unproven("the network takes one sequence at a time".to_owned())
-            }
-            unproven => unproven,
-        }
     }
 
     fn end(&self) {
@@ -348,9 +341,14 @@ fn flag(request: &InferRequest, name: &str, default: bool) -> Result<bool, Servi
 }
 
 /// Whether a request, or one of those that were joined into it, names an output.
-fn is_named(request: &InferRequest, output: &str) -> bool {
-    let parts = request.parts.iter().flat_map(|part| &part.outputs);
-    let names = request.outputs.iter().map(|output| &output.name).chain(parts);
+fn is_named(call: &Call<'_>, output: &str) -> bool {
+    let parts = call.parts.iter().flat_map(|part| &part.outputs);
+    let names = call
+        .request
+        .outputs
+        .iter()
+        .map(|output| &output.name)
+        .chain(parts);
     names.into_iter().any(|name| name == output)
 }
 
@@ -380,8 +378,4 @@ fn check(cancel: &CancelToken) -> Result<(), ServiceError> {
         )),
         false => Ok(()),
     }
-}
-
-fn internal(error: impl Into<Box<dyn std::error::Error>>) -> ServiceError {
-    ServiceError::internal(error.into().to_string())
 }

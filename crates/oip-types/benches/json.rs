@@ -11,7 +11,7 @@
 use bench_kit::Comparison;
 use bytes::Bytes;
 use oip_types::{
-    InferOutput, InferResponse, Limits, ModelRef, Parameters,
+    InferOutput, InferResponse, ModelRef, RequestLimits,
     rest::{self, BinaryOutputs, NonFinite},
 };
 use peak_alloc::PeakAlloc;
@@ -63,7 +63,7 @@ fn body<T: Serialize>(datatype: &str, data: Vec<T>) -> Bytes {
 
 fn decode(body: &Bytes) -> Tensor {
     let model = ModelRef::new("m", None).unwrap();
-    let limits = Limits::default();
+    let limits = RequestLimits::default();
     let mut decoded = rest::decode_request(model, body, None, &limits).unwrap();
     decoded
         .request
@@ -103,13 +103,7 @@ where
 }
 
 fn response(tensor: Tensor) -> InferResponse {
-    InferResponse {
-        model_name: "m".into(),
-        model_version: None,
-        id: None,
-        parameters: Parameters::new(),
-        outputs: vec![InferOutput::new("y", tensor)],
-    }
+    InferResponse::new("m", vec![InferOutput::new("y", tensor)])
 }
 
 fn write<T: tensor_core::Element + Serialize>(title: &str, data: &[T]) {

@@ -1,5 +1,7 @@
 use std::{error::Error, fmt, time::Duration};
 
+use tensor_core::{CastError, SparseError, SpecError};
+
 /// Everything that can go wrong with a request, as one closed list for both transports.
 ///
 /// [`ErrorCode::http_status`] and [`ErrorCode::grpc_code`] are the one table that says what a client sees.
@@ -217,6 +219,27 @@ impl Error for ServiceError {
             Some(source) => Some(source.as_ref()),
             None => None,
         }
+    }
+}
+
+/// [`Internal`](ErrorCode::Internal): a model or a service made the tensor. What a client sent is refused where it is read.
+impl From<SpecError> for ServiceError {
+    fn from(error: SpecError) -> Self {
+        Self::internal(error.to_string())
+    }
+}
+
+/// [`Internal`](ErrorCode::Internal): a request's tensors were checked before.
+impl From<CastError> for ServiceError {
+    fn from(error: CastError) -> Self {
+        Self::internal(error.to_string())
+    }
+}
+
+/// [`Internal`](ErrorCode::Internal), as for a [`SpecError`].
+impl From<SparseError> for ServiceError {
+    fn from(error: SparseError) -> Self {
+        Self::internal(error.to_string())
     }
 }
 

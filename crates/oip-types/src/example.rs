@@ -160,7 +160,7 @@ mod tests {
     #[cfg(feature = "rest")]
     #[test]
     fn examples_are_requests() {
-        use crate::{Limits, ModelRef, rest};
+        use crate::{ModelRef, RequestLimits, rest};
 
         for datatype in ["BOOL", "BF16", "UINT64", "BYTES", "FP16"] {
             let datatype = DataType::from_name(datatype).unwrap();
@@ -174,7 +174,7 @@ mod tests {
                 }
                 let body = rest::json_body(&serde_json::json!({"inputs": [input]}));
                 let name = ModelRef::new("m", None).unwrap();
-                let decoded = rest::decode_request(name, &body, None, &Limits::default()).unwrap();
+                let decoded = rest::decode_request(name, &body, None, &RequestLimits::default()).unwrap();
                 model.check_request(&decoded.request).unwrap();
             }
         }

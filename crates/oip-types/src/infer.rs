@@ -1,6 +1,6 @@
-use tensor_core::Shape;
+use tensor_core::{Element, Quoted, Shape};
 
-use crate::{DataType, ModelRef, Parameters, ServiceError, SharedMemorySlice, TensorValue};
+use crate::{DataType, Elements, ModelRef, Parameters, ServiceError, SharedMemorySlice, TensorValue};
 
 /// A request to run a model.
 ///
@@ -27,27 +27,6 @@ pub struct InferRequest {
     pub inputs: Vec<InferInput>,
     /// The outputs wanted; none named means all of them.
     pub outputs: Vec<RequestedOutput>,
-    /// The requests that a server has joined into this one, in the order of their rows; empty for a request by itself. Not part
-    /// of what clients send.
-    pub parts: Vec<RequestPart>,
-}
-
-/// One of several requests that were joined into one along their first dimension.
-///
-/// ```
-/// use oip_types::RequestPart;
-///
-/// let part = RequestPart { id: Some("7".to_owned()), rows: 2, outputs: vec![] };
-/// assert_eq!(part.rows, 2);
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequestPart {
-    /// The client's name for it.
-    pub id: Option<String>,
-    /// How many rows of the joined inputs are its own.
-    pub rows: u64,
-    /// The names of the outputs that it wants; empty for all.
-    pub outputs: Vec<String>,
 }
 
 impl InferRequest {
@@ -61,7 +40,6 @@ impl InferRequest {
             parameters: Parameters::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
-            parts: Vec::new(),
         }
     }
 
@@ -165,6 +143,38 @@ impl InferRequest {
         let position = position.ok_or_else(|| ServiceError::invalid(format!("input '{name}' is missing")))?;
         Ok(self.inputs.swap_remove(position).value)
     }
+
+    /// Takes an input's elements out by name, for models that compute with them.
+    ///
+    /// ```
+    /// use oip_types::{InferRequest, ModelRef};
+    /// use tensor_core::Tensor;
+    ///
+    /// let request = InferRequest::new(ModelRef::new("m", None)?);
+    /// let mut request = request.with_input("x", Tensor::from_slice([2], &[1.0f32, 2.0])?);
+    /// assert_eq!(request.take::<f32>("x")?[..], [1.0, 2.0]);
+    /// assert_eq!(request.take::<f32>("x").unwrap_err().message(), "input 'x' is missing");
+    /// let mut request = request.with_input("x", Tensor::scalar(1i64));
+    /// assert_eq!(request.take::<f32>("x").unwrap_err().message(), "input 'x': expected FP32, found INT64");
+    /// # Ok::<(), oip_types::ServiceError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there is no such input, or it has another datatype.
+    pub fn take<T: Element>(&mut self, name: &str) -> Result<Elements<T>, ServiceError> {
+        let value = self.take_input(name)?;
+        elements(&value)
+            .map_err(|mismatch| ServiceError::invalid(format!("input {}: {mismatch}", Quoted(name))))
+    }
+}
+
+/// The elements of a value, or what is wrong about their datatype.
+fn elements<T: Element>(value: &TensorValue) -> Result<Elements<T>, String> {
+    let (expected, found) = (DataType::Fixed(T::DTYPE), value.datatype());
+    let values = value.as_fixed().and_then(|tensor| tensor.to_vec().ok());
+    let values = values.ok_or_else(|| format!("expected {expected}, found {found}"))?;
+    // A tensor's elements fit its shape.
+    Elements::new(value.shape().clone(), values).map_err(|error| error.to_string())
 }
 
 /// An input tensor with its name.
@@ -188,8 +198,19 @@ pub struct RequestedOutput {
     pub parameters: Parameters,
 }
 
-/// What a model answered.
+/// A response to a request.
+///
+/// ```
+/// use oip_types::{InferOutput, InferResponse};
+/// use tensor_core::Tensor;
+///
+/// let y = InferOutput::new("y", Tensor::from_slice([2], &[2.0f32, 4.0])?);
+/// let response = InferResponse::new("double", vec![y]).with_version(Some("1".to_owned()));
+/// assert_eq!(response.get::<f32>("y")?[..], [2.0, 4.0]);
+/// # Ok::<(), oip_types::ServiceError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct InferResponse {
     /// The model that ran.
     pub model_name: String,
@@ -204,6 +225,55 @@ pub struct InferResponse {
 }
 
 impl InferResponse {
+    /// A response of a model, without a version, an id and parameters.
+    #[must_use]
+    pub fn new(model_name: impl Into<String>, outputs: Vec<InferOutput>) -> Self {
+        Self {
+            model_name: model_name.into(),
+            model_version: None,
+            id: None,
+            parameters: Parameters::new(),
+            outputs,
+        }
+    }
+
+    /// The same from a version of the model.
+    #[must_use]
+    pub fn with_version(mut self, version: Option<String>) -> Self {
+        self.model_version = version;
+        self
+    }
+
+    /// The same to the request with this id.
+    #[must_use]
+    pub fn with_id(mut self, id: Option<String>) -> Self {
+        self.id = id;
+        self
+    }
+
+    /// The same with parameters.
+    #[must_use]
+    pub fn with_parameters(mut self, parameters: Parameters) -> Self {
+        self.parameters = parameters;
+        self
+    }
+
+    /// The elements of an output by name.
+    ///
+    /// # Errors
+    /// [`Internal`](crate::ErrorCode::Internal) when there is no such output, or it has another datatype.
+    pub fn get<T: Element>(&self, name: &str) -> Result<Elements<T>, ServiceError> {
+        let value = self.output(name).ok_or_else(|| {
+            ServiceError::internal(format!(
+                "the response of model {} has no output {}",
+                Quoted(&self.model_name),
+                Quoted(name)
+            ))
+        })?;
+        elements(value)
+            .map_err(|mismatch| ServiceError::internal(format!("output {}: {mismatch}", Quoted(name))))
+    }
+
     /// Finds an output by name.
     #[must_use]
     pub fn output(&self, name: &str) -> Option<&TensorValue> {

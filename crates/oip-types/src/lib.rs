@@ -6,7 +6,7 @@
 //!   fixed-width elements ([`tensor_core::Tensor`]) or byte strings ([`BytesTensor`]), either way a shape and shared
 //!   bytes that are known to agree.
 //! - **Rules**: [`ModelMetadata::check_request`] checks a request against a model, [`ModelMetadata::pick_outputs`] a
-//!   model's outputs against its metadata; [`Limits`] and [`ModelRef`] check what clients send.
+//!   model's outputs against its metadata; [`RequestLimits`] and [`ModelRef`] check what clients send.
 //! - **Extensions**: the nouns of repository index, model configuration, statistics, logging, shared memory; and
 //!   [`classify`].
 //! - **Errors**: [`ServiceError`] with an [`ErrorCode`] from one closed list that both transports map alike.
@@ -35,6 +35,7 @@ mod bytes_tensor;
 mod check;
 mod classification;
 mod datatype;
+mod elements;
 mod error;
 mod example;
 #[cfg(feature = "durations")]
@@ -63,15 +64,16 @@ pub use byte_size::{ByteSize, ByteSizeError};
 pub use bytes_tensor::BytesTensor;
 pub use classification::{class_count_parameter, classify, take_class_count};
 pub use datatype::DataType;
+pub use elements::Elements;
 pub use error::{ErrorCode, ServiceError, causes};
 pub use example::ExampleInput;
 #[cfg(feature = "durations")]
 pub use human_duration::{HumanDuration, HumanDurationError};
-pub use infer::{InferInput, InferOutput, InferRequest, InferResponse, RequestPart, RequestedOutput};
+pub use infer::{InferInput, InferOutput, InferRequest, InferResponse, RequestedOutput};
 pub use joining::Joining;
-pub use limits::Limits;
+pub use limits::RequestLimits;
 pub use log_settings::{LogSetting, LogSettings};
-pub use memory::{Grant, Memory, Unlimited};
+pub use memory::{Memory, Reservation, Unlimited};
 pub use metadata::{ModelMetadata, ServerMetadata, ShapePattern, TensorMetadata};
 pub use model_config::ModelConfig;
 pub use name::{ModelRef, check_name};

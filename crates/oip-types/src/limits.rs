@@ -2,18 +2,18 @@ use tensor_core::Shape;
 
 use crate::ServiceError;
 
-/// Limits of a request, checked before any model is involved.
+/// RequestLimits of a request, checked before any model is involved.
 ///
 /// ```
-/// use oip_types::Limits;
+/// use oip_types::RequestLimits;
 ///
-/// let limits = Limits::default().with(|limits| limits.rank = 4);
+/// let limits = RequestLimits::default().with(|limits| limits.rank = 4);
 /// assert!(limits.shape(&[1, 3, 224, 224]).is_ok());
 /// assert!(limits.shape(&[1, 1, 3, 224, 224]).is_err());
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Limits {
+pub struct RequestLimits {
     /// Inputs and requested outputs together (default 256).
     pub tensors: usize,
     /// Dimensions of one tensor (default 32).
@@ -28,7 +28,7 @@ pub struct Limits {
     pub tensor_bytes: usize,
 }
 
-impl Default for Limits {
+impl Default for RequestLimits {
     fn default() -> Self {
         Self {
             tensors: 256,
@@ -41,7 +41,7 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl RequestLimits {
     /// The same after some changes.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
@@ -127,7 +127,7 @@ mod tests {
     /// HT-24, GR-23: dimensions that are no dimensions.
     #[test]
     fn gr_23_hostile_dimensions_are_refused() {
-        let limits = Limits::default();
+        let limits = RequestLimits::default();
         for dims in [
             &[-1][..],
             &[i64::MIN],
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn counts_have_limits_that_include_the_last() {
-        let limits = Limits::default();
+        let limits = RequestLimits::default();
         assert!(limits.check_tensors(256).is_ok());
         assert!(limits.check_tensors(257).is_err());
         assert!(limits.check_parameters(256).is_ok());

@@ -12,7 +12,7 @@ pub trait Memory {
     ///
     /// # Errors
     /// [`TooLarge`](crate::ErrorCode::TooLarge) or [`Overloaded`](crate::ErrorCode::Overloaded) when there is no room.
-    fn grant(&self, bytes: usize) -> Result<Box<dyn Grant>, ServiceError>;
+    fn reserve(&self, bytes: usize) -> Result<Box<dyn Reservation>, ServiceError>;
 
     /// Whether to go on; asked between pieces of work that takes long.
     ///
@@ -24,11 +24,11 @@ pub trait Memory {
 }
 
 /// Memory that was allowed for one buffer; given back when it is dropped.
-pub trait Grant: Send {
+pub trait Reservation: Send {
     /// Allows more bytes for the buffer.
     ///
     /// # Errors
-    /// As [`Memory::grant`].
+    /// As [`Memory::reserve`].
     fn grow(&mut self, bytes: usize) -> Result<(), ServiceError>;
 
     /// Gives back what is beyond so many bytes.
@@ -43,13 +43,13 @@ pub trait Grant: Send {
 pub struct Unlimited;
 
 impl Memory for Unlimited {
-    fn grant(&self, _: usize) -> Result<Box<dyn Grant>, ServiceError> {
+    fn reserve(&self, _: usize) -> Result<Box<dyn Reservation>, ServiceError> {
         // A box of nothing is not allocated.
         Ok(Box::new(Self))
     }
 }
 
-impl Grant for Unlimited {
+impl Reservation for Unlimited {
     fn grow(&mut self, _: usize) -> Result<(), ServiceError> {
         Ok(())
     }

@@ -20,8 +20,8 @@ use std::{
 };
 
 use bench_kit::Comparison;
-use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
-use oip_types::{DataType, InferOutput, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata};
+use oip_service::{Backend, Call, CancelToken, LoadContext, Model, ModelSource, Outcome};
+use oip_types::{DataType, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata};
 use oip_worker::{IsolatedBackend, Isolation};
 use tensor_core::{Shape, Tensor};
 
@@ -130,7 +130,7 @@ impl Model for EchoModel {
         &self.0
     }
 
-    fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        Ok(vec![InferOutput::new("y", request.take_input("x")?)])
+    fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
+        Ok(Outcome::output("y", call.request.take_input("x")?))
     }
 }

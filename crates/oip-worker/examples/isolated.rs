@@ -10,8 +10,8 @@ use std::{
     sync::Arc,
 };
 
-use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
-use oip_types::{InferOutput, InferRequest, ModelMetadata, ModelRef, ServiceError};
+use oip_service::{Backend, Call, CancelToken, LoadContext, Model, ModelSource, Outcome};
+use oip_types::{InferRequest, ModelMetadata, ModelRef, ServiceError};
 use oip_worker::{IsolatedBackend, Isolation};
 
 /// Its models abort.
@@ -39,7 +39,7 @@ impl Model for Aborting {
         &self.0
     }
 
-    fn infer(&self, _: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+    fn run(&self, _: Call<'_>) -> Result<Outcome, ServiceError> {
         std::process::abort()
     }
 }

@@ -3,21 +3,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-#[cfg(target_os = "linux")]
-use oip_service::Begun;
 use oip_service::{
-    AnswerSink, Backend, CancelToken, JoinedAnswer, LoadContext, Model, ModelDefaults, ModelFiles,
-    ModelSource, NeedsProcess, NoOtherModels, OtherModels, RowIndependence,
+    Backend, Call, Capabilities, LoadContext, Model, ModelFiles, ModelSource, NeedsProcess, Outcome,
 };
-use oip_types::{ByteSize, InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError};
+use oip_types::{ByteSize, ModelConfig, ModelMetadata, ServiceError};
 use tensor_core::Quoted;
 
-use crate::{
-    calls::Work,
-    isolation::Isolation,
-    pool::{Pool, one_answer},
-    process::Recipe,
-};
+use crate::{calls::Work, isolation::Isolation, pool::Pool, process::Recipe};
 
 /// Says in a model's configuration whether it runs in a process of its own: `process` or `none`.
 const ISOLATION: &str = "isolation";
@@ -221,89 +213,21 @@ impl Model for Isolated {
         self.0.metadata()
     }
 
-    fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        self.infer_with(request, cancel, &NoOtherModels::default())
-    }
-
-    fn infer_several(
-        &self,
-        request: InferRequest,
-        cancel: &CancelToken,
-        answers: &mut dyn AnswerSink,
-    ) -> Result<(), ServiceError> {
-        self.infer_several_with(request, cancel, answers, &NoOtherModels::default())
-    }
-
-    fn infer_with(
-        &self,
-        request: InferRequest,
-        cancel: &CancelToken,
-        others: &dyn OtherModels,
-    ) -> Result<Vec<InferOutput>, ServiceError> {
-        let work = Work {
-            request: &request,
-            cancel,
-            others,
-        };
-        Ok(one_answer(self.0.infer(work, None)?)?.outputs)
-    }
-
-    fn infer_joined(
-        &self,
-        request: InferRequest,
-        cancel: &CancelToken,
-        others: &dyn OtherModels,
-    ) -> Result<JoinedAnswer, ServiceError> {
-        let work = Work {
-            request: &request,
-            cancel,
-            others,
-        };
-        one_answer(self.0.infer(work, None)?)
-    }
-
-    #[cfg(target_os = "linux")]
-    fn can_begin(&self) -> bool {
-        true
-    }
-
-    #[cfg(target_os = "linux")]
-    fn begin(&self, request: InferRequest, cancel: &CancelToken, patience: std::time::Duration) -> Begun {
-        self.0.begin(request, cancel, patience)
-    }
-
-    fn infer_several_with(
-        &self,
-        request: InferRequest,
-        cancel: &CancelToken,
-        answers: &mut dyn AnswerSink,
-        others: &dyn OtherModels,
-    ) -> Result<(), ServiceError> {
-        let work = Work {
-            request: &request,
-            cancel,
-            others,
-        };
-        match self.0.infer(work, Some(answers))? {
-            // Of a model that gives one to each request.
-            Some(answer) => answers.send_last(answer.outputs),
-            None => Ok(()),
+    fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
+        #[cfg(target_os = "linux")]
+        if let Some(patience) = call.patience {
+            return self.0.begin(call.request, call.cancel, patience);
         }
+        let responses = call.responses.take();
+        let outputs = self.0.infer(Work::of(&call), responses)?;
+        Ok(outputs.map_or(Outcome::Streamed, Outcome::Outputs))
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
     }
 
     fn end(&self) {
         self.0.end();
-    }
-
-    fn runtime(&self) -> Option<&str> {
-        self.0.runtime()
-    }
-
-    fn defaults(&self) -> ModelDefaults {
-        self.0.defaults()
-    }
-
-    fn row_independence(&self) -> RowIndependence {
-        self.0.row_independence()
     }
 }

@@ -15,7 +15,9 @@ use std::{
 
 use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use oip_service::{AnswerStream, Answers, BoxFuture, CancelToken, Charge, ModelCall, OtherModels};
+use oip_service::{
+    BoxFuture, Call, CancelToken, Charge, ModelCall, OtherModels, RequestPart, ResponseStream, Responses,
+};
 use oip_types::{
     ErrorCode, InferInput, InferOutput, InferRequest, InferResponse, ModelRef, ParameterValue, Parameters,
     RequestedOutput, ServiceError,
@@ -36,8 +38,36 @@ const TICK: u16 = 10;
 #[derive(Clone, Copy)]
 pub(crate) struct Work<'w> {
     pub(crate) request: &'w InferRequest,
+    /// The requests that were joined into this one.
+    pub(crate) parts: &'w [RequestPart],
     pub(crate) cancel: &'w CancelToken,
     pub(crate) others: &'w dyn OtherModels,
+}
+
+impl<'w> Work<'w> {
+    pub(crate) fn of(call: &'w Call<'_>) -> Self {
+        Self {
+            request: &call.request,
+            parts: call.parts,
+            cancel: call.cancel,
+            others: call.others,
+        }
+    }
+
+    /// Work for a request by itself.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn alone(
+        request: &'w InferRequest,
+        cancel: &'w CancelToken,
+        others: &'w dyn OtherModels,
+    ) -> Self {
+        Self {
+            request,
+            parts: &[],
+            cancel,
+            others,
+        }
+    }
 }
 
 /// The calls of one request. When this is dropped, the work for those that are open ends.
@@ -55,10 +85,10 @@ struct Open {
 }
 
 enum State {
-    Asked(BoxFuture<'static, Result<Answers, ServiceError>>),
+    Asked(BoxFuture<'static, Result<Responses, ServiceError>>),
     /// The worker has one of several answers, and has not said whether it wants another one.
-    Held(AnswerStream),
-    Next(AnswerStream),
+    Held(ResponseStream),
+    Next(ResponseStream),
 }
 
 /// The message to the worker about a call.
@@ -222,13 +252,13 @@ impl Open {
         }
         if let State::Asked(asked) = &mut self.state {
             match std::task::ready!(asked.as_mut().poll(cx)) {
-                Ok(Answers::One(response)) => {
+                Ok(Responses::One(response)) => {
                     return Poll::Ready(Said::Answer {
                         response,
                         is_end: true,
                     });
                 }
-                Ok(Answers::Several(answers)) => self.state = State::Next(answers),
+                Ok(Responses::Several(answers)) => self.state = State::Next(answers),
                 Err(error) => return Poll::Ready(Said::Failed(error)),
             }
         }
@@ -239,7 +269,7 @@ impl Open {
             None => Said::End,
             Some(Err(error)) => Said::Failed(error),
             Some(Ok(answer)) => {
-                let taken = std::mem::replace(answers, AnswerStream::new(|_| Poll::Ready(None)));
+                let taken = std::mem::replace(answers, ResponseStream::new(|_| Poll::Ready(None)));
                 self.state = State::Held(taken);
                 Said::Answer {
                     response: answer.response,

@@ -13,9 +13,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use oip_service::{Backend, CancelToken, ConfiguredTensors, LoadContext, Model, ModelSource};
+use oip_service::{Backend, Call, CancelToken, ConfiguredTensors, LoadContext, Model, ModelSource};
 use oip_types::{
-    ByteSize, ErrorCode, InferOutput, InferResponse, Limits, ModelRef, Parameters, ServiceError,
+    ByteSize, ErrorCode, InferOutput, InferResponse, ModelRef, RequestLimits, ServiceError,
     rest::{self, BinaryOutputs, NonFinite},
 };
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
@@ -211,7 +211,7 @@ fn receive_content(
     }
 }
 
-/// Limits what the process may write to besides its first stack: on Linux `RLIMIT_DATA`, which does not count what is
+/// RequestLimits what the process may write to besides its first stack: on Linux `RLIMIT_DATA`, which does not count what is
 /// mapped to be read or only reserved, as an allocator does by the 64 MiB; elsewhere `RLIMIT_AS`, which counts all.
 fn limit_memory(limit: u64) -> io::Result<()> {
     #[cfg(target_os = "linux")]
@@ -267,7 +267,7 @@ fn load(order: &Load, content: Bytes, backends: &[Arc<dyn Backend>]) -> Result<B
         }));
     let model = catch_unwind(AssertUnwindSafe(|| backend.load(&source, &cx)))
         .unwrap_or_else(|_| Err(ServiceError::internal("the backend panicked while loading it")))?;
-    if model.defaults().decoupled {
+    if model.capabilities().decoupled {
         return Err(ServiceError::invalid(
             "it gives several answers to a request, which a model of this kind cannot do from a process of its own",
         ));
@@ -291,22 +291,17 @@ fn infer(
         &no_limits(),
     )?
     .request;
-    let outputs = catch_unwind(AssertUnwindSafe(|| model.infer(request, token))).unwrap_or_else(|_| {
+    let run = AssertUnwindSafe(|| model.run(Call::new(request, token)));
+    let outcome = catch_unwind(run).unwrap_or_else(|_| {
         Err(ServiceError::internal(
             "it panicked; this request is lost, the next one will be tried",
         ))
     })?;
-    encode(outputs, order.max_answer_bytes)
+    encode(outcome.into_outputs()?, order.max_answer_bytes)
 }
 
 fn encode(outputs: Vec<InferOutput>, max_bytes: u64) -> Result<rest::EncodedBody, ServiceError> {
-    let response = InferResponse {
-        model_name: String::new(),
-        model_version: None,
-        id: None,
-        parameters: Parameters::new(),
-        outputs,
-    };
+    let response = InferResponse::new("", outputs);
     let body = rest::encode_response(&response, &BinaryOutputs::all(true), NonFinite::Error)?;
     match body.len() as u64 {
         length if length <= max_bytes => Ok(body),
@@ -317,8 +312,8 @@ fn encode(outputs: Vec<InferOutput>, max_bytes: u64) -> Result<rest::EncodedBody
 }
 
 /// The server has already checked its messages against its limits.
-fn no_limits() -> Limits {
-    Limits::default().with(|limits| {
+fn no_limits() -> RequestLimits {
+    RequestLimits::default().with(|limits| {
         limits.tensors = usize::MAX;
         limits.rank = usize::MAX;
         limits.parameters = usize::MAX;

@@ -41,7 +41,7 @@
 //! When a request's client is gone or its deadline has passed, the model is told, as it would be in the server. A worker that
 //! goes on for a second nevertheless is killed and replaced, so that no instance is lost. This is not one of the five deaths.
 //!
-//! A run can be [begun](oip_service::Model::begin) on a thread that has little time (Linux): a small request is sent to an idle worker and its
+//! A run on a thread that has [little time](oip_service::Call::patience) is only begun there (Linux): a small request is sent to an idle worker and its
 //! answer waited for on the socket, for so long; waking nobody else, this costs a fraction of what a thread between them does. The rest of
 //! a run that takes longer, asks other models, answers in shared memory or ends the worker is for a thread that has time.
 //!
@@ -117,7 +117,7 @@
 //! above.
 //!
 //! A model of such a worker may ask other models while it works on a request (kind 13, at most 256 open at a time); who they are is the
-//! caller's to say ([`Model::infer_with`](oip_service::Model::infer_with)). The thread that runs the request waits for the worker and for
+//! caller's to say ([`Call::others`](oip_service::Call::others)). The thread that runs the request waits for the worker and for
 //! the answers at once. Inputs are charged before they are read. A worker that asks must read what is sent to it at any time: the
 //! server does not read while it sends. Of several answers the next one is made when the worker wants it. What is open when the worker
 //! answers, or when nobody waits for it any more, is dropped.

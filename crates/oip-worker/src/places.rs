@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use oip_service::{AnswerSink, JoinedAnswer};
+use oip_service::{Outputs, RequestPart, ResponseSink};
 use oip_types::{DataType, ErrorCode, InferOutput, InferRequest, ParameterValue, ServiceError, TensorValue};
 use tensor_core::{Quoted, Shape};
 
@@ -32,7 +32,7 @@ pub(crate) struct Places {
 
 /// What takes the answers of a model that gives several.
 pub(crate) struct Several<'s> {
-    pub(crate) answers: &'s mut dyn AnswerSink,
+    pub(crate) answers: &'s mut dyn ResponseSink,
     /// Gives the worker to other requests while this one goes on, and returns whether it has them.
     pub(crate) free: &'s mut dyn FnMut() -> bool,
 }
@@ -68,7 +68,7 @@ impl Places {
         &mut self,
         connection: &Connection,
         number: u64,
-        (request, timeout): (&InferRequest, Option<Duration>),
+        (request, parts, timeout): (&InferRequest, &[RequestPart], Option<Duration>),
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Result<Vec<u64>, ServiceError>, Broken> {
         let parameters = match parameters(request) {
@@ -100,8 +100,7 @@ impl Places {
                 .map(|output| output.name.as_str())
                 .collect(),
             region,
-            parts: request
-                .parts
+            parts: parts
                 .iter()
                 .map(|part| RunPart {
                     id: part.id.as_deref(),
@@ -139,7 +138,7 @@ impl Places {
         (max_answer_bytes, log): (u64, &WorkerLog),
         several: Option<Several<'_>>,
         go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<Result<Option<JoinedAnswer>, ServiceError>, Broken> {
+    ) -> Result<Result<Option<Outputs>, ServiceError>, Broken> {
         let sent = Sent {
             request: work.request,
             offsets,
@@ -158,9 +157,9 @@ impl Places {
                 let results: Results = read_json(&json)?;
                 let outputs = self.take(&results.outputs, &body, &sent, max_answer_bytes)?;
                 self.finish(results.keeps_inputs);
-                let mut answer = JoinedAnswer::new(outputs);
+                let mut answer = Outputs::new(outputs);
                 for FailedPart { part, mut error } in results.failed {
-                    if part >= work.request.parts.len() {
+                    if part >= work.parts.len() {
                         return Err(Broken::wrong("an error of a request that is not there"));
                     }
                     log.failed(&mut error);

@@ -7,12 +7,12 @@ use std::{
 };
 
 use nix::sys::signal::{SigSet, Signal};
-use oip_service::{AnswerSink, CancelToken, JoinedAnswer, ModelDefaults, RowIndependence};
+use oip_service::{CancelToken, Capabilities, Outputs, ResponseSink};
 #[cfg(target_os = "linux")]
-use oip_service::{Begun, NoOtherModels};
+use oip_service::{NoOtherModels, Outcome, RestOfRun};
 use oip_types::{ErrorCode, ModelMetadata, ServiceError};
 #[cfg(target_os = "linux")]
-use oip_types::{InferRequest, ParameterValue};
+use oip_types::{InferOutput, InferRequest, ParameterValue};
 
 use crate::{
     calls::Work,
@@ -130,16 +130,8 @@ impl Pool {
         &self.about.metadata
     }
 
-    pub(crate) fn defaults(&self) -> ModelDefaults {
-        self.about.defaults
-    }
-
-    pub(crate) fn runtime(&self) -> Option<&str> {
-        self.about.runtime.as_deref()
-    }
-
-    pub(crate) fn row_independence(&self) -> RowIndependence {
-        self.about.rows.clone()
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        self.about.capabilities.clone()
     }
 
     /// Ends the workers.
@@ -161,8 +153,8 @@ impl Pool {
     pub(crate) fn infer(
         &self,
         work: Work<'_>,
-        answers: Option<&mut dyn AnswerSink>,
-    ) -> Result<Option<JoinedAnswer>, ServiceError> {
+        answers: Option<&mut dyn ResponseSink>,
+    ) -> Result<Option<Outputs>, ServiceError> {
         let mut worker = self.shared.take(work.cancel)?;
         let others = &mut |worker| self.shared.make_idle(self.shared.lock(), worker);
         let taker = answers.map(|answers| Taker { answers, others });
@@ -207,81 +199,64 @@ impl Pool {
 /// Runs that are begun on a thread that has little time.
 #[cfg(target_os = "linux")]
 impl Pool {
-    /// Sends a small request to an idle worker, and waits for its answer for so long. What is left is done by who has more time: the
-    /// whole of it if there is no idle worker, waiting on, or finding out how the worker ended.
+    /// Sends a small request to an idle worker, and waits for its response for no longer than `patience`. What is left is done by a
+    /// thread that has more time: the whole of it if there is no idle worker, waiting on, or finding out how the worker ended.
     pub(crate) fn begin(
         self: &Arc<Self>,
         request: InferRequest,
         cancel: &CancelToken,
         patience: Duration,
-    ) -> Begun {
+    ) -> Result<Outcome, ServiceError> {
         let until = Instant::now() + patience;
         let pool = self.clone();
         let idle = is_small(&request).then(|| self.shared.take_idle());
         let Some(worker) = idle.flatten() else {
-            return Begun::Unfinished(Box::new(move |cancel, others| {
-                let request = &request;
-                let work = Work {
-                    request,
-                    cancel,
-                    others,
-                };
-                Ok(one_answer(pool.infer(work, None)?)?.outputs)
-            }));
+            return Ok(Outcome::Unfinished(RestOfRun::new(move |cancel, others| {
+                one_response(pool.infer(Work::alone(&request, cancel, others), None)?)
+            })));
         };
         let mut run = OpenRun {
             pool,
             worker: Some(worker),
         };
-        let sent = match run.with(|worker| worker.send(&request, cancel)) {
+        let sent = match run.with(|worker| worker.send(&request, &[], cancel)) {
             Ok(Ok(sent)) => sent,
             Ok(Err(error)) => {
                 run.end();
-                return Begun::Done(Err(error));
+                return Err(error);
             }
-            Err(broken) => {
-                return Begun::Unfinished(Box::new(move |cancel, _| Err(run.fail(broken, cancel))));
-            }
+            Err(broken) => return Ok(run.fail_later(broken)),
         };
         if !run
             .with(|worker| Ok(worker.has_answer_by(until)))
             .unwrap_or(false)
         {
-            return Begun::Unfinished(Box::new(move |cancel, others| {
-                let request = &request;
-                let work = Work {
-                    request,
-                    cancel,
-                    others,
-                };
+            return Ok(Outcome::Unfinished(RestOfRun::new(move |cancel, others| {
+                let work = Work::alone(&request, cancel, others);
                 match run.with(|worker| worker.receive(work, sent, None)) {
                     Ok(answer) => {
                         run.end();
-                        Ok(one_answer(answer?)?.outputs)
+                        one_response(answer?)
                     }
                     Err(broken) => Err(run.fail(broken, cancel)),
                 }
-            }));
+            })));
         }
-        let work = Work {
-            request: &request,
-            cancel,
-            others: &NoOtherModels::default(),
-        };
+        let work = Work::alone(&request, cancel, NoOtherModels::shared());
         match run.with(|worker| worker.receive(work, sent, None)) {
             Ok(answer) => {
                 run.end();
-                let outputs = answer.and_then(one_answer).map(|answer| answer.outputs);
-                Begun::Done(outputs)
+                Ok(one_response(answer?)?.into())
             }
-            Err(broken) => Begun::Unfinished(Box::new(move |cancel, _| Err(run.fail(broken, cancel)))),
+            Err(broken) => Ok(run.fail_later(broken)),
         }
     }
 }
 
-/// The one answer to a request.
-pub(crate) fn one_answer(answer: Option<JoinedAnswer>) -> Result<JoinedAnswer, ServiceError> {
-    answer.ok_or_else(|| ServiceError::internal("its process gave no answer"))
+/// The response to a request by itself.
+#[cfg(target_os = "linux")]
+fn one_response(answer: Option<Outputs>) -> Result<Vec<InferOutput>, ServiceError> {
+    answer.map_or(Outcome::Streamed, Outcome::Outputs).into_outputs()
 }
 
 /// Whether a request can be sent to an idle worker without waiting for it to read: the system holds so much for it.
@@ -337,6 +312,11 @@ impl OpenRun {
         if let Some(worker) = self.worker.take() {
             self.pool.shared.give_back(worker);
         }
+    }
+
+    /// The worker is of no use any more; another thread finds out how it ended.
+    fn fail_later(self, broken: Broken) -> Outcome {
+        Outcome::Unfinished(RestOfRun::new(move |cancel, _| Err(self.fail(broken, cancel))))
     }
 
     /// The worker is of no use any more.

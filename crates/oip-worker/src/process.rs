@@ -16,9 +16,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use oip_service::{AnswerSink, CancelToken, ConfiguredTensors, InputDims, JoinedAnswer, ModelSource};
+use oip_service::{
+    CancelToken, ConfiguredTensors, InputDims, ModelSource, Outputs, RequestPart, ResponseSink,
+};
 use oip_types::{
-    InferRequest, Limits, ModelConfig, ServiceError,
+    InferRequest, ModelConfig, RequestLimits, ServiceError,
     rest::{self, RequestEncoding},
 };
 
@@ -82,7 +84,7 @@ struct Process {
 
 /// What takes the answers of a model that gives several.
 pub(crate) struct Taker<'t> {
-    pub(crate) answers: &'t mut dyn AnswerSink,
+    pub(crate) answers: &'t mut dyn ResponseSink,
     /// Takes the process for other requests while it goes on with this one.
     pub(crate) others: &'t mut dyn FnMut(Worker),
 }
@@ -273,8 +275,8 @@ impl Worker {
         &mut self,
         work: Work<'_>,
         taker: Option<Taker<'_>>,
-    ) -> Result<Result<Option<JoinedAnswer>, ServiceError>, Broken> {
-        match self.send(work.request, work.cancel)? {
+    ) -> Result<Result<Option<Outputs>, ServiceError>, Broken> {
+        match self.send(work.request, work.parts, work.cancel)? {
             Ok(sent) => self.receive(work, sent, taker),
             Err(error) => Ok(Err(error)),
         }
@@ -284,6 +286,7 @@ impl Worker {
     pub(crate) fn send(
         &mut self,
         request: &InferRequest,
+        parts: &[RequestPart],
         cancel: &CancelToken,
     ) -> Result<Result<Sent, ServiceError>, Broken> {
         self.number = self.process.last.fetch_add(1, Ordering::Relaxed) + 1;
@@ -293,7 +296,7 @@ impl Worker {
             let timeout = cancel
                 .deadline()
                 .map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let offsets = places.send(connection, number, (request, timeout), &mut go_on)?;
+            let offsets = places.send(connection, number, (request, parts, timeout), &mut go_on)?;
             return Ok(offsets.map(Sent));
         }
         let encoding = RequestEncoding::default().with(|encoding| encoding.binary_inputs = true);
@@ -317,7 +320,7 @@ impl Worker {
         work: Work<'_>,
         sent: Sent,
         taker: Option<Taker<'_>>,
-    ) -> Result<Result<Option<JoinedAnswer>, ServiceError>, Broken> {
+    ) -> Result<Result<Option<Outputs>, ServiceError>, Broken> {
         let (number, connection, process) = (self.number, &self.lane.connection, &*self.process);
         let max_answer_bytes = process.max_answer_bytes;
         let go_on = &mut patience(&process.control, number, process.grace, work.cancel);
@@ -358,15 +361,15 @@ impl Worker {
                     )));
                 }
                 let body = Bytes::from(connection.bytes(length, go_on)?);
-                // Limits on a model's outputs are the same everywhere; a frame's length bounds the rest.
-                let limits = Limits::default().with(|limits| {
+                // RequestLimits on a model's outputs are the same everywhere; a frame's length bounds the rest.
+                let limits = RequestLimits::default().with(|limits| {
                     limits.tensors = usize::MAX;
                     limits.rank = usize::MAX;
                     limits.tensor_bytes = usize::try_from(max_answer_bytes).unwrap_or(usize::MAX);
                 });
                 let response = rest::decode_response(&body, Some(head.json as usize), &limits)
                     .map_err(|error| Broken::wrong(format!("a malformed answer: {}", error.message())))?;
-                Ok(Ok(Some(JoinedAnswer::new(response.outputs))))
+                Ok(Ok(Some(Outputs::new(response.outputs))))
             }
             Kind::Failed => {
                 let mut failed: Failed = read_json(&self.json(head, go_on)?)?;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use oip_service::{IndependentRows, InputDims, Model, ModelDefaults, RowIndependence};
+use oip_service::{Capabilities, IndependentRows, InputDims, Model, RowIndependence};
 use oip_types::{
     DataType, ErrorCode, ModelConfig, ModelMetadata, ServiceError, ShapePattern, TensorMetadata,
     model_config::{InputConfig, OutputConfig},
@@ -431,7 +431,7 @@ struct Port {
 
 impl Loaded {
     pub(crate) fn of(model: &dyn Model) -> Self {
-        let (metadata, defaults) = (model.metadata(), model.defaults());
+        let (metadata, capabilities) = (model.metadata(), model.capabilities());
         let port = |tensor: &TensorMetadata| Port {
             name: tensor.name.clone(),
             datatype: tensor.datatype.name().to_owned(),
@@ -444,22 +444,26 @@ impl Loaded {
             platform: metadata.platform.clone(),
             inputs: metadata.inputs.iter().map(port).collect(),
             outputs: metadata.outputs.iter().map(port).collect(),
-            max_batch_size: defaults.max_batch_size,
-            instances: defaults.instances,
-            decoupled: defaults.decoupled,
-            joined_only_when_told: defaults.joined_only_when_told,
-            runtime: model.runtime().map(str::to_owned),
-            rows: Some(model.row_independence().into()),
+            max_batch_size: capabilities.max_batch_size,
+            instances: capabilities.instances,
+            decoupled: capabilities.decoupled,
+            joined_only_when_told: capabilities.joined_only_when_told,
+            runtime: capabilities.runtime,
+            rows: Some(capabilities.row_independence.into()),
         }
     }
 
     /// What a worker says of a model with this name.
     pub(crate) fn into_about(self, name: &str) -> Result<About, ServiceError> {
-        let defaults = ModelDefaults::default().with(|defaults| {
-            defaults.max_batch_size = self.max_batch_size;
-            defaults.instances = self.instances;
-            defaults.decoupled = self.decoupled;
-            defaults.joined_only_when_told = self.joined_only_when_told;
+        let capabilities = Capabilities::default().with(|capabilities| {
+            capabilities.runtime = self.runtime;
+            capabilities.row_independence = self.rows.map(Into::into).unwrap_or_default();
+            capabilities.max_batch_size = self.max_batch_size;
+            capabilities.instances = self.instances;
+            capabilities.decoupled = self.decoupled;
+            capabilities.joined_only_when_told = self.joined_only_when_told;
+            // Where workers are waited for with an end.
+            capabilities.elsewhere = cfg!(target_os = "linux");
         });
         let tensor = |port: Port| {
             let shape = match port.any_leading {
@@ -480,9 +484,7 @@ impl Loaded {
         };
         Ok(About {
             metadata: ModelMetadata::new(name, self.platform, tensors(self.inputs)?, tensors(self.outputs)?),
-            defaults,
-            runtime: self.runtime,
-            rows: self.rows.map(Into::into).unwrap_or_default(),
+            capabilities,
         })
     }
 }
@@ -491,9 +493,7 @@ impl Loaded {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct About {
     pub(crate) metadata: ModelMetadata,
-    pub(crate) defaults: ModelDefaults,
-    pub(crate) runtime: Option<String>,
-    pub(crate) rows: RowIndependence,
+    pub(crate) capabilities: Capabilities,
 }
 
 /// An error, by the status that HTTP has for its code.
@@ -830,8 +830,7 @@ pub(crate) fn read_json<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Result<T, 
 
 #[cfg(test)]
 mod tests {
-    use oip_service::CancelToken;
-    use oip_types::{InferOutput, InferRequest};
+    use oip_service::{Call, Outcome};
 
     use super::*;
 
@@ -893,20 +892,12 @@ mod tests {
             &self.0.metadata
         }
 
-        fn infer(&self, _: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-            Ok(Vec::new())
+        fn run(&self, _: Call<'_>) -> Result<Outcome, ServiceError> {
+            Ok(Outcome::Streamed)
         }
 
-        fn runtime(&self) -> Option<&str> {
-            self.0.runtime.as_deref()
-        }
-
-        fn defaults(&self) -> ModelDefaults {
-            self.0.defaults
-        }
-
-        fn row_independence(&self) -> RowIndependence {
-            self.0.rows.clone()
+        fn capabilities(&self) -> Capabilities {
+            self.0.capabilities.clone()
         }
     }
 
@@ -927,27 +918,26 @@ mod tests {
         );
         let model = Described(About {
             metadata,
-            defaults: ModelDefaults::default().with(|defaults| defaults.max_batch_size = Some(7)),
-            runtime: Some("built-in".to_owned()),
-            rows: RowIndependence::Proven(
-                IndependentRows::default()
-                    .with_shared_input("y")
-                    .with_equal_dims([("x", 1), ("y", 0)]),
-            ),
+            capabilities: Capabilities::default().with(|capabilities| {
+                capabilities.max_batch_size = Some(7);
+                capabilities.runtime = Some("built-in".to_owned());
+                let rows = IndependentRows::default().with_shared_input("y");
+                capabilities.row_independence =
+                    RowIndependence::Proven(rows.with_equal_dims([("x", 1), ("y", 0)]));
+                capabilities.elsewhere = cfg!(target_os = "linux");
+            }),
         });
         let json = oip_types::rest::json_body(&Loaded::of(&model));
         let read: Loaded = read_json(&json).unwrap();
         assert_eq!(read.into_about("m").unwrap(), model.0);
         let without = br#"{"platform":"","inputs":[],"outputs":[],"rows":{"unproven":"so"}}"#;
-        let rows = read_json::<Loaded>(without)
-            .unwrap()
-            .into_about("m")
-            .unwrap()
-            .rows;
-        assert_eq!(rows, RowIndependence::Unproven("so".to_owned()));
+        let rows = |json: &[u8]| {
+            let about = read_json::<Loaded>(json).unwrap().into_about("m").unwrap();
+            about.capabilities.row_independence
+        };
+        assert_eq!(rows(without), RowIndependence::Unproven("so".to_owned()));
         let silent = br#"{"platform":"","inputs":[],"outputs":[]}"#;
-        let rows = read_json::<Loaded>(silent).unwrap().into_about("m").unwrap().rows;
-        assert_eq!(rows, RowIndependence::default());
+        assert_eq!(rows(silent), RowIndependence::default());
         let unknown = br#"{"platform":"","inputs":[{"name":"x","datatype":"FP8","dims":[]}],"outputs":[]}"#;
         assert!(read_json::<Loaded>(unknown).unwrap().into_about("m").is_err());
     }

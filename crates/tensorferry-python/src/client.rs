@@ -302,7 +302,8 @@ impl Client {
         timeout: Option<f64>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {
-        let changes = oip_types::rest::decode_log_settings(changes.as_bytes(), &oip_types::Limits::default());
+        let changes =
+            oip_types::rest::decode_log_settings(changes.as_bytes(), &oip_types::RequestLimits::default());
         let changes: LogSettings = changes.map_err(|error| error::usage(error.message()))?;
         self.call(py, callback, timeout, |client| async move {
             client.log_settings(&changes).await.map(|found| json(&found))

@@ -16,8 +16,9 @@ use pyo3::{
     types::PyTuple,
 };
 use tensorferry::{
-    AnswerSink, CancelToken, DataType, Engine, EngineConfig, ErrorCode, InferOutput, InferRequest, Model,
-    ModelDefaults, ModelMetadata, RowIndependence, Running, ServiceError, TensorMetadata, serve,
+    Call, CancelToken, Capabilities, DataType, Engine, EngineConfig, ErrorCode, InferOutput, InferRequest,
+    Model, ModelMetadata, Outcome, ResponseSink, RowIndependence, Running, ServiceError, TensorMetadata,
+    serve,
 };
 use tokio::runtime::{Builder, Runtime};
 
@@ -47,7 +48,7 @@ type GivenModel = (
 /// A running server.
 #[pyclass(frozen, module = "tensorferry._native")]
 pub(crate) struct Server {
-    running: Mutex<Option<(Running, Runtime)>>,
+    running: Mutex<Option<(Running<Engine>, Runtime)>>,
     process: Process,
     http: Option<SocketAddr>,
     grpc: Option<SocketAddr>,
@@ -241,24 +242,14 @@ impl Model for Callable {
         &self.metadata
     }
 
-    fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        let request = asked(request, cancel);
-        attached(|py| {
-            let answered = called(self.callable.bind(py), request).map_err(failed)?;
-            outputs(&answered)
-        })
-    }
-
-    fn infer_several(
-        &self,
-        request: InferRequest,
-        cancel: &CancelToken,
-        answers: &mut dyn AnswerSink,
-    ) -> Result<(), ServiceError> {
-        if !self.is_decoupled {
-            return answers.send_last(self.infer(request, cancel)?);
-        }
-        let request = asked(request, cancel);
+    fn run(&self, call: Call<'_>) -> Result<Outcome, ServiceError> {
+        let request = asked(call.request, call.cancel);
+        let Some(responses) = call.responses.filter(|_| self.is_decoupled) else {
+            return attached(|py| {
+                let answered = called(self.callable.bind(py), request).map_err(failed)?;
+                outputs(&answered).map(Outcome::from)
+            });
+        };
         let steps = attached(|py| {
             let steps = called(self.callable.bind(py), request).map_err(failed)?;
             Ok(steps.unbind())
@@ -273,8 +264,8 @@ impl Model for Callable {
             });
             // Without the GIL, since this waits for the client.
             let sent = match step? {
-                None => return Ok(()),
-                Some(outputs) => answers.send(outputs),
+                None => return Ok(Outcome::Streamed),
+                Some(outputs) => responses.send(outputs),
             };
             if let Err(error) = sent {
                 // Runs the generator's `finally` and `with` blocks if the client wants no more.
@@ -284,17 +275,14 @@ impl Model for Callable {
         }
     }
 
-    fn defaults(&self) -> ModelDefaults {
-        ModelDefaults::default().with(|defaults| {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().with(|capabilities| {
             // The GIL admits one thread at a time.
-            defaults.instances = Some(1);
-            defaults.max_batch_size = self.max_batch_size;
-            defaults.decoupled = self.is_decoupled;
+            capabilities.instances = Some(1);
+            capabilities.max_batch_size = self.max_batch_size;
+            capabilities.decoupled = self.is_decoupled;
+            capabilities.row_independence = RowIndependence::Unproven("it has no max_batch_size".to_owned());
         })
-    }
-
-    fn row_independence(&self) -> RowIndependence {
-        RowIndependence::Unproven("it has no max_batch_size".to_owned())
     }
 }
 
@@ -450,24 +438,38 @@ impl Model for Remote {
         &self.metadata
     }
 
-    fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        let request = within(request, cancel);
+    fn run(&self, call: Call<'_>) -> Result<Outcome, ServiceError> {
+        let (request, cancel) = (within(call.request, call.cancel), call.cancel);
+        if let Some(responses) = call.responses {
+            return self.stream(request, cancel, responses);
+        }
         let response = self
             .runtime
             .block_on(Self::step(self.client.infer(&request), cancel))?;
-        Ok(response.map_err(|error| refused(&error))?.outputs)
+        Ok(response.map_err(|error| refused(&error))?.outputs.into())
     }
 
-    fn infer_several(
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().with(|capabilities| {
+            capabilities.instances = Some(Self::CALLS);
+            capabilities.decoupled = self.is_decoupled;
+            // The remote server joins requests.
+            capabilities.max_batch_size = Some(0);
+        })
+    }
+}
+
+impl Remote {
+    /// Passes on the responses of the other server.
+    fn stream(
         &self,
-        request: InferRequest,
+        mut request: InferRequest,
         cancel: &CancelToken,
-        answers: &mut dyn AnswerSink,
-    ) -> Result<(), ServiceError> {
+        responses: &mut dyn ResponseSink,
+    ) -> Result<Outcome, ServiceError> {
         /// Parameter that requests an explicit end of a stream of responses, and signals it.
         const ASKED: &str = "triton_enable_empty_final_response";
         const FINAL: &str = "triton_final_response";
-        let mut request = within(request, cancel);
         request
             .parameters
             .insert(ASKED.to_owned(), ParameterValue::Bool(true));
@@ -477,24 +479,15 @@ impl Model for Remote {
         loop {
             let next = Self::step(poll_fn(|cx| stream.as_mut().poll_next(cx)), cancel);
             let Some(response) = self.runtime.block_on(next)? else {
-                return Ok(());
+                return Ok(Outcome::Streamed);
             };
             let response = response.map_err(|error| refused(&error))?;
             let is_last = response.parameters.get(FINAL) == Some(&ParameterValue::Bool(true));
             match (is_last, response.outputs.is_empty()) {
-                (true, true) => return Ok(()),
-                (true, false) => return answers.send_last(response.outputs),
-                (false, _) => answers.send(response.outputs)?,
+                (true, true) => return Ok(Outcome::Streamed),
+                (true, false) => return Ok(response.outputs.into()),
+                (false, _) => responses.send(response.outputs)?,
             }
         }
-    }
-
-    fn defaults(&self) -> ModelDefaults {
-        ModelDefaults::default().with(|defaults| {
-            defaults.instances = Some(Self::CALLS);
-            defaults.decoupled = self.is_decoupled;
-            // The remote server joins requests.
-            defaults.max_batch_size = Some(0);
-        })
     }
 }

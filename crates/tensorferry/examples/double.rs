@@ -6,8 +6,8 @@
 //!     -d '{"inputs": [{"name": "x", "datatype": "FP32", "shape": [3], "data": [1, 2, 3.5]}]}'
 //! ```
 use tensorferry::{
-    CancelToken, DataType, Engine, IndependentRows, InferOutput, InferRequest, Model, ModelMetadata,
-    RowIndependence, ServiceError, Tensor, TensorMetadata, serve,
+    Call, Capabilities, DataType, Engine, IndependentRows, Model, ModelMetadata, Outcome, RowIndependence,
+    ServiceError, TensorMetadata, serve,
 };
 
 struct Double(ModelMetadata);
@@ -17,18 +17,15 @@ impl Model for Double {
         &self.0
     }
 
-    fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        let broken = |error: &dyn std::fmt::Display| ServiceError::internal(error.to_string());
-        let x = request.take_input("x")?;
-        let x = x.as_fixed().ok_or_else(|| broken(&"x has no fixed width"))?;
-        let doubled = x.to_vec::<f32>().map_err(|error| broken(&error))?;
-        let y = Tensor::from_vec(x.shape().clone(), doubled.iter().map(|x| 2.0 * x).collect());
-        Ok(vec![InferOutput::new("y", y.map_err(|error| broken(&error))?)])
+    fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
+        let x = call.request.take::<f32>("x")?;
+        Ok(Outcome::output("y", x.map(|x| 2.0 * x)))
     }
 
     /// Requests of different clients may be one run.
-    fn row_independence(&self) -> RowIndependence {
-        RowIndependence::Proven(IndependentRows::default())
+    fn capabilities(&self) -> Capabilities {
+        let rows = RowIndependence::Proven(IndependentRows::default());
+        Capabilities::default().with(|capabilities| capabilities.row_independence = rows)
     }
 }
 

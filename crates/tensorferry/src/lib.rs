@@ -2,7 +2,7 @@
 //! gRPC in front of it, and a drain at the end.
 //!
 //! This crate is for programs that embed a server; the server as a program is `oip-server`. Implement [`Model`], build an
-//! [`Engine`], and set the options of the transports ([`HttpConfig`], [`GrpcConfig`], [`Limits`]).
+//! [`Engine`], and set the options of the transports ([`HttpConfig`], [`GrpcConfig`], [`ConnectionLimits`]).
 //!
 //! ```toml
 //! [dependencies]
@@ -12,8 +12,7 @@
 //!
 //! ```no_run
 //! use tensorferry::{
-//!     CancelToken, DataType, Engine, InferOutput, InferRequest, Model, ModelMetadata, ServiceError, Tensor,
-//!     TensorMetadata, serve,
+//!     Call, DataType, Engine, Model, ModelMetadata, Outcome, ServiceError, TensorMetadata, serve,
 //! };
 //!
 //! struct Double(ModelMetadata);
@@ -23,13 +22,9 @@
 //!         &self.0
 //!     }
 //!
-//!     fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-//!         let broken = |error: &dyn std::fmt::Display| ServiceError::internal(error.to_string());
-//!         let x = request.take_input("x")?;
-//!         let x = x.as_fixed().ok_or_else(|| broken(&"x has no fixed width"))?;
-//!         let doubled = x.to_vec::<f32>().map_err(|error| broken(&error))?;
-//!         let y = Tensor::from_vec(x.shape().clone(), doubled.iter().map(|x| 2.0 * x).collect());
-//!         Ok(vec![InferOutput::new("y", y.map_err(|error| broken(&error))?)])
+//!     fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
+//!         let x = call.request.take::<f32>("x")?;
+//!         Ok(Outcome::output("y", x.map(|x| 2.0 * x)))
 //!     }
 //! }
 //!
@@ -50,14 +45,14 @@ mod serve;
 pub use oip_engine::{BuildError, Engine, EngineBuilder, EngineConfig, Repository};
 pub use oip_grpc::GrpcConfig;
 pub use oip_http::HttpConfig;
-pub use oip_listen::Limits;
+pub use oip_listen::ConnectionLimits;
 pub use oip_service::{
-    AnswerSink, Backend, CancelToken, IndependentRows, InferenceService, Model, ModelDefaults,
-    RowIndependence,
+    Backend, BoxFuture, Call, CancelToken, Capabilities, IndependentRows, InferenceService, Model, Outcome,
+    Outputs, Readiness, RequestContext, ResponseSink, RowIndependence,
 };
 pub use oip_types::{
-    BytesTensor, DataType, ErrorCode, InferOutput, InferRequest, ModelMetadata, Parameters, ServiceError,
-    TensorMetadata, TensorValue,
+    BytesTensor, DataType, Elements, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata,
+    ModelRef, Parameters, ServerMetadata, ServiceError, TensorMetadata, TensorValue,
 };
 pub use serve::{Running, Serve, serve};
 pub use tensor_core::{Shape, Tensor};

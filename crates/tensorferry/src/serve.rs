@@ -1,4 +1,4 @@
-//! Both transports in front of an engine, from the first connection to the last answer.
+//! Both transports in front of a service, from the first connection to the last response.
 
 use std::{
     io,
@@ -8,10 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_engine::Engine;
 use oip_grpc::GrpcConfig;
 use oip_http::HttpConfig;
-use oip_listen::{Limits, Protocol, Shutdown, listen};
+use oip_listen::{ConnectionLimits, Protocol, Shutdown, listen};
 use oip_service::{Extended, InferenceService};
 use tokio::{
     task::{AbortHandle, JoinHandle, spawn_blocking},
@@ -20,32 +19,33 @@ use tokio::{
 
 use crate::lasting_calls::lasting;
 
-/// Begins a server of an engine's models. Without an address it listens nowhere: see [`Serve::http`] and [`Serve::grpc`].
-pub fn serve(engine: Engine) -> Serve {
+/// Begins a server of an engine's models, or of a service of your own. Without an address it listens nowhere: see [`Serve::http`]
+/// and [`Serve::grpc`].
+pub fn serve<S: InferenceService>(service: S) -> Serve<S> {
     Serve {
-        engine: Arc::new(engine),
+        service: Arc::new(service),
         http: None,
         grpc: None,
         http_config: HttpConfig::default(),
         grpc_config: GrpcConfig::default(),
-        limits: Limits::default(),
+        limits: ConnectionLimits::default(),
         drain_timeout: Duration::from_secs(30),
     }
 }
 
 /// A server that is about to start; made by [`serve`]. It needs a Tokio runtime with I/O and timers.
 #[must_use]
-pub struct Serve {
-    engine: Arc<Engine>,
+pub struct Serve<S> {
+    service: Arc<S>,
     http: Option<SocketAddr>,
     grpc: Option<SocketAddr>,
     http_config: HttpConfig,
     grpc_config: GrpcConfig,
-    limits: Limits,
+    limits: ConnectionLimits,
     drain_timeout: Duration,
 }
 
-impl Serve {
+impl<S: InferenceService> Serve<S> {
     /// Serves HTTP/1 at this address; port 0 is any that is free.
     pub fn http(mut self, address: SocketAddr) -> Self {
         self.http = Some(address);
@@ -71,7 +71,7 @@ impl Serve {
     }
 
     /// Changes what connections may do.
-    pub fn limits(mut self, limits: Limits) -> Self {
+    pub fn limits(mut self, limits: ConnectionLimits) -> Self {
         self.limits = limits;
         self
     }
@@ -86,9 +86,9 @@ impl Serve {
     ///
     /// # Errors
     /// When the system does not let it listen, and [`io::ErrorKind::InvalidInput`] without an address.
-    pub async fn start(self) -> io::Result<Running> {
+    pub async fn start(self) -> io::Result<Running<S>> {
         let Self {
-            engine,
+            service: served,
             http,
             grpc,
             http_config,
@@ -111,7 +111,7 @@ impl Serve {
         };
         let (http_address, grpc_address) = (address(&http)?, address(&grpc)?);
 
-        let service: Arc<dyn InferenceService> = Arc::new(Extended::new(engine.clone()));
+        let service: Arc<dyn InferenceService> = Arc::new(Extended::new(served.clone()));
         let (shutdown, budget) = (Shutdown::new(), http_config.budget.clone());
         let grpc_config = grpc_config.with(|config| {
             config.budget = budget.clone();
@@ -155,7 +155,7 @@ impl Serve {
         };
         beside.push(tokio::spawn(trimming).abort_handle());
         Ok(Running {
-            engine,
+            service: served,
             http: http_address,
             grpc: grpc_address,
             shutdown,
@@ -177,8 +177,8 @@ impl Serve {
 }
 
 /// A server that runs. When it is dropped, its connections are cut.
-pub struct Running {
-    engine: Arc<Engine>,
+pub struct Running<S: InferenceService> {
+    service: Arc<S>,
     http: Option<SocketAddr>,
     grpc: Option<SocketAddr>,
     shutdown: Shutdown,
@@ -187,7 +187,7 @@ pub struct Running {
     drain_timeout: Duration,
 }
 
-impl Running {
+impl<S: InferenceService> Running<S> {
     /// Where it serves HTTP, with the port that it really has.
     #[must_use]
     pub fn http(&self) -> Option<SocketAddr> {
@@ -200,18 +200,18 @@ impl Running {
         self.grpc
     }
 
-    /// The engine that runs the models.
+    /// The service, such as the engine that runs the models.
     #[must_use]
-    pub fn engine(&self) -> &Engine {
-        &self.engine
+    pub fn service(&self) -> &S {
+        &self.service
     }
 
-    /// Takes no new connections, says that it is not ready, answers what it has, and ends the models' threads; what has not
-    /// ended in time is cut. Returns whether nothing had to be.
+    /// Takes no new connections, says that it is not ready, answers what it has, and ends the service with its models' threads; what
+    /// has not ended in time is cut. Returns whether nothing had to be.
     pub async fn drain(mut self) -> bool {
         let start = Instant::now();
-        let (patience, engine, shutdown) = (self.drain_timeout, self.engine.clone(), self.shutdown.clone());
-        engine.start_draining();
+        let (patience, service, shutdown) = (self.drain_timeout, self.service.clone(), self.shutdown.clone());
+        service.start_draining();
         shutdown.drain();
         let transports = std::mem::take(&mut self.transports);
         let finishing = async {
@@ -233,12 +233,12 @@ impl Running {
         let end = start
             .checked_add(patience)
             .unwrap_or_else(|| start + Duration::from_secs(365 * 24 * 3600));
-        let stopping = spawn_blocking(move || engine.stop(end));
+        let stopping = spawn_blocking(move || service.stop(end));
         stopping.await.unwrap_or(false) && cut == 0
     }
 }
 
-impl Drop for Running {
+impl<S: InferenceService> Drop for Running<S> {
     fn drop(&mut self) {
         self.shutdown.cut();
         self.beside.iter().for_each(AbortHandle::abort);

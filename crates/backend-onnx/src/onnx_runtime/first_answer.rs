@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use oip_service::{CancelToken, Model};
+use oip_service::{Call, CancelToken, Model};
 use oip_types::{BytesTensor, DataType, InferOutput, InferRequest, ModelRef, TensorValue};
 use onnx_graph::Port;
 use tensor_core::{Shape, Tensor, TensorSpec};
@@ -26,7 +26,14 @@ pub(super) fn first_answer(
     shapes(inputs)
         .into_iter()
         .take_while(|_| !token.is_cancelled())
-        .find_map(|shapes| model.infer(request(inputs, shapes)?, &token).ok())
+        // As it is: what the metadata says of the outputs may be wrong.
+        .find_map(|shapes| {
+            model
+                .run(Call::new(request(inputs, shapes)?, &token))
+                .ok()?
+                .into_outputs()
+                .ok()
+        })
 }
 
 /// A request of zeros, of these shapes.

@@ -1,8 +1,10 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use oip_service::{CancelToken, LoadContext, Model, ModelSource, NeedsProcess, RowIndependence};
-use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError, ShapePattern, TensorMetadata};
+use oip_service::{
+    Call, Capabilities, LoadContext, Model, ModelSource, NeedsProcess, Outcome, RowIndependence,
+};
+use oip_types::{InferOutput, ModelMetadata, ServiceError, ShapePattern, TensorMetadata};
 use onnx_graph::{
     Port, Signature,
     proto::{self, GraphProto, ModelProto},
@@ -129,19 +131,15 @@ impl Model for OrtModel {
         &self.metadata
     }
 
-    fn runtime(&self) -> Option<&str> {
-        Some("onnxruntime")
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().with(|capabilities| {
+            capabilities.runtime = Some("onnxruntime".to_owned());
+            capabilities.row_independence = self.rows.clone();
+        })
     }
 
-    fn row_independence(&self) -> RowIndependence {
-        self.rows.clone()
-    }
-
-    fn infer(
-        &self,
-        mut request: InferRequest,
-        cancel: &CancelToken,
-    ) -> Result<Vec<InferOutput>, ServiceError> {
+    fn run(&self, call: Call<'_>) -> Result<Outcome, ServiceError> {
+        let (mut request, cancel) = (call.request, call.cancel);
         if cancel.is_cancelled() {
             return Err(ended(cancel));
         }
@@ -178,7 +176,7 @@ impl Model for OrtModel {
         if let Some(comparison) = &self.comparison {
             comparison.note(&self.metadata, &outputs);
         }
-        Ok(outputs)
+        Ok(outputs.into())
     }
 }
 

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::{Buf, Bytes};
 use oip_types::{
-    InferOutput, Limits, ModelRef, TensorValue,
+    InferOutput, ModelRef, RequestLimits, TensorValue,
     rest::{decode_request, decode_response},
 };
 use tensor_core::{DType, Tensor};
@@ -86,10 +86,10 @@ fn wrong(records: Vec<Record>) -> Vec<String> {
             ModelRef::new("m", None).unwrap(),
             &request,
             length,
-            &Limits::default(),
+            &RequestLimits::default(),
         );
         let (answer, length) = body(record.answer);
-        let answer = decode_response(&answer, length, &Limits::default()).unwrap();
+        let answer = decode_response(&answer, length, &RequestLimits::default()).unwrap();
         let request = request.unwrap().request;
         let outcome = catch_unwind(AssertUnwindSafe(|| infer(&*model, request)));
         let Ok(outcome) = outcome else {

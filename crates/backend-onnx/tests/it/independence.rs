@@ -19,7 +19,7 @@ fn requests_that_are_joined_are_answered_as_each_alone() {
             let Some(model) = loaded(runtime, &name) else {
                 continue;
             };
-            let RowIndependence::Proven(rows) = model.row_independence() else {
+            let RowIndependence::Proven(rows) = model.capabilities().row_independence else {
                 continue;
             };
             proven += 1;
@@ -178,7 +178,7 @@ fn floats(value: &TensorValue) -> Option<Vec<f64>> {
 /// What each kind of dependence is called.
 #[test]
 fn the_reason_names_the_operator() {
-    let reason = |name: &str| match Runtime::BuiltIn.model(name).row_independence() {
+    let reason = |name: &str| match Runtime::BuiltIn.model(name).capabilities().row_independence {
         RowIndependence::Unproven(reason) => reason,
         proven => format!("{proven:?}"),
     };

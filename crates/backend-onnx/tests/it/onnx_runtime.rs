@@ -308,7 +308,7 @@ fn auto_is_onnx_runtime_only_for_what_the_built_in_one_refuses() {
         };
         let cx = LoadContext::default().with_config(Arc::new(config));
         let loaded = both.load(&source(file(&format!("{name}.onnx"))), &cx).unwrap();
-        loaded.runtime().unwrap().to_owned()
+        loaded.capabilities().runtime.unwrap()
     };
     for name in ["mlp_classifier", "loop", "decision_tree"] {
         // Configurations may still have the name that the built-in runtime had.

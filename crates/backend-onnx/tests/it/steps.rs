@@ -42,7 +42,11 @@ fn runs_whose_sizes_follow_from_values_are_not_bounded() {
         ("range", false),
         ("reshape_to_numbers", false),
     ] {
-        assert_eq!(Runtime::BuiltIn.model(name).is_bounded(1), is_bounded, "{name}");
+        assert_eq!(
+            Runtime::BuiltIn.model(name).capabilities().bounded,
+            is_bounded,
+            "{name}"
+        );
     }
 }
 

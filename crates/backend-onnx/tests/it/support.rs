@@ -6,7 +6,7 @@ use backend_onnx::{OnnxBackend, OnnxRuntime};
 use bytes::Bytes;
 use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{
-    InferOutput, InferRequest, InferResponse, Limits, ModelRef, ServiceError, TensorValue,
+    InferOutput, InferRequest, InferResponse, ModelRef, RequestLimits, ServiceError, TensorValue,
     rest::{decode_request, decode_response},
 };
 use tensor_core::{DType, Tensor};
@@ -105,7 +105,7 @@ pub(crate) fn source(content: impl Into<Bytes>) -> ModelSource {
 /// A request for any model, from JSON.
 pub(crate) fn request(json: impl Into<Bytes>) -> InferRequest {
     let model = ModelRef::new("m", None).unwrap();
-    let decoded = decode_request(model, &json.into(), None, &Limits::default());
+    let decoded = decode_request(model, &json.into(), None, &RequestLimits::default());
     decoded.unwrap().request
 }
 
@@ -115,14 +115,13 @@ pub(crate) fn recorded_request(name: &str) -> InferRequest {
 
 pub(crate) fn recorded_response(name: &str) -> InferResponse {
     let json = file(&format!("{name}.response.json"));
-    decode_response(&json.into(), None, &Limits::default()).unwrap()
+    decode_response(&json.into(), None, &RequestLimits::default()).unwrap()
 }
 
-/// What a model answers, checked as an engine checks requests and answers.
-pub(crate) fn infer(model: &dyn Model, request: InferRequest) -> Result<Vec<InferOutput>, ServiceError> {
-    model.metadata().check_request(&request)?;
-    let outputs = model.infer(request, &CancelToken::new(None))?;
-    model.metadata().pick_outputs(&[], outputs)
+/// All outputs of a model, checked as an engine checks requests and outputs.
+pub(crate) fn infer(model: &dyn Model, mut request: InferRequest) -> Result<Vec<InferOutput>, ServiceError> {
+    request.outputs.clear();
+    model.infer(request, &CancelToken::new(None))
 }
 
 /// Checks an output against what it should be: FP32 with a little tolerance, everything else exactly.

@@ -13,9 +13,7 @@ use fmt_core::TensorReader;
 use futures_executor::block_on;
 use oip_capture::{Captured, Entry, Recorder, RecorderConfig, Recording};
 use oip_service::{InferenceService, RequestContext, testing::TestService};
-use oip_types::{
-    BytesTensor, InferOutput, InferRequest, InferResponse, ModelRef, ParameterValue, Parameters,
-};
+use oip_types::{BytesTensor, InferOutput, InferRequest, InferResponse, ModelRef, ParameterValue};
 use tensor_core::{Shape, Tensor};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -56,16 +54,14 @@ fn request(model: &str) -> InferRequest {
 }
 
 fn response(model: &str) -> InferResponse {
-    InferResponse {
-        model_name: model.to_owned(),
-        model_version: Some("3".to_owned()),
-        id: None,
-        parameters: Parameters::new(),
-        outputs: vec![InferOutput::new(
+    InferResponse::new(
+        model.to_owned(),
+        vec![InferOutput::new(
             "y",
             Tensor::from_vec(Shape::vector(4), vec![0.5_f32; 4]).unwrap(),
         )],
-    }
+    )
+    .with_version(Some("3".to_owned()))
 }
 
 #[test]

@@ -15,7 +15,7 @@ use http_body_util::BodyExt;
 use oip_client::{ErrorKind, HttpClient, InferenceClient, Patience, RetryPolicy};
 use oip_grpc::GrpcConfig;
 use oip_http::{HttpConfig, REGISTER_CONNECTION_MEMORY};
-use oip_listen::{Descriptors, Limits, Protocol, Shutdown, listen_unix, serve};
+use oip_listen::{ConnectionLimits, Descriptors, Protocol, Shutdown, listen_unix, serve};
 use oip_service::{
     BoxFuture, ByteBudget, ConnectionRegion, InferenceService, Readiness, RequestContext,
     testing::{TestService, datatypes},
@@ -51,7 +51,7 @@ impl Served {
             config.budget = budget.clone();
             config.connection_memory = Some(Arc::new(regions));
         });
-        let limits = Limits::default().with(|limits| {
+        let limits = ConnectionLimits::default().with(|limits| {
             const PATHS: &[&str] = &[REGISTER_CONNECTION_MEMORY, oip_grpc::REGISTER_CONNECTION_MEMORY];
             limits.descriptors = Some(Descriptors::new(PATHS, |descriptor| {
                 let mut extensions = Extensions::new();
@@ -62,7 +62,7 @@ impl Served {
         Self::with(service, config, limits)
     }
 
-    fn with(service: Arc<dyn InferenceService>, config: HttpConfig, limits: Limits) -> Self {
+    fn with(service: Arc<dyn InferenceService>, config: HttpConfig, limits: ConnectionLimits) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let [path, grpc_path] = ["s", "g"].map(|name| folder.path().join(name));
         let sent = Arc::new(AtomicUsize::new(0));
@@ -230,13 +230,9 @@ impl InferenceService for Growing {
             let count = input.as_fixed().unwrap().to_vec::<f32>().unwrap()[0];
             let values = |from: usize| floats((from..from + count as usize).map(|n| n as f32).collect());
             let outputs = vec![InferOutput::new("a", values(0)), InferOutput::new("b", values(1))];
-            Ok(InferResponse {
-                model_name: "growing".to_owned(),
-                model_version: None,
-                id: request.id,
-                parameters: request.parameters,
-                outputs,
-            })
+            Ok(InferResponse::new("growing", outputs)
+                .with_id(request.id)
+                .with_parameters(request.parameters))
         })
     }
 }
@@ -293,7 +289,7 @@ async fn outputs_of_any_size_come() {
 async fn other_servers_get_bytes() {
     let service = || Arc::new(TestService::default());
     let value = some_values(DataType::FP32, 500_000);
-    let without = Served::with(service(), HttpConfig::default(), Limits::default());
+    let without = Served::with(service(), HttpConfig::default(), ConnectionLimits::default());
     // 3 MiB for regions, where 4 are needed.
     let full = Served::new(service(), 12 << 20);
     // The listener closes descriptors.
@@ -302,7 +298,7 @@ async fn other_servers_get_bytes() {
             let regions = ConnectionRegions::new(&config.budget, 64 << 20);
             config.connection_memory = Some(Arc::new(regions));
         });
-        Served::with(service(), config, Limits::default())
+        Served::with(service(), config, ConnectionLimits::default())
     };
     for (served, name) in [(without, "without"), (full, "full"), (deaf, "deaf")] {
         assert_eq!(served.budget.used(), 0);
@@ -401,7 +397,7 @@ async fn refusals_are_the_same() {
     let service = || Arc::new(TestService::default());
     let (with, without) = (
         Served::new(service(), BUDGET),
-        Served::with(service(), HttpConfig::default(), Limits::default()),
+        Served::with(service(), HttpConfig::default(), ConnectionLimits::default()),
     );
     let value = some_values(DataType::FP32, 200_000);
     let mut said = BTreeSet::new();
@@ -440,7 +436,7 @@ async fn closed_connections_are_replaced() {
         listener,
         Protocol::Http1,
         app,
-        Limits::default(),
+        ConnectionLimits::default(),
         Shutdown::new(),
     )));
     let response = client.infer(&identity_request(value.clone())).await.unwrap();

@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
 use oip_client::{Builder, GrpcClient, HttpClient, InferenceClient};
 use oip_grpc::GrpcConfig;
 use oip_http::HttpConfig;
-use oip_listen::{Limits, Protocol, RequestBody, Shutdown, listen, serve};
+use oip_listen::{ConnectionLimits, Protocol, RequestBody, Shutdown, listen, serve};
 use oip_service::testing::{TestService, identity};
 use oip_types::{BytesTensor, DataType, InferRequest, ModelRef, TensorValue};
 use prost::Message;
@@ -36,7 +36,7 @@ impl Served {
         let grpc = oip_grpc::service(service.clone(), GrpcConfig::default());
         let (http_listener, http_at) = listener();
         let (grpc_listener, grpc_at) = listener();
-        let (limits, shutdown) = (Limits::default(), Shutdown::new());
+        let (limits, shutdown) = (ConnectionLimits::default(), Shutdown::new());
         tokio::spawn(serve(
             http_listener,
             Protocol::Http1,
@@ -224,7 +224,7 @@ pub(crate) fn scripted_grpc(
         listener,
         Protocol::Http2,
         service,
-        Limits::default(),
+        ConnectionLimits::default(),
         Shutdown::new(),
     ));
     format!("grpc://{address}")

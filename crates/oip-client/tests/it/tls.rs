@@ -8,7 +8,7 @@ use std::{
 use oip_client::{Builder, ErrorKind, InferenceClient};
 use oip_grpc::GrpcConfig;
 use oip_http::HttpConfig;
-use oip_listen::{Limits, Protocol, Shutdown, Tls, TlsFiles, listen, serve_tls};
+use oip_listen::{ConnectionLimits, Protocol, Shutdown, Tls, TlsFiles, listen, serve_tls};
 use oip_service::testing::TestService;
 use oip_types::DataType;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -67,7 +67,7 @@ impl Served {
         let service = Arc::new(TestService::default());
         let http = oip_http::router(service.clone(), HttpConfig::default());
         let grpc = oip_grpc::service(service, GrpcConfig::default());
-        let (limits, shutdown) = (Limits::default(), Shutdown::new());
+        let (limits, shutdown) = (ConnectionLimits::default(), Shutdown::new());
         let listeners = [(); 2].map(|()| listen("127.0.0.1:0".parse().unwrap()).unwrap());
         let ports = listeners
             .each_ref()

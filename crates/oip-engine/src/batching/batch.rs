@@ -1,9 +1,9 @@
 //! Concatenates requests along axis 0, and splits their outputs again.
 
-use oip_service::IndependentRows;
+use oip_service::{IndependentRows, RequestPart};
 use oip_types::{
-    InferInput, InferOutput, InferRequest, ModelMetadata, ParameterValue, Parameters, RequestPart,
-    RequestedOutput, ServiceError, TensorValue,
+    InferInput, InferOutput, InferRequest, ModelMetadata, ParameterValue, Parameters, RequestedOutput,
+    ServiceError, TensorValue,
 };
 use tensor_core::Quoted;
 
@@ -233,12 +233,6 @@ pub(crate) fn join(requests: &[InferRequest], shared: &[String]) -> Result<Infer
     let mut joined = InferRequest::new(first.model());
     joined.parameters.clone_from(&first.parameters);
     joined.outputs = wanted(requests);
-    let parts = requests.iter().map(|request| RequestPart {
-        id: request.id.clone(),
-        rows: leading_rows(shared, request).unwrap_or(0),
-        outputs: request.outputs.iter().map(|output| output.name.clone()).collect(),
-    });
-    joined.parts = parts.collect();
     for InferInput {
         name,
         parameters,
@@ -259,6 +253,16 @@ pub(crate) fn join(requests: &[InferRequest], shared: &[String]) -> Result<Infer
         });
     }
     Ok(joined)
+}
+
+/// What a model is told of the requests that are joined, each with its number of rows.
+pub(crate) fn parts(requests: &[InferRequest], rows: &[u64]) -> Vec<RequestPart> {
+    let parts = requests.iter().zip(rows).map(|(request, rows)| RequestPart {
+        id: request.id.clone(),
+        rows: *rows,
+        outputs: request.outputs.iter().map(|output| output.name.clone()).collect(),
+    });
+    parts.collect()
 }
 
 /// Returns the union of the requested outputs; empty (all outputs) as soon as one request names none.
@@ -548,10 +552,6 @@ mod tests {
         assert_eq!(joined.input("x").unwrap().shape().dims(), [5, 2]);
         assert_eq!(joined.input("table").unwrap().shape().dims(), [2]);
         assert_eq!(joined.input("threshold").unwrap().raw()[..], [1]);
-        assert_eq!(
-            joined.parts.iter().map(|part| part.rows).collect::<Vec<_>>(),
-            [2, 3]
-        );
     }
 
     #[test]
@@ -600,14 +600,10 @@ mod tests {
         let joined = join(&requests, &[]).unwrap();
         assert_eq!(joined.input("x").unwrap().shape().dims(), [6, 3]);
         assert_eq!(joined.input("s").unwrap().rows(), Some(6));
-        let parts: Vec<u64> = joined.parts.iter().map(|part| part.rows).collect();
-        assert_eq!(
-            parts,
-            requests
-                .iter()
-                .map(|request| leading_rows(&[], request).unwrap())
-                .collect::<Vec<_>>()
-        );
+        let parts = parts(&requests, &[2, 1, 3]);
+        let parts = parts.iter().map(|part| (part.rows, part.outputs.join(" ")));
+        let expected = [(2, "z"), (1, "z y"), (3, "y")].map(|(rows, outputs)| (rows, outputs.to_owned()));
+        assert_eq!(parts.collect::<Vec<_>>(), expected);
         let names: Vec<&str> = joined.outputs.iter().map(|output| output.name.as_str()).collect();
         assert_eq!(names, ["z", "y"]);
 

@@ -1,7 +1,7 @@
 //! The optional example request in a model's directory, for people who try the model.
 
 use bytes::Bytes;
-use oip_types::{Limits, ModelMetadata, ModelRef, rest::decode_request};
+use oip_types::{ModelMetadata, ModelRef, RequestLimits, rest::decode_request};
 
 use crate::load::model_folder::ModelFolder;
 
@@ -37,7 +37,7 @@ pub(crate) fn read(folder: &ModelFolder, version: Option<&str>, metadata: &Model
 fn checked(folder: &ModelFolder, names: &[&str], metadata: &ModelMetadata) -> Result<Bytes, String> {
     let body = folder.read(names, MAX_BYTES).map_err(|error| error.to_string())?;
     let model = ModelRef::new(&folder.name, None).map_err(|error| error.to_string())?;
-    let decoded = decode_request(model, &body, None, &Limits::default());
+    let decoded = decode_request(model, &body, None, &RequestLimits::default());
     decoded
         .and_then(|decoded| metadata.check_request(&decoded.request))
         .map_err(|error| error.message().to_owned())?;

@@ -7,8 +7,8 @@ use std::{
 
 use model_config::{Axes, Completed, WrittenConfig, complete, complete_pipeline};
 use oip_service::{
-    AnswerSink, Begun, CancelToken, ConfiguredTensors, JoinedAnswer, LoadContext, Model, ModelSource,
-    NoOtherModels, OtherModels, RowIndependence,
+    Call, CancelToken, Capabilities, ConfiguredTensors, LoadContext, Model, ModelSource, Outcome,
+    ResponseSink,
 };
 use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError, TensorValue, check_name};
 use tensor_core::{Quoted, Shape};
@@ -117,18 +117,20 @@ pub(crate) fn embed(
     let prepared = guarded("embedded", "asking for its metadata", || {
         let metadata = model.metadata().clone().with_versions(&None::<String>);
         let written = WrittenConfig::default();
-        let settings = RowSettings::of(&*model, config, "set its max_batch_size");
+        let capabilities = model.capabilities();
+        let settings = RowSettings::of(&capabilities, config, "set its max_batch_size");
         let mut completed = complete(
             &written,
             &metadata,
             "embedded",
-            &settings.defaults(&*model, config),
+            &settings.defaults(&capabilities, config),
         )
         .map_err(|error| LoadError::Mismatch(error.into()))?;
-        note_runtime(&mut completed, &*model);
+        note_runtime(&mut completed, capabilities.runtime.as_deref());
         let policy = settings.policy(&mut completed)?;
         Ok(Prepared {
             model,
+            capabilities,
             completed,
             policy,
             labels: Labels::default(),
@@ -187,6 +189,7 @@ fn run(
 ) -> Result<(Runs, Configs, Labels), LoadError> {
     let Prepared {
         model,
+        capabilities,
         completed:
             Completed {
                 config: model_config,
@@ -203,6 +206,7 @@ fn run(
     let is_decoupled = model_config.model_transaction_policy.decoupled;
     let threads: u32 = model_config.instance_group.iter().map(|group| group.count).sum();
     let settings = InstanceSettings {
+        capabilities,
         threads: threads as usize,
         queue_capacity: config.queue_capacity,
         policy,
@@ -226,6 +230,7 @@ fn run(
 /// A loaded model, ready to run.
 struct Prepared {
     model: Box<dyn Model>,
+    capabilities: Capabilities,
     completed: Completed,
     policy: BatchPolicy,
     labels: Labels,
@@ -267,29 +272,31 @@ fn prepare(
         .with_config(Arc::new(job.written.config.clone()))
         .with_input_dims(Arc::new(job.written.input_dims()))
         .with_tensors(configured_tensors(&job.written));
-    let model = guarded(&job.name, "loading it", || {
-        backend.load(&source, &cx).map_err(|error| {
+    let (model, capabilities) = guarded(&job.name, "loading it", || {
+        let model = backend.load(&source, &cx).map_err(|error| {
             tracing::debug!(
                 model = job.name,
                 error = error.report(),
                 "a backend refused a model"
             );
             LoadError::Backend(error)
-        })
+        })?;
+        let capabilities = model.capabilities();
+        Ok((model, capabilities))
     })?;
     drop(source);
 
     let mut metadata = model.metadata().clone().with_versions(&job.version);
     metadata.name.clone_from(&job.name);
-    let settings = RowSettings::of(&*model, config, "write max_batch_size: 8");
+    let settings = RowSettings::of(&capabilities, config, "write max_batch_size: 8");
     let mut completed = complete(
         &job.written,
         &metadata,
         backend.name(),
-        &settings.defaults(&*model, config),
+        &settings.defaults(&capabilities, config),
     )
     .map_err(|error| LoadError::Mismatch(error.into()))?;
-    note_runtime(&mut completed, &*model);
+    note_runtime(&mut completed, capabilities.runtime.as_deref());
     let policy = settings.policy(&mut completed)?;
     let labels = Labels::read(&job.folder, job.version.as_deref(), &completed.config)?;
     let model: Box<dyn Model> = if completed.is_narrowed {
@@ -316,6 +323,7 @@ fn prepare(
     })?;
     Ok(Prepared {
         model,
+        capabilities,
         completed,
         policy,
         labels,
@@ -330,8 +338,8 @@ fn configured_tensors(written: &WrittenConfig) -> Arc<ConfiguredTensors> {
 
 /// Adds the chosen runtime to the completed configuration, since the written one may leave the choice to the
 /// backend.
-fn note_runtime(completed: &mut Completed, model: &dyn Model) {
-    let Some(runtime) = model.runtime() else {
+fn note_runtime(completed: &mut Completed, runtime: Option<&str>) {
+    let Some(runtime) = runtime else {
         return;
     };
     for config in [Some(&mut completed.config), completed.without_batches.as_mut()]
@@ -373,7 +381,7 @@ struct Offered {
 /// Reshapes a value.
 fn in_shape(value: &TensorValue, dims: Option<Vec<u64>>) -> Result<TensorValue, ServiceError> {
     let dims = dims.ok_or_else(|| ServiceError::internal("a shape that was checked has other axes"))?;
-    let shape = Shape::new(&dims).map_err(|error| ServiceError::internal(error.to_string()))?;
+    let shape = Shape::new(&dims)?;
     TensorValue::from_raw(value.datatype(), shape, value.raw().clone())
 }
 
@@ -416,20 +424,20 @@ impl Offered {
 /// Converts responses of a decoupled model.
 struct NarrowedSink<'s> {
     offered: &'s Offered,
-    answers: &'s mut dyn AnswerSink,
+    responses: &'s mut dyn ResponseSink,
 }
 
-impl AnswerSink for NarrowedSink<'_> {
+impl ResponseSink for NarrowedSink<'_> {
     fn send(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError> {
-        self.answers.send(self.offered.to_client(outputs)?)
+        self.responses.send(self.offered.to_client(outputs)?)
     }
 
     fn send_last(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError> {
-        self.answers.send_last(self.offered.to_client(outputs)?)
+        self.responses.send_last(self.offered.to_client(outputs)?)
     }
 
     fn free_instance(&mut self) {
-        self.answers.free_instance();
+        self.responses.free_instance();
     }
 }
 
@@ -438,92 +446,27 @@ impl Model for Narrowed {
         &self.offered.metadata
     }
 
-    fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        self.infer_with(request, cancel, &NoOtherModels::default())
-    }
-
-    fn infer_several(
-        &self,
-        request: InferRequest,
-        cancel: &CancelToken,
-        answers: &mut dyn AnswerSink,
-    ) -> Result<(), ServiceError> {
-        self.infer_several_with(request, cancel, answers, &NoOtherModels::default())
-    }
-
-    fn infer_with(
-        &self,
-        request: InferRequest,
-        cancel: &CancelToken,
-        others: &dyn OtherModels,
-    ) -> Result<Vec<InferOutput>, ServiceError> {
-        let request = self.offered.to_model(request)?;
-        let outputs = self.model.infer_with(request, cancel, others)?;
-        self.offered.to_client(outputs)
-    }
-
-    fn infer_joined(
-        &self,
-        request: InferRequest,
-        cancel: &CancelToken,
-        others: &dyn OtherModels,
-    ) -> Result<JoinedAnswer, ServiceError> {
-        let request = self.offered.to_model(request)?;
-        let mut answer = self.model.infer_joined(request, cancel, others)?;
-        answer.outputs = self.offered.to_client(answer.outputs)?;
-        Ok(answer)
-    }
-
-    fn infer_several_with(
-        &self,
-        request: InferRequest,
-        cancel: &CancelToken,
-        answers: &mut dyn AnswerSink,
-        others: &dyn OtherModels,
-    ) -> Result<(), ServiceError> {
-        let request = self.offered.to_model(request)?;
-        let mut answers = NarrowedSink {
+    fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
+        call.request = self.offered.to_model(call.request)?;
+        let responses = call.responses.take();
+        let mut narrowed = responses.map(|responses| NarrowedSink {
             offered: &self.offered,
-            answers,
-        };
-        self.model
-            .infer_several_with(request, cancel, &mut answers, others)
+            responses,
+        });
+        let narrowed = narrowed
+            .as_mut()
+            .map(|narrowed| narrowed as &mut dyn ResponseSink);
+        let outcome = self.model.run(call.with_responses(narrowed))?;
+        let offered = self.offered.clone();
+        outcome.map(move |outputs| offered.to_client(outputs))
     }
 
-    fn lends_memory(&self) -> bool {
-        self.model.lends_memory()
-    }
-
-    fn is_bounded(&self, rows: u64) -> bool {
-        self.model.is_bounded(rows)
-    }
-
-    fn can_begin(&self) -> bool {
-        self.model.can_begin()
-    }
-
-    fn begin(&self, request: InferRequest, cancel: &CancelToken, patience: Duration) -> Begun {
-        let request = match self.offered.to_model(request) {
-            Ok(request) => request,
-            Err(error) => return Begun::Done(Err(error)),
-        };
-        match self.model.begin(request, cancel, patience) {
-            Begun::Done(given) => Begun::Done(given.and_then(|outputs| self.offered.to_client(outputs))),
-            Begun::Unfinished(rest) => {
-                let offered = self.offered.clone();
-                Begun::Unfinished(Box::new(move |cancel, others| {
-                    offered.to_client(rest(cancel, others)?)
-                }))
-            }
-        }
+    /// The inner model's: only axes of size 1 differ, so the first axis is the same.
+    fn capabilities(&self) -> Capabilities {
+        self.model.capabilities()
     }
 
     fn end(&self) {
         self.model.end();
-    }
-
-    /// The inner model's: only axes of size 1 differ, so the first axis is the same.
-    fn row_independence(&self) -> RowIndependence {
-        self.model.row_independence()
     }
 }

@@ -4,10 +4,9 @@ use std::{
     time::Duration,
 };
 
-use oip_service::{AnswerStream, Answers, BoxFuture, Readiness, RequestContext, StreamedAnswer};
+use oip_service::{BoxFuture, Readiness, RequestContext, ResponseStream, Responses, StreamedResponse};
 use oip_types::{
-    ErrorCode, InferRequest, InferResponse, Joining, ModelMetadata, ModelRef, ModelState, Parameters,
-    ServiceError,
+    ErrorCode, InferRequest, InferResponse, Joining, ModelMetadata, ModelRef, ModelState, ServiceError,
 };
 use tensor_core::Quoted;
 
@@ -355,18 +354,18 @@ impl Registry {
     }
 
     /// Runs a request with any number of responses.
-    pub(crate) fn answers(
+    pub(crate) fn infer_stream(
         &self,
         request: InferRequest,
         cx: RequestContext,
-    ) -> BoxFuture<'_, Result<Answers, ServiceError>> {
+    ) -> BoxFuture<'_, Result<Responses, ServiceError>> {
         Box::pin(async move {
             let served = self.find(request.model())?;
             self.admit(&served, &cx)?;
             if !served.is_decoupled() {
-                return self.infer_one(&served, request, cx).await.map(Answers::One);
+                return self.infer_one(&served, request, cx).await.map(Responses::One);
             }
-            answer_several(served, request, &cx).map(Answers::Several)
+            answer_several(served, request, &cx).map(Responses::Several)
         })
     }
 
@@ -586,11 +585,11 @@ impl Callees for Registry {
         request: InferRequest,
         cx: RequestContext,
         takes_several: bool,
-    ) -> BoxFuture<'static, Result<Answers, ServiceError>> {
+    ) -> BoxFuture<'static, Result<Responses, ServiceError>> {
         Box::pin(async move {
             match takes_several {
-                true => self.answers(request, cx).await,
-                false => self.infer(request, cx).await.map(Answers::One),
+                true => self.infer_stream(request, cx).await,
+                false => self.infer(request, cx).await.map(Responses::One),
             }
         })
     }
@@ -602,13 +601,9 @@ const DECOUPLED: &str = "it is decoupled, so it gives any number of answers to a
 
 /// Creates a response without outputs.
 fn response_of(served: &ServedVersion, request: &InferRequest) -> InferResponse {
-    InferResponse {
-        model_name: served.metadata().name.clone(),
-        model_version: served.version().map(str::to_owned),
-        id: request.id.clone(),
-        parameters: Parameters::new(),
-        outputs: Vec::new(),
-    }
+    InferResponse::new(served.metadata().name.clone(), Vec::new())
+        .with_version(served.version().map(str::to_owned))
+        .with_id(request.id.clone())
 }
 
 /// The responses hold the version, so that it is not ended before they were sent.
@@ -616,23 +611,24 @@ fn answer_several(
     served: Arc<ServedVersion>,
     request: InferRequest,
     cx: &RequestContext,
-) -> Result<AnswerStream, ServiceError> {
+) -> Result<ResponseStream, ServiceError> {
     let head = response_of(&served, &request);
     let name = head.model_name.clone();
     let within_model = move |error: ServiceError| error.within(format_args!("model {}", Quoted(&name)));
     let several = served.infer_several(request, cx);
     let several = several.unwrap_or_else(|| Err(ServiceError::internal("a pipeline gives one answer")));
     let mut held = (several.map_err(&within_model)?, served);
-    Ok(AnswerStream::new(move |cx| {
+    Ok(ResponseStream::new(move |cx| {
         let (several, _served) = &mut held;
         several.poll_next(cx).map(|next| {
             let next = next?.map_err(&within_model);
-            Some(next.map(|part| StreamedAnswer {
-                response: InferResponse {
-                    outputs: part.outputs,
-                    ..head.clone()
-                },
-                is_last: part.is_last,
+            Some(next.map(|part| {
+                let mut response = head.clone();
+                response.outputs = part.outputs;
+                StreamedResponse {
+                    response,
+                    is_last: part.is_last,
+                }
             }))
         })
     }))

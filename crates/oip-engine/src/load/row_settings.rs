@@ -1,7 +1,7 @@
 //! Whether the requests of different callers are joined: what a model knows of its rows, put into its configuration and policy.
 
 use model_config::{Completed, Defaults};
-use oip_service::{IndependentRows, Model, RowIndependence};
+use oip_service::{Capabilities, IndependentRows, RowIndependence};
 use oip_types::Joining;
 use tensor_core::Quoted;
 
@@ -15,9 +15,9 @@ pub(crate) struct RowSettings {
 }
 
 impl RowSettings {
-    /// Asks a model. `advice` is what its operator can do so that requests are joined.
-    pub(crate) fn of(model: &dyn Model, config: &EngineConfig, advice: &str) -> Self {
-        let own = model.defaults().max_batch_size;
+    /// Those of a model. `advice` is what its operator can do so that requests are joined.
+    pub(crate) fn of(model: &Capabilities, config: &EngineConfig, advice: &str) -> Self {
+        let own = model.max_batch_size;
         let limit = u32::try_from(config.default_max_batch_size).unwrap_or(u32::MAX);
         let alone = |reason: String| {
             (
@@ -25,7 +25,7 @@ impl RowSettings {
                 IndependentRows::default(),
             )
         };
-        let (joining, rows) = match (own, model.row_independence()) {
+        let (joining, rows) = match (own, model.row_independence.clone()) {
             (Some(0), _) => (
                 Joining::alone("its own max_batch_size is 0"),
                 IndependentRows::default(),
@@ -50,8 +50,7 @@ impl RowSettings {
     }
 
     /// The defaults of a model's configuration: its own, else the server's.
-    pub(crate) fn defaults(&self, model: &dyn Model, config: &EngineConfig) -> Defaults {
-        let own = model.defaults();
+    pub(crate) fn defaults(&self, own: &Capabilities, config: &EngineConfig) -> Defaults {
         let instances = own
             .instances
             .map_or(config.instances, |instances| instances as usize);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use oip_service::{AnswerSink, CancelToken, Model};
+use oip_service::{Call, CancelToken, Model, Outcome, ResponseSink};
 use oip_types::{
     BytesTensor, DataType, ErrorCode, InferOutput, InferRequest, ModelConfig, ModelMetadata, ModelRef,
     ServiceError, TensorValue,
@@ -47,9 +47,15 @@ pub(crate) fn warm_up(
         for _ in 0..warmup.count.clamp(1, MAX_RUNS) {
             let start = Instant::now();
             let answer = match config.model_transaction_policy.decoupled {
-                true => model.infer_several(request.clone(), cancel, &mut Unheard { metadata, cancel }),
+                true => {
+                    let mut responses = Unheard { metadata, cancel };
+                    let call = Call::new(request.clone(), cancel).with_responses(Some(&mut responses));
+                    let outcome = model.run(call);
+                    outcome.and_then(|outcome| outcome.send_to(&mut responses))
+                }
                 false => model
-                    .infer(request.clone(), cancel)
+                    .run(Call::new(request.clone(), cancel))
+                    .and_then(Outcome::into_outputs)
                     .and_then(|outputs| metadata.pick_outputs(&[], outputs).map(drop)),
             };
             runs.extend(rows.map(|rows| (rows, start.elapsed())));
@@ -65,7 +71,7 @@ struct Unheard<'m> {
     cancel: &'m CancelToken,
 }
 
-impl AnswerSink for Unheard<'_> {
+impl ResponseSink for Unheard<'_> {
     fn send(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError> {
         if self.cancel.is_cancelled() {
             let over = "it still gave answers when the time for loading was over";

@@ -313,13 +313,10 @@ mod tests {
         let x = values("x").unwrap();
         let z = values("z").unwrap_or_else(|| vec![1.0; x.len()]);
         let sums: Vec<f32> = x.iter().zip(z).map(|(x, z)| x + z).collect();
-        Ok(InferResponse {
-            model_name: name,
-            model_version: None,
-            id: None,
-            parameters: Parameters::new(),
-            outputs: vec![InferOutput::new("y", floats(&sums))],
-        })
+        Ok(InferResponse::new(
+            name,
+            vec![InferOutput::new("y", floats(&sums))],
+        ))
     }
 
     fn run_diamond(

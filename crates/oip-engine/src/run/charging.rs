@@ -30,7 +30,7 @@ impl Inputs {
 }
 
 /// Charges a model's outputs to a request until their last slice is sent. `lends_memory` is as in
-/// [`Model::lends_memory`](oip_service::Model::lends_memory).
+/// [`Capabilities::lends_memory`](oip_service::Capabilities::lends_memory).
 ///
 /// # Errors
 /// As [`Lease::charge`].

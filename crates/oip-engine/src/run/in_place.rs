@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use oip_service::{BoxFuture, Model};
+use oip_service::{BoxFuture, Capabilities};
 use oip_types::{ModelMetadata, TensorMetadata};
 
 use crate::batching::scheduler::BatchPolicy;
@@ -20,10 +20,11 @@ use crate::batching::scheduler::BatchPolicy;
 /// other threads. It enters the queue, lets the other tasks of its thread go first where requests of others joined lately, and then its
 /// caller runs what waits, others' requests included, under the rules that the model's threads have too. What is quick is measured, for each number of rows:
 /// four runs in a row within the limit, until one takes twice as long. Only models that
-/// [promise](oip_service::Model::is_bounded) that a run's time follows from the shapes of its inputs are run like this.
+/// [promise](oip_service::Capabilities::bounded) that a run's time follows from the shapes of its inputs are run like this.
 ///
-/// Models that run elsewhere, such as in processes of their own, are [begun](oip_service::Model::begin) by the caller, which waits for
-/// them for four times the limit; what is not over by then is left to one of the model's threads.
+/// Models that run [elsewhere](oip_service::Capabilities::elsewhere), such as in processes of their own, are called with a limit on
+/// the [patience](oip_service::Call::patience) of the caller, four times that of other models; the rest of a run that is not over by
+/// then is left to one of the model's threads.
 ///
 /// ```
 /// use oip_engine::{EngineConfig, InPlace};
@@ -249,8 +250,8 @@ pub(crate) fn is_suitable(policy: &BatchPolicy, metadata: &ModelMetadata, is_els
 }
 
 /// Whether a batch of so many rows may be run where its requests are.
-pub(crate) fn may_run(model: &dyn Model, quickness: &Quickness, rows: u64) -> bool {
-    quickness.is_quick(rows) && (model.can_begin() || model.is_bounded(rows))
+pub(crate) fn may_run(model: &Capabilities, quickness: &Quickness, rows: u64) -> bool {
+    quickness.is_quick(rows) && (model.elsewhere || model.bounded)
 }
 
 #[cfg(test)]

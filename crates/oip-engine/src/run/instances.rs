@@ -8,7 +8,7 @@ use std::{
 };
 
 use futures_channel::oneshot;
-use oip_service::{CancelToken, Model, RequestContext};
+use oip_service::{CancelToken, Capabilities, Model, RequestContext};
 use oip_types::{ErrorCode, InferRequest, ModelMetadata, ServiceError};
 
 use crate::{
@@ -38,6 +38,8 @@ pub(crate) struct Instances {
 /// How a version is run.
 #[derive(Clone, Debug)]
 pub(crate) struct InstanceSettings {
+    /// What the model can do.
+    pub(crate) capabilities: Capabilities,
     pub(crate) threads: usize,
     pub(crate) queue_capacity: usize,
     pub(crate) policy: BatchPolicy,
@@ -58,6 +60,7 @@ pub(crate) struct InstanceSettings {
 /// What callers and threads share; `runner.rs` has the threads' side.
 pub(crate) struct Shared {
     pub(crate) model: Box<dyn Model>,
+    pub(crate) capabilities: Capabilities,
     pub(crate) metadata: Arc<ModelMetadata>,
     pub(crate) policy: BatchPolicy,
     pub(crate) queue: Queue<Job, Rest>,
@@ -103,6 +106,7 @@ impl Instances {
     /// Creates the instances. Their threads start with the first requests.
     pub(crate) fn new(model: Box<dyn Model>, metadata: ModelMetadata, settings: InstanceSettings) -> Self {
         let InstanceSettings {
+            capabilities,
             threads,
             queue_capacity,
             policy,
@@ -114,7 +118,7 @@ impl Instances {
             others,
         } = settings;
         let threads = threads.max(1);
-        let is_elsewhere = model.can_begin();
+        let is_elsewhere = capabilities.elsewhere;
         let in_place = in_place
             .filter(|_| !is_decoupled && in_place::is_suitable(&policy, &metadata, is_elsewhere))
             .map(|in_place| {
@@ -131,6 +135,7 @@ impl Instances {
         let model_name = metadata.name.clone();
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| Shared {
             model,
+            capabilities,
             metadata: Arc::new(metadata),
             queue: Queue::new(
                 Scheduler::new(policy.clone(), queue_capacity),
@@ -185,7 +190,7 @@ impl Instances {
         if let Some(passed) = passed {
             shared.run_passed(passed);
         } else if let (Runner::Caller, Some(in_place)) = (runner, &shared.in_place) {
-            if !shared.model.can_begin() && shared.company.is_likely() {
+            if !shared.capabilities.elsewhere && shared.company.is_likely() {
                 in_place.let_others_go_first().await;
             }
             shared.run_in_place(in_place, ticket);
@@ -300,7 +305,7 @@ impl Shared {
             ..ask
         };
         // A model in another process: other requests collect while one of its threads waits.
-        let is_for_caller = !self.model.can_begin() || !self.company.is_likely_elsewhere();
+        let is_for_caller = !self.capabilities.elsewhere || !self.company.is_likely_elsewhere();
         let measured_rows = ask.measured_rows;
         let is_quick = is_for_caller && measured_rows.is_some_and(|rows| self.quickness.is_quick(rows));
         let wanted = match is_quick {
@@ -371,7 +376,7 @@ impl Shared {
         now: Instant,
         enter: impl FnOnce(Ticket),
     ) -> Option<(Ticket, Room<'s>)> {
-        if !in_place::may_run(&*self.model, &self.quickness, ask.measured_rows?) {
+        if !in_place::may_run(&self.capabilities, &self.quickness, ask.measured_rows?) {
             return None;
         }
         let permit = in_place.enter()?;

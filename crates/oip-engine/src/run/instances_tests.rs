@@ -13,7 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_executor::block_on;
-use oip_service::{BoxFuture, CancelToken, Model, RequestContext};
+use oip_service::{BoxFuture, Call, Capabilities, Model, Outcome, RequestContext};
 use oip_types::{
     DataType, ErrorCode, InferOutput, InferRequest, ModelConfig, ModelMetadata, ModelRef, ParameterValue,
     ServiceError, TensorMetadata, TensorValue,
@@ -47,14 +47,8 @@ impl Model for TestModel {
         &self.metadata
     }
 
-    fn infer(&self, request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        let mut x = request
-            .input("x")
-            .unwrap()
-            .as_fixed()
-            .unwrap()
-            .to_vec::<i32>()
-            .unwrap();
+    fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
+        let mut x = call.request.take::<i32>("x")?.into_vec();
         self.batches.lock().unwrap().push(x.clone());
         while x[0] == GATE && !self.is_open.load(Ordering::SeqCst) {
             thread::sleep(Duration::from_millis(1));
@@ -65,7 +59,7 @@ impl Model for TestModel {
         if x.last() == Some(&SHORT) {
             x.pop();
         }
-        Ok(vec![InferOutput::new("y", vector(x))])
+        Ok(Outcome::output("y", vector(x)))
     }
 }
 
@@ -98,6 +92,7 @@ impl Bench {
             batches: batches.clone(),
         };
         let settings = InstanceSettings {
+            capabilities: Capabilities::default(),
             threads,
             queue_capacity: 100,
             policy: policy.unwrap(),
@@ -379,8 +374,8 @@ impl Model for Trap {
         &self.metadata
     }
 
-    fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        let x = request.take_input("x")?;
+    fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
+        let x = call.request.take_input("x")?;
         let z = match self.is_set.swap(false, Ordering::SeqCst) {
             true => TensorValue::from_raw(
                 DataType::INT32,
@@ -389,7 +384,7 @@ impl Model for Trap {
             )?,
             false => x.clone(),
         };
-        Ok(vec![InferOutput::new("y", x), InferOutput::new("z", z)])
+        Ok(vec![InferOutput::new("y", x), InferOutput::new("z", z)].into())
     }
 }
 
@@ -413,6 +408,7 @@ fn md_03_a_panic_outside_of_the_model_ends_no_thread() {
             ..ModelConfig::default()
         });
         let settings = InstanceSettings {
+            capabilities: Capabilities::default(),
             threads: 1,
             queue_capacity: 10,
             policy: policy.unwrap(),

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use oip_service::{Answers, BoxFuture, CancelToken, Lease, ModelCall, OtherModels, RequestContext};
+use oip_service::{BoxFuture, CancelToken, Lease, ModelCall, OtherModels, RequestContext, Responses};
 use oip_types::{ErrorCode, InferRequest, ParameterValue, ServiceError};
 
 /// Models that answer requests: all that a model's threads know of the rest of the engine. The registry implements it.
@@ -17,7 +17,7 @@ pub(crate) trait Callees: Send + Sync {
         request: InferRequest,
         cx: RequestContext,
         takes_several: bool,
-    ) -> BoxFuture<'static, Result<Answers, ServiceError>>;
+    ) -> BoxFuture<'static, Result<Responses, ServiceError>>;
 }
 
 /// The models of the engine, as one of them holds them: not, once the engine is gone.
@@ -70,7 +70,7 @@ impl OtherModels for Asking<'_> {
         self.lease.get_or_init(|| self.run.for_shared_work())
     }
 
-    fn ask(&self, call: ModelCall) -> BoxFuture<'static, Result<Answers, ServiceError>> {
+    fn ask(&self, call: ModelCall) -> BoxFuture<'static, Result<Responses, ServiceError>> {
         let Some(callees) = self.others.0.as_ref().and_then(Weak::upgrade) else {
             let gone = ServiceError::new(ErrorCode::Unavailable, "the server is shutting down");
             return Box::pin(async { Err(gone) });

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::{Begun, CancelToken, JoinedAnswer, Lease};
+use oip_service::{Call, CancelToken, Lease, Outcome, Outputs, RequestPart};
 use oip_types::{ErrorCode, InferOutput, InferRequest, ServiceError};
 
 use crate::{
@@ -61,7 +61,7 @@ impl Shared {
     fn serve_until_closed(self: &Arc<Self>, held: &Held) {
         while let Some(work) = self.queue.take(held.slot.take()) {
             held.slot.set(work.slot);
-            if self.model.can_begin() {
+            if self.capabilities.elsewhere {
                 self.company.note(work.batch.len());
             }
             match self.is_decoupled {
@@ -122,13 +122,13 @@ impl Shared {
             return self.queue.leave();
         };
         for _ in 0..MAX_BATCHES {
-            let may_run = |rows| in_place::may_run(&*self.model, &self.quickness, rows);
+            let may_run = |rows| in_place::may_run(&self.capabilities, &self.quickness, rows);
             let Some(work) = self.queue.take_in_place(ticket, may_run) else {
                 return;
             };
             self.company.note(work.batch.len());
             let held = work.slot.map(|slot| HeldInPlace { shared: self, slot });
-            if !self.model.can_begin() {
+            if !self.capabilities.elsewhere {
                 self.run(work);
             } else if let (Some(rest), Some(held)) = (self.begin(work, in_place.limit()), held) {
                 held.hand_over(rest);
@@ -144,7 +144,7 @@ impl Shared {
         self.company.note(1);
         // It has not waited: this is the time at which it came.
         let (slot, taken) = (room.held.slot, job.client.queued);
-        let Some(in_place) = self.in_place.as_ref().filter(|_| self.model.can_begin()) else {
+        let Some(in_place) = self.in_place.as_ref().filter(|_| self.capabilities.elsewhere) else {
             return self.run_one(slot, job, taken);
         };
         if let Some(rest) = self.begin_one(slot, job, taken, in_place.limit()) {
@@ -170,7 +170,7 @@ impl Shared {
                 let Called { client, inputs, .. } = &called;
                 let (cancel, lease) = (&client.cancel, &client.lease);
                 let others = self.others.for_run(&self.metadata.name, cancel, lease);
-                let given = self.guarded(slot, cancel, || rest(cancel, &others));
+                let given = self.guarded(slot, cancel, || rest.finish(cancel, &others));
                 let given = given.and_then(|outputs| self.charged(lease, inputs, outputs));
                 self.finish_one(called, given);
             }
@@ -199,11 +199,11 @@ impl Shared {
             client,
         };
         let cancel = &called.client.cancel;
-        let begun = self.guarded(slot, cancel, || Ok(self.model.begin(request, cancel, patience)));
-        let given = match begun {
-            Ok(Begun::Unfinished(rest)) => return Some(Rest::Run { called, rest }),
-            Ok(Begun::Done(given)) => given,
-            Err(panicked) => Err(panicked),
+        let call = Call::new(request, cancel).with_patience(Some(patience));
+        let given = match self.guarded(slot, cancel, || self.model.run(call)) {
+            Ok(Outcome::Unfinished(rest)) => return Some(Rest::Run { called, rest }),
+            Ok(outcome) => outcome.into_outputs(),
+            Err(error) => Err(error),
         };
         let given = given.and_then(|outputs| self.charged(&called.client.lease, &called.inputs, outputs));
         self.finish_one(called, given);
@@ -254,7 +254,8 @@ impl Shared {
             client,
         };
         let Called { client, inputs, .. } = &called;
-        let given = self.call(slot, request, inputs, &client.cancel, &client.lease);
+        let given = self.call(slot, request, &[], inputs, &client.cancel, &client.lease);
+        let given = given.and_then(|given| Outcome::from(given).into_outputs());
         self.finish_one(called, given);
     }
 
@@ -307,7 +308,7 @@ impl Shared {
         let mut sink = Sink {
             parts,
             metadata: &self.metadata,
-            lends_memory: self.model.lends_memory(),
+            lends_memory: self.capabilities.lends_memory,
             inputs: Inputs::of(&request),
             wanted: request.outputs.clone(),
             cancel: &client.cancel,
@@ -319,8 +320,9 @@ impl Shared {
             .others
             .for_run(&self.metadata.name, &client.cancel, &client.lease);
         let run = || {
-            self.model
-                .infer_several_with(request, &client.cancel, &mut sink, &others)
+            let call = Call::new(request, &client.cancel).with_others(&others);
+            let outcome = self.model.run(call.with_responses(Some(&mut sink)))?;
+            outcome.send_to(&mut sink)
         };
         if let Some(slot) = held.slot.get() {
             self.hang_watch.begin(slot, &client.cancel);
@@ -428,11 +430,12 @@ impl Shared {
         let start = Instant::now();
         execution.input = start - taken.min(start);
         let inputs = Inputs::of(&joined);
-        let given = self.call_joined(slot, joined, &inputs, cancel, lease);
+        let parts = batch::parts(requests, rows);
+        let given = self.call(slot, joined, &parts, &inputs, cancel, lease);
         let called = Instant::now();
         execution.infer = called - start;
         self.quickness.note(execution.rows, execution.infer);
-        let JoinedAnswer { outputs, failed, .. } = given?;
+        let Outputs { outputs, failed, .. } = given?;
         let mut failed: BTreeMap<usize, ServiceError> = failed.into_iter().collect();
         if (0..requests.len()).all(|part| failed.contains_key(&part)) {
             return Ok(failed.into_values().take(requests.len()).map(Err).collect());
@@ -463,37 +466,28 @@ impl Shared {
         self.queue.stop_joining();
     }
 
-    /// Calls the model, and charges what it makes.
+    /// Calls the model for one response, and charges the outputs. `parts` are the requests that were joined into this one.
     fn call(
         &self,
         slot: usize,
         request: InferRequest,
+        parts: &[RequestPart],
         inputs: &Inputs,
         cancel: &CancelToken,
         lease: &Lease,
-    ) -> Answer {
+    ) -> Result<Outputs, ServiceError> {
         let others = self.others.for_run(&self.metadata.name, cancel, lease);
-        let outputs = self.guarded(slot, cancel, || self.model.infer_with(request, cancel, &others))?;
-        self.charged(lease, inputs, outputs)
-    }
-
-    /// The same for requests that were joined.
-    fn call_joined(
-        &self,
-        slot: usize,
-        request: InferRequest,
-        inputs: &Inputs,
-        cancel: &CancelToken,
-        lease: &Lease,
-    ) -> Result<JoinedAnswer, ServiceError> {
-        let others = self.others.for_run(&self.metadata.name, cancel, lease);
-        let mut answer = self.guarded(slot, cancel, || self.model.infer_joined(request, cancel, &others))?;
-        answer.outputs = self.charged(lease, inputs, answer.outputs)?;
-        Ok(answer)
+        let call = Call::new(request, cancel).with_others(&others).with_parts(parts);
+        let mut given = match self.guarded(slot, cancel, || self.model.run(call))? {
+            Outcome::Outputs(outputs) => outputs,
+            other => Outputs::new(other.into_outputs()?),
+        };
+        given.outputs = self.charged(lease, inputs, given.outputs)?;
+        Ok(given)
     }
 
     fn charged(&self, lease: &Lease, inputs: &Inputs, outputs: Vec<InferOutput>) -> Answer {
-        charging::charge_outputs(lease, inputs, self.model.lends_memory(), outputs)
+        charging::charge_outputs(lease, inputs, self.capabilities.lends_memory, outputs)
     }
 
     /// Is in the model for as long as `run` takes; a panic becomes an error.

@@ -7,12 +7,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::{AnswerSink, CancelToken, Lease};
+use oip_service::{CancelToken, Lease, ResponseSink};
 use oip_types::{ErrorCode, InferOutput, ModelMetadata, RequestedOutput, ServiceError};
 
 use crate::run::charging::{self, Inputs};
 
-/// Answers that wait to be taken, at most. A model that gives them faster than its client takes them waits.
+/// Responses that wait to be taken, at most. A model that gives them faster than its client takes them waits.
 const MOST_ANSWERS: usize = 8;
 
 /// Bytes that they have together, at most, where there are several.
@@ -198,7 +198,7 @@ impl Sink<'_> {
     }
 }
 
-impl AnswerSink for Sink<'_> {
+impl ResponseSink for Sink<'_> {
     fn send(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError> {
         self.put(outputs, false)
     }

@@ -1,4 +1,4 @@
-//! Answers that are kept for requests that come again.
+//! Responses that are kept for requests that come again.
 
 use std::{
     sync::{
@@ -243,7 +243,7 @@ fn wrong_requests_are_not_looked_for() {
     assert_eq!((stats.fail.count, stats.cache_miss.count), (1, 0));
 }
 
-/// Answers that depend on other models would outlive a change of those.
+/// Responses that depend on other models would outlive a change of those.
 #[test]
 fn answers_of_models_that_ask_others_are_not_kept() {
     let pipeline = format!("{CACHED} {}", chain(&["asks"]));

@@ -12,12 +12,11 @@ use std::{
 use futures_executor::block_on;
 use oip_engine::Engine;
 use oip_service::{
-    Answers, ByteBudget, CancelToken, InferenceService, Lease, Model, ModelCall, OtherModels, RequestContext,
+    ByteBudget, Call, InferenceService, Lease, Model, ModelCall, Outcome, RequestContext, Responses,
     Statistics, TimeLimits,
 };
 use oip_types::{
-    DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError,
-    TensorMetadata,
+    DataType, ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
 };
 use tensor_core::{Shape, Tensor};
 
@@ -46,22 +45,14 @@ impl Model for Asker {
         &self.metadata
     }
 
-    fn infer(&self, _: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        Err(ServiceError::internal("it has nobody to ask"))
-    }
-
-    fn infer_with(
-        &self,
-        mut request: InferRequest,
-        cancel: &CancelToken,
-        others: &dyn OtherModels,
-    ) -> Result<Vec<InferOutput>, ServiceError> {
+    fn run(&self, call: Call<'_>) -> Result<Outcome, ServiceError> {
+        let (mut request, cancel, others) = (call.request, call.cancel, call.others);
         let x = request.take_input("x")?;
         let y = match (self.asks, self.metadata.name.as_str()) {
             (Some(asked), _) => {
                 let request = InferRequest::new(ModelRef::new(asked, None)?).with_input("x", x);
                 let call = ModelCall::new(request).with_timeout(self.timeout.map(Duration::from_millis));
-                let Answers::One(response) = block_on(others.ask(call))? else {
+                let Responses::One(response) = block_on(others.ask(call))? else {
                     return Err(ServiceError::internal("several answers"));
                 };
                 response.outputs[0].value.clone()
@@ -83,7 +74,7 @@ impl Model for Asker {
             (None, "large") => vector(1000).into(),
             (None, _) => x,
         };
-        Ok(vec![InferOutput::new("y", y)])
+        Ok(Outcome::output("y", y))
     }
 }
 

@@ -2,10 +2,9 @@
 
 use futures_executor::block_on;
 use oip_engine::{Engine, EngineConfig, ModelControl, Repository};
-use oip_service::{CancelToken, InferenceService, Model};
+use oip_service::{Call, InferenceService, Model, Outcome};
 use oip_types::{
-    DataType, ErrorCode, InferOutput, InferRequest, LoadOptions, ModelMetadata, ModelRef, ServiceError,
-    TensorMetadata, UnloadOptions,
+    DataType, ErrorCode, LoadOptions, ModelMetadata, ModelRef, ServiceError, TensorMetadata, UnloadOptions,
 };
 
 struct Echo(ModelMetadata);
@@ -15,8 +14,8 @@ impl Model for Echo {
         &self.0
     }
 
-    fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        Ok(vec![InferOutput::new("y", request.take_input("x")?)])
+    fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
+        Ok(Outcome::output("y", call.request.take_input("x")?))
     }
 }
 

@@ -13,8 +13,8 @@ use std::{
 
 use oip_engine::{Engine, EngineConfig, Repository};
 use oip_service::{
-    Backend, BoxFuture, CancelToken, IndependentRows, InferenceService, JoinedAnswer, LoadContext, Model,
-    ModelSource, OtherModels, RequestContext, RowIndependence,
+    Backend, BoxFuture, Call, CancelToken, Capabilities, IndependentRows, InferenceService, LoadContext,
+    Model, ModelSource, Outcome, Outputs, RequestContext, RowIndependence,
 };
 use oip_types::{
     DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ServiceError,
@@ -64,36 +64,26 @@ impl Model for FunctionModel {
         &self.metadata
     }
 
-    fn infer(&self, request: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        let x = request
-            .input("x")
-            .unwrap()
-            .as_fixed()
-            .unwrap()
-            .to_vec::<i32>()
-            .unwrap();
-        (self.run)(&x, cancel)
-    }
-
-    fn row_independence(&self) -> RowIndependence {
-        RowIndependence::Proven(IndependentRows::default())
-    }
-
     /// Of joined requests, those with the id `refused` fail.
-    fn infer_joined(
-        &self,
-        request: InferRequest,
-        cancel: &CancelToken,
-        _: &dyn OtherModels,
-    ) -> Result<JoinedAnswer, ServiceError> {
-        let parts = request.parts.iter().enumerate();
+    fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
+        let parts = call.parts.iter().enumerate();
         let refused = parts.filter(|(_, part)| part.id.as_deref() == Some("refused"));
         let failed = refused.map(|(part, _)| (part, ServiceError::invalid("it is refused")));
-        let failed: Vec<_> = failed.collect();
-        let mut answer = JoinedAnswer::new(self.infer(request, cancel)?);
-        answer.failed = failed;
-        Ok(answer)
+        let x = call.request.take::<i32>("x")?;
+        let mut outputs = Outputs::new((self.run)(&x, call.cancel)?);
+        outputs.failed = failed.collect();
+        Ok(outputs.into())
     }
+
+    fn capabilities(&self) -> Capabilities {
+        independent_rows()
+    }
+}
+
+/// What a model can do whose rows are independent, and no more.
+pub(crate) fn independent_rows() -> Capabilities {
+    let rows = RowIndependence::Proven(IndependentRows::default());
+    Capabilities::default().with(|capabilities| capabilities.row_independence = rows)
 }
 
 pub(crate) fn vector(values: Vec<i32>) -> Tensor {

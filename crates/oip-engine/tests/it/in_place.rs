@@ -15,8 +15,8 @@ use std::{
 
 use oip_engine::{Engine, EngineConfig, InPlace, Repository};
 use oip_service::{
-    Backend, Begun, BoxFuture, CancelToken, IndependentRows, InferenceService, LoadContext, Model,
-    ModelSource, RequestContext, RowIndependence,
+    Backend, BoxFuture, Call, Capabilities, InferenceService, LoadContext, Model, ModelSource, Outcome,
+    RequestContext, RestOfRun,
 };
 use oip_types::{
     DataType, ErrorCode, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError,
@@ -25,7 +25,10 @@ use oip_types::{
 use tempfile::TempDir;
 use tensor_core::{Shape, Tensor};
 
-use crate::support::{repository, y};
+use crate::{
+    functions::independent_rows,
+    support::{repository, y},
+};
 
 const LIMIT: Duration = Duration::from_millis(20);
 
@@ -87,34 +90,28 @@ impl Model for SeenModel {
         &self.metadata
     }
 
-    fn is_bounded(&self, _: u64) -> bool {
-        self.is_bounded
+    fn capabilities(&self) -> Capabilities {
+        independent_rows().with(|capabilities| {
+            capabilities.bounded = self.is_bounded;
+            capabilities.elsewhere = self.is_elsewhere;
+        })
     }
 
-    fn row_independence(&self) -> RowIndependence {
-        RowIndependence::Proven(IndependentRows::default())
-    }
-
-    fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        run(&self.seen, request.take_input("x")?)
-    }
-
-    fn can_begin(&self) -> bool {
-        self.is_elsewhere
-    }
-
-    fn begin(&self, mut request: InferRequest, _: &CancelToken, patience: Duration) -> Begun {
-        assert!(self.is_elsewhere && patience == 4 * LIMIT);
-        let x = request.take_input("x").unwrap();
+    fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
+        let x = call.request.take_input("x")?;
         let rows = x.as_fixed().unwrap().to_vec::<i32>().unwrap();
-        if !rows.iter().any(|row| [SLOW, HANGS, PANICS_LATER].contains(row)) {
-            return Begun::Done(run(&self.seen, x));
+        let is_late = || rows.iter().any(|row| [SLOW, HANGS, PANICS_LATER].contains(row));
+        if let Some(patience) = call.patience {
+            assert!(self.is_elsewhere && patience == 4 * LIMIT);
+        }
+        if call.patience.is_none() || !is_late() {
+            return run(&self.seen, x).map(Outcome::from);
         }
         let seen = self.seen.clone();
-        Begun::Unfinished(Box::new(move |_, _| {
+        Ok(Outcome::Unfinished(RestOfRun::new(move |_, _| {
             assert!(!rows.contains(&PANICS_LATER), "a panic that a test wants");
             run(&seen, x)
-        }))
+        })))
     }
 }
 
@@ -224,7 +221,7 @@ fn a_model_that_is_quick_and_promises_to_be_runs_where_its_request_is() {
     // For other numbers of rows nothing is known.
     infer(&engine, "quick", &[1, 2]).unwrap();
     assert!(!seen.take().0.contains(&here));
-    // Answers and counts are the same.
+    // Responses and counts are the same.
     let before = engine.metrics();
     assert_eq!(y(&infer(&engine, "quick", &[7]).unwrap()), 7);
     let count = |metrics: &[oip_engine::VersionMetrics]| {

@@ -8,12 +8,11 @@ use std::sync::{
 use futures_executor::block_on;
 use oip_engine::{Engine, EngineConfig, Repository};
 use oip_service::{
-    Backend, CancelToken, IndependentRows, InferenceService, LoadContext, Model, ModelDefaults, ModelSource,
+    Backend, Call, Capabilities, IndependentRows, InferenceService, LoadContext, Model, ModelSource, Outcome,
     RowIndependence,
 };
 use oip_types::{
-    DataType, InferOutput, InferRequest, Joining, ModelConfig, ModelMetadata, ModelRef, ServiceError,
-    TensorMetadata,
+    DataType, InferRequest, Joining, ModelConfig, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
 };
 use tempfile::TempDir;
 use tensor_core::{Shape, Tensor, f16};
@@ -29,7 +28,7 @@ struct RowModel {
     metadata: ModelMetadata,
     run: fn(&[f32]) -> Vec<f32>,
     says: RowIndependence,
-    defaults: ModelDefaults,
+    max_batch_size: Option<u32>,
     gate: Arc<Gate>,
 }
 
@@ -48,31 +47,26 @@ impl Model for RowModel {
         &self.metadata
     }
 
-    fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        let mut take = |name| -> Result<Vec<f32>, ServiceError> {
-            let value = request.take_input(name)?;
-            Ok(value.as_fixed().unwrap().to_vec().unwrap())
-        };
-        let x = take("x")?;
-        let scale = take("scale").map_or(1.0, |scale| scale[0]);
+    fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
+        let x = call.request.take::<f32>("x")?;
+        let scale = call.request.take::<f32>("scale").map_or(1.0, |scale| scale[0]);
         self.gate.runs.lock().unwrap().push(x.len());
-        if x == [GATE] {
+        if x[..] == [GATE] {
             self.gate.is_reached.store(true, Ordering::SeqCst);
             while !self.gate.is_open.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
         }
         let y: Vec<f16> = (self.run)(&x).iter().map(|y| f16::from_f32(y * scale)).collect();
-        let y = Tensor::from_vec(Shape::vector(y.len() as u64), y).unwrap();
-        Ok(vec![InferOutput::new("y", y)])
+        let y = Tensor::from_vec(Shape::vector(y.len() as u64), y)?;
+        Ok(Outcome::output("y", y))
     }
 
-    fn row_independence(&self) -> RowIndependence {
-        self.says.clone()
-    }
-
-    fn defaults(&self) -> ModelDefaults {
-        self.defaults
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().with(|capabilities| {
+            capabilities.row_independence = self.says.clone();
+            capabilities.max_batch_size = self.max_batch_size;
+        })
     }
 }
 
@@ -80,7 +74,7 @@ impl Model for RowModel {
 struct RowBackend {
     run: fn(&[f32]) -> Vec<f32>,
     says: RowIndependence,
-    defaults: ModelDefaults,
+    max_batch_size: Option<u32>,
     gate: Arc<Gate>,
 }
 
@@ -103,7 +97,7 @@ impl Backend for RowBackend {
             metadata: ModelMetadata::new("", "test_rows", inputs, vec![y]),
             run: self.run,
             says: self.says.clone(),
-            defaults: self.defaults,
+            max_batch_size: self.max_batch_size,
             gate: self.gate.clone(),
         }))
     }
@@ -121,7 +115,7 @@ impl House {
     fn new(
         run: fn(&[f32]) -> Vec<f32>,
         says: RowIndependence,
-        defaults: ModelDefaults,
+        max_batch_size: Option<u32>,
         config: Option<&str>,
     ) -> Self {
         let folder = repository(&[("m/1/model.rows", "")]);
@@ -133,7 +127,7 @@ impl House {
         let backend = RowBackend {
             run,
             says,
-            defaults,
+            max_batch_size,
             gate: gate.clone(),
         };
         let repository = Repository::open(folder.path(), &[Arc::new(backend)], None).unwrap();
@@ -232,7 +226,7 @@ fn proven() -> RowIndependence {
 #[test]
 fn rows_of_one_caller_never_meet_those_of_another_where_nothing_says_that_they_are_independent() {
     for run in [running_sum, centered] {
-        let house = House::new(run, unproven(), ModelDefaults::default(), None);
+        let house = House::new(run, unproven(), None, None);
         let equal: Vec<(&[f32], f32)> = vec![(&[1.0, 1.0], 1.0); 80];
         let different: Vec<(&[f32], f32)> = vec![(&[1.0, 2.0], 1.0), (&[30.0, 40.0], 1.0), (&[7.0], 1.0)];
         for requests in [equal, different] {
@@ -256,7 +250,7 @@ fn rows_of_one_caller_never_meet_those_of_another_where_nothing_says_that_they_a
 
 #[test]
 fn requests_to_a_proven_model_are_joined_and_get_their_own_rows() {
-    let house = House::new(doubled, proven(), ModelDefaults::default(), None);
+    let house = House::new(doubled, proven(), None, None);
     let requests: [(&[f32], f32); 3] = [(&[1.0, 2.0], 1.0), (&[3.0], 1.0), (&[4.0, 5.0], 1.0)];
     let (outputs, runs) = house.together(&requests);
     assert_eq!(outputs, [vec![2.0, 4.0], vec![6.0], vec![8.0, 10.0]]);
@@ -271,7 +265,7 @@ fn requests_to_a_proven_model_are_joined_and_get_their_own_rows() {
 
 #[test]
 fn an_input_without_rows_joins_only_requests_in_which_it_is_equal() {
-    let house = House::new(doubled, proven(), ModelDefaults::default(), None);
+    let house = House::new(doubled, proven(), None, None);
     let requests: [(&[f32], f32); 4] = [(&[1.0], 1.0), (&[2.0], 0.5), (&[3.0, 4.0], 1.0), (&[5.0], 0.5)];
     let (outputs, mut runs) = house.together(&requests);
     assert_eq!(outputs, [vec![2.0], vec![2.0], vec![6.0, 8.0], vec![5.0]]);
@@ -281,15 +275,10 @@ fn an_input_without_rows_joins_only_requests_in_which_it_is_equal() {
 
 #[test]
 fn the_operators_word_is_followed_whatever_the_model_says() {
-    let said = |says, config| House::new(doubled, says, ModelDefaults::default(), Some(config)).said();
+    let said = |says, config| House::new(doubled, says, None, Some(config)).said();
     assert_eq!(said(proven(), "max_batch_size: 0"), "no (max_batch_size is 0)");
     assert_eq!(said(unproven(), "max_batch_size: 8"), "declared");
-    let refused = House::new(
-        doubled,
-        proven(),
-        ModelDefaults::default(),
-        Some("max_batch_size: 8"),
-    );
+    let refused = House::new(doubled, proven(), None, Some("max_batch_size: 8"));
     let [status] = &refused.engine.models()[..] else {
         panic!("one model")
     };
@@ -305,10 +294,7 @@ fn the_operators_word_is_followed_whatever_the_model_says() {
 
 #[test]
 fn a_model_declares_its_rows_in_its_own_code() {
-    let says = |says, rows| {
-        let defaults = ModelDefaults::default().with(|defaults| defaults.max_batch_size = Some(rows));
-        House::new(doubled, says, defaults, None)
-    };
+    let says = |says, rows| House::new(doubled, says, Some(rows), None);
     assert_eq!(says(unproven(), 0).said(), "no (its own max_batch_size is 0)");
     for (known, said) in [(unproven(), "declared"), (proven(), "proven")] {
         let house = says(known, 3);

@@ -13,13 +13,11 @@ use std::{
 use futures_executor::block_on;
 use oip_engine::{Engine, EngineConfig, Repository};
 use oip_service::{
-    AnswerSink, AnswerStream, Answers, Backend, ByteBudget, CancelToken, InferenceService, Lease,
-    LoadContext, Model, ModelConfiguration, ModelDefaults, ModelSource, RequestContext, Statistics,
-    StreamedAnswer, TimeLimits,
+    Backend, ByteBudget, Call, CancelToken, Capabilities, InferenceService, Lease, LoadContext, Model,
+    ModelConfiguration, ModelSource, Outcome, RequestContext, ResponseSink, ResponseStream, Responses,
+    Statistics, StreamedResponse, TimeLimits,
 };
-use oip_types::{
-    DataType, ErrorCode, InferOutput, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
-};
+use oip_types::{DataType, ErrorCode, InferOutput, ModelMetadata, ModelRef, ServiceError, TensorMetadata};
 use tensor_core::{Shape, Tensor};
 
 use crate::support::{infer, repository, request, y};
@@ -31,7 +29,7 @@ struct StreamBackend(Arc<Seen>);
 /// What its models did.
 #[derive(Default)]
 struct Seen {
-    /// Answers that were given.
+    /// Responses that were given.
     sent: AtomicUsize,
     /// Requests that are at an end in the model.
     ended: AtomicUsize,
@@ -64,7 +62,12 @@ struct StreamModel {
 }
 
 impl StreamModel {
-    fn stream(&self, x: i32, cancel: &CancelToken, answers: &mut dyn AnswerSink) -> Result<(), ServiceError> {
+    fn stream(
+        &self,
+        x: i32,
+        cancel: &CancelToken,
+        answers: &mut dyn ResponseSink,
+    ) -> Result<(), ServiceError> {
         let vector = |len, value: i32| Tensor::from_vec(Shape::vector(len as u64), vec![value; len]).unwrap();
         let output = |value| vec![InferOutput::new("y", vector(1, value))];
         let mut send = |outputs| {
@@ -156,16 +159,7 @@ impl Model for StreamModel {
         &self.metadata
     }
 
-    fn infer(&self, _: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        Err(ServiceError::internal("it is not to be called like this"))
-    }
-
-    fn infer_several(
-        &self,
-        mut request: InferRequest,
-        cancel: &CancelToken,
-        answers: &mut dyn AnswerSink,
-    ) -> Result<(), ServiceError> {
+    fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
         struct Ended<'s>(&'s Seen);
         impl Drop for Ended<'_> {
             fn drop(&mut self) {
@@ -173,17 +167,13 @@ impl Model for StreamModel {
             }
         }
         let _ended = Ended(&self.seen);
-        let x = request
-            .take_input("x")?
-            .as_fixed()
-            .unwrap()
-            .to_vec::<i32>()
-            .unwrap()[0];
-        self.stream(x, cancel, answers)
+        let x = call.request.take::<i32>("x")?[0];
+        self.stream(x, call.cancel, call.sink()?)?;
+        Ok(Outcome::Streamed)
     }
 
-    fn defaults(&self) -> ModelDefaults {
-        ModelDefaults::default().with(|defaults| defaults.decoupled = true)
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().with(|capabilities| capabilities.decoupled = true)
     }
 }
 
@@ -203,24 +193,24 @@ fn engine(root: &Path, hang_timeout: Duration) -> (Engine, Arc<Seen>) {
     (engine, seen)
 }
 
-fn start_with(engine: &Engine, x: i32, cx: RequestContext) -> Result<AnswerStream, ServiceError> {
-    match block_on(engine.answers(request("m", None, x), cx))? {
-        Answers::Several(answers) => Ok(answers),
-        Answers::One(_) => panic!("one answer of a model that may give several"),
+fn start_with(engine: &Engine, x: i32, cx: RequestContext) -> Result<ResponseStream, ServiceError> {
+    match block_on(engine.infer_stream(request("m", None, x), cx))? {
+        Responses::Several(answers) => Ok(answers),
+        Responses::One(_) => panic!("one answer of a model that may give several"),
     }
 }
 
-fn start(engine: &Engine, x: i32) -> AnswerStream {
+fn start(engine: &Engine, x: i32) -> ResponseStream {
     let deadline = Instant::now() + Duration::from_secs(60);
     start_with(engine, x, RequestContext::new(Some(deadline))).unwrap()
 }
 
-fn next(answers: &mut AnswerStream) -> Option<Result<StreamedAnswer, ServiceError>> {
+fn next(answers: &mut ResponseStream) -> Option<Result<StreamedResponse, ServiceError>> {
     block_on(answers.next())
 }
 
 /// Its answers to the end, and the error that it ends with.
-fn all(answers: &mut AnswerStream) -> (Vec<i32>, Option<ServiceError>) {
+fn all(answers: &mut ResponseStream) -> (Vec<i32>, Option<ServiceError>) {
     let mut values = Vec::new();
     loop {
         match next(answers) {
@@ -275,7 +265,7 @@ fn answers_come_in_order_to_their_end_and_none_is_one_number_of_them() {
 fn requests_go_on_beside_others_once_their_instance_is_free() {
     let (engine, seen, _folder) = house("frees its instance");
     for round in 0..3 {
-        let mut open: Vec<AnswerStream> = Vec::new();
+        let mut open: Vec<ResponseStream> = Vec::new();
         for x in 1..40 {
             let mut answers = start(&engine, x);
             assert_eq!(next(&mut answers).unwrap().unwrap().response.outputs.len(), 1);
@@ -315,7 +305,7 @@ fn requests_go_on_beside_others_once_their_instance_is_free() {
 fn requests_beside_instances_are_bounded() {
     const MOST: usize = 256;
     let (engine, seen, _folder) = house("frees its instance");
-    let mut open: Vec<AnswerStream> = Vec::new();
+    let mut open: Vec<ResponseStream> = Vec::new();
     for _ in 0..=MOST {
         let mut answers = start(&engine, 1);
         assert!(next(&mut answers).unwrap().is_ok());
@@ -347,9 +337,9 @@ fn who_wants_one_answer_is_told_which_calls_give_several() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);
     let (engine, _) = crate::support::engine(folder.path(), EngineConfig::default());
     let cx = RequestContext::new(None);
-    match block_on(engine.answers(request("m", None, 1), cx)).unwrap() {
-        Answers::One(response) => assert_eq!(y(&response), 2),
-        Answers::Several(_) => panic!("several answers of a model that gives one"),
+    match block_on(engine.infer_stream(request("m", None, 1), cx)).unwrap() {
+        Responses::One(response) => assert_eq!(y(&response), 2),
+        Responses::Several(_) => panic!("several answers of a model that gives one"),
     }
 }
 
@@ -568,7 +558,7 @@ fn a_stream_ends_before_the_engine_does() {
         move || engine.stop(Instant::now() + Duration::from_secs(60))
     });
     let model = ModelRef::new("m", None).unwrap();
-    let refused = || block_on(engine.answers(request("m", None, 1), RequestContext::new(None))).is_err();
+    let refused = || block_on(engine.infer_stream(request("m", None, 1), RequestContext::new(None))).is_err();
     wait_until("requests are still taken", refused);
     assert!(engine.model_ready(model).is_ok());
     // It is at work, and is read to its end.

@@ -14,11 +14,11 @@ use std::{
 use bytes::Bytes;
 use oip_engine::{Engine, EngineConfig, Repository};
 use oip_service::{
-    Answers, Backend, CancelToken, InferenceService, LoadContext, Model, ModelCall, ModelSource, OtherModels,
-    RequestContext,
+    Backend, Call, InferenceService, LoadContext, Model, ModelCall, ModelSource, Outcome, Outputs,
+    RequestContext, Responses,
 };
 use oip_types::{
-    DataType, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
+    DataType, InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
 };
 use tempfile::TempDir;
 use tensor_core::{Shape, Tensor};
@@ -106,20 +106,24 @@ impl Model for WordModel {
         &self.metadata
     }
 
-    fn infer(
-        &self,
-        mut request: InferRequest,
-        cancel: &CancelToken,
-    ) -> Result<Vec<InferOutput>, ServiceError> {
+    fn run(&self, call: Call<'_>) -> Result<Outcome, ServiceError> {
+        let (mut request, cancel, others) = (call.request, call.cancel, call.others);
         self.runs.fetch_add(1, Ordering::SeqCst);
         let x = request.take_input("x")?;
+        if let Some(asked) = self.word.strip_prefix("asks ") {
+            let request = InferRequest::new(ModelRef::new(asked.trim(), None)?).with_input("x", x);
+            return match futures_executor::block_on(others.ask(ModelCall::new(request)))? {
+                Responses::One(response) => Ok(response.outputs.into()),
+                Responses::Several(_) => Err(ServiceError::internal("several responses")),
+            };
+        }
         let first = x.as_fixed().unwrap().to_vec::<i32>().unwrap()[0];
         match self.word.as_str() {
             "panics on 13" if first == 13 => panic!("13 at src/secret.rs"),
             "fails on 13" if first == 13 => return Err(ServiceError::invalid("13 is out of range")),
             "tells its settings" => return Err(ServiceError::invalid(self.settings.clone())),
-            "gives another type" => return Ok(vec![InferOutput::new("y", Tensor::scalar(1u8))]),
-            "gives nothing" => return Ok(vec![]),
+            "gives another type" => return Ok(Outcome::output("y", Tensor::scalar(1u8))),
+            "gives nothing" => return Ok(Outputs::new(vec![]).into()),
             "sleeps" => thread::sleep(Duration::from_millis(first as u64)),
             "waits to be cancelled" => {
                 while !cancel.is_cancelled() {
@@ -129,30 +133,11 @@ impl Model for WordModel {
             word => {
                 if let Some(number) = word.strip_prefix("adds ") {
                     let sum = vec![first + number.trim().parse::<i32>().unwrap()];
-                    let sum = Tensor::from_vec(Shape::vector(1), sum).unwrap();
-                    return Ok(vec![InferOutput::new("y", sum)]);
+                    return Ok(Outcome::output("y", Tensor::from_vec(Shape::vector(1), sum)?));
                 }
             }
         }
-        Ok(vec![InferOutput::new("y", x)])
-    }
-
-    fn infer_with(
-        &self,
-        mut request: InferRequest,
-        cancel: &CancelToken,
-        others: &dyn OtherModels,
-    ) -> Result<Vec<InferOutput>, ServiceError> {
-        let Some(asked) = self.word.strip_prefix("asks ") else {
-            return self.infer(request, cancel);
-        };
-        self.runs.fetch_add(1, Ordering::SeqCst);
-        let x = request.take_input("x")?;
-        let request = InferRequest::new(ModelRef::new(asked.trim(), None)?).with_input("x", x);
-        match futures_executor::block_on(others.ask(ModelCall::new(request)))? {
-            Answers::One(response) => Ok(response.outputs),
-            Answers::Several(_) => Err(ServiceError::internal("several answers")),
-        }
+        Ok(Outcome::output("y", x))
     }
 }
 

@@ -19,8 +19,8 @@ mod extensions;
 
 use bytes::Bytes;
 use oip_types::{
-    DataType, InferInput, InferOutput, InferRequest, InferResponse, Limits, ModelMetadata, ReadSharedMemory,
-    ServiceError, SharedMemorySlice, TensorMetadata, TensorValue,
+    DataType, InferInput, InferOutput, InferRequest, InferResponse, ModelMetadata, ReadSharedMemory,
+    RequestLimits, ServiceError, SharedMemorySlice, TensorMetadata, TensorValue,
 };
 use tensor_core::Quoted;
 
@@ -91,7 +91,10 @@ pub fn encode_request(request: &InferRequest, is_raw: bool) -> ModelInferRequest
 ///
 /// # Errors
 /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) that says what is wrong and where.
-pub fn decode_response(message: ModelInferResponse, limits: &Limits) -> Result<InferResponse, ServiceError> {
+pub fn decode_response(
+    message: ModelInferResponse,
+    limits: &RequestLimits,
+) -> Result<InferResponse, ServiceError> {
     decode(message, limits, None)
 }
 
@@ -101,7 +104,7 @@ pub fn decode_response(message: ModelInferResponse, limits: &Limits) -> Result<I
 /// As [`decode_response`], and what `memory` says.
 pub fn decode_response_with(
     message: ModelInferResponse,
-    limits: &Limits,
+    limits: &RequestLimits,
     memory: &dyn ReadSharedMemory,
 ) -> Result<InferResponse, ServiceError> {
     decode(message, limits, Some(memory))
@@ -109,7 +112,7 @@ pub fn decode_response_with(
 
 fn decode(
     message: ModelInferResponse,
-    limits: &Limits,
+    limits: &RequestLimits,
     memory: Option<&dyn ReadSharedMemory>,
 ) -> Result<InferResponse, ServiceError> {
     limits.check_tensors(message.outputs.len())?;
@@ -138,19 +141,17 @@ fn decode(
             .map_err(|error| error.within(format_args!("output {}", Quoted(&name))))
             .map(|read| InferOutput { name, ..read })
     });
-    Ok(InferResponse {
-        outputs: outputs.collect::<Result<_, _>>()?,
-        model_name: message.model_name,
-        model_version: Some(message.model_version).filter(|version| !version.is_empty()),
-        id: Some(message.id).filter(|id| !id.is_empty()),
-        parameters: read_parameters(message.parameters, limits)?,
-    })
+    let outputs = outputs.collect::<Result<_, _>>()?;
+    Ok(InferResponse::new(message.model_name, outputs)
+        .with_version(Some(message.model_version).filter(|version| !version.is_empty()))
+        .with_id(Some(message.id).filter(|id| !id.is_empty()))
+        .with_parameters(read_parameters(message.parameters, limits)?))
 }
 
 fn read_output(
     output: InferOutputTensor,
     raw: Option<Bytes>,
-    limits: &Limits,
+    limits: &RequestLimits,
     memory: Option<&dyn ReadSharedMemory>,
 ) -> Result<InferOutput, ServiceError> {
     let datatype = DataType::from_name(&output.datatype)?;

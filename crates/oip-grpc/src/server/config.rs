@@ -6,7 +6,7 @@ use std::sync::Arc;
 #[cfg(unix)]
 use oip_service::OpenConnectionMemory;
 use oip_service::{ByteBudget, CpuPool, TimeLimits};
-use oip_types::Limits;
+use oip_types::RequestLimits;
 
 /// How the gRPC side works.
 ///
@@ -26,7 +26,7 @@ pub struct GrpcConfig {
     /// Bytes that the metadata of a call may have together (32 KiB).
     pub max_header_bytes: usize,
     /// What a request may ask for.
-    pub limits: Limits,
+    pub limits: RequestLimits,
     /// How long requests may take.
     pub time: TimeLimits,
     /// Bytes of messages in memory at once; share one budget between transports (512 MiB).
@@ -56,7 +56,7 @@ impl Default for GrpcConfig {
             max_message_bytes: 64 << 20,
             max_answer_bytes: i32::MAX as usize,
             max_header_bytes: 32 << 10,
-            limits: Limits::default(),
+            limits: RequestLimits::default(),
             time: TimeLimits::default(),
             budget: ByteBudget::new(512 << 20),
             cpu: CpuPool::default(),

@@ -4,7 +4,7 @@ use std::{ops::Range, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use oip_service::{
-    AnswerStream, Answers, Charge, CpuPool, Grant, InferenceService, Lease, Named, Phase, RequestContext,
+    Charge, CpuPool, Grant, InferenceService, Lease, Named, Phase, RequestContext, ResponseStream, Responses,
     SharedInputs,
     compression::{Compression, inflate},
 };
@@ -28,7 +28,7 @@ const LITTLE: u64 = 64 << 10;
 /// Bytes of an answer that are compressed on the thread of a connection.
 const LITTLE_TO_COMPRESS: usize = 16 << 10;
 
-/// Answers that are worth compressing, where the client wants that: smaller ones grow, larger ones take long.
+/// Responses that are worth compressing, where the client wants that: smaller ones grow, larger ones take long.
 const WORTH_COMPRESSING: Range<usize> = 1 << 10..4 << 20;
 
 /// How much larger a compressed message is taken to be than the bytes that came, for its place in the pool's queue.
@@ -66,14 +66,14 @@ pub(crate) enum Failed {
 pub(crate) enum Answered {
     /// The one answer, as a message in its frame.
     Once(Vec<Bytes>),
-    /// Answers as the model gives them.
+    /// Responses as the model gives them.
     Several(Box<SeveralAnswers>),
 }
 
-/// Answers that are written one by one.
+/// Responses that are written one by one.
 pub(crate) struct SeveralAnswers {
     inference: Arc<Inference>,
-    answers: AnswerStream,
+    answers: ResponseStream,
     echo: Echo,
     wants_raw: bool,
     wants_empty_final: bool,
@@ -190,18 +190,20 @@ impl Inference {
             let (service, cpu) = (&self.service, &self.config.cpu);
             let inference = async {
                 match wanted.envelope {
-                    Envelope::Call => oip_service::answer(service, cpu, request, cx)
+                    Envelope::Call => oip_service::respond(service, cpu, request, cx)
                         .await
-                        .map(Answers::One),
-                    Envelope::Stream => Box::pin(oip_service::answers(service, cpu, request, cx)).await,
+                        .map(Responses::One),
+                    Envelope::Stream => {
+                        Box::pin(oip_service::respond_stream(service, cpu, request, cx)).await
+                    }
                 }
             };
             let answers = within_deadline(&lease, pin!(inference))
                 .await
                 .map_err(|passed| passed.within(&model))??;
             let response = match answers {
-                Answers::One(response) => response,
-                Answers::Several(answers) => {
+                Responses::One(response) => response,
+                Responses::Several(answers) => {
                     return Ok(Answered::Several(Box::new(SeveralAnswers {
                         inference: self.clone(),
                         answers,

@@ -7,7 +7,7 @@ use axum::{
     http::{StatusCode, request::Parts},
     response::Response,
 };
-use oip_service::{Grant, Lease, Phase, RequestContext, RequestNotes, answer as answer_request};
+use oip_service::{Grant, Lease, Phase, RequestContext, RequestNotes};
 use oip_types::{
     BytesTensor, DataType, ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ParameterValue,
     ServiceError, TensorValue,
@@ -145,7 +145,7 @@ where
     let overhead = lease.charge(request.overhead_bytes() as u64)?;
     let cx = RequestContext::for_request(&request, &lease, None, &app.config.time)?;
     let printed = async {
-        let response = answer_request(&app.service, &app.config.cpu, request, cx).await?;
+        let response = oip_service::respond(&app.service, &app.config.cpu, request, cx).await?;
         drop(overhead);
         lease.note_version(response.model_version.as_deref());
         laps.skip();

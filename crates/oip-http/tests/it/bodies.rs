@@ -24,7 +24,7 @@ use oip_service::{
     ByteBudget, TimeLimits,
     testing::{datatypes, identity},
 };
-use oip_types::{Limits, rest::NonFinite};
+use oip_types::{RequestLimits, rest::NonFinite};
 
 use crate::support::{app, app_with, call, infer, infer_binary, infer_with, x};
 
@@ -336,7 +336,7 @@ async fn ht_39_zstd_is_not_offered() {
 /// HT-40: JSON that grows when it is decoded is bounded too.
 #[tokio::test]
 async fn ht_40_decoded_json_is_bounded() {
-    let limits = Limits::default().with(|limits| limits.tensor_bytes = 800);
+    let limits = RequestLimits::default().with(|limits| limits.tensor_bytes = 800);
     let (app, _) = app_with(HttpConfig::default().with(|config| config.limits = limits));
     for (count, status) in [(100, StatusCode::OK), (101, StatusCode::PAYLOAD_TOO_LARGE)] {
         let data = format!("[{}]", vec!["1"; count].join(","));

@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use h2::client::SendRequest;
 use http::Request;
-use oip_listen::{Lanes, Limits, Protocol};
+use oip_listen::{ConnectionLimits, Lanes, Protocol};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
@@ -34,7 +34,7 @@ fn thread(name: &str) -> Runtime {
         .unwrap()
 }
 
-fn lanes() -> ([Runtime; 2], Limits) {
+fn lanes() -> ([Runtime; 2], ConnectionLimits) {
     let runtimes = [thread("work"), thread("busy")];
     let limits = limits().with(|limits| {
         let [work, busy] = &runtimes;

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use oip_listen::{ConnectionCap, Limits, Protocol};
+use oip_listen::{ConnectionCap, ConnectionLimits, Protocol};
 
 use crate::support::{PATIENCE, Server, eventually, limits, read_answer, read_to_end, time_until_closed};
 
@@ -56,7 +56,7 @@ fn ht_01_half_a_head_is_cut() {
 #[test]
 fn ht_06_long_heads_are_refused() {
     const LIMIT: usize = 16 << 10;
-    let limits = Limits::default().with(|limits| limits.max_head_bytes = LIMIT);
+    let limits = ConnectionLimits::default().with(|limits| limits.max_head_bytes = LIMIT);
     let server = Server::start(Protocol::Http1, limits);
     let start = "GET /hello HTTP/1.1\r\nHost: x\r\nX-a: ";
     let mut refused = server.send(&format!("{start}{}", "b".repeat(LIMIT - start.len())));

@@ -19,16 +19,16 @@ use http::{Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use oip_listen::{
-    Address, ClientCertificate, ConnectionCap, Lasting, Limits, Listener, Protocol, RequestBody, Shutdown,
-    StreamPlace, Tls, listen, serve, serve_tls,
+    Address, ClientCertificate, ConnectionCap, ConnectionLimits, Lasting, Listener, Protocol, RequestBody,
+    Shutdown, StreamPlace, Tls, listen, serve, serve_tls,
 };
 use tokio::runtime::Runtime;
 
 /// The timeouts of the tests.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(300);
 
-pub(crate) fn limits() -> Limits {
-    Limits::default().with(|limits| {
+pub(crate) fn limits() -> ConnectionLimits {
+    ConnectionLimits::default().with(|limits| {
         limits.head_timeout = PATIENCE;
         limits.idle_timeout = 2 * PATIENCE;
         limits.body_gap_timeout = PATIENCE;
@@ -57,12 +57,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn start(protocol: Protocol, limits: Limits) -> Self {
+    pub(crate) fn start(protocol: Protocol, limits: ConnectionLimits) -> Self {
         Self::start_with(protocol, limits, None)
     }
 
     /// The same, over TLS where that is wanted.
-    pub(crate) fn start_with(protocol: Protocol, limits: Limits, tls: Option<Tls>) -> Self {
+    pub(crate) fn start_with(protocol: Protocol, limits: ConnectionLimits, tls: Option<Tls>) -> Self {
         Self::start_at(protocol, limits, tls, || {
             let anywhere = "127.0.0.1:0".parse().unwrap();
             listen(anywhere).unwrap().into()
@@ -70,13 +70,17 @@ impl Server {
     }
 
     /// The same on a listener that is made within the server's runtime.
-    pub(crate) fn start_on(protocol: Protocol, limits: Limits, listener: impl FnOnce() -> Listener) -> Self {
+    pub(crate) fn start_on(
+        protocol: Protocol,
+        limits: ConnectionLimits,
+        listener: impl FnOnce() -> Listener,
+    ) -> Self {
         Self::start_at(protocol, limits, None, listener)
     }
 
     fn start_at(
         protocol: Protocol,
-        limits: Limits,
+        limits: ConnectionLimits,
         tls: Option<Tls>,
         listener: impl FnOnce() -> Listener,
     ) -> Self {

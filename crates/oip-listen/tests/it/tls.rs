@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_listen::{ConnectionCap, Lanes, Limits, Protocol, Tls, TlsFile, TlsFiles};
+use oip_listen::{ConnectionCap, ConnectionLimits, Lanes, Protocol, Tls, TlsFile, TlsFiles};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair, SanType,
     date_time_ymd,
@@ -328,7 +328,7 @@ fn changed_files_are_for_new_connections_and_open_ones_stay() {
     assert!(client.get(&server, "/hello").unwrap().ends_with("hello"));
 }
 
-fn patient(limits: &mut Limits) {
+fn patient(limits: &mut ConnectionLimits) {
     limits.idle_timeout = Duration::from_secs(60);
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use oip_client::TensorForm;
-use oip_types::{InferRequest, InferResponse, Limits, ModelRef, rest::decode_request};
+use oip_types::{InferRequest, InferResponse, ModelRef, RequestLimits, rest::decode_request};
 use serde_json::Value;
 use tensor_core::Tensor;
 
@@ -71,7 +71,12 @@ impl Record {
 
 fn request(model: &str) -> InferRequest {
     let model = ModelRef::new(model, None).unwrap();
-    let decoded = decode_request(model, &read("digits.json").into(), None, &Limits::default());
+    let decoded = decode_request(
+        model,
+        &read("digits.json").into(),
+        None,
+        &RequestLimits::default(),
+    );
     decoded.unwrap().request
 }
 

@@ -22,9 +22,9 @@ use oip_grpc::{
     },
 };
 use oip_http::HttpConfig;
-use oip_listen::{Lanes, Limits, Protocol, Shutdown, listen, serve};
-use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource, TimeLimits};
-use oip_types::{DataType, InferOutput, InferRequest, ModelMetadata, ServiceError, TensorMetadata};
+use oip_listen::{ConnectionLimits, Lanes, Protocol, Shutdown, listen, serve};
+use oip_service::{Backend, Call, Capabilities, LoadContext, Model, ModelSource, Outcome, TimeLimits};
+use oip_types::{DataType, ModelMetadata, ServiceError, TensorMetadata};
 use tonic::Code;
 use tower::ServiceExt;
 
@@ -71,19 +71,19 @@ impl Model for HangingModel {
         &self.metadata
     }
 
-    fn is_bounded(&self, _: u64) -> bool {
-        self.promises
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().with(|capabilities| capabilities.bounded = self.promises)
     }
 
-    fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        let x = request.take_input("x")?;
+    fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
+        let x = call.request.take_input("x")?;
         let hangs = !self.promises || x.raw()[..] == 13i32.to_le_bytes();
         let is_released = self.is_released.iter().filter(|_| hangs);
         is_released.for_each(|released| wait_for(released));
         if self.promises && thread::current().name() == Some("work") {
             IS_IN_PLACE.store(true, Ordering::SeqCst);
         }
-        Ok(vec![InferOutput::new("y", x)])
+        Ok(Outcome::output("y", x))
     }
 }
 
@@ -317,7 +317,7 @@ fn md_05_a_model_that_hangs_on_a_transports_thread_takes_its_own_connection_only
     engine.wait_until_loaded();
     let lanes = Lanes::new(work.handle().clone(), busy.handle().clone());
     front.spawn(lanes.clone().keep_awake());
-    let limits = Limits::default().with(|limits| limits.lanes = Some(lanes));
+    let limits = ConnectionLimits::default().with(|limits| limits.lanes = Some(lanes));
     let bind = |handle: &tokio::runtime::Handle| {
         let _context = handle.enter();
         listen("127.0.0.1:0".parse().unwrap()).unwrap()

@@ -21,14 +21,11 @@ use oip_grpc::{
     },
 };
 use oip_http::HttpConfig;
-use oip_listen::{Limits, Protocol, Shutdown, listen, serve};
+use oip_listen::{ConnectionLimits, Protocol, Shutdown, listen, serve};
 use oip_service::{
-    AnswerSink, Backend, ByteBudget, CancelToken, LoadContext, Model, ModelDefaults, ModelSource,
-    RequestNotes,
+    Backend, ByteBudget, Call, Capabilities, LoadContext, Model, ModelSource, Outcome, RequestNotes,
 };
-use oip_types::{
-    BytesTensor, DataType, InferOutput, InferRequest, ModelMetadata, ServiceError, TensorMetadata,
-};
+use oip_types::{BytesTensor, DataType, InferOutput, ModelMetadata, ServiceError, TensorMetadata};
 use serde_json::{Value, json};
 use tensor_core::Shape;
 use tonic::{Code, Request, Streaming, codegen::Service, transport::Channel};
@@ -77,32 +74,20 @@ impl Model for CountingModel {
         &self.0
     }
 
-    fn infer(&self, _: InferRequest, cancel: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        if self.2 {
-            return Err(ServiceError::internal("it is not to be called like this"));
+    fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
+        let cancel = call.cancel;
+        if !self.2 {
+            while !self.1.is_released.load(Ordering::SeqCst) && !cancel.is_cancelled() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let y = BytesTensor::from_elements(Shape::vector(1), ["one"])?;
+            return Ok(Outcome::output("y", y));
         }
-        while !self.1.is_released.load(Ordering::SeqCst) && !cancel.is_cancelled() {
-            thread::sleep(Duration::from_millis(1));
-        }
-        let y = BytesTensor::from_elements(Shape::vector(1), ["one"])?;
-        Ok(vec![InferOutput::new("y", y)])
-    }
-
-    fn infer_several(
-        &self,
-        mut request: InferRequest,
-        cancel: &CancelToken,
-        answers: &mut dyn AnswerSink,
-    ) -> Result<(), ServiceError> {
-        let x = request
-            .take_input("x")?
-            .as_fixed()
-            .unwrap()
-            .to_vec::<i32>()
-            .unwrap()[0];
+        let x = call.request.take::<i32>("x")?[0];
+        let responses = call.sink()?;
         let mut send = |text: String| {
             let y = BytesTensor::from_elements(Shape::vector(1), [text])?;
-            answers.send(vec![InferOutput::new("y", y)])?;
+            responses.send(vec![InferOutput::new("y", y)])?;
             self.1.sent.fetch_add(1, Ordering::SeqCst);
             Ok::<(), ServiceError>(())
         };
@@ -121,11 +106,11 @@ impl Model for CountingModel {
             x => (0..x).try_for_each(|value| send(value.to_string())),
         };
         self.1.ended.fetch_add(1, Ordering::SeqCst);
-        ended
+        ended.map(|()| Outcome::Streamed)
     }
 
-    fn defaults(&self) -> ModelDefaults {
-        ModelDefaults::default().with(|defaults| defaults.decoupled = self.2)
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default().with(|capabilities| capabilities.decoupled = self.2)
     }
 }
 
@@ -174,7 +159,7 @@ impl House {
         };
         let (http_listener, grpc_listener) = (bind(), bind());
         let addresses = [&http_listener, &grpc_listener].map(|listener| listener.local_addr().unwrap());
-        let limits = Limits::default();
+        let limits = ConnectionLimits::default();
         runtime.spawn(serve(
             http_listener,
             Protocol::Http1,

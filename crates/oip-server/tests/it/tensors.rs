@@ -8,7 +8,7 @@ use oip_grpc::proto::{
     model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
 };
 use oip_types::{
-    InferRequest, Limits, ModelRef,
+    InferRequest, ModelRef, RequestLimits,
     rest::{HEADER_LENGTH, RequestEncoding, decode_response, encode_request},
 };
 use serde_json::{Value, json};
@@ -118,7 +118,7 @@ fn rows_over_http_binary() {
     let answer = server.request("POST", INFER, &[(HEADER_LENGTH, &length)], &body.into_bytes());
     assert_eq!(answer.status, 200);
     let length = answer.header(HEADER_LENGTH).unwrap().parse().unwrap();
-    let response = decode_response(&answer.body.into(), Some(length), &Limits::default()).unwrap();
+    let response = decode_response(&answer.body.into(), Some(length), &RequestLimits::default()).unwrap();
     let output = response.output("mean").unwrap().as_fixed().unwrap();
     assert_eq!(output.shape().dims(), [2, 2, 64]);
     assert_eq!(output.to_vec::<f32>().unwrap(), rows(&[9, 0, 1, 9]));

@@ -32,7 +32,7 @@ pub(super) fn run(name: &str, request: &InferRequest) -> Result<Vec<InferOutput>
         _ => {
             let scores = [0.25_f32, 0.75].repeat(texts.len());
             let labels = ["bad", "good"].repeat(texts.len());
-            let shape = Shape::new(&[rows, 2]).map_err(|error| ServiceError::internal(error.to_string()))?;
+            let shape = Shape::new(&[rows, 2])?;
             vec![
                 InferOutput::new("scores", tensor(&[rows, 2], scores)?),
                 InferOutput::new("labels", BytesTensor::from_elements(shape, labels)?),
@@ -42,5 +42,5 @@ pub(super) fn run(name: &str, request: &InferRequest) -> Result<Vec<InferOutput>
 }
 
 fn tensor<T: Element>(dims: &[u64], values: Vec<T>) -> Result<Tensor, ServiceError> {
-    Tensor::from_vec(dims, values).map_err(|error| ServiceError::internal(error.to_string()))
+    Ok(Tensor::from_vec(dims, values)?)
 }

@@ -91,7 +91,7 @@ fn sequences_run_by_length_under_the_budget_of_tokens() {
     );
     assert_eq!(*loaded.seen.lock().unwrap(), [vec![2, 5], vec![2, 3]]);
     assert!(matches!(
-        loaded.model.row_independence(),
+        loaded.model.capabilities().row_independence,
         RowIndependence::Proven(_)
     ));
 }
@@ -102,10 +102,10 @@ fn a_network_whose_rows_change_each_other_takes_one_text_at_a_time() {
     infer(&*loaded.model, request(&["one", "two three"])).unwrap();
     assert_eq!(*loaded.seen.lock().unwrap(), [vec![1, 4], vec![1, 3]]);
     assert!(matches!(
-        loaded.model.row_independence(),
+        loaded.model.capabilities().row_independence,
         RowIndependence::Unproven(_)
     ));
-    assert_eq!(loaded.model.defaults().max_batch_size, None);
+    assert_eq!(loaded.model.capabilities().max_batch_size, None);
 }
 
 #[test]

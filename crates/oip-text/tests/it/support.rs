@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use oip_service::{
-    Backend, CancelToken, IndependentRows, LoadContext, Model, ModelFiles, ModelSource, RowIndependence,
+    Backend, Call, CancelToken, Capabilities, IndependentRows, LoadContext, Model, ModelFiles, ModelSource,
+    Outcome, RowIndependence,
 };
 use oip_text::{TextBackend, TextOptions};
 use oip_types::{
@@ -104,18 +105,10 @@ impl Model for Running {
         &self.metadata
     }
 
-    fn infer(&self, request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        let values = |name: &str| {
-            request
-                .input(name)
-                .unwrap()
-                .as_fixed()
-                .unwrap()
-                .to_vec::<i64>()
-                .unwrap()
-        };
-        let (ids, mask) = (values("input_ids"), values("attention_mask"));
-        let dims = request.input("input_ids").unwrap().shape().dims().to_vec();
+    fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
+        let ids = call.request.take::<i64>("input_ids")?;
+        let mask = call.request.take::<i64>("attention_mask")?;
+        let dims = ids.shape().dims().to_vec();
         self.seen.lock().unwrap().push(dims.clone());
         let (rows, length) = (dims[0], dims[1]);
         let sequences = ids.chunks(length as usize).zip(mask.chunks(length as usize));
@@ -141,18 +134,19 @@ impl Model for Running {
                 ids.iter().flat_map(|id| [0.0, *id as f32 - 4.5]).collect(),
             ),
         };
-        let name = self.metadata.outputs[0].name.clone();
-        Ok(vec![InferOutput::new(
+        let name = &self.metadata.outputs[0].name;
+        Ok(Outcome::output(
             name,
-            Tensor::from_vec(Shape::new(&shape).unwrap(), values).unwrap(),
-        )])
+            Tensor::from_vec(Shape::new(&shape)?, values)?,
+        ))
     }
 
-    fn row_independence(&self) -> RowIndependence {
-        match self.is_independent {
+    fn capabilities(&self) -> Capabilities {
+        let rows = match self.is_independent {
             true => RowIndependence::Proven(IndependentRows::default()),
             false => RowIndependence::Unproven("scales are of all rows".to_owned()),
-        }
+        };
+        Capabilities::default().with(|capabilities| capabilities.row_independence = rows)
     }
 }
 
@@ -218,9 +212,8 @@ pub(crate) fn strings<T: AsRef<[u8]>>(texts: &[T]) -> BytesTensor {
     BytesTensor::from_elements(Shape::vector(texts.len() as u64), texts).unwrap()
 }
 
-/// Runs a request after the engine's check.
+/// Runs a request with the engine's checks.
 pub(crate) fn infer(model: &dyn Model, request: InferRequest) -> Result<Vec<InferOutput>, ServiceError> {
-    model.metadata().check_request(&request)?;
     model.infer(request, &CancelToken::new(None))
 }
 

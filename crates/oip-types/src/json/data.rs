@@ -2,7 +2,7 @@ use bytes::Bytes;
 use tensor_core::{DType, Element, Shape, Tensor, bf16, f16};
 
 use super::{Cursor, Number, no_json_form, run::Run};
-use crate::{BytesTensor, DataType, Grant, Memory, ServiceError, TensorValue};
+use crate::{BytesTensor, DataType, Memory, Reservation, ServiceError, TensorValue};
 
 /// The memory that the tensors of a body may take once decoded.
 pub(crate) struct Room<'m> {
@@ -70,7 +70,7 @@ impl Reader<'_, '_, '_> {
         // An element takes a character and a comma at least, so the text bounds what it can hold.
         let possible = expected.min(self.cursor.remaining() as u64 / 2 + 1) as usize;
         let possible = possible.min(sink.allowed);
-        let grant = self.room.memory.grant(possible * size_of::<T>())?;
+        let grant = self.room.memory.reserve(possible * size_of::<T>())?;
         let reserved = sink.elements.try_reserve_exact(possible);
         reserved.map_err(|_| too_large(self.shape, T::DTYPE.into()))?;
         self.walk(&mut sink)?;
@@ -91,7 +91,7 @@ impl Reader<'_, '_, '_> {
             missing: expected,
             allowed: self.room.left,
             shape: self.shape,
-            grant: self.room.memory.grant(0)?,
+            grant: self.room.memory.reserve(0)?,
         };
         self.walk(&mut sink)?;
         let Strings {
@@ -201,7 +201,7 @@ struct Strings<'s> {
     missing: u64,
     allowed: usize,
     shape: &'s Shape,
-    grant: Box<dyn Grant>,
+    grant: Box<dyn Reservation>,
 }
 
 impl Strings<'_> {

@@ -6,7 +6,9 @@ use super::{
     print::{JsonPrint, ROOM},
 };
 
-use crate::{BytesTensor, Grant, Memory, NonFinite, ParameterValue, Parameters, ServiceError, TensorValue};
+use crate::{
+    BytesTensor, Memory, NonFinite, ParameterValue, Parameters, Reservation, ServiceError, TensorValue,
+};
 
 /// Prints JSON onto the end of a buffer, or into pieces of bounded size.
 #[derive(Default)]
@@ -23,7 +25,7 @@ struct Pieces<'m> {
     done: Vec<Bytes>,
     done_len: usize,
     /// For the current buffer, and for how many bytes.
-    grant: Option<(Box<dyn Grant>, usize)>,
+    grant: Option<(Box<dyn Reservation>, usize)>,
 }
 
 /// Bytes of a piece.
@@ -33,7 +35,7 @@ impl Pieces<'_> {
     /// Has memory allowed for the current buffer.
     fn allow(&mut self, capacity: usize) -> Result<(), ServiceError> {
         match &mut self.grant {
-            None => self.grant = Some((self.memory.grant(capacity)?, capacity)),
+            None => self.grant = Some((self.memory.reserve(capacity)?, capacity)),
             Some((grant, granted)) if capacity > *granted => {
                 grant.grow(capacity - *granted)?;
                 *granted = capacity;

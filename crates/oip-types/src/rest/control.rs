@@ -4,7 +4,7 @@ use tensor_core::Quoted;
 
 use super::tensor::{missing, read_parameters, set_once};
 use crate::{
-    Limits, LogSetting, LogSettings, Parameters, ServiceError, SharedMemoryRegion,
+    LogSetting, LogSettings, Parameters, RequestLimits, ServiceError, SharedMemoryRegion,
     json::{Cursor, Number},
 };
 
@@ -12,7 +12,7 @@ use crate::{
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where.
-pub fn decode_index_request(body: &[u8], limits: &Limits) -> Result<bool, ServiceError> {
+pub fn decode_index_request(body: &[u8], limits: &RequestLimits) -> Result<bool, ServiceError> {
     let mut ready = None;
     object(body, |cursor, member| match member {
         "ready" => set_once(
@@ -29,7 +29,7 @@ pub fn decode_index_request(body: &[u8], limits: &Limits) -> Result<bool, Servic
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where.
-pub fn decode_parameters(body: &[u8], limits: &Limits) -> Result<Parameters, ServiceError> {
+pub fn decode_parameters(body: &[u8], limits: &RequestLimits) -> Result<Parameters, ServiceError> {
     let mut parameters = None;
     object(body, |cursor, member| match member {
         "parameters" => set_once(&mut parameters, member, read_parameters(cursor, limits)?),
@@ -42,7 +42,7 @@ pub fn decode_parameters(body: &[u8], limits: &Limits) -> Result<Parameters, Ser
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where.
-pub fn decode_log_settings(body: &[u8], limits: &Limits) -> Result<LogSettings, ServiceError> {
+pub fn decode_log_settings(body: &[u8], limits: &RequestLimits) -> Result<LogSettings, ServiceError> {
     let mut settings = LogSettings::new();
     object(body, |cursor, name| {
         limits.check_parameters(settings.len() + 1)?;
@@ -68,7 +68,11 @@ pub fn decode_log_settings(body: &[u8], limits: &Limits) -> Result<LogSettings, 
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where.
-pub fn decode_region(name: &str, body: &[u8], limits: &Limits) -> Result<SharedMemoryRegion, ServiceError> {
+pub fn decode_region(
+    name: &str,
+    body: &[u8],
+    limits: &RequestLimits,
+) -> Result<SharedMemoryRegion, ServiceError> {
     let (mut key, mut offset, mut byte_size) = (None, None, None);
     object(body, |cursor, member| match member {
         "key" => set_once(
@@ -130,7 +134,7 @@ mod tests {
 
     #[test]
     fn bodies_are_read_and_may_be_empty() {
-        let limits = Limits::default();
+        let limits = RequestLimits::default();
         for (body, ready) in [
             ("", false),
             (" \n", false),
@@ -163,8 +167,8 @@ mod tests {
 
     #[test]
     fn wrong_bodies_say_where() {
-        let limits = Limits::default();
-        type Decode = fn(&[u8], &Limits) -> Result<(), ServiceError>;
+        let limits = RequestLimits::default();
+        type Decode = fn(&[u8], &RequestLimits) -> Result<(), ServiceError>;
         let index: Decode = |body, limits| decode_index_request(body, limits).map(drop);
         let parameters: Decode = |body, limits| decode_parameters(body, limits).map(drop);
         let settings: Decode = |body, limits| decode_log_settings(body, limits).map(drop);
@@ -207,8 +211,8 @@ mod tests {
     fn ht_20_deep_bodies_are_refused() {
         for depth in [65, 129, 250_000] {
             let body = format!("{{\"x\":{}", "[".repeat(depth));
-            assert!(decode_index_request(body.as_bytes(), &Limits::default()).is_err());
-            assert!(decode_parameters(body.as_bytes(), &Limits::default()).is_err());
+            assert!(decode_index_request(body.as_bytes(), &RequestLimits::default()).is_err());
+            assert!(decode_parameters(body.as_bytes(), &RequestLimits::default()).is_err());
         }
     }
 }

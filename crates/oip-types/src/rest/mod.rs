@@ -5,11 +5,11 @@
 //!
 //! ```
 //! use bytes::Bytes;
-//! use oip_types::{Limits, ModelRef, rest};
+//! use oip_types::{RequestLimits, ModelRef, rest};
 //!
 //! let body = Bytes::from_static(br#"{"inputs": [{"name": "x", "shape": [2], "datatype": "FP32", "data": [1, 2.5]}]}"#);
 //! let model = ModelRef::new("m", None).unwrap();
-//! let decoded = rest::decode_request(model, &body, None, &Limits::default()).unwrap();
+//! let decoded = rest::decode_request(model, &body, None, &RequestLimits::default()).unwrap();
 //! let x = decoded.request.input("x").unwrap().as_fixed().unwrap();
 //! assert_eq!(x.to_vec::<f32>().unwrap(), [1.0, 2.5]);
 //! ```
@@ -18,12 +18,12 @@
 //!
 //! ```
 //! use bytes::Bytes;
-//! use oip_types::{Limits, ModelRef, rest};
+//! use oip_types::{RequestLimits, ModelRef, rest};
 //!
 //! let json = r#"{"inputs": [{"name": "x", "shape": [2], "datatype": "UINT8", "parameters": {"binary_data_size": 2}}]}"#;
 //! let body = Bytes::from([json.as_bytes(), &[7, 9]].concat());
 //! let model = ModelRef::new("m", None).unwrap();
-//! let decoded = rest::decode_request(model, &body, Some(json.len()), &Limits::default()).unwrap();
+//! let decoded = rest::decode_request(model, &body, Some(json.len()), &RequestLimits::default()).unwrap();
 //! let raw = decoded.request.input("x").unwrap().raw();
 //! assert_eq!(raw[..], [7, 9]);
 //! assert_eq!(raw.as_ptr(), body[json.len()..].as_ptr());

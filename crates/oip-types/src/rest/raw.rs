@@ -41,7 +41,7 @@ fn read(input: &TensorMetadata, body: &Bytes, memory: &dyn Memory) -> Result<Ten
             let shape = shape(input, 1)?;
             // Bodies are bounded far below.
             let len = u32::try_from(body.len()).map_err(|_| ServiceError::invalid("it is too long"))?;
-            let grant = memory.grant(4 + body.len())?;
+            let grant = memory.reserve(4 + body.len())?;
             let mut raw = BytesMut::with_capacity(4 + body.len());
             raw.put_u32_le(len);
             raw.extend_from_slice(body);

@@ -8,8 +8,8 @@ use super::{
     tensor::{Destination, TensorReader, missing, read_name, read_parameters, set_once, write_tensor},
 };
 use crate::{
-    InferInput, InferRequest, Limits, Memory, ModelRef, NoSharedMemory, NonFinite, ParameterValue,
-    Parameters, ReadSharedMemory, RequestedOutput, ServiceError, SharedMemorySlice, Unlimited,
+    InferInput, InferRequest, Memory, ModelRef, NoSharedMemory, NonFinite, ParameterValue, Parameters,
+    ReadSharedMemory, RequestLimits, RequestedOutput, ServiceError, SharedMemorySlice, Unlimited,
     check_parameter_name,
     json::{Cursor, Writer},
     take_bool,
@@ -64,7 +64,7 @@ impl BinaryOutputs {
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where;
-/// [`TooLarge`](crate::ErrorCode::TooLarge) when JSON data takes more than [`Limits::tensor_bytes`] once decoded.
+/// [`TooLarge`](crate::ErrorCode::TooLarge) when JSON data takes more than [`RequestLimits::tensor_bytes`] once decoded.
 ///
 /// # Panics
 /// When `header_length` is larger than the body; [`parse_header_length`](super::parse_header_length) prevents it.
@@ -72,7 +72,7 @@ pub fn decode_request(
     model: ModelRef<'_>,
     body: &Bytes,
     header_length: Option<usize>,
-    limits: &Limits,
+    limits: &RequestLimits,
 ) -> Result<DecodedRequest, ServiceError> {
     decode_request_with(model, body, header_length, limits, &NoSharedMemory, &Unlimited)
 }
@@ -88,7 +88,7 @@ pub fn decode_request_with(
     model: ModelRef<'_>,
     body: &Bytes,
     header_length: Option<usize>,
-    limits: &Limits,
+    limits: &RequestLimits,
     shared_memory: &dyn ReadSharedMemory,
     memory: &dyn Memory,
 ) -> Result<DecodedRequest, ServiceError> {
@@ -134,7 +134,7 @@ pub fn decode_request_with(
     })
 }
 
-fn read_id(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Option<String>, ServiceError> {
+fn read_id(cursor: &mut Cursor<'_>, limits: &RequestLimits) -> Result<Option<String>, ServiceError> {
     if cursor.eat_word("null") {
         return Ok(None);
     }
@@ -145,7 +145,7 @@ fn read_id(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Option<String>, S
 fn read_inputs(
     cursor: &mut Cursor<'_>,
     tensors: &mut TensorReader<'_>,
-    limits: &Limits,
+    limits: &RequestLimits,
 ) -> Result<Vec<InferInput>, ServiceError> {
     let mut inputs = Vec::new();
     cursor.array(|cursor| {
@@ -161,7 +161,10 @@ fn read_inputs(
     Ok(inputs)
 }
 
-fn read_outputs(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Vec<RequestedOutput>, ServiceError> {
+fn read_outputs(
+    cursor: &mut Cursor<'_>,
+    limits: &RequestLimits,
+) -> Result<Vec<RequestedOutput>, ServiceError> {
     let mut outputs = Vec::new();
     if cursor.eat_word("null") {
         return Ok(outputs);

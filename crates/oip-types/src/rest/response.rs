@@ -6,8 +6,8 @@ use super::{
     tensor::{Destination, TensorReader, missing, read_parameters, set_once, write_tensor},
 };
 use crate::{
-    InferOutput, InferResponse, Limits, Memory, NoSharedMemory, NonFinite, Parameters, ReadSharedMemory,
-    ServiceError, Unlimited,
+    InferOutput, InferResponse, Memory, NoSharedMemory, NonFinite, Parameters, ReadSharedMemory,
+    RequestLimits, ServiceError, Unlimited,
     json::{Cursor, Writer, answer_too_large},
 };
 
@@ -118,7 +118,7 @@ fn write_response(
 pub fn decode_response(
     body: &Bytes,
     header_length: Option<usize>,
-    limits: &Limits,
+    limits: &RequestLimits,
 ) -> Result<InferResponse, ServiceError> {
     decode(body, header_length, limits, Some(&NoSharedMemory))
 }
@@ -133,7 +133,7 @@ pub fn decode_response(
 pub fn decode_response_with(
     body: &Bytes,
     header_length: Option<usize>,
-    limits: &Limits,
+    limits: &RequestLimits,
     memory: &dyn ReadSharedMemory,
 ) -> Result<InferResponse, ServiceError> {
     decode(body, header_length, limits, Some(memory))
@@ -150,7 +150,7 @@ pub fn decode_response_with(
 pub fn decode_shared_response(
     body: &Bytes,
     header_length: Option<usize>,
-    limits: &Limits,
+    limits: &RequestLimits,
 ) -> Result<InferResponse, ServiceError> {
     decode(body, header_length, limits, None)
 }
@@ -158,7 +158,7 @@ pub fn decode_shared_response(
 fn decode(
     body: &Bytes,
     header_length: Option<usize>,
-    limits: &Limits,
+    limits: &RequestLimits,
     memory: Option<&dyn ReadSharedMemory>,
 ) -> Result<InferResponse, ServiceError> {
     let json_len = header_length.unwrap_or(body.len());

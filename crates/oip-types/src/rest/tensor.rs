@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tensor_core::{Quoted, Shape};
 
 use crate::{
-    DataType, Limits, Memory, NonFinite, ParameterValue, Parameters, ReadSharedMemory, ServiceError,
+    DataType, Memory, NonFinite, ParameterValue, Parameters, ReadSharedMemory, RequestLimits, ServiceError,
     SharedMemorySlice, TensorValue,
     json::{Cursor, Room, Writer, read_data, write_data},
 };
@@ -19,7 +19,7 @@ const FORMS: &str = "\"data\", \"binary_data_size\" and \"shared_memory_region\"
 
 /// Reads the tensors of one body: first from the JSON, in order, and from the binary part behind it.
 pub(super) struct TensorReader<'l> {
-    limits: &'l Limits,
+    limits: &'l RequestLimits,
     /// The memory that JSON data may still take once decoded.
     room: Room<'l>,
     /// The binary part that is not yet handed out.
@@ -39,7 +39,7 @@ pub(super) struct NamedTensor {
 impl<'l> TensorReader<'l> {
     /// Without `shared_memory`, what is there stays there.
     pub(super) fn new(
-        limits: &'l Limits,
+        limits: &'l RequestLimits,
         binary: Bytes,
         shared_memory: Option<&'l dyn ReadSharedMemory>,
         memory: &'l dyn Memory,
@@ -225,7 +225,7 @@ pub(super) fn read_name<'a>(cursor: &mut Cursor<'a>) -> Result<Cow<'a, str>, Ser
 }
 
 /// Looks for the name in a tensor object that could not be read.
-fn find_name<'a>(mut cursor: Cursor<'a>, limits: &Limits) -> Option<Cow<'a, str>> {
+fn find_name<'a>(mut cursor: Cursor<'a>, limits: &RequestLimits) -> Option<Cow<'a, str>> {
     let mut name = None;
     // The object may be broken further on; the name counts if it stands before that.
     let _ = cursor.object(|cursor, member| match &*member {
@@ -236,7 +236,7 @@ fn find_name<'a>(mut cursor: Cursor<'a>, limits: &Limits) -> Option<Cow<'a, str>
     name
 }
 
-fn read_shape(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Shape, ServiceError> {
+fn read_shape(cursor: &mut Cursor<'_>, limits: &RequestLimits) -> Result<Shape, ServiceError> {
     let mut dims = Vec::new();
     cursor.array(|cursor| {
         let dim = match cursor.peek() {
@@ -258,7 +258,10 @@ fn read_shape(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Shape, Service
 }
 
 /// Reads an object of parameters; null counts as an empty one.
-pub(super) fn read_parameters(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<Parameters, ServiceError> {
+pub(super) fn read_parameters(
+    cursor: &mut Cursor<'_>,
+    limits: &RequestLimits,
+) -> Result<Parameters, ServiceError> {
     let mut parameters = Parameters::new();
     if cursor.eat_word("null") {
         return Ok(parameters);

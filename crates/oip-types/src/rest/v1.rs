@@ -9,8 +9,8 @@ use super::{
     tensor::{read_parameters, set_once},
 };
 use crate::{
-    DataType, ErrorCode, InferInput, InferRequest, InferResponse, Limits, Memory, ModelMetadata, ModelRef,
-    Parameters, ServiceError, TensorMetadata, TensorValue,
+    DataType, ErrorCode, InferInput, InferRequest, InferResponse, Memory, ModelMetadata, ModelRef,
+    Parameters, RequestLimits, ServiceError, TensorMetadata, TensorValue,
     json::{Cursor, Room, Writer, answer_too_large, read_data, write_data, write_text, write_texts},
 };
 
@@ -32,13 +32,13 @@ pub struct DecodedV1Request {
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where;
-/// [`TooLarge`](crate::ErrorCode::TooLarge) when the data takes more than [`Limits::tensor_bytes`] once decoded; what `memory`
+/// [`TooLarge`](crate::ErrorCode::TooLarge) when the data takes more than [`RequestLimits::tensor_bytes`] once decoded; what `memory`
 /// says.
 pub fn decode_v1_request(
     model: ModelRef<'_>,
     metadata: &ModelMetadata,
     body: &Bytes,
-    limits: &Limits,
+    limits: &RequestLimits,
     memory: &dyn Memory,
 ) -> Result<DecodedV1Request, ServiceError> {
     let mut cursor = Cursor::new(body)?;
@@ -96,7 +96,7 @@ pub fn decode_v1_request(
 }
 
 /// Passes over a value and gives the place where it begins.
-fn pass(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<usize, ServiceError> {
+fn pass(cursor: &mut Cursor<'_>, limits: &RequestLimits) -> Result<usize, ServiceError> {
     let start = cursor.position();
     cursor.skip(limits.json_depth)?;
     Ok(start)
@@ -104,7 +104,7 @@ fn pass(cursor: &mut Cursor<'_>, limits: &Limits) -> Result<usize, ServiceError>
 
 /// The sizes of nested lists, by the first item of each, but for the outermost, whose items are counted. The text was passed
 /// over before, so that it is sound and not too deep.
-fn nesting(cursor: &Cursor<'_>, limits: &Limits) -> Result<Vec<i64>, ServiceError> {
+fn nesting(cursor: &Cursor<'_>, limits: &RequestLimits) -> Result<Vec<i64>, ServiceError> {
     let mut dims = Vec::new();
     measure(&mut cursor.clone(), &mut dims, limits.json_depth)?;
     Ok(dims)
@@ -131,7 +131,7 @@ const CHECKED_ROWS: usize = 4096;
 
 struct Reader<'r> {
     metadata: &'r ModelMetadata,
-    limits: &'r Limits,
+    limits: &'r RequestLimits,
     room: Room<'r>,
     request: InferRequest,
 }
@@ -203,7 +203,7 @@ impl<'r> Reader<'r> {
         let depth = self.limits.json_depth;
         // Memory for the places is allowed before they grow.
         let memory = self.room.memory;
-        let mut grant = memory.grant(0)?;
+        let mut grant = memory.reserve(0)?;
         cursor.array(|cursor| {
             let row = count;
             let read = cursor.object(|cursor, name| {
@@ -274,7 +274,7 @@ impl<'r> Reader<'r> {
         let possible = cursor.at(first).remaining() as u64 / 2 + 1;
         let bytes = shape.element_count().min(possible).saturating_mul(element);
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(self.room.left);
-        let mut grant = self.room.memory.grant(bytes)?;
+        let mut grant = self.room.memory.reserve(bytes)?;
         let mut raw: Vec<u8> = Vec::new();
         raw.try_reserve_exact(bytes).map_err(|_| no_memory())?;
         for (number, place) in places.iter().enumerate() {
@@ -530,7 +530,7 @@ mod tests {
     fn decode(inputs: &[TensorMetadata], body: &str) -> Result<DecodedV1Request, String> {
         let body = Bytes::copy_from_slice(body.as_bytes());
         let name = ModelRef::new("m", None).unwrap();
-        let limits = Limits::default();
+        let limits = RequestLimits::default();
         decode_v1_request(name, &model(inputs.to_vec()), &body, &limits, &Unlimited)
             .map_err(|error| error.message().to_owned())
     }

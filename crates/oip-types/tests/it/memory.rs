@@ -7,20 +7,14 @@ use std::sync::{
 
 use bytes::Bytes;
 use oip_types::{
-    BytesTensor, DataType, ErrorCode, Grant, InferOutput, InferResponse, Limits, Memory, ModelMetadata,
-    ModelRef, NoSharedMemory, Parameters, ServiceError, TensorMetadata, TensorValue,
+    BytesTensor, DataType, ErrorCode, InferOutput, InferResponse, Memory, ModelMetadata, ModelRef,
+    NoSharedMemory, RequestLimits, Reservation, ServiceError, TensorMetadata, TensorValue,
     rest::{self, BinaryOutputs, NonFinite},
 };
 use tensor_core::{Shape, Tensor};
 
 fn response(outputs: Vec<InferOutput>) -> InferResponse {
-    InferResponse {
-        model_name: "m".into(),
-        model_version: None,
-        id: None,
-        parameters: Parameters::new(),
-        outputs,
-    }
+    InferResponse::new("m", outputs)
 }
 
 /// Memory of so many bytes, and how many are in use.
@@ -33,7 +27,7 @@ struct Bounded {
 struct Part(Arc<AtomicUsize>, usize, usize);
 
 impl Memory for Bounded {
-    fn grant(&self, bytes: usize) -> Result<Box<dyn Grant>, ServiceError> {
+    fn reserve(&self, bytes: usize) -> Result<Box<dyn Reservation>, ServiceError> {
         let mut part = Part(self.used.clone(), 0, self.limit);
         part.grow(bytes)?;
         self.most
@@ -42,7 +36,7 @@ impl Memory for Bounded {
     }
 }
 
-impl Grant for Part {
+impl Reservation for Part {
     fn grow(&mut self, bytes: usize) -> Result<(), ServiceError> {
         if self.0.load(Ordering::SeqCst) + bytes > self.2 {
             return Err(ServiceError::new(ErrorCode::Overloaded, "no room"));
@@ -173,7 +167,7 @@ fn decoding_asks_before_it_allocates() {
                 model,
                 &Bytes::from(body.clone()),
                 None,
-                &Limits::default(),
+                &RequestLimits::default(),
                 &NoSharedMemory,
                 memory,
             )
@@ -205,7 +199,7 @@ fn the_places_of_rows_by_name_are_asked_for() {
     let metadata = ModelMetadata::new("m", "test", vec![input], Vec::new());
     let model = ModelRef::new("m", None).unwrap();
     let decode = |memory: &Bounded| {
-        rest::decode_v1_request(model, &metadata, &body, &Limits::default(), memory)
+        rest::decode_v1_request(model, &metadata, &body, &RequestLimits::default(), memory)
             .map(|decoded| decoded.request)
     };
     let memory = bounded(usize::MAX);
@@ -224,7 +218,7 @@ fn deep_lists_have_the_sizes_of_their_first_items() {
     let shape = |instances: &str| {
         let body = Bytes::from(format!(r#"{{"instances":{instances}}}"#));
         let memory = bounded(usize::MAX);
-        let decoded = rest::decode_v1_request(model, &metadata, &body, &Limits::default(), &memory)?;
+        let decoded = rest::decode_v1_request(model, &metadata, &body, &RequestLimits::default(), &memory)?;
         Ok::<_, ServiceError>(decoded.request.inputs[0].value.shape().to_string())
     };
     assert_eq!(shape("[[[1,2]],[[3,4]],[[5,6]]]").unwrap(), "[3, 1, 2]");

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use oip_types::{
-    BytesTensor, DataType, ErrorCode, InferRequest, Limits, ModelRef, ParameterValue, ServiceError,
+    BytesTensor, DataType, ErrorCode, InferRequest, ModelRef, ParameterValue, RequestLimits, ServiceError,
     TensorValue,
     rest::{self, DecodedRequest, NonFinite, RequestEncoding},
 };
@@ -14,7 +14,7 @@ fn decode(json: &str, binary: &[u8], header_length: Option<usize>) -> Result<Dec
         ModelRef::new("m", None).unwrap(),
         &body,
         header_length,
-        &Limits::default(),
+        &RequestLimits::default(),
     )
 }
 
@@ -131,7 +131,7 @@ fn ht_18_bodies_that_are_no_request() {
     }
     let not_utf8 = Bytes::from_static(b"{\"id\":\"\xff\"}");
     let model = ModelRef::new("m", None).unwrap();
-    let error = rest::decode_request(model, &not_utf8, None, &Limits::default()).unwrap_err();
+    let error = rest::decode_request(model, &not_utf8, None, &RequestLimits::default()).unwrap_err();
     assert_eq!(error.to_string(), "invalid JSON at byte 7: not UTF-8");
 }
 
@@ -360,7 +360,7 @@ fn binary_inputs_are_slices_of_the_body_in_order() {
     );
     let body = Bytes::from([header.as_bytes(), &[1, 0, 2, 0, 3, 0, 4, 0]].concat());
     let model = ModelRef::new("m", None).unwrap();
-    let request = rest::decode_request(model, &body, Some(header.len()), &Limits::default())
+    let request = rest::decode_request(model, &body, Some(header.len()), &RequestLimits::default())
         .unwrap()
         .request;
     for (name, offset, values) in [("a", 0, [1i16, 2]), ("b", 4, [3, 4])] {
@@ -515,7 +515,7 @@ fn ht_40_decoded_data_has_a_budget() {
     ));
     let model = ModelRef::new("m", None).unwrap();
     let decode = |tensor_bytes| {
-        let limits = Limits::default().with(|limits| limits.tensor_bytes = tensor_bytes);
+        let limits = RequestLimits::default().with(|limits| limits.tensor_bytes = tensor_bytes);
         rest::decode_request(model, &Bytes::from(text.clone()), None, &limits)
     };
     assert!(decode(8 * count).is_ok());

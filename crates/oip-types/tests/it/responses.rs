@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use oip_types::{
-    BytesTensor, DataType, InferOutput, InferResponse, Limits, ParameterValue, Parameters, SharedMemorySlice,
+    BytesTensor, DataType, InferOutput, InferResponse, ParameterValue, RequestLimits, SharedMemorySlice,
     TensorValue,
     rest::{self, BinaryOutputs, NonFinite},
 };
@@ -13,13 +13,9 @@ fn vector<T: Element>(elements: &[T]) -> Tensor {
 }
 
 fn response(outputs: Vec<InferOutput>) -> InferResponse {
-    InferResponse {
-        model_name: "m".into(),
-        model_version: Some("1".into()),
-        id: Some("a\"b".into()),
-        parameters: Parameters::new(),
-        outputs,
-    }
+    InferResponse::new("m", outputs)
+        .with_version(Some("1".into()))
+        .with_id(Some("a\"b".into()))
 }
 
 fn json(outputs: Vec<InferOutput>, non_finite: NonFinite) -> Result<String, String> {
@@ -100,7 +96,8 @@ fn binary_outputs_follow_the_json_without_a_copy() {
     assert_eq!(addresses, [a.bytes().as_ptr(), b.bytes().as_ptr()]);
 
     let header_length = encoded.header_length();
-    let decoded = rest::decode_response(&encoded.into_bytes(), header_length, &Limits::default()).unwrap();
+    let decoded =
+        rest::decode_response(&encoded.into_bytes(), header_length, &RequestLimits::default()).unwrap();
     assert_eq!(decoded.output("a").unwrap().as_fixed(), Some(&a));
     assert_eq!(decoded.id.as_deref(), Some("a\"b"));
 }
@@ -112,7 +109,7 @@ fn binary_outputs_without_bytes_send_no_header() {
         rest::encode_response(&response(outputs), &BinaryOutputs::all(true), NonFinite::Null).unwrap();
     assert_eq!(encoded.header_length(), None);
     assert!(String::from_utf8_lossy(&encoded.json).contains("\"binary_data_size\":0"));
-    let decoded = rest::decode_response(&encoded.into_bytes(), None, &Limits::default()).unwrap();
+    let decoded = rest::decode_response(&encoded.into_bytes(), None, &RequestLimits::default()).unwrap();
     assert_eq!(decoded.output("y").unwrap().shape().dims(), [0]);
 }
 
@@ -122,7 +119,7 @@ fn other_servers_answers_are_understood() {
         br#"{"model_name":"m","model_version":null,"parameters":null,"id":null,"extra":1,
             "outputs":[{"name":"y","shape":[2,2],"datatype":"FP32","data":[[1,null],[NaN,4.5]]}]}"#,
     );
-    let decoded = rest::decode_response(&body, None, &Limits::default()).unwrap();
+    let decoded = rest::decode_response(&body, None, &RequestLimits::default()).unwrap();
     let values = decoded
         .output("y")
         .unwrap()
@@ -150,12 +147,12 @@ fn outputs_in_shared_memory_are_for_clients_that_know_it() {
     let encoded = rest::encode_response(&response(sent), &BinaryOutputs::all(true), NonFinite::Null).unwrap();
     let header_length = encoded.header_length();
     let body = encoded.into_bytes();
-    let refused = rest::decode_response(&body, header_length, &Limits::default()).unwrap_err();
+    let refused = rest::decode_response(&body, header_length, &RequestLimits::default()).unwrap_err();
     assert!(
         refused.message().contains("shared memory is not offered"),
         "{refused}"
     );
-    let decoded = rest::decode_shared_response(&body, header_length, &Limits::default()).unwrap();
+    let decoded = rest::decode_shared_response(&body, header_length, &RequestLimits::default()).unwrap();
     let [y, t, z] = &decoded.outputs[..] else {
         panic!("{decoded:?}")
     };
@@ -170,7 +167,7 @@ fn outputs_in_shared_memory_are_for_clients_that_know_it() {
         (None, &vector(&[7u8]).into())
     );
     // What stands for the elements is within the limit on tensors.
-    let small = Limits::default().with(|limits| limits.tensor_bytes = 11);
+    let small = RequestLimits::default().with(|limits| limits.tensor_bytes = 11);
     let error = rest::decode_shared_response(&body, header_length, &small).unwrap_err();
     assert!(error.message().contains("take more than 11 bytes"), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use oip_types::{
-    BytesTensor, DataType, InferRequest, Limits, ModelRef, ParameterValue, TensorValue,
+    BytesTensor, DataType, InferRequest, ModelRef, ParameterValue, RequestLimits, TensorValue,
     rest::{self, NonFinite, RequestEncoding},
 };
 use proptest::prelude::*;
@@ -71,7 +71,7 @@ encoding.non_finite = non_finite;
 });
         let encoded = rest::encode_request(&request, encoding).unwrap();
         let header_length = encoded.header_length();
-        let limits = Limits::default();
+        let limits = RequestLimits::default();
         let decoded = rest::decode_request(request.model(), &encoded.into_bytes(), header_length, &limits).unwrap();
         prop_assert_eq!(decoded.binary_outputs.is_binary("y"), binary_outputs);
         prop_assert_eq!(decoded.request, request);
@@ -82,7 +82,7 @@ encoding.non_finite = non_finite;
     fn any_body_is_answered(body in prop::collection::vec(any::<u8>(), 0..200), split in any::<prop::sample::Index>()) {
         let header_length = split.index(body.len() + 1);
         let model = ModelRef::new("m", None).unwrap();
-        let _ = rest::decode_request(model, &Bytes::from(body), Some(header_length), &Limits::default());
+        let _ = rest::decode_request(model, &Bytes::from(body), Some(header_length), &RequestLimits::default());
     }
 
     /// A good body with one byte changed: an answer, and no panic.
@@ -92,7 +92,7 @@ encoding.non_finite = non_finite;
         let at = at.index(body.len());
         body[at] = byte;
         let model = ModelRef::new("m", None).unwrap();
-        let _ = rest::decode_request(model, &Bytes::from(body), None, &Limits::default());
+        let _ = rest::decode_request(model, &Bytes::from(body), None, &RequestLimits::default());
     }
 }
 
@@ -126,7 +126,7 @@ fn tensors_have_forms_of_their_own() {
         "{json}"
     );
     let header_length = encoded.header_length();
-    let limits = Limits::default();
+    let limits = RequestLimits::default();
     let decoded =
         rest::decode_request(request.model(), &encoded.into_bytes(), header_length, &limits).unwrap();
     assert!(decoded.binary_outputs.is_binary("raw") && !decoded.binary_outputs.is_binary("text"));

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use oip_service::{Begun, CancelToken, Model, NoOtherModels, RestOfRun};
+use oip_service::{Call, CancelToken, Model, NoOtherModels, Outcome, RestOfRun};
 use oip_types::{ErrorCode, InferOutput, InferRequest, ServiceError};
 
 use crate::{
@@ -12,31 +12,27 @@ use crate::{
 
 const LONG: Duration = Duration::from_secs(60);
 
-fn begin(model: &dyn Model, request: InferRequest, patience: Duration) -> Begun {
-    assert!(model.can_begin());
-    model.begin(request, &CancelToken::new(None), patience)
+fn begin(model: &dyn Model, request: InferRequest, patience: Duration) -> Result<Outcome, ServiceError> {
+    assert!(model.capabilities().elsewhere);
+    let cancel = CancelToken::new(None);
+    model.run(Call::new(request, &cancel).with_patience(Some(patience)))
 }
 
 /// What a run gave that was over in time.
-fn done(begun: Begun) -> Result<Vec<InferOutput>, ServiceError> {
-    match begun {
-        Begun::Done(given) => given,
-        Begun::Unfinished(_) => panic!("it is not over"),
-    }
+fn done(begun: Result<Outcome, ServiceError>) -> Result<Vec<InferOutput>, ServiceError> {
+    begun?.into_outputs()
 }
 
-fn rest(begun: Begun) -> RestOfRun {
+fn rest(begun: Result<Outcome, ServiceError>) -> RestOfRun {
     match begun {
-        Begun::Unfinished(rest) => rest,
-        Begun::Done(given) => panic!("it is over: {given:?}"),
+        Ok(Outcome::Unfinished(rest)) => rest,
+        given => panic!("it is over: {given:?}"),
     }
 }
 
 fn finish(rest: RestOfRun) -> Result<Vec<InferOutput>, ServiceError> {
-    rest(
-        &CancelToken::new(Some(Instant::now() + LONG)),
-        &NoOtherModels::default(),
-    )
+    let cancel = CancelToken::new(Some(Instant::now() + LONG));
+    rest.finish(&cancel, NoOtherModels::shared())
 }
 
 fn first(outputs: &[InferOutput]) -> i32 {
@@ -90,7 +86,7 @@ fn md_05_a_model_that_hangs_is_killed_when_nobody_waits() {
     let open = rest(begin(&*model, request(ACT), Duration::from_millis(5)));
     let cancel = CancelToken::new(None);
     cancel.cancel();
-    let error = open(&cancel, &NoOtherModels::default()).unwrap_err();
+    let error = open.finish(&cancel, NoOtherModels::shared()).unwrap_err();
     assert_eq!(error.code(), ErrorCode::Cancelled);
     assert!(!is_alive(before));
     assert_eq!(infer(&*model, 7).unwrap(), 7);

@@ -15,10 +15,10 @@ use std::{
 };
 
 use oip_service::{
-    AnswerStream, Answers, Begun, BoxFuture, ByteBudget, CancelToken, Lease, Model, ModelCall, OtherModels,
-    StreamedAnswer, TimeLimits,
+    BoxFuture, ByteBudget, Call, CancelToken, Lease, Model, ModelCall, OtherModels, Outcome, ResponseStream,
+    Responses, StreamedResponse, TimeLimits,
 };
-use oip_types::{ErrorCode, InferOutput, InferRequest, InferResponse, ModelRef, Parameters, ServiceError};
+use oip_types::{ErrorCode, InferOutput, InferRequest, InferResponse, ModelRef, ServiceError};
 use rustix::io::{pread, pwrite};
 use serde_json::{Value, json};
 
@@ -51,7 +51,7 @@ pub(crate) fn play(role: &str) -> ! {
     let mut inputs = None;
     loop {
         let frame = listen(&mut data);
-        // Answers come at any time and in any order.
+        // Responses come at any time and in any order.
         let mut early = BTreeMap::new();
         match frame.kind {
             0 => std::process::exit(0),
@@ -221,7 +221,7 @@ fn answer(data: &mut UnixStream, early: &mut BTreeMap<u64, Frame>, call: u64) ->
 struct Doubling {
     lease: Lease,
     seen: Arc<Seen>,
-    answers: fn(InferResponse, Arc<Seen>) -> Answers,
+    answers: fn(InferResponse, Arc<Seen>) -> Responses,
     /// Nothing is ever answered.
     hangs: bool,
 }
@@ -248,7 +248,7 @@ impl OtherModels for Doubling {
         &self.lease
     }
 
-    fn ask(&self, call: ModelCall) -> BoxFuture<'static, Result<Answers, ServiceError>> {
+    fn ask(&self, call: ModelCall) -> BoxFuture<'static, Result<Responses, ServiceError>> {
         let x = call
             .request
             .input("x")
@@ -257,16 +257,8 @@ impl OtherModels for Doubling {
             .unwrap()
             .to_vec::<i32>()
             .unwrap();
-        let response = InferResponse {
-            model_name: "other".to_owned(),
-            model_version: None,
-            id: None,
-            parameters: Parameters::new(),
-            outputs: vec![InferOutput::new(
-                "y",
-                vector(x.into_iter().map(|x| 2 * x).collect()),
-            )],
-        };
+        let y = vector(x.into_iter().map(|x| 2 * x).collect());
+        let response = InferResponse::new("other", vec![InferOutput::new("y", y)]);
         let (sender, receiver) = mpsc::channel::<Waker>();
         let is_done = Arc::new(Mutex::new(false));
         let answer = (self.answers)(response, self.seen.clone());
@@ -301,15 +293,26 @@ fn others(budget: &ByteBudget) -> Doubling {
     Doubling {
         lease: Lease::new(budget, &TimeLimits::default()),
         seen: Arc::default(),
-        answers: |response, _| Answers::One(response),
+        answers: |response, _| Responses::One(response),
         hangs: false,
     }
+}
+
+fn run(
+    model: &dyn Model,
+    request: InferRequest,
+    cancel: &CancelToken,
+    others: &Doubling,
+) -> Result<Vec<InferOutput>, ServiceError> {
+    model
+        .run(Call::new(request, cancel).with_others(others))?
+        .into_outputs()
 }
 
 fn infer(model: &dyn Model, x: Vec<i32>, others: &Doubling) -> Result<Vec<i32>, ServiceError> {
     let cancel = CancelToken::new(Some(Instant::now() + Duration::from_secs(60)));
     let request = InferRequest::new(ModelRef::new("foreign", None).unwrap()).with_input("x", vector(x));
-    let outputs = model.infer_with(request, &cancel, others)?;
+    let outputs = run(model, request, &cancel, others)?;
     Ok(outputs[0].value.as_fixed().unwrap().to_vec().unwrap())
 }
 
@@ -341,10 +344,11 @@ fn calls_that_were_read_ahead_are_not_waited_for() {
     let request =
         InferRequest::new(ModelRef::new("foreign", None).unwrap()).with_input("x", vector(vec![1, 7]));
     let cancel = CancelToken::new(Some(Instant::now() + Duration::from_secs(60)));
-    let Begun::Unfinished(rest) = model.begin(request, &cancel, Duration::from_secs(60)) else {
+    let call = Call::new(request, &cancel).with_patience(Some(Duration::from_secs(60)));
+    let Outcome::Unfinished(rest) = model.run(call).unwrap() else {
         panic!("nobody has answered its calls");
     };
-    let outputs = rest(&cancel, &others).unwrap();
+    let outputs = rest.finish(&cancel, &others).unwrap();
     assert_eq!(
         outputs[0].value.as_fixed().unwrap().to_vec::<i32>().unwrap(),
         [1, 7]
@@ -359,9 +363,7 @@ fn what_is_handed_on_is_not_copied() {
     let others = others(&budget);
     let request =
         InferRequest::new(ModelRef::new("foreign", None).unwrap()).with_input("x", vector(vec![1; MANY]));
-    let outputs = model
-        .infer_with(request.clone(), &CancelToken::new(None), &others)
-        .unwrap();
+    let outputs = run(&*model, request.clone(), &CancelToken::new(None), &others).unwrap();
     assert_eq!(outputs[0].value.raw().len(), 4 * MANY);
     assert_eq!(
         others.seen.asked.lock().unwrap()[0].request.inputs[0]
@@ -417,12 +419,12 @@ fn of_several_answers_so_many_come_as_are_wanted() {
     let mut others = others(&ByteBudget::new(1 << 20));
     others.answers = |response, seen| {
         let ending = Ending(seen.clone());
-        Answers::Several(AnswerStream::new(move |_| {
+        Responses::Several(ResponseStream::new(move |_| {
             let _ending = &ending;
             let given = seen.given.fetch_add(1, Ordering::SeqCst);
             let mut response = response.clone();
             response.outputs = vec![InferOutput::new("y", vector(vec![given as i32]))];
-            Poll::Ready(Some(Ok(StreamedAnswer {
+            Poll::Ready(Some(Ok(StreamedResponse {
                 response,
                 is_last: false,
             })))
@@ -462,7 +464,7 @@ fn a_model_that_waits_for_another_one_is_told_when_nobody_waits_for_it() {
             until("the call", || !others.seen.asked.lock().unwrap().is_empty());
             cancel.cancel();
         });
-        model.infer_with(request, &cancel, &others).unwrap_err()
+        run(&*model, request, &cancel, &others).unwrap_err()
     });
     // Not because its process was killed: that takes longer, and says so.
     assert_eq!(

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::{AnswerSink, CancelToken};
+use oip_service::{Call, CancelToken, ResponseSink};
 use oip_types::{ErrorCode, InferOutput, ServiceError};
 
 use crate::support::{infer, isolation, load, load_within, request};
@@ -392,7 +392,7 @@ fn md_05_trickles_end_with_the_deadline() {
 /// Takes three answers and no more.
 struct Three(usize);
 
-impl AnswerSink for Three {
+impl ResponseSink for Three {
     fn send(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError> {
         self.0 += 1;
         assert_eq!(outputs[0].value.as_fixed().unwrap().to_vec::<i32>().unwrap(), [7]);
@@ -416,7 +416,8 @@ fn md_05_parts_for_ever_end_with_the_deadline() {
     let start = Instant::now();
     let token = CancelToken::new(Some(start + Duration::from_millis(200)));
     let mut three = Three(0);
-    let error = model.infer_several(request(7), &token, &mut three).unwrap_err();
+    let call = Call::new(request(7), &token).with_responses(Some(&mut three));
+    let error = model.run(call).unwrap_err();
     assert_eq!(error.code(), ErrorCode::DeadlineExceeded);
     assert_eq!(three.0, 4, "it is asked again after it has refused one");
     assert!(start.elapsed() < Duration::from_secs(10));
@@ -428,8 +429,9 @@ fn md_04_workers_that_are_free_at_the_wrong_time_end() {
     for role in AT_SEVERAL {
         let model = load("echo", isolation(role), &PROCESS).unwrap();
         for _ in 0..2 {
-            let error = model.infer_several(request(7), &CancelToken::new(None), &mut Three(0));
-            let error = error.unwrap_err();
+            let (cancel, mut three) = (CancelToken::new(None), Three(0));
+            let call = Call::new(request(7), &cancel).with_responses(Some(&mut three));
+            let error = model.run(call).unwrap_err();
             assert!(
                 error.message().starts_with("its process is gone: it "),
                 "{role}: {error}"
@@ -454,7 +456,7 @@ fn md_04_noise_is_passed_over() {
     );
 }
 
-/// Answers are bounded here as there.
+/// Responses are bounded here as there.
 #[test]
 fn md_10_answers_have_a_limit() {
     let isolation = isolation("worker").max_answer_bytes(1 << 20);
@@ -473,9 +475,9 @@ fn md_10_answers_have_a_limit() {
 fn outputs_of_many_dimensions_come_back() {
     let model = load("gives rank 40", isolation("worker"), &PROCESS).unwrap();
     let before = crate::support::pid_of(&*model);
-    let outputs = model
-        .infer(request(crate::support::ACT), &CancelToken::new(None))
-        .unwrap();
+    let cancel = CancelToken::new(None);
+    let outcome = model.run(Call::new(request(crate::support::ACT), &cancel));
+    let outputs = outcome.unwrap().into_outputs().unwrap();
     assert_eq!(outputs[0].value.shape().dims(), [1; 40]);
     assert_eq!(crate::support::pid_of(&*model), before, "the worker was replaced");
 }

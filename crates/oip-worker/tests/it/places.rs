@@ -12,8 +12,8 @@ use std::{
 };
 
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
-use oip_service::{CancelToken, LoadContext, Model, ModelSource, NoOtherModels};
-use oip_types::{ErrorCode, InferRequest, ModelRef, RequestPart};
+use oip_service::{Call, CancelToken, LoadContext, Model, ModelSource, Outcome, RequestPart};
+use oip_types::{ErrorCode, InferRequest, ModelRef};
 use rustix::io::{pread, pwrite};
 use serde_json::{Value, json};
 
@@ -190,7 +190,7 @@ fn infer(model: &dyn Model, x: Vec<i32>) -> (InferRequest, Vec<i32>) {
 #[test]
 fn large_inputs_are_in_memory_that_is_used_again() {
     let model = load("another program: copies");
-    assert_eq!(model.defaults().max_batch_size, Some(3));
+    assert_eq!(model.capabilities().max_batch_size, Some(3));
     for round in 1..5 {
         let (_, y) = infer(&*model, vec![round; MANY]);
         // One region, however many requests.
@@ -244,25 +244,23 @@ fn requests_that_were_joined_fail_each_for_itself() {
         rows,
         outputs: outputs.iter().map(|name| (*name).to_owned()).collect(),
     };
-    let mut request =
+    let request =
         InferRequest::new(ModelRef::new("foreign", None).unwrap()).with_input("x", vector(vec![1, 2, 3]));
-    request.parts = vec![part(None, 1, &[]), part(Some("refused"), 2, &["y"])];
+    let parts = [part(None, 1, &[]), part(Some("refused"), 2, &["y"])];
     let cancel = CancelToken::new(Some(std::time::Instant::now() + Duration::from_secs(60)));
-    let answer = model.infer_joined(request.clone(), &cancel, &NoOtherModels::default());
-    let answer = answer.unwrap();
-    assert_eq!(answer.outputs[0].value, request.inputs[0].value);
-    let [(1, error)] = &answer.failed[..] else {
-        panic!("{answer:?}");
+    let call = Call::new(request.clone(), &cancel).with_parts(&parts);
+    let Outcome::Outputs(given) = model.run(call).unwrap() else {
+        panic!("it is over at once");
+    };
+    assert_eq!(given.outputs[0].value, request.inputs[0].value);
+    let [(1, error)] = &given.failed[..] else {
+        panic!("{given:?}");
     };
     assert_eq!(
         (error.code(), error.message()),
         (ErrorCode::NotFound, r#"2 rows for ["y"]"#)
     );
-    request.parts.clear();
-    let alone = model
-        .infer_joined(request, &cancel, &NoOtherModels::default())
-        .unwrap();
-    assert!(alone.failed.is_empty());
+    assert!(model.infer(request, &cancel).is_ok());
 }
 
 /// A worker that is another program is told, and given time to finish, when its model is unloaded.

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource, NeedsProcess};
+use oip_service::{Backend, Call, CancelToken, LoadContext, Model, ModelSource, NeedsProcess, Outcome};
 use oip_types::{
     BytesTensor, DataType, InferOutput, InferRequest, ModelConfig, ModelMetadata, ModelRef, ServiceError,
     TensorMetadata, model_config::ConfigParameter,
@@ -252,11 +252,8 @@ impl Model for Deed {
         &self.metadata
     }
 
-    fn infer(
-        &self,
-        mut request: InferRequest,
-        cancel: &CancelToken,
-    ) -> Result<Vec<InferOutput>, ServiceError> {
+    fn run(&self, call: Call<'_>) -> Result<Outcome, ServiceError> {
+        let (mut request, cancel) = (call.request, call.cancel);
         let text = request.take_input("text").ok();
         let x = request.take_input("x")?;
         let elements = x.as_fixed().unwrap().to_vec::<i32>().unwrap();
@@ -267,7 +264,7 @@ impl Model for Deed {
             Some(TELL) => {
                 let told = [self.seen.as_str(), request.id.as_deref().unwrap_or("")];
                 let told = BytesTensor::from_elements(Shape::vector(2), told)?;
-                return Ok(vec![InferOutput::new("y", x), InferOutput::new("text", told)]);
+                return Ok(vec![InferOutput::new("y", x), InferOutput::new("text", told)].into());
             }
             Some(ACT) if self.deed.starts_with("large ") => {
                 let bytes: usize = self.deed["large ".len()..].parse().unwrap();
@@ -287,7 +284,7 @@ impl Model for Deed {
         };
         let mut outputs = vec![InferOutput::new("y", y)];
         outputs.extend(text.map(|text| InferOutput::new("text", text)));
-        Ok(outputs)
+        Ok(outputs.into())
     }
 }
 

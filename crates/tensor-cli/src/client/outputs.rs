@@ -160,10 +160,8 @@ fn write_text(path: &Path, form: TextForm, response: &InferResponse, outputs: &[
     let text = match form {
         TextForm::Csv => csv(response, outputs)?,
         TextForm::Json => {
-            let chosen = InferResponse {
-                outputs: outputs.iter().map(|output| (*output).clone()).collect(),
-                ..response.clone()
-            };
+            let mut chosen = response.clone();
+            chosen.outputs = outputs.iter().map(|output| (*output).clone()).collect();
             let mut text = Vec::new();
             print_json(&chosen, &mut text)?;
             text
@@ -221,10 +219,8 @@ fn fields(response: &InferResponse, output: &InferOutput) -> Outcome<Vec<String>
         });
         return texts.collect();
     }
-    let alone = InferResponse {
-        outputs: vec![output.clone()],
-        ..response.clone()
-    };
+    let mut alone = response.clone();
+    alone.outputs = vec![output.clone()];
     let mut json = Vec::new();
     print_json(&alone, &mut json)?;
     let json = String::from_utf8(json).map_err(mismatch)?;
@@ -449,7 +445,7 @@ fn first_values(value: &TensorValue) -> String {
 
 #[cfg(test)]
 mod tests {
-    use oip_types::{BytesTensor, InferOutput, Parameters};
+    use oip_types::{BytesTensor, InferOutput};
 
     use super::*;
 
@@ -460,12 +456,9 @@ mod tests {
         let doubles = [5.886_890_400_000_000_5e-30_f64, 0.1 + 0.2, 1e300, -0.0];
         let large = [i64::MAX, i64::MIN, 0, 1];
         let tensor = |shape: &[u64]| Shape::new(shape).unwrap();
-        let response = InferResponse {
-            model_name: "m".into(),
-            model_version: None,
-            id: Some("\"data\":[7]".to_owned()),
-            parameters: Parameters::new(),
-            outputs: vec![
+        let response = InferResponse::new(
+            "m",
+            vec![
                 InferOutput::new("f", Tensor::from_vec(tensor(&[2, 2]), singles.to_vec()).unwrap()),
                 InferOutput::new("d", Tensor::from_vec(tensor(&[2, 2]), doubles.to_vec()).unwrap()),
                 InferOutput::new("i", Tensor::from_vec(tensor(&[2, 2]), large.to_vec()).unwrap()),
@@ -474,7 +467,8 @@ mod tests {
                     BytesTensor::from_elements(tensor(&[2]), ["a,\"b\"]", ""]).unwrap(),
                 ),
             ],
-        };
+        )
+        .with_id(Some("\"data\":[7]".to_owned()));
         let outputs: Vec<&InferOutput> = response.outputs.iter().collect();
         let text = csv(&response, &outputs).unwrap();
         let mut rows = csv::Reader::from_reader(&text[..]);
@@ -506,13 +500,7 @@ mod tests {
         let path = folder.path().join("y.txt");
         std::fs::write(&path, "precious").unwrap();
         let elements = BytesTensor::from_elements(Shape::vector(2), ["a", "b\nc"]).unwrap();
-        let response = InferResponse {
-            model_name: "m".into(),
-            model_version: None,
-            id: None,
-            parameters: Parameters::new(),
-            outputs: vec![InferOutput::new("y", elements)],
-        };
+        let response = InferResponse::new("m", vec![InferOutput::new("y", elements)]);
         let error = write(&[Target::Lines("y".into(), path.clone())], &response).unwrap_err();
         assert!(
             error

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use fmt_core::Error;
 use oip_types::{
-    DataType, InferRequest, Limits, ModelRef, TensorMetadata, TensorValue, rest::decode_request,
+    DataType, InferRequest, ModelRef, RequestLimits, TensorMetadata, TensorValue, rest::decode_request,
 };
 use serde_json::{Value, json};
 use tensor_core::{DType, Shape};
@@ -183,7 +183,7 @@ fn tensor(what: &str, name: &str, dims: &[u64], datatype: DataType, data: &str) 
 
 fn request(what: &str, name: &str, body: &str) -> Outcome<InferRequest> {
     let model = ModelRef::new("m", None).map_err(|error| mismatch(error.message()))?;
-    let limits = Limits::default().with(|limits| limits.tensor_bytes = usize::MAX);
+    let limits = RequestLimits::default().with(|limits| limits.tensor_bytes = usize::MAX);
     let decoded = decode_request(model, &body.as_bytes().to_vec().into(), None, &limits);
     let decoded =
         decoded.map_err(|error| mismatch(format!("input '{name}': {what}: {}", error.message())))?;

@@ -11,7 +11,7 @@ use std::{
 use oip_capture::{Recorder, RecorderConfig};
 use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
 use oip_types::{
-    DataType, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, Parameters, ServerMetadata,
+    DataType, InferOutput, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata,
     ServiceError, TensorMetadata,
 };
 use tensor_core::{Shape, Tensor};
@@ -72,16 +72,14 @@ fn answer(request: &InferRequest, factor: f32) -> Result<InferResponse, ServiceE
         .input("x")
         .and_then(|x| x.as_fixed().and_then(|x| x.to_vec::<f32>().ok()));
     let y: Vec<f32> = x.unwrap_or_default().iter().map(|x| x * factor).collect();
-    Ok(InferResponse {
-        model_name: request.model().name().to_owned(),
-        model_version: None,
-        id: request.id.clone(),
-        parameters: Parameters::new(),
-        outputs: vec![InferOutput::new(
+    Ok(InferResponse::new(
+        request.model().name().to_owned(),
+        vec![InferOutput::new(
             name,
             Tensor::from_vec(Shape::vector(y.len() as u64), y).unwrap(),
         )],
-    })
+    )
+    .with_id(request.id.clone()))
 }
 
 fn record(folder: &Path) {

@@ -15,9 +15,9 @@ use std::{
 
 use oip_grpc::GrpcConfig;
 use oip_http::HttpConfig;
-use oip_listen::{Limits, Protocol, Shutdown, Tls, TlsFiles, listen, serve, serve_tls};
+use oip_listen::{ConnectionLimits, Protocol, Shutdown, Tls, TlsFiles, listen, serve, serve_tls};
 use oip_service::{
-    AnswerStream, Answers, BoxFuture, InferenceService, Readiness, RequestContext, StreamedAnswer,
+    BoxFuture, InferenceService, Readiness, RequestContext, ResponseStream, Responses, StreamedResponse,
     testing::TestService,
 };
 use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
@@ -82,7 +82,7 @@ impl Server {
                     .unwrap();
                 let [http, grpc] = sockets;
                 let router = oip_http::router(service.clone(), HttpConfig::default());
-                let (limits, shutdown) = (Limits::default(), Shutdown::new());
+                let (limits, shutdown) = (ConnectionLimits::default(), Shutdown::new());
                 let service = oip_grpc::service(service, GrpcConfig::default());
                 let (http1, http2) = (Protocol::Http1, Protocol::Http2);
                 let (more, also) = (limits.clone(), shutdown.clone());
@@ -192,17 +192,17 @@ impl InferenceService for Thrice {
         self.0.infer(request, cx)
     }
 
-    fn answers(
+    fn infer_stream(
         &self,
         request: InferRequest,
         cx: RequestContext,
-    ) -> BoxFuture<'_, Result<Answers, ServiceError>> {
+    ) -> BoxFuture<'_, Result<Responses, ServiceError>> {
         let response = self.0.infer(request, cx);
         Box::pin(async {
             let response = response.await?;
             let mut left = 3;
-            Ok(Answers::Several(AnswerStream::new(move |_| {
-                let next = (left > 0).then(|| StreamedAnswer {
+            Ok(Responses::Several(ResponseStream::new(move |_| {
+                let next = (left > 0).then(|| StreamedResponse {
                     response: response.clone(),
                     is_last: left == 1,
                 });

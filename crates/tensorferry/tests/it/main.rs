@@ -10,8 +10,9 @@ use std::{
 };
 
 use tensorferry::{
-    CancelToken, DataType, Engine, ErrorCode, InferOutput, InferRequest, Model, ModelMetadata, ServiceError,
-    Shape, Tensor, TensorMetadata, serve,
+    BoxFuture, Call, DataType, Engine, ErrorCode, InferOutput, InferRequest, InferResponse, InferenceService,
+    Model, ModelMetadata, ModelRef, Outcome, Outputs, RequestContext, ServerMetadata, ServiceError, Shape,
+    Tensor, TensorMetadata, serve,
 };
 
 /// Doubles `x`; takes some time if it is told to, and counts its runs.
@@ -37,19 +38,12 @@ impl Model for Double {
         &self.metadata
     }
 
-    fn infer(&self, mut request: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
+    fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
         self.runs.fetch_add(1, Ordering::SeqCst);
         std::thread::sleep(self.time);
-        let x = request.take_input("x")?;
-        let x = x
-            .as_fixed()
-            .ok_or_else(|| ServiceError::internal("x has no fixed width"))?;
-        let doubled = x.to_vec::<f32>().unwrap().iter().map(|x| 2.0 * x).collect();
-        assert!(x.shape().dims()[0] != 13, "thirteen");
-        Ok(vec![InferOutput::new(
-            "y",
-            Tensor::from_vec(x.shape().clone(), doubled).unwrap(),
-        )])
+        let x = call.request.take::<f32>("x")?;
+        assert!(x.len() != 13, "thirteen");
+        Ok(Outcome::output("y", x.map(|x| 2.0 * x)))
     }
 }
 
@@ -61,8 +55,8 @@ impl Model for Nothing {
         panic!("there is none")
     }
 
-    fn infer(&self, _: InferRequest, _: &CancelToken) -> Result<Vec<InferOutput>, ServiceError> {
-        Ok(vec![])
+    fn run(&self, _: Call<'_>) -> Result<Outcome, ServiceError> {
+        Ok(Outputs::new(vec![]).into())
     }
 }
 
@@ -103,6 +97,69 @@ async fn both_transports_answer_and_a_panic_is_one_requests_error() {
         assert_eq!(error.code(), Some(ErrorCode::NotFound));
     }
     assert!(server.drain().await);
+}
+
+/// A service that gives back `x`, with nothing but what it has to have; counts the steps of its end.
+struct Echo(Arc<ModelMetadata>, Arc<AtomicUsize>);
+
+impl InferenceService for Echo {
+    fn server_metadata(&self) -> ServerMetadata {
+        ServerMetadata::new("echo", "1.0")
+    }
+
+    fn model_metadata(&self, _: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError> {
+        Ok(self.0.clone())
+    }
+
+    fn infer(
+        &self,
+        mut request: InferRequest,
+        _: RequestContext,
+    ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
+        Box::pin(async move {
+            let y = InferOutput::new("y", request.take_input("x")?);
+            Ok(InferResponse::new("echo", vec![y]))
+        })
+    }
+
+    fn start_draining(&self) {
+        assert_eq!(self.1.fetch_add(1, Ordering::SeqCst), 0);
+    }
+
+    fn stop(&self, _: std::time::Instant) -> bool {
+        assert_eq!(self.1.fetch_add(1, Ordering::SeqCst), 1);
+        true
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_of_few_lines_is_a_right_one() {
+    let tensor = |name| vec![TensorMetadata::new(name, DataType::FP32, &[-1])];
+    let metadata = Arc::new(ModelMetadata::new("echo", "test", tensor("x"), tensor("y")));
+    let steps = Arc::new(AtomicUsize::new(0));
+    let server = serve(Echo(metadata, steps.clone()));
+    let server = server.http(anywhere()).grpc(anywhere()).start().await.unwrap();
+    for url in [
+        format!("http://{}", server.http().unwrap()),
+        format!("grpc://{}", server.grpc().unwrap()),
+    ] {
+        let client = oip_client::builder(url).build().unwrap();
+        assert!(client.server_ready().await.unwrap());
+        let mut asked = request("echo", vec![1.5, -2.0]);
+        asked.id = Some("seven".to_owned());
+        let response = client.infer(&asked).await.unwrap();
+        assert_eq!(response.get::<f32>("y").unwrap()[..], [1.5, -2.0]);
+        assert_eq!(response.id.as_deref(), Some("seven"));
+        for wrong in [
+            asked.clone().with_input("z", Tensor::scalar(1u8)),
+            asked.with_output("z"),
+        ] {
+            let error = client.infer(&wrong).await.unwrap_err();
+            assert_eq!(error.code(), Some(ErrorCode::InvalidArgument), "{error}");
+        }
+    }
+    assert!(server.drain().await);
+    assert_eq!(steps.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

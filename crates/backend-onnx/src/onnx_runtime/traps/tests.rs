@@ -477,7 +477,9 @@ fn ask(model: &dyn Model, inputs: &[(&str, Tensor)]) -> Result<Tensor, ServiceEr
     for (name, tensor) in inputs {
         request = request.with_input(*name, tensor.clone());
     }
-    let outputs = model.infer(request, &CancelToken::new(None))?;
+    let outputs = model
+        .run(Call::new(request, &CancelToken::new(None)))?
+        .into_outputs()?;
     Ok(outputs[0].value.as_fixed().unwrap().clone())
 }
 

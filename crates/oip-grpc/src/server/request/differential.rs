@@ -5,7 +5,7 @@ use std::{cell::RefCell, mem};
 use bytes::Bytes;
 use oip_service::Lease;
 use oip_types::{
-    DataType, ErrorCode, InferInput, InferRequest, Limits, ModelRef, Parameters, ReadSharedMemory,
+    DataType, ErrorCode, InferInput, InferRequest, ModelRef, Parameters, ReadSharedMemory, RequestLimits,
     RequestedOutput, ServiceError, SharedMemorySlice, TensorValue, check_parameter_name, take_bool,
 };
 use proptest::{collection::vec, option, prelude::*};
@@ -78,7 +78,7 @@ impl ReadSharedMemory for Memory {
 /// Reads with the parser; the text says why a message is malformed.
 fn read(message: &Bytes, effort: Effort) -> (Outcome, String) {
     let reader = Reader {
-        limits: &Limits::default(),
+        limits: &RequestLimits::default(),
         output: GrpcOutput::Mirror,
         shared_memory: &Memory::default(),
         lease: &Lease::unlimited(),
@@ -109,7 +109,7 @@ fn reference(message: &Bytes) -> Outcome {
 }
 
 fn of_message(model: ModelRef<'_>, message: ModelInferRequest) -> Result<(InferRequest, bool), ServiceError> {
-    let limits = Limits::default();
+    let limits = RequestLimits::default();
     limits.check_tensors(message.inputs.len() + message.outputs.len())?;
     let is_raw = message.inputs.iter().all(|input| input.contents.is_none());
     let mut request = InferRequest::new(model);
@@ -181,7 +181,7 @@ fn value(
     input: &InferInputTensor,
     slice: Option<SharedMemorySlice>,
     raw: Option<Bytes>,
-    limits: &Limits,
+    limits: &RequestLimits,
 ) -> Result<TensorValue, ServiceError> {
     let datatype = DataType::from_name(&input.datatype)?;
     let shape = limits.shape(&input.shape)?;
@@ -532,7 +532,7 @@ proptest! {
     fn effort_changes_no_result(message in request(), effort in 0u64..400) {
         let message = Bytes::from(message.encode_to_vec());
         let reader = Reader {
-            limits: &Limits::default(),
+            limits: &RequestLimits::default(),
             output: GrpcOutput::Mirror,
             shared_memory: &Memory::default(),
             lease: &Lease::unlimited(),

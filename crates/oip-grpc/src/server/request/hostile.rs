@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use oip_service::{ByteBudget, Lease, TimeLimits};
-use oip_types::{ErrorCode, Limits, NoSharedMemory};
+use oip_types::{ErrorCode, NoSharedMemory, RequestLimits};
 use prost::encoding;
 
 use super::{Effort, Failure, ReadRequest, Reader};
@@ -13,7 +13,7 @@ const SIZE: usize = 4 << 20;
 
 fn read(message: &Bytes, lease: &Lease) -> Result<ReadRequest, Failure> {
     let reader = Reader {
-        limits: &Limits::default().with(|limits| limits.tensor_bytes = 8 * SIZE),
+        limits: &RequestLimits::default().with(|limits| limits.tensor_bytes = 8 * SIZE),
         output: GrpcOutput::Mirror,
         shared_memory: &NoSharedMemory,
         lease,

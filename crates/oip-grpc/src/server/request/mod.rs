@@ -16,8 +16,9 @@ mod outline;
 use bytes::Bytes;
 use oip_service::{Charge, Lease};
 use oip_types::{
-    DataType, InferInput, InferRequest, Limits, ModelRef, ParameterValue, Parameters, ReadSharedMemory,
-    RequestedOutput, ServiceError, SharedMemorySlice, TensorValue, check_parameter_name, take_bool,
+    DataType, InferInput, InferRequest, ModelRef, ParameterValue, Parameters, ReadSharedMemory,
+    RequestLimits, RequestedOutput, ServiceError, SharedMemorySlice, TensorValue, check_parameter_name,
+    take_bool,
 };
 use tensor_core::Quoted;
 
@@ -80,7 +81,7 @@ impl Echo {
 
 /// Reads requests.
 pub(crate) struct Reader<'r> {
-    pub(crate) limits: &'r Limits,
+    pub(crate) limits: &'r RequestLimits,
     pub(crate) output: GrpcOutput,
     pub(crate) shared_memory: &'r dyn ReadSharedMemory,
     pub(crate) lease: &'r Lease,

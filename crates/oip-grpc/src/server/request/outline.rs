@@ -2,11 +2,11 @@
 //!
 //! The rules are protobuf's: fields come in any order, the last value of a single field holds, embedded messages that come
 //! in several parts are one message, the last entry of a map's key holds, what is not known is passed over. What is
-//! kept is bounded by [`Limits`], whatever the message holds.
+//! kept is bounded by [`RequestLimits`], whatever the message holds.
 
 use std::collections::BTreeMap;
 
-use oip_types::{Limits, ServiceError};
+use oip_types::{RequestLimits, ServiceError};
 
 use super::{
     account::Account,
@@ -75,7 +75,7 @@ pub(super) enum Value<'m> {
 
 /// Goes over messages and notes what they hold.
 pub(super) struct Walk<'w, 'l> {
-    pub(super) limits: &'w Limits,
+    pub(super) limits: &'w RequestLimits,
     pub(super) account: &'w mut Account<'l>,
 }
 
@@ -310,7 +310,7 @@ fn varint(cursor: &mut Cursor<'_>, wire_type: WireType) -> Result<u64, Failure> 
 }
 
 /// Raw contents belong to inputs, so there is a limit for them before it is known how many inputs there are.
-fn check_raw(found: usize, limits: &Limits) -> Result<(), ServiceError> {
+fn check_raw(found: usize, limits: &RequestLimits) -> Result<(), ServiceError> {
     if found <= limits.tensors {
         return Ok(());
     }

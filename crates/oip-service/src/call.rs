@@ -1,0 +1,380 @@
+//! One call of a model: what a run may use, and what comes of it.
+
+use std::{fmt, time::Duration};
+
+use oip_types::{InferOutput, InferRequest, ServiceError, TensorValue};
+
+use crate::{CancelToken, NoOtherModels, OtherModels, ResponseSink};
+
+/// A call of [`Model::run`](crate::Model::run): the request, and everything that the run may use.
+///
+/// Callers make one by [`Call::new`] and add what they offer. Each optional part is offered only to models whose
+/// [`Capabilities`](crate::Capabilities) say that they can take it.
+///
+/// ```
+/// use oip_service::{Call, CancelToken};
+/// use oip_types::{InferRequest, ModelRef};
+/// use std::time::Duration;
+///
+/// let cancel = CancelToken::new(None);
+/// let request = InferRequest::new(ModelRef::new("digits", None)?);
+/// let call = Call::new(request, &cancel).with_patience(Some(Duration::from_micros(400)));
+/// assert!(call.responses.is_none() && call.parts.is_empty());
+/// # Ok::<(), oip_service::oip_types::ServiceError>(())
+/// ```
+#[non_exhaustive]
+pub struct Call<'c> {
+    /// The request, which fits the model's metadata.
+    pub request: InferRequest,
+    /// Tells when the response is not wanted any more. Models that run long look at it between steps.
+    pub cancel: &'c CancelToken,
+    /// The server's other models.
+    pub others: &'c dyn OtherModels,
+    /// The requests that were joined into this one, in the order of their rows; empty for a request by itself. A model that tells
+    /// them apart can fail some of them, by [`Outputs::failed`].
+    pub parts: &'c [RequestPart],
+    /// Takes the responses where any number of them is wanted: for models whose configuration has the transaction policy
+    /// `decoupled`. `None`: one response is wanted, which the run returns.
+    pub responses: Option<&'c mut dyn ResponseSink>,
+    /// How long this thread may wait for a run that takes place [elsewhere](crate::Capabilities::elsewhere). Then the run returns
+    /// [`Outcome::Unfinished`], so that another thread does the rest: waiting on, asking other models, reading large outputs,
+    /// finding out why a process is gone. `None`: the run goes on to its end.
+    pub patience: Option<Duration>,
+}
+
+impl<'c> Call<'c> {
+    /// A call that wants one response, without other models.
+    #[must_use]
+    pub fn new(request: InferRequest, cancel: &'c CancelToken) -> Self {
+        Self {
+            request,
+            cancel,
+            others: NoOtherModels::shared(),
+            parts: &[],
+            responses: None,
+            patience: None,
+        }
+    }
+
+    /// The same with other models that the model may ask.
+    #[must_use]
+    pub fn with_others(self, others: &'c dyn OtherModels) -> Self {
+        Self { others, ..self }
+    }
+
+    /// The same for joined requests.
+    #[must_use]
+    pub fn with_parts(self, parts: &'c [RequestPart]) -> Self {
+        Self { parts, ..self }
+    }
+
+    /// The same with a sink for any number of responses, or without one.
+    #[must_use]
+    pub fn with_responses<'s>(self, responses: Option<&'s mut dyn ResponseSink>) -> Call<'s>
+    where
+        'c: 's,
+    {
+        let Self {
+            request,
+            cancel,
+            others,
+            parts,
+            patience,
+            responses: _,
+        } = self;
+        Call {
+            request,
+            cancel,
+            others,
+            parts,
+            responses,
+            patience,
+        }
+    }
+
+    /// The same with a limit on the time for which this thread waits, or without one.
+    #[must_use]
+    pub fn with_patience(self, patience: Option<Duration>) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// The sink, for a model that always needs one.
+    ///
+    /// # Errors
+    /// [`Internal`](oip_types::ErrorCode::Internal) when the caller wants one response.
+    pub fn sink(&mut self) -> Result<&mut dyn ResponseSink, ServiceError> {
+        match &mut self.responses {
+            Some(responses) => Ok(&mut **responses),
+            None => Err(ServiceError::internal(
+                "it gives any number of responses, and its caller takes one",
+            )),
+        }
+    }
+}
+
+impl fmt::Debug for Call<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Call")
+            .field("request", &self.request)
+            .field("parts", &self.parts)
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One of several requests that were joined into one along their first dimension.
+///
+/// ```
+/// use oip_service::RequestPart;
+///
+/// let part = RequestPart { id: Some("7".to_owned()), rows: 2, outputs: vec![] };
+/// assert_eq!(part.rows, 2);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestPart {
+    /// The client's name for it.
+    pub id: Option<String>,
+    /// How many rows of the joined inputs are its own.
+    pub rows: u64,
+    /// The names of the outputs that it wants; empty for all.
+    pub outputs: Vec<String>,
+}
+
+/// What comes of a run that did not fail.
+#[derive(Debug)]
+pub enum Outcome {
+    /// One response, or one for each of the [`Call::parts`].
+    Outputs(Outputs),
+    /// The responses went to [`Call::responses`], and all are sent.
+    Streamed,
+    /// The run goes on elsewhere beyond [`Call::patience`]; this does the rest.
+    Unfinished(RestOfRun),
+}
+
+impl Outcome {
+    /// A response with one output.
+    pub fn output(name: impl Into<String>, value: impl Into<TensorValue>) -> Self {
+        vec![InferOutput::new(name, value)].into()
+    }
+
+    /// The outputs of one response to a request by itself.
+    ///
+    /// # Errors
+    /// [`Internal`](oip_types::ErrorCode::Internal) for any other outcome; the first error of a part that failed.
+    pub fn into_outputs(self) -> Result<Vec<InferOutput>, ServiceError> {
+        match self {
+            Self::Outputs(Outputs { outputs, failed }) => match failed.into_iter().next() {
+                None => Ok(outputs),
+                Some((_, error)) => Err(error),
+            },
+            Self::Streamed => Err(ServiceError::internal(
+                "it gave no response, as if it had sent any number of them",
+            )),
+            Self::Unfinished(_) => Err(unasked_rest()),
+        }
+    }
+
+    /// Sends what a run with a sink has left to send: the response of a model that returns one to each request.
+    ///
+    /// # Errors
+    /// As [`ResponseSink::send_last`]; [`Internal`](oip_types::ErrorCode::Internal) for an unfinished run.
+    pub fn send_to(self, responses: &mut dyn ResponseSink) -> Result<(), ServiceError> {
+        match self {
+            Self::Streamed => Ok(()),
+            outcome => responses.send_last(outcome.into_outputs()?),
+        }
+    }
+
+    /// The same with other outputs, now or when the run is over. Those of [`Outcome::Streamed`] are the sink's.
+    ///
+    /// ```
+    /// use oip_service::Outcome;
+    /// use tensor_core::Tensor;
+    ///
+    /// let outcome = Outcome::output("y", Tensor::scalar(1u8)).map(|mut outputs| {
+    ///     outputs.retain(|output| output.name != "y");
+    ///     Ok(outputs)
+    /// });
+    /// assert!(outcome?.into_outputs()?.is_empty());
+    /// # Ok::<(), oip_service::oip_types::ServiceError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `change`.
+    pub fn map(
+        self,
+        change: impl FnOnce(Vec<InferOutput>) -> Result<Vec<InferOutput>, ServiceError> + Send + 'static,
+    ) -> Result<Self, ServiceError> {
+        Ok(match self {
+            Self::Outputs(Outputs { outputs, failed }) => Self::Outputs(Outputs {
+                outputs: change(outputs)?,
+                failed,
+            }),
+            Self::Streamed => Self::Streamed,
+            Self::Unfinished(rest) => Self::Unfinished(RestOfRun::new(move |cancel, others| {
+                change(rest.finish(cancel, others)?)
+            })),
+        })
+    }
+}
+
+impl From<Vec<InferOutput>> for Outcome {
+    fn from(outputs: Vec<InferOutput>) -> Self {
+        Self::Outputs(Outputs::new(outputs))
+    }
+}
+
+impl From<Outputs> for Outcome {
+    fn from(outputs: Outputs) -> Self {
+        Self::Outputs(outputs)
+    }
+}
+
+fn unasked_rest() -> ServiceError {
+    ServiceError::internal("it left a run unfinished that had no limit on its time")
+}
+
+/// The outputs of a run.
+///
+/// ```
+/// use oip_service::Outputs;
+/// use oip_types::ServiceError;
+///
+/// let mut outputs = Outputs::new(vec![]);
+/// outputs.failed.push((1, ServiceError::invalid("the second request makes no sense")));
+/// assert!(outputs.outputs.is_empty());
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Outputs {
+    /// The outputs, with the rows of all parts; those of failed parts may hold anything. Empty if all have failed.
+    pub outputs: Vec<InferOutput>,
+    /// The parts that failed, by their index in [`Call::parts`], and why.
+    pub failed: Vec<(usize, ServiceError)>,
+}
+
+impl Outputs {
+    /// Outputs of which no part has failed.
+    #[must_use]
+    pub fn new(outputs: Vec<InferOutput>) -> Self {
+        Self {
+            outputs,
+            failed: Vec::new(),
+        }
+    }
+}
+
+/// The rest of a run that took longer than [`Call::patience`]: plain blocking code. Dropping it gives the run up.
+pub struct RestOfRun(Box<Rest>);
+
+type Rest = dyn FnOnce(&CancelToken, &dyn OtherModels) -> Result<Vec<InferOutput>, ServiceError> + Send;
+
+impl RestOfRun {
+    /// The rest, as a function of the run's token and of the models that it may ask.
+    pub fn new(
+        rest: impl FnOnce(&CancelToken, &dyn OtherModels) -> Result<Vec<InferOutput>, ServiceError>
+        + Send
+        + 'static,
+    ) -> Self {
+        Self(Box::new(rest))
+    }
+
+    /// Waits for the end of the run, on this thread.
+    ///
+    /// # Errors
+    /// As [`Model::run`](crate::Model::run).
+    pub fn finish(
+        self,
+        cancel: &CancelToken,
+        others: &dyn OtherModels,
+    ) -> Result<Vec<InferOutput>, ServiceError> {
+        (self.0)(cancel, others)
+    }
+}
+
+impl fmt::Debug for RestOfRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RestOfRun").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oip_types::ErrorCode;
+    use tensor_core::Tensor;
+
+    use super::*;
+
+    fn renamed(outputs: Vec<InferOutput>) -> Result<Vec<InferOutput>, ServiceError> {
+        let rename = |output: InferOutput| InferOutput::new("z", output.value);
+        Ok(outputs.into_iter().map(rename).collect())
+    }
+
+    /// Takes responses, and tells the last one.
+    #[derive(Default)]
+    struct Taken(Vec<(String, bool)>);
+
+    impl ResponseSink for Taken {
+        fn send(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError> {
+            self.0.push((outputs[0].name.clone(), false));
+            Ok(())
+        }
+
+        fn send_last(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError> {
+            self.0.push((outputs[0].name.clone(), true));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_wrapper_maps_outputs_of_every_outcome() {
+        let now = Outcome::output("y", Tensor::scalar(1u8)).map(renamed).unwrap();
+        assert_eq!(now.into_outputs().unwrap()[0].name, "z");
+        let rest = RestOfRun::new(|_, _| Outcome::output("y", Tensor::scalar(1u8)).into_outputs());
+        let Outcome::Unfinished(rest) = Outcome::Unfinished(rest).map(renamed).unwrap() else {
+            panic!("it is not over");
+        };
+        let outputs = rest.finish(&CancelToken::new(None), NoOtherModels::shared());
+        assert_eq!(outputs.unwrap()[0].name, "z");
+        let mut given = Outputs::new(Vec::new());
+        given.failed.push((0, ServiceError::invalid("no")));
+        let Outcome::Outputs(given) = Outcome::from(given).map(renamed).unwrap() else {
+            panic!("it is over");
+        };
+        assert_eq!(given.failed.len(), 1);
+    }
+
+    #[test]
+    fn an_outcome_that_was_not_asked_for_is_an_error() {
+        assert_eq!(
+            Outcome::Streamed.into_outputs().unwrap_err().code(),
+            ErrorCode::Internal
+        );
+        let rest = || Outcome::Unfinished(RestOfRun::new(|_, _| Ok(Vec::new())));
+        assert_eq!(rest().into_outputs().unwrap_err().code(), ErrorCode::Internal);
+        assert!(rest().send_to(&mut Taken::default()).is_err());
+        let mut failed = Outputs::new(Vec::new());
+        failed.failed.push((0, ServiceError::invalid("no")));
+        assert_eq!(Outcome::from(failed).into_outputs().unwrap_err().message(), "no");
+        let cancel = CancelToken::new(None);
+        let request = InferRequest::new(oip_types::ModelRef::new("m", None).unwrap());
+        assert!(Call::new(request.clone(), &cancel).sink().is_err());
+        let mut taken = Taken::default();
+        assert!(
+            Call::new(request, &cancel)
+                .with_responses(Some(&mut taken))
+                .sink()
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn one_response_is_the_last_of_a_stream() {
+        let mut taken = Taken::default();
+        Outcome::output("y", Tensor::scalar(1u8))
+            .send_to(&mut taken)
+            .unwrap();
+        Outcome::Streamed.send_to(&mut taken).unwrap();
+        assert_eq!(taken.0, [("y".to_owned(), true)]);
+    }
+}
