@@ -4,11 +4,12 @@ use std::{
     sync::Arc,
 };
 
+use fmt_cbor::CborValue;
 use fmt_core::{
     AppendFile, AtomicFile, ByteSource, Error, FileSource, OutputOptions, ReadOptions, TensorReader,
 };
 
-use crate::{CborValue, CustomField, WriteOptions, ZtensorReader, ZtensorWriter, ledger::Ledger};
+use crate::{CustomField, WriteOptions, ZtensorReader, ZtensorWriter, ledger::Ledger};
 
 /// Changes a file without writing its tensors anew: names and custom fields, and tensors behind those that are there.
 ///

@@ -1,17 +1,15 @@
 //! What a file that is being written holds so far: each tensor is admitted before any of its bytes are written.
 
-use ciborium_ll::Header;
+use fmt_cbor::{CborValue, Fields, Header, push_head};
 use fmt_core::{Entry, Error, ErrorKind, Limits, NameTable, ReadOptions};
+use fmt_zstd::{ChecksumKind, Claim};
 use tensor_core::{Quoted, Shape, TensorSpec};
 
 use crate::{
-    CborValue, CustomField, TensorOptions, WriteOptions,
-    checksum::Claim,
-    fields::Fields,
+    CustomField, TensorOptions, WriteOptions,
     index::Details,
     kind::{Kind, OtherKind},
-    layout::{BIG, Key, LITTLE, ZSTD},
-    value::push,
+    layout::{BIG, Key, LITTLE, ZSTD, named},
 };
 
 /// The tensors of a file, with the places that they have once they are written.
@@ -155,7 +153,7 @@ impl Ledger {
                 says_layout: !self.omits_layout,
                 says_big: (options.big_endian && is_multi_byte).then_some(true),
             },
-            fields: options.fields.iter().cloned().collect(),
+            fields: encoded(&options.fields),
         };
         self.push(record)?;
         self.data_bound = data_bound;
@@ -208,7 +206,7 @@ impl Ledger {
                 says_layout: !self.omits_layout,
                 says_big: target.kind.says_big(),
             },
-            fields: fields.iter().cloned().collect(),
+            fields: encoded(fields),
         };
         self.push(record)
     }
@@ -353,7 +351,7 @@ impl Ledger {
         // Memory that is not written to costs nothing.
         let room = usize::try_from(self.index_bound.min(Self::MOST_ROOM)).unwrap_or(0);
         let mut out = Vec::with_capacity(room);
-        push(&mut out, Header::Array(Some(self.records.len())));
+        push_head(&mut out, Header::Array(Some(self.records.len())));
         for record in &self.records {
             let root = match record.place {
                 Place::Of(number) => &self.records[number],
@@ -375,13 +373,13 @@ fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, che
     let optional = usize::from(layout.is_some())
         + usize::from(says_big.is_some())
         + usize::from(!matches!(checksum, Checksum::Absent));
-    push(out, Header::Map(Some(6 + optional + record.fields.len())));
+    push_head(out, Header::Map(Some(6 + optional + record.fields.len())));
     text(out, Key::Name.name());
     text(out, &record.name);
     text(out, Key::Offset.name());
-    push(out, Header::Positive(offset));
+    push_head(out, Header::Positive(offset));
     text(out, Key::Size.name());
-    push(out, Header::Positive(size));
+    push_head(out, Header::Positive(size));
     text(out, Key::Dtype.name());
     text(out, record.kind.dtype_name());
     if let Some(layout) = layout {
@@ -389,9 +387,9 @@ fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, che
         out.extend_from_slice(layout);
     }
     text(out, Key::Shape.name());
-    push(out, Header::Array(Some(record.shape.rank())));
+    push_head(out, Header::Array(Some(record.shape.rank())));
     for dim in record.shape.dims() {
-        push(out, Header::Positive(*dim));
+        push_head(out, Header::Positive(*dim));
     }
     text(out, Key::Encoding.name());
     text(out, record.kind.encoding_name());
@@ -407,7 +405,7 @@ fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, che
         }
         Checksum::Computed(claim) => {
             text(out, Key::Checksum.name());
-            push(out, Header::Text(Some(claim.text_len())));
+            push_head(out, Header::Text(Some(claim.text_len())));
             claim.push_to(out);
         }
     }
@@ -415,13 +413,18 @@ fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, che
 }
 
 fn text(out: &mut Vec<u8>, text: &str) {
-    push(out, Header::Text(Some(text.len())));
+    push_head(out, Header::Text(Some(text.len())));
     out.extend_from_slice(text.as_bytes());
+}
+
+fn encoded(fields: &[CustomField]) -> Fields {
+    let pairs = fields.iter().map(|field| (field.key(), field.value().clone()));
+    pairs.collect()
 }
 
 fn check_options(spec: &TensorSpec, options: &TensorOptions, most: u64) -> Result<(), Error> {
     if let Some(compression) = &options.compression {
-        compression.check()?;
+        compression.check().map_err(named)?;
         if options.big_endian && spec.dtype().size() > 1 {
             let error = Error::new(
                 ErrorKind::Unsupported,
@@ -431,6 +434,13 @@ fn check_options(spec: &TensorSpec, options: &TensorOptions, most: u64) -> Resul
                 .expected("either raw or least significant byte first")
                 .rule("Z7"));
         }
+    }
+    if !matches!(
+        options.checksum,
+        None | Some(ChecksumKind::Crc32c | ChecksumKind::Sha256)
+    ) {
+        let error = Error::new(ErrorKind::Unsupported, "the kind of checksum").rule("Z5");
+        return Err(error.expected("CRC-32C or SHA-256, which readers of the format know"));
     }
     if options.fields.len() as u64 > most {
         let error = Error::new(ErrorKind::TooLarge, "the number of custom fields").rule("Z12");

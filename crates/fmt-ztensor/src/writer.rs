@@ -1,14 +1,14 @@
 use std::{collections::VecDeque, fmt, io::Write};
 
+use fmt_cbor::CborValue;
 use fmt_core::{Error, ErrorKind, Layout, Plan, TensorWriter};
+use fmt_zstd::{ChecksumKind, Compression, Compressor, Hasher, HashingSink};
 use tensor_core::{Quoted, Tensor, TensorSpec};
 
 use crate::{
-    CborValue, Compression, CustomField, TensorOptions, WriteOptions,
-    checksum::{ChecksumKind, Hasher},
-    compress::Compressor,
+    CustomField, TensorOptions, WriteOptions,
+    layout::{MAGIC, named},
     ledger::Ledger,
-    sink::HashingSink,
 };
 
 /// A zTensor file that is being written, front to back, to anything that takes bytes.
@@ -208,7 +208,7 @@ impl<W: Write> ZtensorWriter<W> {
             match (&front.turn, &mut self.compressor) {
                 (Some(width), _) => turn_around(taken, *width, &mut self.partial, &mut self.sink)?,
                 (None, Some(compressor)) if front.compression.is_some() => {
-                    compressor.write(taken, &mut self.sink)?;
+                    compressor.write(taken, &mut self.sink).map_err(named)?;
                 }
                 _ => self.sink.write(taken)?,
             }
@@ -230,12 +230,14 @@ impl<W: Write> ZtensorWriter<W> {
         if let Some(compression) = &front.compression {
             let compressor = match &mut self.compressor {
                 Some(compressor) => compressor,
-                none => none.insert(Compressor::new()?),
+                none => none.insert(Compressor::new().map_err(named)?),
             };
-            compressor.begin(compression, front.rest)?;
+            compressor.begin(compression, front.rest).map_err(named)?;
         }
-        self.sink.pad(self.options.alignment)?;
-        self.sink.hasher = front.checksum.map(Hasher::new);
+        begin(&mut self.sink)?;
+        let offset = self.sink.position().next_multiple_of(self.options.alignment);
+        self.sink.pad_to(offset)?;
+        self.sink.hash(front.checksum.map(Hasher::new));
         front.offset = Some(self.sink.position());
         Ok(())
     }
@@ -248,10 +250,10 @@ impl<W: Write> ZtensorWriter<W> {
                 break;
             };
             if let (Some(_), Some(compressor)) = (front.compression, &mut self.compressor) {
-                compressor.finish(&mut self.sink)?;
+                compressor.finish(&mut self.sink).map_err(named)?;
             }
             let offset = front.offset.unwrap_or(self.sink.position());
-            let checksum = self.sink.hasher.take().map(Hasher::finish);
+            let checksum = self.sink.take_claim();
             let size = self.sink.position() - offset;
             self.ledger.settle(front.number, offset, size, checksum);
         }
@@ -304,7 +306,7 @@ impl<W: Write> ZtensorWriter<W> {
     pub(crate) fn write_all_but_tail(&mut self) -> Result<[u8; 8], Error> {
         self.settle()?;
         self.expect_nothing_outstanding()?;
-        self.sink.begin()?;
+        begin(&mut self.sink)?;
         let index = self.ledger.encode();
         self.sink.write(&index)?;
         Ok((index.len() as u64).to_le_bytes())
@@ -322,6 +324,14 @@ impl<W: Write> ZtensorWriter<W> {
         let error =
             Error::new(ErrorKind::SizeMismatch, "bytes of the tensor are missing").of_tensor(&record.name);
         Err(error.expected(format_args!("{} more", front.rest)).found("none"))
+    }
+}
+
+/// Writes the magic if nothing has been written.
+fn begin<W: Write>(sink: &mut HashingSink<W>) -> Result<(), Error> {
+    match sink.position() {
+        0 => sink.write(&MAGIC),
+        _ => Ok(()),
     }
 }
 
