@@ -9,6 +9,8 @@
 //! - [`Error`]: the failure, its place, the expected and the found value.
 //! - [`TensorReader`], [`TensorWriter`], [`Format`]: the formats as tools see them. Each format's crate has concrete types
 //!   as well, with everything that the format can say.
+//! - [`Capabilities`], [`Plan::check`]: what a format can hold, as data, and whether it can hold a plan; [`Outstanding`]: the bytes
+//!   that a plan promises, counted while they come.
 //! - [`AtomicFile`], [`AppendFile`], [`HeadEditor`]: files that appear, grow or change only as a whole; [`OutputFile`] writes
 //!   through devices and pipes too; [`FileIdentity`] tells whether a path still leads to the same file; [`Sink`] knows how far a writer has come.
 //! - [`open_by_path_and_bytes`]: readers by a path and from memory.
@@ -40,6 +42,7 @@
 mod append_file;
 mod atomic_file;
 mod attributes;
+mod capabilities;
 mod cursor;
 mod entry;
 mod error;
@@ -54,6 +57,7 @@ mod names;
 mod opaque;
 mod open;
 mod output;
+mod outstanding;
 mod ranges;
 mod raw;
 mod reader;
@@ -72,6 +76,7 @@ pub use bytes::Bytes as __Bytes;
 pub use append_file::AppendFile;
 pub use atomic_file::{AtomicFile, CompleteFile, OutputOptions, behind_links};
 pub use attributes::Attributes;
+pub use capabilities::{Capabilities, Names, Texts};
 pub use cursor::Cursor;
 pub use entry::{Encoding, Entry, Layout, Metadata, StoredDType};
 pub use error::{Error, ErrorKind};
@@ -85,6 +90,7 @@ pub use name_table::NameTable;
 pub use names::check_name;
 pub use opaque::OpaqueDType;
 pub use output::OutputFile;
+pub use outstanding::{Outstanding, Piece};
 pub use ranges::{check_buffer, read_into, read_range, reserve, row_range, source_error};
 pub use raw::RawTensor;
 pub use reader::{Lint, TensorReader, Verification};

@@ -1,12 +1,13 @@
 //! What a file that is being written holds so far: each tensor is admitted before any of its bytes are written.
 
 use fmt_cbor::{CborValue, Fields, Header, push_head};
-use fmt_core::{Entry, Error, ErrorKind, Limits, NameTable, ReadOptions};
+use fmt_core::{Entry, Error, ErrorKind, Limits, NameTable};
 use fmt_zstd::{ChecksumKind, Claim};
 use tensor_core::{Quoted, Shape, TensorSpec};
 
 use crate::{
     CustomField, TensorOptions, WriteOptions,
+    capabilities::CAPABILITIES,
     index::Details,
     kind::{Kind, OtherKind},
     layout::{BIG, Key, LITTLE, ZSTD, named},
@@ -212,23 +213,8 @@ impl Ledger {
     }
 
     fn check(&self, name: &str, spec: &TensorSpec) -> Result<(), Error> {
-        self.check_name(name)?;
-        let rank = spec.shape().rank() as u64;
-        if rank > self.limits.rank {
-            let error = Error::new(ErrorKind::TooLarge, "the number of dimensions").rule("Z12");
-            return Err(error
-                .expected(format_args!("at most {}, the limit", self.limits.rank))
-                .found(rank));
-        }
-        Ok(())
-    }
-
-    fn check_name(&self, name: &str) -> Result<(), Error> {
-        let options = ReadOptions {
-            limits: self.limits.clone(),
-            lenient: false,
-        };
-        fmt_core::check_name(name, &options).map_err(|error| error.rule("Z24"))
+        CAPABILITIES.check_name(name, &self.limits)?;
+        CAPABILITIES.check_tensor(spec, &self.limits)
     }
 
     fn push(&mut self, record: Record) -> Result<(), Error> {
@@ -291,7 +277,9 @@ impl Ledger {
         if from == to {
             return Ok(());
         }
-        self.check_name(to).map_err(|error| error.of_tensor(to))?;
+        CAPABILITIES
+            .check_name(to, &self.limits)
+            .map_err(|error| error.of_tensor(to))?;
         let mut renamed = self.records[number].clone();
         renamed.name = to.to_owned();
         let bound = self.bound_with(number, &renamed);

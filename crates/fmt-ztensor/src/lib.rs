@@ -97,6 +97,7 @@
 //! # }
 //! ```
 
+mod capabilities;
 mod checks;
 mod custom;
 mod editor;

@@ -1,10 +1,12 @@
 use std::sync::Arc;
 
 use fmt_core::{
-    BoxReader, BoxWriter, ByteSource, Error, ErrorKind, Format, Output, Plan, ReadOptions, Sniff,
+    BoxReader, BoxWriter, ByteSource, Capabilities, Error, ErrorKind, Format, Output, Plan, ReadOptions,
+    Sniff,
 };
 
 use crate::{
+    capabilities::CAPABILITIES,
     container::{MAGIC_V1, MAGIC_V2, Version},
     reader::ObjectsReader,
     writer::ObjectsWriter,
@@ -49,10 +51,6 @@ impl Format for Ztensor1 {
         Ok(Box::new(ObjectsReader::open(source, options)?))
     }
 
-    fn is_written(&self) -> bool {
-        false
-    }
-
     fn create<'w>(&self, _out: Output<'w>, _plan: Plan) -> Result<BoxWriter<'w>, Error> {
         Err(not_written())
     }
@@ -73,6 +71,10 @@ impl Format for Ztensor2 {
 
     fn open(&self, source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<BoxReader, Error> {
         Ok(Box::new(ObjectsReader::open(source, options)?))
+    }
+
+    fn capabilities(&self) -> Option<&'static Capabilities> {
+        Some(&CAPABILITIES)
     }
 
     fn create<'w>(&self, out: Output<'w>, plan: Plan) -> Result<BoxWriter<'w>, Error> {

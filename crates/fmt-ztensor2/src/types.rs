@@ -83,6 +83,21 @@ pub(crate) fn joined(dtype: DType, logical: Option<&str>) -> Option<Result<PartT
     }))
 }
 
+/// What the format calls a dtype: the dtype of its bytes, and the logical type if that says more.
+pub(crate) fn names_of(stored: &StoredDType) -> Option<(&'static str, Option<&'static str>)> {
+    if let StoredDType::Known(dtype) = stored
+        && *dtype != DType::Bool
+    {
+        return Some((dtype.name(), None));
+    }
+    let mut logical = LOGICAL.iter();
+    let (name, takes) = logical.find_map(|(name, takes, ..)| {
+        let found = joined(*takes, Some(name))?.ok()?;
+        (found.dtype == *stored).then_some((*name, *takes))
+    })?;
+    Some((takes.name(), Some(name)))
+}
+
 fn plain(dtype: DType) -> PartType {
     PartType {
         dtype: StoredDType::Known(dtype),

@@ -2,14 +2,16 @@
 
 use std::io::Write;
 
-use fmt_core::{Error, ErrorKind, Layout, Limits, Plan, PlannedEntry, Sink, StoredDType, TensorWriter};
-use tensor_core::{DType, Shape};
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use fmt_core::{Error, ErrorKind, Limits, Outstanding, Plan, PlannedEntry, StoredDType, TensorWriter};
+use fmt_zstd::{ChecksumKind, Hasher, HashingSink};
+use tensor_core::Shape;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
+    capabilities::CAPABILITIES,
     container::{FOOTER_VERSION, MAGIC_V2, Version},
     manifest::check_name_v2,
-    types::{LOGICAL, joined},
+    types::names_of,
 };
 
 /// Keys and values, both encoded.
@@ -17,13 +19,10 @@ type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// A file of version 2 that is being written.
 pub(crate) struct ObjectsWriter<'w> {
-    sink: Sink<Box<dyn Write + Send + 'w>>,
+    sink: HashingSink<Box<dyn Write + Send + 'w>>,
     objects: Vec<Object>,
     metadata: Pairs,
-    /// The object whose bytes come next, and how many of them are to come.
-    current: usize,
-    rest: u64,
-    hasher: Xxh3,
+    outstanding: Outstanding,
 }
 
 /// A tensor as the manifest has it.
@@ -35,77 +34,49 @@ struct Object {
     attributes: Pairs,
     offset: u64,
     len: u64,
-    hash: u64,
+    /// Once all bytes are written.
+    digest: Option<String>,
 }
 
 impl<'w> ObjectsWriter<'w> {
     /// Nothing is written if the format cannot hold the plan.
     pub(crate) fn planned(out: Box<dyn Write + Send + 'w>, plan: &Plan) -> Result<Self, Error> {
-        let objects = plan
-            .entries
-            .iter()
-            .map(Object::of)
-            .collect::<Result<Vec<_>, _>>()?;
-        let mut names: Vec<&str> = objects.iter().map(|object| &*object.name).collect();
-        names.sort_unstable();
-        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            let error = Error::new(ErrorKind::Duplicate, "the name of the object").of_tensor(twice[0]);
-            return Err(error.rule("O6").expected("a name of its own"));
+        let limits = Limits::default();
+        plan.check(&CAPABILITIES, &limits)?;
+        let objects = plan.entries.iter().map(Object::of);
+        let objects = objects.collect::<Result<Vec<_>, _>>()?;
+        let mut outstanding = Outstanding::default();
+        for (number, object) in objects.iter().enumerate() {
+            outstanding.announce(number, object.len);
         }
-        let mut writer = Self {
-            sink: Sink::new(out, 0),
+        let writer = Self {
+            sink: HashingSink::new(out, 0),
             metadata: attributes(&plan.metadata)?,
             objects,
-            current: 0,
-            rest: 0,
-            hasher: Xxh3::new(),
+            outstanding,
         };
-        writer.check_manifest()?;
-        writer.rest = writer.objects.first().map_or(0, |object| object.len);
+        writer.check_manifest(limits.index_bytes)?;
         Ok(writer)
     }
 
     /// The manifest is not longer than a reader takes, wherever the blobs will be.
-    fn check_manifest(&mut self) -> Result<(), Error> {
-        let limits = Limits::default();
+    fn check_manifest(&self, most: u64) -> Result<(), Error> {
         let longest = self.manifest().len() as u64 + 8 * self.objects.len() as u64;
-        let (what, most, found) = match self.objects.len() as u64 > limits.tensors {
-            true => ("the number of objects", limits.tensors, self.objects.len() as u64),
-            false => ("the length of the manifest", limits.index_bytes, longest),
-        };
-        if found > most {
-            let error = Error::new(ErrorKind::TooLarge, what).rule("O2");
-            return Err(error.expected(format_args!("at most {most}")).found(found));
+        if longest <= most {
+            return Ok(());
         }
-        Ok(())
+        let error = Error::new(ErrorKind::TooLarge, "the length of the manifest").rule("O2");
+        Err(error.expected(format_args!("at most {most}")).found(longest))
     }
 
-    /// Begins the blob of the current object.
-    fn begin(&mut self) -> Result<(), Error> {
+    /// Begins a blob, and says where.
+    fn begin(&mut self) -> Result<u64, Error> {
         if self.sink.position() == 0 {
             self.sink.write(&MAGIC_V2)?;
         }
-        let alignment = Version::V2.alignment();
-        let offset = self.sink.position().next_multiple_of(alignment);
+        let offset = self.sink.position().next_multiple_of(Version::V2.alignment());
         self.sink.pad_to(offset)?;
-        self.hasher = Xxh3::new();
-        if let Some(object) = self.objects.get_mut(self.current) {
-            object.offset = offset;
-        }
-        Ok(())
-    }
-
-    /// Ends objects that have all their bytes, and begins those that have none.
-    fn settle(&mut self) -> Result<(), Error> {
-        while self.rest == 0 && self.current < self.objects.len() {
-            if self.objects[self.current].len == 0 {
-                self.begin()?;
-            }
-            self.objects[self.current].hash = self.hasher.digest();
-            self.current += 1;
-            self.rest = self.objects.get(self.current).map_or(0, |object| object.len);
-        }
-        Ok(())
+        Ok(offset)
     }
 
     /// The manifest as deterministic CBOR: keys in the order of their encoded bytes.
@@ -124,41 +95,33 @@ impl<'w> ObjectsWriter<'w> {
 
 impl TensorWriter for ObjectsWriter<'_> {
     fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
-        while !bytes.is_empty() {
-            self.settle()?;
-            let Some(object) = self.objects.get(self.current) else {
-                self.sink.fail();
-                let error = Error::new(ErrorKind::SizeMismatch, "bytes behind the last tensor");
-                return Err(error.at(self.sink.position()).found(bytes.len()));
-            };
-            if self.rest == object.len {
-                self.begin()?;
+        self.sink.check()?;
+        self.outstanding.admit(bytes)?;
+        while let Some(piece) = self.outstanding.take(&mut bytes) {
+            if piece.begins {
+                self.objects[piece.number].offset = self.begin()?;
+                self.sink.hash(Some(Hasher::new(ChecksumKind::Xxh3)));
             }
-            let object = &self.objects[self.current];
-            let len = usize::try_from(self.rest).map_or(bytes.len(), |rest| rest.min(bytes.len()));
-            let (piece, others) = bytes.split_at(len);
-            if object.logical == Some("bool") && piece.iter().any(|byte| *byte > 1) {
+            let object = &mut self.objects[piece.number];
+            if object.logical == Some("bool") && piece.bytes.iter().any(|byte| *byte > 1) {
                 self.sink.fail();
                 let error = Error::new(ErrorKind::Unsupported, "a truth value").of_tensor(&object.name);
                 return Err(error.rule("O17").expected("bytes of 0 and 1").found("others"));
             }
-            self.hasher.update(piece);
-            self.sink.write(piece)?;
-            self.rest -= len as u64;
-            bytes = others;
+            self.sink.write(piece.bytes)?;
+            if piece.ends {
+                object.digest = self.sink.take_claim().map(|claim| claim.to_string());
+            }
         }
         Ok(())
     }
 
     fn finish(mut self: Box<Self>) -> Result<u64, Error> {
-        self.settle()?;
-        if let Some(object) = self.objects.get(self.current) {
-            let error = Error::new(ErrorKind::SizeMismatch, "the bytes of the tensor");
-            let error = error.of_tensor(&object.name).expected(object.len);
-            return Err(error.found(object.len - self.rest));
-        }
-        self.begin()?;
-        let (offset, manifest) = (self.sink.position(), self.manifest());
+        self.write(&[])?;
+        self.outstanding
+            .complete(|number| Some(self.objects[number].name.clone()))?;
+        let offset = self.begin()?;
+        let manifest = self.manifest();
         self.sink.write(&manifest)?;
         for word in [offset, manifest.len() as u64, xxh3_64(&manifest)] {
             self.sink.write(&word.to_le_bytes())?;
@@ -173,40 +136,35 @@ impl TensorWriter for ObjectsWriter<'_> {
 
 impl Object {
     fn of(entry: &PlannedEntry) -> Result<Self, Error> {
-        let of_tensor = |error: Error| error.of_tensor(&entry.name);
-        check_name_v2(&entry.name).map_err(of_tensor)?;
-        if entry.layout != Layout::Dense {
-            let error = Error::new(ErrorKind::Unsupported, "sparse tensors are not written").rule("O18");
-            return Err(of_tensor(error));
-        }
         let (stored, shape) = match &entry.opaque {
             Some((dtype, shape)) => (StoredDType::Opaque(dtype.clone()), shape.clone()),
             None => (StoredDType::Known(entry.spec.dtype()), entry.spec.shape().clone()),
         };
         let (dtype, logical) = names_of(&stored).ok_or_else(|| {
-            let error = Error::new(ErrorKind::Unsupported, "the format has no place for the dtype");
-            of_tensor(error.rule("O9").found(&stored))
+            let error = Error::new(ErrorKind::Unsupported, "the dtype").of_tensor(&entry.name);
+            error.rule("O9").found(&stored)
         })?;
         Ok(Self {
             name: entry.name.clone(),
             shape,
             dtype,
             logical,
-            attributes: attributes(&entry.attributes).map_err(of_tensor)?,
+            attributes: attributes(&entry.attributes).map_err(|error| error.of_tensor(&entry.name))?,
             offset: 0,
             len: entry.spec.byte_len(),
-            hash: 0,
+            digest: None,
         })
     }
 
     fn encode(&self) -> Vec<u8> {
+        let digest = self.digest.as_deref().unwrap_or("xxh3:0000000000000000");
         let mut blob = head(4, 2);
         blob.extend(head(0, self.offset));
         blob.extend(head(0, self.len));
         let mut part = vec![
             (text("dtype"), text(self.dtype)),
             (text("blob"), blob),
-            (text("digest"), text(&format!("xxh3:{:016x}", self.hash))),
+            (text("digest"), text(digest)),
         ];
         part.extend(self.logical.map(|logical| (text("type"), text(logical))));
         let dims = self.shape.dims();
@@ -222,21 +180,6 @@ impl Object {
         }
         map(object)
     }
-}
-
-/// What the format calls a dtype: the dtype of its bytes, and the logical type if that says more.
-fn names_of(stored: &StoredDType) -> Option<(&'static str, Option<&'static str>)> {
-    if let StoredDType::Known(dtype) = stored
-        && *dtype != DType::Bool
-    {
-        return Some((dtype.name(), None));
-    }
-    let mut logical = LOGICAL.iter();
-    let (name, takes) = logical.find_map(|(name, takes, ..)| {
-        let found = joined(*takes, Some(name))?.ok()?;
-        (found.dtype == *stored).then_some((*name, *takes))
-    })?;
-    Some((takes.name(), Some(name)))
 }
 
 /// Texts by key, both encoded.

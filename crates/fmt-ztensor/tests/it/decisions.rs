@@ -549,7 +549,7 @@ fn bytes_too_many_and_too_few() {
     let error = writer.begin("b", &spec(DType::U8, &[1])).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "tensor 'a': bytes of the tensor are missing: expected 2 more, found none"
+        "tensor 'a': bytes of the tensor are missing: expected 4, found 2"
     );
     writer.write(&[3, 4]).unwrap();
     writer.alias("tied", &spec(DType::I16, &[2]), "a").unwrap();
