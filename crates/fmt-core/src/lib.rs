@@ -13,6 +13,7 @@
 //!   that a plan promises, counted while they come.
 //! - [`AtomicFile`], [`AppendFile`], [`HeadEditor`]: files that appear, grow or change only as a whole; [`OutputFile`] writes
 //!   through devices and pipes too; [`FileIdentity`] tells whether a path still leads to the same file; [`Sink`] knows how far a writer has come.
+//! - [`TailFile`], [`edit_at_end`]: editors of formats whose index is at the end.
 //! - [`open_by_path_and_bytes`]: readers by a path and from memory.
 //! - `testing` (feature `testing`): a test kit that all format crates use.
 //!
@@ -65,6 +66,7 @@ mod sharing;
 mod sink;
 mod source;
 mod stream;
+mod tail_file;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod writer;
@@ -98,4 +100,5 @@ pub use sharing::shared_ranges;
 pub use sink::Sink;
 pub use source::{ByteSource, FileSource};
 pub use stream::{BytesStream, SourceStream, TENSOR_STREAM_UNIT, TensorStream};
+pub use tail_file::TailFile;
 pub use writer::{Plan, PlannedEntry, TensorWriter};
