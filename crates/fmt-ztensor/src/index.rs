@@ -127,8 +127,7 @@ impl Index {
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
-        let name_of = |number: u32| &*self.entries[number as usize].name;
-        Some(self.names.find(name, name_of)? as usize)
+        self.names.find_entry(name, &self.entries)
     }
 
     fn check_overlaps(&self) -> Result<(), Error> {
