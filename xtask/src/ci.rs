@@ -174,7 +174,9 @@ fn check_other_target() -> Result<()> {
     ];
     // C code and assembly: zstd, TLS.
     let without = [
+        "fmt-zstd",
         "fmt-ztensor",
+        "fmt-ztensor2",
         "tensor-files",
         "tensor-cli",
         "tensor-remote",
@@ -214,6 +216,7 @@ fn check_web_target() -> Result<()> {
     let readers = [
         "tensor-core",
         "fmt-core",
+        "fmt-cbor",
         "fmt-btf",
         "fmt-gguf",
         "fmt-npy",

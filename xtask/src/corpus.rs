@@ -10,7 +10,7 @@ pub(crate) fn run() -> Result<()> {
         update(package, "corpus")?;
     }
     // Versions 1 and 2 of zTensor have corpora of their own.
-    update("fmt-ztensor", "objects::cases")
+    update("fmt-ztensor2", "cases")
 }
 
 /// Runs a package's corpus tests in update mode.

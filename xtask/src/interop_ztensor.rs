@@ -1,4 +1,4 @@
-//! Files of the Python package `ztensor`, whose versions write different formats, against the readers of `fmt-ztensor`.
+//! Files of the Python package `ztensor`, whose versions write different formats, against the readers of `fmt-ztensor2`.
 
 use std::{
     collections::BTreeSet,
@@ -16,11 +16,11 @@ const VERSIONS: &[&str] = &["1.0.2", "1.1.1", "1.2.3", "2.1.2"];
 const NUMPY: &str = "numpy==2.4.6";
 /// Where virtual environments and files are kept.
 const FOLDER: &str = "target/interop-files";
-const SCRIPT: &str = "crates/fmt-ztensor/tests/python/make_objects.py";
+const SCRIPT: &str = "crates/fmt-ztensor2/tests/python/make_objects.py";
 
 /// Has each version of the package write files, reads them, and fails when anything differs.
 pub(crate) fn run(python: &str) -> Result<()> {
-    let arguments = ["build", "--package", "fmt-ztensor", "--example", "verdicts"];
+    let arguments = ["build", "--package", "fmt-ztensor2", "--example", "verdicts"];
     cargo::run(&arguments, &[])?;
     for version in VERSIONS {
         let found = check(python, version).with_context(|| format!("ztensor {version}"))?;

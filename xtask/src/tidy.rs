@@ -105,6 +105,26 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "serde", "flatbuffers", "ciborium"],
     },
     Arrows {
+        from: "fmt-cbor",
+        to: &["tensor-core", "fmt-core"],
+        never: &["tokio", "serde", "zstd"],
+    },
+    Arrows {
+        from: "fmt-zstd",
+        to: &["tensor-core", "fmt-core"],
+        never: &["tokio", "serde", "ciborium"],
+    },
+    Arrows {
+        from: "fmt-ztensor",
+        to: &["tensor-core", "fmt-core", "fmt-cbor", "fmt-zstd"],
+        never: &["tokio", "fmt-btf", "fmt-tbuf", "fmt-ztensor2"],
+    },
+    Arrows {
+        from: "fmt-ztensor2",
+        to: &["tensor-core", "fmt-core", "fmt-cbor", "fmt-zstd"],
+        never: &["tokio", "fmt-btf", "fmt-tbuf", "fmt-ztensor"],
+    },
+    Arrows {
         from: "tensor-files",
         to: &[
             "tensor-core",
@@ -117,13 +137,9 @@ const ARROWS: &[Arrows] = &[
             "fmt-tbuf",
             "fmt-torch",
             "fmt-ztensor",
+            "fmt-ztensor2",
         ],
         never: &["tokio"],
-    },
-    Arrows {
-        from: "fmt-ztensor",
-        to: &["tensor-core", "fmt-core"],
-        never: &["tokio", "fmt-btf", "fmt-tbuf"],
     },
     Arrows {
         from: "tensor-remote",

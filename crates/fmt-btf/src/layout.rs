@@ -27,7 +27,7 @@ pub(crate) const COO: u8 = 2;
 pub(crate) const FIRST_EXTENSION: u8 = 6;
 
 /// The dtypes, each at its code.
-const DTYPES: [DType; 10] = [
+pub(crate) const DTYPES: [DType; 10] = [
     DType::I8,
     DType::I16,
     DType::I32,

@@ -58,6 +58,7 @@
 //! ([`fmt_core::Error::broken_rule`]).
 
 mod arena;
+mod capabilities;
 mod format;
 mod index;
 mod layout;

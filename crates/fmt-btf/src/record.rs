@@ -5,6 +5,7 @@ use tensor_core::{SparseCoo, Tensor, TensorSpec};
 
 use crate::{
     WriteOptions,
+    capabilities::CAPABILITIES,
     layout::{FIRST_EXTENSION, HEADER, LONGEST, WORD, code_of, padding},
 };
 
@@ -83,28 +84,16 @@ impl RecordSpec {
             let error = Error::new(kind, what).of_tensor(&number.to_string());
             error.rule(rule)
         };
+        let checked = CAPABILITIES.check_tensor(&self.spec, &options.limits);
+        checked.map_err(|error| error.of_tensor(&number.to_string()))?;
         let dtype = self.spec.dtype();
-        let unsupported = |has: &str| {
-            refuse(ErrorKind::Unsupported, "the dtype", "B2")
-                .expected(has)
-                .found(dtype)
-        };
-        let code = code_of(dtype).ok_or_else(|| {
-            unsupported("one that the format has: i8, i16, i32, i64, f32, f64, u8, u16, u32 or u64")
-        })?;
-        if options.strict_spec && code >= FIRST_EXTENSION {
-            return Err(unsupported(
-                "one that the specification names: i8, i16, i32, i64, f32 or f64",
-            ));
-        }
-        let (rank, most) = (self.spec.shape().rank() as u64, options.limits.rank);
-        if rank > most {
-            let error = refuse(ErrorKind::TooLarge, "the rank", "B17");
+        if options.strict_spec && code_of(dtype).is_some_and(|code| code >= FIRST_EXTENSION) {
+            let error = refuse(ErrorKind::Unsupported, "the dtype", "B2");
             return Err(error
-                .expected(format_args!("at most {most}, which readers take"))
-                .found(rank));
+                .expected("one that the specification names: i8, i16, i32, i64, f32 or f64")
+                .found(dtype));
         }
-        if self.spec.byte_len() > LONGEST || self.record_len().is_none() {
+        if self.record_len().is_none() {
             let error = refuse(ErrorKind::TooLarge, "the length of the tensor", "B19");
             return Err(error.expected("less than 2^63 bytes").found(&self.spec));
         }

@@ -1,10 +1,11 @@
 use std::{fmt, io::Write};
 
-use fmt_core::{Error, ErrorKind, Layout, Plan, Sink, TensorWriter};
+use fmt_core::{Error, ErrorKind, Layout, Outstanding, Plan, Sink, TensorWriter};
 use tensor_core::{SparseCoo, Tensor};
 
 use crate::{
     CooCode, RecordSpec, WriteOptions,
+    capabilities::CAPABILITIES,
     layout::{COO, COO_OF_TFRT, DENSE, HEADER, LONGEST, WORD, code_of, padding},
     order::IndexCheck,
 };
@@ -48,24 +49,16 @@ pub struct BtfWriter<W> {
     sink: Sink<W>,
     records: Vec<RecordSpec>,
     coo_code: u8,
-    state: State,
+    has_table: bool,
+    /// Two parts of each sparse tensor, one of each dense one: their numbers are those of [`part_of`].
+    outstanding: Outstanding,
+    /// Of the sparse tensor whose indices are being written.
+    indices: IndexCheck,
 }
 
-/// What comes next.
-enum State {
-    /// The table of offsets.
-    Table,
-    /// Bytes of a record's part; when there are none, what follows the part.
-    Data { record: usize, part: Part, rest: u64 },
-    /// Nothing.
-    End,
-}
-
-enum Part {
-    /// A dense tensor's elements or a sparse one's values, and the padding.
-    Elements,
-    /// A sparse tensor's indices.
-    Indices(IndexCheck),
+/// The number of a part of a record: its indices, or its elements or values.
+fn part_of(record: usize, is_indices: bool) -> usize {
+    2 * record + usize::from(!is_indices)
 }
 
 impl<W: Write> BtfWriter<W> {
@@ -103,6 +96,16 @@ impl<W: Write> BtfWriter<W> {
         if len.is_none_or(|len| len > LONGEST) {
             return Err(too_large("the file").expected("less than 2^63 bytes"));
         }
+        let mut outstanding = Outstanding::default();
+        for (number, record) in records.iter().enumerate() {
+            // Their sum was found to fit.
+            let (len, indices) = (record.byte_len().unwrap_or(LONGEST), record.index_len());
+            let indices = indices.filter(|_| record.nnz.is_some());
+            if let Some(indices) = indices {
+                outstanding.announce(part_of(number, true), indices);
+            }
+            outstanding.announce(part_of(number, false), len - indices.unwrap_or(0));
+        }
         Ok(Self {
             sink: Sink::new(out, 0),
             records,
@@ -110,7 +113,9 @@ impl<W: Write> BtfWriter<W> {
                 CooCode::Specification => COO,
                 CooCode::Tfrt => COO_OF_TFRT,
             },
-            state: State::Table,
+            has_table: false,
+            outstanding,
+            indices: IndexCheck::default(),
         })
     }
 
@@ -120,33 +125,12 @@ impl<W: Write> BtfWriter<W> {
     /// As [`BtfWriter::new`]; [`ErrorKind::BadName`] for a name that is not the tensor's number, and
     /// [`ErrorKind::Unsupported`] for metadata, attributes and layouts that are neither dense nor COO (B14).
     pub fn planned(out: W, plan: &Plan, options: WriteOptions) -> Result<Self, Error> {
-        if let Some(key) = plan.metadata.keys().next() {
-            return Err(no_place_for(key, "metadata"));
-        }
-        let mut records = Vec::with_capacity(plan.entries.len());
-        for (number, entry) in plan.entries.iter().enumerate() {
-            if entry.name != number.to_string() {
-                let error = Error::new(ErrorKind::BadName, "the format has no names").of_tensor(&entry.name);
-                return Err(error
-                    .rule("B14")
-                    .expected(format_args!("'{number}', its number in the file")));
-            }
-            entry.check_dtype()?;
-            if let Some(key) = entry.attributes.keys().next() {
-                return Err(no_place_for(key, "attribute").of_tensor(&entry.name));
-            }
-            records.push(match &entry.layout {
-                Layout::Dense => RecordSpec::dense(entry.spec.clone()),
-                Layout::Coo { nnz } => RecordSpec::coo(entry.spec.clone(), *nnz),
-                other => {
-                    let error = Error::new(ErrorKind::Unsupported, "the layout").of_tensor(&entry.name);
-                    return Err(error
-                        .rule("B1")
-                        .expected("dense or COO")
-                        .found(format_args!("{other:?}")));
-                }
-            });
-        }
+        plan.check(&CAPABILITIES, &options.limits)?;
+        let records = plan.entries.iter().map(|entry| match entry.layout {
+            Layout::Coo { nnz } => RecordSpec::coo(entry.spec.clone(), nnz),
+            _ => RecordSpec::dense(entry.spec.clone()),
+        });
+        let records = records.collect();
         Self::new(out, records, options)
     }
 
@@ -155,35 +139,36 @@ impl<W: Write> BtfWriter<W> {
     /// values.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when that is more than the tensors have; nothing behind the last tensor is written
-    /// then. [`ErrorKind::OutOfBounds`] for an index outside its dimension, [`ErrorKind::Malformed`] for indices that
+    /// [`ErrorKind::SizeMismatch`] when that is more than the tensors have; nothing is written then.
+    /// [`ErrorKind::OutOfBounds`] for an index outside its dimension, [`ErrorKind::Malformed`] for indices that
     /// are not in ascending row-major order, [`ErrorKind::Duplicate`] for coordinates that repeat (B10, B11).
     /// [`ErrorKind::Io`].
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         self.sink.check()?;
-        if let State::Table = self.state {
+        self.outstanding.admit(bytes)?;
+        if !self.has_table {
+            self.has_table = true;
             self.write_table()?;
         }
-        while !bytes.is_empty() {
-            let State::Data { record, part, rest } = &mut self.state else {
-                let error = Error::new(ErrorKind::SizeMismatch, "more bytes than the tensors have");
-                return Err(error.expected("none").found(bytes.len()));
-            };
-            let len = usize::try_from(*rest).map_or(bytes.len(), |rest| rest.min(bytes.len()));
-            let (now, later) = bytes.split_at(len);
-            if let Part::Indices(check) = part {
-                let shape = self.records[*record].spec().shape();
-                if let Err(error) = check.take(now, shape.dims()) {
-                    self.sink.fail();
-                    return Err(error.of_tensor(&record.to_string()));
-                }
+        while let Some(piece) = self.outstanding.take(&mut bytes) {
+            let (number, is_indices) = (piece.number / 2, piece.number % 2 == 0);
+            let record = &self.records[number];
+            if piece.begins && (is_indices || record.nnz.is_none()) {
+                let head = self.head(record);
+                self.sink.write(&head)?;
+                self.indices = IndexCheck::default();
+            } else if piece.begins {
+                let nnz = record.nnz.unwrap_or_default();
+                self.sink.write(&nnz.to_le_bytes())?;
             }
-            *rest -= len as u64;
-            let is_complete = *rest == 0;
-            self.sink.write(now)?;
-            bytes = later;
-            if is_complete {
-                self.advance()?;
+            if is_indices && let Err(error) = self.indices.take(piece.bytes, record.spec().shape().dims()) {
+                self.sink.fail();
+                return Err(error.of_tensor(&number.to_string()));
+            }
+            self.sink.write(piece.bytes)?;
+            if piece.ends && !is_indices {
+                let padding = padding(self.sink.position());
+                self.sink.pad_to(self.sink.position() + padding)?;
             }
         }
         Ok(())
@@ -224,42 +209,24 @@ impl<W: Write> BtfWriter<W> {
     fn complete(&mut self) -> Result<(), Error> {
         // The table, and tensors without bytes.
         self.write(&[])?;
-        if let State::Data { record, rest, .. } = &self.state {
-            let error = Error::new(ErrorKind::SizeMismatch, "bytes of the tensor are missing");
-            return Err(error
-                .of_tensor(&record.to_string())
-                .found(format_args!("{rest} bytes less")));
-        }
-        Ok(())
+        self.outstanding.complete(|part| Some((part / 2).to_string()))
     }
 
     /// The number of the tensor that is next, which is to be this one.
     fn expect_next(&mut self, wanted: &RecordSpec) -> Result<usize, Error> {
-        self.sink.check()?;
         // Empty tensors are passed by when what is before them is complete, so any of them may be meant.
+        self.write(&[])?;
         if wanted.byte_len() == Some(0) {
             return Ok(0);
         }
-        if let State::Table = self.state {
-            self.write_table()?;
-        }
-        let next = match &self.state {
-            State::Data { record, .. } => *record,
-            _ => self.records.len(),
-        };
+        let (part, has_begun) = self
+            .outstanding
+            .upcoming()
+            .unwrap_or((2 * self.records.len(), false));
+        let (next, is_indices) = (part / 2, part % 2 == 0);
         let spec = self.records.get(next);
-        let is_begun = match &self.state {
-            State::Data {
-                part: Part::Elements,
-                rest,
-                ..
-            } => Some(*rest) != spec.and_then(RecordSpec::byte_len),
-            State::Data {
-                part: Part::Indices(check),
-                ..
-            } => check.has_begun(),
-            _ => false,
-        };
+        let has_indices = spec.is_some_and(|spec| spec.index_len().is_some_and(|len| len > 0));
+        let is_begun = has_begun || (has_indices && !is_indices);
         if spec == Some(wanted) && !is_begun {
             return Ok(next);
         }
@@ -290,60 +257,7 @@ impl<W: Write> BtfWriter<W> {
                 piece.clear();
             }
         }
-        self.sink.write(&piece)?;
-        self.begin(0)
-    }
-
-    /// Writes heads and padding up to where bytes are expected.
-    fn begin(&mut self, first: usize) -> Result<(), Error> {
-        let mut next = first;
-        while let Some(record) = self.records.get(next) {
-            let head = self.head(record);
-            let (nnz, rest) = (record.nnz, record.byte_len().unwrap_or(LONGEST));
-            let index_len = record.index_len().unwrap_or(LONGEST);
-            self.sink.write(&head)?;
-            if rest > 0 {
-                let has_indices = nnz.is_some() && index_len > 0;
-                self.state = State::Data {
-                    record: next,
-                    rest: if has_indices { index_len } else { rest },
-                    part: if has_indices {
-                        Part::Indices(IndexCheck::default())
-                    } else {
-                        Part::Elements
-                    },
-                };
-                // A sparse scalar has values but no indices.
-                return match nnz.filter(|_| !has_indices) {
-                    Some(nnz) => self.sink.write(&nnz.to_le_bytes()),
-                    None => Ok(()),
-                };
-            }
-            if nnz.is_some() {
-                self.sink.write(&[0; WORD as usize])?;
-            }
-            next += 1;
-        }
-        self.state = State::End;
-        Ok(())
-    }
-
-    /// Goes on behind a part that is complete.
-    fn advance(&mut self) -> Result<(), Error> {
-        let State::Data { record, part, rest } = &mut self.state else {
-            return Ok(());
-        };
-        let number = *record;
-        if let Part::Indices(_) = part {
-            let spec = &self.records[number];
-            let nnz = spec.nnz.unwrap_or_default();
-            *rest = spec.values_len(nnz).unwrap_or(LONGEST);
-            *part = Part::Elements;
-            return self.sink.write(&nnz.to_le_bytes());
-        }
-        let padding = padding(self.sink.position()) as usize;
-        self.sink.write(&[0; WORD as usize][..padding])?;
-        self.begin(number + 1)
+        self.sink.write(&piece)
     }
 
     /// A record up to its first byte of data.
@@ -365,16 +279,6 @@ impl<W: Write> BtfWriter<W> {
         }
         head
     }
-}
-
-fn no_place_for(key: &str, what: &str) -> Error {
-    let what = format!(
-        "the format has no place for the {what} {}",
-        tensor_core::Quoted(key)
-    );
-    Error::new(ErrorKind::Unsupported, what)
-        .expected("none")
-        .rule("B14")
 }
 
 impl<W: Write + Send> TensorWriter for BtfWriter<W> {

@@ -1,6 +1,6 @@
 use std::{error, fmt, io};
 
-use tensor_core::Quoted;
+use tensor_core::{Quoted, SpecError};
 
 /// Why a file cannot be read or written: a kind for programs, a sentence for people, and the place.
 ///
@@ -98,6 +98,16 @@ impl Error {
         error
     }
 
+    /// An error about a dtype and a shape that do not go together.
+    #[must_use]
+    pub fn of_spec(error: &SpecError) -> Self {
+        let kind = match error {
+            SpecError::RankTooLarge { .. } => ErrorKind::TooLarge,
+            _ => ErrorKind::Overflow,
+        };
+        Self::new(kind, error.to_string())
+    }
+
     /// A file that ends before what it says it has, with the length that this takes and its own.
     ///
     /// ```
@@ -152,6 +162,23 @@ impl Error {
     #[must_use]
     pub fn rule(mut self, rule: &'static str) -> Self {
         self.0.rule = Some(rule);
+        self
+    }
+
+    /// Gives a rule of a lower layer, such as CBOR's, the name that the format's description has for it. `names` are pairs
+    /// of the two.
+    ///
+    /// ```
+    /// use fmt_core::{Error, ErrorKind};
+    /// let error = Error::new(ErrorKind::Malformed, "the index").rule("cbor");
+    /// assert_eq!(error.rename_rule(&[("cbor", "Z25")]).broken_rule(), Some("Z25"));
+    /// ```
+    #[must_use]
+    pub fn rename_rule(mut self, names: &[(&str, &'static str)]) -> Self {
+        let known = names.iter().find(|(name, _)| self.0.rule == Some(*name));
+        if let Some((_, name)) = known {
+            self.0.rule = Some(name);
+        }
         self
     }
 

@@ -1,6 +1,6 @@
 use std::{io::Write, sync::Arc};
 
-use crate::{ByteSource, Error, Plan, ReadOptions, TensorReader, TensorWriter};
+use crate::{ByteSource, Capabilities, Error, Plan, ReadOptions, TensorReader, TensorWriter};
 
 /// A reader of any format.
 pub type BoxReader = Box<dyn TensorReader>;
@@ -28,14 +28,19 @@ pub trait Format: Send + Sync {
     /// What is wrong with it, and where.
     fn open(&self, source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<BoxReader, Error>;
 
+    /// The capabilities of its files, which its writer checks plans by; `None` when they are only read.
+    fn capabilities(&self) -> Option<&'static Capabilities> {
+        None
+    }
+
     /// Whether files of the format are written, or only read.
     fn is_written(&self) -> bool {
-        true
+        self.capabilities().is_some()
     }
 
     /// Whether tensors can have the same bytes in its files ([`PlannedEntry::same_as`](crate::PlannedEntry::same_as)).
     fn shares_bytes(&self) -> bool {
-        false
+        self.capabilities().is_some_and(|can| can.shares_bytes)
     }
 
     /// Begins a file. Nothing is written if the format cannot hold the plan.

@@ -3,14 +3,17 @@
 //! - [`ByteSource`]: where bytes come from; [`FileSource`] for files, `Bytes` for memory.
 //! - [`Cursor`], [`check_overlaps`], [`check_name`], [`reserve`], [`Limits`]: reading untrusted bytes.
 //! - [`NameTable`]: names of millions of tensors, looked up.
-//! - [`read_range`], [`row_range`], [`RawTensor`]: reading ranges that were validated.
+//! - [`read_range`], [`read_into`], [`row_range`], [`RawTensor`]: reading ranges that were validated.
 //! - [`shared_ranges`]: tensors with the same bytes, such as tied weights.
 //! - [`TensorStream`]: a tensor's bytes one part after the other.
 //! - [`Error`]: the failure, its place, the expected and the found value.
 //! - [`TensorReader`], [`TensorWriter`], [`Format`]: the formats as tools see them. Each format's crate has concrete types
 //!   as well, with everything that the format can say.
+//! - [`Capabilities`], [`Plan::check`]: what a format can hold, as data, and whether it can hold a plan; [`Outstanding`]: the bytes
+//!   that a plan promises, counted while they come.
 //! - [`AtomicFile`], [`AppendFile`], [`HeadEditor`]: files that appear, grow or change only as a whole; [`OutputFile`] writes
 //!   through devices and pipes too; [`FileIdentity`] tells whether a path still leads to the same file; [`Sink`] knows how far a writer has come.
+//! - [`TailFile`], [`edit_at_end`]: editors of formats whose index is at the end.
 //! - [`open_by_path_and_bytes`]: readers by a path and from memory.
 //! - `testing` (feature `testing`): a test kit that all format crates use.
 //!
@@ -40,6 +43,7 @@
 mod append_file;
 mod atomic_file;
 mod attributes;
+mod capabilities;
 mod cursor;
 mod entry;
 mod error;
@@ -54,6 +58,7 @@ mod names;
 mod opaque;
 mod open;
 mod output;
+mod outstanding;
 mod ranges;
 mod raw;
 mod reader;
@@ -61,6 +66,7 @@ mod sharing;
 mod sink;
 mod source;
 mod stream;
+mod tail_file;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod writer;
@@ -72,6 +78,7 @@ pub use bytes::Bytes as __Bytes;
 pub use append_file::AppendFile;
 pub use atomic_file::{AtomicFile, CompleteFile, OutputOptions, behind_links};
 pub use attributes::Attributes;
+pub use capabilities::{Capabilities, Names, Texts};
 pub use cursor::Cursor;
 pub use entry::{Encoding, Entry, Layout, Metadata, StoredDType};
 pub use error::{Error, ErrorKind};
@@ -85,11 +92,13 @@ pub use name_table::NameTable;
 pub use names::check_name;
 pub use opaque::OpaqueDType;
 pub use output::OutputFile;
-pub use ranges::{check_buffer, read_range, reserve, row_range, source_error};
+pub use outstanding::{Outstanding, Piece};
+pub use ranges::{check_buffer, read_into, read_range, reserve, row_range, source_error};
 pub use raw::RawTensor;
 pub use reader::{Lint, TensorReader, Verification};
 pub use sharing::shared_ranges;
 pub use sink::Sink;
 pub use source::{ByteSource, FileSource};
 pub use stream::{BytesStream, SourceStream, TENSOR_STREAM_UNIT, TensorStream};
+pub use tail_file::TailFile;
 pub use writer::{Plan, PlannedEntry, TensorWriter};

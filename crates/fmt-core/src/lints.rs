@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{ByteSource, Error, Lint, holes, source_error};
+use crate::{ByteSource, Error, Lint, holes, read_into};
 
 /// Bytes of a hole that are looked at at a time.
 const CHUNK: usize = 64 << 10;
@@ -55,8 +55,7 @@ fn marks(
     while at < hole.end {
         let len = usize::try_from(hole.end - at).map_or(CHUNK, |rest| rest.min(CHUNK));
         buffer.resize(len, 0);
-        let read = source.read_into(at, buffer);
-        read.map_err(|error| source_error(error, at, "what lies between the tensors"))?;
+        read_into(source, at, buffer, "what lies between the tensors")?;
         let is_mark = |byte: &u8| *byte != 0;
         if let (Some(first), Some(last)) = (buffer.iter().position(is_mark), buffer.iter().rposition(is_mark))
         {

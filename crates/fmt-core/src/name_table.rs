@@ -4,6 +4,8 @@ use std::hash::{BuildHasher, RandomState};
 
 use hashbrown::{HashTable, hash_table};
 
+use crate::Entry;
+
 /// The numbers of tensors by their names, which stay where they are: nine to eighteen bytes a tensor.
 ///
 /// The hash is keyed anew for every table, so nobody can make up names that collide.
@@ -58,6 +60,19 @@ impl NameTable {
             }
         }
         (names, twice)
+    }
+
+    /// The same for the tensors of a reader.
+    #[must_use]
+    pub fn of_entries(entries: &[Entry]) -> (Self, Option<(u32, u32)>) {
+        Self::of(entries.len(), |number| &*entries[number as usize].name)
+    }
+
+    /// The index of the entry with this name.
+    #[must_use]
+    pub fn find_entry(&self, wanted: &str, entries: &[Entry]) -> Option<usize> {
+        let found = self.find(wanted, |number| &*entries[number as usize].name)?;
+        Some(found as usize)
     }
 
     fn place(&self, number: u32, name: &str) -> Place {

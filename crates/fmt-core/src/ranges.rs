@@ -34,6 +34,16 @@ pub fn read_range(source: &dyn ByteSource, range: Range<u64>, what: &str) -> Res
     Ok(bytes)
 }
 
+/// Copies bytes of a source from `at` on into all of `out`, and says in its errors what they are.
+///
+/// # Errors
+/// As [`read_range`].
+pub fn read_into(source: &dyn ByteSource, at: u64, out: &mut [u8], what: &str) -> Result<(), Error> {
+    source
+        .read_into(at, out)
+        .map_err(|error| source_error(error, at, what))
+}
+
 /// The error for a source, whose length was known, that could not be read at `at`. An [`Error`] inside the system's is
 /// what the source itself has to say, and keeps its kind.
 #[must_use]

@@ -3,8 +3,8 @@ use std::ops::Range;
 use tensor_core::{Tensor, TensorSpec};
 
 use crate::{
-    ByteSource, Entry, Error, ErrorKind, SourceStream, TensorStream, check_buffer, read_range, row_range,
-    source_error,
+    ByteSource, Entry, Error, ErrorKind, SourceStream, TensorStream, check_buffer, read_into, read_range,
+    row_range,
 };
 
 /// A dense tensor whose bytes stand in a source as they are: row-major, little-endian, nothing between them.
@@ -126,12 +126,7 @@ impl<'a> RawTensor<'a> {
     /// [`ErrorKind::SizeMismatch`] when the buffer has another length; else as [`RawTensor::tensor`].
     pub fn read_into(&self, out: &mut [u8]) -> Result<(), Error> {
         let fits = self.spec().and_then(|spec| check_buffer(spec, out.len()));
-        let start = self.range.start;
-        let read = fits.and_then(|()| {
-            let read = self.source.read_into(start, out);
-            read.map_err(|error| source_error(error, start, "the data"))
-        });
-        self.named(read)
+        self.named(fits.and_then(|()| read_into(self.source, self.range.start, out, "the data")))
     }
 
     /// All of it, one part after the other.

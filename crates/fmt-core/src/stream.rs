@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::{ByteSource, Error, source_error};
+use crate::{ByteSource, Error, read_into};
 
 /// A dense tensor's bytes, row-major and little-endian, from front to back.
 ///
@@ -71,8 +71,7 @@ impl TensorStream for SourceStream<'_> {
     fn read(&mut self, out: &mut [u8]) -> Result<usize, Error> {
         let (at, left) = (self.rest.start, self.rest.end.saturating_sub(self.rest.start));
         let len = usize::try_from(left).map_or(out.len(), |left| left.min(out.len()));
-        let read = self.source.read_into(at, &mut out[..len]);
-        read.map_err(|error| source_error(error, at, "the data"))?;
+        read_into(self.source, at, &mut out[..len], "the data")?;
         self.rest.start += len as u64;
         Ok(len)
     }

@@ -110,6 +110,21 @@ fn open_from_disk(
     opened
 }
 
+/// Opens a file, whose index has `index_len` bytes.
+///
+/// # Panics
+/// When that takes more than 10 bytes of memory for each byte of the index.
+pub fn check_opening(what: &str, index_len: usize, open: impl FnOnce()) {
+    const MOST: u64 = 10;
+    let allocated = allocation_counter::measure(open);
+    let most = BASE_ALLOWANCE + MOST * index_len as u64;
+    assert!(
+        allocated.bytes_max <= most,
+        "{what}: {} bytes for an index of {index_len}",
+        allocated.bytes_max
+    );
+}
+
 /// Reads every tensor in every way there is; checks the ways against each other.
 ///
 /// # Panics

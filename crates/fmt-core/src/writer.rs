@@ -55,20 +55,6 @@ impl PlannedEntry {
         })
     }
 
-    /// For formats that know no dtypes but those of `tensor-core`.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unsupported`] for an opaque dtype.
-    pub fn check_dtype(&self) -> Result<(), Error> {
-        match &self.opaque {
-            None => Ok(()),
-            Some((dtype, _)) => {
-                let error = Error::new(ErrorKind::Unsupported, "the format has no place for the dtype");
-                Err(error.of_tensor(&self.name).found(dtype))
-            }
-        }
-    }
-
     /// A sparse tensor of so many entries.
     pub fn coo(name: impl Into<String>, spec: TensorSpec, nnz: u64) -> Self {
         Self {

@@ -1,8 +1,10 @@
 use std::sync::Arc;
 
-use fmt_core::{BoxReader, BoxWriter, ByteSource, Error, Format, Output, Plan, ReadOptions, Sniff};
+use fmt_core::{
+    BoxReader, BoxWriter, ByteSource, Capabilities, Error, Format, Output, Plan, ReadOptions, Sniff,
+};
 
-use crate::{GgufReader, header::FORMAT, writer::GgufWriter};
+use crate::{GgufReader, capabilities::CAPABILITIES, header::FORMAT, writer::GgufWriter};
 
 /// The format, for tools that deal with all formats alike.
 ///
@@ -49,6 +51,10 @@ impl Format for Gguf {
 
     fn open(&self, source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<BoxReader, Error> {
         Ok(Box::new(GgufReader::open(source, options)?))
+    }
+
+    fn capabilities(&self) -> Option<&'static Capabilities> {
+        Some(&CAPABILITIES)
     }
 
     fn create<'w>(&self, out: Output<'w>, plan: Plan) -> Result<BoxWriter<'w>, Error> {

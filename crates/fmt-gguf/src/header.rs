@@ -111,8 +111,7 @@ impl Header {
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
-        let name_of = |number: u32| &*self.entries[number as usize].name;
-        Some(self.names.find(name, name_of)? as usize)
+        self.names.find_entry(name, &self.entries)
     }
 }
 

@@ -33,6 +33,7 @@
 //! docs/formats/gguf.md lists the decisions where the format leaves something open.
 
 mod blocks;
+mod capabilities;
 mod dequantise;
 mod edit;
 mod format;

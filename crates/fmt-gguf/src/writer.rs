@@ -1,11 +1,12 @@
 //! Files front to back: the header first, then each tensor's bytes with padding behind them.
 
-use std::{collections::BTreeSet, io::Write};
+use std::io::Write;
 
-use fmt_core::{Error, ErrorKind, Layout, Limits, Plan, PlannedEntry, Sink, TensorWriter};
+use fmt_core::{Error, ErrorKind, Limits, Outstanding, Plan, PlannedEntry, Sink, TensorWriter};
 
 use crate::{
-    header::{self, Announced, MOST_DIMS},
+    capabilities::CAPABILITIES,
+    header::{self, Announced},
     types::GgmlType,
 };
 
@@ -14,36 +15,30 @@ pub(crate) struct GgufWriter<W> {
     sink: Sink<W>,
     /// Until it is written.
     header: Option<Vec<u8>>,
-    /// For each tensor that is not complete its bytes that are still to come, the last one first.
-    outstanding: Vec<u64>,
-    /// All of them together.
-    left: u64,
+    outstanding: Outstanding,
     alignment: u64,
 }
 
 impl<W: Write> GgufWriter<W> {
     /// Begins a file that was planned. Nothing is written yet.
     pub(crate) fn planned(out: W, plan: &Plan) -> Result<Self, Error> {
-        let limits = Limits::default();
+        plan.check(&CAPABILITIES, &Limits::default())?;
         let alignment = header::alignment_of(&plan.metadata)?;
-        let (mut names, mut offset, mut left) = (BTreeSet::new(), 0u64, 0);
+        let (mut offset, mut outstanding) = (0u64, Outstanding::default());
         let mut announced = Vec::with_capacity(plan.entries.len());
-        for entry in &plan.entries {
-            let ggml = checked(entry, &limits).map_err(|error| error.of_tensor(&entry.name).rule("G8"))?;
-            if !names.insert(&entry.name) {
-                let error = Error::new(ErrorKind::Duplicate, "the name is given twice");
-                return Err(error.of_tensor(&entry.name).rule("G2"));
-            }
+        for (number, entry) in plan.entries.iter().enumerate() {
+            let dims = dims_of(entry);
+            let ggml = type_of(entry, dims).map_err(|error| error.of_tensor(&entry.name).rule("G8"))?;
             announced.push(Announced {
                 name: &entry.name,
-                dims: dims_of(entry),
+                dims,
                 ggml,
                 offset,
             });
-            // Not more than the offset, which is checked.
-            left = entry.spec.byte_len().saturating_add(left);
+            let len = entry.spec.byte_len();
+            outstanding.announce(number, len);
             offset = offset
-                .checked_add(entry.spec.byte_len())
+                .checked_add(len)
                 .and_then(|end| end.checked_next_multiple_of(alignment))
                 .filter(|end| *end < 1 << 63)
                 .ok_or_else(|| {
@@ -51,66 +46,36 @@ impl<W: Write> GgufWriter<W> {
                     error.expected("less than 2^63 bytes")
                 })?;
         }
-        if announced.len() as u64 > limits.tensors {
-            let error = Error::new(ErrorKind::TooLarge, "the number of tensors").rule("G2");
-            return Err(error
-                .expected(format_args!("at most {}", limits.tensors))
-                .found(announced.len()));
-        }
         let header = header::encode(&announced, &plan.metadata)?;
-        let lens = plan.entries.iter().rev().map(|entry| entry.spec.byte_len());
         Ok(Self {
             sink: Sink::new(out, 0),
             header: Some(header),
-            outstanding: lens.collect(),
-            left,
+            outstanding,
             alignment,
         })
-    }
-
-    /// Pads what is complete, and passes over tensors without elements.
-    fn settle(&mut self) -> Result<(), Error> {
-        if let Some(header) = self.header.take() {
-            self.sink.write(&header)?;
-        }
-        while self.outstanding.last() == Some(&0) {
-            self.outstanding.pop();
-            let end = self.sink.position().next_multiple_of(self.alignment);
-            self.sink.pad_to(end)?;
-        }
-        Ok(())
     }
 }
 
 impl<W: Write + Send> TensorWriter for GgufWriter<W> {
     fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
-        if bytes.len() as u64 > self.left {
-            let error = Error::new(ErrorKind::SizeMismatch, "more bytes than the tensors have");
-            return Err(error
-                .expected(format_args!("at most {}", self.left))
-                .found(bytes.len()));
+        self.sink.check()?;
+        self.outstanding.admit(bytes)?;
+        if let Some(header) = self.header.take() {
+            self.sink.write(&header)?;
         }
-        self.settle()?;
-        self.left -= bytes.len() as u64;
-        while let Some(left) = self.outstanding.last().copied().filter(|_| !bytes.is_empty()) {
-            let len = usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()));
-            let (now, rest) = bytes.split_at(len);
-            self.sink.write(now)?;
-            bytes = rest;
-            if let Some(left) = self.outstanding.last_mut() {
-                *left -= len as u64;
+        while let Some(piece) = self.outstanding.take(&mut bytes) {
+            self.sink.write(piece.bytes)?;
+            if piece.ends {
+                let end = self.sink.position().next_multiple_of(self.alignment);
+                self.sink.pad_to(end)?;
             }
-            self.settle()?;
         }
         Ok(())
     }
 
     fn finish(mut self: Box<Self>) -> Result<u64, Error> {
-        self.settle()?;
-        if let Some(missing) = self.outstanding.last() {
-            let error = Error::new(ErrorKind::SizeMismatch, "bytes of a tensor are missing");
-            return Err(error.found(format_args!("{missing} bytes less")));
-        }
+        self.write(&[])?;
+        self.outstanding.complete(|_| None)?;
         self.sink.flush()?;
         Ok(self.sink.position())
     }
@@ -123,48 +88,14 @@ fn dims_of(entry: &PlannedEntry) -> &[u64] {
     }
 }
 
-/// The type that a tensor is written as, if the format has a place for it.
-fn checked(entry: &PlannedEntry, limits: &Limits) -> Result<GgmlType, Error> {
+/// The type that a tensor is written as. Its rows are whole blocks.
+fn type_of(entry: &PlannedEntry, dims: &[u64]) -> Result<GgmlType, Error> {
     let unsupported = |what: &str| Error::new(ErrorKind::Unsupported, what);
-    if let Some(key) = entry.attributes.keys().next() {
-        let key = tensor_core::Quoted(key);
-        return Err(unsupported(&format!(
-            "the format has no place for the attribute {key}"
-        )));
-    }
-    if entry.layout != Layout::Dense {
-        return Err(unsupported("the layout")
-            .expected("dense: the format has no other")
-            .found(&entry.layout));
-    }
-    if entry.name.is_empty() || entry.name.len() as u64 > limits.name_bytes {
-        let error = Error::new(ErrorKind::BadName, "the length of the name");
-        return Err(error
-            .expected(format_args!("1 to {} bytes", limits.name_bytes))
-            .found(entry.name.len()));
-    }
-    let dims = dims_of(entry);
-    if dims.len() > MOST_DIMS {
-        return Err(unsupported("the rank")
-            .expected(format_args!(
-                "at most {MOST_DIMS} dimensions: the format has no more"
-            ))
-            .found(dims.len()));
-    }
     let ggml = match &entry.opaque {
-        Some((dtype, _)) => match GgmlType::of_opaque(dtype) {
-            Some(ggml) => ggml,
-            None => return entry.check_dtype().and(Err(unsupported("the dtype"))),
-        },
-        None => {
-            let dtype = entry.spec.dtype();
-            GgmlType::of_dtype(dtype).ok_or_else(|| {
-                unsupported("the dtype")
-                    .expected("one that GGML has: f16, bf16, f32, f64, i8 to i64, or blocks of its own")
-                    .found(dtype)
-            })?
-        }
+        Some((dtype, _)) => GgmlType::of_opaque(dtype),
+        None => GgmlType::of_dtype(entry.spec.dtype()),
     };
+    let ggml = ggml.ok_or_else(|| unsupported("the dtype"))?;
     let row = dims.last().copied().unwrap_or(1);
     if !row.is_multiple_of(ggml.elements.into()) {
         return Err(unsupported("the last dimension")

@@ -5,7 +5,7 @@ use std::{
 
 use fmt_core::{
     ByteSource, BytesStream, Encoding, Entry, Error, ErrorKind, Limits, StoredDType, TENSOR_STREAM_UNIT,
-    TensorStream, Verification, read_range, row_range, source_error,
+    TensorStream, Verification, check_buffer, read_into, read_range, row_range, source_error,
 };
 use fmt_zip::SourceCursor;
 use tensor_core::{Bytes, Tensor, TensorSpec};
@@ -162,16 +162,9 @@ impl Array<'_> {
         limits: &Limits,
     ) -> Result<(), Error> {
         let spec = self.readable()?;
-        if out.len() as u64 != spec.byte_len() {
-            let error = Error::new(ErrorKind::SizeMismatch, "the length of the buffer");
-            return Err(error
-                .expected(format_args!("{} bytes for {spec}", spec.byte_len()))
-                .found(out.len()));
-        }
+        check_buffer(&spec, out.len())?;
         if self.is_plain() && !matches!(self.form.place, Place::Deflated { .. }) {
-            let start = self.entry.range.start;
-            let read = source.read_into(start, out);
-            read.map_err(|error| source_error(error, start, "the data"))?;
+            read_into(source, self.entry.range.start, out, "the data")?;
             return self.check(out).map(drop);
         }
         out.copy_from_slice(&self.whole(source, limits, true)?);

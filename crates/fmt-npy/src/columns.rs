@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use fmt_core::{ByteSource, Error, TensorStream, source_error};
+use fmt_core::{ByteSource, Error, TensorStream, read_into};
 
 use crate::header::Element;
 
@@ -103,8 +103,7 @@ impl<'a> RowsOfColumns<'a> {
                 .fold(0, |place, (index, dim)| place * dim + index) as usize
                 * width;
             let offset = self.start + (column * count + self.rows.start) * self.element.size;
-            let read = self.source.read_into(offset, &mut self.column);
-            read.map_err(|error| source_error(error, offset, "the data"))?;
+            read_into(self.source, offset, &mut self.column, "the data")?;
             scatter(&self.column, width, &mut self.ready[place..], row);
             for (index, dim) in index.iter_mut().zip(others) {
                 *index += 1;

@@ -36,6 +36,7 @@
 //! docs/formats/npy.md has the rules (`N1` and so on) that errors name ([`fmt_core::Error::broken_rule`]).
 
 mod array;
+mod capabilities;
 mod columns;
 mod header;
 mod npy;

@@ -1,13 +1,15 @@
 use std::{io::Write, ops::Range, slice, sync::Arc};
 
 use fmt_core::{
-    BoxReader, BoxWriter, ByteSource, Entry, Error, ErrorKind, Format, Layout, Lint, Metadata, Output, Plan,
-    ReadOptions, Sniff, TensorReader, TensorStream, TensorWriter, Verification, read_range,
+    BoxReader, BoxWriter, ByteSource, Capabilities, Entry, Error, ErrorKind, Format, Limits, Lint, Metadata,
+    Output, Outstanding, Plan, PlannedEntry, ReadOptions, Sniff, TensorReader, TensorStream, TensorWriter,
+    Verification, read_range,
 };
 use tensor_core::Tensor;
 
 use crate::{
     array::{Array, Form, Place},
+    capabilities::NPY,
     header::{Header, MAGIC, descr_of, descr_of_opaque},
     sink::Sink,
 };
@@ -210,113 +212,63 @@ impl Format for Npy {
         Ok(Box::new(NpyReader::open(source, options)?))
     }
 
+    fn capabilities(&self) -> Option<&'static Capabilities> {
+        Some(&NPY)
+    }
+
     fn create<'w>(&self, out: Output<'w>, plan: Plan) -> Result<BoxWriter<'w>, Error> {
+        plan.check(&NPY, &Limits::default())?;
         let [entry] = &plan.entries[..] else {
-            let error = Error::new(ErrorKind::Unsupported, "the number of tensors").rule("N13");
-            return Err(error
-                .expected("1: the format holds no more; .npz does")
-                .found(plan.entries.len()));
+            return Err(Error::new(ErrorKind::Unsupported, "the number of tensors").rule("N13"));
         };
-        if entry.name != "0" {
-            let error = Error::new(ErrorKind::BadName, "the format has no names").of_tensor(&entry.name);
-            return Err(error.rule("N13").expected("'0'; .npz has names"));
-        }
-        check_plan(&plan)?;
         let head = encode_header(entry)?;
         Ok(Box::new(NpyWriter {
             sink: Sink::new(out),
             head: Some(head),
-            outstanding: entry.spec.byte_len(),
+            outstanding: {
+                let mut outstanding = Outstanding::default();
+                outstanding.announce(0, entry.spec.byte_len());
+                outstanding
+            },
         }))
     }
 }
 
-/// Refuses what neither format has a place for.
-pub(crate) fn check_plan(plan: &Plan) -> Result<(), Error> {
-    let no_place = |what: &str, key: &str| {
-        let key = tensor_core::Quoted(key);
-        let what = format!("the format has no place for the {what} {key}");
-        Error::new(ErrorKind::Unsupported, what).rule("N13")
-    };
-    if let Some(key) = plan.metadata.keys().next() {
-        return Err(no_place("metadata", key));
-    }
-    for entry in &plan.entries {
-        if let Some(key) = entry.attributes.keys().next() {
-            return Err(no_place("attribute", key).of_tensor(&entry.name));
-        }
-        if entry.layout != Layout::Dense {
-            let error = Error::new(ErrorKind::Unsupported, "the layout").of_tensor(&entry.name);
-            return Err(error
-                .rule("N13")
-                .expected("dense: the format has no other")
-                .found(&entry.layout));
-        }
-    }
-    Ok(())
-}
-
-pub(crate) fn encode_header(entry: &fmt_core::PlannedEntry) -> Result<Vec<u8>, Error> {
-    let refuse = |kind, what: &str| Error::new(kind, what).of_tensor(&entry.name).rule("N13");
-    let most = fmt_core::Limits::default().rank;
-    let rank = match &entry.opaque {
-        Some((_, shape)) => shape.rank() as u64,
-        None => entry.spec.shape().rank() as u64,
-    };
-    if rank > most {
-        return Err(refuse(ErrorKind::TooLarge, "the rank")
-            .expected(format_args!("at most {most}, which readers take"))
-            .found(rank));
-    }
-    if entry.spec.byte_len() >= 1 << 63 {
-        return Err(refuse(ErrorKind::TooLarge, "the length of the tensor").expected("less than 2^63 bytes"));
-    }
+pub(crate) fn encode_header(entry: &PlannedEntry) -> Result<Vec<u8>, Error> {
     let (descr, shape) = match &entry.opaque {
         Some((dtype, shape)) => (descr_of_opaque(dtype), shape),
         None => (descr_of(entry.spec.dtype()), entry.spec.shape()),
     };
-    let Some(descr) = descr else {
-        entry.check_dtype()?;
-        return Err(refuse(ErrorKind::Unsupported, "the dtype").found(entry.spec.dtype()));
-    };
-    Header::encode(&descr, shape).ok_or_else(|| refuse(ErrorKind::TooLarge, "the header"))
+    let header = descr.and_then(|descr| Header::encode(&descr, shape));
+    header.ok_or_else(|| {
+        let error = Error::new(ErrorKind::TooLarge, "the header").of_tensor(&entry.name);
+        error.rule("N13")
+    })
 }
 
 struct NpyWriter<W> {
     sink: Sink<W>,
     /// Until it is written.
     head: Option<Vec<u8>>,
-    outstanding: u64,
+    outstanding: Outstanding,
 }
 
 impl<W: Write + Send> TensorWriter for NpyWriter<W> {
-    fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        if bytes.len() as u64 > self.outstanding {
-            return Err(too_many(self.outstanding, bytes.len()));
-        }
+    fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
+        self.sink.valve().check()?;
+        self.outstanding.admit(bytes)?;
         if let Some(head) = self.head.take() {
             self.sink.put(&head)?;
         }
-        self.sink.put(bytes)?;
-        self.outstanding -= bytes.len() as u64;
+        while let Some(piece) = self.outstanding.take(&mut bytes) {
+            self.sink.put(piece.bytes)?;
+        }
         Ok(())
     }
 
     fn finish(mut self: Box<Self>) -> Result<u64, Error> {
         self.write(&[])?;
-        if self.outstanding > 0 {
-            return Err(too_few("0", self.outstanding));
-        }
+        self.outstanding.complete(|number| Some(number.to_string()))?;
         self.sink.flush()
     }
-}
-
-pub(crate) fn too_many(most: u64, found: usize) -> Error {
-    let error = Error::new(ErrorKind::SizeMismatch, "more bytes than the tensors have");
-    error.expected(format_args!("at most {most}")).found(found)
-}
-
-pub(crate) fn too_few(name: &str, missing: u64) -> Error {
-    let error = Error::new(ErrorKind::SizeMismatch, "bytes of the tensor are missing").of_tensor(name);
-    error.found(format_args!("{missing} bytes less"))
 }

@@ -5,7 +5,7 @@ use std::{
 };
 
 use fmt_core::{
-    ByteSource, Entry, Error, ErrorKind, Lint, Metadata, ReadOptions, TensorReader, TensorStream,
+    ByteSource, Entry, Error, ErrorKind, Lint, Metadata, NameTable, ReadOptions, TensorReader, TensorStream,
     Verification, read_range,
 };
 use fmt_zip::{CompressionMethod, LARGEST_RATIO, Member, SourceCursor};
@@ -30,6 +30,7 @@ pub struct NpzReader {
     options: ReadOptions,
     metadata: Metadata,
     entries: Vec<Entry>,
+    names: NameTable,
     /// Of each entry.
     forms: Vec<Form>,
     lints: Vec<Lint>,
@@ -92,6 +93,7 @@ impl NpzReader {
             source,
             options: options.clone(),
             metadata: Metadata::new(),
+            names: NameTable::of_entries(&entries).0,
             entries,
             forms,
             lints,
@@ -233,6 +235,10 @@ impl TensorReader for NpzReader {
 
     fn metadata(&self) -> &Metadata {
         &self.metadata
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        self.names.find_entry(name, &self.entries)
     }
 
     fn tensor(&self, index: usize) -> Result<Tensor, Error> {

@@ -1,8 +1,8 @@
-use std::{collections::BTreeSet, io::Write, sync::Arc};
+use std::{io::Write, sync::Arc};
 
 use fmt_core::{
-    BoxReader, BoxWriter, ByteSource, Error, ErrorKind, Format, Output, Plan, ReadOptions, Sniff,
-    TensorWriter,
+    BoxReader, BoxWriter, ByteSource, Capabilities, Error, ErrorKind, Format, Limits, Output, Outstanding,
+    Plan, ReadOptions, Sniff, TensorWriter,
 };
 use zip::{
     CompressionMethod, DateTime, ZipWriter,
@@ -11,7 +11,8 @@ use zip::{
 
 use crate::{
     NpzReader,
-    npy::{check_plan, encode_header, too_few, too_many},
+    capabilities::NPZ,
+    npy::encode_header,
     npz::SUFFIX,
     sink::{Sink, Valve},
 };
@@ -71,61 +72,34 @@ impl Format for Npz {
         Ok(Box::new(NpzReader::open(source, options)?))
     }
 
+    fn capabilities(&self) -> Option<&'static Capabilities> {
+        Some(&NPZ)
+    }
+
     fn create<'w>(&self, out: Output<'w>, plan: Plan) -> Result<BoxWriter<'w>, Error> {
-        check_plan(&plan)?;
-        let limits = fmt_core::Limits::default();
-        if plan.entries.len() as u64 > limits.tensors {
-            let error = Error::new(ErrorKind::TooLarge, "the number of tensors").rule("N13");
-            return Err(error
-                .expected(format_args!("at most {}, which readers take", limits.tensors))
-                .found(plan.entries.len()));
-        }
-        let mut names = BTreeSet::new();
-        let (mut members, mut outstanding) = (Vec::with_capacity(plan.entries.len()), 0u64);
-        for entry in &plan.entries {
-            check_name(&entry.name, limits.name_bytes).map_err(|error| error.of_tensor(&entry.name))?;
-            if !names.insert(&entry.name) {
-                let error = Error::new(ErrorKind::Duplicate, "the name is given twice");
-                return Err(error.of_tensor(&entry.name).rule("N10"));
-            }
-            outstanding = outstanding.saturating_add(entry.spec.byte_len());
+        plan.check(&NPZ, &Limits::default())?;
+        let mut outstanding = Outstanding::default();
+        let mut members = Vec::with_capacity(plan.entries.len());
+        for (number, entry) in plan.entries.into_iter().enumerate() {
+            let len = entry.spec.byte_len();
+            outstanding.announce(number, len);
             members.push(Planned {
-                name: entry.name.clone(),
-                head: encode_header(entry)?,
-                len: entry.spec.byte_len(),
+                head: encode_header(&entry)?,
+                name: entry.name,
+                len,
             });
-        }
-        if outstanding >= 1 << 63 {
-            let error = Error::new(ErrorKind::TooLarge, "the data of all tensors").rule("N13");
-            return Err(error.expected("less than 2^63 bytes"));
         }
         let sink = Sink::new(out);
         Ok(Box::new(NpzWriter {
             valve: sink.valve(),
             zip: Some(ZipWriter::new_stream(sink)),
-            members: members.into_iter(),
-            current: None,
+            members,
             outstanding,
         }))
     }
 }
 
-/// Names become paths when archives are unpacked: none that leads elsewhere is written.
-fn check_name(name: &str, most: u64) -> Result<(), Error> {
-    let bad = |expected: String| {
-        let error = Error::new(ErrorKind::BadName, "the name").rule("N13");
-        Err(error.expected(expected))
-    };
-    if name.is_empty() || name.len() as u64 > most {
-        return bad(format!("1 to {most} bytes"));
-    }
-    let is_odd = |part: &str| part.is_empty() || part == "." || part == "..";
-    if name.split('/').any(is_odd) || name.contains(['\\', '\0']) {
-        return bad("one that is a path inside a folder, without '..', '\\' and zero bytes".to_owned());
-    }
-    Ok(())
-}
-
+#[derive(Default)]
 struct Planned {
     name: String,
     head: Vec<u8>,
@@ -136,36 +110,26 @@ struct NpzWriter<W: Write> {
     /// `None` only while the file is being ended.
     zip: Option<ZipWriter<StreamWriter<Sink<W>>>>,
     valve: Valve,
-    members: std::vec::IntoIter<Planned>,
-    /// The name of the array whose bytes come next, and how many are still to come.
-    current: Option<(String, u64)>,
-    /// Bytes that are still to come, of all arrays.
-    outstanding: u64,
+    members: Vec<Planned>,
+    outstanding: Outstanding,
 }
 
 impl<W: Write> NpzWriter<W> {
-    /// Begins arrays until one takes bytes; there is none when all are complete.
-    fn advance(&mut self) -> Result<(), Error> {
-        while self.current.as_ref().is_none_or(|(_, rest)| *rest == 0) {
-            let Some(member) = self.members.next() else {
-                return Ok(());
-            };
-            let options = SimpleFileOptions::default()
-                .compression_method(CompressionMethod::Stored)
-                // Nothing but the tensors decides about the bytes.
-                .last_modified_time(DateTime::default())
-                .system(zip::System::Unix)
-                .unix_permissions(0o644)
-                .with_alignment(64)
-                .large_file(member.len >= u64::from(u32::MAX) - (1 << 17));
-            let started = self
-                .zip()?
-                .start_file(format!("{}{SUFFIX}", member.name), options);
-            started.map_err(|error| failed(&error))?;
-            self.put(&member.head)?;
-            self.current = Some((member.name, member.len));
-        }
-        Ok(())
+    /// Begins an array.
+    fn begin(&mut self, number: usize) -> Result<(), Error> {
+        let Planned { name, head, len } = std::mem::take(&mut self.members[number]);
+        let options = SimpleFileOptions::default()
+            .compression_method(CompressionMethod::Stored)
+            // Nothing but the tensors decides about the bytes.
+            .last_modified_time(DateTime::default())
+            .system(zip::System::Unix)
+            .unix_permissions(0o644)
+            .with_alignment(64)
+            .large_file(len >= u64::from(u32::MAX) - (1 << 17));
+        let started = self.zip()?.start_file(format!("{name}{SUFFIX}"), options);
+        started.map_err(|error| failed(&error))?;
+        self.members[number].name = name;
+        self.put(&head)
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
@@ -198,29 +162,21 @@ fn failed(error: &zip::result::ZipError) -> Error {
 
 impl<W: Write + Send> TensorWriter for NpzWriter<W> {
     fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
-        if bytes.len() as u64 > self.outstanding {
-            return Err(too_many(self.outstanding, bytes.len()));
-        }
-        while !bytes.is_empty() {
-            self.advance()?;
-            let rest = self.current.as_ref().map_or(0, |(_, rest)| *rest);
-            let len = usize::try_from(rest).map_or(bytes.len(), |rest| rest.min(bytes.len()));
-            let (now, later) = bytes.split_at(len);
-            self.put(now)?;
-            if let Some((_, rest)) = &mut self.current {
-                *rest -= len as u64;
+        self.valve.check()?;
+        self.outstanding.admit(bytes)?;
+        while let Some(piece) = self.outstanding.take(&mut bytes) {
+            if piece.begins {
+                self.begin(piece.number)?;
             }
-            self.outstanding -= len as u64;
-            bytes = later;
+            self.put(piece.bytes)?;
         }
         Ok(())
     }
 
     fn finish(mut self: Box<Self>) -> Result<u64, Error> {
-        self.advance()?;
-        if let Some((name, rest)) = self.current.as_ref().filter(|(_, rest)| *rest > 0) {
-            return Err(too_few(name, *rest));
-        }
+        self.write(&[])?;
+        let name = |number: usize| Some(self.members[number].name.clone());
+        self.outstanding.complete(name)?;
         self.zip()?;
         let Some(zip) = self.zip.take() else {
             return Err(Error::new(ErrorKind::Io, "the file was ended before"));

@@ -3,8 +3,9 @@
 use std::{fmt, io::Write, ops::Range, sync::Arc};
 
 use fmt_core::{
-    ByteSource, BytesStream, Entry, Error, ErrorKind, Format, Limits, Lint, Metadata, Plan, RawTensor,
-    ReadOptions, Sniff, SourceStream, TensorReader, TensorStream, TensorWriter, Verification, row_range,
+    ByteSource, BytesStream, Entry, Error, ErrorKind, Format, Limits, Lint, Metadata, NameTable, Plan,
+    RawTensor, ReadOptions, Sniff, TensorReader, TensorStream, TensorWriter, Verification, check_buffer,
+    row_range,
 };
 use tensor_core::{Bytes, Tensor};
 
@@ -39,6 +40,7 @@ pub struct OnnxReader {
     source: Arc<dyn ByteSource>,
     entries: Vec<Entry>,
     places: Vec<Place>,
+    names: NameTable,
     summary: Summary,
     metadata: Metadata,
     foreign: Vec<String>,
@@ -119,13 +121,13 @@ impl OnnxReader {
             });
             entries.push(entry);
         }
-        let mut names: Vec<_> = entries.iter().map(|entry| &*entry.name).collect();
-        names.sort_unstable();
-        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        let (names, twice) = NameTable::of_entries(&entries);
+        if let Some((_, number)) = twice {
             let error = Error::new(ErrorKind::Duplicate, "the name is given twice");
-            return Err(error.of_tensor(pair[0]));
+            return Err(error.of_tensor(&entries[number as usize].name));
         }
         Ok(Self {
+            names,
             metadata: metadata(&found.summary),
             summary: found.summary,
             foreign: found.foreign,
@@ -208,6 +210,10 @@ impl TensorReader for OnnxReader {
         &self.metadata
     }
 
+    fn find(&self, name: &str) -> Option<usize> {
+        self.names.find_entry(name, &self.entries)
+    }
+
     fn tensor(&self, index: usize) -> Result<Tensor, Error> {
         if let Some(raw) = self.raw(index)? {
             return raw.tensor();
@@ -233,13 +239,9 @@ impl TensorReader for OnnxReader {
     }
 
     fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
-        let entry = &self.entries[index];
-        match &self.places[index] {
-            Place::Raw(source) if entry.is_copied_only() => {
-                Ok(Box::new(SourceStream::new(&**source, entry.range.clone())))
-            }
-            Place::Raw(source) => Ok(RawTensor::new(&**source, entry)?.stream()),
-            Place::Numbers(_) => Ok(Box::new(BytesStream::new(self.decoded(index)?))),
+        match self.raw(index)? {
+            Some(raw) => Ok(raw.stream()),
+            None => Ok(Box::new(BytesStream::new(self.decoded(index)?))),
         }
     }
 
@@ -247,15 +249,10 @@ impl TensorReader for OnnxReader {
         if let Some(raw) = self.raw(index)? {
             return raw.read_into(out);
         }
-        let bytes = self.decoded(index)?;
-        if bytes.len() != out.len() {
-            let error = Error::new(ErrorKind::SizeMismatch, "the length of the buffer");
-            return Err(error
-                .of_tensor(&self.entries[index].name)
-                .expected(bytes.len())
-                .found(out.len()));
-        }
-        out.copy_from_slice(&bytes);
+        let whole = self.tensor(index)?;
+        let fits = check_buffer(whole.spec(), out.len());
+        fits.map_err(|error| error.of_tensor(&self.entries[index].name))?;
+        out.copy_from_slice(whole.bytes());
         Ok(())
     }
 
@@ -324,10 +321,6 @@ impl Format for Onnx {
         options: &ReadOptions,
     ) -> Result<Box<dyn TensorReader>, Error> {
         Ok(Box::new(OnnxReader::open(source, options)?))
-    }
-
-    fn is_written(&self) -> bool {
-        false
     }
 
     fn create<'w>(

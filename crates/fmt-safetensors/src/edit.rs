@@ -4,8 +4,9 @@ use fmt_core::{Entry, Error, FileSource, HeadEditor, Limits, Metadata, ReadOptio
 
 use crate::{
     SafetensorsReader,
+    capabilities::CAPABILITIES,
     layout::LENGTH,
-    writer::{ALIGNMENT, Announced, check, head},
+    writer::{ALIGNMENT, Announced, check_bits, head},
 };
 
 /// Opens a file to change names and metadata.
@@ -46,7 +47,9 @@ fn encode(entries: &[Entry], metadata: &Metadata, head_len: u64) -> Result<Vec<u
     let limits = Limits::default();
     let tensors: Vec<Announced> = entries.iter().map(Announced::stored).collect();
     for tensor in &tensors {
-        check(tensor, &limits).map_err(|error| error.of_tensor(&tensor.name))?;
+        let checked = CAPABILITIES.check_name(&tensor.name, &limits);
+        let checked = checked.and_then(|()| check_bits(tensor));
+        checked.map_err(|error| error.of_tensor(&tensor.name))?;
     }
     head(&tensors, metadata, |shortest| {
         if shortest <= head_len {

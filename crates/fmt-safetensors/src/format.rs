@@ -1,9 +1,12 @@
 use std::sync::Arc;
 
-use fmt_core::{BoxReader, BoxWriter, ByteSource, Error, Format, Output, Plan, ReadOptions, Sniff};
+use fmt_core::{
+    BoxReader, BoxWriter, ByteSource, Capabilities, Error, Format, Output, Plan, ReadOptions, Sniff,
+};
 
 use crate::{
     SafetensorsReader, SafetensorsWriter,
+    capabilities::CAPABILITIES,
     layout::{FORMAT, LENGTH, LONGEST_HEADER},
 };
 
@@ -47,6 +50,10 @@ impl Format for Safetensors {
 
     fn open(&self, source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<BoxReader, Error> {
         Ok(Box::new(SafetensorsReader::open(source, options)?))
+    }
+
+    fn capabilities(&self) -> Option<&'static Capabilities> {
+        Some(&CAPABILITIES)
     }
 
     fn create<'w>(&self, out: Output<'w>, plan: Plan) -> Result<BoxWriter<'w>, Error> {

@@ -89,17 +89,15 @@ impl Header {
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
-        let name_of = |number: u32| &*self.entries[number as usize].name;
-        Some(self.names.find(name, name_of)? as usize)
+        self.names.find_entry(name, &self.entries)
     }
 
     fn index_names(&mut self) -> Result<(), Error> {
-        let name_of = |number: u32| &*self.entries[number as usize].name;
         // Limited to fewer than 2^32 when their number was checked.
-        let (names, twice) = NameTable::of(self.entries.len(), name_of);
+        let (names, twice) = NameTable::of_entries(&self.entries);
         if let Some((_, number)) = twice {
             let error = Error::new(ErrorKind::Duplicate, "the name is given twice");
-            return Err(error.of_tensor(name_of(number)).rule("S3"));
+            return Err(error.of_tensor(&self.entries[number as usize].name).rule("S3"));
         }
         self.names = names;
         Ok(())

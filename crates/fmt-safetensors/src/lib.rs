@@ -35,6 +35,7 @@
 //! docs/formats/safetensors.md has the rules (`S1` and so on) that errors name
 //! ([`fmt_core::Error::broken_rule`]).
 
+mod capabilities;
 mod edit;
 mod format;
 mod header;

@@ -1,12 +1,16 @@
-use std::{collections::BTreeSet, fmt, io::Write};
+use std::{fmt, io::Write};
 
 use fmt_core::{
-    Entry, Error, ErrorKind, Layout, Limits, Metadata, Plan, PlannedEntry, StoredDType, TensorWriter,
+    Entry, Error, ErrorKind, Limits, Metadata, Outstanding, Plan, PlannedEntry, Sink, StoredDType,
+    TensorWriter,
 };
 use serde::{Serialize, ser::SerializeMap};
 use tensor_core::{Naming, Shape, TensorSpec};
 
-use crate::layout::{LENGTH, LONGEST_HEADER, METADATA, bits_of};
+use crate::{
+    capabilities::CAPABILITIES,
+    layout::{LENGTH, LONGEST_HEADER, METADATA, bits_of},
+};
 
 /// A safetensors file that is being written, front to back, to anything that takes bytes.
 ///
@@ -19,14 +23,11 @@ use crate::layout::{LENGTH, LONGEST_HEADER, METADATA, bits_of};
 ///
 /// The crate's page has an example.
 pub struct SafetensorsWriter<W> {
-    out: W,
+    sink: Sink<W>,
     /// The header, until it is written.
     header: Option<Vec<u8>>,
-    /// Bytes that are still to come.
-    outstanding: u64,
-    position: u64,
-    /// It is unknown how many bytes arrived.
-    has_failed: bool,
+    /// The bytes of all tensors, which follow each other.
+    outstanding: Outstanding,
 }
 
 impl<W: Write> SafetensorsWriter<W> {
@@ -36,47 +37,13 @@ impl<W: Write> SafetensorsWriter<W> {
     /// [`ErrorKind::BadName`] and [`ErrorKind::Duplicate`] for names, [`ErrorKind::TooLarge`] for what readers would not
     /// take.
     pub fn new(out: W, tensors: &[(String, TensorSpec)], metadata: &Metadata) -> Result<Self, Error> {
-        let tensors: Vec<Announced> = tensors
-            .iter()
-            .map(|(name, spec)| Announced::new(name.clone(), spec))
-            .collect();
-        Self::announced(out, &tensors, metadata)
-    }
-
-    fn announced(out: W, tensors: &[Announced], metadata: &Metadata) -> Result<Self, Error> {
-        let limits = Limits::default();
-        let (mut names, mut data_len) = (BTreeSet::new(), 0u64);
-        let too_large = |what: &str| Error::new(ErrorKind::TooLarge, what);
-        for tensor in tensors {
-            let name = &tensor.name;
-            check(tensor, &limits).map_err(|error| error.of_tensor(name))?;
-            if !names.insert(name.as_str()) {
-                let error = Error::new(ErrorKind::Duplicate, "the name is given twice");
-                return Err(error.of_tensor(name).rule("S3"));
-            }
-            data_len = data_len
-                .checked_add(tensor.len)
-                .filter(|len| *len < 1 << 63)
-                .ok_or_else(|| {
-                    too_large("the data of all tensors")
-                        .expected("less than 2^63 bytes")
-                        .rule("S6")
-                })?;
-        }
-        if tensors.len() as u64 > limits.tensors {
-            let error = too_large("the number of tensors").rule("S8");
-            return Err(error
-                .expected(format_args!("at most {}", limits.tensors))
-                .found(tensors.len()));
-        }
-        let header = head(tensors, metadata, |len| len.next_multiple_of(ALIGNMENT))?;
-        Ok(Self {
-            out,
-            header: Some(header),
-            outstanding: data_len,
-            position: 0,
-            has_failed: false,
-        })
+        let entries = tensors.iter();
+        let entries = entries.map(|(name, spec)| PlannedEntry::dense(name, spec.clone()));
+        let plan = Plan {
+            entries: entries.collect(),
+            metadata: metadata.clone(),
+        };
+        Self::planned(out, plan)
     }
 
     /// Begins a file that a tool has planned.
@@ -84,23 +51,20 @@ impl<W: Write> SafetensorsWriter<W> {
     /// # Errors
     /// As [`SafetensorsWriter::new`]; [`ErrorKind::Unsupported`] for attributes of tensors and for sparse tensors.
     pub fn planned(out: W, plan: Plan) -> Result<Self, Error> {
-        let mut tensors = Vec::with_capacity(plan.entries.len());
-        for entry in plan.entries {
-            let unsupported = |what: String| Error::new(ErrorKind::Unsupported, what).of_tensor(&entry.name);
-            if let Some(key) = entry.attributes.keys().next() {
-                let key = tensor_core::Quoted(key);
-                let error = unsupported(format!("the format has no place for the attribute {key}"));
-                return Err(error.rule("S7"));
-            }
-            if entry.layout != Layout::Dense {
-                return Err(unsupported("the layout".to_owned())
-                    .rule("S4")
-                    .expected("dense: the format has no other")
-                    .found(&entry.layout));
-            }
-            tensors.push(Announced::planned(entry)?);
+        plan.check(&CAPABILITIES, &Limits::default())?;
+        let data_len = plan.entries.iter().map(|entry| entry.spec.byte_len()).sum();
+        let tensors: Vec<Announced> = plan.entries.into_iter().map(Announced::planned).collect();
+        for tensor in &tensors {
+            check_bits(tensor).map_err(|error| error.of_tensor(&tensor.name))?;
         }
-        Self::announced(out, &tensors, &plan.metadata)
+        let header = head(&tensors, &plan.metadata, |len| len.next_multiple_of(ALIGNMENT))?;
+        let mut outstanding = Outstanding::default();
+        outstanding.announce(0, data_len);
+        Ok(Self {
+            sink: Sink::new(out, 0),
+            header: Some(header),
+            outstanding,
+        })
     }
 
     /// Writes the next bytes of the tensors that were announced, row-major and little-endian, as many or few as there
@@ -108,18 +72,15 @@ impl<W: Write> SafetensorsWriter<W> {
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] when that is more than the tensors have; nothing is written then. [`ErrorKind::Io`].
-    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        if bytes.len() as u64 > self.outstanding {
-            let error = Error::new(ErrorKind::SizeMismatch, "more bytes than the tensors have");
-            return Err(error
-                .expected(format_args!("at most {}", self.outstanding))
-                .found(bytes.len()));
-        }
+    pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
+        self.sink.check()?;
+        self.outstanding.admit(bytes)?;
         if let Some(header) = self.header.take() {
-            self.put(&header)?;
+            self.sink.write(&header)?;
         }
-        self.put(bytes)?;
-        self.outstanding -= bytes.len() as u64;
+        while let Some(piece) = self.outstanding.take(&mut bytes) {
+            self.sink.write(piece.bytes)?;
+        }
         Ok(())
     }
 
@@ -129,29 +90,12 @@ impl<W: Write> SafetensorsWriter<W> {
     /// [`ErrorKind::SizeMismatch`] when bytes are missing; [`ErrorKind::Io`].
     pub fn finish(mut self) -> Result<W, Error> {
         self.complete()?;
-        Ok(self.out)
+        Ok(self.sink.into_inner())
     }
 
     fn complete(&mut self) -> Result<(), Error> {
         self.write(&[])?;
-        if self.outstanding > 0 {
-            let error = Error::new(ErrorKind::SizeMismatch, "bytes of the last tensors are missing");
-            return Err(error.found(format_args!("{} bytes less", self.outstanding)));
-        }
-        Ok(())
-    }
-
-    fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        if self.has_failed {
-            let error = Error::new(ErrorKind::Io, "the file is incomplete since writing failed");
-            return Err(error.at(self.position));
-        }
-        self.out.write_all(bytes).map_err(|error| {
-            self.has_failed = true;
-            Error::io("the file cannot be written", error).at(self.position)
-        })?;
-        self.position += bytes.len() as u64;
-        Ok(())
+        self.outstanding.complete(|_| None)
     }
 }
 
@@ -180,29 +124,11 @@ pub(crate) fn head(
     Ok([&header_len.to_le_bytes()[..], &json].concat())
 }
 
-pub(crate) fn check(tensor: &Announced, limits: &Limits) -> Result<(), Error> {
-    let name = &tensor.name;
-    if name == METADATA {
-        let error = Error::new(ErrorKind::BadName, "the name");
-        return Err(error
-            .rule("S3")
-            .expected("another: the format has a meaning for this one"));
-    }
-    if name.len() as u64 > limits.name_bytes {
-        let error = Error::new(ErrorKind::BadName, "the length of the name").rule("S8");
-        return Err(error
-            .expected(format_args!("at most {} bytes", limits.name_bytes))
-            .found(name.len()));
-    }
-    let dims = tensor.shape.dims();
-    if dims.len() as u64 > limits.rank {
-        let error = Error::new(ErrorKind::TooLarge, "the rank").rule("S8");
-        return Err(error
-            .expected(format_args!("at most {}", limits.rank))
-            .found(dims.len()));
-    }
+pub(crate) fn check_bits(tensor: &Announced) -> Result<(), Error> {
     // The home crate multiplies from the left, so that a zero comes too late for what overflows before it; and counts bits.
-    let bits = dims
+    let bits = tensor
+        .shape
+        .dims()
         .iter()
         .try_fold(1u64, |product, dim| product.checked_mul(*dim))
         .and_then(|product| product.checked_mul(tensor.bits));
@@ -227,16 +153,6 @@ pub(crate) struct Announced {
 }
 
 impl Announced {
-    fn new(name: String, spec: &TensorSpec) -> Self {
-        Self {
-            name,
-            dtype: spec.dtype().name_in(Naming::Safetensors).to_owned(),
-            shape: spec.shape().clone(),
-            bits: 8 * spec.dtype().size() as u64,
-            len: spec.byte_len(),
-        }
-    }
-
     /// A tensor that is in a file, whatever its dtype is.
     pub(crate) fn stored(entry: &Entry) -> Self {
         let (len, count) = (entry.stored_size(), entry.shape.element_count());
@@ -254,24 +170,27 @@ impl Announced {
         }
     }
 
-    /// Of an opaque dtype those fit that the home crate knows, as wide as it knows them.
-    fn planned(entry: PlannedEntry) -> Result<Self, Error> {
-        let Some((dtype, shape)) = &entry.opaque else {
-            return Ok(Self::new(entry.name, &entry.spec));
-        };
-        let bits = bits_of(dtype.name());
-        let fits = bits.and_then(|bits| shape.element_count().checked_mul(bits));
-        match (bits, fits) {
-            (Some(bits), Some(all)) if all.is_multiple_of(8) && all / 8 == entry.spec.byte_len() => {
-                Ok(Self {
-                    dtype: dtype.name().to_owned(),
-                    shape: shape.clone(),
-                    bits,
-                    len: entry.spec.byte_len(),
-                    name: entry.name,
-                })
+    /// A tensor that the format can hold.
+    fn planned(entry: PlannedEntry) -> Self {
+        let len = entry.spec.byte_len();
+        let (dtype, bits, shape) = match entry.opaque {
+            Some((dtype, shape)) => {
+                let name = dtype.name().to_owned();
+                let bits = bits_of(&name).unwrap_or(8);
+                (name, bits, shape)
             }
-            _ => entry.check_dtype().map(|()| Self::new(entry.name, &entry.spec)),
+            None => {
+                let (dtype, shape) = entry.spec.into_parts();
+                let name = dtype.name_in(Naming::Safetensors).to_owned();
+                (name, 8 * dtype.size() as u64, shape)
+            }
+        };
+        Self {
+            name: entry.name,
+            dtype,
+            shape,
+            bits,
+            len,
         }
     }
 }
@@ -318,17 +237,16 @@ impl<W: Write + Send> TensorWriter for SafetensorsWriter<W> {
 
     fn finish(mut self: Box<Self>) -> Result<u64, Error> {
         self.complete()?;
-        let flushed = self.out.flush();
-        flushed.map_err(|error| Error::io("the file cannot be written", error).at(self.position))?;
-        Ok(self.position)
+        self.sink.flush()?;
+        Ok(self.sink.position())
     }
 }
 
 impl<W> fmt::Debug for SafetensorsWriter<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SafetensorsWriter")
-            .field("position", &self.position)
-            .field("outstanding", &self.outstanding)
+            .field("position", &self.sink.position())
+            .field("outstanding", &self.outstanding.bytes())
             .finish()
     }
 }

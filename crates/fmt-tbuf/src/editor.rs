@@ -1,12 +1,6 @@
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{io::Write, path::Path};
 
-use fmt_core::{
-    AppendFile, AtomicFile, Error, ErrorKind, FileSource, OutputOptions, ReadOptions, TensorReader,
-};
+use fmt_core::{Error, ErrorKind, ReadOptions, TailFile, TensorReader};
 
 use crate::{TbufReader, TbufWriter, WriteOptions, ledger::Ledger};
 
@@ -47,10 +41,29 @@ use crate::{TbufReader, TbufWriter, WriteOptions, ledger::Ledger};
 /// # Ok(())
 /// # }
 /// ```
+///
+/// After a crash amid a change in place, [`recover`](crate::recover) cuts the file back:
+///
+/// ```
+/// # use fmt_tbuf::{TbufReader, TbufWriter, WriteOptions};
+/// # use std::io::Write;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("model.tbuf");
+/// # let mut writer = TbufWriter::new(Vec::new(), WriteOptions::default())?;
+/// # writer.tensor("weights", &tensor_core::Tensor::scalar(1u8))?;
+/// # let file = writer.finish()?;
+/// # std::fs::write(&path, &file)?;
+/// # std::fs::write(folder.path().join("model.tbuf.append-journal"), format!("{}\n", file.len()))?;
+/// # std::fs::File::options().append(true).open(&path)?.write_all(b"0123456789")?;
+/// assert!(TbufReader::from_path(&path).is_err()); // ten bytes were written when the power failed
+/// assert_eq!(fmt_tbuf::recover(&path)?, 10);
+/// assert!(TbufReader::from_path(&path).is_ok());
+/// # Ok(())
+/// # }
+/// ```
 pub struct TbufEditor {
-    path: PathBuf,
-    source: Arc<FileSource>,
-    reader: TbufReader,
+    file: TailFile<TbufReader>,
     ledger: Ledger,
     may_lose_fields: bool,
 }
@@ -70,24 +83,16 @@ impl TbufEditor {
     /// As [`TbufReader::open`]; [`ErrorKind::Unsupported`] for an alignment that cannot be;
     /// [`ErrorKind::Duplicate`] when a lenient reader has taken names that occur twice.
     pub fn open_with(path: &Path, read: &ReadOptions, write: WriteOptions) -> Result<Self, Error> {
-        let source = Arc::new(FileSource::open(path)?);
-        let reader = TbufReader::open(Arc::<FileSource>::clone(&source) as _, read)?;
+        let file = TailFile::open(path, |source| TbufReader::open(source, read))?;
+        let reader = file.reader();
         let tensors = reader.entries().iter().zip(reader.stored());
         let mut ledger = Ledger::resume(write, tensors, reader.index_range().start)?;
         ledger.set_model(reader.model())?;
         Ok(Self {
-            path: path.to_owned(),
-            source,
-            reader,
+            file,
             ledger,
             may_lose_fields: false,
         })
-    }
-
-    /// The file as it is on the disk.
-    #[must_use]
-    pub fn reader(&self) -> &TbufReader {
-        &self.reader
     }
 
     /// Gives a tensor another name.
@@ -113,106 +118,18 @@ impl TbufEditor {
         self.may_lose_fields = true;
     }
 
-    /// Brings the changes to the disk, atomically.
-    ///
-    /// # Errors
-    /// As [`TbufEditor::append`]; [`ErrorKind::Changed`] when another file has taken the name meanwhile, or this one was
-    /// written to; [`ErrorKind::Io`].
-    pub fn save(self) -> Result<(), Error> {
-        self.append()?.finish()?.persist()
-    }
-
-    /// Goes on to tensors that are to stand behind those of the file. [`TbufWriter::finish`] and
-    /// [`AtomicFile::persist`] bring them and the changes to the disk.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unsupported`] when that would lose fields of the index; [`ErrorKind::Io`].
-    pub fn append(self) -> Result<TbufWriter<AtomicFile>, Error> {
-        self.check_loss()?;
-        let data_end = self.reader.index_range().start;
-        let mut file = AtomicFile::create_with(&self.path, &OutputOptions::replacing(&self.source))?;
-        file.copy_head(self.source.file(), data_end)?;
-        Ok(TbufWriter::resume(file, self.ledger, data_end))
-    }
-
-    /// Brings the changes to the disk by writing another end behind the old one.
-    ///
-    /// # Errors
-    /// As [`TbufEditor::append_in_place`]; [`ErrorKind::Io`].
-    pub fn save_in_place(self) -> Result<(), Error> {
-        self.append_in_place()?.commit()
-    }
-
-    /// As [`TbufEditor::append`], but tensors go to the end of the file as it is. [`TbufWriter::commit`] makes them and
-    /// the changes count; dropped without, the file is cut back to what it was.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unsupported`] when that would lose fields of the index; as [`AppendFile::open`].
-    pub fn append_in_place(mut self) -> Result<TbufWriter<AppendFile>, Error> {
-        self.check_loss()?;
-        let file = AppendFile::open(&self.path, &self.source, self.reader.index_range())?;
-        let old_len = file.old_len();
-        self.ledger.go_on_behind(old_len);
-        Ok(TbufWriter::resume(file, self.ledger, old_len))
-    }
-
-    fn check_loss(&self) -> Result<(), Error> {
-        if self.reader.has_unknown_fields() && !self.may_lose_fields {
+    /// A writer behind `position` bytes of the file.
+    fn resume<W: Write>(mut self, out: W, position: u64) -> Result<TbufWriter<W>, Error> {
+        let reader = self.file.reader();
+        if reader.has_unknown_fields() && !self.may_lose_fields {
             let what = "the index has fields that are not in the specification and would be lost";
             return Err(Error::new(ErrorKind::Unsupported, what)
-                .at(self.reader.index_range().start)
+                .at(reader.index_range().start)
                 .rule("T17"));
         }
-        Ok(())
+        self.ledger.go_on_behind(position);
+        Ok(TbufWriter::resume(out, self.ledger, position))
     }
 }
 
-impl TbufWriter<AppendFile> {
-    /// Makes what was appended to a file in place count ([`TbufEditor::append_in_place`]).
-    ///
-    /// # Errors
-    /// As [`TbufWriter::finish`] and [`AppendFile::commit`]. The file is cut back to what it was.
-    pub fn commit(mut self) -> Result<(), Error> {
-        let tail = self.write_all_but_tail()?;
-        self.into_sink().commit(&tail)
-    }
-}
-
-impl fmt::Debug for TbufEditor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TbufEditor")
-            .field("path", &self.path)
-            .field("reader", &self.reader)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Cuts a file back to what it was, after a crash amid a change in place. Returns the number of bytes that were cut off.
-///
-/// Without the journal of such a change beside the file nothing is done.
-///
-/// ```
-/// # use fmt_tbuf::{TbufReader, TbufWriter, WriteOptions};
-/// # use std::io::Write;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let folder = tempfile::tempdir()?;
-/// # let path = folder.path().join("model.tbuf");
-/// # let mut writer = TbufWriter::new(Vec::new(), WriteOptions::default())?;
-/// # writer.tensor("weights", &tensor_core::Tensor::scalar(1u8))?;
-/// # let file = writer.finish()?;
-/// # std::fs::write(&path, &file)?;
-/// # std::fs::write(folder.path().join("model.tbuf.append-journal"), format!("{}\n", file.len()))?;
-/// # std::fs::File::options().append(true).open(&path)?.write_all(b"0123456789")?;
-/// assert!(TbufReader::from_path(&path).is_err()); // ten bytes were written when the power failed
-/// assert_eq!(fmt_tbuf::recover(&path)?, 10);
-/// assert!(TbufReader::from_path(&path).is_ok());
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-/// As [`AppendFile::recover`].
-pub fn recover(path: impl AsRef<Path>) -> Result<u64, Error> {
-    let is_whole = |source| TbufReader::open(source, &ReadOptions::default()).map(drop);
-    AppendFile::recover(path.as_ref(), is_whole)
-}
+fmt_core::edit_at_end!(TbufEditor, TbufReader, TbufWriter);

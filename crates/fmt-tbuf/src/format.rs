@@ -1,9 +1,12 @@
 use std::sync::Arc;
 
-use fmt_core::{BoxReader, BoxWriter, ByteSource, Error, Format, Output, Plan, ReadOptions, Sniff};
+use fmt_core::{
+    BoxReader, BoxWriter, ByteSource, Capabilities, Error, Format, Output, Plan, ReadOptions, Sniff,
+};
 
 use crate::{
     TbufReader, TbufWriter, WriteOptions,
+    capabilities::CAPABILITIES,
     layout::{FAMILY, FORMAT, MAGIC, SHORTEST},
 };
 
@@ -56,8 +59,8 @@ impl Format for TensorBuffers {
         Ok(Box::new(TbufReader::open(source, options)?))
     }
 
-    fn shares_bytes(&self) -> bool {
-        true
+    fn capabilities(&self) -> Option<&'static Capabilities> {
+        Some(&CAPABILITIES)
     }
 
     fn create<'w>(&self, out: Output<'w>, plan: Plan) -> Result<BoxWriter<'w>, Error> {

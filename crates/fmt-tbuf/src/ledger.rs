@@ -7,11 +7,12 @@ use std::{
 };
 
 use flatbuffers::FlatBufferBuilder;
-use fmt_core::{Entry, Error, ErrorKind, ReadOptions};
+use fmt_core::{Entry, Error, ErrorKind, Limits};
 use tensor_core::{Quoted, Shape, TensorSpec};
 
 use crate::{
     WriteOptions,
+    capabilities::CAPABILITIES,
     generated::tensor_buffers::{
         DataType, TensorBuffersMetadata, TensorBuffersMetadataArgs, TensorMetadata, TensorMetadataArgs,
     },
@@ -143,38 +144,14 @@ impl Ledger {
 
     /// Checks that do not depend on the tensor's position.
     fn check(&self, name: &str, spec: &TensorSpec) -> Result<DataType, Error> {
-        check_name(name, &self.options)?;
         let limits = &self.options.limits;
-        let (dims, rank) = (spec.shape().dims(), spec.shape().rank() as u64);
-        if rank > limits.rank {
-            let error = Error::new(ErrorKind::TooLarge, "the rank").rule("T20");
-            return Err(error
-                .expected(format_args!("at most {}, which readers take", limits.rank))
-                .found(rank));
-        }
-        let word = u64::from(u32::MAX);
-        if let Some(dim) = dims.iter().find(|dim| **dim > word) {
-            let error = Error::new(ErrorKind::TooLarge, "a dimension").rule("T4");
-            return Err(error
-                .expected(format_args!("at most {word}: the format has 32 bits for it"))
-                .found(dim));
-        }
-        if spec.byte_len() > word {
-            let error = Error::new(ErrorKind::TooLarge, "the size of the data").rule("T4");
-            let expected =
-                format!("at most {word} bytes: the format has 32 bits for it; the tensor can be split");
-            return Err(error.expected(expected).found(spec.byte_len()));
-        }
+        CAPABILITIES.check_name(name, limits)?;
+        CAPABILITIES.check_tensor(spec, limits)?;
         if self.records.len() as u64 >= limits.tensors {
             let error = Error::new(ErrorKind::TooLarge, "the number of tensors").rule("T20");
             return Err(error.expected(format_args!("at most {}, which readers take", limits.tensors)));
         }
-        number_of(spec.dtype()).ok_or_else(|| {
-            let expected = "one of i8, i16, i32, i64, u8, u16, u32, u64, f32, f64 (whose bits an unsigned integer could \
-                            carry)";
-            let error = Error::new(ErrorKind::Unsupported, "the format does not have the dtype").rule("T14");
-            error.expected(expected).found(spec.dtype())
-        })
+        number_of(spec.dtype()).ok_or_else(|| Error::new(ErrorKind::Unsupported, "the dtype").rule("T14"))
     }
 
     fn next_offset(&self) -> Result<u32, Error> {
@@ -242,7 +219,9 @@ impl Ledger {
         if from == to {
             return Ok(());
         }
-        check_name(to, &self.options).map_err(|error| error.of_tensor(to))?;
+        CAPABILITIES
+            .check_name(to, &self.options.limits)
+            .map_err(|error| error.of_tensor(to))?;
         let bound = self.index_bound - from.len() as u64 + to.len() as u64;
         self.check_bound(bound).map_err(|error| error.of_tensor(to))?;
         let id = tensor_id(to);
@@ -283,6 +262,10 @@ impl Ledger {
                 .found(format_args!("up to {bound} bytes")));
         }
         Ok(())
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.options.limits
     }
 
     pub(crate) fn records(&self) -> &[Record] {
@@ -409,14 +392,6 @@ impl Hasher for IdHasher {
         let product = u128::from(self.0 ^ id) * u128::from(self.0 | 0x9e37_79b9_7f4a_7c15);
         self.0 = (product >> 64) as u64 ^ product as u64;
     }
-}
-
-fn check_name(name: &str, options: &WriteOptions) -> Result<(), Error> {
-    let options = ReadOptions {
-        limits: options.limits.clone(),
-        ..ReadOptions::default()
-    };
-    fmt_core::check_name(name, &options).map_err(|error| error.rule("T19"))
 }
 
 fn duplicate(name: &str, other: &str) -> Error {

@@ -102,6 +102,7 @@
 //!
 //! The format has no checksums: a changed byte within a tensor's data goes unnoticed.
 
+mod capabilities;
 mod editor;
 mod footer;
 mod format;

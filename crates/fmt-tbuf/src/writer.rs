@@ -1,10 +1,11 @@
-use std::{collections::VecDeque, fmt, io::Write};
+use std::{fmt, io::Write};
 
-use fmt_core::{Error, ErrorKind, Layout, Plan, Sink, TensorWriter};
+use fmt_core::{Error, Outstanding, Plan, Sink, TensorWriter};
 use tensor_core::{Tensor, TensorSpec};
 
 use crate::{
     WriteOptions,
+    capabilities::CAPABILITIES,
     layout::{MAGIC, MODEL},
     ledger::Ledger,
 };
@@ -48,18 +49,7 @@ use crate::{
 pub struct TbufWriter<W> {
     sink: Sink<W>,
     ledger: Ledger,
-    /// The places of tensors whose bytes are still to come.
-    pending: VecDeque<Place>,
-    /// Bytes that are still to come.
-    outstanding: u64,
-}
-
-/// Where bytes go that are still to come.
-struct Place {
-    /// Of the tensor.
-    number: usize,
-    start: u64,
-    rest: u64,
+    outstanding: Outstanding,
 }
 
 impl<W: Write> TbufWriter<W> {
@@ -78,25 +68,11 @@ impl<W: Write> TbufWriter<W> {
     /// for metadata and attributes, of which the format has only `model` (T9).
     pub fn planned(out: W, plan: &Plan, options: WriteOptions) -> Result<Self, Error> {
         let mut writer = Self::new(out, options)?;
-        for (key, value) in &plan.metadata {
-            if key != MODEL {
-                return Err(no_place_for(key, "metadata", "only 'model'"));
-            }
-            writer.ledger.set_model(Some(value))?;
+        plan.check(&CAPABILITIES, writer.ledger.limits())?;
+        if let Some(model) = plan.metadata.get(MODEL) {
+            writer.ledger.set_model(Some(model))?;
         }
         for (number, entry) in plan.entries.iter().enumerate() {
-            entry.check_dtype()?;
-            if entry.layout != Layout::Dense {
-                let error = Error::new(ErrorKind::Unsupported, "the layout")
-                    .of_tensor(&entry.name)
-                    .rule("T14");
-                return Err(error
-                    .expected("dense: the format has no other")
-                    .found(&entry.layout));
-            }
-            if let Some(key) = entry.attributes.keys().next() {
-                return Err(no_place_for(key, "attribute", "none").of_tensor(&entry.name));
-            }
             match entry.sharer(plan, number)? {
                 Some(of) => writer.alias(&entry.name, &entry.spec, of)?,
                 None => writer.admit(&entry.name, &entry.spec)?,
@@ -110,8 +86,7 @@ impl<W: Write> TbufWriter<W> {
         Self {
             sink: Sink::new(out, position),
             ledger,
-            pending: VecDeque::new(),
-            outstanding: 0,
+            outstanding: Outstanding::default(),
         }
     }
 
@@ -131,16 +106,14 @@ impl<W: Write> TbufWriter<W> {
     /// [`ErrorKind::BadName`], [`ErrorKind::Duplicate`], [`ErrorKind::SizeMismatch`] when the tensor before is not
     /// complete.
     pub fn begin(&mut self, name: &str, spec: &TensorSpec) -> Result<(), Error> {
-        self.expect_nothing_outstanding()?;
+        self.expect_complete()?;
         self.admit(name, spec)
     }
 
     fn admit(&mut self, name: &str, spec: &TensorSpec) -> Result<(), Error> {
         let record = self.ledger.admit(name, spec)?;
-        let (start, rest) = (u64::from(record.offset), u64::from(record.size));
         let number = self.ledger.records().len() - 1;
-        self.pending.push_back(Place { number, start, rest });
-        self.outstanding += rest;
+        self.outstanding.announce(number, record.size.into());
         Ok(())
     }
 
@@ -149,33 +122,24 @@ impl<W: Write> TbufWriter<W> {
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] when that is more than the tensor has; nothing is written then. [`ErrorKind::Io`].
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
-        if bytes.len() as u64 > self.outstanding {
-            let error = Error::new(ErrorKind::SizeMismatch, "more bytes than the tensors have");
-            return Err(error
-                .expected(format_args!("at most {}", self.outstanding))
-                .found(bytes.len()));
-        }
-        while !bytes.is_empty() {
-            // There are as many outstanding bytes in pending places, so there is one.
-            let Some(place) = self.pending.front_mut() else {
-                break;
-            };
-            if self.sink.position() == 0 {
-                self.sink.write(&MAGIC)?;
+        self.sink.check()?;
+        self.outstanding.admit(bytes)?;
+        while let Some(piece) = self.outstanding.take(&mut bytes) {
+            if piece.begins && !piece.bytes.is_empty() {
+                self.begin_file()?;
+                let place = self.ledger.records()[piece.number].offset;
+                self.sink.pad_to(place.into())?;
             }
-            self.sink.pad_to(place.start)?;
-            let len = usize::try_from(place.rest).map_or(bytes.len(), |rest| rest.min(bytes.len()));
-            let (now, later) = bytes.split_at(len);
-            self.sink.write(now)?;
-            place.start += len as u64;
-            place.rest -= len as u64;
-            self.outstanding -= len as u64;
-            bytes = later;
-            if place.rest == 0 {
-                self.pending.pop_front();
-            }
+            self.sink.write(piece.bytes)?;
         }
         Ok(())
+    }
+
+    fn begin_file(&mut self) -> Result<(), Error> {
+        match self.sink.position() {
+            0 => self.sink.write(&MAGIC),
+            _ => Ok(()),
+        }
     }
 
     /// Writes a whole tensor.
@@ -213,10 +177,8 @@ impl<W: Write> TbufWriter<W> {
 
     /// Writes everything but the length of the index and the magic, which make it a file.
     pub(crate) fn write_all_but_tail(&mut self) -> Result<[u8; 8], Error> {
-        self.expect_nothing_outstanding()?;
-        if self.sink.position() == 0 {
-            self.sink.write(&MAGIC)?;
-        }
+        self.expect_complete()?;
+        self.begin_file()?;
         self.sink.pad_to(self.ledger.index_start())?;
         let index = self.ledger.encode();
         self.sink.write(index.bytes())?;
@@ -232,24 +194,10 @@ impl<W: Write> TbufWriter<W> {
         self.sink.into_inner()
     }
 
-    fn expect_nothing_outstanding(&self) -> Result<(), Error> {
-        let Some(place) = self.pending.iter().find(|place| place.rest > 0) else {
-            return Ok(());
-        };
-        let record = &self.ledger.records()[place.number];
-        let written = u64::from(record.size) - place.rest;
-        let error = Error::new(ErrorKind::SizeMismatch, "bytes of the tensor are missing")
-            .of_tensor(self.ledger.name(place.number));
-        Err(error.expected(record.size).found(written))
+    fn expect_complete(&self) -> Result<(), Error> {
+        let name = |number| Some(self.ledger.name(number).to_owned());
+        self.outstanding.complete(name)
     }
-}
-
-fn no_place_for(key: &str, what: &str, has: &str) -> Error {
-    let what = format!(
-        "the format has no place for the {what} {}",
-        tensor_core::Quoted(key)
-    );
-    Error::new(ErrorKind::Unsupported, what).expected(has).rule("T9")
 }
 
 impl<W: Write + Send> TensorWriter for TbufWriter<W> {
@@ -269,7 +217,7 @@ impl<W> fmt::Debug for TbufWriter<W> {
         f.debug_struct("TbufWriter")
             .field("tensors", &self.ledger.records().len())
             .field("position", &self.sink.position())
-            .field("outstanding", &self.outstanding)
+            .field("outstanding", &self.outstanding.bytes())
             .finish()
     }
 }

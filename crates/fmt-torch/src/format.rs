@@ -50,10 +50,6 @@ impl Format for Torch {
         Ok(Box::new(TorchReader::open(source, options)?))
     }
 
-    fn is_written(&self) -> bool {
-        false
-    }
-
     fn create<'w>(&self, _out: Output<'w>, _plan: Plan) -> Result<BoxWriter<'w>, Error> {
         let error = Error::new(ErrorKind::Unsupported, "PyTorch checkpoints are not written");
         Err(error.expected("safetensors, which PyTorch reads").rule("P8"))

@@ -8,8 +8,8 @@ use std::{
 };
 
 use fmt_core::{
-    ByteSource, BytesStream, Entry, Error, ErrorKind, Limits, Lint, Metadata, RawTensor, ReadOptions,
-    SourceStream, TensorReader, TensorStream, Verification, read_range, row_range,
+    ByteSource, BytesStream, Entry, Error, ErrorKind, Limits, Lint, Metadata, NameTable, RawTensor,
+    ReadOptions, SourceStream, TensorReader, TensorStream, Verification, read_range, row_range,
 };
 use tensor_core::{Quoted, Tensor, TensorSpec};
 
@@ -33,8 +33,7 @@ pub struct TorchReader {
     metadata: Metadata,
     foreign: Vec<String>,
     lints: Vec<Lint>,
-    /// The numbers of the tensors in the order of their names.
-    by_name: Vec<u32>,
+    names: NameTable,
     /// Where storages begin whose checksums hold.
     sound: Mutex<HashSet<u64>>,
 }
@@ -75,10 +74,10 @@ impl TorchReader {
                 Quoted(&name)
             )));
         }
-        let by_name = by_name(&found.entries, options.lenient)?;
+        let names = by_name(&found.entries, options.lenient)?;
         Ok(Self {
             lints,
-            by_name,
+            names,
             source,
             limits: options.limits.clone(),
             entries: found.entries,
@@ -149,21 +148,16 @@ impl TorchReader {
     }
 }
 
-/// Tensors in the order of their names, those of one name in the order of the file. Two of a name are refused, unless the
-/// reader is lenient: which of them is meant only running the pickle would say.
-fn by_name(entries: &[Entry], is_lenient: bool) -> Result<Vec<u32>, Error> {
-    let name = |number: u32| &*entries[number as usize].name;
-    let count = u32::try_from(entries.len());
-    let count = count.map_err(|_| Error::new(ErrorKind::TooLarge, "the number of tensors").rule("P4"))?;
-    let mut numbers: Vec<u32> = (0..count).collect();
-    numbers.sort_by(|one, other| name(*one).cmp(name(*other)));
-    let mut pairs = numbers.windows(2);
-    match pairs.find(|pair| name(pair[0]) == name(pair[1])) {
-        Some(pair) if !is_lenient => {
-            let error = Error::new(ErrorKind::Duplicate, "the name of the tensor").of_tensor(name(pair[0]));
+/// Tensors by their names, of those of one name the first. Two of a name are refused, unless the reader is lenient: which of
+/// them is meant only running the pickle would say.
+fn by_name(entries: &[Entry], is_lenient: bool) -> Result<NameTable, Error> {
+    match NameTable::of_entries(entries) {
+        (_, Some((_, twice))) if !is_lenient => {
+            let error = Error::new(ErrorKind::Duplicate, "the name of the tensor");
+            let error = error.of_tensor(&entries[twice as usize].name);
             Err(error.rule("P5").expected("a name of its own"))
         }
-        _ => Ok(numbers),
+        (names, _) => Ok(names),
     }
 }
 
@@ -204,10 +198,7 @@ impl TensorReader for TorchReader {
     }
 
     fn find(&self, name: &str) -> Option<usize> {
-        let name_of = |number: u32| &*self.entries[number as usize].name;
-        let place = self.by_name.partition_point(|number| name_of(*number) < name);
-        let found = self.by_name.get(place).filter(|number| name_of(**number) == name);
-        found.map(|number| *number as usize)
+        self.names.find_entry(name, &self.entries)
     }
 
     fn tensor(&self, index: usize) -> Result<Tensor, Error> {

@@ -64,19 +64,14 @@ pub(crate) fn check_size(
     };
     let Some(len) = shape.element_count().checked_mul(dtype.size() as u64) else {
         let shape = shape.clone();
-        return Err((too_many(&SpecError::ByteLengthOverflow { dtype, shape }), false));
+        return Err((
+            Error::of_spec(&SpecError::ByteLengthOverflow { dtype, shape }).rule("Z18"),
+            false,
+        ));
     };
     match encoding {
         Encoding::Raw if size != len => mismatch("Z10", format!("{len} bytes for {dtype}{shape}")),
         Encoding::Zstd if size == 0 => mismatch("Z15", "at least one frame".to_owned()),
         _ => Ok(()),
     }
-}
-
-pub(crate) fn too_many(error: &SpecError) -> Error {
-    let kind = match error {
-        SpecError::RankTooLarge { .. } => ErrorKind::TooLarge,
-        _ => ErrorKind::Overflow,
-    };
-    Error::new(kind, error.to_string()).rule("Z18")
 }

@@ -1,14 +1,9 @@
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{io::Write, path::Path};
 
-use fmt_core::{
-    AppendFile, AtomicFile, ByteSource, Error, FileSource, OutputOptions, ReadOptions, TensorReader,
-};
+use fmt_cbor::CborValue;
+use fmt_core::{Error, ReadOptions, TailFile, TensorReader};
 
-use crate::{CborValue, CustomField, WriteOptions, ZtensorReader, ZtensorWriter, ledger::Ledger};
+use crate::{CustomField, WriteOptions, ZtensorReader, ZtensorWriter, ledger::Ledger};
 
 /// Changes a file without writing its tensors anew: names and custom fields, and tensors behind those that are there.
 ///
@@ -54,10 +49,29 @@ use crate::{CborValue, CustomField, WriteOptions, ZtensorReader, ZtensorWriter, 
 /// # Ok(())
 /// # }
 /// ```
+///
+/// After a crash amid a change in place, [`recover`](crate::recover) cuts the file back:
+///
+/// ```
+/// # use fmt_ztensor::{WriteOptions, ZtensorReader, ZtensorWriter};
+/// # use std::io::Write;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("model.zt");
+/// # let mut writer = ZtensorWriter::new(Vec::new(), WriteOptions::default())?;
+/// # writer.tensor("weights", &tensor_core::Tensor::scalar(1u8))?;
+/// # let file = writer.finish()?;
+/// # std::fs::write(&path, &file)?;
+/// # std::fs::write(folder.path().join("model.zt.append-journal"), format!("{}\n", file.len()))?;
+/// # std::fs::File::options().append(true).open(&path)?.write_all(b"0123456789")?;
+/// assert!(ZtensorReader::from_path(&path).is_err()); // ten bytes were written when the power failed
+/// assert_eq!(fmt_ztensor::recover(&path)?, 10);
+/// assert!(ZtensorReader::from_path(&path).is_ok());
+/// # Ok(())
+/// # }
+/// ```
 pub struct ZtensorEditor {
-    path: PathBuf,
-    source: Arc<FileSource>,
-    reader: ZtensorReader,
+    file: TailFile<ZtensorReader>,
     ledger: Ledger,
     options: WriteOptions,
 }
@@ -79,23 +93,15 @@ impl ZtensorEditor {
     /// occur twice.
     pub fn open_with(path: &Path, read: &ReadOptions, write: WriteOptions) -> Result<Self, Error> {
         write.check()?;
-        let source = Arc::new(FileSource::open(path)?);
-        let reader = ZtensorReader::open(Arc::<FileSource>::clone(&source) as _, read)?;
+        let file = TailFile::open(path, |source| ZtensorReader::open(source, read))?;
+        let reader = file.reader();
         let tensors = reader.entries().iter().zip(reader.details());
-        let ledger = Ledger::resume(&write, tensors, source.len())?;
+        let ledger = Ledger::resume(&write, tensors, file.len())?;
         Ok(Self {
-            path: path.to_owned(),
-            source,
-            reader,
+            file,
             ledger,
             options: write,
         })
-    }
-
-    /// The file as it is on the disk.
-    #[must_use]
-    pub fn reader(&self) -> &ZtensorReader {
-        &self.reader
     }
 
     /// Gives a tensor another name.
@@ -130,95 +136,10 @@ impl ZtensorEditor {
         self.ledger.remove_field(tensor, key)
     }
 
-    /// Brings the changes to the disk, atomically.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Changed`](fmt_core::ErrorKind::Changed) when another file has taken the name meanwhile, or
-    /// this one was written to;
-    /// [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
-    pub fn save(self) -> Result<(), Error> {
-        self.append()?.finish()?.persist()
-    }
-
-    /// Goes on to tensors that are to stand behind those of the file. [`ZtensorWriter::finish`] and
-    /// [`AtomicFile::persist`] bring them and the changes to the disk.
-    ///
-    /// # Errors
-    /// As [`ZtensorEditor::save`].
-    pub fn append(self) -> Result<ZtensorWriter<AtomicFile>, Error> {
-        let data_end = self.reader.index_range().start;
-        let mut file = AtomicFile::create_with(&self.path, &OutputOptions::replacing(&self.source))?;
-        file.copy_head(self.source.file(), data_end)?;
-        Ok(ZtensorWriter::resume(file, self.options, self.ledger, data_end))
-    }
-
-    /// Brings the changes to the disk by writing another index behind the old one.
-    ///
-    /// # Errors
-    /// As [`ZtensorEditor::append_in_place`].
-    pub fn save_in_place(self) -> Result<(), Error> {
-        self.append_in_place()?.commit()
-    }
-
-    /// As [`ZtensorEditor::append`], but tensors go to the end of the file as it is. [`ZtensorWriter::commit`] makes
-    /// them and the changes count; dropped without, the file is cut back to what it was.
-    ///
-    /// # Errors
-    /// As [`AppendFile::open`].
-    pub fn append_in_place(self) -> Result<ZtensorWriter<AppendFile>, Error> {
-        let end = self.reader.index_range().start..self.source.len();
-        let file = AppendFile::open(&self.path, &self.source, end)?;
-        let old_len = file.old_len();
-        Ok(ZtensorWriter::resume(file, self.options, self.ledger, old_len))
+    /// A writer behind `position` bytes of the file.
+    fn resume<W: Write>(self, out: W, position: u64) -> Result<ZtensorWriter<W>, Error> {
+        Ok(ZtensorWriter::resume(out, self.options, self.ledger, position))
     }
 }
 
-impl ZtensorWriter<AppendFile> {
-    /// Makes what was appended to a file in place count ([`ZtensorEditor::append_in_place`]).
-    ///
-    /// # Errors
-    /// As [`ZtensorWriter::finish`] and [`AppendFile::commit`]. The file is cut back to what it was.
-    pub fn commit(mut self) -> Result<(), Error> {
-        let tail = self.write_all_but_tail()?;
-        self.into_sink().commit(&tail)
-    }
-}
-
-impl fmt::Debug for ZtensorEditor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ZtensorEditor")
-            .field("path", &self.path)
-            .field("reader", &self.reader)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Cuts a file back to what it was, after a crash amid a change in place. Returns the number of bytes that were cut off.
-///
-/// Without the journal of such a change beside the file nothing is done.
-///
-/// ```
-/// # use fmt_ztensor::{WriteOptions, ZtensorReader, ZtensorWriter};
-/// # use std::io::Write;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let folder = tempfile::tempdir()?;
-/// # let path = folder.path().join("model.zt");
-/// # let mut writer = ZtensorWriter::new(Vec::new(), WriteOptions::default())?;
-/// # writer.tensor("weights", &tensor_core::Tensor::scalar(1u8))?;
-/// # let file = writer.finish()?;
-/// # std::fs::write(&path, &file)?;
-/// # std::fs::write(folder.path().join("model.zt.append-journal"), format!("{}\n", file.len()))?;
-/// # std::fs::File::options().append(true).open(&path)?.write_all(b"0123456789")?;
-/// assert!(ZtensorReader::from_path(&path).is_err()); // ten bytes were written when the power failed
-/// assert_eq!(fmt_ztensor::recover(&path)?, 10);
-/// assert!(ZtensorReader::from_path(&path).is_ok());
-/// # Ok(())
-/// # }
-/// ```
-///
-/// # Errors
-/// As [`AppendFile::recover`].
-pub fn recover(path: impl AsRef<Path>) -> Result<u64, Error> {
-    let is_whole = |source| ZtensorReader::open(source, &ReadOptions::default()).map(drop);
-    AppendFile::recover(path.as_ref(), is_whole)
-}
+fmt_core::edit_at_end!(ZtensorEditor, ZtensorReader, ZtensorWriter);

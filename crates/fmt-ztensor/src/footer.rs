@@ -1,8 +1,8 @@
-//! Both ends of a file, and reading from sources.
+//! Both ends of a file.
 
 use std::ops::Range;
 
-use fmt_core::{ByteSource, Error, ErrorKind, ReadOptions, read_range, source_error};
+use fmt_core::{ByteSource, Error, ErrorKind, ReadOptions, read_into, read_range};
 
 use crate::layout::{FAMILY, FAMILY_V2, MAGIC, SHORTEST, TAIL};
 
@@ -82,11 +82,4 @@ fn check_magic(head: &[u8]) -> Result<(), Error> {
         .expected(expected)
         .found(shown)
         .rule("Z21"))
-}
-
-/// Copies, and says what, if it cannot.
-pub(crate) fn read_into(source: &dyn ByteSource, at: u64, out: &mut [u8], what: &str) -> Result<(), Error> {
-    source
-        .read_into(at, out)
-        .map_err(|error| source_error(error, at, what))
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use ciborium_ll::Header;
+use fmt_cbor::{CborValue, DuplicateKey, Fields, FieldsBuilder, Header, Items, wrong_type};
 use fmt_core::{
     Encoding, Entry, Error, ErrorKind, Layout, Limits, NameTable, ReadOptions, StoredDType, check_name,
     check_overlaps, reserve,
@@ -10,11 +10,8 @@ use fmt_core::{
 use tensor_core::{Quoted, Shape};
 
 use crate::{
-    cbor::{Items, describe},
-    checks::{check_end, check_offset, check_size, too_many, unsupported},
-    fields::{DuplicateKey, Fields, FieldsBuilder},
-    layout::{BIG, DENSE, Key, LITTLE, RAW, ZSTD, dtype_of},
-    value::CborValue,
+    checks::{check_end, check_offset, check_size, unsupported},
+    layout::{BIG, DENSE, Key, LITTLE, RAW, ZSTD, dtype_of, named},
 };
 
 /// What an index says, all of it proven.
@@ -50,6 +47,10 @@ const SMALLEST_ENTRY: usize = 46;
 impl Index {
     /// Takes over the index that stands at byte `start` of a file.
     pub(crate) fn parse(bytes: &[u8], start: u64, options: &ReadOptions) -> Result<Self, Error> {
+        Self::proven(bytes, start, options).map_err(named)
+    }
+
+    fn proven(bytes: &[u8], start: u64, options: &ReadOptions) -> Result<Self, Error> {
         let mut index = Self::default();
         // Only lenient readers come here with no bytes (Z11).
         if bytes.is_empty() {
@@ -126,8 +127,7 @@ impl Index {
     }
 
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
-        let name_of = |number: u32| &*self.entries[number as usize].name;
-        Some(self.names.find(name, name_of)? as usize)
+        self.names.find_entry(name, &self.entries)
     }
 
     fn check_overlaps(&self) -> Result<(), Error> {
@@ -188,7 +188,7 @@ impl<'a> Draft<'a> {
             } else {
                 let key = match items.header("a key")? {
                     Header::Break if rest.is_none() => break,
-                    Header::Text(len) => items.text(len, "a key")?,
+                    Header::Text(len) => items.text_of(len, "a key")?,
                     other => return Err(wrong_type("a key of an entry", at, "a text", &other).rule("Z23")),
                 };
                 let read = match Key::of(key.as_bytes()) {
@@ -215,15 +215,15 @@ impl<'a> Draft<'a> {
         let at = items.position();
         let what = key.name();
         let is_new = match key {
-            Key::Name => set(&mut self.name, (at, text(items, what)?)),
-            Key::Offset => set(&mut self.offset, (at, unsigned(items, what)?)),
-            Key::Size => set(&mut self.size, (at, unsigned(items, what)?)),
-            Key::Dtype => set(&mut self.dtype, (at, text(items, what)?)),
+            Key::Name => set(&mut self.name, (at, items.text(what)?)),
+            Key::Offset => set(&mut self.offset, (at, items.unsigned(what)?)),
+            Key::Size => set(&mut self.size, (at, items.unsigned(what)?)),
+            Key::Dtype => set(&mut self.dtype, (at, items.text(what)?)),
             Key::Layout => set(&mut self.layout, items.skip(limits.depth, what)?),
-            Key::Shape => set(&mut self.shape, (at, shape(items, limits)?)),
-            Key::Encoding => set(&mut self.encoding, (at, text(items, what)?)),
-            Key::Endianness => set(&mut self.endianness, (at, text(items, what)?)),
-            Key::Checksum => set(&mut self.checksum, text(items, what)?),
+            Key::Shape => set(&mut self.shape, (at, items.shape(limits)?)),
+            Key::Encoding => set(&mut self.encoding, (at, items.text(what)?)),
+            Key::Endianness => set(&mut self.endianness, (at, items.text(what)?)),
+            Key::Checksum => set(&mut self.checksum, items.text(what)?),
         };
         if is_new {
             return Ok(());
@@ -327,7 +327,7 @@ impl StoredLayout {
         if bytes == b"\x65dense" {
             return Self::Dense;
         }
-        let value = CborValue::new_unchecked(bytes);
+        let value = CborValue::from_skipped(bytes);
         match value.as_text() {
             Some(text) if text == DENSE => Self::Dense,
             _ => Self::Other(value),
@@ -335,62 +335,8 @@ impl StoredLayout {
     }
 }
 
-fn text<'a>(items: &mut Items<'a>, what: &str) -> Result<Cow<'a, str>, Error> {
-    let at = items.position();
-    match items.header(what)? {
-        Header::Text(len) => items.text(len, what),
-        other => Err(wrong_type(what, at, "a text", &other)),
-    }
-}
-
-fn unsigned(items: &mut Items<'_>, what: &str) -> Result<u64, Error> {
-    let at = items.position();
-    match items.header(what)? {
-        Header::Positive(number) => Ok(number),
-        other => Err(wrong_type(what, at, "an unsigned integer", &other)),
-    }
-}
-
-/// For messages.
-const SHAPE: &str = "shape";
-
-pub(crate) fn shape(items: &mut Items<'_>, limits: &Limits) -> Result<Shape, Error> {
-    let at = items.position();
-    let count = match items.header(SHAPE)? {
-        Header::Array(count) => count,
-        other => return Err(wrong_type(SHAPE, at, "an array", &other)),
-    };
-    items.check_count(count.unwrap_or(0), 1, SHAPE)?;
-    let limit = usize::try_from(limits.rank).map_or(Shape::MAX_RANK, |limit| limit.min(Shape::MAX_RANK));
-    let mut dims = [0; Shape::MAX_RANK];
-    let mut rank = 0;
-    while count != Some(rank) {
-        let dim_at = items.position();
-        let dim = match items.header("a dimension")? {
-            Header::Positive(dim) => dim,
-            Header::Break if count.is_none() => break,
-            other => return Err(wrong_type("a dimension", dim_at, "an unsigned integer", &other)),
-        };
-        if rank >= limit {
-            let error = Error::new(ErrorKind::TooLarge, "the number of dimensions").at(at);
-            return Err(error
-                .expected(format_args!("at most {limit}, the limit"))
-                .rule("Z12"));
-        }
-        dims[rank] = dim;
-        rank += 1;
-    }
-    Shape::new(&dims[..rank]).map_err(|error| too_many(&error).at(at))
-}
-
 #[cold]
 fn twice(key: &str) -> Error {
     let what = format!("the key {} stands twice in one entry", Quoted(key));
     Error::new(ErrorKind::Malformed, what).rule("Z9")
-}
-
-#[cold]
-fn wrong_type(what: &str, at: u64, expected: &str, found: &Header) -> Error {
-    let error = Error::new(ErrorKind::Malformed, what).at(at).rule("Z3");
-    error.expected(expected).found(describe(found))
 }

@@ -1,5 +1,6 @@
 //! Where things stand in a file, and what they are called.
 
+use fmt_core::Error;
 use tensor_core::{DType, Naming};
 
 /// The format's short name.
@@ -16,6 +17,24 @@ pub(crate) const ALIGNMENT: u64 = 64;
 pub(crate) const TAIL: u64 = 8;
 /// Magic, the empty array, its length (Z22).
 pub(crate) const SHORTEST: u64 = 17;
+
+/// What this page calls the rules of the crates below.
+pub(crate) const RULES: &[(&str, &str)] = &[
+    (fmt_cbor::WELL_FORMED, "Z25"),
+    (fmt_cbor::TYPES, "Z3"),
+    (fmt_cbor::LIMITS, "Z12"),
+    (fmt_cbor::SHAPES, "Z18"),
+    (fmt_zstd::FRAMES, "Z15"),
+    (fmt_zstd::TABLES, "Z16"),
+    (fmt_zstd::LEVELS, "Z17"),
+    (fmt_zstd::MEMORY, "Z12"),
+    (fmt_zstd::CHECKSUMS, "Z4"),
+];
+
+/// An error of the crates below, under the rules of this page.
+pub(crate) fn named(error: Error) -> Error {
+    error.rename_rule(RULES)
+}
 
 /// The keys that this crate understands, in the order in which they are written (Z2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,17 +1,16 @@
 //! What a file that is being written holds so far: each tensor is admitted before any of its bytes are written.
 
-use ciborium_ll::Header;
-use fmt_core::{Entry, Error, ErrorKind, Limits, NameTable, ReadOptions};
+use fmt_cbor::{CborValue, Fields, Header, push_head};
+use fmt_core::{Entry, Error, ErrorKind, Limits, NameTable};
+use fmt_zstd::{ChecksumKind, Claim};
 use tensor_core::{Quoted, Shape, TensorSpec};
 
 use crate::{
-    CborValue, CustomField, TensorOptions, WriteOptions,
-    checksum::Claim,
-    fields::Fields,
+    CustomField, TensorOptions, WriteOptions,
+    capabilities::CAPABILITIES,
     index::Details,
     kind::{Kind, OtherKind},
-    layout::{BIG, Key, LITTLE, ZSTD},
-    value::push,
+    layout::{BIG, Key, LITTLE, ZSTD, named},
 };
 
 /// The tensors of a file, with the places that they have once they are written.
@@ -155,7 +154,7 @@ impl Ledger {
                 says_layout: !self.omits_layout,
                 says_big: (options.big_endian && is_multi_byte).then_some(true),
             },
-            fields: options.fields.iter().cloned().collect(),
+            fields: encoded(&options.fields),
         };
         self.push(record)?;
         self.data_bound = data_bound;
@@ -208,29 +207,14 @@ impl Ledger {
                 says_layout: !self.omits_layout,
                 says_big: target.kind.says_big(),
             },
-            fields: fields.iter().cloned().collect(),
+            fields: encoded(fields),
         };
         self.push(record)
     }
 
     fn check(&self, name: &str, spec: &TensorSpec) -> Result<(), Error> {
-        self.check_name(name)?;
-        let rank = spec.shape().rank() as u64;
-        if rank > self.limits.rank {
-            let error = Error::new(ErrorKind::TooLarge, "the number of dimensions").rule("Z12");
-            return Err(error
-                .expected(format_args!("at most {}, the limit", self.limits.rank))
-                .found(rank));
-        }
-        Ok(())
-    }
-
-    fn check_name(&self, name: &str) -> Result<(), Error> {
-        let options = ReadOptions {
-            limits: self.limits.clone(),
-            lenient: false,
-        };
-        fmt_core::check_name(name, &options).map_err(|error| error.rule("Z24"))
+        CAPABILITIES.check_name(name, &self.limits)?;
+        CAPABILITIES.check_tensor(spec, &self.limits)
     }
 
     fn push(&mut self, record: Record) -> Result<(), Error> {
@@ -293,7 +277,9 @@ impl Ledger {
         if from == to {
             return Ok(());
         }
-        self.check_name(to).map_err(|error| error.of_tensor(to))?;
+        CAPABILITIES
+            .check_name(to, &self.limits)
+            .map_err(|error| error.of_tensor(to))?;
         let mut renamed = self.records[number].clone();
         renamed.name = to.to_owned();
         let bound = self.bound_with(number, &renamed);
@@ -353,7 +339,7 @@ impl Ledger {
         // Memory that is not written to costs nothing.
         let room = usize::try_from(self.index_bound.min(Self::MOST_ROOM)).unwrap_or(0);
         let mut out = Vec::with_capacity(room);
-        push(&mut out, Header::Array(Some(self.records.len())));
+        push_head(&mut out, Header::Array(Some(self.records.len())));
         for record in &self.records {
             let root = match record.place {
                 Place::Of(number) => &self.records[number],
@@ -375,13 +361,13 @@ fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, che
     let optional = usize::from(layout.is_some())
         + usize::from(says_big.is_some())
         + usize::from(!matches!(checksum, Checksum::Absent));
-    push(out, Header::Map(Some(6 + optional + record.fields.len())));
+    push_head(out, Header::Map(Some(6 + optional + record.fields.len())));
     text(out, Key::Name.name());
     text(out, &record.name);
     text(out, Key::Offset.name());
-    push(out, Header::Positive(offset));
+    push_head(out, Header::Positive(offset));
     text(out, Key::Size.name());
-    push(out, Header::Positive(size));
+    push_head(out, Header::Positive(size));
     text(out, Key::Dtype.name());
     text(out, record.kind.dtype_name());
     if let Some(layout) = layout {
@@ -389,9 +375,9 @@ fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, che
         out.extend_from_slice(layout);
     }
     text(out, Key::Shape.name());
-    push(out, Header::Array(Some(record.shape.rank())));
+    push_head(out, Header::Array(Some(record.shape.rank())));
     for dim in record.shape.dims() {
-        push(out, Header::Positive(*dim));
+        push_head(out, Header::Positive(*dim));
     }
     text(out, Key::Encoding.name());
     text(out, record.kind.encoding_name());
@@ -407,7 +393,7 @@ fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, che
         }
         Checksum::Computed(claim) => {
             text(out, Key::Checksum.name());
-            push(out, Header::Text(Some(claim.text_len())));
+            push_head(out, Header::Text(Some(claim.text_len())));
             claim.push_to(out);
         }
     }
@@ -415,13 +401,18 @@ fn encode_record(out: &mut Vec<u8>, record: &Record, offset: u64, size: u64, che
 }
 
 fn text(out: &mut Vec<u8>, text: &str) {
-    push(out, Header::Text(Some(text.len())));
+    push_head(out, Header::Text(Some(text.len())));
     out.extend_from_slice(text.as_bytes());
+}
+
+fn encoded(fields: &[CustomField]) -> Fields {
+    let pairs = fields.iter().map(|field| (field.key(), field.value().clone()));
+    pairs.collect()
 }
 
 fn check_options(spec: &TensorSpec, options: &TensorOptions, most: u64) -> Result<(), Error> {
     if let Some(compression) = &options.compression {
-        compression.check()?;
+        compression.check().map_err(named)?;
         if options.big_endian && spec.dtype().size() > 1 {
             let error = Error::new(
                 ErrorKind::Unsupported,
@@ -431,6 +422,13 @@ fn check_options(spec: &TensorSpec, options: &TensorOptions, most: u64) -> Resul
                 .expected("either raw or least significant byte first")
                 .rule("Z7"));
         }
+    }
+    if !matches!(
+        options.checksum,
+        None | Some(ChecksumKind::Crc32c | ChecksumKind::Sha256)
+    ) {
+        let error = Error::new(ErrorKind::Unsupported, "the kind of checksum").rule("Z5");
+        return Err(error.expected("CRC-32C or SHA-256, which readers of the format know"));
     }
     if options.fields.len() as u64 > most {
         let error = Error::new(ErrorKind::TooLarge, "the number of custom fields").rule("Z12");

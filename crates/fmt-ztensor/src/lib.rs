@@ -1,4 +1,5 @@
-//! zTensor files. Version 0.1 is read and written: tensors at multiples of 64 bytes, raw or in Zstandard frames, and a CBOR index at the end.
+//! zTensor files of version 0.1, read and written: tensors at multiples of 64 bytes, raw or in Zstandard frames, and a CBOR
+//! index at the end. Versions 1.x and 2.x, which have little more in common with it than the name, are in `fmt-ztensor2`.
 //!
 //! docs/formats/ztensor.md describes the format byte for byte and gives a reason for every decision that its
 //! specification leaves open; errors carry the number of the rule that is broken ([`fmt_core::Error::broken_rule`]).
@@ -9,7 +10,7 @@
 //! | [`ZtensorWriter`] | a file that is being written, to anything that takes bytes |
 //! | [`ZtensorEditor`] | names and custom fields changed and tensors appended, without writing the data anew |
 //! | [`Ztensor`] | the format for tools that deal with all formats alike |
-//! | [`ObjectsReader`], [`Ztensor1`], [`Ztensor2`] | versions 1.x and 2.x, which have little more in common with 0.1 than the name; 2.x is written too |
+//! | [`CborValue`], [`Compression`], [`ChecksumKind`] | values of custom fields, of the crate `fmt-cbor`; how tensors are stored, of `fmt-zstd` |
 //!
 //! # Reading
 //!
@@ -96,39 +97,27 @@
 //! # }
 //! ```
 
-mod blob;
-mod cbor;
+mod capabilities;
 mod checks;
-mod checksum;
-mod compress;
-mod decode;
-mod deterministic;
+mod custom;
 mod editor;
-mod fields;
 mod footer;
 mod format;
-mod frames;
-mod hashed;
 mod index;
 mod kind;
 mod layout;
 mod ledger;
 mod lints;
-mod objects;
 mod options;
-mod parallel;
 mod reader;
-mod rows;
-mod sink;
-mod stream;
-mod value;
 mod writer;
 
-pub use checksum::ChecksumKind;
+pub use fmt_cbor::CborValue;
+pub use fmt_zstd::{ChecksumKind, Compression};
+
+pub use custom::CustomField;
 pub use editor::{ZtensorEditor, recover};
 pub use format::Ztensor;
-pub use objects::{ObjectsReader, Ztensor1, Ztensor2};
-pub use options::{Compression, TensorOptions, WriteOptions};
+pub use options::{TensorOptions, WriteOptions};
 pub use reader::ZtensorReader;
-pub use value::{CborValue, CustomField};
 pub use writer::ZtensorWriter;

@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use fmt_core::{ByteSource, Encoding, Error, Layout, Lint, StoredDType, lint_holes};
+use fmt_zstd::Claim;
 
-use crate::{checksum::Claim, index::Index, layout::MAGIC};
+use crate::{index::Index, layout::MAGIC};
 
 /// Zero bytes between tensors up to this many are taken for alignment.
 const PADDING: u64 = 4096;

@@ -4,18 +4,15 @@ use fmt_core::{
     ByteSource, Encoding, Entry, Error, ErrorKind, Limits, Lint, Metadata, ReadOptions, TensorReader,
     TensorStream, Verification, check_buffer, read_range, row_range,
 };
+use fmt_zstd::{Blob, ChecksumOf, Decoding, ProvenTables, default_threads};
 use tensor_core::{Bytes, Tensor, TensorSpec};
 
 use crate::{
-    blob::{Blob, ChecksumOf},
-    decode::Decoding,
+    CustomField,
     footer::locate_index,
     index::{Details, Index},
-    layout::{FORMAT, TAIL},
+    layout::{FORMAT, RULES, TAIL},
     lints,
-    parallel::default_threads,
-    rows::ProvenTables,
-    value::CustomField,
 };
 
 /// An open zTensor file.
@@ -113,7 +110,8 @@ impl ZtensorReader {
     /// When there is no such index.
     #[must_use]
     pub fn fields(&self, index: usize) -> Vec<CustomField> {
-        self.index.details[index].fields.to_vec()
+        let fields = self.index.details[index].fields.iter();
+        fields.map(CustomField::of_file).collect()
     }
 
     /// Where in the file the index stands. All data lies before it.
@@ -149,6 +147,7 @@ impl ZtensorReader {
                 limits: &self.limits,
                 threads: self.threads,
             },
+            tensor: &entry.name,
             range: entry.range.clone(),
             len: spec.byte_len(),
             is_zstd: entry.encoding == Encoding::Zstd,
@@ -159,14 +158,17 @@ impl ZtensorReader {
             checksum: entry.checksum.as_deref(),
             checksum_is_of: ChecksumOf::Stored,
             is_zero_or_one: false,
+            rules: RULES,
         }
     }
 }
 
 /// Joins a spec and the bytes that were made to its measure.
-fn joined(spec: TensorSpec, bytes: Bytes) -> Result<Tensor, Error> {
-    Tensor::new(spec, bytes)
-        .map_err(|error| Error::new(ErrorKind::SizeMismatch, error.to_string()).rule("Z10"))
+fn joined(spec: TensorSpec, bytes: Bytes, name: &str) -> Result<Tensor, Error> {
+    Tensor::new(spec, bytes).map_err(|error| {
+        let error = Error::new(ErrorKind::SizeMismatch, error.to_string()).rule("Z10");
+        error.of_tensor(name)
+    })
 }
 
 impl TensorReader for ZtensorReader {
@@ -188,39 +190,32 @@ impl TensorReader for ZtensorReader {
 
     fn tensor(&self, index: usize) -> Result<Tensor, Error> {
         let (entry, spec) = self.readable(index)?;
-        let bytes = self.blob(entry, &spec).bytes();
-        bytes
-            .and_then(|bytes| joined(spec, bytes))
-            .map_err(|error| error.of_tensor(&entry.name))
+        let bytes = self.blob(entry, &spec).bytes()?;
+        joined(spec, bytes, &entry.name)
     }
 
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
         let (entry, spec) = self.readable(index)?;
-        let part = row_range(&spec, rows).map_err(|error| error.rule("Z18"));
-        let rows = part.and_then(|(part, range)| {
-            let bytes = self.blob(entry, &spec).part(&self.proven_tables, index, range)?;
-            joined(part, bytes)
-        });
-        rows.map_err(|error| error.of_tensor(&entry.name))
+        let part = row_range(&spec, rows).map_err(|error| error.rule("Z18").of_tensor(&entry.name));
+        let (part, range) = part?;
+        let bytes = self.blob(entry, &spec).part(&self.proven_tables, index, range)?;
+        joined(part, bytes, &entry.name)
     }
 
     fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
         let (entry, spec) = self.readable(index)?;
-        let stream = self.blob(entry, &spec).stream();
-        stream.map_err(|error| error.of_tensor(&entry.name))
+        self.blob(entry, &spec).stream()
     }
 
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
         let (entry, spec) = self.readable(index)?;
-        check_buffer(&spec, out.len())
-            .and_then(|()| self.blob(entry, &spec).fill(out).map(drop))
-            .map_err(|error| error.of_tensor(&entry.name))
+        check_buffer(&spec, out.len()).map_err(|error| error.of_tensor(&entry.name))?;
+        self.blob(entry, &spec).fill(out).map(drop)
     }
 
     fn verify(&self, index: usize) -> Result<Verification, Error> {
         let (entry, spec) = self.readable(index)?;
-        let verified = self.blob(entry, &spec).verify();
-        verified.map_err(|error| error.of_tensor(&entry.name))
+        self.blob(entry, &spec).verify()
     }
 
     fn shared(&self) -> Vec<(usize, usize)> {

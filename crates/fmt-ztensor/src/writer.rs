@@ -1,14 +1,15 @@
 use std::{collections::VecDeque, fmt, io::Write};
 
-use fmt_core::{Error, ErrorKind, Layout, Plan, TensorWriter};
-use tensor_core::{Quoted, Tensor, TensorSpec};
+use fmt_cbor::CborValue;
+use fmt_core::{Error, Outstanding, Plan, TensorWriter};
+use fmt_zstd::{ChecksumKind, Compression, Compressor, Hasher, HashingSink};
+use tensor_core::{Tensor, TensorSpec};
 
 use crate::{
-    CborValue, Compression, CustomField, TensorOptions, WriteOptions,
-    checksum::{ChecksumKind, Hasher},
-    compress::Compressor,
+    CustomField, TensorOptions, WriteOptions,
+    capabilities::CAPABILITIES,
+    layout::{MAGIC, named},
     ledger::Ledger,
-    sink::HashingSink,
 };
 
 /// A zTensor file that is being written, front to back, to anything that takes bytes.
@@ -52,22 +53,20 @@ pub struct ZtensorWriter<W> {
     sink: HashingSink<W>,
     ledger: Ledger,
     options: WriteOptions,
-    /// Tensors whose bytes are still to come.
+    outstanding: Outstanding,
+    /// How the tensors are stored whose bytes are still to come.
     pending: VecDeque<Pending>,
-    /// Bytes that are still to come.
-    outstanding: u64,
     /// Made when it is first needed.
     compressor: Option<Compressor>,
     /// The first bytes of an element that is to be turned around and is not complete.
     partial: Vec<u8>,
 }
 
-/// A tensor whose bytes are still to come.
+/// How a tensor is stored whose bytes are still to come.
 struct Pending {
-    number: usize,
-    rest: u64,
-    /// Where the bytes began to go, if they did.
-    offset: Option<u64>,
+    len: u64,
+    /// Where the bytes began to go, once they did.
+    offset: u64,
     compression: Option<Compression>,
     checksum: Option<ChecksumKind>,
     /// Bytes of elements that are to be turned around.
@@ -93,21 +92,8 @@ impl<W: Write> ZtensorWriter<W> {
     /// dense (Z20), and for metadata of the file, for which the format has no place (Z27).
     pub fn planned(out: W, plan: &Plan, options: WriteOptions) -> Result<Self, Error> {
         let mut writer = Self::new(out, options)?;
-        if let Some(key) = plan.metadata.keys().next() {
-            let what = format!("the format has no place for the metadata {}", Quoted(key));
-            return Err(Error::new(ErrorKind::Unsupported, what)
-                .expected("none; attributes of single tensors fit")
-                .rule("Z27"));
-        }
+        plan.check(&CAPABILITIES, &writer.options.limits)?;
         for (number, entry) in plan.entries.iter().enumerate() {
-            entry.check_dtype()?;
-            if entry.layout != Layout::Dense {
-                let error = Error::new(ErrorKind::Unsupported, "the layout")
-                    .of_tensor(&entry.name)
-                    .rule("Z20");
-                let expected = "dense; indices and values fit as two tensors of their own";
-                return Err(error.expected(expected).found(&entry.layout));
-            }
             let mut options = writer.options.tensors.clone();
             for (key, value) in &entry.attributes {
                 let field = CustomField::new(key, CborValue::from(&**value));
@@ -132,8 +118,8 @@ impl<W: Write> ZtensorWriter<W> {
             sink: HashingSink::new(out, position),
             ledger,
             options,
+            outstanding: Outstanding::default(),
             pending: VecDeque::new(),
-            outstanding: 0,
             compressor: None,
             partial: Vec::new(),
         }
@@ -162,21 +148,18 @@ impl<W: Write> ZtensorWriter<W> {
         spec: &TensorSpec,
         options: &TensorOptions,
     ) -> Result<(), Error> {
-        self.expect_nothing_outstanding()?;
+        self.expect_complete()?;
         self.admit(name, spec, options)?;
-        self.settle()
+        self.put(&[])
     }
 
     fn admit(&mut self, name: &str, spec: &TensorSpec, options: &TensorOptions) -> Result<(), Error> {
         let number = self.ledger.admit(name, spec, options)?;
-        let rest = spec.byte_len();
-        let width = spec.dtype().size();
-        // The ledger has added up more.
-        self.outstanding += rest;
+        let (len, width) = (spec.byte_len(), spec.dtype().size());
+        self.outstanding.announce(number, len);
         self.pending.push_back(Pending {
-            number,
-            rest,
-            offset: None,
+            len,
+            offset: 0,
             compression: options.compression,
             checksum: options.checksum,
             turn: (options.big_endian && width > 1).then_some(width),
@@ -189,72 +172,65 @@ impl<W: Write> ZtensorWriter<W> {
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] for bytes beyond the tensor that was begun, of which nothing is written;
     /// [`ErrorKind::Io`].
-    pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
-        if bytes.len() as u64 > self.outstanding {
-            let error = Error::new(ErrorKind::SizeMismatch, "bytes beyond the last tensor");
-            return Err(error
-                .expected(format_args!("at most {}", self.outstanding))
-                .found(bytes.len()));
-        }
-        self.settle()?;
-        while !bytes.is_empty() {
-            self.open_front()?;
-            let Some(front) = self.pending.front_mut() else {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.sink.check()?;
+        self.outstanding.admit(bytes)?;
+        self.put(bytes)
+    }
+
+    /// Writes bytes that are outstanding, and tensors without bytes that are next.
+    fn put(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
+        while let Some(piece) = self.outstanding.take(&mut bytes) {
+            if piece.begins {
+                self.begin_front()?;
+            }
+            let Some(front) = self.pending.front() else {
                 break;
             };
-            let len = usize::try_from(front.rest).map_or(bytes.len(), |rest| rest.min(bytes.len()));
-            let (taken, rest) = bytes.split_at(len);
-            bytes = rest;
-            match (&front.turn, &mut self.compressor) {
-                (Some(width), _) => turn_around(taken, *width, &mut self.partial, &mut self.sink)?,
+            match (front.turn, &mut self.compressor) {
+                (Some(width), _) => turn_around(piece.bytes, width, &mut self.partial, &mut self.sink)?,
                 (None, Some(compressor)) if front.compression.is_some() => {
-                    compressor.write(taken, &mut self.sink)?;
+                    compressor.write(piece.bytes, &mut self.sink).map_err(named)?;
                 }
-                _ => self.sink.write(taken)?,
+                _ => self.sink.write(piece.bytes)?,
             }
-            front.rest -= len as u64;
-            self.outstanding -= len as u64;
-            self.settle()?;
+            if piece.ends {
+                self.end_front(piece.number)?;
+            }
         }
         Ok(())
     }
 
     /// Makes everything ready for the bytes of the first tensor of those to come.
-    fn open_front(&mut self) -> Result<(), Error> {
+    fn begin_front(&mut self) -> Result<(), Error> {
         let Some(front) = self.pending.front_mut() else {
             return Ok(());
         };
-        if front.offset.is_some() {
-            return Ok(());
-        }
         if let Some(compression) = &front.compression {
             let compressor = match &mut self.compressor {
                 Some(compressor) => compressor,
-                none => none.insert(Compressor::new()?),
+                none => none.insert(Compressor::new().map_err(named)?),
             };
-            compressor.begin(compression, front.rest)?;
+            compressor.begin(compression, front.len).map_err(named)?;
         }
-        self.sink.pad(self.options.alignment)?;
-        self.sink.hasher = front.checksum.map(Hasher::new);
-        front.offset = Some(self.sink.position());
+        begin(&mut self.sink)?;
+        front.offset = self.sink.position().next_multiple_of(self.options.alignment);
+        self.sink.pad_to(front.offset)?;
+        self.sink.hash(front.checksum.map(Hasher::new));
         Ok(())
     }
 
-    /// Ends the tensors whose bytes are all there.
-    fn settle(&mut self) -> Result<(), Error> {
-        while self.pending.front().is_some_and(|front| front.rest == 0) {
-            self.open_front()?;
-            let Some(front) = self.pending.pop_front() else {
-                break;
-            };
-            if let (Some(_), Some(compressor)) = (front.compression, &mut self.compressor) {
-                compressor.finish(&mut self.sink)?;
-            }
-            let offset = front.offset.unwrap_or(self.sink.position());
-            let checksum = self.sink.hasher.take().map(Hasher::finish);
-            let size = self.sink.position() - offset;
-            self.ledger.settle(front.number, offset, size, checksum);
+    /// Ends a tensor, whose bytes are all there.
+    fn end_front(&mut self, number: usize) -> Result<(), Error> {
+        let Some(front) = self.pending.pop_front() else {
+            return Ok(());
+        };
+        if let (Some(_), Some(compressor)) = (front.compression, &mut self.compressor) {
+            compressor.finish(&mut self.sink).map_err(named)?;
         }
+        let checksum = self.sink.take_claim();
+        let size = self.sink.position() - front.offset;
+        self.ledger.settle(number, front.offset, size, checksum);
         Ok(())
     }
 
@@ -302,9 +278,9 @@ impl<W: Write> ZtensorWriter<W> {
 
     /// Writes everything but the length of the index, which makes it a file.
     pub(crate) fn write_all_but_tail(&mut self) -> Result<[u8; 8], Error> {
-        self.settle()?;
-        self.expect_nothing_outstanding()?;
-        self.sink.begin()?;
+        self.put(&[])?;
+        self.expect_complete()?;
+        begin(&mut self.sink)?;
         let index = self.ledger.encode();
         self.sink.write(&index)?;
         Ok((index.len() as u64).to_le_bytes())
@@ -314,14 +290,17 @@ impl<W: Write> ZtensorWriter<W> {
         self.sink.into_inner()
     }
 
-    fn expect_nothing_outstanding(&self) -> Result<(), Error> {
-        let Some(front) = self.pending.iter().find(|pending| pending.rest > 0) else {
-            return Ok(());
-        };
-        let record = &self.ledger.records()[front.number];
-        let error =
-            Error::new(ErrorKind::SizeMismatch, "bytes of the tensor are missing").of_tensor(&record.name);
-        Err(error.expected(format_args!("{} more", front.rest)).found("none"))
+    fn expect_complete(&self) -> Result<(), Error> {
+        let name = |number: usize| Some(self.ledger.records()[number].name.clone());
+        self.outstanding.complete(name)
+    }
+}
+
+/// Writes the magic if nothing has been written.
+fn begin<W: Write>(sink: &mut HashingSink<W>) -> Result<(), Error> {
+    match sink.position() {
+        0 => sink.write(&MAGIC),
+        _ => Ok(()),
     }
 }
 
@@ -374,7 +353,7 @@ impl<W> fmt::Debug for ZtensorWriter<W> {
         f.debug_struct("ZtensorWriter")
             .field("tensors", &self.ledger.records().len())
             .field("position", &self.sink.position())
-            .field("outstanding", &self.outstanding)
+            .field("outstanding", &self.outstanding.bytes())
             .finish_non_exhaustive()
     }
 }

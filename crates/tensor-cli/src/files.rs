@@ -7,8 +7,8 @@ use std::{
 };
 
 use fmt_core::{
-    BoxReader, BoxWriter, ByteSource, Error, ErrorKind, FileSource, Format, Output, OutputOptions, Plan,
-    ReadOptions, Sniff,
+    BoxReader, BoxWriter, ByteSource, Capabilities, Error, ErrorKind, FileSource, Format, Output,
+    OutputOptions, Plan, ReadOptions, Sniff,
 };
 use fmt_ztensor::{ChecksumKind, Compression, TensorOptions, WriteOptions, ZtensorWriter};
 use tensor_files::{Composite, SourceFiles};
@@ -336,12 +336,8 @@ impl Format for Set {
         self.format.open(source, options)
     }
 
-    fn is_written(&self) -> bool {
-        self.format.is_written()
-    }
-
-    fn shares_bytes(&self) -> bool {
-        self.format.shares_bytes()
+    fn capabilities(&self) -> Option<&'static Capabilities> {
+        self.format.capabilities()
     }
 
     fn create<'w>(&self, out: Output<'w>, plan: Plan) -> Result<BoxWriter<'w>, Error> {

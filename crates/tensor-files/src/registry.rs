@@ -26,9 +26,9 @@ const FORMATS: &[&dyn Format] = &[
     #[cfg(feature = "ztensor")]
     &fmt_ztensor::Ztensor,
     #[cfg(feature = "ztensor")]
-    &fmt_ztensor::Ztensor1,
+    &fmt_ztensor2::Ztensor1,
     #[cfg(feature = "ztensor")]
-    &fmt_ztensor::Ztensor2,
+    &fmt_ztensor2::Ztensor2,
 ];
 
 /// Every format that is built in.

@@ -163,8 +163,7 @@ fn cbor() -> Vec<Case> {
 }
 
 fn schema() -> Vec<Case> {
-    let dtype =
-        |name: &str, width: u64| file_of(&[1; 16], &[Entry::new("t", 64, 2 * width, name, &[2], "raw")]);
+    let dtype = |name: &str, width: u64| file_of(&[1; 16], &[entry("t", 64, 2 * width, name, &[2], "raw")]);
     vec![
         (
             "zt-18-a-name-of-1024-bytes",
@@ -240,7 +239,7 @@ fn schema() -> Vec<Case> {
             "zt-32-crc32c-of-seven-digits",
             file_of(
                 &[0xa, 0, 0, 0],
-                &[Entry::new("n", 64, 4, "uint32", &[], "raw").with("checksum", text("crc32c:0x1440BA0"))],
+                &[entry("n", 64, 4, "uint32", &[], "raw").with("checksum", text("crc32c:0x1440BA0"))],
             ),
         ),
         ("zt-32-sha256", one(&w().with("checksum", text(SHA256)))),
@@ -304,7 +303,7 @@ const SHA256: &str = "sha256:8e628779e6a74ee0b36991c10158f63cafec7d340ad4e075592
 
 fn data() -> Vec<Case> {
     let big = |dtype: &str, data: &[u8]| {
-        let entry = Entry::new("b", 64, data.len() as u64, dtype, &[1], "raw");
+        let entry = entry("b", 64, data.len() as u64, dtype, &[1], "raw");
         file_of(data, &[entry.with("data_endianness", text("big"))])
     };
     vec![
@@ -314,41 +313,41 @@ fn data() -> Vec<Case> {
         ),
         (
             "zt-16-an-alias-of-another-dtype",
-            file_of(&W, &[w(), Entry::new("bits", 64, 12, "uint32", &[3], "raw")]),
+            file_of(&W, &[w(), entry("bits", 64, 12, "uint32", &[3], "raw")]),
         ),
         (
             "zt-16-nothing-inside-another",
             file_of(
                 &[0; 192],
                 &[
-                    Entry::new("a", 64, 192, "uint8", &[192], "raw"),
-                    Entry::new("b", 128, 0, "uint8", &[0], "raw"),
+                    entry("a", 64, 192, "uint8", &[192], "raw"),
+                    entry("b", 128, 0, "uint8", &[0], "raw"),
                 ],
             ),
         ),
         (
             "zt-24-nothing-where-the-index-begins",
-            file_of(&[], &[Entry::new("a", 64, 0, "float32", &[0, 7], "raw")]),
+            file_of(&[], &[entry("a", 64, 0, "float32", &[0, 7], "raw")]),
         ),
         (
             "zt-24-a-scalar",
-            file_of(&[0; 8], &[Entry::new("s", 64, 8, "float64", &[], "raw")]),
+            file_of(&[0; 8], &[entry("s", 64, 8, "float64", &[], "raw")]),
         ),
         (
             "zt-24-nothing-beside-what-would-overflow",
-            file_of(&[], &[Entry::new("a", 64, 0, "float64", &[1 << 63, 4, 0], "raw")]),
+            file_of(&[], &[entry("a", 64, 0, "float64", &[1 << 63, 4, 0], "raw")]),
         ),
         (
             "z12-rank-64",
-            file_of(&[7], &[Entry::new("r", 64, 1, "uint8", &[1; 64], "raw")]),
+            file_of(&[7], &[entry("r", 64, 1, "uint8", &[1; 64], "raw")]),
         ),
         (
             "z10-nothing-at-byte-0",
-            file_of(&[], &[Entry::new("a", 0, 0, "float32", &[0], "raw")]),
+            file_of(&[], &[entry("a", 0, 0, "float32", &[0], "raw")]),
         ),
         (
             "zt-18-an-empty-name",
-            file_of(&[7], &[Entry::new("", 64, 1, "uint8", &[1], "raw")]),
+            file_of(&[7], &[entry("", 64, 1, "uint8", &[1], "raw")]),
         ),
         ("zt-21-big-float32", big("float32", &[0x3f, 0x80, 0, 0])),
         (
@@ -362,7 +361,7 @@ fn data() -> Vec<Case> {
             one(&w().with("data_endianness", text("little"))),
         ),
         ("zt-21-big-with-checksum-over-stored-bytes", {
-            let entry = Entry::new("b", 64, 4, "float32", &[1], "raw").with("data_endianness", text("big"));
+            let entry = entry("b", 64, 4, "float32", &[1], "raw").with("data_endianness", text("big"));
             file_of(
                 &[0x3f, 0x80, 0, 0],
                 &[entry.with("checksum", text("crc32c:0x1245421E"))],
@@ -370,7 +369,7 @@ fn data() -> Vec<Case> {
         }),
         (
             "zt-31-bool-of-other-bytes",
-            file_of(&[0, 1, 2, 255], &[Entry::new("b", 64, 4, "bool", &[4], "raw")]),
+            file_of(&[0, 1, 2, 255], &[entry("b", 64, 4, "bool", &[4], "raw")]),
         ),
         ("zt-34-padding-that-is-not-zero", {
             let mut file = file_of(
@@ -387,7 +386,7 @@ fn zstd() -> Vec<Case> {
     let (a, b) = (sample(500), sample(300));
     let (first, second) = (frame(&a), frame(&b));
     let float = |blob: &[u8], endianness: &str| {
-        let entry = Entry::new("z", 64, blob.len() as u64, "float32", &[1], "zstd");
+        let entry = entry("z", 64, blob.len() as u64, "float32", &[1], "zstd");
         file_of(blob, &[entry.with("data_endianness", text(endianness))])
     };
     vec![
@@ -449,7 +448,7 @@ fn zstd() -> Vec<Case> {
         ("zt-29-a-dictionary-is-not-supported", zstd_of(&dictionary(), 3)),
         ("z7-big-zstd-of-single-bytes", {
             let blob = frame(&[1, 2, 3]);
-            let entry = Entry::new("z", 64, blob.len() as u64, "int8", &[3], "zstd");
+            let entry = entry("z", 64, blob.len() as u64, "int8", &[3], "zstd");
             file_of(&blob, &[entry.with("data_endianness", text("big"))])
         }),
     ]
@@ -606,7 +605,7 @@ fn damaged() -> Vec<CorpusFile> {
             crc(&format!("sha256:{}", "0".repeat(64))),
         ),
         ("zt-32-another-crc32c-of-a-frame", corrupt, {
-            let entry = Entry::new("z", 64, whole.len() as u64, "uint8", &[500], "zstd");
+            let entry = entry("z", 64, whole.len() as u64, "uint8", &[500], "zstd");
             file_of(&whole, &[entry.with("checksum", text("crc32c:0x00000000"))])
         }),
     ];

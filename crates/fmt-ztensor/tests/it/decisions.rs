@@ -193,7 +193,7 @@ fn z9_names_may_occur_twice_for_lenient_readers() {
 
 #[test]
 fn z10_lenient_readers_take_overlaps() {
-    let tensor = |name: &str, offset, size| Entry::new(name, offset, size, "uint8", &[size], "raw");
+    let tensor = |name: &str, offset, size| entry(name, offset, size, "uint8", &[size], "raw");
     let file = file_of(&[3; 128], &[tensor("a", 64, 100), tensor("b", 128, 64)]);
     assert_eq!(open(&file).unwrap_err().kind(), ErrorKind::Overlap);
     assert_eq!(open_lenient(&file).unwrap().tensor(1).unwrap().bytes().len(), 64);
@@ -549,7 +549,7 @@ fn bytes_too_many_and_too_few() {
     let error = writer.begin("b", &spec(DType::U8, &[1])).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "tensor 'a': bytes of the tensor are missing: expected 2 more, found none"
+        "tensor 'a': bytes of the tensor are missing: expected 4, found 2"
     );
     writer.write(&[3, 4]).unwrap();
     writer.alias("tied", &spec(DType::I16, &[2]), "a").unwrap();

@@ -224,7 +224,7 @@ fn zt_17_zt_30_loading_everything_has_a_budget() {
     const MIB: usize = 1 << 20;
     let count = if cfg!(debug_assertions) { 10_000 } else { 100_000 };
     let entries: Vec<_> = (0..count)
-        .map(|at| Entry::new(&format!("t{at}"), 64, MIB as u64, "uint8", &[MIB as u64], "raw"))
+        .map(|at| entry(&format!("t{at}"), 64, MIB as u64, "uint8", &[MIB as u64], "raw"))
         .collect();
     let reader = open(&file_of(&vec![7; MIB], &entries)).unwrap();
     let error = reader.load_all(4 << 30).unwrap_err();
@@ -234,7 +234,7 @@ fn zt_17_zt_30_loading_everything_has_a_budget() {
     let bomb = frame(&vec![0; 4 * MIB]);
     let entries: Vec<_> = (0..1000)
         .map(|at| {
-            Entry::new(
+            entry(
                 &format!("t{at}"),
                 64,
                 bomb.len() as u64,
@@ -300,7 +300,7 @@ fn zt_20_unknown_encodings() {
 fn zt_21_byte_orders() {
     assert!(cases("zt-21") >= 11);
     let big = |dtype: &str, data: &[u8], shape: u64| {
-        let entry = Entry::new("b", 64, data.len() as u64, dtype, &[shape], "raw");
+        let entry = entry("b", 64, data.len() as u64, dtype, &[shape], "raw");
         file_of(data, &[entry.with("data_endianness", text("big"))])
     };
     let file = big("float32", &[0x3f, 0x80, 0, 0, 0xc0, 0, 0, 0], 2);
@@ -317,17 +317,14 @@ fn zt_21_byte_orders() {
     assert_eq!(read(&big("uint8", &[1, 2], 2), "b"), [1, 2]);
     let blob = frame(&[1, 2, 3, 4]);
     let entry =
-        Entry::new("b", 64, blob.len() as u64, "float32", &[1], "zstd").with("data_endianness", text("big"));
+        entry("b", 64, blob.len() as u64, "float32", &[1], "zstd").with("data_endianness", text("big"));
     assert_eq!(failure(&file_of(&blob, &[entry])).kind(), ErrorKind::Unsupported);
 }
 
 #[test]
 fn zt_22_sizes() {
     assert!(cases("zt-22") >= 7);
-    let message = message(&file_of(
-        &[0; 8],
-        &[Entry::new("h", 64, 5, "float16", &[3], "raw")],
-    ));
+    let message = message(&file_of(&[0; 8], &[entry("h", 64, 5, "float16", &[3], "raw")]));
     assert!(
         message.ends_with("expected 6 bytes for f16[3], found 5"),
         "{message}"
@@ -344,22 +341,19 @@ fn zt_23_products_and_ranks() {
         assert_eq!(open_with(&file, &options).is_ok(), is_taken, "{limit}");
     }
     // No limit goes beyond what shapes can be.
-    let file = file_of(&[7], &[Entry::new("r", 64, 1, "uint8", &[1; 65], "raw")]);
+    let file = file_of(&[7], &[entry("r", 64, 1, "uint8", &[1; 65], "raw")]);
     assert_eq!(
         open_with(&file, &options).unwrap_err().kind(),
         ErrorKind::TooLarge
     );
-    let file = file_of(&[7], &[Entry::new("r", 64, 1, "uint8", &[1; 64], "raw")]);
+    let file = file_of(&[7], &[entry("r", 64, 1, "uint8", &[1; 64], "raw")]);
     assert!(open_with(&file, &options).is_ok());
 }
 
 #[test]
 fn zt_24_scalars_and_nothing() {
     assert_eq!(cases("zt-24"), 5);
-    let scalar = file_of(
-        &1.5f64.to_le_bytes(),
-        &[Entry::new("s", 64, 8, "float64", &[], "raw")],
-    );
+    let scalar = file_of(&1.5f64.to_le_bytes(), &[entry("s", 64, 8, "float64", &[], "raw")]);
     let reader = open(&scalar).unwrap();
     assert_eq!(reader.tensor(0).unwrap().to_vec::<f64>().unwrap(), [1.5]);
     assert_eq!(reader.rows(0, 0..1).unwrap_err().kind(), ErrorKind::OutOfBounds);
@@ -378,7 +372,7 @@ fn zt_25_bombs() {
     }
     let blob_len = bomb.len() as u64;
     assert_eq!(blob_len, 32_774);
-    let file = file_of(&bomb, &[Entry::new("z", 64, blob_len, "float32", &[1], "zstd")]);
+    let file = file_of(&bomb, &[entry("z", 64, blob_len, "float32", &[1], "zstd")]);
     let start = Instant::now();
     let mut found = None;
     let allocated = allocation_counter::measure(|| found = Some(failure(&file)));
@@ -451,7 +445,7 @@ fn zt_29_frames() {
 
 #[test]
 fn zt_31_bools() {
-    let file = file_of(&[0, 1, 2, 255], &[Entry::new("b", 64, 4, "bool", &[4], "raw")]);
+    let file = file_of(&[0, 1, 2, 255], &[entry("b", 64, 4, "bool", &[4], "raw")]);
     let tensor = open(&file).unwrap().tensor(0).unwrap();
     assert_eq!(tensor.bytes()[..], [0, 1, 2, 255]);
     assert_eq!(
@@ -519,7 +513,7 @@ fn zt_36_many_entries() {
     let count = if cfg!(debug_assertions) { 10_000 } else { 1_000_000 };
     let entries: Vec<_> = (0..count)
         .map(|at| {
-            Entry::new(
+            entry(
                 &format!("model.layers.{at}.weight"),
                 64,
                 12,

@@ -9,7 +9,6 @@ mod documents;
 mod faults;
 mod memory;
 mod mutants;
-mod objects;
 mod rejected;
 mod round_trips;
 mod support;

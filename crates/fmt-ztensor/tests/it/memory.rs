@@ -1,34 +1,11 @@
 //! What opening takes: bytes of memory for each byte of an index.
 
 use bytes::Bytes;
-use fmt_core::TensorReader;
-use fmt_ztensor::{ObjectsReader, ZtensorReader};
+use fmt_cbor::testing::tiny_fields;
+use fmt_core::{TensorReader, testing::check_opening};
+use fmt_ztensor::ZtensorReader;
 
-use crate::{
-    objects::support::{Version::*, file, object, part, root},
-    support::*,
-};
-
-/// Memory at most, in bytes for each byte of the index, and what a small index may take beside.
-const MOST: u64 = 10;
-const BASE: u64 = 64 << 10;
-
-fn check(what: &str, index_len: usize, open: impl FnOnce()) {
-    let allocated = allocation_counter::measure(open);
-    let most = BASE + MOST * index_len as u64;
-    assert!(
-        allocated.bytes_max <= most,
-        "{what}: {} bytes for an index of {index_len}",
-        allocated.bytes_max
-    );
-}
-
-/// Distinct keys of up to three letters with the smallest values there are.
-fn tiny_fields(count: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let letter = |number: usize| b'A' + (number % 58) as u8;
-    let key = |number: usize| vec![letter(number), letter(number / 58), letter(number / 58 / 58)];
-    (0..count).map(|number| (text(key(number)), vec![0xf6])).collect()
-}
+use crate::support::*;
 
 /// Issue: 29.5 MiB of index took 1.1 GiB, 37 times as much.
 #[test]
@@ -44,7 +21,7 @@ fn custom_fields_take_no_more_than_their_bytes() {
         .map(|number| w().with("name", text(number.to_string())).with("x", vec![0]))
         .collect();
     let smallest: Vec<_> = (0..2_000)
-        .map(|number| Entry::new(&format!("{number}"), 0, 0, "int8", &[0], "raw"))
+        .map(|number| entry(&format!("{number}"), 0, 0, "int8", &[0], "raw"))
         .collect();
     for (what, entries) in [
         ("many fields", many_in_each),
@@ -52,45 +29,10 @@ fn custom_fields_take_no_more_than_their_bytes() {
         ("small entries", smallest),
     ] {
         let file = Bytes::from(file_of(&W, &entries));
-        check(what, file.len() - 84, || {
+        check_opening(what, file.len() - 84, || {
             let reader = ZtensorReader::from_bytes(file.clone()).unwrap();
             assert_eq!(reader.entries().len(), entries.len());
         });
-    }
-}
-
-/// The same of manifests, whose attributes may also be the file's own.
-#[test]
-fn attributes_of_objects_take_no_more_than_their_bytes() {
-    let mut attributes = Entry::empty();
-    attributes.0 = tiny_fields(60_000);
-    let attributes = attributes.encode_sorted();
-    let names: Vec<_> = (0..2_000).map(|number| format!("{number:05}")).collect();
-    let mut files = Vec::new();
-    for version in [V1, V2] {
-        let with_attributes = root(version, &[]).with("attributes", attributes.clone());
-        files.push((version, "attributes", file(version, &[], &with_attributes)));
-        let small = |name: &'static str| {
-            let data = part(version, "u8", 0, 0);
-            (name, object(version, "dense", &[0], &[("data", data)]))
-        };
-        let objects: Vec<_> = names.iter().map(|name| small(name.clone().leak())).collect();
-        files.push((
-            version,
-            "objects",
-            file(version, &[b""], &root(version, &objects)),
-        ));
-    }
-    for (version, what, file) in files {
-        let file = Bytes::from(file);
-        let range = ObjectsReader::from_bytes(file.clone()).unwrap().manifest_range();
-        check(
-            &format!("{version:?}, {what}"),
-            (range.end - range.start) as usize,
-            || {
-                ObjectsReader::from_bytes(file.clone()).unwrap();
-            },
-        );
     }
 }
 

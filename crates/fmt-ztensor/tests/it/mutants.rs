@@ -18,9 +18,9 @@ fn bases() -> Vec<Vec<u8>> {
         &[1; 204],
         &[
             w().with("checksum", text("crc32c:0x3D5D8B1F")),
-            Entry::new("b", 128, 8, "float64", &[1], "raw").with("data_endianness", text("big")),
-            Entry::new("n", 192, 0, "int16", &[2, 0], "raw"),
-            Entry::new("u", 192, 12, "float8", &[12], "raw").with("layout", text("dense")),
+            entry("b", 128, 8, "float64", &[1], "raw").with("data_endianness", text("big")),
+            entry("n", 192, 0, "int16", &[2, 0], "raw"),
+            entry("u", 192, 12, "float8", &[12], "raw").with("layout", text("dense")),
         ],
     );
     let entry = w()

@@ -790,7 +790,7 @@ fn values() -> Vec<Case> {
             "zt-23-rank-65",
             TooLarge,
             "Z12",
-            file_of(&[7], &[Entry::new("r", 64, 1, "uint8", &[1; 65], "raw")]),
+            file_of(&[7], &[entry("r", 64, 1, "uint8", &[1; 65], "raw")]),
         ),
         (
             "zt-23-rank-65-indefinite",
@@ -805,11 +805,11 @@ fn places() -> Vec<Case> {
     let at = |offset: u64| file_of(&[0; 256], &[w().with("offset", uint(offset))]);
     let both = |a: (u64, u64), b: (u64, u64)| {
         let tensor =
-            |name: &str, (offset, size): (u64, u64)| Entry::new(name, offset, size, "uint8", &[size], "raw");
+            |name: &str, (offset, size): (u64, u64)| entry(name, offset, size, "uint8", &[size], "raw");
         file_of(&[0; 320], &[tensor("a", a), tensor("b", b)])
     };
     let sized = |dtype: &str, shape: &[u64], size: u64| {
-        file_of(&[0; 64], &[Entry::new("t", 64, size, dtype, shape, "raw")])
+        file_of(&[0; 64], &[entry("t", 64, size, dtype, shape, "raw")])
     };
     vec![
         ("zt-13-offset-65", Misaligned, "Z10", at(65)),
@@ -820,20 +820,13 @@ fn places() -> Vec<Case> {
             "zt-13-offset-of-nothing-misaligned",
             Misaligned,
             "Z10",
-            file_of(&[0; 64], &[Entry::new("t", 100, 0, "uint8", &[0], "raw")]),
+            file_of(&[0; 64], &[entry("t", 100, 0, "uint8", &[0], "raw")]),
         ),
         ("zt-14-offset-0", OutOfBounds, "Z10", at(0)),
         ("zt-15-the-end-beyond-64-bits", Overflow, "Z10", {
             file_of(
                 &[],
-                &[Entry::new(
-                    "t",
-                    0u64.wrapping_sub(64),
-                    128,
-                    "uint8",
-                    &[128],
-                    "raw",
-                )],
+                &[entry("t", 0u64.wrapping_sub(64), 128, "uint8", &[128], "raw")],
             )
         }),
         (
@@ -853,7 +846,7 @@ fn places() -> Vec<Case> {
             "zt-15-nothing-behind-the-data",
             OutOfBounds,
             "Z10",
-            file_of(&[0; 10], &[Entry::new("t", 128, 0, "uint8", &[0], "raw")]),
+            file_of(&[0; 10], &[entry("t", 128, 0, "uint8", &[0], "raw")]),
         ),
         (
             "zt-15-an-unknown-dtype-behind-the-file",
@@ -888,7 +881,7 @@ fn places() -> Vec<Case> {
         ),
         ("zt-16-behind-aliases", Overlap, "Z10", {
             let tensor =
-                |name: &str, offset: u64, size: u64| Entry::new(name, offset, size, "uint8", &[size], "raw");
+                |name: &str, offset: u64, size: u64| entry(name, offset, size, "uint8", &[size], "raw");
             file_of(
                 &[0; 320],
                 &[tensor("a", 64, 200), tensor("b", 64, 200), tensor("c", 192, 8)],

@@ -94,7 +94,7 @@ fn btf_without_a_file_of_names() {
 #[test]
 fn the_other_ztensors_are_read() {
     let place = Place::new();
-    let real = concat!(env!("CARGO_MANIFEST_DIR"), "/../fmt-ztensor/tests/real/");
+    let real = concat!(env!("CARGO_MANIFEST_DIR"), "/../fmt-ztensor2/tests/real/");
     for file in [
         "1.2.3-dense.zt",
         "2.1.2-dense.zt",

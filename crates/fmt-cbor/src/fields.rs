@@ -1,0 +1,199 @@
+//! Maps with keys of text that stay encoded: keys and values one behind the other, decoded on request.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use ciborium_ll::Header;
+use fmt_core::Attributes;
+use tensor_core::Bytes;
+
+use crate::{
+    items::Items,
+    value::{CborValue, push_head},
+};
+
+/// Texts and their values, such as the custom fields of one tensor. No fields take no more than a pointer.
+///
+/// ```
+/// use fmt_cbor::{CborValue, Fields};
+///
+/// let fields: Fields = [("unit", CborValue::from("m/s")), ("scale", CborValue::from(2))].into_iter().collect();
+/// let (fields, old) = fields.with("scale", Some(&CborValue::from(3)));
+/// assert_eq!(old, Some(CborValue::from(2)));
+/// assert_eq!(fields.to_map()["scale"], "3");
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Fields(Option<Box<Encoded>>);
+
+#[derive(Clone, Debug)]
+struct Encoded {
+    /// Keys and values as CBOR, one behind the other.
+    pairs: Bytes,
+    count: usize,
+}
+
+impl Fields {
+    /// The number of fields.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |encoded| encoded.count)
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// As they are encoded: pairs of a map without its head.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_ref().map_or(&[], |encoded| &encoded.pairs)
+    }
+
+    /// Decodes them, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = (Cow<'_, str>, CborValue)> {
+        pairs(self.as_bytes()).map(|(key, value)| (key, CborValue::from_skipped(value)))
+    }
+
+    /// Them as attributes, which are decoded on request.
+    #[must_use]
+    pub fn attributes(&self) -> Attributes {
+        let pairs = self.0.as_ref().map(|encoded| encoded.pairs.clone());
+        Attributes::encoded(pairs.unwrap_or_default(), to_map)
+    }
+
+    /// Texts as they are, anything else in diagnostic notation.
+    #[must_use]
+    pub fn to_map(&self) -> BTreeMap<String, String> {
+        to_map(self.as_bytes())
+    }
+
+    /// With a field changed in its place or added behind the others, or removed where there is no value. Also its old value.
+    #[must_use]
+    pub fn with(&self, wanted: &str, value: Option<&CborValue>) -> (Self, Option<CborValue>) {
+        let mut fields = FieldsBuilder::default();
+        let mut old = None;
+        for (key, found) in pairs(self.as_bytes()) {
+            if key != wanted {
+                fields.push(&key, found);
+                continue;
+            }
+            old = Some(CborValue::from_skipped(found));
+            if let Some(value) = value {
+                fields.push(&key, value.as_bytes());
+            }
+        }
+        if let (Some(value), None) = (value, &old) {
+            fields.push(wanted, value.as_bytes());
+        }
+        (fields.unchecked(), old)
+    }
+}
+
+/// Of keys that differ.
+impl<K: AsRef<str>> FromIterator<(K, CborValue)> for Fields {
+    fn from_iter<I: IntoIterator<Item = (K, CborValue)>>(list: I) -> Self {
+        let mut fields = FieldsBuilder::default();
+        for (key, value) in list {
+            fields.push(key.as_ref(), value.as_bytes());
+        }
+        fields.unchecked()
+    }
+}
+
+/// Collects fields while they are being read.
+///
+/// ```
+/// use fmt_cbor::FieldsBuilder;
+///
+/// let mut fields = FieldsBuilder::default();
+/// fields.push("a", b"\x01");
+/// fields.push("a", b"\x02");
+/// assert_eq!(fields.finish().unwrap_err().0, "a");
+/// ```
+#[derive(Debug, Default)]
+pub struct FieldsBuilder {
+    pairs: Vec<u8>,
+    /// Where each pair begins.
+    starts: Vec<usize>,
+}
+
+impl FieldsBuilder {
+    /// The number of fields so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Whether there are none yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.starts.is_empty()
+    }
+
+    /// Adds a key and its value, which is one well-formed item of CBOR ([`Items::skip`]).
+    pub fn push(&mut self, key: &str, value: &[u8]) {
+        self.starts.push(self.pairs.len());
+        push_head(&mut self.pairs, Header::Text(Some(key.len())));
+        self.pairs.extend_from_slice(key.as_bytes());
+        self.pairs.extend_from_slice(value);
+    }
+
+    /// The fields.
+    ///
+    /// # Errors
+    /// A key that occurs twice.
+    pub fn finish(mut self) -> Result<Fields, DuplicateKey> {
+        let pairs = &self.pairs;
+        let key = |start: usize| key(&mut Items::new(&pairs[start..], 0));
+        self.starts.sort_unstable_by(|a, b| key(*a).cmp(&key(*b)));
+        let same = self.starts.windows(2).find(|pair| key(pair[0]) == key(pair[1]));
+        match same {
+            Some(pair) => Err(DuplicateKey(key(pair[0]).into_owned())),
+            None => Ok(self.unchecked()),
+        }
+    }
+
+    fn unchecked(self) -> Fields {
+        if self.starts.is_empty() {
+            return Fields::default();
+        }
+        Fields(Some(Box::new(Encoded {
+            count: self.starts.len(),
+            // No more room than is taken: there may be many.
+            pairs: self.pairs.into_boxed_slice().into(),
+        })))
+    }
+}
+
+/// A key that occurs twice.
+#[derive(Debug)]
+pub struct DuplicateKey(pub String);
+
+/// Keys and values of bytes that were checked before.
+fn pairs(bytes: &[u8]) -> impl Iterator<Item = (Cow<'_, str>, &[u8])> {
+    let mut items = Items::new(bytes, 0);
+    std::iter::from_fn(move || {
+        if items.is_empty() {
+            return None;
+        }
+        let key = key(&mut items);
+        let value = items.skip(u64::MAX, "a value").ok()?;
+        Some((key, value))
+    })
+}
+
+fn key<'a>(items: &mut Items<'a>) -> Cow<'a, str> {
+    match items.header("a key") {
+        Ok(Header::Text(len)) => items.text_of(len, "a key").unwrap_or_default(),
+        _ => Cow::default(),
+    }
+}
+
+/// Texts as they are, anything else in diagnostic notation.
+fn to_map(bytes: &[u8]) -> BTreeMap<String, String> {
+    let show = |value: CborValue| value.as_text().unwrap_or_else(|| value.to_string());
+    pairs(bytes)
+        .map(|(key, value)| (key.into_owned(), show(CborValue::from_skipped(value))))
+        .collect()
+}

@@ -1,0 +1,436 @@
+//! CBOR items one after the other, from untrusted bytes.
+//!
+//! `ciborium-ll` decodes the heads of items. This file adds what hostile input needs: borrowed text, counts that are checked
+//! against the bytes left, errors for the heads that RFC 8949 forbids, and skipping items without recursion.
+
+use std::borrow::Cow;
+
+use ciborium_ll::{Decoder, Header};
+use fmt_core::{Error, ErrorKind, Limits};
+use tensor_core::Shape;
+
+use crate::rules::{LIMITS, SHAPES, TYPES, WELL_FORMED};
+
+/// A pull reader: the items of an encoded sequence that are still to be read.
+///
+/// Every method takes `what`, the name of the item for errors, which also say at which byte of the file it is.
+///
+/// ```
+/// use fmt_cbor::{Header, Items};
+///
+/// // {"a": [1, 2], "b": 7}, at byte 100 of a file.
+/// let mut items = Items::new(b"\xa2\x61a\x82\x01\x02\x61b\x07", 100);
+/// assert_eq!(items.header("the map")?, Header::Map(Some(2)));
+/// assert_eq!(items.text("a key")?, "a");
+/// assert_eq!(items.skip(32, "the value")?, b"\x82\x01\x02");
+/// assert_eq!(items.text("a key")?, "b");
+/// let error = items.text("b").unwrap_err();
+/// assert_eq!(error.to_string(), "b, at byte 108: expected a text, found an unsigned integer");
+/// # Ok::<(), fmt_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Items<'a> {
+    rest: &'a [u8],
+    /// Where in the file the bytes end.
+    end: u64,
+}
+
+impl<'a> Items<'a> {
+    /// The items of `bytes`, which are at byte `position` of the file.
+    #[must_use]
+    pub fn new(bytes: &'a [u8], position: u64) -> Self {
+        Self {
+            rest: bytes,
+            end: position + bytes.len() as u64,
+        }
+    }
+
+    /// The offset of the next item in the file.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.end - self.rest.len() as u64
+    }
+
+    /// Whether all items were read.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// The head of the next item.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Malformed`] for a head that is cut off, or that RFC 8949 forbids.
+    #[inline]
+    pub fn header(&mut self, what: &str) -> Result<Header, Error> {
+        // Nearly all heads of an index are one byte or two; what they say needs no more than this.
+        let (number, rest) = match *self.rest {
+            [first, ref rest @ ..] if first & 0x1f < 24 => (first & 0x1f, rest),
+            [first, number, ref rest @ ..] if first & 0x1f == 24 => (number, rest),
+            _ => return self.long_header(what),
+        };
+        let len = Some(usize::from(number));
+        let header = match self.rest[0] >> 5 {
+            0 => Header::Positive(number.into()),
+            1 => Header::Negative(number.into()),
+            2 => Header::Bytes(len),
+            3 => Header::Text(len),
+            4 => Header::Array(len),
+            5 => Header::Map(len),
+            _ => return self.long_header(what),
+        };
+        self.rest = rest;
+        Ok(header)
+    }
+
+    #[inline(never)]
+    fn long_header(&mut self, what: &str) -> Result<Header, Error> {
+        let before = self.rest;
+        match Decoder::from(&mut self.rest).pull() {
+            Ok(Header::Simple(value)) if value < 32 && before[0] == 0xf8 => {
+                Err(self.ill_formed(before, what, "a simple value below 32 in two bytes"))
+            }
+            Ok(header) => Ok(header),
+            Err(ciborium_ll::Error::Io(_)) => Err(self.cut_off(before, what)),
+            Err(ciborium_ll::Error::Syntax(_)) => {
+                Err(self.ill_formed(before, what, format_args!("the head {:#04x}", before[0])))
+            }
+        }
+    }
+
+    #[cold]
+    fn ill_formed(&self, before: &[u8], what: &str, found: impl std::fmt::Display) -> Error {
+        malformed(what, self.end - before.len() as u64)
+            .expected("a head that RFC 8949 allows here")
+            .found(found)
+    }
+
+    #[cold]
+    fn cut_off(&self, before: &[u8], what: &str) -> Error {
+        let error = Error::new(ErrorKind::Malformed, format!("{what} is cut off")).rule(WELL_FORMED);
+        error
+            .at(self.end - before.len() as u64)
+            .found(format_args!("{} bytes left of the index", before.len()))
+    }
+
+    /// Reads the next item if it is a text of at most 23 bytes that `meaning` maps to something.
+    #[inline]
+    pub fn short_text<T>(&mut self, meaning: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
+        let (first, rest) = self.rest.split_first()?;
+        let len = usize::from(first.checked_sub(0x60).filter(|len| *len < 24)?);
+        let (text, rest) = rest.split_at_checked(len)?;
+        let found = meaning(text)?;
+        self.rest = rest;
+        Some(found)
+    }
+
+    /// Skips the next item if it is null, and says whether it was.
+    pub fn null(&mut self) -> bool {
+        match self.rest {
+            [0xf6, rest @ ..] => {
+                self.rest = rest;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn take(&mut self, len: usize, what: &str) -> Result<&'a [u8], Error> {
+        let Some((taken, rest)) = self.rest.split_at_checked(len) else {
+            let error = Error::new(ErrorKind::Malformed, format!("{what} is cut off")).rule(WELL_FORMED);
+            return Err(error
+                .at(self.position())
+                .expected(format_args!("{len} bytes"))
+                .found(self.rest.len()));
+        };
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    /// Checks that `count` times `per` items fit into the bytes left, since each takes at least one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Malformed`].
+    pub fn check_count(&self, count: usize, per: usize, what: &str) -> Result<(), Error> {
+        if count
+            .checked_mul(per)
+            .is_some_and(|least| least <= self.rest.len())
+        {
+            return Ok(());
+        }
+        let error =
+            Error::new(ErrorKind::Malformed, format!("the number of items of {what}")).rule(WELL_FORMED);
+        Err(error
+            .at(self.position())
+            .expected(format_args!(
+                "as many as fit into the {} bytes left of the index",
+                self.rest.len()
+            ))
+            .found(count))
+    }
+
+    /// A text.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Malformed`] for another item, and for what is not UTF-8.
+    pub fn text(&mut self, what: &str) -> Result<Cow<'a, str>, Error> {
+        let at = self.position();
+        match self.header(what)? {
+            Header::Text(len) => self.text_of(len, what),
+            other => Err(wrong_type(what, at, "a text", &other)),
+        }
+    }
+
+    /// An unsigned integer.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Malformed`] for another item.
+    pub fn unsigned(&mut self, what: &str) -> Result<u64, Error> {
+        let at = self.position();
+        match self.header(what)? {
+            Header::Positive(number) => Ok(number),
+            other => Err(wrong_type(what, at, "an unsigned integer", &other)),
+        }
+    }
+
+    /// An array of dimensions.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Malformed`] for another item, [`ErrorKind::TooLarge`] for more dimensions than the limit, and
+    /// [`ErrorKind::Overflow`] for more elements than fit 64 bits.
+    pub fn shape(&mut self, limits: &Limits) -> Result<Shape, Error> {
+        const WHAT: &str = "shape";
+        let at = self.position();
+        let count = match self.header(WHAT)? {
+            Header::Array(count) => count,
+            other => return Err(wrong_type(WHAT, at, "an array", &other)),
+        };
+        self.check_count(count.unwrap_or(0), 1, WHAT)?;
+        let limit = usize::try_from(limits.rank).map_or(Shape::MAX_RANK, |limit| limit.min(Shape::MAX_RANK));
+        let mut dims = [0; Shape::MAX_RANK];
+        let mut rank = 0;
+        while count != Some(rank) {
+            let dim_at = self.position();
+            let dim = match self.header("a dimension")? {
+                Header::Positive(dim) => dim,
+                Header::Break if count.is_none() => break,
+                other => return Err(wrong_type("a dimension", dim_at, "an unsigned integer", &other)),
+            };
+            if rank >= limit {
+                let error = Error::new(ErrorKind::TooLarge, "the number of dimensions").at(at);
+                return Err(error
+                    .expected(format_args!("at most {limit}, the limit"))
+                    .rule(LIMITS));
+            }
+            dims[rank] = dim;
+            rank += 1;
+        }
+        Shape::new(&dims[..rank]).map_err(|error| Error::of_spec(&error).rule(SHAPES).at(at))
+    }
+
+    /// The text whose head, with its length if that is given, has been read.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Malformed`] for what is cut off or not UTF-8.
+    pub fn text_of(&mut self, len: Option<usize>, what: &str) -> Result<Cow<'a, str>, Error> {
+        if let Some(len) = len {
+            return self.chunk(len, what).map(Cow::Borrowed);
+        }
+        let mut text = String::new();
+        loop {
+            let at = self.position();
+            match self.header(what)? {
+                Header::Text(Some(len)) => text.push_str(self.chunk(len, what)?),
+                Header::Break => return Ok(Cow::Owned(text)),
+                other => return Err(wrong_chunk(what, at, "text", &other)),
+            }
+        }
+    }
+
+    fn chunk(&mut self, len: usize, what: &str) -> Result<&'a str, Error> {
+        let at = self.position();
+        let bytes = self.take(len, what)?;
+        std::str::from_utf8(bytes).map_err(|error| {
+            malformed(what, at + error.valid_up_to() as u64)
+                .expected("UTF-8")
+                .found("other bytes")
+        })
+    }
+
+    /// Skips the next item, which may nest `depth` levels deep, and returns its bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Malformed`].
+    pub fn skip(&mut self, depth: u64, what: &str) -> Result<&'a [u8], Error> {
+        let start = self.rest;
+        walk(self, depth, what, &mut |_| {})?;
+        Ok(&start[..start.len() - self.rest.len()])
+    }
+}
+
+/// What [`walk`] comes by.
+pub(crate) enum Event<'e> {
+    /// A number, a simple value, a tag, or the head of an array or a map.
+    Head(&'e Header),
+    /// A whole text.
+    Text(&'e str),
+    /// A whole string of bytes.
+    Bytes(&'e [u8]),
+    /// One item ends inside an array, a map or a tag; this many are to come, if that is known, and whether this was a key.
+    Next { more: bool, was_key: bool },
+    /// An array, a map or a tag ends.
+    End(Nesting),
+}
+
+/// What holds items.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nesting {
+    Array,
+    Map,
+    Tag,
+}
+
+/// An array, a map or a tag whose end is still to come.
+struct Level {
+    nesting: Nesting,
+    /// Items to come; `None` when a break will tell.
+    rest: Option<u64>,
+    /// Items that came.
+    count: u64,
+}
+
+/// Goes over one item with everything in it, without recursion.
+pub(crate) fn walk(
+    items: &mut Items<'_>,
+    depth: u64,
+    what: &str,
+    see: &mut dyn FnMut(Event<'_>),
+) -> Result<(), Error> {
+    let mut levels: Vec<Level> = Vec::new();
+    loop {
+        let at = items.position();
+        let header = items.header(what)?;
+        let opened = match &header {
+            Header::Positive(_) | Header::Negative(_) | Header::Float(_) | Header::Simple(_) => {
+                see(Event::Head(&header));
+                None
+            }
+            Header::Text(len) => {
+                see(Event::Text(&items.text_of(*len, what)?));
+                None
+            }
+            Header::Bytes(Some(len)) => {
+                see(Event::Bytes(items.take(*len, what)?));
+                None
+            }
+            Header::Bytes(None) => {
+                see(Event::Bytes(&chunks(items, what)?));
+                None
+            }
+            Header::Tag(_) => Some((Nesting::Tag, Some(1))),
+            Header::Array(count) => {
+                items.check_count(count.unwrap_or(0), 1, what)?;
+                Some((Nesting::Array, count.map(|count| count as u64)))
+            }
+            Header::Map(count) => {
+                items.check_count(count.unwrap_or(0), 2, what)?;
+                Some((Nesting::Map, count.map(|count| 2 * count as u64)))
+            }
+            Header::Break => {
+                let level = levels.pop().filter(|level| level.rest.is_none());
+                let is_whole = |level: &Level| level.nesting != Nesting::Map || level.count.is_multiple_of(2);
+                let Some(level) = level.filter(is_whole) else {
+                    return Err(malformed(what, at).expected("an item").found("a break"));
+                };
+                see(Event::End(level.nesting));
+                None
+            }
+        };
+        if let Some((nesting, rest)) = opened {
+            if levels.len() as u64 >= depth {
+                let error = Error::new(ErrorKind::Malformed, format!("the nesting of {what}")).rule(LIMITS);
+                return Err(error.at(at).expected(format_args!("at most {depth} levels")));
+            }
+            see(Event::Head(&header));
+            levels.push(Level {
+                nesting,
+                rest,
+                count: 0,
+            });
+            if rest != Some(0) {
+                continue;
+            }
+            levels.pop();
+            see(Event::End(nesting));
+        }
+        // An item is complete, and with it perhaps what holds it.
+        loop {
+            let Some(level) = levels.last_mut() else {
+                return Ok(());
+            };
+            level.count += 1;
+            level.rest = level.rest.map(|rest| rest - 1);
+            let nesting = level.nesting;
+            if level.rest != Some(0) {
+                let was_key = nesting == Nesting::Map && level.count % 2 == 1;
+                let more = level.rest.is_some() || items.rest.first() != Some(&0xff);
+                see(Event::Next { more, was_key });
+                break;
+            }
+            levels.pop();
+            see(Event::End(nesting));
+        }
+    }
+}
+
+/// The bytes whose head said that they come in chunks.
+fn chunks(items: &mut Items<'_>, what: &str) -> Result<Vec<u8>, Error> {
+    let mut joined = Vec::new();
+    loop {
+        let at = items.position();
+        match items.header(what)? {
+            Header::Bytes(Some(len)) => joined.extend_from_slice(items.take(len, what)?),
+            Header::Break => return Ok(joined),
+            other => return Err(wrong_chunk(what, at, "bytes", &other)),
+        }
+    }
+}
+
+#[cold]
+fn wrong_chunk(what: &str, at: u64, expected: &str, found: &Header) -> Error {
+    malformed(what, at)
+        .expected(format_args!("a chunk of {expected} or a break"))
+        .found(describe(found))
+}
+
+/// An error about bytes that are not CBOR.
+#[cold]
+fn malformed(what: &str, at: u64) -> Error {
+    Error::new(ErrorKind::Malformed, what).at(at).rule(WELL_FORMED)
+}
+
+/// An error about an item of another type than expected.
+#[cold]
+#[must_use]
+pub fn wrong_type(what: &str, at: u64, expected: &str, found: &Header) -> Error {
+    let error = Error::new(ErrorKind::Malformed, what).at(at).rule(TYPES);
+    error.expected(expected).found(describe(found))
+}
+
+/// The type of an item, for messages.
+fn describe(header: &Header) -> &'static str {
+    match header {
+        Header::Positive(_) => "an unsigned integer",
+        Header::Negative(_) => "a negative integer",
+        Header::Float(_) => "a float",
+        Header::Simple(20 | 21) => "a boolean",
+        Header::Simple(22) => "null",
+        Header::Simple(_) => "a simple value",
+        Header::Tag(_) => "a tag",
+        Header::Break => "a break",
+        Header::Bytes(_) => "bytes",
+        Header::Text(_) => "a text",
+        Header::Array(_) => "an array",
+        Header::Map(_) => "a map",
+    }
+}

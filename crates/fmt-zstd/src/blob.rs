@@ -1,0 +1,314 @@
+//! One blob of a file: how the bytes that are stored become those of a tensor.
+
+use std::ops::Range;
+
+use fmt_core::{Error, TensorStream, Verification, read_into, read_range};
+use tensor_core::Bytes;
+
+use crate::{
+    checksum::{Claim, Hasher},
+    decode::{Decoding, check_ratio, decode, memory, zeroed},
+    hashed::{CHUNK, read_and_hash},
+    rows::ProvenTables,
+    stream::{Checked, Compressed, Stored, check_booleans, swap},
+};
+
+/// The bytes of a tensor, or of a part of one. A reader decides on every field.
+///
+/// ```
+/// use fmt_core::{Limits, Verification};
+/// use fmt_zstd::{Blob, ChecksumOf, Decoding};
+/// use tensor_core::Bytes;
+///
+/// let file = Bytes::from_static(b"head123456789");
+/// let blob = Blob {
+///     decoding: Decoding { source: &file, limits: &Limits::default(), threads: 1 },
+///     tensor: "digits",
+///     range: 4..13,
+///     len: 9,
+///     is_zstd: false,
+///     swapped: 1,
+///     checksum: Some("crc32c:0xE3069283"),
+///     checksum_is_of: ChecksumOf::Stored,
+///     is_zero_or_one: false,
+///     rules: &[],
+/// };
+/// assert_eq!(blob.verify()?, Verification::Ok);
+/// assert_eq!(blob.bytes()?, "123456789");
+/// # Ok::<(), fmt_core::Error>(())
+/// ```
+pub struct Blob<'a> {
+    /// Where to read from, and within which bounds.
+    pub decoding: Decoding<'a>,
+    /// The tensor's name, for errors.
+    pub tensor: &'a str,
+    /// Where in the file the bytes are.
+    pub range: Range<u64>,
+    /// How many they are once decoded.
+    pub len: u64,
+    /// Whether they are frames of Zstandard.
+    pub is_zstd: bool,
+    /// Bytes of an element where elements are stored most significant byte first, else 1.
+    pub swapped: usize,
+    /// Their checksum as the file has it.
+    pub checksum: Option<&'a str>,
+    /// Which bytes it is of, and how it is spelled.
+    pub checksum_is_of: ChecksumOf,
+    /// Whether every byte is 0 or 1, which some formats say of booleans.
+    pub is_zero_or_one: bool,
+    /// What the format calls the rules that errors name ([`Error::rename_rule`]).
+    pub rules: &'static [(&'static str, &'static str)],
+}
+
+/// Which bytes a checksum is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChecksumOf {
+    /// Those that are stored, as [`Claim::parse`] reads it.
+    Stored,
+    /// Those that are decoded, as [`Claim::parse_digest`] reads it.
+    Decoded,
+}
+
+impl<'a> Blob<'a> {
+    /// Whether the bytes stand in the file as they are in memory.
+    fn is_plain(&self) -> bool {
+        !self.is_zstd && self.swapped <= 1
+    }
+
+    /// What is claimed of the bytes as they are stored, if it is of a kind that is known, and what to hash them with.
+    fn claim_of_stored(&self) -> Option<(Claim, Hasher)> {
+        let text = self.checksum?;
+        let claim = match self.checksum_is_of {
+            ChecksumOf::Stored => Claim::parse(text),
+            ChecksumOf::Decoded if self.is_zstd => return None,
+            ChecksumOf::Decoded => Claim::parse_digest(text).ok()?,
+        };
+        let hasher = claim.hasher()?;
+        Some((claim, hasher))
+    }
+
+    /// What is claimed of decoded bytes that are stored otherwise.
+    fn claim_of_decoded(&self) -> Option<(Claim, Hasher)> {
+        if !self.is_zstd || self.checksum_is_of == ChecksumOf::Stored {
+            return None;
+        }
+        let claim = Claim::parse_digest(self.checksum?).ok()?;
+        let hasher = claim.hasher()?;
+        Some((claim, hasher))
+    }
+
+    /// Says which tensor an error is about, and what the format calls its rule.
+    fn named<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        result.map_err(|error| error.rename_rule(self.rules).of_tensor(self.tensor))
+    }
+
+    /// All bytes; without a copy where they are plain and in memory, else checked against what is claimed of them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`](fmt_core::ErrorKind::Corrupt) for frames and checksums that do not hold,
+    /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) beyond the limits; as [`read_range`].
+    pub fn bytes(&self) -> Result<Bytes, Error> {
+        self.named(self.all())
+    }
+
+    fn all(&self) -> Result<Bytes, Error> {
+        let is_copied = !self.decoding.source.is_in_memory();
+        if self.is_plain() && !(is_copied && self.claim_of_stored().is_some()) {
+            let bytes = read_range(self.decoding.source, self.range.clone(), "the data")?;
+            self.check_elements(&bytes)?;
+            return Ok(bytes);
+        }
+        let mut memory = if self.is_plain() {
+            // The file has as many bytes as it says; that is limit enough.
+            zeroed(self.len)?
+        } else {
+            memory(self.len, self.decoding.limits)?
+        };
+        self.fill_checked(&mut memory)?;
+        Ok(memory.into())
+    }
+
+    /// Reads, decodes and swaps into memory of the right length; says whether frames had checksums of their own.
+    ///
+    /// # Errors
+    /// As [`Blob::bytes`].
+    pub fn fill(&self, out: &mut [u8]) -> Result<bool, Error> {
+        self.named(self.fill_checked(out))
+    }
+
+    fn fill_checked(&self, out: &mut [u8]) -> Result<bool, Error> {
+        let Decoding {
+            source,
+            limits,
+            threads,
+        } = self.decoding;
+        let start = self.range.start;
+        let mut have_checksums = false;
+        if self.is_zstd {
+            check_ratio(self.range.end - start, out.len() as u64, start)?;
+            let blob = read_range(source, self.range.clone(), "the compressed data")?;
+            check(self.claim_of_stored(), &blob, start)?;
+            have_checksums = decode(&blob, start, out, limits, threads)?;
+            check(self.claim_of_decoded(), out, start)?;
+        } else {
+            match self.claim_of_stored() {
+                Some((claim, hasher)) => {
+                    let found = read_and_hash(source, start, out, hasher, threads)?;
+                    claim.check(&found).map_err(|error| error.at(start))?;
+                }
+                None => read_into(source, start, out, "the data")?,
+            }
+            swap(out, self.swapped);
+        }
+        self.check_elements(out)?;
+        Ok(have_checksums)
+    }
+
+    /// Some of the decoded bytes, which are checked against no claim but those of frames. `index` is the tensor's in `tables`.
+    ///
+    /// # Errors
+    /// As [`Blob::bytes`].
+    pub fn part(&self, tables: &ProvenTables, index: usize, wanted: Range<u64>) -> Result<Bytes, Error> {
+        self.named(self.some(tables, index, wanted))
+    }
+
+    fn some(&self, tables: &ProvenTables, index: usize, wanted: Range<u64>) -> Result<Bytes, Error> {
+        let source = self.decoding.source;
+        let part = if self.is_zstd {
+            let by_table = tables.read(self.decoding, index, &self.range, self.len, wanted.clone())?;
+            match by_table {
+                Some(bytes) => bytes,
+                // As large as the tensor in memory, whose bytes these are.
+                None => self.all()?.slice(wanted.start as usize..wanted.end as usize),
+            }
+        } else {
+            let range = self.range.start + wanted.start..self.range.start + wanted.end;
+            if self.is_plain() {
+                read_range(source, range, "the data")?
+            } else {
+                let mut memory = memory(range.end - range.start, self.decoding.limits)?;
+                read_into(source, range.start, &mut memory, "the data")?;
+                swap(&mut memory, self.swapped);
+                memory.into()
+            }
+        };
+        self.check_elements(&part)?;
+        Ok(part)
+    }
+
+    /// All bytes one part after the other, checked against all claims.
+    ///
+    /// # Errors
+    /// As [`Blob::bytes`].
+    pub fn stream(&self) -> Result<Box<dyn TensorStream + 'a>, Error> {
+        let inner = self.named(self.parts())?;
+        Ok(Box::new(Named {
+            inner,
+            tensor: self.tensor,
+            rules: self.rules,
+        }))
+    }
+
+    fn parts(&self) -> Result<Box<dyn TensorStream + 'a>, Error> {
+        let inner: Box<dyn TensorStream + 'a> = if self.is_zstd {
+            Box::new(self.compressed()?)
+        } else {
+            let claim = self.claim_of_stored();
+            Box::new(Stored::new(
+                self.decoding.source,
+                self.range.clone(),
+                self.swapped,
+                claim,
+            ))
+        };
+        Ok(self.checked(inner))
+    }
+
+    fn compressed(&self) -> Result<Compressed<'a>, Error> {
+        let claim = self.claim_of_stored();
+        Compressed::new(self.decoding, self.range.clone(), self.len, claim)
+    }
+
+    /// The stream with what is claimed of decoded bytes, if anything is.
+    fn checked(&self, inner: Box<dyn TensorStream + 'a>) -> Box<dyn TensorStream + 'a> {
+        let claim = self.claim_of_decoded();
+        if claim.is_none() && !self.is_zero_or_one {
+            return inner;
+        }
+        Box::new(Checked::new(
+            inner,
+            self.len,
+            self.range.start,
+            claim,
+            self.is_zero_or_one,
+        ))
+    }
+
+    /// Checks all bytes against all claims.
+    ///
+    /// # Errors
+    /// As [`Blob::bytes`].
+    pub fn verify(&self) -> Result<Verification, Error> {
+        self.named(self.verify_all())
+    }
+
+    fn verify_all(&self) -> Result<Verification, Error> {
+        let is_claimed = self.claim_of_stored().is_some() || self.claim_of_decoded().is_some();
+        let mut have_checksums = false;
+        let source = self.decoding.source;
+        if self.is_zstd {
+            let stream = self.compressed()?;
+            have_checksums = stream.have_checksums();
+            self.drain(self.checked(Box::new(stream)))?;
+        } else if source.is_in_memory() {
+            let bytes = read_range(source, self.range.clone(), "the data")?;
+            check(self.claim_of_stored(), &bytes, self.range.start)?;
+            self.check_elements(&bytes)?;
+        } else if is_claimed || self.is_zero_or_one {
+            self.drain(self.parts()?)?;
+        }
+        Ok(match self.checksum {
+            _ if have_checksums || is_claimed => Verification::Ok,
+            Some(text) => Verification::UnknownChecksum(text.to_owned()),
+            None => Verification::Unchecked,
+        })
+    }
+
+    fn drain(&self, mut stream: Box<dyn TensorStream + '_>) -> Result<(), Error> {
+        let len = usize::try_from(self.len).map_or(CHUNK, |len| len.clamp(1, CHUNK));
+        let mut buffer = vec![0; len.next_multiple_of(fmt_core::TENSOR_STREAM_UNIT)];
+        while stream.read(&mut buffer)? > 0 {}
+        Ok(())
+    }
+
+    fn check_elements(&self, bytes: &[u8]) -> Result<(), Error> {
+        if self.is_zero_or_one {
+            return check_booleans(bytes).map_err(|error| error.at(self.range.start));
+        }
+        Ok(())
+    }
+}
+
+/// A stream whose errors say which tensor they are about.
+struct Named<'a> {
+    inner: Box<dyn TensorStream + 'a>,
+    tensor: &'a str,
+    rules: &'static [(&'static str, &'static str)],
+}
+
+impl TensorStream for Named<'_> {
+    fn read(&mut self, out: &mut [u8]) -> Result<usize, Error> {
+        let read = self.inner.read(out);
+        read.map_err(|error| error.rename_rule(self.rules).of_tensor(self.tensor))
+    }
+}
+
+fn check(claim: Option<(Claim, Hasher)>, bytes: &[u8], at: u64) -> Result<(), Error> {
+    match claim {
+        Some((claim, mut hasher)) => {
+            hasher.update(bytes);
+            claim.check(&hasher.finish()).map_err(|error| error.at(at))
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,283 @@
+//! Zstandard blobs as they are written: the frames of a large tensor are made by several threads, and written in
+//! their order.
+
+use std::{
+    collections::VecDeque,
+    io::Write,
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{self, Receiver, Sender},
+    },
+    thread,
+};
+
+use fmt_core::{Error, ErrorKind};
+use zstd::zstd_safe::{CCtx, CParameter};
+
+use crate::{Compression, frames::SeekTable, parallel::default_threads, rules::TABLES, sink::HashingSink};
+
+/// Compresses the bytes of one tensor after the other into frames, which depend on the bytes and the options only.
+///
+/// ```
+/// use fmt_zstd::{Compression, Compressor, HashingSink};
+///
+/// let mut sink = HashingSink::new(Vec::new(), 0);
+/// let mut compressor = Compressor::new()?;
+/// compressor.begin(&Compression::default(), 1 << 20)?;
+/// for piece in vec![0; 1 << 20].chunks(1000) {
+///     compressor.write(piece, &mut sink)?;
+/// }
+/// compressor.finish(&mut sink)?;
+/// assert!(sink.position() < 200);
+/// # Ok::<(), fmt_core::Error>(())
+/// ```
+pub struct Compressor {
+    encoder: Encoder,
+    /// What makes the next frame, as far as it has come in pieces.
+    gathered: Vec<u8>,
+    compressed: Vec<u8>,
+    /// Bytes that go into a frame of the tensor at hand.
+    frame_bytes: usize,
+    level: i32,
+    /// Frames that may be under way at a time; 0 when this thread makes them.
+    most_under_way: usize,
+    table: SeekTable,
+    crew: Option<Crew>,
+    /// Frames that other threads make, the first one in front.
+    under_way: VecDeque<Receiver<Frame>>,
+    /// Frames that were written, for their memory.
+    spare: Vec<Frame>,
+}
+
+/// A frame on its way to a thread and back.
+#[derive(Default)]
+struct Frame {
+    bytes: Vec<u8>,
+    level: i32,
+    compressed: Vec<u8>,
+    outcome: Option<Result<(), Error>>,
+}
+
+/// Bytes, plain and compressed, that may be under way at a time.
+const MOST_UNDER_WAY: usize = 256 << 20;
+
+impl Compressor {
+    /// One that has no threads yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooLarge`] when memory does not suffice.
+    pub fn new() -> Result<Self, Error> {
+        Ok(Self {
+            encoder: Encoder::new()?,
+            gathered: Vec::new(),
+            compressed: Vec::new(),
+            frame_bytes: 0,
+            level: 0,
+            most_under_way: 0,
+            table: SeekTable::default(),
+            crew: None,
+            under_way: VecDeque::new(),
+            spare: Vec::new(),
+        })
+    }
+
+    /// Begins a tensor of `len` bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooLarge`] for frames that are larger than addresses.
+    pub fn begin(&mut self, options: &Compression, len: u64) -> Result<(), Error> {
+        let is_whole = len <= Compression::WHOLE.max(options.frame_bytes);
+        let frame_bytes = if is_whole { len } else { options.frame_bytes };
+        self.frame_bytes = usize::try_from(frame_bytes)
+            .map_err(|_| Error::new(ErrorKind::TooLarge, "the bytes of a frame").found(frame_bytes))?;
+        self.table.frames.clear();
+        self.gathered.clear();
+        // After an error some may be left.
+        self.under_way.clear();
+        self.level = options.level;
+        let threads = match options.threads {
+            0 => default_threads(),
+            threads => threads,
+        };
+        // As many again wait, so that no thread does.
+        let most = (2 * threads).min(MOST_UNDER_WAY / (2 * self.frame_bytes.max(1)));
+        self.most_under_way = if is_whole || threads == 1 || most < 2 {
+            0
+        } else {
+            most
+        };
+        if self.most_under_way > 0 {
+            let crew = self.crew.take().filter(|crew| crew.threads == threads);
+            self.crew = crew.or_else(|| Crew::start(threads));
+        }
+        Ok(())
+    }
+
+    /// Takes the tensor's next bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`]; [`ErrorKind::TooLarge`] when memory does not suffice.
+    pub fn write<W: Write>(&mut self, mut bytes: &[u8], sink: &mut HashingSink<W>) -> Result<(), Error> {
+        while !bytes.is_empty() {
+            let missing = self.frame_bytes - self.gathered.len();
+            let (taken, rest) = bytes.split_at(missing.min(bytes.len()));
+            bytes = rest;
+            let is_alone = self.most_under_way == 0;
+            if is_alone && self.gathered.is_empty() && taken.len() == self.frame_bytes {
+                self.frame(taken, sink)?;
+                continue;
+            }
+            self.gathered.extend_from_slice(taken);
+            if self.gathered.len() == self.frame_bytes {
+                self.gathered_frame(sink)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the last frame, and the table of frames if there is more than one.
+    ///
+    /// # Errors
+    /// As [`Compressor::write`].
+    pub fn finish<W: Write>(&mut self, sink: &mut HashingSink<W>) -> Result<(), Error> {
+        // A tensor without bytes is a frame without bytes.
+        let has_none = self.table.frames.is_empty() && self.under_way.is_empty();
+        if !self.gathered.is_empty() || has_none {
+            self.gathered_frame(sink)?;
+        }
+        while !self.under_way.is_empty() {
+            self.collect(sink)?;
+        }
+        if self.table.frames.len() > 1 {
+            sink.write(&self.table.encode())?;
+        }
+        Ok(())
+    }
+
+    /// Makes a frame of what was gathered, here or elsewhere.
+    fn gathered_frame<W: Write>(&mut self, sink: &mut HashingSink<W>) -> Result<(), Error> {
+        let mut gathered = std::mem::take(&mut self.gathered);
+        if self.most_under_way > 0
+            && let Some(crew) = &self.crew
+        {
+            let mut frame = self.spare.pop().unwrap_or_default();
+            // The memory of an earlier frame is filled next.
+            std::mem::swap(&mut frame.bytes, &mut gathered);
+            gathered.clear();
+            self.gathered = gathered;
+            frame.level = self.level;
+            self.under_way.push_back(crew.hand_over(frame));
+            if self.under_way.len() >= self.most_under_way {
+                self.collect(sink)?;
+            }
+            return Ok(());
+        }
+        let written = self.frame(&gathered, sink);
+        gathered.clear();
+        self.gathered = gathered;
+        written
+    }
+
+    /// Waits for the first frame under way, and writes it.
+    fn collect<W: Write>(&mut self, sink: &mut HashingSink<W>) -> Result<(), Error> {
+        let Some(first) = self.under_way.pop_front() else {
+            return Ok(());
+        };
+        let ended = || Error::new(ErrorKind::Io, "a thread that compresses has ended");
+        let mut frame = first.recv().map_err(|_| ended())?;
+        frame.outcome.take().unwrap_or_else(|| Err(ended()))?;
+        self.table.push(frame.compressed.len(), frame.bytes.len());
+        sink.write(&frame.compressed)?;
+        self.spare.push(frame);
+        Ok(())
+    }
+
+    fn frame<W: Write>(&mut self, bytes: &[u8], sink: &mut HashingSink<W>) -> Result<(), Error> {
+        self.encoder.encode(bytes, self.level, &mut self.compressed)?;
+        self.table.push(self.compressed.len(), bytes.len());
+        sink.write(&self.compressed)
+    }
+}
+
+impl SeekTable {
+    fn push(&mut self, stored: usize, decoded: usize) {
+        // Frames of a table hold 1 GiB at most, and its bound is below 2^32; a frame without a table may be larger.
+        let word = |len| u32::try_from(len).unwrap_or(u32::MAX);
+        self.frames.push((word(stored), word(decoded)));
+    }
+}
+
+/// Compresses bytes into one frame. The result depends on the bytes only, not on earlier frames.
+struct Encoder(CCtx<'static>);
+
+impl Encoder {
+    fn new() -> Result<Self, Error> {
+        let context = CCtx::try_create();
+        let context = context
+            .ok_or_else(|| Error::new(ErrorKind::TooLarge, "memory does not suffice for a compressor"))?;
+        Ok(Self(context))
+    }
+
+    fn encode(&mut self, bytes: &[u8], level: i32, out: &mut Vec<u8>) -> Result<(), Error> {
+        let parameters = [
+            CParameter::CompressionLevel(level),
+            CParameter::ContentSizeFlag(true),
+            CParameter::ChecksumFlag(true),
+        ];
+        for parameter in parameters {
+            self.0.set_parameter(parameter).map_err(failed)?;
+        }
+        out.clear();
+        out.reserve(zstd::zstd_safe::compress_bound(bytes.len()));
+        self.0.compress2(out, bytes).map_err(failed)?;
+        Ok(())
+    }
+}
+
+/// Threads that make frames, until it is dropped.
+struct Crew {
+    threads: usize,
+    jobs: Sender<(Frame, Sender<Frame>)>,
+}
+
+impl Crew {
+    /// `None` when not one thread can be had.
+    fn start(threads: usize) -> Option<Self> {
+        let (jobs, waiting) = mpsc::channel();
+        let waiting = Arc::new(Mutex::new(waiting));
+        let started = (0..threads).filter(|_| {
+            let waiting = Arc::clone(&waiting);
+            let worker = thread::Builder::new().name("compress".to_owned());
+            worker.spawn(move || work(&waiting)).is_ok()
+        });
+        (started.count() > 0).then_some(Self { threads, jobs })
+    }
+
+    fn hand_over(&self, frame: Frame) -> Receiver<Frame> {
+        let (done, receiver) = mpsc::channel();
+        // When all threads have ended, the receiver says so.
+        let _ = self.jobs.send((frame, done));
+        receiver
+    }
+}
+
+fn work(waiting: &Mutex<Receiver<(Frame, Sender<Frame>)>>) {
+    let mut encoder = None;
+    loop {
+        let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok((mut frame, done)) = job else { return };
+        let made = match &mut encoder {
+            Some(encoder) => Ok(encoder),
+            none => Encoder::new().map(|made| none.insert(made)),
+        };
+        let made = made.and_then(|encoder| encoder.encode(&frame.bytes, frame.level, &mut frame.compressed));
+        frame.outcome = Some(made);
+        // After an error nobody waits.
+        let _ = done.send(frame);
+    }
+}
+
+fn failed(code: usize) -> Error {
+    let what = format!("compressing failed: {}", zstd::zstd_safe::get_error_name(code));
+    Error::new(ErrorKind::TooLarge, what).rule(TABLES)
+}

@@ -1,0 +1,270 @@
+//! Zstandard blobs, decoded in one go into memory of exactly the right size.
+
+use std::{cell::RefCell, ops::Range};
+
+use fmt_core::{ByteSource, Error, ErrorKind, Limits};
+use zstd::zstd_safe::DCtx;
+
+use crate::{
+    frames::{Look, MOST_PER_BYTE, Piece, Pieces, SeekTable, corrupt},
+    parallel::for_each,
+    rules::{FRAMES, MEMORY, TABLES},
+};
+
+/// Decoded bytes from which on several threads pay.
+const WORTH_THREADS: usize = 2 << 20;
+/// Decoded bytes of a frame, on average, for which it may be a job of its own.
+const WORTH_A_JOB: usize = 64 << 10;
+
+/// A frame and the memory that it decodes into.
+type Job<'b, 'o> = (&'b [u8], u64, &'o mut [u8]);
+
+/// What decoding needs to know of a reader.
+#[derive(Clone, Copy)]
+pub struct Decoding<'a> {
+    /// The file.
+    pub source: &'a dyn ByteSource,
+    /// Bounds of memory and of windows.
+    pub limits: &'a Limits,
+    /// Threads that decode the frames of one blob, or read and hash one, at once.
+    pub threads: usize,
+}
+
+/// Zeroed memory for `len` bytes of decoded or converted elements.
+///
+/// # Errors
+/// [`ErrorKind::TooLarge`] for more than [`Limits::decoded_bytes`], or than there is.
+pub fn memory(len: u64, limits: &Limits) -> Result<Box<[u8]>, Error> {
+    let limit = limits.decoded_bytes;
+    if len > limit {
+        let error = Error::new(ErrorKind::TooLarge, "the tensor's bytes once decoded").rule(MEMORY);
+        return Err(error
+            .expected(format_args!("at most {limit}, the limit"))
+            .found(len));
+    }
+    zeroed(len)
+}
+
+/// Memory for what is known to be there.
+pub(crate) fn zeroed(len: u64) -> Result<Box<[u8]>, Error> {
+    let memory = usize::try_from(len)
+        .ok()
+        .and_then(|len| bytemuck::try_zeroed_slice_box(len).ok());
+    memory.ok_or_else(|| {
+        Error::new(ErrorKind::TooLarge, "memory does not suffice")
+            .expected(format_args!("{len} bytes"))
+            .rule(MEMORY)
+    })
+}
+
+/// What is known of a blob before it is decoded.
+pub(crate) struct Survey {
+    pub(crate) frames: usize,
+    /// Whether all frames say what they hold.
+    pub(crate) is_sized: bool,
+    pub(crate) have_checksums: bool,
+    /// Whether it ends with a table of its frames.
+    pub(crate) has_table: bool,
+}
+
+/// Decodes a blob that stands at byte `start` of the file; says whether all of it is under checksums of its frames.
+pub(crate) fn decode(
+    blob: &[u8],
+    start: u64,
+    out: &mut [u8],
+    limits: &Limits,
+    threads: usize,
+) -> Result<bool, Error> {
+    let table = SeekTable::of_blob(blob);
+    let survey = survey(blob, table.as_ref(), start, out.len() as u64, limits)?;
+    // Threads pay for large frames only, and memory for jobs is bounded so.
+    let are_large = out.len() / WORTH_A_JOB >= survey.frames;
+    if survey.is_sized && are_large && threads > 1 && survey.frames > 1 && out.len() >= WORTH_THREADS {
+        let jobs = jobs(blob, start, out, limits)?;
+        for_each(jobs, threads, decode_frame)?;
+    } else {
+        decode_one_after_the_other(blob, start, out, limits)?;
+    }
+    Ok(survey.have_checksums)
+}
+
+/// Whether a blob could hold so many bytes at all.
+pub(crate) fn check_ratio(stored: u64, decoded: u64, start: u64) -> Result<(), Error> {
+    // Places in a blob are addresses, which have 32 bits on some machines.
+    if usize::try_from(stored).is_err() {
+        let error = Error::new(ErrorKind::TooLarge, "the compressed data")
+            .at(start)
+            .rule(MEMORY);
+        return Err(error
+            .expected(format_args!("at most {} bytes on this machine", usize::MAX))
+            .found(stored));
+    }
+    let most = stored.saturating_mul(MOST_PER_BYTE);
+    if decoded <= most {
+        return Ok(());
+    }
+    let error = corrupt(start, "the compressed data");
+    Err(error
+        .expected(format_args!("{decoded} bytes"))
+        .found(format_args!("{stored}, which hold {most} at most")))
+}
+
+/// Walks over the frames and checks them against what they should come to, and against their table if there is one:
+/// reading a part by a table must give the same bytes as reading everything. So a table stands alone: any
+/// other skippable frame beside it could hide frames from one of the two.
+pub(crate) fn survey(
+    blob: impl Look,
+    table: Option<&(usize, SeekTable)>,
+    start: u64,
+    expected: u64,
+    limits: &Limits,
+) -> Result<Survey, Error> {
+    let mut listed = table.iter().flat_map(|(_, table)| &table.frames);
+    let (mut fits_table, mut beside_table) = (true, None);
+    let mut survey = Survey {
+        frames: 0,
+        is_sized: true,
+        have_checksums: true,
+        has_table: false,
+    };
+    let mut total = 0u64;
+    for piece in Pieces::new(blob, start, limits) {
+        match piece? {
+            Piece::Skippable(range) => {
+                // What looks like a table may be data of the last frame.
+                if table.is_some_and(|(at, _)| range.start == *at) {
+                    survey.has_table = true;
+                } else {
+                    beside_table = Some(range.start);
+                }
+            }
+            Piece::Frame(frame) => {
+                survey.frames += 1;
+                survey.is_sized &= frame.content.is_some();
+                survey.have_checksums &= frame.has_checksum;
+                let content = frame.content.unwrap_or(0);
+                total = total.saturating_add(content);
+                let claims = listed.next();
+                let claims = claims.map(|(stored, decoded)| (u64::from(*stored), u64::from(*decoded)));
+                fits_table &= frame.content.is_none() || claims == Some((frame.range.len() as u64, content));
+            }
+        }
+    }
+    // Frames that do not say what they hold hold something or nothing.
+    if total > expected || (survey.is_sized && total != expected) {
+        let error = corrupt(start, "the compressed data");
+        return Err(error
+            .expected(format_args!("{expected} bytes"))
+            .found(format_args!("frames of {total}")));
+    }
+    if survey.frames == 0 {
+        return Err(corrupt(start, "the compressed data has no frame"));
+    }
+    if let Some((at, _)) = table.filter(|_| survey.has_table) {
+        if let Some(beside) = beside_table {
+            let what = "a skippable frame beside the table of frames";
+            return Err(corrupt(start + beside as u64, what).rule(TABLES));
+        }
+        if survey.is_sized && !(fits_table && listed.next().is_none()) {
+            let what = "the table of frames does not fit the frames";
+            return Err(corrupt(start + *at as u64, what).rule(TABLES));
+        }
+    }
+    Ok(survey)
+}
+
+/// Decodes frames, each by its place in the blob and what it says to hold, into memory for all of them.
+pub(crate) fn decode_frames(
+    blob: &[u8],
+    start: u64,
+    frames: impl Iterator<Item = (Range<usize>, Option<u64>)>,
+    mut out: &mut [u8],
+    threads: usize,
+) -> Result<(), Error> {
+    let mut jobs = Vec::new();
+    for (range, content) in frames {
+        let content = content.and_then(|content| usize::try_from(content).ok());
+        let split = content.and_then(|content| std::mem::take(&mut out).split_at_mut_checked(content));
+        let (part, rest) = split.ok_or_else(|| corrupt(start, "the compressed data"))?;
+        out = rest;
+        jobs.push((&blob[range.clone()], start + range.start as u64, part));
+    }
+    for_each(jobs, threads, decode_frame)
+}
+
+/// Each frame with its part of the memory.
+fn jobs<'b, 'o>(
+    blob: &'b [u8],
+    start: u64,
+    mut out: &'o mut [u8],
+    limits: &Limits,
+) -> Result<Vec<Job<'b, 'o>>, Error> {
+    let mut jobs = Vec::new();
+    for piece in Pieces::new(blob, start, limits) {
+        let Piece::Frame(frame) = piece? else { continue };
+        let content = frame.content.and_then(|content| usize::try_from(content).ok());
+        // The survey has added them up.
+        let split = content.and_then(|content| std::mem::take(&mut out).split_at_mut_checked(content));
+        let (part, rest) = split.ok_or_else(|| corrupt(start, "the compressed data"))?;
+        out = rest;
+        let at = start + frame.range.start as u64;
+        jobs.push((&blob[frame.range], at, part));
+    }
+    Ok(jobs)
+}
+
+/// Decodes a frame that must fill the memory it is given.
+fn decode_frame((frame, at, out): Job<'_, '_>) -> Result<(), Error> {
+    let expected = out.len();
+    let written = decompress(frame, at, out)?;
+    if written == expected {
+        return Ok(());
+    }
+    let error = corrupt(at, "a frame");
+    Err(error
+        .expected(format_args!("{expected} bytes, as it says"))
+        .found(written))
+}
+
+fn decode_one_after_the_other(blob: &[u8], start: u64, out: &mut [u8], limits: &Limits) -> Result<(), Error> {
+    let expected = out.len();
+    let mut written = 0;
+    for piece in Pieces::new(blob, start, limits) {
+        if let Piece::Frame(frame) = piece? {
+            let at = start + frame.range.start as u64;
+            written += decompress(&blob[frame.range], at, &mut out[written..])?;
+        }
+    }
+    if written == expected {
+        return Ok(());
+    }
+    let error = corrupt(start, "the compressed data");
+    Err(error
+        .expected(format_args!("{expected} bytes"))
+        .found(format_args!("frames of {written}")))
+}
+
+fn decompress(frame: &[u8], at: u64, out: &mut [u8]) -> Result<usize, Error> {
+    thread_local! {
+        /// Making a decoder takes longer than decoding a small tensor.
+        static DECODER: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
+    }
+    let room = out.len();
+    DECODER.with_borrow_mut(|decoder| {
+        let decoder = match decoder {
+            Some(decoder) => decoder,
+            None => {
+                let made = DCtx::try_create();
+                decoder.insert(made.ok_or_else(|| {
+                    let what = "memory does not suffice for a decoder";
+                    Error::new(ErrorKind::TooLarge, what).rule(FRAMES)
+                })?)
+            }
+        };
+        decoder.decompress(out, frame).map_err(|code| {
+            corrupt(at, "a frame cannot be decoded")
+                .expected(format_args!("at most {room} bytes"))
+                .found(zstd::zstd_safe::get_error_name(code))
+        })
+    })
+}

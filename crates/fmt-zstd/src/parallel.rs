@@ -1,0 +1,66 @@
+//! Work that several threads share.
+
+use std::{
+    num::NonZeroUsize,
+    sync::{Mutex, OnceLock, PoisonError},
+    thread,
+};
+
+use fmt_core::Error;
+
+/// Does all jobs, on this thread and `threads - 1` others. Of the errors the one nearest to the beginning of the file is
+/// reported; jobs that were not begun by then are left.
+pub(crate) fn for_each<J: Send>(
+    jobs: Vec<J>,
+    threads: usize,
+    work: impl Fn(J) -> Result<(), Error> + Sync,
+) -> Result<(), Error> {
+    let threads = threads.min(jobs.len());
+    let jobs = Mutex::new(jobs.into_iter());
+    let failure: Mutex<Option<Error>> = Mutex::new(None);
+    let work = || {
+        loop {
+            let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(job) = job else { return };
+            if let Err(error) = work(job) {
+                // Leaves no job for the other threads.
+                jobs.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .by_ref()
+                    .for_each(drop);
+                let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
+                if failure
+                    .as_ref()
+                    .is_none_or(|earlier| error.byte() < earlier.byte())
+                {
+                    *failure = Some(error);
+                }
+                return;
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            // Without another thread this one does it all.
+            let _ = thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
+    });
+    match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// How many threads work at once, unless the caller says: one for each processor, 16 at most.
+#[must_use]
+pub fn default_threads() -> usize {
+    /// More do not make memory faster.
+    const MOST: usize = 16;
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| {
+        thread::available_parallelism()
+            .map_or(1, NonZeroUsize::get)
+            .min(MOST)
+    })
+}

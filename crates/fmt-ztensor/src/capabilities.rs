@@ -1,0 +1,18 @@
+//! What zTensor files of version 0.1 can hold.
+
+use fmt_core::{Capabilities, Texts};
+
+pub(crate) const CAPABILITIES: Capabilities = Capabilities {
+    shares_bytes: true,
+    attributes: Texts::Any,
+    rules: &[
+        (Capabilities::METADATA, "Z27"),
+        (Capabilities::NAMES, "Z24"),
+        (Capabilities::DUPLICATES, "Z9"),
+        (Capabilities::DTYPES, "Z14"),
+        (Capabilities::LAYOUTS, "Z20"),
+        (Capabilities::LIMITS, "Z12"),
+        (Capabilities::SIZES, "Z10"),
+    ],
+    ..Capabilities::NUMBERS
+};

@@ -1,0 +1,60 @@
+//! Custom fields of tensors.
+
+use std::borrow::Cow;
+
+use fmt_cbor::CborValue;
+use fmt_core::{Error, ErrorKind};
+
+use crate::layout::Key;
+
+/// A field of a tensor's entry beyond those of the specification: a key and any CBOR value.
+///
+/// ```
+/// use fmt_ztensor::{CborValue, CustomField};
+///
+/// let field = CustomField::new("quantised", CborValue::from(true))?;
+/// assert_eq!((field.key(), field.value().to_string()), ("quantised", "true".to_owned()));
+/// // Keys of the specification are not custom.
+/// assert!(CustomField::new("offset", CborValue::from(64)).is_err());
+/// # Ok::<(), fmt_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CustomField {
+    key: String,
+    value: CborValue,
+}
+
+impl CustomField {
+    /// Joins a key and a value.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Duplicate`] for the keys that the format itself uses, `layout` among them (Z1).
+    pub fn new(key: impl Into<String>, value: CborValue) -> Result<Self, Error> {
+        let key = key.into();
+        if Key::of(key.as_bytes()).is_some() {
+            let what = format!("the key of the custom field {}", tensor_core::Quoted(&key));
+            return Err(Error::new(ErrorKind::Duplicate, what)
+                .expected("a key that the format does not use itself")
+                .rule("Z9"));
+        }
+        Ok(Self { key, value })
+    }
+
+    /// Of a file, whose keys were checked.
+    pub(crate) fn of_file((key, value): (Cow<'_, str>, CborValue)) -> Self {
+        let key = key.into_owned();
+        Self { key, value }
+    }
+
+    /// The key.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The value.
+    #[must_use]
+    pub fn value(&self) -> &CborValue {
+        &self.value
+    }
+}

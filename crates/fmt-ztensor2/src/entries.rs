@@ -1,0 +1,292 @@
+//! What objects are as tensors: dense ones, sparse ones, and those that are only listed (O10, O11).
+
+use std::borrow::Cow;
+
+use fmt_cbor::Fields;
+use fmt_core::{Encoding, Entry, Error, ErrorKind, Layout, StoredDType};
+use tensor_core::{DType, Quoted, Shape};
+
+use crate::{
+    container::Version,
+    pairs::missing,
+    parts::{DraftPart, Part},
+};
+
+/// An object as it is being read.
+#[derive(Default)]
+pub(crate) struct Draft<'a> {
+    pub(crate) shape: Option<Shape>,
+    pub(crate) layout: Option<Cow<'a, str>>,
+    /// Version 1.0 has one for all parts.
+    pub(crate) dtype: Option<Cow<'a, str>>,
+    pub(crate) parts: Option<Vec<(Cow<'a, str>, DraftPart<'a>)>>,
+    pub(crate) attributes: Option<Fields>,
+}
+
+/// What an entry has beyond what all formats have.
+#[derive(Debug)]
+pub(crate) enum Content {
+    Dense {
+        /// Whether every byte must be 0 or 1.
+        is_zero_or_one: bool,
+    },
+    Sparse(Box<Sparse>),
+    /// Nothing that could be read.
+    Listed,
+}
+
+/// The parts of a sparse tensor.
+#[derive(Debug)]
+pub(crate) struct Sparse {
+    pub(crate) values: Part,
+    /// Coordinates axis by axis, or the columns of a matrix.
+    pub(crate) indices: Part,
+    /// Where in the columns each row begins.
+    pub(crate) indptr: Option<Part>,
+    pub(crate) nnz: u64,
+    /// Bytes of an index: 4 or 8.
+    pub(crate) width: u64,
+}
+
+/// The entry of an object and what it takes to read it.
+pub(crate) fn made_of(
+    name: &str,
+    draft: &Draft<'_>,
+    mut parts: Vec<Part>,
+    version: Version,
+) -> Result<(Entry, Content), Error> {
+    let layout_key = match version {
+        Version::V1 => "format",
+        Version::V2 => "layout",
+    };
+    let parts_key = match version {
+        Version::V1 => "components",
+        Version::V2 => "parts",
+    };
+    let shape = draft.shape.clone().ok_or_else(|| missing("shape", "an object"))?;
+    let layout = draft
+        .layout
+        .as_deref()
+        .ok_or_else(|| missing(layout_key, "an object"))?;
+    let named = draft
+        .parts
+        .as_deref()
+        .ok_or_else(|| missing(parts_key, "an object"))?;
+    if named.is_empty() && version == Version::V2 {
+        let error = Error::new(ErrorKind::Malformed, "the number of parts").rule("O4");
+        return Err(error.expected("at least 1").found(0));
+    }
+    let mut entry = Entry::new(name.to_owned(), StoredDType::Unknown(String::new()), shape, 0..0);
+    let mut part = |role: &str| {
+        let place = named.iter().position(|(found, _)| found == role);
+        place.map(|place| std::mem::replace(&mut parts[place], Part::taken()))
+    };
+    let kind = match (layout, version) {
+        ("dense", _) => Kind::Dense,
+        ("sparse_coo", Version::V1) | ("zt.sparse_coo/1", Version::V2) => Kind::Coo,
+        ("sparse_csr", Version::V1) | ("zt.sparse_csr/1", Version::V2) => Kind::Csr,
+        _ => Kind::Other,
+    };
+    let roles: &[&str] = match kind {
+        Kind::Dense => &["data"],
+        Kind::Coo => &["values", "coords"],
+        Kind::Csr => &["values", "indices", "indptr"],
+        Kind::Other => {
+            // The dtype of the part closest to the elements, to be shown in lists.
+            let shown = ["data", "values", "packed_weight"]
+                .into_iter()
+                .find_map(&mut part);
+            if let Some(shown) = &shown {
+                show(&mut entry, shown);
+            }
+            entry.layout = Layout::Unknown(layout.to_owned());
+            entry.unsupported = Some(format!("the layout {}", Quoted(layout)));
+            return Ok((entry, Content::Listed));
+        }
+    };
+    if let Some(missing) = roles
+        .iter()
+        .find(|role| !named.iter().any(|(name, _)| name == *role))
+    {
+        let error = Error::new(ErrorKind::Malformed, format!("the part '{missing}' is missing"));
+        return Err(error.rule("O11").expected(roles.join(", ")));
+    }
+    if let Some((extra, _)) = named.iter().find(|(name, _)| !roles.contains(&&**name)) {
+        let error = Error::new(ErrorKind::Malformed, "a part that the layout does not have");
+        return Err(error.rule("O11").expected(roles.join(", ")).found(Quoted(extra)));
+    }
+    let content = match (kind, part(roles[0])) {
+        (Kind::Dense, Some(data)) => dense(&mut entry, &data)?,
+        (_, Some(values)) => {
+            let indices = part(roles[1]).unwrap_or_else(Part::taken);
+            let indptr = roles.get(2).and_then(|role| part(role));
+            sparse(&mut entry, values, indices, indptr, version)?
+        }
+        // Found just now.
+        (_, None) => Content::Listed,
+    };
+    Ok((entry, content))
+}
+
+enum Kind {
+    Dense,
+    Coo,
+    Csr,
+    Other,
+}
+
+/// What the list says of an object by one of its parts.
+fn show(entry: &mut Entry, part: &Part) {
+    entry.dtype = match &part.types {
+        Ok(types) => types.dtype.clone(),
+        Err(unknown) => StoredDType::Unknown(unknown.name.clone()),
+    };
+    entry.encoding = part.encoding.clone();
+    if part.shard.is_none() {
+        entry.range = part.range.clone();
+    }
+    entry.checksum.clone_from(&part.digest);
+}
+
+fn dense(entry: &mut Entry, data: &Part) -> Result<Content, Error> {
+    show(entry, data);
+    let count = entry.shape.element_count();
+    let mut is_zero_or_one = false;
+    if let Ok(types) = &data.types {
+        let len = types.byte_len(count).ok_or_else(|| overflow(entry))?;
+        data.check_len(Some(len), &format!("{}{}", entry.dtype, entry.shape))?;
+        is_zero_or_one = types.is_zero_or_one;
+        if types.has_padding(count) {
+            entry.dtype = StoredDType::Unknown(entry.dtype.to_string());
+            entry.unsupported = Some("an odd number of elements of half a byte".to_owned());
+        } else if let StoredDType::Opaque(dtype) = &types.dtype {
+            entry.unsupported = Some(dtype.reason());
+        }
+    }
+    if let Some(reason) = data.unsupported() {
+        // An opaque dtype would say that its bytes can be copied.
+        entry.dtype = StoredDType::Unknown(entry.dtype.to_string());
+        entry.unsupported = Some(reason);
+        return Ok(Content::Listed);
+    }
+    if matches!(entry.dtype, StoredDType::Unknown(_)) {
+        return Ok(Content::Listed);
+    }
+    Ok(Content::Dense { is_zero_or_one })
+}
+
+fn overflow(entry: &Entry) -> Error {
+    let what = "the bytes of all elements do not fit 64 bits";
+    Error::new(ErrorKind::Overflow, what)
+        .rule("O5")
+        .found(format_args!("{}{}", entry.dtype, entry.shape))
+}
+
+/// Coordinates or rows of a matrix, with the number of entries by the length of the indices.
+fn sparse(
+    entry: &mut Entry,
+    values: Part,
+    indices: Part,
+    indptr: Option<Part>,
+    version: Version,
+) -> Result<Content, Error> {
+    let rank = entry.shape.rank() as u64;
+    let wrong = |what: &str, kind| Error::new(kind, what).rule("O11");
+    let is_csr = indptr.is_some();
+    if rank == 0 || (is_csr && rank != 2) {
+        let error = wrong("the rank of a sparse tensor", ErrorKind::Malformed);
+        let expected = if is_csr { "2" } else { "at least 1" };
+        return Err(error.expected(expected).found(rank));
+    }
+    show(entry, &values);
+    let reason = [Some(&values), Some(&indices), indptr.as_ref()]
+        .into_iter()
+        .flatten()
+        .find_map(Part::unsupported);
+    entry.layout = Layout::Unknown("sparse".to_owned());
+    if let Some(reason) = reason {
+        entry.unsupported = Some(reason);
+        return Ok(Content::Listed);
+    }
+    let width = index_width(&indices, version)?;
+    if let Some(indptr) = &indptr
+        && index_width(indptr, version)? != width
+    {
+        return Err(wrong(
+            "the dtypes of indices and indptr differ",
+            ErrorKind::Malformed,
+        ));
+    }
+    // Files of versions 1.0 and 1.1 do not say what compressed parts hold.
+    let are_rows_sized = indptr.as_ref().is_none_or(|indptr| indptr.decoded.is_some());
+    let (Some(index_len), Some(_), true) = (indices.decoded, values.decoded, are_rows_sized) else {
+        entry.unsupported = Some("compressed coordinates that do not say how many they are".to_owned());
+        return Ok(Content::Listed);
+    };
+    let per_entry = if is_csr { width } else { width * rank };
+    if !index_len.is_multiple_of(per_entry) {
+        let error = wrong("the size of the indices", ErrorKind::SizeMismatch);
+        return Err(error
+            .expected(format_args!("a multiple of {per_entry}"))
+            .found(index_len));
+    }
+    let nnz = index_len / per_entry;
+    let of_values = values.types.as_ref().ok().and_then(|types| types.byte_len(nnz));
+    values
+        .check_len(of_values, &format!("{nnz} values"))
+        .map_err(|error| error.rule("O11"))?;
+    if let Some(indptr) = &indptr {
+        let rows = entry.shape.dims().first().copied().unwrap_or_default();
+        let len = rows.checked_add(1).and_then(|rows| rows.checked_mul(width));
+        indptr
+            .check_len(len, &format!("{rows} rows"))
+            .map_err(|error| error.rule("O11"))?;
+    }
+    entry.layout = Layout::Coo { nnz };
+    if entry.dtype.known().is_none() {
+        entry.unsupported = Some(format!("sparse values of the dtype {}", entry.dtype));
+        return Ok(Content::Listed);
+    }
+    if entry.spec().is_none() {
+        return Err(overflow(entry));
+    }
+    Ok(Content::Sparse(Box::new(Sparse {
+        values,
+        indices,
+        indptr,
+        nnz,
+        width,
+    })))
+}
+
+fn index_width(part: &Part, version: Version) -> Result<u64, Error> {
+    let dtype = part.types.as_ref().ok().and_then(|types| types.dtype.known());
+    match (dtype, version) {
+        (Some(DType::U64), _) => Ok(8),
+        (Some(DType::U32), Version::V2) => Ok(4),
+        _ => {
+            let error = Error::new(ErrorKind::Malformed, "the dtype of indices").rule("O11");
+            Err(error.expected(match version {
+                Version::V1 => "u64",
+                Version::V2 => "u32 or u64",
+            }))
+        }
+    }
+}
+
+impl Part {
+    /// What is left where a part has been taken out.
+    fn taken() -> Self {
+        Self {
+            range: 0..0,
+            encoding: Encoding::Raw,
+            decoded: None,
+            digest: None,
+            shard: None,
+            types: Err(crate::parts::Unknown {
+                name: String::new(),
+                reason: String::new(),
+            }),
+        }
+    }
+}

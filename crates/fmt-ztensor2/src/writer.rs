@@ -1,0 +1,222 @@
+//! Writing files of version 2: dense tensors as they come, and the manifest behind them.
+
+use std::io::Write;
+
+use fmt_core::{Error, ErrorKind, Limits, Outstanding, Plan, PlannedEntry, StoredDType, TensorWriter};
+use fmt_zstd::{ChecksumKind, Hasher, HashingSink};
+use tensor_core::Shape;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::{
+    capabilities::CAPABILITIES,
+    container::{FOOTER_VERSION, MAGIC_V2, Version},
+    manifest::check_name_v2,
+    types::names_of,
+};
+
+/// Keys and values, both encoded.
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// A file of version 2 that is being written.
+pub(crate) struct ObjectsWriter<'w> {
+    sink: HashingSink<Box<dyn Write + Send + 'w>>,
+    objects: Vec<Object>,
+    metadata: Pairs,
+    outstanding: Outstanding,
+}
+
+/// A tensor as the manifest has it.
+struct Object {
+    name: String,
+    shape: Shape,
+    dtype: &'static str,
+    logical: Option<&'static str>,
+    attributes: Pairs,
+    offset: u64,
+    len: u64,
+    /// Once all bytes are written.
+    digest: Option<String>,
+}
+
+impl<'w> ObjectsWriter<'w> {
+    /// Nothing is written if the format cannot hold the plan.
+    pub(crate) fn planned(out: Box<dyn Write + Send + 'w>, plan: &Plan) -> Result<Self, Error> {
+        let limits = Limits::default();
+        plan.check(&CAPABILITIES, &limits)?;
+        let objects = plan.entries.iter().map(Object::of);
+        let objects = objects.collect::<Result<Vec<_>, _>>()?;
+        let mut outstanding = Outstanding::default();
+        for (number, object) in objects.iter().enumerate() {
+            outstanding.announce(number, object.len);
+        }
+        let writer = Self {
+            sink: HashingSink::new(out, 0),
+            metadata: attributes(&plan.metadata)?,
+            objects,
+            outstanding,
+        };
+        writer.check_manifest(limits.index_bytes)?;
+        Ok(writer)
+    }
+
+    /// The manifest is not longer than a reader takes, wherever the blobs will be.
+    fn check_manifest(&self, most: u64) -> Result<(), Error> {
+        let longest = self.manifest().len() as u64 + 8 * self.objects.len() as u64;
+        if longest <= most {
+            return Ok(());
+        }
+        let error = Error::new(ErrorKind::TooLarge, "the length of the manifest").rule("O2");
+        Err(error.expected(format_args!("at most {most}")).found(longest))
+    }
+
+    /// Begins a blob, and says where.
+    fn begin(&mut self) -> Result<u64, Error> {
+        if self.sink.position() == 0 {
+            self.sink.write(&MAGIC_V2)?;
+        }
+        let offset = self.sink.position().next_multiple_of(Version::V2.alignment());
+        self.sink.pad_to(offset)?;
+        Ok(offset)
+    }
+
+    /// The manifest as deterministic CBOR: keys in the order of their encoded bytes.
+    fn manifest(&self) -> Vec<u8> {
+        let objects = self
+            .objects
+            .iter()
+            .map(|object| (text(&object.name), object.encode()));
+        let mut root = vec![(text("objects"), map(objects.collect()))];
+        if !self.metadata.is_empty() {
+            root.push((text("attributes"), map(self.metadata.clone())));
+        }
+        map(root)
+    }
+}
+
+impl TensorWriter for ObjectsWriter<'_> {
+    fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
+        self.sink.check()?;
+        self.outstanding.admit(bytes)?;
+        while let Some(piece) = self.outstanding.take(&mut bytes) {
+            if piece.begins {
+                self.objects[piece.number].offset = self.begin()?;
+                self.sink.hash(Some(Hasher::new(ChecksumKind::Xxh3)));
+            }
+            let object = &mut self.objects[piece.number];
+            if object.logical == Some("bool") && piece.bytes.iter().any(|byte| *byte > 1) {
+                self.sink.fail();
+                let error = Error::new(ErrorKind::Unsupported, "a truth value").of_tensor(&object.name);
+                return Err(error.rule("O17").expected("bytes of 0 and 1").found("others"));
+            }
+            self.sink.write(piece.bytes)?;
+            if piece.ends {
+                object.digest = self.sink.take_claim().map(|claim| claim.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<u64, Error> {
+        self.write(&[])?;
+        self.outstanding
+            .complete(|number| Some(self.objects[number].name.clone()))?;
+        let offset = self.begin()?;
+        let manifest = self.manifest();
+        self.sink.write(&manifest)?;
+        for word in [offset, manifest.len() as u64, xxh3_64(&manifest)] {
+            self.sink.write(&word.to_le_bytes())?;
+        }
+        self.sink.write(&FOOTER_VERSION.to_le_bytes())?;
+        self.sink.write(&[0; 4])?;
+        self.sink.write(&MAGIC_V2)?;
+        self.sink.flush()?;
+        Ok(self.sink.position())
+    }
+}
+
+impl Object {
+    fn of(entry: &PlannedEntry) -> Result<Self, Error> {
+        let (stored, shape) = match &entry.opaque {
+            Some((dtype, shape)) => (StoredDType::Opaque(dtype.clone()), shape.clone()),
+            None => (StoredDType::Known(entry.spec.dtype()), entry.spec.shape().clone()),
+        };
+        let (dtype, logical) = names_of(&stored).ok_or_else(|| {
+            let error = Error::new(ErrorKind::Unsupported, "the dtype").of_tensor(&entry.name);
+            error.rule("O9").found(&stored)
+        })?;
+        Ok(Self {
+            name: entry.name.clone(),
+            shape,
+            dtype,
+            logical,
+            attributes: attributes(&entry.attributes).map_err(|error| error.of_tensor(&entry.name))?,
+            offset: 0,
+            len: entry.spec.byte_len(),
+            digest: None,
+        })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let digest = self.digest.as_deref().unwrap_or("xxh3:0000000000000000");
+        let mut blob = head(4, 2);
+        blob.extend(head(0, self.offset));
+        blob.extend(head(0, self.len));
+        let mut part = vec![
+            (text("dtype"), text(self.dtype)),
+            (text("blob"), blob),
+            (text("digest"), text(digest)),
+        ];
+        part.extend(self.logical.map(|logical| (text("type"), text(logical))));
+        let dims = self.shape.dims();
+        let mut shape = head(4, dims.len() as u64);
+        dims.iter().for_each(|dim| shape.extend(head(0, *dim)));
+        let mut object = vec![
+            (text("shape"), shape),
+            (text("layout"), text("dense")),
+            (text("parts"), map(vec![(text("data"), map(part))])),
+        ];
+        if !self.attributes.is_empty() {
+            object.push((text("attributes"), map(self.attributes.clone())));
+        }
+        map(object)
+    }
+}
+
+/// Texts by key, both encoded.
+fn attributes<'a>(texts: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Pairs, Error> {
+    let encoded = texts.into_iter().map(|(key, value)| {
+        check_name_v2(key).map_err(|error| error.rule("O7").within("the key of an attribute"))?;
+        Ok((text(key), text(value)))
+    });
+    encoded.collect()
+}
+
+/// A map of encoded keys and values. An encoded text begins with its length, so that short keys come first.
+fn map(mut pairs: Pairs) -> Vec<u8> {
+    pairs.sort_unstable();
+    let mut map = head(5, pairs.len() as u64);
+    for (key, value) in pairs {
+        map.extend(key);
+        map.extend(value);
+    }
+    map
+}
+
+fn text(text: &str) -> Vec<u8> {
+    let mut encoded = head(3, text.len() as u64);
+    encoded.extend_from_slice(text.as_bytes());
+    encoded
+}
+
+/// The head of an item: its major type and its number or length, as short as it can be.
+fn head(major: u8, number: u64) -> Vec<u8> {
+    let bytes = number.to_be_bytes();
+    let (info, len) = match number {
+        0..=23 => return vec![major << 5 | number as u8],
+        24..=0xFF => (24, 1),
+        0x100..=0xFFFF => (25, 2),
+        0x1_0000..=0xFFFF_FFFF => (26, 4),
+        _ => (27, 8),
+    };
+    [&[major << 5 | info], &bytes[8 - len..]].concat()
+}
