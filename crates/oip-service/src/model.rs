@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use oip_types::{
-    InferOutput, InferRequest, ModelConfig, ModelMetadata, ServiceError,
+    InferOutput, InferRequest, ModelConfig, ModelMetadata, Placement, ServiceError,
     model_config::{InputConfig, OutputConfig},
 };
 
@@ -218,7 +218,7 @@ impl fmt::Debug for Begun {
 /// let defaults = oip_service::ModelDefaults::default().with(|defaults| defaults.instances = Some(1));
 /// assert_eq!(defaults.max_batch_size, None);
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ModelDefaults {
     /// The most rows of one run; the server may give fewer. Above 0 this says that rows are independent where
@@ -230,6 +230,8 @@ pub struct ModelDefaults {
     pub decoupled: bool,
     /// Whether requests are joined only where its configuration has `dynamic_batching`, as Triton's Python models are.
     pub joined_only_when_told: bool,
+    /// On what it runs, where its backend has a choice. Unlike the rest this is not up to the configuration any more: the model is loaded.
+    pub placement: Option<Placement>,
 }
 
 impl ModelDefaults {

@@ -301,6 +301,7 @@ impl Model for TextModel {
         let of_network = self.graph.model().defaults();
         ModelDefaults::default().with(|defaults| {
             defaults.instances = of_network.instances;
+            defaults.placement = of_network.placement;
             defaults.max_batch_size = match self.graph.is_one_by_one {
                 true => None,
                 false => Some(JOINED_ROWS),

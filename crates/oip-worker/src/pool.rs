@@ -131,7 +131,7 @@ impl Pool {
     }
 
     pub(crate) fn defaults(&self) -> ModelDefaults {
-        self.about.defaults
+        self.about.defaults.clone()
     }
 
     pub(crate) fn runtime(&self) -> Option<&str> {

@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use oip_service::{IndependentRows, InputDims, Model, ModelDefaults, RowIndependence};
 use oip_types::{
-    DataType, ErrorCode, ModelConfig, ModelMetadata, ServiceError, ShapePattern, TensorMetadata,
+    DataType, ErrorCode, ModelConfig, ModelMetadata, Placement, ServiceError, ShapePattern, TensorMetadata,
     model_config::{InputConfig, OutputConfig},
 };
 use serde::{Deserialize, Serialize};
@@ -361,9 +361,18 @@ pub(crate) struct Loaded {
     joined_only_when_told: bool,
     #[serde(default)]
     runtime: Option<String>,
+    #[serde(default)]
+    placement: Option<PlacementForm>,
     /// What it knows of its rows; nothing without this.
     #[serde(default)]
     rows: Option<Rows>,
+}
+
+/// A [`Placement`].
+#[derive(Debug, Serialize, Deserialize)]
+struct PlacementForm {
+    providers: Vec<String>,
+    gpus: Vec<u32>,
 }
 
 /// A [`RowIndependence`].
@@ -449,6 +458,10 @@ impl Loaded {
             decoupled: defaults.decoupled,
             joined_only_when_told: defaults.joined_only_when_told,
             runtime: model.runtime().map(str::to_owned),
+            placement: defaults.placement.map(|placement| PlacementForm {
+                providers: placement.providers,
+                gpus: placement.gpus,
+            }),
             rows: Some(model.row_independence().into()),
         }
     }
@@ -460,6 +473,9 @@ impl Loaded {
             defaults.instances = self.instances;
             defaults.decoupled = self.decoupled;
             defaults.joined_only_when_told = self.joined_only_when_told;
+            defaults.placement = self
+                .placement
+                .map(|PlacementForm { providers, gpus }| Placement::new(providers).on_gpus(gpus));
         });
         let tensor = |port: Port| {
             let shape = match port.any_leading {
@@ -902,7 +918,7 @@ mod tests {
         }
 
         fn defaults(&self) -> ModelDefaults {
-            self.0.defaults
+            self.0.defaults.clone()
         }
 
         fn row_independence(&self) -> RowIndependence {
@@ -927,7 +943,11 @@ mod tests {
         );
         let model = Described(About {
             metadata,
-            defaults: ModelDefaults::default().with(|defaults| defaults.max_batch_size = Some(7)),
+            defaults: ModelDefaults::default().with(|defaults| {
+                defaults.max_batch_size = Some(7);
+                defaults.placement =
+                    Some(Placement::new(["CUDAExecutionProvider", "CPUExecutionProvider"]).on_gpus([1]));
+            }),
             runtime: Some("built-in".to_owned()),
             rows: RowIndependence::Proven(
                 IndependentRows::default()

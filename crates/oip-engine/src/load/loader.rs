@@ -10,7 +10,10 @@ use oip_service::{
     AnswerSink, Begun, CancelToken, ConfiguredTensors, JoinedAnswer, LoadContext, Model, ModelSource,
     NoOtherModels, OtherModels, RowIndependence,
 };
-use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError, TensorValue, check_name};
+use oip_types::{
+    InferOutput, InferRequest, ModelMetadata, Placement, ServiceError, TensorValue, check_name,
+    model_config::{InstanceGroup, InstanceKind},
+};
 use tensor_core::{Quoted, Shape};
 use tensor_mmap::Promise;
 
@@ -69,6 +72,7 @@ pub(crate) fn load(
             let configs = Configs {
                 usual: config,
                 joining: None,
+                placement: None,
                 counts_rows: completed.counts_rows,
                 without_batches: None,
             };
@@ -125,10 +129,11 @@ pub(crate) fn embed(
             &settings.defaults(&*model, config),
         )
         .map_err(|error| LoadError::Mismatch(error.into()))?;
-        note_runtime(&mut completed, &*model);
+        let placement = note_runtime(&mut completed, &*model);
         let policy = settings.policy(&mut completed)?;
         Ok(Prepared {
             model,
+            placement,
             completed,
             policy,
             labels: Labels::default(),
@@ -196,14 +201,16 @@ fn run(
                 without_batches,
                 ..
             },
+        placement,
         policy,
         labels,
         warmed_up,
     } = prepared;
     let is_decoupled = model_config.model_transaction_policy.decoupled;
-    let threads: u32 = model_config.instance_group.iter().map(|group| group.count).sum();
+    let groups = model_config.instance_group.iter();
+    let threads: u64 = groups.map(InstanceGroup::instances).sum();
     let settings = InstanceSettings {
-        threads: threads as usize,
+        threads: usize::try_from(threads).unwrap_or(usize::MAX),
         queue_capacity: config.queue_capacity,
         policy,
         hang_timeout: config.hang_timeout,
@@ -217,6 +224,7 @@ fn run(
     let configs = Configs {
         usual: Arc::new(model_config),
         joining: Some(joining),
+        placement,
         counts_rows,
         without_batches: without_batches.map(Arc::new),
     };
@@ -227,6 +235,7 @@ fn run(
 struct Prepared {
     model: Box<dyn Model>,
     completed: Completed,
+    placement: Option<Placement>,
     policy: BatchPolicy,
     labels: Labels,
     /// Rows and duration of each warm-up run.
@@ -286,7 +295,10 @@ fn prepare(
         &settings.defaults(&*model, config),
     )
     .map_err(|error| LoadError::Mismatch(error.into()))?;
-    note_runtime(&mut completed, &*model);
+    let placement = note_runtime(&mut completed, &*model);
+    if placement.is_none() {
+        warn_of_gpus(job, backend.name());
+    }
     let policy = settings.policy(&mut completed)?;
     let labels = Labels::read(&job.folder, job.version.as_deref(), &completed.config)?;
     let model: Box<dyn Model> = if completed.is_narrowed {
@@ -314,6 +326,7 @@ fn prepare(
     Ok(Prepared {
         model,
         completed,
+        placement,
         policy,
         labels,
         warmed_up,
@@ -325,17 +338,33 @@ fn configured_tensors(written: &WrittenConfig) -> Arc<ConfiguredTensors> {
     Arc::new(ConfiguredTensors { inputs, outputs })
 }
 
-/// Adds the chosen runtime to the completed configuration, since the written one may leave the choice to the
+/// Adds the chosen runtime and placement to the completed configuration, since the written one may leave the choice to the
 /// backend.
-fn note_runtime(completed: &mut Completed, model: &dyn Model) {
-    let Some(runtime) = model.runtime() else {
-        return;
-    };
+fn note_runtime(completed: &mut Completed, model: &dyn Model) -> Option<Placement> {
+    let placement = model.defaults().placement;
     for config in [Some(&mut completed.config), completed.without_batches.as_mut()]
         .into_iter()
         .flatten()
     {
-        runtime.clone_into(&mut config.runtime);
+        if let Some(runtime) = model.runtime() {
+            runtime.clone_into(&mut config.runtime);
+        }
+        if let Some(placement) = &placement {
+            placement.show_in(config);
+        }
+    }
+    placement
+}
+
+/// A configuration that wants a GPU for a model whose backend has no choice of what models run on.
+fn warn_of_gpus(job: &Job, backend: &str) {
+    let mut groups = job.written.config.instance_group.iter();
+    if groups.any(|group| group.kind == InstanceKind::Gpu) {
+        tracing::warn!(
+            model = job.name,
+            backend,
+            "configuration: fields without effect here: instance_group.kind KIND_GPU (only ONNX models run on GPUs)"
+        );
     }
 }
 

@@ -72,7 +72,7 @@ impl Model for RowModel {
     }
 
     fn defaults(&self) -> ModelDefaults {
-        self.defaults
+        self.defaults.clone()
     }
 }
 
@@ -103,7 +103,7 @@ impl Backend for RowBackend {
             metadata: ModelMetadata::new("", "test_rows", inputs, vec![y]),
             run: self.run,
             says: self.says.clone(),
-            defaults: self.defaults,
+            defaults: self.defaults.clone(),
             gate: self.gate.clone(),
         }))
     }
