@@ -22,6 +22,7 @@ mod dist;
 mod elf;
 mod features;
 mod fuzz;
+mod gpu;
 mod image;
 mod images;
 mod interop;
@@ -115,6 +116,9 @@ enum Task {
     Browser(browser::Options),
     /// Measure this server beside MLServer, KServe's Python server and Triton; needs Python 3 and a network for the first run
     Compare(compare::Options),
+    /// Measure models on a GPU beside the CPU, with a library of ONNX Runtime and a server that are there; builds and fetches nothing, takes
+    /// at most eight minutes, and says what is missing where there is no GPU
+    Gpu(gpu::Options),
     /// Make release archives: programs, completions, man pages, licences, a bill of materials, checksums
     Dist(dist::Options),
     /// Check the dependencies' licences, sources and known faults; needs cargo-deny and a network
@@ -159,6 +163,7 @@ fn main() -> ExitCode {
         Task::Tutorials(options) => tutorials::run(&options),
         Task::Browser(options) => browser::run(&options),
         Task::Compare(options) => compare::run(&options),
+        Task::Gpu(options) => gpu::run(&options),
         Task::Dist(options) => dist::run(&options),
         Task::Deny => tools::deny(),
         Task::Features(options) => features::run(&options),

@@ -45,4 +45,4 @@ mod runtime_limit;
 mod thread_count;
 
 pub use model::OnnxBackend;
-pub use onnx_runtime::OnnxRuntime;
+pub use onnx_runtime::{Gpu, GpuChoice, GpuChoiceError, Gpus, OnnxRuntime};

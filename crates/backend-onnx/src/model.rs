@@ -11,7 +11,7 @@ use crate::{
     built_in::{BUILT_IN, OnnxModel},
     configured_dims,
     file_error::refusal,
-    onnx_runtime::{OnnxRuntime, OrtModel},
+    onnx_runtime::{Gpus, OnnxRuntime, OrtModel, demands_gpu, names_accelerators},
     runtime_limit,
     thread_count::thread_count,
 };
@@ -25,6 +25,7 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub struct OnnxBackend {
     runtime: Option<OnnxRuntime>,
+    gpus: Gpus,
 }
 
 impl OnnxBackend {
@@ -39,7 +40,15 @@ impl OnnxBackend {
     pub fn with_runtime(self, runtime: OnnxRuntime) -> Self {
         Self {
             runtime: Some(runtime),
+            ..self
         }
+    }
+
+    /// The same with the GPUs of this machine, for ONNX Runtime. Without this, models are on a GPU only where their configuration
+    /// demands one.
+    #[must_use]
+    pub fn with_gpus(self, gpus: Gpus) -> Self {
+        Self { gpus, ..self }
     }
 
     /// Limits the threads of this process that compute on the built-in runtime at a time, those of requests and their helpers together; by
@@ -56,6 +65,32 @@ impl OnnxBackend {
 
     /// What runs a model with this configuration.
     fn choose(&self, config: &ModelConfig) -> Result<Choice<'_>, ServiceError> {
+        let choice = self.choose_by_name(config)?;
+        match choice {
+            // The built-in runtime has the CPU alone.
+            Choice::Auto(runtime) if demands_gpu(config) || names_accelerators(config) => {
+                Ok(Choice::OnnxRuntime(runtime))
+            }
+            Choice::BuiltIn if demands_gpu(config) => Err(ServiceError::invalid(match &self.runtime {
+                Some(_) => "the model's configuration demands a GPU (KIND_GPU) and the built-in runtime, which has the CPU only; leave \
+                            runtime out, or write KIND_CPU"
+                    .to_owned(),
+                None => format!(
+                    "the model's configuration demands a GPU (KIND_GPU), which needs a library of ONNX Runtime: {HOW_TO_START_ON_GPU}"
+                ),
+            })),
+            Choice::BuiltIn if names_accelerators(config) => {
+                tracing::warn!(
+                    model = config.name,
+                    "optimization.execution_accelerators has no effect on the built-in runtime; it needs ONNX Runtime"
+                );
+                Ok(choice)
+            }
+            choice => Ok(choice),
+        }
+    }
+
+    fn choose_by_name(&self, config: &ModelConfig) -> Result<Choice<'_>, ServiceError> {
         match (config.runtime.as_str(), &self.runtime) {
             ("auto", Some(runtime)) => Ok(Choice::Auto(runtime)),
             // The last is how Triton names the library of its own backend.
@@ -96,6 +131,9 @@ enum Choice<'r> {
 const HOW_TO_USE_FOUND: &str =
     "start the server with --onnxruntime auto, which finds a library of it on this machine";
 
+const HOW_TO_START_ON_GPU: &str = "pip install 'onnxruntime-gpu[cuda,cudnn]' brings one, which --onnxruntime auto finds; with KIND_AUTO the \
+                                   model runs on the CPU where there is no GPU";
+
 const HOW_TO_START: &str = "start the server with --onnxruntime PATH (the library libonnxruntime, 1.17 or newer; pip \
                             install onnxruntime brings one)";
 
@@ -127,7 +165,7 @@ impl Backend for OnnxBackend {
         let rows = row_independence(&model, cx)?;
         let loaded = match choice {
             Choice::BuiltIn => self.with_built_in(source, &model, rows, cx)?,
-            Choice::OnnxRuntime(runtime) => with_onnx_runtime(runtime, source, &model, rows, cx)?,
+            Choice::OnnxRuntime(runtime) => self.with_onnx_runtime(runtime, source, &model, rows, cx)?,
             Choice::Auto(runtime) => self.with_either(runtime, source, &model, rows, cx)?,
         };
         let (model, version) = (&source.name, &source.version);
@@ -174,24 +212,25 @@ impl OnnxBackend {
             reason = refusal.message(),
             "the built-in runtime refuses a model, trying ONNX Runtime"
         );
-        let loaded = with_onnx_runtime(runtime, source, model, rows, cx);
+        let loaded = self.with_onnx_runtime(runtime, source, model, rows, cx);
         loaded.map_err(|error| match NeedsProcess::behind(&error) {
             Some(_) => error,
             None => refusal,
         })
     }
-}
 
-fn with_onnx_runtime(
-    runtime: &OnnxRuntime,
-    source: &ModelSource,
-    model: &ModelProto,
-    rows: RowIndependence,
-    cx: &LoadContext,
-) -> Result<Box<dyn Model>, ServiceError> {
-    let threads = thread_count(&cx.config)?.unwrap_or(1);
-    let loaded = OrtModel::load(runtime, source, model, threads, cx)?;
-    Ok(Box::new(loaded.with_row_independence(rows)))
+    fn with_onnx_runtime(
+        &self,
+        runtime: &OnnxRuntime,
+        source: &ModelSource,
+        model: &ModelProto,
+        rows: RowIndependence,
+        cx: &LoadContext,
+    ) -> Result<Box<dyn Model>, ServiceError> {
+        let threads = thread_count(&cx.config)?.unwrap_or(1);
+        let loaded = OrtModel::load(runtime, &self.gpus, source, model, threads, cx)?;
+        Ok(Box::new(loaded.with_row_independence(rows)))
+    }
 }
 
 /// What the graph proves, whichever runtime computes it.

@@ -28,6 +28,8 @@ pub struct Defaults {
     pub joining: Joining,
     /// Inputs without rows: they need no free first dimension (none).
     pub shared_inputs: Vec<String>,
+    /// The GPUs on which the model runs (none: it runs on the CPU).
+    pub gpus: Vec<u32>,
 }
 
 impl Default for Defaults {
@@ -39,6 +41,7 @@ impl Default for Defaults {
             joined_only_when_told: false,
             joining: Joining::alone("nothing says that its rows are independent"),
             shared_inputs: Vec::new(),
+            gpus: Vec::new(),
         }
     }
 }
@@ -78,6 +81,12 @@ impl Defaults {
     #[must_use]
     pub fn with_joining(self, joining: Joining) -> Self {
         Self { joining, ..self }
+    }
+
+    /// The same for a model that runs on GPUs.
+    #[must_use]
+    pub fn with_gpus(self, gpus: Vec<u32>) -> Self {
+        Self { gpus, ..self }
     }
 
     /// The same for a model with inputs that have no rows.
@@ -170,7 +179,7 @@ pub fn complete(
     } else if !is_on && config.dynamic_batching.is_some() {
         return Err(MismatchError::NoBatches);
     }
-    complete_instances(&mut config, defaults.instances)?;
+    complete_instances(&mut config, defaults)?;
     let is_configured = written.max_batch_size.is_some() || written.config.dynamic_batching.is_some();
     let without_batches = (batching.joining.is_joined() && !is_configured).then(|| {
         let (input, output) = tensor_configs(&metadata, written, false);
@@ -558,8 +567,8 @@ fn output_config(output: &TensorMetadata, written: &WrittenConfig, is_batched: b
     }
 }
 
-/// Every group has a name and a number, and there is one.
-fn complete_instances(config: &mut ModelConfig, instances: usize) -> Result<(), MismatchError> {
+/// Every group has a name, a number and what the model runs on, and there is one.
+fn complete_instances(config: &mut ModelConfig, defaults: &Defaults) -> Result<(), MismatchError> {
     let groups = &mut config.instance_group;
     if groups.is_empty() {
         groups.push(InstanceGroup::default());
@@ -573,11 +582,19 @@ fn complete_instances(config: &mut ModelConfig, instances: usize) -> Result<(), 
             };
         }
         if group.count == 0 {
-            group.count = u32::try_from(instances.max(1)).unwrap_or(u32::MAX);
+            group.count = u32::try_from(defaults.instances.max(1)).unwrap_or(u32::MAX);
         }
-        group.kind = InstanceKind::Cpu;
+        group.kind = match defaults.gpus.is_empty() {
+            true => InstanceKind::Cpu,
+            false => InstanceKind::Gpu,
+        };
+        // Those of its own, as far as the model is on them.
+        group.gpus.retain(|gpu| defaults.gpus.contains(gpu));
+        if group.gpus.is_empty() {
+            group.gpus.clone_from(&defaults.gpus);
+        }
     }
-    let instances = groups.iter().map(|group| u64::from(group.count)).sum();
+    let instances = groups.iter().map(InstanceGroup::instances).sum();
     match instances <= crate::fields::MAX_INSTANCES {
         true => Ok(()),
         false => Err(MismatchError::TooManyInstances(instances)),
@@ -944,5 +961,21 @@ mod tests {
         );
         let expected = "instance_group stands for 1025 instances, the limit is 1024";
         assert_eq!(error.unwrap_err(), expected);
+    }
+
+    /// What is shown is what the model runs on, not what was wished for. Instances are counted on each GPU.
+    #[test]
+    fn groups_show_the_gpus_that_the_model_runs_on() {
+        let on = |gpus: &[u32]| {
+            let written = "instance_group { count: 2 kind: KIND_GPU gpus: [ 0, 1 ] }";
+            let defaults = Defaults::default().with_gpus(gpus.to_vec());
+            let completed = run_with(written, &model(&[&[2]], &[&[2]]), &defaults).unwrap();
+            let group = &completed.config.instance_group[0];
+            (group.kind, group.gpus.clone(), group.instances())
+        };
+        assert_eq!(on(&[0, 1, 2]), (InstanceKind::Gpu, vec![0, 1], 4));
+        assert_eq!(on(&[1]), (InstanceKind::Gpu, vec![1], 2));
+        assert_eq!(on(&[3]), (InstanceKind::Gpu, vec![3], 2));
+        assert_eq!(on(&[]), (InstanceKind::Cpu, vec![], 2));
     }
 }

@@ -88,7 +88,7 @@ pub(crate) const MODEL_CONFIG: &[Field] = &[
         Many,
         Refused("outputs that are scattered by the batcher"),
     ),
-    field("optimization", Opaque, One, Accepted("how fast, not what")),
+    field("optimization", Message(OPTIMIZATION), One, Acts),
     field("dynamic_batching", Message(DYNAMIC_BATCHING), One, Acts),
     field(
         "sequence_batching",
@@ -259,11 +259,52 @@ const INSTANCE_GROUP: &[Field] = &[
     ),
     field("count", INSTANCES, One, Acts),
     field("rate_limiter", Opaque, One, Accepted("where instances run")),
-    field("gpus", Opaque, Many, Accepted("where instances run")),
+    field("gpus", INT32, Many, Acts),
     field("secondary_devices", Opaque, Many, Accepted("where instances run")),
     field("profile", Opaque, Many, Accepted("where instances run")),
     field("passive", Opaque, One, Accepted("where instances run")),
     field("host_policy", Opaque, One, Accepted("where instances run")),
+];
+
+const OPTIMIZATION: &[Field] = &[
+    field(
+        "execution_accelerators",
+        Message(EXECUTION_ACCELERATORS),
+        One,
+        Acts,
+    ),
+    field("cuda", Opaque, One, Accepted("CUDA graphs")),
+    field(
+        "graph",
+        Opaque,
+        One,
+        Accepted("the graph is always optimized as far as answers allow"),
+    ),
+    field("priority", Opaque, One, Accepted("how fast, not what")),
+    field("input_pinned_memory", Opaque, One, Accepted("how fast, not what")),
+    field(
+        "output_pinned_memory",
+        Opaque,
+        One,
+        Accepted("how fast, not what"),
+    ),
+    field(
+        "gather_kernel_buffer_threshold",
+        Opaque,
+        One,
+        Accepted("how fast, not what"),
+    ),
+    field("eager_batching", Opaque, One, Accepted("how fast, not what")),
+];
+
+const EXECUTION_ACCELERATORS: &[Field] = &[
+    field("gpu_execution_accelerator", Message(ACCELERATOR), Many, Acts),
+    field("cpu_execution_accelerator", Message(ACCELERATOR), Many, Acts),
+];
+
+const ACCELERATOR: &[Field] = &[
+    field("name", Text, One, Acts),
+    field("parameters", Text, Map, Acts),
 ];
 
 const PARAMETER: &[Field] = &[field("string_value", Text, One, Acts)];

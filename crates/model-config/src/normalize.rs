@@ -384,7 +384,7 @@ mod tests {
         assert!(read.is_err());
         let read = text("max_batch: 4 input { nam: \"x\" } optimization { cuda { graphs: true } }").unwrap();
         assert_eq!(read.unknown, ["max_batch", "input[0].nam (did you mean name?)"]);
-        assert_eq!(read.without_effect, ["optimization (how fast, not what)"]);
+        assert_eq!(read.without_effect, ["optimization.cuda (CUDA graphs)"]);
         let many: String = (0..1000).map(|index| format!("x{index}: 1\n")).collect();
         assert_eq!(text(&many).unwrap().unknown.len(), MAX_LISTED);
         assert_eq!(
@@ -443,6 +443,15 @@ mod tests {
             (
                 "instance_group { count: 100000 }",
                 "line 1, column 25: instance_group[0].count: expected",
+            ),
+            (
+                "instance_group { gpus: [ 0, -1 ] }",
+                "line 1, column 29: instance_group[0].gpus[1]: expected a whole number from 0 to 2147483647, found '-1'",
+            ),
+            (
+                "optimization { execution_accelerators { gpu_execution_accelerator { name: cuda } } }",
+                "line 1, column 75: optimization.execution_accelerators.gpu_execution_accelerator[0].name: expected a text in \
+                 quotes, found 'cuda'",
             ),
         ] {
             let error = text(written).unwrap_err();

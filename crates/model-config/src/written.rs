@@ -122,13 +122,12 @@ impl WrittenConfig {
             warnings.push(format!("unknown fields: {}", normalized.unknown.join(", ")));
         }
         let mut without_effect = normalized.without_effect;
-        let other_kinds = [InstanceKind::Gpu, InstanceKind::Model];
         if config
             .instance_group
             .iter()
-            .any(|group| other_kinds.contains(&group.kind))
+            .any(|group| group.kind == InstanceKind::Model)
         {
-            without_effect.push("instance_group.kind (everything runs on the CPU)".to_owned());
+            without_effect.push("instance_group.kind KIND_MODEL (it counts as KIND_AUTO)".to_owned());
         }
         if !config.default_model_filename.is_empty() {
             check_name("default_model_filename", &config.default_model_filename)
@@ -415,7 +414,16 @@ mod tests {
             dynamic_batching { preferred_batch_size: [ 4, 8 ] max_queue_delay_microseconds: 100 }
             model_warmup { name: "w" inputs { key: "X" value { data_type: TYPE_FP32 dims: [3, 2, 2] zero_data: true } } }
             parameters { key: "threads" value { string_value: "2" } }
-            optimization { execution_accelerators { } }
+            optimization {
+              execution_accelerators {
+                gpu_execution_accelerator : [ {
+                  name : "cuda"
+                  parameters { key: "gpu_mem_limit" value: "1073741824" }
+                } ]
+                cpu_execution_accelerator { name: "openvino" }
+              }
+              input_pinned_memory { enable: false }
+            }
         "#;
         let written = pbtxt(text).unwrap();
         let config = &written.config;
@@ -440,12 +448,20 @@ mod tests {
             WarmupData::ZeroData(true)
         );
         assert_eq!(config.parameters["threads"].string_value, "2");
+        let group = &config.instance_group[0];
+        assert_eq!((group.kind, &group.gpus[..]), (InstanceKind::Gpu, &[0][..]));
+        let accelerators = &config.optimization.execution_accelerators;
+        let [cuda] = &accelerators.gpu_execution_accelerator[..] else {
+            panic!("{accelerators:?}")
+        };
+        assert_eq!(
+            (cuda.name.as_str(), cuda.parameters["gpu_mem_limit"].as_str()),
+            ("cuda", "1073741824")
+        );
+        assert_eq!(accelerators.cpu_execution_accelerator[0].name, "openvino");
         assert_eq!(
             written.warnings,
-            [
-                "fields without effect here: optimization (how fast, not what), instance_group[0].gpus (where instances run), \
- instance_group.kind (everything runs on the CPU)"
-            ]
+            ["fields without effect here: optimization.input_pinned_memory (how fast, not what)"]
         );
     }
 

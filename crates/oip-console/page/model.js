@@ -225,7 +225,8 @@ function describe(metadata, config) {
     ["versions", (metadata.versions ?? []).join(", ") || "–"],
     config && ["batches", config.max_batch_size > 0 ? `up to ${config.max_batch_size} rows` : "no"],
     config?.parameters?.batched && ["batched", config.parameters.batched.string_value],
-    config?.instance_group?.length && ["instances", config.instance_group.map((group) => `${group.count} × ${group.kind.replace("KIND_", "")}`).join(", ")],
+    config?.parameters?.execution_providers && ["runs on", config.parameters.execution_providers.string_value],
+    config?.instance_group?.length && ["instances", config.instance_group.map((group) => `${group.count} × ${group.kind.replace("KIND_", "")}${group.gpus?.length ? ` ${group.gpus.join(", ")}` : ""}`).join(", ")],
     config?.response_cache?.enable && ["response cache", "on"],
   ].filter(Boolean);
   return h("section", {},

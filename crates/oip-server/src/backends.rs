@@ -35,6 +35,9 @@ pub(crate) struct BackendConfig {
     /// Bytes that its values may take.
     #[cfg(feature = "onnx")]
     onnxruntime_memory: Option<u64>,
+    /// The GPUs that models take which do not ask for one.
+    #[cfg(feature = "onnx")]
+    gpus: Option<backend_onnx::GpuChoice>,
     max_answer_bytes: u64,
     #[cfg_attr(
         not(feature = "tensors"),
@@ -67,6 +70,8 @@ impl BackendConfig {
             }),
             #[cfg(feature = "onnx")]
             onnxruntime_memory: options.file.onnxruntime_memory.map(|ByteSize(bytes)| bytes),
+            #[cfg(feature = "onnx")]
+            gpus: options.gpus.clone(),
             max_answer_bytes: max_answer_size.map_or(64 << 20, |ByteSize(bytes)| bytes),
             budget,
             isolate_models: options.isolate_models.unwrap_or(false),
@@ -154,7 +159,7 @@ impl BackendConfig {
         #[cfg(feature = "onnx")]
         backend_onnx::OnnxBackend::limit_threads(self.threads, crate::allocator::note_model_thread);
         #[cfg(feature = "onnx")]
-        let onnx: Arc<dyn Backend> = Arc::new(onnx(self.onnxruntime.as_deref())?);
+        let onnx: Arc<dyn Backend> = Arc::new(onnx(self.onnxruntime.as_deref(), self.gpus.as_ref())?);
         Ok(vec![
             // First, since its directories have models of ONNX, which these would be without it.
             #[cfg(feature = "text")]
@@ -194,6 +199,10 @@ impl BackendConfig {
         }
         if let Some(library) = &self.onnxruntime {
             command.arg("--onnxruntime").arg(library);
+        }
+        #[cfg(feature = "onnx")]
+        if let Some(gpus) = &self.gpus {
+            command.arg(format!("--gpus={gpus}"));
         }
         #[cfg(feature = "text")]
         if let Some(tokens) = self.max_batch_tokens {
@@ -246,9 +255,17 @@ pub(crate) fn advice(_: &[ModelStatus]) -> Option<String> {
 
 /// ONNX models. A library that cannot be loaded is told before any model is.
 #[cfg(feature = "onnx")]
-fn onnx(library: Option<&std::path::Path>) -> Result<backend_onnx::OnnxBackend, Failure> {
+fn onnx(
+    library: Option<&std::path::Path>,
+    gpus: Option<&backend_onnx::GpuChoice>,
+) -> Result<backend_onnx::OnnxBackend, Failure> {
     let backend = backend_onnx::OnnxBackend::new();
     let Some(path) = library else {
+        if gpus.is_some_and(|gpus| *gpus != backend_onnx::GpuChoice::None) {
+            tracing::warn!(
+                "--gpus has no effect without a library of ONNX Runtime, which --onnxruntime names"
+            );
+        }
         return Ok(backend);
     };
     let runtime = backend_onnx::OnnxRuntime::load(path).map_err(|error| {
@@ -258,6 +275,33 @@ fn onnx(library: Option<&std::path::Path>) -> Result<backend_onnx::OnnxBackend, 
         ))
     })?;
     let (path, build) = (runtime.path().display(), runtime.build());
-    tracing::info!(%path, build, "loaded ONNX Runtime");
-    Ok(backend.with_runtime(runtime))
+    let package = runtime.package();
+    let providers = runtime.providers().join(", ");
+    tracing::info!(%path, package, providers, build, "loaded ONNX Runtime");
+    let gpus = found_gpus(&runtime, gpus.cloned().unwrap_or_default());
+    Ok(backend.with_runtime(runtime).with_gpus(gpus))
+}
+
+/// The GPUs of this machine, which are looked for only if the library has a provider for them.
+#[cfg(feature = "onnx")]
+fn found_gpus(runtime: &backend_onnx::OnnxRuntime, choice: backend_onnx::GpuChoice) -> backend_onnx::Gpus {
+    let has_provider = runtime
+        .providers()
+        .iter()
+        .any(|provider| provider == "CUDAExecutionProvider");
+    #[cfg(feature = "gpu")]
+    if has_provider {
+        let gpus = crate::cards::gpus(choice);
+        let seen = gpus.seen().map(|seen| {
+            let seen = seen.iter().enumerate();
+            let seen: Vec<String> = seen
+                .map(|(index, gpu)| format!("{index}: {}", gpu.name))
+                .collect();
+            seen.join(", ")
+        });
+        tracing::info!(seen, taken = ?gpus.free_to_take(), "GPUs for models that do not ask for one");
+        return gpus;
+    }
+    let _ = has_provider;
+    backend_onnx::Gpus::new(choice)
 }

@@ -78,6 +78,7 @@ const HEADINGS: [(&str, &[&str]); 7] = [
         "Runtimes",
         &[
             "onnxruntime",
+            "gpus",
             "isolate-models",
             "allow-python",
             "allow-pickle",

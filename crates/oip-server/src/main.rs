@@ -10,6 +10,8 @@ mod app;
 mod backends;
 mod bound;
 mod capture_options;
+#[cfg(feature = "gpu")]
+mod cards;
 mod check;
 mod commands;
 mod config;

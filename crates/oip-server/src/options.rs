@@ -248,6 +248,13 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_ONNXRUNTIME", hide_env = true, value_name = "PATH")]
     pub(crate) onnxruntime: Option<PathBuf>,
 
+    /// GPUs for ONNX models whose configuration does not say what they run on (`KIND_AUTO`): `all`, `none`, or numbers as CUDA has them
+    /// (`0,1`). It needs a library of ONNX Runtime with a provider for GPUs [default: all that NVML shows; none without NVML]
+    #[cfg(feature = "onnx")]
+    #[arg(long, env = "OIP_GPUS", hide_env = true, value_name = "GPUS")]
+    #[serde(deserialize_with = "from_text")]
+    pub(crate) gpus: Option<backend_onnx::GpuChoice>,
+
     /// Whether ONNX models run in processes of their own, so that a crash affects only that model. The parameter `isolation`
     /// in a model's configuration decides for one model, also for boosters and tensor files [default: false]
     #[arg(long, env = "OIP_ISOLATE_MODELS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
@@ -424,6 +431,8 @@ impl Options {
             allow_console: self.allow_console.or(other.allow_console),
             allow_console_log: self.allow_console_log.or(other.allow_console_log),
             onnxruntime: self.onnxruntime.or(other.onnxruntime),
+            #[cfg(feature = "onnx")]
+            gpus: self.gpus.or(other.gpus),
             isolate_models: self.isolate_models.or(other.isolate_models),
             model_memory_limit: self.model_memory_limit.or(other.model_memory_limit),
             tls: self.tls.or(other.tls),
@@ -443,6 +452,17 @@ fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n s
     let rated = known.map(|known| (strsim::jaro(name, known), known));
     let best = rated.max_by(|(one, _), (other, _)| one.total_cmp(other));
     best.filter(|(alike, _)| *alike > ALIKE).map(|(_, known)| known)
+}
+
+/// A value that is read from a string.
+#[cfg(feature = "onnx")]
+fn from_text<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: std::str::FromStr<Err: std::fmt::Display>,
+{
+    let text = String::deserialize(from)?;
+    text.parse().map(Some).map_err(serde::de::Error::custom)
 }
 
 /// A path, or a list of them.

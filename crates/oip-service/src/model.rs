@@ -1,6 +1,6 @@
 //! A model that runs: what an author of a model implements.
 
-use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError};
+use oip_types::{InferOutput, InferRequest, ModelMetadata, Placement, ServiceError};
 
 use crate::{Call, CancelToken, Outcome, RowIndependence};
 
@@ -118,6 +118,9 @@ pub struct Capabilities {
     /// Which of its backend's runtimes runs it, such as `built-in` or `onnxruntime`; `None` where the backend has only one. The
     /// complete configuration shows it.
     pub runtime: Option<String>,
+    /// Devices and execution providers that it runs on, if its backend has a choice. The configuration cannot change it any more,
+    /// since the model is loaded.
+    pub placement: Option<Placement>,
     /// Whether its rows are independent. An engine joins requests of different callers only where a model says so, or where
     /// [`Self::max_batch_size`] or the configuration does.
     pub row_independence: RowIndependence,

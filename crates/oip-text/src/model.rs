@@ -300,6 +300,7 @@ impl Model for TextModel {
         Capabilities::default().with(|capabilities| {
             capabilities.runtime = network.runtime;
             capabilities.instances = network.instances;
+            capabilities.placement = network.placement;
             capabilities.max_batch_size = (!is_one_by_one).then_some(JOINED_ROWS);
             // As of the network: sequences are padded, and the mask keeps the padding out.
             capabilities.row_independence = match network.row_independence {

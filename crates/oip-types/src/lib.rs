@@ -51,6 +51,7 @@ mod metadata;
 pub mod model_config;
 mod name;
 mod parameters;
+mod placement;
 mod repository;
 #[cfg(feature = "rest")]
 pub mod rest;
@@ -78,6 +79,7 @@ pub use metadata::{ModelMetadata, ServerMetadata, ShapePattern, TensorMetadata};
 pub use model_config::ModelConfig;
 pub use name::{ModelRef, check_name};
 pub use parameters::{ParameterValue, Parameters, check_parameter_name, take_bool};
+pub use placement::Placement;
 pub use repository::{LoadOptions, ModelIndexEntry, ModelState, UnloadOptions};
 pub use shared_memory::{
     CONNECTION_REGION, CudaMemoryRegion, NoSharedMemory, ReadSharedMemory, SharedMemoryRegion,

@@ -32,6 +32,9 @@ pub struct ModelConfig {
     pub output: Vec<OutputConfig>,
     /// How many instances of the model run.
     pub instance_group: Vec<InstanceGroup>,
+    /// What makes it faster without changing what it computes.
+    #[cfg_attr(feature = "rest", serde(skip_serializing_if = "Optimization::is_empty"))]
+    pub optimization: Optimization,
     /// The model's file, where it is not the backend's usual name.
     pub default_model_filename: String,
     /// How requests are joined into batches; absent when they are not.
@@ -170,8 +173,26 @@ pub struct InstanceGroup {
     pub name: String,
     /// On what they run.
     pub kind: InstanceKind,
-    /// How many; 0 for the server's choice.
+    /// How many, on each GPU if there are several; 0 for the server's choice.
     pub count: u32,
+    /// The GPUs that they run on, by CUDA's numbers; empty for the server's choice.
+    #[cfg_attr(feature = "rest", serde(skip_serializing_if = "Vec::is_empty"))]
+    pub gpus: Vec<u32>,
+}
+
+impl InstanceGroup {
+    /// Its instances on all of its GPUs together.
+    ///
+    /// ```
+    /// use oip_types::model_config::InstanceGroup;
+    ///
+    /// let group = InstanceGroup { count: 2, gpus: vec![0, 1], ..InstanceGroup::default() };
+    /// assert_eq!(group.instances(), 4);
+    /// ```
+    #[must_use]
+    pub fn instances(&self) -> u64 {
+        u64::from(self.count) * self.gpus.len().max(1) as u64
+    }
 }
 
 /// On what instances run.
@@ -191,6 +212,54 @@ pub enum InstanceKind {
     /// What the model itself says.
     #[cfg_attr(feature = "rest", serde(rename = "KIND_MODEL"))]
     Model,
+}
+
+/// What makes a model faster without changing what it computes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "rest",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(default)
+)]
+pub struct Optimization {
+    /// The libraries that compute it.
+    pub execution_accelerators: ExecutionAccelerators,
+}
+
+impl Optimization {
+    /// Whether nothing is said.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// The libraries that compute a model, the preferred one first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "rest",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(default)
+)]
+pub struct ExecutionAccelerators {
+    /// Those of instances on GPUs, such as `tensorrt`.
+    pub gpu_execution_accelerator: Vec<Accelerator>,
+    /// Those of instances on CPUs, such as `openvino`.
+    pub cpu_execution_accelerator: Vec<Accelerator>,
+}
+
+/// A library that computes a model, or parts of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "rest",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(default)
+)]
+pub struct Accelerator {
+    /// Its name, in lower case.
+    pub name: String,
+    /// Its own options.
+    pub parameters: BTreeMap<String, String>,
 }
 
 /// How requests are joined into batches.

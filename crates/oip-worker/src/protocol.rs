@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use oip_service::{Capabilities, IndependentRows, InputDims, Model, RowIndependence};
 use oip_types::{
-    DataType, ErrorCode, ModelConfig, ModelMetadata, ServiceError, ShapePattern, TensorMetadata,
+    DataType, ErrorCode, ModelConfig, ModelMetadata, Placement, ServiceError, ShapePattern, TensorMetadata,
     model_config::{InputConfig, OutputConfig},
 };
 use serde::{Deserialize, Serialize};
@@ -361,9 +361,18 @@ pub(crate) struct Loaded {
     joined_only_when_told: bool,
     #[serde(default)]
     runtime: Option<String>,
+    #[serde(default)]
+    placement: Option<PlacementForm>,
     /// What it knows of its rows; nothing without this.
     #[serde(default)]
     rows: Option<Rows>,
+}
+
+/// A [`Placement`].
+#[derive(Debug, Serialize, Deserialize)]
+struct PlacementForm {
+    providers: Vec<String>,
+    gpus: Vec<u32>,
 }
 
 /// A [`RowIndependence`].
@@ -449,6 +458,10 @@ impl Loaded {
             decoupled: capabilities.decoupled,
             joined_only_when_told: capabilities.joined_only_when_told,
             runtime: capabilities.runtime,
+            placement: capabilities.placement.map(|placement| PlacementForm {
+                providers: placement.providers,
+                gpus: placement.gpus,
+            }),
             rows: Some(capabilities.row_independence.into()),
         }
     }
@@ -462,6 +475,9 @@ impl Loaded {
             capabilities.instances = self.instances;
             capabilities.decoupled = self.decoupled;
             capabilities.joined_only_when_told = self.joined_only_when_told;
+            capabilities.placement = self
+                .placement
+                .map(|PlacementForm { providers, gpus }| Placement::new(providers).on_gpus(gpus));
             // Where workers are waited for with an end.
             capabilities.elsewhere = cfg!(target_os = "linux");
         });
@@ -920,6 +936,8 @@ mod tests {
             metadata,
             capabilities: Capabilities::default().with(|capabilities| {
                 capabilities.max_batch_size = Some(7);
+                capabilities.placement =
+                    Some(Placement::new(["CUDAExecutionProvider", "CPUExecutionProvider"]).on_gpus([1]));
                 capabilities.runtime = Some("built-in".to_owned());
                 let rows = IndependentRows::default().with_shared_input("y");
                 capabilities.row_independence =

@@ -32,7 +32,7 @@
 //! ```
 
 use std::{
-    ffi::{CString, c_char},
+    ffi::{CStr, CString, c_char},
     fmt,
     ptr::{self, NonNull},
 };
@@ -87,9 +87,35 @@ pub fn limit_memory(environment: &Environment, bytes: usize) -> ort::Result<()> 
     }
 }
 
+/// The execution providers that a library was built with, by its names, the preferred one first. That one is here does not say that it can
+/// be used: it may need libraries and devices that this machine does not have.
+///
+/// # Errors
+/// ONNX Runtime's own.
+pub fn available_providers(_: &Environment) -> ort::Result<Vec<String>> {
+    let api = ort::api();
+    let (mut names, mut count) = (ptr::null_mut(), 0);
+    // SAFETY: both places are this function's. On success the library has made an array of so many strings, each of which ends with a
+    // zero byte; they are copied, and the array is released once, with the number that came with it.
+    #[expect(unsafe_code, reason = "the crate `ort` asks for one provider at a time")]
+    unsafe {
+        Error::result_from_status((api.GetAvailableProviders)(&raw mut names, &raw mut count))?;
+        let length = usize::try_from(count).unwrap_or(0);
+        let providers = (0..length)
+            .map(|index| *names.add(index))
+            .filter(|name| !name.is_null())
+            .map(|name| CStr::from_ptr(name).to_string_lossy().into_owned())
+            .collect();
+        Error::result_from_status((api.ReleaseAvailableProviders)(names, count))?;
+        Ok(providers)
+    }
+}
+
 /// A session whose runs go on at the same time.
 ///
-/// Only for sessions on the CPU, or on providers of ONNX Runtime's own, which lock what they cannot do at once.
+/// Only for sessions on the CPU, or on providers of ONNX Runtime's own. Those that cannot do several runs at once (WebGPU, XNNPACK, CUDA and
+/// TensorRT with CUDA graphs) say so to the library, which then locks each run of the session; TensorRT locks its engine, OpenVINO gives
+/// each run a request of its own.
 pub struct SharedSession {
     session: Session,
     inputs: Names,

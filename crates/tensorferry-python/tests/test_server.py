@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tensorferry import Client, InferenceError, save_file
-from tensorferry._launch import program, server_arguments
+from tensorferry._launch import onnx_runtime, program, server_arguments
 
 EXAMPLES = Path(os.environ["TENSORFERRY_EXAMPLES"])
 
@@ -93,6 +93,20 @@ def test_the_tool_is_there(tmp_path):
         assert subprocess.run([tool, "--version"], capture_output=True, text=True).stdout.startswith("tensor ")
     wrong = subprocess.run([program("tensor"), "no-such-command"], capture_output=True, text=True)
     assert wrong.returncode == 2 and "Usage: tensor" in wrong.stderr, wrong
+
+
+def test_the_library_is_that_of_the_package_which_was_installed_last(monkeypatch, tmp_path):
+    capi = tmp_path / "onnxruntime" / "capi"
+    capi.mkdir(parents=True)
+    (tmp_path / "onnxruntime" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert onnx_runtime() is None
+    for version in ("1.9.0", "1.32.0", "1.31.1"):
+        (capi / f"libonnxruntime.so.{version}").touch()
+    assert onnx_runtime() == str(capi / "libonnxruntime.so.1.32.0")
+    info = "package_name = 'onnxruntime-gpu'\n__version__ = '1.31.1'\ncuda_version = '13.0'\n"
+    (capi / "build_and_package_info.py").write_text(info)
+    assert onnx_runtime() == str(capi / "libonnxruntime.so.1.31.1")
 
 
 def test_arguments_of_serve(monkeypatch):

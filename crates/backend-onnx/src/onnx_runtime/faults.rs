@@ -4,15 +4,32 @@ use oip_service::CancelToken;
 use oip_types::{ByteSize, ErrorCode, ServiceError};
 use onnx_tensor::size::{MAX_BYTES, gib};
 
-use super::{library, traps::Guards};
+use super::{library, providers::is_out_of_memory, traps::Guards};
 use crate::ended::ended;
 
-/// The error of a run, as the client's fault where it is.
-pub(super) fn failed(error: ort::Error, guards: &Guards, cancel: &CancelToken) -> ServiceError {
+/// The error of a run, as the client's fault where it is. `gpu` is the one that the model is on.
+pub(super) fn failed(
+    error: ort::Error,
+    guards: &Guards,
+    cancel: &CancelToken,
+    gpu: Option<u32>,
+) -> ServiceError {
     if cancel.is_cancelled() {
         return ended(cancel);
     }
-    answer(error.code(), error.message(), guards).caused_by(error)
+    let full = gpu.and_then(|gpu| full_gpu(error.message(), gpu));
+    full.unwrap_or_else(|| answer(error.code(), error.message(), guards))
+        .caused_by(error)
+}
+
+/// The error of a run for which a GPU had no memory. How much of it others use changes, so the request may succeed later.
+fn full_gpu(message: &str, gpu: u32) -> Option<ServiceError> {
+    let text = match unallocated(message) {
+        Some(bytes) => format!("GPU {gpu} has no memory for a value of {bytes} bytes now"),
+        None if is_out_of_memory(message) => format!("GPU {gpu} has no memory for this request now"),
+        None => return None,
+    };
+    Some(ServiceError::new(ErrorCode::Overloaded, text))
 }
 
 fn answer(code: ort::ErrorCode, message: &str, guards: &Guards) -> ServiceError {
@@ -119,7 +136,7 @@ fn blames_values(words: &str) -> bool {
 }
 
 /// The library's message without places in its source, signatures of its functions and paths.
-fn words(message: &str) -> String {
+pub(super) fn words(message: &str) -> String {
     const LONGEST: usize = 400;
     let text = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut text = text.as_str();
@@ -187,6 +204,8 @@ fn after_signature(text: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::*;
 
     #[track_caller]
@@ -255,6 +274,31 @@ mod tests {
             ErrorCode::Internal,
             "the model failed",
         );
+    }
+
+    /// Bad input: a request beyond the memory of the GPU, or while others use it.
+    #[test]
+    fn a_full_gpu_is_not_the_models_fault() {
+        for (message, expected) in [
+            (
+                "Non-zero status code returned while running Conv node. Name:'c' Status Message: bfc_arena.cc:376 void* \
+                 onnxruntime::BFCArena::AllocateRawInternal(size_t, bool, onnxruntime::Stream*) Failed to allocate memory for \
+                 requested buffer of size 99999999999999",
+                "GPU 1 has no memory for a value of 99999999999999 bytes now",
+            ),
+            (
+                "Status Message: Available memory of 0 is smaller than requested bytes of 256",
+                "GPU 1 has no memory for a value of 256 bytes now",
+            ),
+            (
+                "CUDA failure 2: out of memory ; GPU=1 ; hostname=h ; expr=cudaMalloc(&p, size);",
+                "GPU 1 has no memory for this request now",
+            ),
+        ] {
+            let error = full_gpu(message, 1).unwrap();
+            assert_eq!((error.code(), error.message()), (ErrorCode::Overloaded, expected));
+        }
+        assert!(full_gpu("Status Message: Integer division by zero", 1).is_none());
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::providers::Package;
+
 /// The places, for people.
 pub(super) const PLACES: &str = "beside the program, by ORT_DYLIB_PATH, in the active virtual environment, among \
                                  python3's packages, or among the system's libraries";
@@ -73,8 +75,13 @@ fn in_folder(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// The library of the package that was installed last comes first: others that share its directory have lost the files next to theirs.
 fn in_packages(packages: &Path) -> Vec<PathBuf> {
-    in_folder(&packages.join("onnxruntime/capi"))
+    let mut found = in_folder(&packages.join("onnxruntime/capi"));
+    if let Some(package) = found.first().and_then(|library| Package::of(library)) {
+        found.sort_by_key(|library| package.is_not_of(library));
+    }
+    found
 }
 
 /// A virtual environment has one folder for its version of Python.
@@ -162,6 +169,22 @@ mod tests {
             .collect();
         fs::remove_dir_all(&folder).unwrap();
         assert_eq!(names, ["libonnxruntime.so.1.31.1", "libonnxruntime.so.1.9.0"]);
+    }
+
+    #[test]
+    fn the_library_of_the_package_that_was_installed_last_comes_first() {
+        let packages = env::temp_dir().join(format!("find-last-{}", std::process::id()));
+        let capi = packages.join("onnxruntime/capi");
+        fs::create_dir_all(&capi).unwrap();
+        for name in ["libonnxruntime.so.1.32.0", "libonnxruntime.so.1.31.1"] {
+            fs::write(capi.join(name), "").unwrap();
+        }
+        let info = "package_name = 'onnxruntime-gpu'\n__version__ = '1.31.1'\n";
+        fs::write(capi.join("build_and_package_info.py"), info).unwrap();
+        let found = in_packages(&packages);
+        fs::remove_dir_all(&packages).unwrap();
+        assert_eq!(found[0], capi.join("libonnxruntime.so.1.31.1"));
+        assert_eq!(found.len(), 2);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use oip_service::memory_limit;
 use oip_types::{ServiceError, causes};
 use ort::{LoadDynamicError, environment::Environment, logging::LogLevel};
 
-use super::find;
+use super::{find, providers::Package};
 
 /// ONNX Runtime, loaded into the process from a library of the operator's choice.
 ///
@@ -28,6 +28,9 @@ use super::find;
 pub struct OnnxRuntime {
     environment: Environment,
     path: PathBuf,
+    /// The execution providers that it was built with.
+    providers: Vec<String>,
+    package: Option<Package>,
 }
 
 /// Bytes that the values of all runs may take; 0 for a share of the machine's, until a library is loaded.
@@ -79,13 +82,18 @@ impl OnnxRuntime {
             None => {}
         }
         // The crate panics where a library exports the right names, but does not behave.
-        let environment = catch_unwind(AssertUnwindSafe(|| start(&found)))
+        let (environment, providers) = catch_unwind(AssertUnwindSafe(|| start(&found)))
             .unwrap_or(Err(StartError::Panic))
             .map_err(|error| failed(&error.to_string()))?;
         let runtime = Self {
             environment,
+            providers,
+            package: Package::of(&found),
             path: found,
         };
+        if let Some(mixture) = runtime.mixture() {
+            tracing::warn!("{mixture}");
+        }
         *loaded = Some(runtime.clone());
         Ok(runtime)
     }
@@ -135,6 +143,33 @@ impl OnnxRuntime {
         ort::info()
     }
 
+    /// The execution providers that the library was built with, by its names, the preferred one first. Which of them can be used also
+    /// depends on what this machine has.
+    #[must_use]
+    pub fn providers(&self) -> &[String] {
+        &self.providers
+    }
+
+    /// The Python package that the library is from, such as `onnxruntime-gpu 1.31.1`; `None` if it is from elsewhere.
+    #[must_use]
+    pub fn package(&self) -> Option<String> {
+        self.package.as_ref().map(ToString::to_string)
+    }
+
+    /// What is wrong where Python packages of ONNX Runtime have overwritten each other's files, and how to set it right.
+    #[must_use]
+    pub fn mixture(&self) -> Option<String> {
+        self.package.as_ref()?.mixture()
+    }
+
+    /// The library, for errors.
+    pub(super) fn describe(&self) -> String {
+        match &self.package {
+            Some(package) if !package.is_not_of(&self.path) => format!("the ONNX Runtime of {package}"),
+            _ => format!("the ONNX Runtime in {}", self.path.display()),
+        }
+    }
+
     pub(super) fn environment(&self) -> &Environment {
         &self.environment
     }
@@ -173,7 +208,7 @@ impl fmt::Display for StartError {
     }
 }
 
-fn start(path: &Path) -> Result<Environment, StartError> {
+fn start(path: &Path) -> Result<(Environment, Vec<String>), StartError> {
     let builder = ort::init_from(path).map_err(StartError::Load)?;
     let environment = builder
         .with_name("oip")
@@ -189,5 +224,6 @@ fn start(path: &Path) -> Result<Environment, StartError> {
     MEMORY.store(limit, Ordering::Relaxed);
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     onnx_session::limit_memory(&environment, limit).map_err(StartError::Environment)?;
-    Ok(environment)
+    let providers = onnx_session::available_providers(&environment).map_err(StartError::Environment)?;
+    Ok((environment, providers))
 }

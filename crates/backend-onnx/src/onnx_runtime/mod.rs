@@ -6,6 +6,8 @@ mod first_answer;
 mod library;
 mod made_up_shapes;
 mod model;
+mod on_devices;
+mod providers;
 mod session;
 mod tensors;
 mod traps;
@@ -13,3 +15,5 @@ mod watch;
 
 pub use library::OnnxRuntime;
 pub(crate) use model::OrtModel;
+pub use providers::{Gpu, GpuChoice, GpuChoiceError, Gpus};
+pub(crate) use providers::{demands_gpu, names_accelerators};

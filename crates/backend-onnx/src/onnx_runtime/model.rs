@@ -10,19 +10,18 @@ use onnx_graph::{
     proto::{self, GraphProto, ModelProto},
     rewrite, structure,
 };
-use onnx_session::SharedSession;
 use ort::value::{Outlet, ValueType};
 use prost::Message;
 use tensor_core::{Quoted, Shape};
 
 use super::{
     OnnxRuntime,
-    faults::failed,
     first_answer::first_answer,
-    session::{self, Runs},
+    on_devices::OnDevices,
+    providers::{Gpus, Plan, plan},
+    session::Settings,
     tensors,
     traps::{self, Disarmed, Guards},
-    watch::watch,
 };
 use crate::{
     built_in::OnnxModel,
@@ -38,8 +37,7 @@ use crate::{
 pub(crate) struct OrtModel {
     metadata: ModelMetadata,
     named_dims: NamedDims,
-    session: SharedSession,
-    runs: Runs,
+    devices: OnDevices,
     guards: Guards,
     /// Inputs that must have elements, with the operator that would end the process otherwise.
     filled: BTreeMap<String, String>,
@@ -49,12 +47,14 @@ pub(crate) struct OrtModel {
 }
 
 impl OrtModel {
-    /// Loads a model, whose content is the source's, with so many threads for each run.
+    /// Loads a model, whose content is the source's, with so many threads for each run, on the CPU or those of `gpus` that its
+    /// configuration asks for.
     ///
     /// # Errors
     /// [`NeedsProcess`] as the cause, for a model that could end the process, if the caller can give it another one.
     pub(crate) fn load(
         runtime: &OnnxRuntime,
+        gpus: &Gpus,
         source: &ModelSource,
         model: &ModelProto,
         threads: usize,
@@ -67,7 +67,24 @@ impl OrtModel {
         let signature = Signature::of(model).map_err(refusal)?;
         // Before the library reads it: that is C++, in our own process.
         structure::check(model).map_err(refusal)?;
-        let (session, disarmed) = open(runtime, source, model, &signature.inputs, threads, cx)?;
+        let plan = plan(&cx.config, gpus, &runtime.describe(), runtime.providers())?;
+        for warning in &plan.warnings {
+            tracing::warn!(model = source.name, "{warning}");
+        }
+        let opening = Opening {
+            settings: Settings {
+                runtime,
+                inputs: &signature.inputs,
+                threads,
+            },
+            plan: &plan,
+            source,
+            cx,
+        };
+        let (devices, disarmed) = opening.open(model)?;
+        let session = devices
+            .any()
+            .ok_or_else(|| ServiceError::internal("the model has no session"))?;
         let inputs = ports("input", &signature.inputs, session.inputs())?;
         let outputs = ports("output", &signature.outputs, session.outputs())?;
         let outputs = match has_ml(graph) {
@@ -78,8 +95,7 @@ impl OrtModel {
             metadata: ModelMetadata::new(source.name.clone(), "onnx_onnxv1", inputs, outputs)
                 .with_versions([source.version.clone()]),
             named_dims: NamedDims::of(&signature.inputs),
-            session,
-            runs: Runs::new(),
+            devices,
             guards: disarmed.guards,
             filled: disarmed.filled,
             comparison: None,
@@ -135,6 +151,10 @@ impl Model for OrtModel {
         Capabilities::default().with(|capabilities| {
             capabilities.runtime = Some("onnxruntime".to_owned());
             capabilities.row_independence = self.rows.clone();
+            // On a GPU one instance makes the largest batches; several would take turns there.
+            let placement = self.devices.placement();
+            capabilities.instances = (!placement.gpus.is_empty()).then_some(1);
+            capabilities.placement = Some(placement.clone());
         })
     }
 
@@ -162,12 +182,7 @@ impl Model for OrtModel {
         }
         let addresses: Vec<_> = values.iter().filter_map(tensors::addresses).collect();
 
-        let options = self.runs.options();
-        let options = options.map_err(|error| ServiceError::internal("the model failed").caused_by(error))?;
-        let watched = watch(cancel, &options);
-        let outcome = self.session.run(&inputs, &options);
-        drop(watched);
-        let outputs = outcome.map_err(|error| failed(error, &self.guards, cancel))?;
+        let outputs = self.devices.run(&inputs, &self.guards, cancel)?;
         let outputs = self.metadata.outputs.iter().zip(outputs).map(|(output, value)| {
             let value = tensors::output(value, &addresses)?;
             Ok(InferOutput::new(output.name.as_str(), value))
@@ -180,54 +195,64 @@ impl Model for OrtModel {
     }
 }
 
-/// Makes the session of a model whose traps are rewritten. A model for which that is not possible is opened as it is, unless the caller
-/// can give it a process of its own.
-fn open(
-    runtime: &OnnxRuntime,
-    source: &ModelSource,
-    model: &ModelProto,
-    inputs: &[Port],
-    threads: usize,
-    cx: &LoadContext,
-) -> Result<(SharedSession, Disarmed), ServiceError> {
-    let needs_process = |reason: &str| {
+/// What a model's sessions are made from.
+struct Opening<'l> {
+    settings: Settings<'l>,
+    plan: &'l Plan,
+    source: &'l ModelSource,
+    cx: &'l LoadContext,
+}
+
+impl Opening<'_> {
+    /// Makes the sessions of a model whose traps are rewritten. A model for which that is not possible is opened as it is, unless the
+    /// caller can give it a process of its own.
+    fn open(&self, model: &ModelProto) -> Result<(OnDevices, Disarmed), ServiceError> {
+        let mut disarmed = Disarmed::default();
+        if traps::are_there(model) {
+            let mut rewritten = model.clone();
+            disarmed = traps::disarm(&mut rewritten);
+            if let Some(reason) = &disarmed.refused {
+                return Err(ServiceError::invalid(format!(
+                    "ONNX Runtime is not given the model: {reason}"
+                )));
+            }
+            if let Some(reason) = &disarmed.unguarded {
+                self.needs_process(reason)?;
+            }
+            if disarmed.is_changed {
+                // Names of its nodes must not be the file's.
+                structure::check(&rewritten).map_err(refusal)?;
+                match content(&rewritten)? {
+                    None => self.needs_process(UNREAD)?,
+                    Some(content) => match self.sessions(&content) {
+                        Ok(devices) => return Ok((devices, disarmed)),
+                        // The model as it is would not be taken either.
+                        Err(error) if self.plan.is_demanded => return Err(error),
+                        Err(error) => {
+                            self.needs_process(&format!("an operator would be rewritten, and then {error}"))?;
+                        }
+                    },
+                }
+            }
+        }
+        let content = content(model)?.unwrap_or_else(|| self.source.content.clone());
+        Ok((self.sessions(&content)?, disarmed))
+    }
+
+    fn sessions(&self, content: &Bytes) -> Result<OnDevices, ServiceError> {
+        OnDevices::open(self.settings, self.plan, &self.source.name, content)
+    }
+
+    fn needs_process(&self, reason: &str) -> Result<(), ServiceError> {
         let reason = NeedsProcess::new(format!(
             "with ONNX Runtime a request may end its process: {reason}"
         ));
-        if cx.can_isolate {
+        if self.cx.can_isolate {
             return Err(ServiceError::invalid(reason.to_string()).caused_by(reason));
         }
-        tracing::info!(model = source.name, %reason, "no rewrite is known");
+        tracing::info!(model = self.source.name, %reason, "no rewrite is known");
         Ok(())
-    };
-    let mut disarmed = Disarmed::default();
-    if traps::are_there(model) {
-        let mut rewritten = model.clone();
-        disarmed = traps::disarm(&mut rewritten);
-        if let Some(reason) = &disarmed.refused {
-            return Err(ServiceError::invalid(format!(
-                "ONNX Runtime is not given the model: {reason}"
-            )));
-        }
-        if let Some(reason) = &disarmed.unguarded {
-            needs_process(reason)?;
-        }
-        if disarmed.is_changed {
-            // Names of its nodes must not be the file's.
-            structure::check(&rewritten).map_err(refusal)?;
-            match content(&rewritten)? {
-                None => needs_process(UNREAD)?,
-                Some(content) => match session::open(runtime, &content, inputs, threads) {
-                    Ok(session) => return Ok((session, disarmed)),
-                    Err(error) => {
-                        needs_process(&format!("an operator would be rewritten, and then {error}"))?;
-                    }
-                },
-            }
-        }
     }
-    let content = content(model)?.unwrap_or_else(|| source.content.clone());
-    Ok((session::open(runtime, &content, inputs, threads)?, disarmed))
 }
 
 const UNREAD: &str =

@@ -1,7 +1,10 @@
-//! The session of a model: one, which any number of runs use at the same time.
+//! A session of a model on one device, which any number of runs use at the same time.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -11,7 +14,11 @@ use onnx_graph::{Dim, Port};
 use onnx_session::SharedSession;
 use ort::session::{RunOptions, builder::SessionBuilder};
 
-use super::OnnxRuntime;
+use super::{
+    OnnxRuntime,
+    faults::words,
+    providers::{Accelerator, Chosen, Libraries, advice, missing_text},
+};
 
 /// How often a run gives memory back to the system that earlier ones left in ONNX Runtime's pool. More often would cost
 /// time, never would keep for good what the largest request took.
@@ -20,29 +27,108 @@ const SHRINK_EVERY: Duration = Duration::from_secs(10);
 /// The least that one value may take which ONNX Runtime computes before the first request, in bytes.
 const FOLDED: usize = 1 << 20;
 
-/// Makes the session of a model. Its constants are in memory once, and so is what is made of them for faster products.
-pub(super) fn open(
-    runtime: &OnnxRuntime,
-    content: &Bytes,
-    inputs: &[Port],
-    threads: usize,
-) -> Result<SharedSession, ServiceError> {
-    let made = make(runtime, content, inputs, threads);
+/// What a session is made of, besides the model.
+#[derive(Clone, Copy)]
+pub(super) struct Settings<'s> {
+    pub(super) runtime: &'s OnnxRuntime,
+    pub(super) inputs: &'s [Port],
+    /// Threads of one run on the CPU.
+    pub(super) threads: usize,
+}
+
+/// Makes a session of a model on the CPU. Its constants are in memory once, and so is what is made of them for faster products.
+pub(super) fn open(settings: Settings<'_>, content: &Bytes) -> Result<SharedSession, ServiceError> {
+    let made = builder(settings, content).and_then(|builder| commit(builder, content));
     made.map_err(|error| {
         let reason = error.message().replace('\n', " ");
         ServiceError::invalid(format!("ONNX Runtime refuses the model: {}", reason.trim())).caused_by(error)
     })
 }
 
-fn make(
-    runtime: &OnnxRuntime,
+/// Makes a session with other providers than the CPU's, on a GPU if one is given.
+pub(super) fn open_with(
+    settings: Settings<'_>,
     content: &Bytes,
-    inputs: &[Port],
-    threads: usize,
-) -> ort::Result<SharedSession> {
+    providers: &[Chosen],
+    gpu: Option<u32>,
+) -> Result<SharedSession, ServiceError> {
+    let place = gpu.map_or(String::new(), |gpu| format!(" on GPU {gpu}"));
+    let refused = |error: ort::Error| {
+        let reason = words(error.message());
+        let advice = advice(error.message()).map_or(String::new(), |advice| format!(": {advice}"));
+        let names: Vec<&str> = providers.iter().map(|chosen| chosen.accelerator.name()).collect();
+        ServiceError::invalid(format!(
+            "ONNX Runtime refuses the model{place} with {}: {reason}{advice}",
+            names.join(" and ")
+        ))
+        .caused_by(error)
+    };
+    let mut builder = builder(settings, content).map_err(refused)?;
+    for chosen in providers {
+        register(settings.runtime, &chosen.on(gpu), &mut builder, &place)?;
+    }
+    commit(builder, content).map_err(refused)
+}
+
+/// Adds a provider to a session, or says which of its libraries are missing.
+fn register(
+    runtime: &OnnxRuntime,
+    chosen: &Chosen,
+    builder: &mut SessionBuilder,
+    place: &str,
+) -> Result<(), ServiceError> {
+    let libraries = Libraries::of(chosen.accelerator, runtime.path());
+    libraries.preload();
+    let added = chosen.register(builder);
+    let later = match &added {
+        Ok(()) if chosen.accelerator == Accelerator::Cuda => libraries.missing_later(),
+        _ => Vec::new(),
+    };
+    if !later.is_empty() {
+        tracing::warn!(
+            "operators of CUDA that need them will fail, since libraries are missing: {}",
+            missing_text(&later)
+        );
+    }
+    added.map_err(|error| {
+        let name = chosen.accelerator.name();
+        let missing = libraries.missing();
+        let message = match missing.is_empty() {
+            false => format!(
+                "the accelerator '{name}' cannot be used{place}: libraries are missing: {}",
+                missing_text(&missing)
+            ),
+            true => {
+                let advice = advice(error.message()).map_or(String::new(), |advice| format!(": {advice}"));
+                // OpenVINO's provider does not say which of them it refuses.
+                let options: Vec<&str> = chosen.options.keys().map(String::as_str).collect();
+                let options = match options.is_empty() {
+                    true => String::new(),
+                    false => format!(" (its options: {})", options.join(", ")),
+                };
+                format!(
+                    "the accelerator '{name}' cannot be used{place}: {}{options}{advice}",
+                    words(error.message())
+                )
+            }
+        };
+        ServiceError::invalid(message).caused_by(error)
+    })
+}
+
+fn commit(mut builder: SessionBuilder, content: &Bytes) -> ort::Result<SharedSession> {
+    SharedSession::new(builder.commit_from_memory(content)?)
+}
+
+fn builder(settings: Settings<'_>, content: &Bytes) -> ort::Result<SessionBuilder> {
+    let Settings {
+        runtime,
+        inputs,
+        threads,
+    } = settings;
     // A plan of memory is kept for every shape that was ever asked for: no more than one with fixed dimensions.
     let is_fixed = |port: &Port| port.dims.iter().flatten().all(|dim| matches!(dim, Dim::Fixed(_)));
-    let mut builder = SessionBuilder::new(runtime.environment())?
+    let builder = SessionBuilder::new(runtime.environment())?
         .with_intra_threads(threads)?
         .with_inter_threads(1)?
         .with_intra_op_spinning(false)?
@@ -59,18 +145,24 @@ fn make(
             "optimization.constant_folding_max_output_size_in_bytes",
             content.len().saturating_mul(2).max(FOLDED).to_string(),
         )?;
-    SharedSession::new(builder.commit_from_memory(content)?)
+    Ok(builder)
 }
 
-/// Gives each run its options, and some of them the task to give memory back.
+/// Gives each run of a session its options, and some of them the task to give memory back.
 pub(super) struct Runs {
     last_shrink: Mutex<Instant>,
+    gpu: Option<u32>,
+    /// Whether the GPU's memory cannot be given back.
+    keeps_gpu_memory: AtomicBool,
 }
 
 impl Runs {
-    pub(super) fn new() -> Self {
+    /// For a session on a GPU, or on the CPU alone.
+    pub(super) fn new(gpu: Option<u32>) -> Self {
         Self {
             last_shrink: Mutex::new(Instant::now()),
+            gpu,
+            keeps_gpu_memory: AtomicBool::new(false),
         }
     }
 
@@ -78,9 +170,19 @@ impl Runs {
     pub(super) fn options(&self) -> ort::Result<Arc<RunOptions>> {
         let mut options = RunOptions::new()?;
         if self.is_time_to_shrink() {
-            options.set("memory.enable_memory_arena_shrinkage", "cpu:0")?;
+            let gpu = self
+                .gpu
+                .filter(|_| !self.keeps_gpu_memory.load(Ordering::Relaxed));
+            let arenas = gpu.map_or("cpu:0".to_owned(), |gpu| format!("cpu:0;gpu:{gpu}"));
+            options.set("memory.enable_memory_arena_shrinkage", arenas)?;
         }
         Ok(Arc::new(options))
+    }
+
+    /// Whether a run failed only because the provider's memory is no arena that could be given back. From then on that is not tried.
+    pub(super) fn must_keep_memory(&self, error: &ort::Error) -> bool {
+        let is_so = self.gpu.is_some() && error.message().contains("memory arena shrink list");
+        is_so && !self.keeps_gpu_memory.swap(true, Ordering::Relaxed)
     }
 
     fn is_time_to_shrink(&self) -> bool {

@@ -9,6 +9,7 @@ mod extremes;
 mod fixtures;
 mod independence;
 mod onnx_runtime;
+mod providers;
 mod refusals;
 mod sizes;
 mod steps;

@@ -207,6 +207,7 @@ async fn configurations_are_the_same_over_both_transports() {
         instance_group: vec![proto::ModelInstanceGroup {
             name: "g".into(),
             count: 2,
+            gpus: vec![],
             kind: proto::model_instance_group::Kind::Cpu as i32,
         }],
         default_model_filename: "m.onnx".into(),

@@ -10,7 +10,10 @@ use oip_service::{
     Call, CancelToken, Capabilities, ConfiguredTensors, LoadContext, Model, ModelSource, Outcome,
     ResponseSink,
 };
-use oip_types::{InferOutput, InferRequest, ModelMetadata, ServiceError, TensorValue, check_name};
+use oip_types::{
+    InferOutput, InferRequest, ModelMetadata, ServiceError, TensorValue, check_name,
+    model_config::{InstanceGroup, InstanceKind},
+};
 use tensor_core::{Quoted, Shape};
 use tensor_mmap::Promise;
 
@@ -69,6 +72,7 @@ pub(crate) fn load(
             let configs = Configs {
                 usual: config,
                 joining: None,
+                placement: None,
                 counts_rows: completed.counts_rows,
                 without_batches: None,
             };
@@ -126,7 +130,7 @@ pub(crate) fn embed(
             &settings.defaults(&capabilities, config),
         )
         .map_err(|error| LoadError::Mismatch(error.into()))?;
-        note_runtime(&mut completed, capabilities.runtime.as_deref());
+        note_runtime(&mut completed, &capabilities);
         let policy = settings.policy(&mut completed)?;
         Ok(Prepared {
             model,
@@ -203,11 +207,13 @@ fn run(
         labels,
         warmed_up,
     } = prepared;
+    let placement = capabilities.placement.clone();
     let is_decoupled = model_config.model_transaction_policy.decoupled;
-    let threads: u32 = model_config.instance_group.iter().map(|group| group.count).sum();
+    let groups = model_config.instance_group.iter();
+    let threads: u64 = groups.map(InstanceGroup::instances).sum();
     let settings = InstanceSettings {
         capabilities,
-        threads: threads as usize,
+        threads: usize::try_from(threads).unwrap_or(usize::MAX),
         queue_capacity: config.queue_capacity,
         policy,
         hang_timeout: config.hang_timeout,
@@ -221,6 +227,7 @@ fn run(
     let configs = Configs {
         usual: Arc::new(model_config),
         joining: Some(joining),
+        placement,
         counts_rows,
         without_batches: without_batches.map(Arc::new),
     };
@@ -296,7 +303,10 @@ fn prepare(
         &settings.defaults(&capabilities, config),
     )
     .map_err(|error| LoadError::Mismatch(error.into()))?;
-    note_runtime(&mut completed, capabilities.runtime.as_deref());
+    note_runtime(&mut completed, &capabilities);
+    if capabilities.placement.is_none() {
+        warn_of_gpus(job, backend.name());
+    }
     let policy = settings.policy(&mut completed)?;
     let labels = Labels::read(&job.folder, job.version.as_deref(), &completed.config)?;
     let model: Box<dyn Model> = if completed.is_narrowed {
@@ -336,17 +346,31 @@ fn configured_tensors(written: &WrittenConfig) -> Arc<ConfiguredTensors> {
     Arc::new(ConfiguredTensors { inputs, outputs })
 }
 
-/// Adds the chosen runtime to the completed configuration, since the written one may leave the choice to the
+/// Adds the chosen runtime and placement to the completed configuration, since the written one may leave the choice to the
 /// backend.
-fn note_runtime(completed: &mut Completed, runtime: Option<&str>) {
-    let Some(runtime) = runtime else {
-        return;
-    };
+fn note_runtime(completed: &mut Completed, capabilities: &Capabilities) {
     for config in [Some(&mut completed.config), completed.without_batches.as_mut()]
         .into_iter()
         .flatten()
     {
-        runtime.clone_into(&mut config.runtime);
+        if let Some(runtime) = &capabilities.runtime {
+            config.runtime.clone_from(runtime);
+        }
+        if let Some(placement) = &capabilities.placement {
+            placement.show_in(config);
+        }
+    }
+}
+
+/// A configuration that wants a GPU for a model whose backend has no choice of what models run on.
+fn warn_of_gpus(job: &Job, backend: &str) {
+    let mut groups = job.written.config.instance_group.iter();
+    if groups.any(|group| group.kind == InstanceKind::Gpu) {
+        tracing::warn!(
+            model = job.name,
+            backend,
+            "configuration: fields without effect here: instance_group.kind KIND_GPU (only ONNX models run on GPUs)"
+        );
     }
 }
 

@@ -6,7 +6,8 @@ use std::{
 
 use oip_service::{BoxFuture, Readiness, RequestContext, ResponseStream, Responses, StreamedResponse};
 use oip_types::{
-    ErrorCode, InferRequest, InferResponse, Joining, ModelMetadata, ModelRef, ModelState, ServiceError,
+    ErrorCode, InferRequest, InferResponse, Joining, ModelMetadata, ModelRef, ModelState, Placement,
+    ServiceError,
 };
 use tensor_core::Quoted;
 
@@ -93,6 +94,8 @@ pub struct ModelStatus {
     pub metadata: Option<Arc<ModelMetadata>>,
     /// Whether requests are joined, once ready; `None` for pipelines, whose steps join requests.
     pub joining: Option<Joining>,
+    /// Devices and providers, once ready, if the backend reports them.
+    pub placement: Option<Placement>,
     /// Duration of the load.
     pub load_time: Option<Duration>,
     /// Approximate memory in bytes: growth of the process and its children during the load, split evenly
@@ -121,6 +124,7 @@ impl ModelStatus {
             reason: reason.to_owned(),
             metadata: None,
             joining: None,
+            placement: None,
             load_time: None,
             load_memory: None,
         }
@@ -140,6 +144,15 @@ impl ModelStatus {
     pub fn with_joining(self, joining: Joining) -> Self {
         Self {
             joining: Some(joining),
+            ..self
+        }
+    }
+
+    /// Sets the placement.
+    #[must_use]
+    pub fn with_placement(self, placement: Placement) -> Self {
+        Self {
+            placement: Some(placement),
             ..self
         }
     }
@@ -502,6 +515,7 @@ impl Registry {
                     reason,
                     metadata: entry.served().map(|served| served.metadata().clone()),
                     joining: entry.served().and_then(|served| served.joining().cloned()),
+                    placement: entry.served().and_then(|served| served.placement().cloned()),
                     load_time: entry.cost.map(|cost| cost.time),
                     load_memory: entry.cost.and_then(|cost| cost.memory),
                 }

@@ -61,6 +61,7 @@ impl RowSettings {
             .with_joined_only_when_told(own.joined_only_when_told)
             .with_joining(self.joining.clone())
             .with_shared_inputs(self.rows.shared_inputs.clone())
+            .with_gpus(own.placement.map_or(Vec::new(), |placement| placement.gpus))
     }
 
     /// The policy under a complete configuration, which afterwards shows whether requests are joined.

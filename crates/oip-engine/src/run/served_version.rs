@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use oip_service::RequestContext;
-use oip_types::{InferRequest, Joining, ModelConfig, ModelMetadata, ServiceError};
+use oip_types::{InferRequest, Joining, ModelConfig, ModelMetadata, Placement, ServiceError};
 
 use crate::{
     load::labels::Labels,
@@ -46,6 +46,8 @@ pub(crate) struct Configs {
     pub(crate) usual: Arc<ModelConfig>,
     /// Whether requests are joined; none of a pipeline, whose steps join them.
     pub(crate) joining: Option<Joining>,
+    /// On what it runs, if its backend says so.
+    pub(crate) placement: Option<Placement>,
     /// Whether the first dimension of outputs counts rows.
     pub(crate) counts_rows: bool,
     /// For a model whose requests are joined although the configuration does not say so: what holds once its outputs had other rows
@@ -111,6 +113,11 @@ impl ServedVersion {
     /// Whether requests are joined; none of a pipeline, whose steps join them.
     pub(crate) fn joining(&self) -> Option<&Joining> {
         self.config.joining.as_ref()
+    }
+
+    /// On what it runs, if its backend says so.
+    pub(crate) fn placement(&self) -> Option<&Placement> {
+        self.config.placement.as_ref()
     }
 
     /// Whether the first dimension of outputs counts rows, each of which has classes of its own.

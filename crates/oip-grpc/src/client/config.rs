@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use oip_types::{
     ModelConfig, ServiceError,
     model_config::{
-        ConfigParameter, DynamicBatching, EnsembleScheduling, EnsembleStep, InputConfig, InputFormat,
-        InstanceGroup, InstanceKind, OutputConfig, QueuePolicy, Reshape, ResponseCache, TimeoutAction,
-        TransactionPolicy, VersionPolicy, Warmup, WarmupData, WarmupInput,
+        Accelerator, ConfigParameter, DynamicBatching, EnsembleScheduling, EnsembleStep,
+        ExecutionAccelerators, InputConfig, InputFormat, InstanceGroup, InstanceKind, Optimization,
+        OutputConfig, QueuePolicy, Reshape, ResponseCache, TimeoutAction, TransactionPolicy, VersionPolicy,
+        Warmup, WarmupData, WarmupInput,
     },
 };
 
@@ -48,6 +49,7 @@ pub fn decode_config(message: proto::ModelConfig) -> Result<ModelConfig, Service
         input: each(message.input, input)?,
         output: each(message.output, output)?,
         instance_group: each(message.instance_group, instance_group)?,
+        optimization: optimization(message.optimization),
         default_model_filename: message.default_model_filename,
         dynamic_batching,
         ensemble_scheduling,
@@ -139,8 +141,28 @@ fn instance_group(message: proto::ModelInstanceGroup) -> Result<InstanceGroup, S
             Kind::Model => InstanceKind::Model,
         },
         count: count("count of instances", message.count)?,
+        gpus: each(message.gpus, |gpu| count("gpus", gpu))?,
         name: message.name,
     })
+}
+
+fn optimization(message: Option<proto::ModelOptimizationPolicy>) -> Optimization {
+    use crate::proto::model_optimization_policy::execution_accelerators;
+    let read = |accelerators: Vec<execution_accelerators::Accelerator>| {
+        let read = |accelerator: execution_accelerators::Accelerator| Accelerator {
+            name: accelerator.name,
+            parameters: accelerator.parameters.into_iter().collect(),
+        };
+        accelerators.into_iter().map(read).collect()
+    };
+    let accelerators = message.and_then(|message| message.execution_accelerators);
+    let accelerators = accelerators.unwrap_or_default();
+    Optimization {
+        execution_accelerators: ExecutionAccelerators {
+            gpu_execution_accelerator: read(accelerators.gpu_execution_accelerator),
+            cpu_execution_accelerator: read(accelerators.cpu_execution_accelerator),
+        },
+    }
 }
 
 fn dynamic_batching_of(message: proto::ModelDynamicBatching) -> Result<DynamicBatching, ServiceError> {

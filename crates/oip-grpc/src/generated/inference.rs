@@ -8,6 +8,9 @@ pub struct ModelInstanceGroup {
     pub name: ::prost::alloc::string::String,
     #[prost(int32, tag = "2")]
     pub count: i32,
+    /// The GPUs of KIND_GPU and KIND_AUTO, by CUDA's numbers.
+    #[prost(int32, repeated, tag = "3")]
+    pub gpus: ::prost::alloc::vec::Vec<i32>,
     #[prost(enumeration = "model_instance_group::Kind", tag = "4")]
     pub kind: i32,
 }
@@ -43,6 +46,36 @@ pub mod model_instance_group {
                 "KIND_MODEL" => Some(Self::Model),
                 _ => None,
             }
+        }
+    }
+}
+/// What makes a model faster without changing what it computes.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ModelOptimizationPolicy {
+    #[prost(message, optional, tag = "4")]
+    pub execution_accelerators: ::core::option::Option<model_optimization_policy::ExecutionAccelerators>,
+}
+/// Nested message and enum types in `ModelOptimizationPolicy`.
+pub mod model_optimization_policy {
+    /// The libraries that compute a model, the preferred one first.
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct ExecutionAccelerators {
+        #[prost(message, repeated, tag = "1")]
+        pub gpu_execution_accelerator: ::prost::alloc::vec::Vec<execution_accelerators::Accelerator>,
+        #[prost(message, repeated, tag = "2")]
+        pub cpu_execution_accelerator: ::prost::alloc::vec::Vec<execution_accelerators::Accelerator>,
+    }
+    /// Nested message and enum types in `ExecutionAccelerators`.
+    pub mod execution_accelerators {
+        #[derive(Clone, PartialEq, ::prost::Message)]
+        pub struct Accelerator {
+            #[prost(string, tag = "1")]
+            pub name: ::prost::alloc::string::String,
+            #[prost(btree_map = "string, string", tag = "2")]
+            pub parameters: ::prost::alloc::collections::BTreeMap<
+                ::prost::alloc::string::String,
+                ::prost::alloc::string::String,
+            >,
         }
     }
 }
@@ -315,6 +348,8 @@ pub struct ModelConfig {
     pub instance_group: ::prost::alloc::vec::Vec<ModelInstanceGroup>,
     #[prost(string, tag = "8")]
     pub default_model_filename: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "12")]
+    pub optimization: ::core::option::Option<ModelOptimizationPolicy>,
     #[prost(btree_map = "string, message", tag = "14")]
     pub parameters: ::prost::alloc::collections::BTreeMap<::prost::alloc::string::String, ModelParameter>,
     #[prost(message, repeated, tag = "16")]

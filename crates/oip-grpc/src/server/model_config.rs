@@ -4,8 +4,9 @@ use oip_service::{InferenceService, extensions};
 use oip_types::{
     DataType, ModelConfig, ServiceError,
     model_config::{
-        DynamicBatching, EnsembleScheduling, EnsembleStep, InputConfig, InputFormat, InstanceGroup,
-        InstanceKind, OutputConfig, QueuePolicy, Reshape, TimeoutAction, VersionPolicy, Warmup, WarmupData,
+        Accelerator, DynamicBatching, EnsembleScheduling, EnsembleStep, InputConfig, InputFormat,
+        InstanceGroup, InstanceKind, Optimization, OutputConfig, QueuePolicy, Reshape, TimeoutAction,
+        VersionPolicy, Warmup, WarmupData,
     },
 };
 
@@ -59,6 +60,7 @@ fn write(config: &ModelConfig) -> proto::ModelConfig {
             enable: config.response_cache.enable,
         }),
         runtime: config.runtime.clone(),
+        optimization: (!config.optimization.is_empty()).then(|| write_optimization(&config.optimization)),
         scheduling_choice: scheduling,
     }
 }
@@ -137,7 +139,23 @@ fn write_instances(group: &InstanceGroup) -> proto::ModelInstanceGroup {
     proto::ModelInstanceGroup {
         name: group.name.clone(),
         count: signed(group.count),
+        gpus: group.gpus.iter().copied().map(signed).collect(),
         kind: kind.into(),
+    }
+}
+
+fn write_optimization(optimization: &Optimization) -> proto::ModelOptimizationPolicy {
+    use crate::proto::model_optimization_policy::{ExecutionAccelerators, execution_accelerators};
+    let write = |accelerator: &Accelerator| execution_accelerators::Accelerator {
+        name: accelerator.name.clone(),
+        parameters: accelerator.parameters.clone().into_iter().collect(),
+    };
+    let accelerators = &optimization.execution_accelerators;
+    proto::ModelOptimizationPolicy {
+        execution_accelerators: Some(ExecutionAccelerators {
+            gpu_execution_accelerator: accelerators.gpu_execution_accelerator.iter().map(write).collect(),
+            cpu_execution_accelerator: accelerators.cpu_execution_accelerator.iter().map(write).collect(),
+        }),
     }
 }
 
@@ -215,7 +233,9 @@ fn write_warmup(warmup: &Warmup) -> proto::ModelWarmup {
 mod tests {
     use std::collections::BTreeMap;
 
-    use oip_types::model_config::{ConfigParameter, ResponseCache, TransactionPolicy, WarmupInput};
+    use oip_types::model_config::{
+        ConfigParameter, ExecutionAccelerators, ResponseCache, TransactionPolicy, WarmupInput,
+    };
 
     use super::*;
 
@@ -249,9 +269,22 @@ mod tests {
             }],
             instance_group: vec![InstanceGroup {
                 name: name("g"),
-                kind: InstanceKind::Cpu,
+                kind: InstanceKind::Gpu,
                 count: 2,
+                gpus: vec![0, 1],
             }],
+            optimization: Optimization {
+                execution_accelerators: ExecutionAccelerators {
+                    gpu_execution_accelerator: vec![Accelerator {
+                        name: name("cuda"),
+                        parameters: BTreeMap::from([(name("gpu_mem_limit"), name("1"))]),
+                    }],
+                    cpu_execution_accelerator: vec![Accelerator {
+                        name: name("openvino"),
+                        parameters: BTreeMap::new(),
+                    }],
+                },
+            },
             default_model_filename: name("f.onnx"),
             dynamic_batching: Some(DynamicBatching {
                 preferred_batch_size: vec![4, 8],
@@ -304,8 +337,12 @@ mod tests {
             "optional: true }], ",
             "output: [ModelOutput { name: \"y\", data_type: TypeBool, dims: [4], label_filename: \"labels.txt\", ",
             "reshape: Some(ModelTensorReshape { shape: [4, 1] }), is_shape_tensor: true }], ",
-            "instance_group: [ModelInstanceGroup { name: \"g\", count: 2, kind: Cpu }], ",
-            "default_model_filename: \"f.onnx\", parameters: {\"k\": ModelParameter { string_value: \"v\" }}, ",
+            "instance_group: [ModelInstanceGroup { name: \"g\", count: 2, gpus: [0, 1], kind: Gpu }], ",
+            "default_model_filename: \"f.onnx\", ",
+            "optimization: Some(ModelOptimizationPolicy { execution_accelerators: Some(ExecutionAccelerators { ",
+            "gpu_execution_accelerator: [Accelerator { name: \"cuda\", parameters: {\"gpu_mem_limit\": \"1\"} }], ",
+            "cpu_execution_accelerator: [Accelerator { name: \"openvino\", parameters: {} }] }) }), ",
+            "parameters: {\"k\": ModelParameter { string_value: \"v\" }}, ",
             "model_warmup: [ModelWarmup { name: \"w\", batch_size: 1, ",
             "inputs: {\"x\": Input { data_type: TypeFp32, dims: [2], ",
             "input_data_type: Some(InputDataFile(\"x.raw\")) }}, count: 3 }], ",

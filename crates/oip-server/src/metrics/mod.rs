@@ -2,6 +2,8 @@
 
 mod connections;
 mod families;
+#[cfg(feature = "gpu")]
+mod gpus;
 mod models;
 #[cfg(target_os = "linux")]
 mod process;
@@ -123,6 +125,8 @@ impl Metrics {
     fn write(&self, text: &mut Families<'_>) {
         models::write_metrics(text, &self.engine.metrics());
         models::write_states(text, &self.engine.models());
+        #[cfg(feature = "gpu")]
+        gpus::write(text, &crate::cards::cards());
         text.family(&SERVER_READY)
             .add(&[], self.engine.readiness().is_ready());
         text.family(&BUDGET_USED).add(&[], self.budget.used());

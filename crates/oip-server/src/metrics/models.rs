@@ -146,6 +146,11 @@ const LOAD_MEMORY: Family = Family::gauge(
     "Estimated memory of a version: the growth of the server's memory while it was loaded.",
 );
 
+const PROVIDER: Family = Family::gauge(
+    "oip_model_execution_provider",
+    "The first execution provider of a version of an ONNX model on ONNX Runtime, and its GPUs; always 1.",
+);
+
 /// Writes the families of ready versions.
 pub(super) fn write_metrics(text: &mut Families<'_>, versions: &[VersionMetrics]) {
     for PerVersion { family, of } in &NUMBERS {
@@ -201,6 +206,19 @@ pub(super) fn write_states(text: &mut Families<'_>, versions: &[ModelStatus]) {
     for status in versions {
         if let (ModelState::Ready, Some(memory)) = (status.state, status.load_memory) {
             samples.add(&status_labels(status), memory);
+        }
+    }
+    let mut samples = text.family(&PROVIDER);
+    for status in versions {
+        let placement = status.placement.as_ref();
+        let first = placement.and_then(|placement| Some((placement, placement.providers.first()?)));
+        if let (ModelState::Ready, Some((placement, provider))) = (status.state, first) {
+            let gpus: Vec<String> = placement.gpus.iter().map(u32::to_string).collect();
+            let [model, version] = status_labels(status);
+            samples.add(
+                &[model, version, ("provider", provider), ("gpus", &gpus.join(","))],
+                1,
+            );
         }
     }
 }

@@ -26,6 +26,8 @@ mod exposition;
 mod external_data;
 mod file_options;
 mod fixed_sizes;
+#[cfg(feature = "onnx")]
+mod gpus;
 mod grpc;
 mod hanging;
 mod house;

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use oip_types::{
-    Joining, LoadOptions, ModelIndexEntry, ModelRef, ModelState, ModelStatistics, TensorMetadata,
+    Joining, LoadOptions, ModelIndexEntry, ModelRef, ModelState, ModelStatistics, Placement, TensorMetadata,
     UnloadOptions,
 };
 use serde_json::json;
@@ -111,6 +111,9 @@ pub(crate) fn show(options: &Show, out: &mut impl Write) -> Outcome {
         // Other servers do not say it.
         if let Some(batched) = Joining::shown_in(config) {
             writeln!(out, "{}{}", title("batched"), table::text(batched))?;
+        }
+        if let Some(providers) = Placement::shown_in(config) {
+            writeln!(out, "{}{}", title("runs on"), table::text(providers))?;
         }
     }
     writeln!(out)?;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import sysconfig
@@ -25,12 +26,22 @@ def program(name: str) -> str:
 
 
 def onnx_runtime() -> str | None:
-    """The library of the package ``onnxruntime`` of this environment, if it is installed."""
+    """The library of ONNX Runtime of this environment, if it is installed. The packages ``onnxruntime`` and ``onnxruntime-gpu`` share a
+    directory: where both are installed, it is the library of the last one, since the files next to it are that one's."""
     spec = importlib.util.find_spec("onnxruntime")
     for folder in (spec.submodule_search_locations or []) if spec else []:
-        for library in sorted((Path(folder) / "capi").glob("libonnxruntime.so.*")):
+        capi = Path(folder) / "capi"
+        libraries = sorted(capi.glob("libonnxruntime.so.*"), key=_version, reverse=True)
+        info = capi / "build_and_package_info.py"
+        said = re.search(r"__version__ = '([^']*)'", info.read_text()) if info.is_file() else None
+        of_last = [library for library in libraries if said and library.name.endswith(f".so.{said[1]}")]
+        for library in [*of_last, *libraries]:
             return str(library)
     return None
+
+
+def _version(library: Path) -> list[int]:
+    return [int(part) for part in library.name.split(".") if part.isdigit()]
 
 
 def server_arguments(arguments: list[str]) -> list[str]:

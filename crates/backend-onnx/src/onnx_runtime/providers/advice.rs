@@ -1,0 +1,88 @@
+//! What to do about an error of CUDA, for which the library has its own words only.
+
+/// What an error of a provider means and what to do, if it is one that operators meet.
+pub(crate) fn advice(message: &str) -> Option<&'static str> {
+    let lower = message.to_ascii_lowercase();
+    let cases: &[(&[&str], &str)] = &[
+        (
+            &[
+                "driver version is insufficient",
+                "cuda failure 35:",
+                "cuda error 35",
+            ],
+            "the NVIDIA driver is too old for the version of CUDA that this library was built for, or there is none: update the driver, \
+             or install an onnxruntime-gpu for an older CUDA",
+        ),
+        (
+            &[
+                "cuda failure 2:",
+                "out of memory",
+                "cublas_status_alloc_failed",
+                "cudnn_status_alloc_failed",
+            ],
+            "the GPU's memory is used up, by other models or programs (nvidia-smi lists them)",
+        ),
+        (
+            &["no cuda-capable device", "cuda failure 100:"],
+            "no GPU is visible to this process: look at CUDA_VISIBLE_DEVICES, and at what the container is given",
+        ),
+        (
+            &["invalid device ordinal", "cuda failure 101:", "invalid device id"],
+            "there is no GPU of this number",
+        ),
+        (
+            &["no kernel image", "cuda failure 209:"],
+            "this library was not built for this GPU",
+        ),
+    ];
+    let meets = |words: &&(&[&str], &str)| words.0.iter().any(|words| lower.contains(words));
+    cases.iter().find(meets).map(|(_, advice)| *advice)
+}
+
+/// Whether an error of a run or a load says that the GPU's memory is used up.
+pub(crate) fn is_out_of_memory(message: &str) -> bool {
+    advice(message).is_some_and(|advice| advice.starts_with("the GPU's memory"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bad input: a driver that is too old, memory that others use, a card that is not there.
+    #[test]
+    fn errors_of_cuda_are_explained() {
+        for (message, expected) in [
+            (
+                "CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version ; GPU=0 ; hostname=h ; \
+                 file=/onnxruntime_src/cuda_execution_provider.cc ; line=280 ; expr=cudaSetDevice(info_.device_id);",
+                "the NVIDIA driver is too old",
+            ),
+            (
+                "CUDA failure 2: out of memory ; GPU=0 ; hostname=h ; expr=cudaMalloc((void**)&p, size);",
+                "the GPU's memory is used up",
+            ),
+            (
+                "CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED ; GPU=0 ; expr=cublasCreate(&cublas_handle_);",
+                "the GPU's memory is used up",
+            ),
+            (
+                "CUDA failure 100: no CUDA-capable device is detected ; GPU=-1",
+                "no GPU is visible",
+            ),
+            (
+                "CUDA failure 101: invalid device ordinal ; GPU=7",
+                "there is no GPU of this number",
+            ),
+            (
+                "CUDA failure 209: no kernel image is available for execution on the device",
+                "this library was not built for this GPU",
+            ),
+        ] {
+            assert!(
+                advice(message).is_some_and(|found| found.starts_with(expected)),
+                "{message}"
+            );
+        }
+        assert_eq!(advice("Status Message: Integer division by zero"), None);
+    }
+}

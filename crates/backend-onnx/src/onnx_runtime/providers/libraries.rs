@@ -1,0 +1,222 @@
+//! The libraries of CUDA that a provider needs: loaded from where pip puts them, and named where they are missing.
+
+use std::{
+    collections::HashSet,
+    fs,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use ort::util::preload_dylib;
+
+use super::{Accelerator, dynamic::needed, package::site_packages};
+
+/// A library that is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Missing {
+    pub(crate) name: String,
+    /// What brings it.
+    pub(crate) remedy: String,
+}
+
+/// The libraries of one of ONNX Runtime's providers.
+pub(crate) struct Libraries {
+    /// The file of the provider.
+    provider: PathBuf,
+    accelerator: Accelerator,
+    /// Where packages of Python have their libraries.
+    folders: Vec<PathBuf>,
+}
+
+impl Libraries {
+    /// Those of a provider next to ONNX Runtime's library.
+    pub(crate) fn of(accelerator: Accelerator, library: &Path) -> Self {
+        let provider = library.with_file_name(accelerator.file());
+        Self {
+            folders: site_packages(library).map_or(Vec::new(), |packages| folders(&packages)),
+            provider,
+            accelerator,
+        }
+    }
+
+    /// Loads those that packages of Python have, once in a process, so that the provider finds them under their names wherever they are.
+    pub(crate) fn preload(&self) {
+        static LOADED: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
+        if self.accelerator == Accelerator::OpenVino {
+            // Its package has them next to the provider.
+            return;
+        }
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = loaded.get_or_insert_default();
+        for stem in ORDER {
+            for path in self.folders.iter().flat_map(|folder| with_stem(folder, stem)) {
+                if !loaded.contains(&path) && preload_dylib(path.as_os_str()).is_ok() {
+                    tracing::debug!(path = %path.display(), "loaded a library for GPUs");
+                    loaded.insert(path);
+                }
+            }
+        }
+    }
+
+    /// Those that cannot be loaded, with what brings them. Those that can be are loaded.
+    pub(crate) fn missing(&self) -> Vec<Missing> {
+        let names = needed(&self.provider);
+        let cuda = names.iter().find_map(|name| name.strip_prefix("libcudart.so."));
+        let is_absent = |name: &&String| preload_dylib(name.as_str()).is_err();
+        let missing = names.iter().filter(is_absent);
+        missing.map(|name| self.describe(name, cuda)).collect()
+    }
+
+    /// Those that the provider loads only when an operator needs them, and that cannot be loaded.
+    pub(crate) fn missing_later(&self) -> Vec<Missing> {
+        let names = needed(&self.provider);
+        let cuda = names.iter().find_map(|name| name.strip_prefix("libcudart.so."));
+        let later: &[&str] = match (self.accelerator, cuda) {
+            (Accelerator::Cuda, Some("13")) => &["libcudnn.so.9", "libcufft.so.12"],
+            (Accelerator::Cuda, Some("12")) => &["libcudnn.so.9", "libcufft.so.11"],
+            _ => &[],
+        };
+        let later = later.iter().filter(|name| preload_dylib(**name).is_err());
+        later.map(|name| self.describe(name, cuda)).collect()
+    }
+
+    fn describe(&self, name: &str, cuda: Option<&str>) -> Missing {
+        let remedy = remedy(name, cuda).unwrap_or_else(|| match self.accelerator {
+            Accelerator::OpenVino => "pip install onnxruntime-openvino".to_owned(),
+            Accelerator::Cuda | Accelerator::TensorRt => "a package of the system".to_owned(),
+        });
+        Missing {
+            name: name.to_owned(),
+            remedy,
+        }
+    }
+}
+
+/// Stems of the libraries in packages, those that others need first.
+const ORDER: &[&str] = &[
+    "libcudart",
+    "libnvJitLink",
+    "libnvrtc",
+    "libcublasLt",
+    "libcublas",
+    "libcurand",
+    "libcufft",
+    "libcudnn",
+    "libnvinfer",
+    "libnvonnxparser",
+];
+
+/// `nvidia/*/lib`, and the directory of TensorRT's package.
+fn folders(site_packages: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(site_packages.join("nvidia"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path().join("lib")).collect();
+    folders.sort();
+    folders.push(site_packages.join("tensorrt_libs"));
+    folders
+}
+
+/// `libcublas.so.13` of `libcublas`.
+fn with_stem(folder: &Path, stem: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .filter(|path| {
+            let name = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .unwrap_or_default();
+            name.strip_prefix(stem)
+                .is_some_and(|rest| rest.starts_with(".so."))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+/// What brings a library, for a provider that was built for this version of CUDA.
+fn remedy(name: &str, cuda: Option<&str>) -> Option<String> {
+    if name.starts_with("libcuda.so") {
+        return Some("the NVIDIA driver; in a container, its runtime brings it".to_owned());
+    }
+    let stem = name.split(".so").next()?;
+    let package = match stem {
+        "libcudart" => "nvidia-cuda-runtime",
+        "libcublas" | "libcublasLt" => "nvidia-cublas",
+        "libcufft" => "nvidia-cufft",
+        "libcurand" => "nvidia-curand",
+        "libnvrtc" => "nvidia-cuda-nvrtc",
+        "libnvJitLink" => "nvidia-nvjitlink",
+        "libcudnn" => return Some(format!("pip install nvidia-cudnn-cu{}", cuda.unwrap_or("13"))),
+        "libnvinfer" | "libnvonnxparser" => {
+            let major = name.rsplit('.').next().unwrap_or("10");
+            return Some(format!(
+                "pip install 'tensorrt-cu{}=={major}.*'",
+                cuda.unwrap_or("13")
+            ));
+        }
+        _ => return None,
+    };
+    // Since CUDA 13 the names have no version.
+    Some(match cuda {
+        Some("12") => format!("pip install {package}-cu12"),
+        _ => format!("pip install {package}"),
+    })
+}
+
+/// What is missing, for people.
+pub(crate) fn missing_text(missing: &[Missing]) -> String {
+    let each = missing
+        .iter()
+        .map(|missing| format!("{} ({})", missing.name, missing.remedy));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    /// Bad input: a library that is missing is named with the package that has it.
+    #[test]
+    fn each_library_has_a_package() {
+        for (name, cuda, expected) in [
+            ("libcudart.so.13", "13", "pip install nvidia-cuda-runtime"),
+            ("libcudart.so.12", "12", "pip install nvidia-cuda-runtime-cu12"),
+            ("libcublasLt.so.13", "13", "pip install nvidia-cublas"),
+            ("libcudnn.so.9", "13", "pip install nvidia-cudnn-cu13"),
+            ("libcudnn.so.9", "12", "pip install nvidia-cudnn-cu12"),
+            ("libnvinfer.so.10", "13", "pip install 'tensorrt-cu13==10.*'"),
+            (
+                "libcuda.so.1",
+                "13",
+                "the NVIDIA driver; in a container, its runtime brings it",
+            ),
+        ] {
+            assert_eq!(remedy(name, Some(cuda)).unwrap(), expected);
+        }
+        assert_eq!(remedy("libstdc++.so.6", Some("13")), None);
+    }
+
+    #[test]
+    fn libraries_are_looked_for_where_pip_puts_them() {
+        let packages = std::env::temp_dir().join(format!("nvidia-{}", std::process::id()));
+        let (cuda, cudnn) = (
+            packages.join("nvidia/cu13/lib"),
+            packages.join("nvidia/cudnn/lib"),
+        );
+        fs::create_dir_all(&cuda).unwrap();
+        fs::create_dir_all(&cudnn).unwrap();
+        for name in ["libcublas.so.13", "libcublasLt.so.13", "libcudart_static.a"] {
+            fs::write(cuda.join(name), "").unwrap();
+        }
+        let folders = folders(&packages);
+        let found = with_stem(&folders[0], "libcublas");
+        fs::remove_dir_all(&packages).unwrap();
+        assert_eq!(folders, [cuda.clone(), cudnn, packages.join("tensorrt_libs")]);
+        assert_eq!(found, [cuda.join("libcublas.so.13")]);
+    }
+}

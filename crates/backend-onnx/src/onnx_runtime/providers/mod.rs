@@ -1,0 +1,20 @@
+//! Execution providers: which of them a model's configuration asks for, which the library has, and why one cannot be used.
+
+mod accelerator;
+mod advice;
+mod dynamic;
+mod gpus;
+mod libraries;
+mod options;
+mod package;
+mod plan;
+
+pub use self::gpus::{Gpu, GpuChoice, GpuChoiceError, Gpus};
+pub(crate) use self::plan::{demands_gpu, names_accelerators};
+pub(super) use self::{
+    accelerator::{Accelerator, Chosen},
+    advice::{advice, is_out_of_memory},
+    libraries::{Libraries, missing_text},
+    package::Package,
+    plan::{Plan, plan},
+};

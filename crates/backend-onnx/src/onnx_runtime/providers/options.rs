@@ -1,0 +1,219 @@
+//! The options of an execution provider: Triton's names, and the defaults of a server.
+
+use std::collections::BTreeMap;
+
+use oip_types::{ModelConfig, ServiceError, model_config::Accelerator as Written};
+use tensor_core::Quoted;
+
+use super::{Accelerator, Chosen};
+
+/// The options of an accelerator as its provider takes them: those that are written, and below them a server's defaults.
+///
+/// # Errors
+/// Options that no provider could take, or that this server cannot keep.
+pub(super) fn chosen(
+    accelerator: Accelerator,
+    written: Option<&Written>,
+    config: &ModelConfig,
+) -> Result<Chosen, ServiceError> {
+    let mut options = BTreeMap::new();
+    if accelerator == Accelerator::Cuda {
+        for (key, value) in CUDA_DEFAULTS {
+            options.insert((*key).to_owned(), (*value).to_owned());
+        }
+        // Triton has them among the model's parameters too.
+        for key in CUDA_PARAMETERS {
+            if let Some(parameter) = config.parameters.get(*key) {
+                set(&mut options, accelerator, key, &parameter.string_value)?;
+            }
+        }
+    }
+    for (key, value) in written.iter().flat_map(|written| &written.parameters) {
+        set(&mut options, accelerator, key, value)?;
+    }
+    Ok(Chosen { accelerator, options })
+}
+
+/// What a server needs and ONNX Runtime does not do by itself. Its search for convolutions tries all algorithms for each new shape, and
+/// its arena grows in powers of two, which leaves little that can be given back.
+const CUDA_DEFAULTS: &[(&str, &str)] = &[
+    ("arena_extend_strategy", "kSameAsRequested"),
+    ("cudnn_conv_algo_search", "HEURISTIC"),
+];
+
+/// Parameters of a model that are options of CUDA, by Triton's names.
+const CUDA_PARAMETERS: &[&str] = &["arena_extend_strategy", "cudnn_conv_algo_search", "gpu_mem_limit"];
+
+/// Options that need device memory that stays where it is between runs.
+const GRAPHS: &[&str] = &["enable_cuda_graph", "trt_cuda_graph_enable"];
+
+fn set(
+    options: &mut BTreeMap<String, String>,
+    accelerator: Accelerator,
+    key: &str,
+    value: &str,
+) -> Result<(), ServiceError> {
+    let name = accelerator.name();
+    if key.contains('\0') || value.contains('\0') {
+        return Err(ServiceError::invalid(format!(
+            "the accelerator '{name}': the option {} has a zero byte",
+            Quoted(key)
+        )));
+    }
+    if key == "device_id" && accelerator != Accelerator::OpenVino {
+        return Err(ServiceError::invalid(format!(
+            "the accelerator '{name}': the option 'device_id' is instance_group.gpus here; write that"
+        )));
+    }
+    if GRAPHS.contains(&key) && !matches!(value, "0" | "false") {
+        return Err(ServiceError::invalid(format!(
+            "the accelerator '{name}': CUDA graphs ('{key}') are not supported: they replay a run with the memory of the first one, \
+             and requests bring their own"
+        )));
+    }
+    let (key, value) = match accelerator {
+        Accelerator::Cuda => (key, conv_search(key, value)),
+        Accelerator::TensorRt => tensorrt(key, value)?,
+        Accelerator::OpenVino => (key, value),
+    };
+    options.insert(key.to_owned(), value.to_owned());
+    Ok(())
+}
+
+/// Triton has numbers for the search.
+fn conv_search<'v>(key: &str, value: &'v str) -> &'v str {
+    match (key, value) {
+        ("cudnn_conv_algo_search", "0") => "EXHAUSTIVE",
+        ("cudnn_conv_algo_search", "1") => "HEURISTIC",
+        ("cudnn_conv_algo_search", "2") => "DEFAULT",
+        ("arena_extend_strategy", "0") => "kNextPowerOfTwo",
+        ("arena_extend_strategy", "1") => "kSameAsRequested",
+        _ => value,
+    }
+}
+
+/// Triton's names for TensorRT; others are ONNX Runtime's already.
+fn tensorrt<'o>(key: &'o str, value: &'o str) -> Result<(&'o str, &'o str), ServiceError> {
+    Ok(match (key, value) {
+        ("precision_mode", "FP32") => ("trt_fp16_enable", "0"),
+        ("precision_mode", "FP16") => ("trt_fp16_enable", "1"),
+        ("precision_mode", "INT8") => ("trt_int8_enable", "1"),
+        ("precision_mode", other) => {
+            return Err(ServiceError::invalid(format!(
+                "the accelerator 'tensorrt': 'precision_mode' is {}, expected 'FP32', 'FP16' or 'INT8'",
+                Quoted(other)
+            )));
+        }
+        ("max_workspace_size_bytes", _) => ("trt_max_workspace_size", value),
+        ("int8_calibration_table_name", _) => ("trt_int8_calibration_table_name", value),
+        ("int8_use_native_calibration_table", _) => ("trt_int8_use_native_calibration_table", value),
+        _ => (key, value),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use oip_types::model_config::ConfigParameter;
+
+    use super::*;
+
+    fn written(options: &[(&str, &str)]) -> Written {
+        let options = options
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        Written {
+            name: String::new(),
+            parameters: options.collect(),
+        }
+    }
+
+    fn with(accelerator: Accelerator, options: &[(&str, &str)]) -> Result<Vec<(String, String)>, String> {
+        let chosen = chosen(accelerator, Some(&written(options)), &ModelConfig::default());
+        match chosen {
+            Ok(chosen) => Ok(chosen.options.into_iter().collect()),
+            Err(error) => Err(error.message().to_owned()),
+        }
+    }
+
+    fn pairs(options: &[(&str, &str)]) -> Vec<(String, String)> {
+        written(options).parameters.into_iter().collect()
+    }
+
+    #[test]
+    fn what_is_written_wins_over_the_parameters_and_these_over_the_defaults() {
+        let parameter = |value: &str| ConfigParameter {
+            string_value: value.to_owned(),
+        };
+        let config = ModelConfig {
+            parameters: BTreeMap::from([
+                ("cudnn_conv_algo_search".to_owned(), parameter("2")),
+                ("gpu_mem_limit".to_owned(), parameter("1")),
+                ("unrelated".to_owned(), parameter("1")),
+            ]),
+            ..ModelConfig::default()
+        };
+        let written = written(&[("gpu_mem_limit", "2"), ("use_tf32", "0")]);
+        let chosen = chosen(Accelerator::Cuda, Some(&written), &config).unwrap();
+        assert_eq!(
+            chosen.options.into_iter().collect::<Vec<_>>(),
+            pairs(&[
+                ("arena_extend_strategy", "kSameAsRequested"),
+                ("cudnn_conv_algo_search", "DEFAULT"),
+                ("gpu_mem_limit", "2"),
+                ("use_tf32", "0"),
+            ])
+        );
+    }
+
+    #[test]
+    fn tensorrt_has_tritons_names_and_its_own() {
+        let found = with(
+            Accelerator::TensorRt,
+            &[
+                ("precision_mode", "FP16"),
+                ("max_workspace_size_bytes", "1073741824"),
+                ("trt_engine_cache_enable", "1"),
+            ],
+        );
+        let expected = pairs(&[
+            ("trt_engine_cache_enable", "1"),
+            ("trt_fp16_enable", "1"),
+            ("trt_max_workspace_size", "1073741824"),
+        ]);
+        assert_eq!(found.unwrap(), expected);
+        let error = with(Accelerator::TensorRt, &[("precision_mode", "FP8")]).unwrap_err();
+        assert_eq!(
+            error,
+            "the accelerator 'tensorrt': 'precision_mode' is 'FP8', expected 'FP32', 'FP16' or 'INT8'"
+        );
+    }
+
+    /// Bad input: options that cannot be kept.
+    #[test]
+    fn options_that_cannot_be_kept_are_refused_by_name() {
+        for (accelerator, key, expected) in [
+            (
+                Accelerator::Cuda,
+                "device_id",
+                "the accelerator 'cuda': the option 'device_id' is instance_group.gpus here; write that",
+            ),
+            (
+                Accelerator::Cuda,
+                "enable_cuda_graph",
+                "the accelerator 'cuda': CUDA graphs ('enable_cuda_graph') are not supported: they replay a run with the memory of \
+                 the first one, and requests bring their own",
+            ),
+            (
+                Accelerator::OpenVino,
+                "a\0b",
+                "the accelerator 'openvino': the option 'a\\0b' has a zero byte",
+            ),
+        ] {
+            assert_eq!(with(accelerator, &[(key, "1")]).unwrap_err(), expected);
+        }
+        assert!(with(Accelerator::Cuda, &[("enable_cuda_graph", "0")]).is_ok());
+        assert!(with(Accelerator::OpenVino, &[("device_id", "GPU.0")]).is_ok());
+    }
+}

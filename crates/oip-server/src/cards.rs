@@ -1,0 +1,119 @@
+//! The GPUs of this machine, by NVIDIA's management library (NVML), which is loaded when the server starts with a library of ONNX Runtime
+//! that has a provider for them. Without NVML nothing is known of GPUs, and nothing is shown.
+
+use std::{env, sync::OnceLock};
+
+use backend_onnx::{Gpu, GpuChoice, Gpus};
+use nvml_wrapper::{Device, Nvml};
+
+/// NVML, once somebody has asked which GPUs there are.
+static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
+
+/// What Triton shows of a GPU.
+pub(crate) struct Card {
+    /// `GPU-` and a UUID.
+    pub(crate) uuid: String,
+    /// Fraction of the time in which it computed, 0 to 1.
+    pub(crate) utilization: Option<f64>,
+    pub(crate) memory_used: Option<u64>,
+    pub(crate) memory_total: Option<u64>,
+    /// Watts.
+    pub(crate) power: Option<f64>,
+}
+
+/// The GPUs that this process can use, with the choice of those for models that do not ask.
+pub(crate) fn gpus(choice: GpuChoice) -> Gpus {
+    let gpus = Gpus::new(choice);
+    let Some(nvml) = NVML.get_or_init(load) else {
+        return gpus;
+    };
+    let names: Vec<String> = devices(nvml)
+        .map(|device| device.name().unwrap_or_else(|_| "unnamed".to_owned()))
+        .collect();
+    let uuids: Vec<String> = devices(nvml)
+        .map(|device| device.uuid().unwrap_or_default())
+        .collect();
+    let visible = env::var("CUDA_VISIBLE_DEVICES").ok();
+    let seen = visible_devices(visible.as_deref(), &uuids);
+    gpus.with_seen(
+        seen.into_iter()
+            .filter_map(|index| names.get(index))
+            .map(Gpu::new),
+    )
+}
+
+/// The GPUs as they are now; none before [`gpus`] was asked, and without NVML.
+pub(crate) fn cards() -> Vec<Card> {
+    let nvml = NVML.get().and_then(Option::as_ref);
+    let cards = nvml.into_iter().flat_map(devices).filter_map(|device| {
+        let memory = device.memory_info().ok();
+        Some(Card {
+            uuid: device.uuid().ok()?,
+            utilization: device
+                .utilization_rates()
+                .ok()
+                .map(|rates| f64::from(rates.gpu) / 100.0),
+            memory_used: memory.as_ref().map(|memory| memory.used),
+            memory_total: memory.map(|memory| memory.total),
+            power: device
+                .power_usage()
+                .ok()
+                .map(|milliwatts| f64::from(milliwatts) / 1000.0),
+        })
+    });
+    cards.collect()
+}
+
+fn load() -> Option<Nvml> {
+    match Nvml::init() {
+        Ok(nvml) => Some(nvml),
+        Err(error) => {
+            tracing::info!(%error, "no NVML: which GPUs there are is not known, and metrics show none");
+            None
+        }
+    }
+}
+
+fn devices(nvml: &Nvml) -> impl Iterator<Item = Device<'_>> {
+    let count = nvml.device_count().unwrap_or(0);
+    (0..count).filter_map(|index| nvml.device_by_index(index).ok())
+}
+
+/// The devices that CUDA shows to this process, in its order: all, or those of `CUDA_VISIBLE_DEVICES` up to the first that is not there.
+fn visible_devices(variable: Option<&str>, uuids: &[String]) -> Vec<usize> {
+    let Some(variable) = variable else {
+        return (0..uuids.len()).collect();
+    };
+    let place = |entry: &str| match entry.trim().parse::<usize>() {
+        Ok(index) => (index < uuids.len()).then_some(index),
+        // A UUID, or how it begins.
+        Err(_) => {
+            let entry = entry.trim();
+            let is_meant = |uuid: &String| entry.starts_with("GPU-") && uuid.starts_with(entry);
+            uuids.iter().position(is_meant)
+        }
+    };
+    let entries = variable.split(',').map(place);
+    entries.map_while(|found| found).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_that_cuda_hides_are_not_seen() {
+        let uuids = ["GPU-aa11", "GPU-bb22", "GPU-cc33"].map(str::to_owned);
+        for (variable, expected) in [
+            (None, &[0, 1, 2][..]),
+            (Some(""), &[]),
+            (Some("2,0"), &[2, 0]),
+            (Some("GPU-bb"), &[1]),
+            (Some("1,-1,0"), &[1]),
+            (Some("0,7,1"), &[0]),
+            (Some("NoDevFiles"), &[]),
+        ] {
+            assert_eq!(visible_devices(variable, &uuids), expected, "{variable:?}");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! GPUs, by Triton's names.
+
+use super::families::{Families, Family, Number};
+use crate::cards::Card;
+
+const UTILIZATION: Family = Family::gauge(
+    "nv_gpu_utilization",
+    "Fraction of the time in which a GPU computed, from 0 to 1, by NVML.",
+);
+
+const MEMORY_TOTAL: Family = Family::gauge(
+    "nv_gpu_memory_total_bytes",
+    "Bytes of memory that a GPU has, by NVML.",
+);
+
+const MEMORY_USED: Family = Family::gauge(
+    "nv_gpu_memory_used_bytes",
+    "Bytes of memory of a GPU that all programs use together, by NVML.",
+);
+
+const POWER: Family = Family::gauge("nv_gpu_power_usage", "Watts that a GPU takes, by NVML.");
+
+/// Writes the families of GPUs; without any there are none.
+pub(super) fn write(text: &mut Families<'_>, cards: &[Card]) {
+    if cards.is_empty() {
+        return;
+    }
+    let mut family = |family: &Family, value: fn(&Card) -> Option<Number>| {
+        let mut samples = text.family(family);
+        for card in cards {
+            if let Some(value) = value(card) {
+                samples.add(&[("gpu_uuid", &card.uuid)], value);
+            }
+        }
+    };
+    family(&UTILIZATION, |card| card.utilization.map(Number::Real));
+    family(&MEMORY_TOTAL, |card| card.memory_total.map(Number::Integer));
+    family(&MEMORY_USED, |card| card.memory_used.map(Number::Integer));
+    family(&POWER, |card| card.power.map(Number::Real));
+}

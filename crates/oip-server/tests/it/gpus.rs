@@ -1,0 +1,232 @@
+//! What models run on, and the GPUs of the machine. What needs a library of ONNX Runtime is skipped unless `ORT_DYLIB_PATH` names one.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Server, command, failing};
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")
+}
+
+fn text(answer: &Answer) -> String {
+    String::from_utf8_lossy(&answer.body).into_owned()
+}
+
+fn library() -> Option<OsString> {
+    std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty())
+}
+
+/// Loads a model with another configuration than its file's.
+fn load(server: &Server, config: &Value) -> (u16, String) {
+    let body = json!({"parameters": {"config": config.to_string()}}).to_string();
+    let answer = server.request("POST", "/v2/repository/models/digits/load", &[], body.as_bytes());
+    (answer.status, text(&answer))
+}
+
+fn config(server: &Server) -> Value {
+    server.get("/v2/models/digits/config").json()
+}
+
+/// Bad input: an invalid choice of GPUs.
+#[test]
+fn an_invalid_choice_of_gpus_is_a_usage_error() {
+    let (code, line) = failing(&["--gpus", "first", "models"]);
+    assert_eq!(code, 2);
+    assert!(
+        line.contains("'first' is not 'all', 'none' or GPU numbers such as '0,1'"),
+        "{line}"
+    );
+}
+
+/// Without ONNX Runtime a demand for a GPU is a reason, the file's configuration is served on, and nothing is shown of GPUs.
+#[test]
+fn a_demand_for_a_gpu_is_a_reason() {
+    let mut server = Server::start(
+        &examples().join("models"),
+        &["--model-control-mode=explicit", "--load-model=digits"],
+    );
+    server.wait_until_loaded();
+    let (status, answer) = load(
+        &server,
+        &json!({"instance_group": [{"kind": "KIND_GPU", "gpus": [0]}]}),
+    );
+    assert_eq!(status, 400, "{answer}");
+    assert!(
+        answer.contains("demands a GPU (KIND_GPU), which needs a library of ONNX Runtime"),
+        "{answer}"
+    );
+    assert_eq!(server.get("/v2/models/digits/ready").status, 200);
+    let shown = config(&server);
+    assert_eq!(shown["instance_group"][0]["kind"], "KIND_CPU");
+    assert!(
+        shown["parameters"].get("execution_providers").is_none(),
+        "{shown}"
+    );
+    let metrics = text(&server.get("/metrics"));
+    assert!(!metrics.contains("nv_gpu_"), "{metrics}");
+}
+
+/// The log, the configuration and the metrics say what a model runs on, in a process of its own too.
+#[test]
+fn what_a_model_runs_on_is_shown() {
+    let Some(library) = library() else {
+        return;
+    };
+    for arguments in [&[][..], &["--isolate-models"]] {
+        let mut command = command(&examples().join("models"), arguments);
+        command.args([
+            "--model-control-mode=explicit",
+            "--load-model=digits",
+            "--gpus=none",
+            "--onnxruntime",
+        ]);
+        let mut server = Server::spawn(command.arg(&library));
+        server.wait_until_loaded();
+        let shown = config(&server);
+        assert_eq!(shown["runtime"], "onnxruntime");
+        assert_eq!(
+            shown["parameters"]["execution_providers"]["string_value"],
+            "CPUExecutionProvider"
+        );
+        assert_eq!(shown["instance_group"][0]["kind"], "KIND_CPU");
+        let metrics = text(&server.get("/metrics"));
+        let expected = "oip_model_execution_provider{model=\"digits\",version=\"1\",provider=\"CPUExecutionProvider\",gpus=\"\"} 1";
+        assert!(metrics.contains(expected), "{metrics}");
+        // A GPU that is not there, or a library that has no provider: the server lives, and serves what it had.
+        let (status, answer) = load(
+            &server,
+            &json!({"instance_group": [{"kind": "KIND_GPU", "gpus": [7]}]}),
+        );
+        assert_eq!(status, 400, "{answer}");
+        let accelerators = json!({"gpu_execution_accelerator": [{"name": "cudda"}]});
+        let (status, answer) = load(
+            &server,
+            &json!({"optimization": {"execution_accelerators": accelerators}}),
+        );
+        assert!(
+            status == 400 && answer.contains("did you mean 'cuda'?"),
+            "{answer}"
+        );
+        assert_eq!(server.get("/v2/models/digits/ready").status, 200);
+    }
+}
+
+/// With a stand-in for NVIDIA's management library.
+#[cfg(all(feature = "gpu", target_os = "linux"))]
+mod with_nvml {
+    use std::{fs, process::Command};
+
+    use super::*;
+
+    /// NVML's library as far as the server calls it: two cards.
+    const NVML: &str = r#"
+#include <string.h>
+typedef struct { unsigned gpu, memory; } Rates;
+typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
+static int devices[2] = {0, 1};
+int nvmlInit_v2(void) { return 0; }
+int nvmlInitWithFlags(unsigned flags) { return 0; }
+int nvmlShutdown(void) { return 0; }
+const char *nvmlErrorString(int code) { return "error"; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = &devices[index]; return 0; }
+int nvmlDeviceGetName(void *device, char *name, unsigned length) { strncpy(name, "Card of the test", length); return 0; }
+int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
+    strncpy(uuid, device == devices ? "GPU-aa" : "GPU-bb", length);
+    return 0;
+}
+int nvmlDeviceGetUtilizationRates(void *device, Rates *rates) { rates->gpu = 25; rates->memory = 1; return 0; }
+int nvmlDeviceGetMemoryInfo(void *device, Memory *memory) { memory->total = 1000; memory->free = 600; memory->used = 400; return 0; }
+int nvmlDeviceGetMemoryInfo_v2(void *device, MemoryV2 *memory) { memory->total = 1000; memory->free = 600; memory->used = 400; return 0; }
+int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) {
+    if (device != devices) return 3;
+    *milliwatts = 123500;
+    return 0;
+}
+"#;
+
+    /// Makes a library of NVML; false where there is no C compiler.
+    fn make_nvml(folder: &Path) -> bool {
+        let source = folder.join("nvml.c");
+        fs::write(&source, NVML).unwrap();
+        let made = Command::new("cc")
+            .args(["-shared", "-fPIC", "-o"])
+            .arg(folder.join("libnvidia-ml.so.1"))
+            .arg(&source)
+            .status();
+        if !made.is_ok_and(|status| status.success()) {
+            return false;
+        }
+        fs::copy(folder.join("libnvidia-ml.so.1"), folder.join("libnvidia-ml.so")).unwrap();
+        true
+    }
+
+    /// GPUs are in the metrics by Triton's names, as far as NVML knows of them, and a demand for one that it does not see is a reason. Needs a
+    /// library with the provider for CUDA.
+    #[test]
+    fn gpus_are_shown_as_triton_shows_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let Some(library) = library().filter(|library| {
+            let cuda = Path::new(library).with_file_name("libonnxruntime_providers_cuda.so");
+            cuda.exists() && !Path::new("/dev/nvidiactl").exists()
+        }) else {
+            return;
+        };
+        if !make_nvml(folder.path()) {
+            return;
+        }
+        let mut command = command(
+            &examples().join("models"),
+            &[
+                "--model-control-mode=explicit",
+                "--load-model=digits",
+                "--onnxruntime",
+            ],
+        );
+        command.arg(&library).env("LD_LIBRARY_PATH", folder.path());
+        let mut server = Server::spawn(&mut command);
+        server.wait_until_loaded();
+        let metrics = text(&server.get("/metrics"));
+        for expected in [
+            "nv_gpu_utilization{gpu_uuid=\"GPU-aa\"} 0.25",
+            "nv_gpu_memory_total_bytes{gpu_uuid=\"GPU-bb\"} 1000",
+            "nv_gpu_memory_used_bytes{gpu_uuid=\"GPU-aa\"} 400",
+            "nv_gpu_power_usage{gpu_uuid=\"GPU-aa\"} 123.5",
+        ] {
+            assert!(metrics.contains(expected), "{metrics}");
+        }
+        // What one card does not say is left out.
+        assert!(!metrics.contains("nv_gpu_power_usage{gpu_uuid=\"GPU-bb\"}"));
+        // It was taken by itself, and then CUDA could not be used: the model is on the CPU.
+        assert_eq!(
+            config(&server)["parameters"]["execution_providers"]["string_value"],
+            "CPUExecutionProvider"
+        );
+        let (status, answer) = load(
+            &server,
+            &json!({"instance_group": [{"kind": "KIND_GPU", "gpus": [7]}]}),
+        );
+        assert_eq!(status, 400);
+        assert!(
+            answer.contains("demands GPU 7, and this machine has 0 (Card of the test), 1 (Card of the test)"),
+            "{answer}"
+        );
+        let (status, answer) = load(
+            &server,
+            &json!({"instance_group": [{"kind": "KIND_GPU", "gpus": [1]}]}),
+        );
+        assert_eq!(status, 400);
+        assert!(
+            answer.contains("the accelerator 'cuda' cannot be used on GPU 1: libraries are missing: ")
+                && answer.contains("libcuda.so.1 (the NVIDIA driver"),
+            "{answer}"
+        );
+        assert_eq!(server.get("/v2/models/digits/ready").status, 200);
+    }
+}

@@ -1,0 +1,77 @@
+//! On what a model runs, as it is shown everywhere.
+
+use std::fmt;
+
+use crate::{ModelConfig, model_config::ConfigParameter};
+
+/// On what a model runs, where its backend has a choice.
+///
+/// ```
+/// use oip_types::{ModelConfig, Placement};
+///
+/// let placement = Placement::new(["CUDAExecutionProvider", "CPUExecutionProvider"]).on_gpus([1]);
+/// let mut config = ModelConfig::default();
+/// placement.show_in(&mut config);
+/// assert_eq!(Placement::shown_in(&config), Some("CUDAExecutionProvider (GPU 1), CPUExecutionProvider"));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Placement {
+    /// The execution providers by ONNX Runtime's names, the preferred one first. Operators that it does not have run on the next one.
+    pub providers: Vec<String>,
+    /// The GPUs, by CUDA's numbers; empty on the CPU.
+    pub gpus: Vec<u32>,
+}
+
+impl Placement {
+    /// The parameter of a model's configuration that shows it. Only the server writes it.
+    pub const PARAMETER: &str = "execution_providers";
+
+    /// On the CPU, by these providers.
+    pub fn new(providers: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            providers: providers.into_iter().map(Into::into).collect(),
+            gpus: Vec::new(),
+        }
+    }
+
+    /// The same on GPUs.
+    #[must_use]
+    pub fn on_gpus(self, gpus: impl IntoIterator<Item = u32>) -> Self {
+        Self {
+            gpus: gpus.into_iter().collect(),
+            ..self
+        }
+    }
+
+    /// Puts it into a model's complete configuration.
+    pub fn show_in(&self, config: &mut ModelConfig) {
+        let shown = ConfigParameter {
+            string_value: self.to_string(),
+        };
+        config.parameters.insert(Self::PARAMETER.to_owned(), shown);
+    }
+
+    /// What a server says about it in a model's complete configuration, where it says it.
+    #[must_use]
+    pub fn shown_in(config: &ModelConfig) -> Option<&str> {
+        let shown = config.parameters.get(Self::PARAMETER)?;
+        Some(&shown.string_value)
+    }
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, provider) in self.providers.iter().enumerate() {
+            if index > 0 {
+                f.write_str(", ")?;
+            }
+            f.write_str(provider)?;
+            if index == 0 && !self.gpus.is_empty() {
+                let gpus: Vec<String> = self.gpus.iter().map(u32::to_string).collect();
+                write!(f, " (GPU {})", gpus.join(", "))?;
+            }
+        }
+        Ok(())
+    }
+}
