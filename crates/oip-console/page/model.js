@@ -5,6 +5,7 @@ import { bars, pipeline } from "./draw.js";
 import { CallError, access, call, modelPath } from "./server.js";
 import { snippets } from "./snippets.js";
 import { PIXELS, elements, exampleData, exampleShape, fitShape, imageLayout, isFloat, picture, printData, readAudio, readData, readImage } from "./tensors.js";
+import { isTexts, textFields } from "./texts.js";
 
 const pattern = (shape) => `[${shape.join(", ")}]`;
 
@@ -154,7 +155,7 @@ const MOST_TENSORS = 16;
 
 /** The form, its answer and the same call in other languages. */
 function tryIt(model, version, metadata, config, example) {
-  const all = metadata.inputs.map((input, i) => inputFields(input, i, config, example));
+  const all = metadata.inputs.map((input, i) => (isTexts(metadata, input) ? textFields(input, i) : inputFields(input, i, config, example)));
   const isLong = all.length > MOST_INPUTS;
   // Of many inputs the form has those that a request needs, or the example has; the others are added by name.
   let inputs = isLong ? all.filter((one, i) => i === 0 || !one.optional || one.isGiven) : all;

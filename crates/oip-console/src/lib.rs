@@ -44,7 +44,7 @@ pub use log_tail::{LogLines, LogTail};
 /// A file of the page: its path, its type and its content.
 type File = (&'static str, &'static str, &'static str);
 
-const FILES: [File; 9] = [
+const FILES: [File; 10] = [
     (
         "/console/console.css",
         "text/css; charset=utf-8",
@@ -62,6 +62,7 @@ const FILES: [File; 9] = [
     script("/console/server.js", include_str!("../page/server.js")),
     script("/console/snippets.js", include_str!("../page/snippets.js")),
     script("/console/tensors.js", include_str!("../page/tensors.js")),
+    script("/console/texts.js", include_str!("../page/texts.js")),
 ];
 
 const PAGE: &str = include_str!("../page/index.html");

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use oip_service::{InferenceService, extensions};
 use oip_types::{
-    ExampleInput, ModelMetadata, ModelRef, ModelState, ServiceError, TensorMetadata, rest::json_body,
+    DataType, ExampleInput, ModelMetadata, ModelRef, ModelState, ServiceError, TensorMetadata,
+    rest::json_body,
 };
 use serde_json::{Map, Value, json};
 
@@ -56,6 +57,7 @@ pub(crate) fn with_models(
         );
     }
     fill_in_general_examples(&mut description, described);
+    fill_in_text_examples(&mut description, described);
     add_models(&mut description, described);
     Ok(json_body(&description))
 }
@@ -112,6 +114,38 @@ fn fill_in_general_examples(description: &mut Value, models: &[Arc<ModelMetadata
         // The answer that the description shows is that of another model.
         set_example(operation, ANSWER, None);
     }
+}
+
+/// Operations for texts get the name of a model that has their output; without one no model is named.
+fn fill_in_text_examples(description: &mut Value, models: &[Arc<ModelMetadata>]) {
+    let operations: [(&str, &[&str]); 5] = [
+        ("/v1/embeddings", &["embedding"]),
+        ("/embed", &["embedding"]),
+        ("/v1/rerank", &["score"]),
+        ("/rerank", &["score"]),
+        ("/predict", &["scores", "score"]),
+    ];
+    for (path, outputs) in operations {
+        let able = models.iter().find(|model| takes_texts(model, outputs));
+        let body = format!("{BODY}/example");
+        let operation = &mut description["paths"][path]["post"];
+        if let Some(Value::Object(example)) = operation.pointer_mut(&body) {
+            match able {
+                Some(model) => drop(example.insert("model".to_owned(), json!(model.name))),
+                None => drop(example.remove("model")),
+            }
+        }
+        // The answer that the description shows is that of another model.
+        set_example(operation, ANSWER, None);
+    }
+}
+
+/// Whether a model takes texts and gives one of these outputs.
+pub(crate) fn takes_texts(model: &ModelMetadata, outputs: &[&str]) -> bool {
+    let mut inputs = model.inputs.iter();
+    let has_text = inputs.any(|input| input.name == "text" && input.datatype == DataType::BYTES);
+    let has = |name: &&str| model.outputs.iter().any(|output| output.name == *name);
+    has_text && outputs.iter().any(has)
 }
 
 /// The JSON pointer to an operation's example of a body.

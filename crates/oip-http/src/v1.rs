@@ -54,7 +54,11 @@ pub(crate) async fn model(State(app): State<App>, path: PathParams, request: Req
             (&Method::POST, true) => predict(&app, model, request).await,
             (&Method::GET | &Method::HEAD, false) => {
                 app.service.model_ready(model)?;
-                let body = json!({ "name": model.name(), "ready": true });
+                // The last four are for OpenAI's clients.
+                let body = json!({
+                    "name": model.name(), "ready": true,
+                    "id": model.name(), "object": "model", "created": 0, "owned_by": "server",
+                });
                 Ok(answer::json(StatusCode::OK, json_body(&body)))
             }
             _ => Ok(not_allowed(allowed)),

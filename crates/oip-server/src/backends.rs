@@ -100,7 +100,7 @@ impl BackendConfig {
                 .memory_limit(self.memory_limit)
         };
         let backends = found.plain()?.into_iter().map(|backend| {
-            let isolation = isolation(!matches!(backend.name(), "forest" | "tensors"));
+            let isolation = isolation(!matches!(backend.name(), "forest" | "tensors" | "text-step"));
             Arc::new(IsolatedBackend::new(backend, isolation)) as Arc<dyn Backend>
         });
         #[cfg_attr(not(feature = "python"), expect(unused_mut, reason = "nothing is added"))]
@@ -163,7 +163,7 @@ impl BackendConfig {
         Ok(vec![
             // First, since its directories have models of ONNX, which these would be without it.
             #[cfg(feature = "text")]
-            Arc::new(self.text(&onnx)),
+            Arc::new(oip_text::TextBackend::new(onnx.clone(), self.text_options())),
             // Then this one, since a folder with a model often has its weights beside it.
             #[cfg(feature = "onnx")]
             onnx,
@@ -175,18 +175,18 @@ impl BackendConfig {
                     .with_max_answer_bytes(self.max_answer_bytes)
                     .with_budget(self.budget.clone()),
             ),
+            #[cfg(feature = "text")]
+            Arc::new(oip_text::TextStepBackend::new(self.text_options())),
         ])
     }
 
-    /// Text models around networks of a backend.
     #[cfg(feature = "text")]
-    fn text(&self, network: &Arc<dyn Backend>) -> oip_text::TextBackend {
-        let options = oip_text::TextOptions::default().with(|options| {
+    fn text_options(&self) -> oip_text::TextOptions {
+        oip_text::TextOptions::default().with(|options| {
             if let Some(tokens) = self.max_batch_tokens {
                 options.max_batch_tokens = tokens.get();
             }
-        });
-        oip_text::TextBackend::new(network.clone(), options)
+        })
     }
 
     /// This program as a worker with the same backends. It gets every option on its command line, also

@@ -8,12 +8,14 @@ use oip_types::ServiceError;
 
 use crate::{
     description::{
-        CONFIG, MODULES, SENTENCE, TOKENIZER_CONFIG, Task, TextDescription, is_network, pooling_file,
+        CONFIG, MODULES, SENTENCE, SPECIAL_TOKENS, TOKENIZER_CONFIG, Task, TextDescription, is_network,
+        pooling_file,
     },
     error::{TOKENIZER, TextError},
     graph::Graph,
     limits::TokenizerLimits,
-    model::{Bounds, TextModel},
+    model::TextModel,
+    texts::TextReader,
     tokenizer::TextTokenizer,
 };
 
@@ -91,7 +93,7 @@ impl Backend for TextBackend {
         for path in [TOKENIZER, CONFIG] {
             gathered.push((path.to_owned(), files.read(path)?));
         }
-        for path in [SENTENCE, TOKENIZER_CONFIG, MODULES] {
+        for path in [SENTENCE, TOKENIZER_CONFIG, SPECIAL_TOKENS, MODULES] {
             if files.has(path) {
                 gathered.push((path.to_owned(), files.read(path)?));
             }
@@ -125,7 +127,7 @@ impl Backend for TextBackend {
             }
         }
         let network = self.network.load(&network, cx)?;
-        let graph = Graph::new(network, &described.task)?;
+        let graph = Graph::new(network, &described.task, cx.config.max_batch_size > 1)?;
         if matches!(described.task, Task::Embedding { .. })
             && graph.rank == 3
             && !described.other_steps.is_empty()
@@ -140,18 +142,21 @@ impl Backend for TextBackend {
             .fixed_length
             .unwrap_or(described.max_length)
             .min(described.max_length);
-        let tokenizer = source.beside.iter().find(|(path, _)| path == TOKENIZER);
-        let (_, tokenizer) = tokenizer.ok_or_else(|| TextError::file(TOKENIZER, "it is missing"))?;
+        let file = |wanted: &str| {
+            let file = source.beside.iter().find(|(path, _)| path == wanted);
+            file.map(|(_, content)| content)
+        };
+        let tokenizer = file(TOKENIZER).ok_or_else(|| TextError::file(TOKENIZER, "it is missing"))?;
         let tokenizer = TextTokenizer::read(tokenizer, max_length, &self.options.tokenizer)?;
+        let tokenizer = match file(SPECIAL_TOKENS) {
+            Some(special) => tokenizer.with_special_tokens(special)?,
+            None => tokenizer,
+        };
         let tokenizer = match described.task {
             Task::TokenClassification { .. } => tokenizer,
             _ => tokenizer.without_offsets(),
         };
-        let bounds = Bounds {
-            max_batch_tokens: self.options.max_batch_tokens,
-            max_texts: self.options.max_texts,
-            max_request_bytes: self.options.max_request_bytes,
-        };
+        let texts = TextReader::new(tokenizer, self.options.max_texts, self.options.max_request_bytes);
         tracing::info!(
             model = source.name,
             task = ?described.task,
@@ -162,9 +167,9 @@ impl Backend for TextBackend {
         Ok(Box::new(TextModel::new(
             &source.name,
             graph,
-            tokenizer,
+            texts,
             described.task,
-            &bounds,
+            self.options.max_batch_tokens,
         )))
     }
 }

@@ -1,6 +1,7 @@
 //! What the files of a Hugging Face directory say of their model: its task, its longest sequence, its labels.
 
 use bytes::Bytes;
+use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 
 use crate::{error::TextError, labels, labels::Activation, pooling::Pooling};
@@ -13,6 +14,9 @@ pub(crate) const MODULES: &str = "modules.json";
 pub(crate) const SENTENCE: &str = "sentence_bert_config.json";
 /// The longest sequence of other models.
 pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+
+/// Special tokens, for tokenizers whose file does not mark them.
+pub(crate) const SPECIAL_TOKENS: &str = "special_tokens_map.json";
 
 /// The longest sequence where no file names one.
 const DEFAULT_LENGTH: u64 = 512;
@@ -132,6 +136,73 @@ impl TextDescription {
     }
 }
 
+/// The longest sequence of a tokenizer by itself; all files may be missing.
+pub(crate) fn max_length(files: &[(String, Bytes)]) -> Result<usize, TextError> {
+    let read = |path: &str| {
+        let file = files.iter().find(|(name, _)| name == path);
+        file.map_or(Ok(Map::new()), |(_, content)| object(path, content))
+    };
+    Ok(longest(
+        &read(CONFIG)?,
+        &read(SENTENCE)?,
+        &read(TOKENIZER_CONFIG)?,
+    ))
+}
+
+/// The pooling of a sentence model's description of it.
+pub(crate) fn read_pooling(content: &[u8]) -> Result<Pooling, TextError> {
+    pooling(CONFIG, &object(CONFIG, content)?)
+}
+
+/// The labels of a classifier and what turns its logits into scores.
+pub(crate) fn classes_of(config: &[u8]) -> Result<(Vec<String>, Activation), TextError> {
+    let config = object(CONFIG, config)?;
+    let labels = labels_of(&config)?;
+    let classes = if labels.is_empty() { 2 } else { labels.len() };
+    Ok((labels, activation(&config, classes)))
+}
+
+/// The contents of special tokens by what they are for, such as `pad_token`.
+pub(crate) fn special_tokens(content: &[u8]) -> Result<Vec<(String, SpecialToken)>, TextError> {
+    let map = object(SPECIAL_TOKENS, content)?;
+    let read = |value: &Json| serde_json::from_value::<SpecialToken>(value.clone());
+    let mut tokens = Vec::new();
+    for (kind, value) in &map {
+        let values = match value {
+            Json::Array(values) => values.as_slice(),
+            Json::Null => continue,
+            value => std::slice::from_ref(value),
+        };
+        for value in values {
+            let token = read(value).map_err(|_| {
+                let what =
+                    format!("{kind}: expected a token, as a string or as an object with the string content");
+                TextError::file(SPECIAL_TOKENS, what)
+            })?;
+            tokens.push((kind.clone(), token));
+        }
+    }
+    Ok(tokens)
+}
+
+/// A special token: its content, or that with how it is found in a text.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(crate) enum SpecialToken {
+    Content(String),
+    Token {
+        content: String,
+        #[serde(default)]
+        single_word: bool,
+        #[serde(default)]
+        lstrip: bool,
+        #[serde(default)]
+        rstrip: bool,
+        #[serde(default)]
+        normalized: bool,
+    },
+}
+
 fn object(path: &str, content: &[u8]) -> Result<Map<String, Json>, TextError> {
     match json(path, content)? {
         Json::Object(object) => Ok(object),
@@ -206,25 +277,34 @@ fn task_of(config: &Map<String, Json>) -> Result<Task, TextError> {
         .and_then(|names| names.get(0))
         .and_then(Json::as_str);
     let architecture = architecture.unwrap_or_default();
-    let named = config.get("id2label").and_then(Json::as_object);
-    let labels = || match named {
-        None => Ok(Vec::new()),
-        Some(named) => labels::of_config(named)
-            .ok_or_else(|| TextError::file(CONFIG, "id2label: expected a label for each class from 0 on")),
-    };
+    let classes = config
+        .get("id2label")
+        .and_then(Json::as_object)
+        .map_or(2, Map::len);
     Ok(if architecture.ends_with("ForSequenceClassification") {
         Task::Classification {
-            activation: activation(config, named.map_or(2, Map::len)),
-            labels: labels()?,
+            activation: activation(config, classes),
+            labels: labels_of(config)?,
         }
     } else if architecture.ends_with("ForTokenClassification") {
-        Task::TokenClassification { labels: labels()? }
+        Task::TokenClassification {
+            labels: labels_of(config)?,
+        }
     } else {
         Task::Embedding {
             pooling: Pooling::Mean,
             is_normalized: false,
         }
     })
+}
+
+/// The labels of all classes; none where the file names none.
+fn labels_of(config: &Map<String, Json>) -> Result<Vec<String>, TextError> {
+    match config.get("id2label").and_then(Json::as_object) {
+        None => Ok(Vec::new()),
+        Some(named) => labels::of_config(named)
+            .ok_or_else(|| TextError::file(CONFIG, "id2label: expected a label for each class from 0 on")),
+    }
 }
 
 /// What turns logits into scores: by the name in sentence-transformers' part of the file, by the problem, or by the number of classes.

@@ -45,6 +45,9 @@ pub enum TextError {
         /// Its length and the limit.
         reason: String,
     },
+    /// Tokenizing was given up because its caller said so.
+    #[error("tokenizing was interrupted")]
+    Interrupted,
     /// What a model gave does not fit what its files say.
     #[error("{0}")]
     Output(String),
@@ -84,6 +87,7 @@ impl From<TextError> for ServiceError {
         let code = match error {
             TextError::File { .. } | TextError::Text { .. } => ErrorCode::InvalidArgument,
             TextError::TooLong { .. } => ErrorCode::TooLarge,
+            TextError::Interrupted => ErrorCode::Cancelled,
             TextError::Output(_) | TextError::Internal(_) => ErrorCode::Internal,
         };
         Self::new(code, error.to_string())

@@ -4,12 +4,12 @@ use oip_service::{Call, CancelToken, Model, RowIndependence};
 use oip_types::{DataType, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata};
 use tensor_core::{Quoted, Shape, Tensor};
 
-use crate::{description::Task, error::TextError, tokenizer::Tokens};
+use crate::{description::Task, error::TextError, padded::Aspect, texts::internal, tokenizer::Tokens};
 
 /// A network that takes sequences of tokens.
 pub(crate) struct Graph {
     model: Box<dyn Model>,
-    inputs: Vec<(String, Input, DataType)>,
+    inputs: Vec<(String, Aspect, DataType)>,
     /// The output's name.
     output: String,
     /// The number of its dimensions: 3 where each token has a vector.
@@ -20,15 +20,6 @@ pub(crate) struct Graph {
     pub(crate) fixed_length: Option<usize>,
     /// Whether sequences are run one at a time, because rows can change each other or the network takes one.
     pub(crate) is_one_by_one: bool,
-}
-
-/// What an input of the network holds.
-#[derive(Clone, Copy)]
-enum Input {
-    Ids,
-    Mask,
-    Types,
-    Positions,
 }
 
 /// The output of a batch.
@@ -50,8 +41,9 @@ impl BatchOutput {
 }
 
 impl Graph {
-    /// Finds the inputs and the output of a network for a task.
-    pub(crate) fn new(model: Box<dyn Model>, task: &Task) -> Result<Self, TextError> {
+    /// Finds the inputs and the output of a network for a task. `may_join` says that sequences may run together although the network's
+    /// rows are not proven independent.
+    pub(crate) fn new(model: Box<dyn Model>, task: &Task, may_join: bool) -> Result<Self, TextError> {
         let metadata = model.metadata();
         let inputs = inputs(metadata)?;
         let dims = metadata
@@ -68,7 +60,7 @@ impl Graph {
         let output_dims = output.shape.dims();
         let capabilities = model.capabilities();
         let is_independent = matches!(capabilities.row_independence, RowIndependence::Proven(rows) if rows.shared_inputs.is_empty());
-        let may_join = is_independent || capabilities.max_batch_size.is_some_and(|rows| rows > 1);
+        let may_join = may_join || is_independent || capabilities.max_batch_size.is_some_and(|rows| rows > 1);
         Ok(Self {
             inputs,
             output: output.name.clone(),
@@ -100,19 +92,13 @@ impl Graph {
         let shape = Shape::new(&[batch.len() as u64, length as u64])?;
         let name = &self.model.metadata().name;
         let mut request = InferRequest::new(ModelRef::new(name, None)?).with_output(&self.output);
-        for (name, input, datatype) in &self.inputs {
-            let value = |tokens: &Tokens, at: usize| match input {
-                Input::Ids => tokens.ids.get(at).copied().unwrap_or(pad),
-                Input::Mask => u32::from(at < tokens.ids.len()),
-                Input::Types => tokens.type_ids.get(at).copied().unwrap_or(0),
-                Input::Positions => at as u32,
-            };
-            let values = batch
-                .iter()
-                .flat_map(|tokens| (0..length).map(move |at| value(tokens, at)));
+        for (name, aspect, datatype) in &self.inputs {
             let tensor = match *datatype {
-                DataType::INT32 => Tensor::from_vec(shape.clone(), values.map(u32::cast_signed).collect()),
-                _ => Tensor::from_vec(shape.clone(), values.map(i64::from).collect()),
+                DataType::INT32 => {
+                    let values = aspect.values(batch, length, pad, u32::cast_signed);
+                    Tensor::from_vec(shape.clone(), values)
+                }
+                _ => Tensor::from_vec(shape.clone(), aspect.values(batch, length, pad, i64::from)),
             };
             request = request.with_input(name, tensor?);
         }
@@ -152,13 +138,13 @@ fn floats(tensor: &Tensor) -> Result<Vec<f32>, ServiceError> {
 }
 
 /// The inputs of the network, each with what it holds.
-fn inputs(metadata: &ModelMetadata) -> Result<Vec<(String, Input, DataType)>, TextError> {
+fn inputs(metadata: &ModelMetadata) -> Result<Vec<(String, Aspect, DataType)>, TextError> {
     let known = |input: &TensorMetadata| {
         let kind = match input.name.as_str() {
-            "input_ids" => Input::Ids,
-            "attention_mask" => Input::Mask,
-            "token_type_ids" => Input::Types,
-            "position_ids" => Input::Positions,
+            "input_ids" => Aspect::Ids,
+            "attention_mask" => Aspect::Mask,
+            "token_type_ids" => Aspect::Types,
+            "position_ids" => Aspect::Positions,
             _ => return None,
         };
         let fits =
@@ -174,7 +160,7 @@ fn inputs(metadata: &ModelMetadata) -> Result<Vec<(String, Input, DataType)>, Te
         })
     });
     let inputs: Vec<_> = inputs.collect::<Result<_, _>>()?;
-    if inputs.iter().any(|(_, input, _)| matches!(input, Input::Ids)) {
+    if inputs.iter().any(|(_, input, _)| matches!(input, Aspect::Ids)) {
         return Ok(inputs);
     }
     Err(TextError::file(

@@ -2,7 +2,8 @@
 //!
 //! The steps can be used by themselves: [`TextTokenizer`] makes tokens of texts, with bounds on what a `tokenizer.json` may declare;
 //! [`batches`] sorts sequences by length under a budget of tokens; [`Pooling`] and [`normalize`] make one vector of many; [`Activation`]
-//! makes scores of logits. [`TextBackend`] puts them around any backend that runs the network.
+//! makes scores of logits. [`TextBackend`] puts them around any backend that runs the network. [`TextStepBackend`] serves each step by
+//! itself, for pipelines.
 //!
 //! ```
 //! use oip_text::{Pooling, normalize};
@@ -15,6 +16,7 @@
 
 mod backend;
 mod batches;
+mod classes;
 mod description;
 mod error;
 mod graph;
@@ -22,7 +24,10 @@ mod inspect;
 mod labels;
 mod limits;
 mod model;
+mod padded;
 mod pooling;
+mod steps;
+mod texts;
 mod tokenizer;
 
 pub use backend::{TextBackend, TextOptions, is_left_out};
@@ -32,4 +37,5 @@ pub use error::TextError;
 pub use labels::{Activation, best};
 pub use limits::TokenizerLimits;
 pub use pooling::{Pooling, normalize};
+pub use steps::TextStepBackend;
 pub use tokenizer::{TextTokenizer, Tokens};

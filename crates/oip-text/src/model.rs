@@ -2,36 +2,28 @@
 
 use oip_service::{Call, CancelToken, Capabilities, IndependentRows, Model, Outcome, RowIndependence};
 use oip_types::{
-    BytesTensor, DataType, ErrorCode, InferOutput, InferRequest, ModelMetadata, ParameterValue, ServiceError,
-    TensorMetadata,
+    BytesTensor, DataType, InferOutput, InferRequest, ModelMetadata, ServiceError, TensorMetadata,
 };
 use serde_json::json;
 use tensor_core::{Shape, Tensor};
 
 use crate::{
     batches::batches,
+    classes::{self, label},
     description::Task,
-    error::TextError,
     graph::{BatchOutput, Graph},
     labels::{Activation, best},
     pooling::normalize,
-    tokenizer::{TextTokenizer, Tokens},
+    texts::{TextReader, check_time, flag, internal},
+    tokenizer::Tokens,
 };
 
-/// The input of texts, and the one of second texts.
-pub(crate) const TEXT: &str = "text";
-const TEXT_PAIR: &str = "text_pair";
 /// Outputs.
 const EMBEDDING: &str = "embedding";
-const SCORES: &str = "scores";
 const SCORE: &str = "score";
-const LABEL: &str = "label";
-const LABELS: &str = "labels";
 const ENTITIES: &str = "entities";
 const TOKEN_COUNT: &str = "token_count";
 /// Request parameters.
-const TRUNCATE: &str = "truncate";
-const TOKEN_IDS: &str = "token_ids";
 const RAW_SCORES: &str = "raw_scores";
 
 /// Rows of different callers in one run, where rows are independent.
@@ -41,32 +33,19 @@ const JOINED_ROWS: u32 = 32;
 pub(crate) struct TextModel {
     metadata: ModelMetadata,
     graph: Graph,
-    tokenizer: TextTokenizer,
+    texts: TextReader,
     task: Task,
     max_batch_tokens: usize,
-    max_texts: usize,
-    max_request_bytes: usize,
-}
-
-/// Bounds of a run.
-pub(crate) struct Bounds {
-    pub(crate) max_batch_tokens: usize,
-    pub(crate) max_texts: usize,
-    pub(crate) max_request_bytes: usize,
 }
 
 impl TextModel {
     pub(crate) fn new(
         name: &str,
         graph: Graph,
-        tokenizer: TextTokenizer,
+        texts: TextReader,
         task: Task,
-        bounds: &Bounds,
+        max_batch_tokens: usize,
     ) -> Self {
-        let inputs = vec![
-            TensorMetadata::new(TEXT, DataType::BYTES, &[-1]),
-            TensorMetadata::new(TEXT_PAIR, DataType::BYTES, &[-1]).optional(),
-        ];
         let width = graph
             .width
             .and_then(|width| i64::try_from(width).ok())
@@ -76,82 +55,18 @@ impl TextModel {
             Task::Classification { .. } if width == 1 => {
                 vec![TensorMetadata::new(SCORE, DataType::FP32, &[-1])]
             }
-            Task::Classification { .. } => vec![
-                TensorMetadata::new(SCORES, DataType::FP32, &[-1, width]),
-                TensorMetadata::new(LABEL, DataType::BYTES, &[-1]),
-                TensorMetadata::new(LABELS, DataType::BYTES, &[-1, width]).optional(),
-            ],
+            Task::Classification { .. } => classes::metadata(width),
             Task::TokenClassification { .. } => vec![TensorMetadata::new(ENTITIES, DataType::BYTES, &[-1])],
         };
         outputs.push(TensorMetadata::new(TOKEN_COUNT, DataType::INT64, &[-1]));
-        let metadata = ModelMetadata::new(name, "text", inputs, outputs);
+        let metadata = ModelMetadata::new(name, "text", TextReader::inputs(), outputs);
         Self {
             metadata,
             graph,
-            tokenizer,
+            texts,
             task,
-            max_batch_tokens: bounds.max_batch_tokens,
-            max_texts: bounds.max_texts,
-            max_request_bytes: bounds.max_request_bytes,
+            max_batch_tokens,
         }
-    }
-
-    /// Tokens of all texts. Lengths and encodings of all texts are checked before the first is tokenized.
-    fn tokenize(&self, request: &InferRequest, cancel: &CancelToken) -> Result<Vec<Tokens>, ServiceError> {
-        let texts =
-            strings(request, TEXT)?.ok_or_else(|| ServiceError::invalid("input 'text' is missing"))?;
-        let pairs = strings(request, TEXT_PAIR)?;
-        if let Some(pairs) = pairs.as_ref().filter(|pairs| pairs.len() != texts.len()) {
-            let (found, expected) = (pairs.len(), texts.len());
-            let message =
-                format!("input 'text_pair' has {found} texts, expected {expected}, as many as 'text'");
-            return Err(ServiceError::invalid(message));
-        }
-        let bytes: usize = [Some(&texts), pairs.as_ref()]
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|text| text.len())
-            .sum();
-        for (what, found, most) in [
-            ("texts", texts.len(), self.max_texts),
-            ("bytes of text", bytes, self.max_request_bytes),
-        ] {
-            if found > most {
-                let message =
-                    format!("the request has {found} {what}, expected at most {most}: send several requests");
-                return Err(ServiceError::new(ErrorCode::TooLarge, message));
-            }
-        }
-        for texts in [Some(&texts), pairs.as_ref()].into_iter().flatten() {
-            for (index, text) in texts.iter().enumerate() {
-                self.tokenizer.check(index, text)?;
-            }
-        }
-        let has_ids = flag(request, TOKEN_IDS, false)?;
-        if has_ids && pairs.is_some() {
-            return Err(ServiceError::invalid(
-                "the parameter 'token_ids' does not go with the input 'text_pair'",
-            ));
-        }
-        let may_truncate = flag(request, TRUNCATE, true)?;
-        let mut tokens = Vec::with_capacity(texts.len());
-        for (index, text) in texts.iter().enumerate() {
-            check(cancel)?;
-            let encoded = match has_ids {
-                true => self.tokenizer.encode_ids(index, &ids(index, text)?)?,
-                false => self
-                    .tokenizer
-                    .encode(index, text, pairs.as_ref().map(|pairs| pairs[index]))?,
-            };
-            if encoded.is_truncated && !may_truncate {
-                let most = self.tokenizer.max_length();
-                let reason = format!("it has more than {most} tokens, and 'truncate' is false");
-                return Err(TextError::too_long(index, reason).into());
-            }
-            tokens.push(encoded);
-        }
-        Ok(tokens)
     }
 
     /// Runs all sequences in batches by their lengths; `finish` takes a row's index, its tokens and the values of those.
@@ -169,9 +84,9 @@ impl TextModel {
             self.max_batch_tokens
         };
         for batch in batches(&lengths, budget) {
-            check(cancel)?;
+            check_time(cancel)?;
             let sequences: Vec<&Tokens> = batch.iter().map(|index| &tokens[*index]).collect();
-            let output: BatchOutput = self.graph.run(&sequences, self.tokenizer.pad(), cancel)?;
+            let output: BatchOutput = self.graph.run(&sequences, self.texts.tokenizer().pad(), cancel)?;
             for (row, index) in batch.into_iter().enumerate() {
                 let tokens = &tokens[index];
                 finish(index, tokens, output.tokens(row, tokens.ids.len()), output.width)?;
@@ -223,25 +138,13 @@ impl TextModel {
             activation.apply(&mut scores[index]);
             Ok(())
         })?;
-        let rows = tokens.len() as u64;
         if self.metadata.outputs[0].name == SCORE {
-            let tensor = Tensor::from_vec(Shape::vector(rows), scores.concat())?;
+            let shape = Shape::vector(tokens.len() as u64);
+            let tensor = Tensor::from_vec(shape, scores.concat()).map_err(internal)?;
             return Ok(vec![InferOutput::new(SCORE, tensor)]);
         }
-        let named = scores
-            .iter()
-            .map(|scores| best(scores).map_or_else(String::new, |class| label(labels, class)));
-        let named = BytesTensor::from_elements(Shape::vector(rows), named)?;
-        let shape = Shape::new(&[rows, width])?;
-        let tensor = Tensor::from_vec(shape.clone(), scores.concat())?;
-        let mut outputs = vec![InferOutput::new(SCORES, tensor), InferOutput::new(LABEL, named)];
-        if wants_labels {
-            let each = scores
-                .iter()
-                .flat_map(|scores| (0..scores.len()).map(|class| label(labels, class)));
-            outputs.push(InferOutput::new(LABELS, BytesTensor::from_elements(shape, each)?));
-        }
-        Ok(outputs)
+        let width = usize::try_from(width).map_err(internal)?;
+        classes::outputs(scores.concat(), tokens.len(), width, labels, wants_labels)
     }
 
     fn classify_tokens(
@@ -275,9 +178,9 @@ impl Model for TextModel {
     }
 
     fn run(&self, call: Call<'_>) -> Result<Outcome, ServiceError> {
-        let wants_labels = is_named(&call, LABELS);
+        let wants_labels = classes::wants_labels(&call);
         let (request, cancel) = (call.request, call.cancel);
-        let tokens = self.tokenize(&request, cancel)?;
+        let tokens = self.texts.tokenize(&request, cancel)?;
         let is_raw = flag(&request, RAW_SCORES, false)?;
         drop(request);
         let mut outputs = match &self.task {
@@ -317,66 +220,5 @@ impl Model for TextModel {
 
     fn end(&self) {
         self.graph.model().end();
-    }
-}
-
-/// The elements of an input of strings; `None` where it is left out.
-fn strings<'r>(request: &'r InferRequest, name: &str) -> Result<Option<Vec<&'r [u8]>>, ServiceError> {
-    let Some(value) = request.input(name) else {
-        return Ok(None);
-    };
-    let strings = value
-        .as_bytes()
-        .ok_or_else(|| ServiceError::internal("a text input without strings"))?;
-    Ok(Some(strings.iter().collect()))
-}
-
-fn flag(request: &InferRequest, name: &str, default: bool) -> Result<bool, ServiceError> {
-    match request.parameters.get(name) {
-        None => Ok(default),
-        Some(ParameterValue::Bool(flag)) => Ok(*flag),
-        Some(_) => Err(ServiceError::invalid(format!(
-            "parameter '{name}': expected true or false"
-        ))),
-    }
-}
-
-/// Whether a request, or one of those that were joined into it, names an output.
-fn is_named(call: &Call<'_>, output: &str) -> bool {
-    let parts = call.parts.iter().flat_map(|part| &part.outputs);
-    let names = call
-        .request
-        .outputs
-        .iter()
-        .map(|output| &output.name)
-        .chain(parts);
-    names.into_iter().any(|name| name == output)
-}
-
-/// Token ids as a JSON array.
-fn ids(index: usize, text: &[u8]) -> Result<Vec<u32>, TextError> {
-    serde_json::from_slice(text).map_err(|_| TextError::text(index, "expected a JSON array of token ids"))
-}
-
-fn label(labels: &[String], class: usize) -> String {
-    labels
-        .get(class)
-        .cloned()
-        .unwrap_or_else(|| format!("LABEL_{class}"))
-}
-
-fn check(cancel: &CancelToken) -> Result<(), ServiceError> {
-    if cancel.is_expired() {
-        return Err(ServiceError::new(
-            ErrorCode::DeadlineExceeded,
-            "the request's time is over",
-        ));
-    }
-    match cancel.is_cancelled() {
-        true => Err(ServiceError::new(
-            ErrorCode::Cancelled,
-            "the request was cancelled",
-        )),
-        false => Ok(()),
     }
 }

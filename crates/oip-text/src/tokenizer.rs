@@ -1,21 +1,26 @@
 //! Text to tokens: the crate `tokenizers` behind limits, with its panics caught.
 
 use std::{
+    cell::Cell,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     thread,
 };
 
 use tokenizers::{
-    Encoding, Model, OffsetType, PostProcessor, PreTokenizer, Token, Tokenizer, TruncationDirection,
-    TruncationParams, TruncationStrategy, truncate_encodings,
+    AddedToken, Encoding, Model, NormalizedString, OffsetType, PostProcessor, PreTokenizer, Token, Tokenizer,
+    TruncationDirection, TruncationParams, TruncationStrategy, truncate_encodings,
 };
 
 use crate::{
+    description::{SPECIAL_TOKENS, SpecialToken, special_tokens},
     error::{TOKENIZER, TextError, refused_file},
     inspect::inspect,
     limits::TokenizerLimits,
 };
+
+/// A word takes some milliseconds at most: 200 characters, each of which begins a part that is looked up in all lengths.
+const WORDS_BETWEEN_CHECKS: usize = 16;
 
 /// A tokenizer that is ready, with a longest sequence. Many threads may use it at once.
 ///
@@ -35,7 +40,10 @@ pub struct TextTokenizer {
     inner: Tokenizer,
     max_length: usize,
     max_text_bytes: usize,
+    max_added_tokens: usize,
     pad: u32,
+    /// Whether `tokenizer.json` says which token pads.
+    has_padding: bool,
     offsets: OffsetType,
 }
 
@@ -79,20 +87,77 @@ impl TextTokenizer {
                 format!("it adds {added} special tokens, and the longest sequence has {max_length} tokens"),
             ));
         }
-        let pad = inner.get_padding().map(|padding| padding.pad_id);
+        let padding = inner.get_padding().map(|padding| padding.pad_id);
         let named = ["[PAD]", "<pad>"]
             .iter()
             .find_map(|token| inner.token_to_id(token));
-        let pad = pad.or(named).unwrap_or(0);
         inner.with_padding(None);
         inner.with_truncation(None).map_err(refused_file)?;
         Ok(Self {
             inner,
             max_length,
             max_text_bytes: limits.max_text_bytes,
-            pad,
+            max_added_tokens: limits.max_added_tokens,
+            has_padding: padding.is_some(),
+            pad: padding.or(named).unwrap_or(0),
             offsets: OffsetType::Char,
         })
+    }
+
+    /// The same with what a `special_tokens_map.json` says and `tokenizer.json` does not: tokens of the vocabulary that count as special,
+    /// so that they are found in texts as they are, and the token that pads.
+    ///
+    /// # Errors
+    /// [`TextError::File`] when the file is damaged or has more special tokens than [`TokenizerLimits::max_added_tokens`].
+    pub fn with_special_tokens(mut self, map: &[u8]) -> Result<Self, TextError> {
+        let special = special_tokens(map)?;
+        let most = self.max_added_tokens;
+        if special.len() > most {
+            let found = special.len();
+            let reason = format!("it has {found} tokens, expected at most {most}");
+            return Err(TextError::file(SPECIAL_TOKENS, reason));
+        }
+        let mut missing = Vec::new();
+        for (kind, token) in special {
+            let token = match token {
+                SpecialToken::Content(content) => AddedToken::from(content, true),
+                SpecialToken::Token {
+                    content,
+                    single_word,
+                    lstrip,
+                    rstrip,
+                    normalized,
+                } => AddedToken::from(content, true)
+                    .single_word(single_word)
+                    .lstrip(lstrip)
+                    .rstrip(rstrip)
+                    .normalized(normalized),
+            };
+            // A token outside the vocabulary would get an id that the network does not have.
+            let Some(id) = self.inner.token_to_id(&token.content) else {
+                continue;
+            };
+            if kind == "pad_token" && !self.has_padding {
+                self.pad = id;
+            }
+            if !self
+                .inner
+                .get_added_vocabulary()
+                .get_vocab()
+                .contains_key(&token.content)
+            {
+                missing.push(token);
+            }
+        }
+        let added = catch_unwind(AssertUnwindSafe(|| self.inner.add_special_tokens(missing)));
+        match added {
+            Ok(Ok(_)) => Ok(self),
+            Ok(Err(error)) => Err(TextError::file(SPECIAL_TOKENS, error.to_string())),
+            Err(_) => Err(TextError::file(
+                SPECIAL_TOKENS,
+                "its tokens cannot be added to those of the tokenizer",
+            )),
+        }
     }
 
     /// The same without the offsets of tokens, which are (0, 0) then and take no time.
@@ -148,13 +213,28 @@ impl TextTokenizer {
     /// # Errors
     /// As [`Self::check`]; [`TextError::Text`] when the tokenizer cannot take the text, as without a token for unknown words.
     pub fn encode(&self, index: usize, text: &[u8], pair: Option<&[u8]>) -> Result<Tokens, TextError> {
+        self.encode_until(index, text, pair, &|| false)
+    }
+
+    /// The same, given up where `is_over` says so; it is asked every few words.
+    ///
+    /// # Errors
+    /// As [`Self::encode`]; [`TextError::Interrupted`] when it was given up.
+    pub fn encode_until(
+        &self,
+        index: usize,
+        text: &[u8],
+        pair: Option<&[u8]>,
+        is_over: &dyn Fn() -> bool,
+    ) -> Result<Tokens, TextError> {
         let text = self.check(index, text)?;
         let pair = pair.map(|pair| self.check(index, pair)).transpose()?;
         let encoded = catch_unwind(AssertUnwindSafe(|| {
             // One token more than fits shows that there are more. Of a pair both lengths count.
-            let most = pair.is_none().then_some(self.max_length + 1);
-            let first = self.tokenize(text, 0, most)?;
-            let second = pair.map(|pair| self.tokenize(pair, 1, None)).transpose()?;
+            let most = pair.map_or(self.max_length + 1, |_| usize::MAX);
+            let first = self.tokenize(text, 0, most, is_over)?;
+            let second = pair.map(|pair| self.tokenize(pair, 1, most, is_over));
+            let second = second.transpose()?;
             self.finish(first, second)
         }));
         caught(index, encoded)
@@ -186,16 +266,28 @@ impl TextTokenizer {
     }
 
     /// Tokens of a text without special ones, not many more than `most`.
-    fn tokenize(&self, text: &str, kind: u32, most: Option<usize>) -> tokenizers::Result<Encoding> {
+    fn tokenize(
+        &self,
+        text: &str,
+        kind: u32,
+        most: usize,
+        is_over: &dyn Fn() -> bool,
+    ) -> tokenizers::Result<Encoding> {
         let vocabulary = self.inner.get_added_vocabulary();
         let mut split = vocabulary.extract_and_normalize(self.inner.get_normalizer(), text);
         if let Some(pre_tokenizer) = self.inner.get_pre_tokenizer() {
             pre_tokenizer.pre_tokenize(&mut split)?;
         }
-        let most = most.map(|most| (most, TruncationDirection::Right));
-        self.inner
-            .get_model()
-            .tokenize_in_pretokenized(&mut split, most)?;
+        let model = self.inner.get_model();
+        let words = Cell::new(0_usize);
+        let tokens = |word: &NormalizedString| {
+            words.set(words.get() + 1);
+            match words.get().is_multiple_of(WORDS_BETWEEN_CHECKS) && is_over() {
+                true => Err(Box::new(TextError::Interrupted) as tokenizers::Error),
+                false => model.tokenize(word.get()),
+            }
+        };
+        split.tokenize_with_limit(tokens, most, TruncationDirection::Right)?;
         split.into_encoding(None, kind, self.offsets)
     }
 
@@ -226,7 +318,10 @@ impl TextTokenizer {
 /// What the crate gave for a text, unless it panicked.
 fn caught(index: usize, encoded: thread::Result<tokenizers::Result<Tokens>>) -> Result<Tokens, TextError> {
     let encoded = encoded.map_err(|_| TextError::Internal("a panic in the tokenizer".to_owned()))?;
-    encoded.map_err(|error| TextError::text(index, error.to_string()))
+    encoded.map_err(|error| match error.downcast::<TextError>() {
+        Ok(error) => *error,
+        Err(error) => TextError::text(index, error.to_string()),
+    })
 }
 
 impl fmt::Debug for TextTokenizer {

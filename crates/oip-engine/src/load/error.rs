@@ -274,6 +274,10 @@ fn hint(is_misplaced: bool, misnamed: Option<&Misnamed>) -> String {
     }
 }
 
+/// The commands of an export, which needs no GPU.
+const EXPORT: &str = "pip install 'optimum[onnxruntime]' torch --extra-index-url https://download.pytorch.org/whl/cpu && optimum-cli export \
+                      onnx --model DIRECTORY OUTPUT";
+
 /// Describes a Hugging Face model and how to serve it.
 fn not_exported(model: &str, weights: Option<&(String, &str)>, exported: Option<&str>) -> String {
     let is = match weights {
@@ -283,8 +287,7 @@ fn not_exported(model: &str, weights: Option<&(String, &str)>, exported: Option<
     let what = format!("{is} a Hugging Face model ({model}, see config.json), which need");
     let export = match exported {
         Some(path) => format!("an export of it is there: serve {path}"),
-        None => "export the model to ONNX (optimum-cli export onnx --model DIRECTORY OUTPUT) and serve that"
-            .to_owned(),
+        None => format!("export the model to ONNX ({EXPORT}) and serve that"),
     };
     let as_tensors = weights.map_or(String::new(), |(_, backend)| {
         format!(

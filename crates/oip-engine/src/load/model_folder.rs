@@ -486,7 +486,9 @@ impl ModelFolder {
             }
         }
         Ok(match files.len() {
-            0..=NAMED => files.join(" or "),
+            // A backend without usual names.
+            0 => "file that its configuration names as default_model_filename".to_owned(),
+            1..=NAMED => files.join(" or "),
             all => format!("{} or another of the {all} names of model files", files[0]),
         })
     }

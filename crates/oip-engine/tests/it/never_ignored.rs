@@ -176,8 +176,9 @@ fn a_configuration_that_no_model_takes_gets_a_line() {
 fn a_hugging_face_model_is_named_as_one_and_its_weights_served_only_when_asked() {
     let bert = r#"{"architectures": ["BertForMaskedLM"], "model_type": "bert", "hidden_size": 768}"#;
     let expected = "m model.weights has the weights of a Hugging Face model (BertForMaskedLM, see config.json), which need \
-                    the package transformers to compute anything: export the model to ONNX (optimum-cli export onnx --model \
-                    DIRECTORY OUTPUT) and serve that; to serve the weights as tensors, name the file itself, or write \
+                    the package transformers to compute anything: export the model to ONNX (pip install \
+                    'optimum[onnxruntime]' torch --extra-index-url https://download.pytorch.org/whl/cpu && optimum-cli export \
+                    onnx --model DIRECTORY OUTPUT) and serve that; to serve the weights as tensors, name the file itself, or write \
                     backend = \"weights\" into a config.toml";
     for files in [
         &[("model.weights", "echo"), ("config.json", bert)][..],

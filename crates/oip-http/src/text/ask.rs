@@ -9,7 +9,7 @@ use axum::{
 };
 use oip_service::{Grant, Lease, Phase, RequestContext, RequestNotes};
 use oip_types::{
-    BytesTensor, DataType, ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ParameterValue,
+    BytesTensor, ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ParameterValue,
     ServiceError, TensorValue,
 };
 use serde::de::DeserializeOwned;
@@ -18,7 +18,7 @@ use tensor_core::{Quoted, Shape};
 use crate::{
     answer,
     app::App,
-    described_models::ready_models,
+    described_models::{ready_models, takes_texts},
     extensions::may_see,
     infer::{in_time, receive, run},
     leased::mark,
@@ -184,9 +184,8 @@ async fn addressed(app: &App, head: &Parts, ask: &Ask) -> Result<Arc<ModelMetada
             .filter_map(|outputs| outputs.first())
     };
     let fits = |metadata: &ModelMetadata| {
-        let mut inputs = metadata.inputs.iter();
-        let takes_text = inputs.any(|input| input.name == "text" && input.datatype == DataType::BYTES);
-        takes_text && wanted().any(|name| metadata.outputs.iter().any(|output| output.name == *name))
+        let names: Vec<&str> = wanted().copied().collect();
+        takes_texts(metadata, &names)
     };
     let kind = || {
         wanted()

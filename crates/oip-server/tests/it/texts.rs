@@ -156,7 +156,180 @@ fn weights_without_a_network_are_told_what_they_are_and_how_to_export_them() {
         .unwrap();
     let error = String::from_utf8(checked.stdout).unwrap();
     assert!(!checked.status.success(), "{error}");
-    for part in ["BertModel", "optimum-cli export onnx"] {
+    for part in [
+        "BertModel",
+        "download.pytorch.org/whl/cpu && optimum-cli export onnx --model",
+    ] {
         assert!(error.contains(part), "{part}: {error}");
     }
+}
+
+/// The steps of a text model around its network, as models of their own and as one.
+#[test]
+fn a_pipeline_names_the_steps_of_a_text_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |path: &str, content: &[u8]| {
+        let path = folder.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    };
+    let copy = |from: &str, to: &str| place(to, &fs::read(fixture(from)).unwrap());
+    copy("onnx/model.onnx", "network/1/model.onnx");
+    copy("config.json", "tokens/1/config.json");
+    for (model, step, from, file) in [
+        ("tokens", "tokenize", "tokenizer.json", "tokenizer.json"),
+        ("pooled", "pool", "1_Pooling/config.json", "config.json"),
+        ("unit", "normalize", "modules.json", "modules.json"),
+    ] {
+        copy(from, &format!("{model}/1/{file}"));
+        let config = format!(
+            r#"backend: "text-step" default_model_filename: "{file}" parameters {{ key: "step" value {{ string_value: "{step}" }} }}"#
+        );
+        place(&format!("{model}/config.pbtxt"), config.as_bytes());
+    }
+    place(
+        "sentence/config.pbtxt",
+        br#"platform: "ensemble"
+        input [ { name: "text" data_type: TYPE_STRING dims: [ -1 ] } ]
+        output [ { name: "embedding" data_type: TYPE_FP32 dims: [ -1, 2 ] } ]
+        ensemble_scheduling { step [
+          { model_name: "tokens" input_map { key: "text" value: "text" }
+            output_map { key: "input_ids" value: "ids" } output_map { key: "attention_mask" value: "mask" } },
+          { model_name: "network" input_map { key: "input_ids" value: "ids" } input_map { key: "attention_mask" value: "mask" }
+            output_map { key: "last_hidden_state" value: "hidden" } },
+          { model_name: "pooled" input_map { key: "token_embeddings" value: "hidden" }
+            input_map { key: "attention_mask" value: "mask" } output_map { key: "embedding" value: "mean" } },
+          { model_name: "unit" input_map { key: "embedding" value: "mean" } output_map { key: "embedding" value: "embedding" } }
+        ] }"#,
+    );
+    let server = started(Server::start(folder.path(), &[]));
+    let answer = server.request(
+        "POST",
+        "/embed",
+        &[],
+        br#"{"model": "sentence", "inputs": ["one two", "TWO", "one"], "normalize": false}"#,
+    );
+    let found = answer.json();
+    for (row, wanted) in [[0.6, 0.8], [0.0, 1.0], [1.0, 0.0]].iter().enumerate() {
+        for (at, wanted) in wanted.iter().enumerate() {
+            let value = found[row][at].as_f64().unwrap_or_else(|| panic!("{found}"));
+            assert!((value - wanted).abs() < 1e-6, "{found}");
+        }
+    }
+    let body =
+        json!({"inputs": [{"name": "text", "shape": [2], "datatype": "BYTES", "data": ["one two", "two"]}]});
+    let answer = server.request(
+        "POST",
+        "/v2/models/tokens/infer",
+        &[],
+        body.to_string().as_bytes(),
+    );
+    let outputs = answer.json()["outputs"].take();
+    assert_eq!(outputs[0]["shape"], json!([2, 4]), "{outputs}");
+    assert_eq!(outputs[1]["data"], json!([1, 1, 1, 1, 1, 1, 1, 0]), "{outputs}");
+}
+
+#[test]
+fn a_step_without_its_file_or_name_says_what_its_configuration_lacks() {
+    let folder = tempfile::tempdir().unwrap();
+    for (model, config) in [
+        ("no_file", r#"backend: "text-step""#),
+        (
+            "no_step",
+            r#"backend: "text-step" default_model_filename: "modules.json""#,
+        ),
+    ] {
+        fs::create_dir_all(folder.path().join(model).join("1")).unwrap();
+        fs::copy(
+            fixture("modules.json"),
+            folder.path().join(model).join("1/modules.json"),
+        )
+        .unwrap();
+        fs::write(folder.path().join(model).join("config.pbtxt"), config).unwrap();
+    }
+    let checked = Command::new(env!("CARGO_BIN_EXE_oip-server"))
+        .arg("check")
+        .arg(folder.path())
+        .env_clear()
+        .output()
+        .unwrap();
+    let error = String::from_utf8(checked.stdout).unwrap();
+    for part in [
+        "file that its configuration names as default_model_filename",
+        "parameter 'step' of its configuration: expected tokenize, pool, normalize or labels, found nothing",
+    ] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+#[test]
+fn identities_may_use_text_routes_for_their_models_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = words(folder.path());
+    let table = folder.path().join("auth.toml");
+    fs::write(
+        &table,
+        // The digests of "s3cret", "0ther" and "w4tch".
+        r#"
+        [identities.reader]
+        token-sha256 = ["1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0"]
+        apis = ["inference", "metadata"]
+        models = ["words"]
+        [identities.other]
+        token-sha256 = ["0ebe673674d0374cdfce506500e3426c9d005e5f69e0602d71213817794842b2"]
+        apis = ["inference", "metadata"]
+        models = ["numbers"]
+        [identities.watcher]
+        token-sha256 = ["477b4aafbd15a1c46e256d33a3c10b12d385519afe5332d745274c3cba0b05cb"]
+        apis = ["metadata"]
+        "#,
+    )
+    .unwrap();
+    let server = started(Server::start(&words, &["--auth", table.to_str().unwrap()]));
+    let texts: [(&str, &[u8]); 5] = [
+        ("/v1/embeddings", br#"{"model": "words", "input": "two"}"#),
+        ("/embed", br#"{"model": "words", "inputs": "two"}"#),
+        (
+            "/rerank",
+            br#"{"model": "words", "query": "one", "texts": ["two"]}"#,
+        ),
+        ("/predict", br#"{"model": "words", "inputs": "two"}"#),
+        (
+            "/v1/rerank",
+            br#"{"model": "words", "query": "one", "documents": ["two"]}"#,
+        ),
+    ];
+    for (path, body) in texts {
+        let asked = |token: Option<&str>| {
+            let bearer = token.map(|token| format!("Bearer {token}"));
+            let headers: Vec<(&str, &str)> =
+                bearer.iter().map(|bearer| ("authorization", &**bearer)).collect();
+            server.request("POST", path, &headers, body).status
+        };
+        // The model embeds: what ranks and classifies is another kind.
+        let known = if path.contains("embed") { 200 } else { 400 };
+        assert_eq!(asked(Some("s3cret")), known, "{path}");
+        assert_eq!(asked(None), 401, "{path}");
+        assert_eq!(asked(Some("wrong")), 401, "{path}");
+        assert_eq!(asked(Some("0ther")), 403, "{path}");
+        assert_eq!(asked(Some("w4tch")), 403, "{path}");
+    }
+    // Without a model's name the only one that the identity may see is asked, or none.
+    let unnamed = |token: &str| {
+        let bearer = format!("Bearer {token}");
+        server.request(
+            "POST",
+            "/embed",
+            &[("authorization", &bearer)],
+            br#"{"inputs": "two"}"#,
+        )
+    };
+    assert_eq!(unnamed("s3cret").json(), json!([[0.0, 1.0]]));
+    assert_eq!(unnamed("0ther").status, 404);
+    let listed = |token: &str| {
+        let bearer = format!("Bearer {token}");
+        let listed = server.request("GET", "/v1/models", &[("authorization", &bearer)], b"");
+        listed.json()["data"].as_array().map(Vec::len)
+    };
+    assert_eq!((listed("s3cret"), listed("0ther")), (Some(1), Some(0)));
 }

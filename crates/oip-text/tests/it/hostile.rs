@@ -280,3 +280,107 @@ fn nul_and_other_control_characters_are_text() {
     .unwrap();
     assert_eq!(outputs[0].value.shape().dims(), [4, 2]);
 }
+
+/// Texts of the permitted size that take the most time, each with a tokenizer that it is made for.
+fn worst() -> Vec<(&'static str, Json, String)> {
+    let most = 128 << 10;
+    let filled = |part: &str| part.repeat(most / part.len());
+    let mut lookups = tokenizer();
+    lookups["model"]["vocab"]["a"] = json!(100);
+    lookups["model"]["vocab"]["##a"] = json!(101);
+    lookups["model"]["max_input_chars_per_word"] = json!(200);
+    let mut stripped = tokenizer();
+    stripped["added_tokens"][0]["lstrip"] = json!(true);
+    stripped["added_tokens"][0]["rstrip"] = json!(true);
+    let split = |pattern: &str| {
+        let mut file = tokenizer();
+        file["pre_tokenizer"] =
+            json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
+        file
+    };
+    let normalized = |kind: &str| {
+        let mut file = tokenizer();
+        file["normalizer"] = json!({"type": kind});
+        file
+    };
+    let mut unigram = tokenizer();
+    let pieces: Vec<Json> = (0..200)
+        .map(|length| json!(["a".repeat(length + 1), -1.0]))
+        .collect();
+    unigram["model"] = json!({"type": "Unigram", "unk_id": 0, "vocab": pieces, "byte_fallback": false});
+    unigram["pre_tokenizer"] = Json::Null;
+    let gpt = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+    vec![
+        (
+            "words of 200 characters that are looked up in all parts",
+            lookups,
+            filled(&format!("{}b ", "a".repeat(198))),
+        ),
+        ("special tokens", tokenizer(), filled("[PAD]")),
+        (
+            "special tokens that strip white space",
+            stripped.clone(),
+            filled("[PAD] "),
+        ),
+        (
+            "white space behind special tokens",
+            stripped,
+            filled("[PAD]          "),
+        ),
+        ("punctuation", tokenizer(), filled("!")),
+        (
+            "marks on one letter",
+            tokenizer(),
+            format!("a{}", "\u{300}\u{316}".repeat(most / 4 - 1)),
+        ),
+        (
+            "the same, composed",
+            normalized("NFKC"),
+            format!("a{}", "\u{300}\u{316}".repeat(most / 4 - 1)),
+        ),
+        (
+            "characters that decompose in 18",
+            normalized("NFKD"),
+            filled("\u{fdfa}"),
+        ),
+        (
+            "a pattern that looks to the end for each match",
+            split(r".*[^A-Z]|[A-Z]"),
+            filled("A"),
+        ),
+        ("a large pattern", split(r"\w{1,60}\d?x"), filled("abc1")),
+        ("white space in GPT-2's pattern", split(gpt), filled(" ")),
+        ("line breaks in GPT-2's pattern", split(gpt), filled(" \n\t")),
+        ("one word in Unigram", unigram, filled("a")),
+    ]
+}
+
+/// Normalizing and splitting a text are not interrupted, so they must not take long whatever the text is; what follows is.
+#[test]
+fn no_text_of_the_permitted_size_is_tokenized_for_long_after_its_deadline() {
+    for (name, file, text) in worst() {
+        let tokenizer = read(&file).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let started = Instant::now();
+        // Of a pair all is tokenized, however long it is.
+        let _ = tokenizer.encode_until(0, text.as_bytes(), Some(b""), &|| true);
+        let taken = started.elapsed();
+        println!("{name}: {taken:.2?}");
+        assert!(taken < Duration::from_secs(60), "{name}: {taken:?}");
+    }
+}
+
+#[test]
+fn a_text_is_given_up_in_its_midst() {
+    let (_, file, text) = worst().remove(0);
+    let tokenizer = read(&file).unwrap();
+    let asked = std::cell::Cell::new(0);
+    let is_over = || {
+        asked.set(asked.get() + 1);
+        asked.get() == 3
+    };
+    let error = tokenizer
+        .encode_until(0, text.as_bytes(), Some(b""), &is_over)
+        .unwrap_err();
+    assert!(matches!(error, oip_text::TextError::Interrupted), "{error}");
+    assert_eq!(asked.get(), 3);
+}

@@ -3,4 +3,5 @@
 
 mod hostile;
 mod model;
+mod steps;
 mod support;

@@ -5,7 +5,7 @@ use oip_text::TextOptions;
 use oip_types::{ErrorCode, ParameterValue};
 use serde_json::json;
 
-use crate::support::{Kind, floats, infer, load, request, strings, texts, tokenizer};
+use crate::support::{Kind, floats, infer, load, load_with, request, strings, texts, tokenizer};
 
 fn config(architecture: &str, labels: &[&str]) -> serde_json::Value {
     let labels: serde_json::Map<_, _> = labels
@@ -218,4 +218,67 @@ fn a_request_that_is_over_is_given_up_between_texts() {
     let error = loaded.model.infer(request(&["one"]), &cancel).unwrap_err();
     assert_eq!(error.code(), ErrorCode::Cancelled);
     assert!(loaded.seen.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_configured_batch_size_joins_what_is_not_proven_independent() {
+    let joined = |max_batch_size: u32| {
+        let loaded = load_with(
+            Kind::Tokens,
+            false,
+            TextOptions::default(),
+            &sentence_model(),
+            max_batch_size,
+        )
+        .unwrap();
+        infer(&*loaded.model, request(&["one", "two three"])).unwrap();
+        loaded.seen.lock().unwrap().clone()
+    };
+    assert_eq!(joined(0), [vec![1, 4], vec![1, 3]]);
+    assert_eq!(joined(1), [vec![1, 4], vec![1, 3]]);
+    assert_eq!(joined(8), [vec![2, 4]]);
+}
+
+#[test]
+fn special_tokens_that_the_tokenizer_does_not_mark_are_those_of_their_map() {
+    let mut unmarked = tokenizer();
+    unmarked["added_tokens"] = json!([]);
+    let map = json!({"sep_token": "[SEP]", "pad_token": {"content": "three", "lstrip": false}, "cls_token": null,
+        "additional_special_tokens": ["two", "nowhere"]});
+    let ids = |files: &[(&str, serde_json::Value)]| {
+        let loaded = load(Kind::Tokens, true, TextOptions::default(), files).unwrap();
+        let outputs = infer(&*loaded.model, request(&["[SEP]", "onetwo nowhere"])).unwrap();
+        outputs[1].value.as_fixed().unwrap().to_vec::<i64>().unwrap()
+    };
+    let mut files = sentence_model();
+    files[0].1 = unmarked;
+    // "[", "sep" and "]" are three unknown words, "onetwo" is one.
+    assert_eq!(ids(&files), [5, 4]);
+    files.push(("special_tokens_map.json", map));
+    assert_eq!(ids(&files), [3, 5]);
+    let read = |map: &str| {
+        let tokenizer = oip_text::TextTokenizer::read(
+            files[0].1.to_string().as_bytes(),
+            64,
+            &oip_text::TokenizerLimits::default().with(|limits| limits.max_added_tokens = 4),
+        );
+        tokenizer.unwrap().with_special_tokens(map.as_bytes())
+    };
+    // `[PAD]` is found by its name, unless the map has another one.
+    assert_eq!(read("{}").unwrap().pad(), 0);
+    assert_eq!(read(r#"{"pad_token": "three"}"#).unwrap().pad(), 6);
+    for (map, error) in [
+        ("[]", "special_tokens_map.json: expected a JSON object"),
+        (
+            r#"{"sep_token": 7}"#,
+            "special_tokens_map.json: sep_token: expected a token",
+        ),
+        (
+            r#"{"a": ["a", "b", "c", "d", "e"]}"#,
+            "it has 5 tokens, expected at most 4",
+        ),
+    ] {
+        let found = read(map).unwrap_err().to_string();
+        assert!(found.contains(error), "{found}");
+    }
 }

@@ -9,7 +9,8 @@ use oip_service::{
 };
 use oip_text::{TextBackend, TextOptions};
 use oip_types::{
-    BytesTensor, DataType, InferOutput, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
+    BytesTensor, DataType, InferOutput, InferRequest, ModelConfig, ModelMetadata, ModelRef, ServiceError,
+    TensorMetadata,
 };
 use serde_json::{Value as Json, json};
 use tensor_core::{Shape, Tensor};
@@ -187,6 +188,17 @@ pub(crate) fn load(
     options: TextOptions,
     files: &[(&str, Json)],
 ) -> Result<Loaded, ServiceError> {
+    load_with(kind, is_independent, options, files, 0)
+}
+
+/// The same with a configuration's `max_batch_size`.
+pub(crate) fn load_with(
+    kind: Kind,
+    is_independent: bool,
+    options: TextOptions,
+    files: &[(&str, Json)],
+    max_batch_size: u32,
+) -> Result<Loaded, ServiceError> {
     let seen = Arc::default();
     let network = Network {
         kind,
@@ -199,7 +211,12 @@ pub(crate) fn load(
     let content = Bytes::from_static(b"network");
     let beside = backend.gather(&content, &files)?;
     let source = ModelSource::new("words", "", "words/model.onnx", content).with_beside(beside);
-    let model = backend.load(&source, &LoadContext::default())?;
+    let config = ModelConfig {
+        max_batch_size,
+        ..ModelConfig::default()
+    };
+    let cx = LoadContext::default().with_config(Arc::new(config));
+    let model = backend.load(&source, &cx)?;
     Ok(Loaded { model, seen })
 }
 
