@@ -3,10 +3,11 @@
 use crate::{Builder, ClientError, ErrorKind, InferenceClient, endpoint::Transport};
 
 impl Builder<Box<dyn InferenceClient>> {
-    /// The client that the URL's scheme asks for: `http://`, `https://`, `grpc://` or `grpcs://`.
+    /// Returns the client that the URL's scheme asks for: `http://`, `https://`, `grpc://` or `grpcs://`.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when the URL has no scheme, it or a header is malformed, or it asks for something unsupported.
+    /// [`ErrorKind::Usage`] when the URL has no scheme, it or a header is malformed, or it asks for something
+    /// unsupported.
     pub fn build(self) -> Result<Box<dyn InferenceClient>, ClientError> {
         let (endpoint, settings) = self.finish()?;
         let wrong = |message: &str| Err(ClientError::new(ErrorKind::Usage, message).at(&endpoint.url));

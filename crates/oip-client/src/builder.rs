@@ -60,17 +60,17 @@ impl<C> Builder<C> {
         }
     }
 
-    /// How long it may take to connect (5 s).
+    /// Returns how long it may take to connect (5 s).
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeout = timeout;
         self
     }
 
-    /// How long a call may take, with all its attempts and pauses (60 s). A stream may take any time.
+    /// Returns how long a call may take, with all its attempts and pauses (60 s). A stream may take any time.
     ///
-    /// The server is told: how much of it is left by gRPC's header for that (`grpc-timeout`), how much it is by the parameter
-    /// `timeout` of inference requests over HTTP, in microseconds, unless they have one. Servers that know neither do more
-    /// than is needed when time is over, no worse.
+    /// The server is told: how much of it is left by gRPC's header for that (`grpc-timeout`), how much it is
+    /// by the parameter `timeout` of inference requests over HTTP, in microseconds, unless they have one.
+    /// Servers that know neither do more than is needed when time is over, no worse.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.settings.request_timeout = Some(timeout);
         self
@@ -82,7 +82,7 @@ impl<C> Builder<C> {
         self
     }
 
-    /// Whether the server is told of the timeout (yes).
+    /// Returns whether the server is told of the timeout (yes).
     pub fn send_timeout(mut self, sends: bool) -> Self {
         self.settings.sends_timeout = sends;
         self
@@ -106,8 +106,8 @@ impl<C> Builder<C> {
         self
     }
 
-    /// Whether the server may compress inference answers, with gzip or deflate (no). However much they expand to, the limit
-    /// on the size of answers holds.
+    /// Returns whether the server may compress inference answers, with gzip or deflate (no). However much
+    /// they expand to, the limit on the size of answers holds.
     pub fn accept_compressed(mut self, accepts: bool) -> Self {
         self.settings.accepts_compressed = accepts;
         self
@@ -158,7 +158,7 @@ impl<C> Builder<C> {
         self
     }
 
-    /// The server's address, and how to talk to it.
+    /// Returns the server's address, and how to talk to it.
     pub(crate) fn finish(mut self) -> Result<(Endpoint, Settings), ClientError> {
         let endpoint = Endpoint::parse(&self.url)?;
         if !endpoint.is_encrypted && !self.settings.tls.is_empty() {

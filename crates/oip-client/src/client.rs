@@ -45,8 +45,8 @@ pub type Result<T> = std::result::Result<T, ClientError>;
 /// Every call fails with a [`ClientError`] that says which server, and what was expected and found. Those that the server
 /// refuses have the kind [`Refused`](crate::ErrorKind::Refused), with a [code](ClientError::code) in the protocol's terms.
 pub trait InferenceClient: fmt::Debug + Send + Sync {
-    /// A client that sends these headers too, with every call, over the same connections: for headers that differ from request to
-    /// request.
+    /// Returns a client that sends these headers too, with every call, over the same connections: for headers
+    /// that differ from request to request.
     ///
     /// ```
     /// let client = oip_client::builder("http://localhost:8080").build()?;
@@ -55,20 +55,21 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
     /// ```
     ///
     /// # Errors
-    /// [`Usage`](crate::ErrorKind::Usage) when a header is malformed, or one of those that the client sets itself.
+    /// [`Usage`](crate::ErrorKind::Usage) when a header is malformed, or one of those that the client sets
+    /// itself.
     fn with_headers(&self, headers: &[(String, String)]) -> Result<Box<dyn InferenceClient>>;
 
-    /// Whether the server answers at all.
+    /// Returns whether the server answers at all.
     fn server_live(&self) -> BoxFuture<'_, Result<bool>>;
 
-    /// Whether the server wants requests.
+    /// Returns whether the server wants requests.
     fn server_ready(&self) -> BoxFuture<'_, Result<bool>>;
 
     /// What the server says about itself. What it leaves out is empty.
     fn server_metadata(&self) -> BoxFuture<'_, Result<ServerMetadata>>;
 
-    /// Whether a model would take a request now. A model that does not exist is an error with most servers; with some it
-    /// is only not ready.
+    /// Returns whether a model would take a request now. A model that does not exist is an error with most
+    /// servers; with some it is only not ready.
     fn model_ready<'a>(&'a self, model: ModelRef<'a>) -> BoxFuture<'a, Result<bool>>;
 
     /// What the server says about a model. What it leaves out is empty.
@@ -87,8 +88,8 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
         requests: BoxStream<InferRequest>,
     ) -> BoxFuture<'_, Result<BoxStream<Result<InferResponse>>>>;
 
-    /// The models of the server's repository and how they are; with `is_ready` only those that are ready (model repository
-    /// extension).
+    /// Returns the models of the server's repository and how they are; with `is_ready` only those that are
+    /// ready (model repository extension).
     fn repository_index(&self, is_ready: bool) -> BoxFuture<'_, Result<Vec<ModelIndexEntry>>>;
 
     /// Loads a model, or loads it again (model repository extension). Most servers answer when it is ready or has failed to
@@ -107,7 +108,7 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
     /// Changes log settings and gives all of them as they are then; no changes ask only (logging extension).
     fn log_settings<'a>(&'a self, changes: &'a LogSettings) -> BoxFuture<'a, Result<LogSettings>>;
 
-    /// The region of this name, or all that are registered (system shared memory extension).
+    /// Returns the region of this name, or all that are registered (system shared memory extension).
     fn shared_memory_status<'a>(
         &'a self,
         name: Option<&'a str>,
@@ -131,7 +132,8 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
         changes: &'a TraceSettings,
     ) -> BoxFuture<'a, Result<TraceSettings>>;
 
-    /// The region of graphics cards' memory of this name, or all that are registered (CUDA shared memory extension).
+    /// Returns the region of graphics cards' memory of this name, or all that are registered (CUDA shared
+    /// memory extension).
     fn cuda_memory_status<'a>(
         &'a self,
         name: Option<&'a str>,

@@ -19,7 +19,7 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(15);
 /// How often it is asked, and does not answer, before the connection counts as broken.
 pub(crate) const PROBES: u32 = 2;
 
-/// The settings of a pool of connections.
+/// Returns the settings of a pool of connections.
 ///
 /// # Errors
 /// When certificates or keys cannot be used.
@@ -52,8 +52,8 @@ pub(crate) fn pool(
     Ok((builder, connector))
 }
 
-/// The error for a request without a response. `hint` says what else may speak there; it is given when what came is not of
-/// the protocol that was expected, or when nothing came.
+/// Returns the error for a request without a response. `hint` says what else may speak there; it is given
+/// when what came is not of the protocol that was expected, or when nothing came.
 pub(crate) fn failed(error: impl Into<Box<dyn Error + Send + Sync>>, hint: &str) -> ClientError {
     let error = error.into();
     let chain = || causes(&*error);
@@ -111,7 +111,7 @@ pub(crate) fn incomplete(place: &str, why: &str) -> String {
     format!("the answer is incomplete: it broke off{place} ({why})")
 }
 
-/// The problem with the encryption, if that is the cause.
+/// Returns the problem with the encryption, if that is the cause.
 fn of_tls(error: &(dyn Error + Send + Sync + 'static)) -> Option<String> {
     let found = causes(error).find_map(|cause| {
         let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
@@ -124,7 +124,7 @@ fn of_tls(error: &(dyn Error + Send + Sync + 'static)) -> Option<String> {
         .or_else(|| causes(error).find_map(|cause| tls::explain_alert(&cause.to_string())))
 }
 
-/// The error for a response that has no end. `place` says how far it went.
+/// Returns the error for a response that has no end. `place` says how far it went.
 pub(crate) fn broken_off(error: hyper::Error, place: &str) -> ClientError {
     let kind = match error.is_parse() || is_no_http2(&error) {
         true => ErrorKind::Protocol,
@@ -139,7 +139,7 @@ fn speaks_first(message: &str) -> bool {
     message == "received unexpected message from connection"
 }
 
-/// Whether what came cannot be HTTP/2.
+/// Returns whether what came cannot be HTTP/2.
 #[cfg(feature = "grpc")]
 fn is_no_http2(error: &(dyn Error + 'static)) -> bool {
     let mut of_http2 = causes(error).filter_map(|cause| cause.downcast_ref::<h2::Error>());
@@ -147,7 +147,7 @@ fn is_no_http2(error: &(dyn Error + 'static)) -> bool {
     of_http2.any(|error| error.is_library() && error.is_go_away())
 }
 
-/// Whether the server says that it has done nothing for the request.
+/// Returns whether the server says that it has done nothing for the request.
 #[cfg(feature = "grpc")]
 fn is_refused_stream(error: &(dyn Error + 'static)) -> bool {
     let mut of_http2 = causes(error).filter_map(|cause| cause.downcast_ref::<h2::Error>());

@@ -114,7 +114,7 @@ impl Endpoint {
 }
 
 impl Endpoint {
-    /// The scheme of its requests.
+    /// Returns the scheme of its requests.
     pub(crate) fn scheme(&self) -> &'static str {
         if self.is_encrypted { "https" } else { "http" }
     }

@@ -79,7 +79,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// The names of gRPC's codes, by their number.
+/// Returns the names of gRPC's codes, by their number.
 fn grpc_name(code: i32) -> &'static str {
     const NAMES: [&str; 17] = [
         "OK",
@@ -120,20 +120,20 @@ impl ClientError {
         }))
     }
 
-    /// The server refused.
+    /// Returns the server refused.
     pub(crate) fn refused(code: Option<ErrorCode>, status: Status, message: impl Into<String>) -> Self {
         let mut error = Self::new(ErrorKind::Refused, message);
         (error.0.code, error.0.status) = (code, Some(status));
         error
     }
 
-    /// The answer has more bytes than the client takes.
+    /// Returns the answer has more bytes than the client takes.
     pub(crate) fn too_large(limit: usize) -> Self {
         let message = format!("the answer is larger than {limit} bytes, the client's limit");
         Self::new(ErrorKind::TooLarge, message)
     }
 
-    /// A call took as long as it may.
+    /// Creates a call took as long as it may.
     pub(crate) fn out_of_time(timeout: Duration) -> Self {
         Self::new(ErrorKind::Timeout, format!("no answer within {timeout:?}"))
     }
@@ -157,7 +157,7 @@ impl ClientError {
         self
     }
 
-    /// Whether the server asks for no more attempts.
+    /// Returns whether the server asks for no more attempts.
     #[cfg(any(feature = "grpc", test))]
     #[must_use]
     pub(crate) fn finally(mut self, is_final: bool) -> Self {
@@ -171,20 +171,20 @@ impl ClientError {
         self.0.kind
     }
 
-    /// The code of a refusal, if the protocol has one for it. Servers differ in the numbers that they use; those of
-    /// other servers are read with care for what they mean there.
+    /// Returns the code of a refusal, if the protocol has one for it. Servers differ in the numbers that they
+    /// use; those of other servers are read with care for what they mean there.
     #[must_use]
     pub fn code(&self) -> Option<ErrorCode> {
         self.0.code
     }
 
-    /// The number that a refusal came with.
+    /// Returns the number that a refusal came with.
     #[must_use]
     pub fn status(&self) -> Option<Status> {
         self.0.status
     }
 
-    /// The message without the server's address.
+    /// Returns the message without the server's address.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message
@@ -196,13 +196,13 @@ impl ClientError {
         self.0.retry_after
     }
 
-    /// Whether time was over, be it this client's or the server's.
+    /// Returns whether time was over, be it this client's or the server's.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         self.0.kind == ErrorKind::Timeout || self.0.code == Some(ErrorCode::DeadlineExceeded)
     }
 
-    /// Whether the server took nothing on and asks for patience: too busy, or not ready.
+    /// Returns whether the server took nothing on and asks for patience: too busy, or not ready.
     pub(crate) fn is_refused_for_now(&self) -> bool {
         let statuses = [
             Status::Http(429),

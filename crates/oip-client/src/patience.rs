@@ -75,7 +75,8 @@ pub(crate) struct Wait<'p> {
 const SLICE: Duration = Duration::from_millis(100);
 
 impl Wait<'_> {
-    /// How long to sleep at once. Where bytes come all the time, this is when it is looked whether to go on.
+    /// Returns how long to sleep at once. Where bytes come all the time, this is when it is looked whether to
+    /// go on.
     pub(crate) fn slice(&self) -> Result<Duration, ClientError> {
         if self.check.is_some() && self.checked.get().elapsed() >= SLICE {
             self.check()?;

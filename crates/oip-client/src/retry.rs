@@ -52,7 +52,7 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// The same after some changes.
+    /// Returns the same after some changes.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
@@ -68,7 +68,7 @@ impl RetryPolicy {
         }
     }
 
-    /// The pause before the next attempt, if there is to be one.
+    /// Returns the pause before the next attempt, if there is to be one.
     fn pause(&self, error: &ClientError, attempt: u32, is_read: bool, elapsed: Duration) -> Option<Duration> {
         if attempt >= self.attempts || !self.on.covers(error, is_read) {
             return None;
@@ -153,7 +153,7 @@ impl Call<'_> {
         }
     }
 
-    /// The same by the calling thread.
+    /// Returns the same by the calling thread.
     #[cfg(all(feature = "http", unix))]
     pub(crate) fn run_here<T>(
         &self,
@@ -176,7 +176,8 @@ impl Call<'_> {
         }
     }
 
-    /// The pause before the next attempt, if there is to be one. Rather the error that is known now than a timeout later.
+    /// Returns the pause before the next attempt, if there is to be one. Rather the error that is known now
+    /// than a timeout later.
     fn pause(&self, error: &ClientError, attempt: u32, elapsed: Duration) -> Option<Duration> {
         let pause = self.policy.pause(error, attempt, self.is_read, elapsed)?;
         // A server may ask for more time than there is.

@@ -75,7 +75,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The same with more headers.
+    /// Returns the same with more headers.
     pub(crate) fn with_headers<'h>(
         &self,
         endpoint: &Endpoint,

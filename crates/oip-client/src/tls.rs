@@ -41,7 +41,7 @@ impl TlsSettings {
         self.authorities.is_none() && self.identity.is_none()
     }
 
-    /// The TLS configuration for connections of one protocol.
+    /// Returns the TLS configuration for connections of one protocol.
     pub(crate) fn config(&self, protocol: &[u8]) -> Result<ClientConfig, ClientError> {
         let wrong = |message: String| ClientError::new(ErrorKind::Usage, message);
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -107,7 +107,7 @@ fn certificates(what: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, 
     }
 }
 
-/// The message for a client's certificate that the server refused.
+/// Returns the message for a client's certificate that the server refused.
 fn of_alert(alert: AlertDescription) -> Option<String> {
     let text = match alert {
         AlertDescription::CertificateRequired => "the server wants a certificate of the client",
@@ -120,7 +120,7 @@ fn of_alert(alert: AlertDescription) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// The same, by the text of an error that such an alert caused.
+/// Returns the same, by the text of an error that such an alert caused.
 pub(crate) fn explain_alert(text: &str) -> Option<String> {
     let known = [
         AlertDescription::CertificateRequired,
@@ -133,7 +133,7 @@ pub(crate) fn explain_alert(text: &str) -> Option<String> {
     of_alert(alert?)
 }
 
-/// The message for a handshake that failed.
+/// Returns the message for a handshake that failed.
 pub(crate) fn explain(error: &rustls::Error) -> String {
     use rustls::{CertificateError, Error};
     match error {

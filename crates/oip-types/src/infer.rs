@@ -1,3 +1,5 @@
+//! Inference requests and responses.
+
 use tensor_core::Shape;
 
 use crate::{DataType, ModelRef, Parameters, ServiceError, SharedMemorySlice, TensorValue};
@@ -19,20 +21,20 @@ use crate::{DataType, ModelRef, Parameters, ServiceError, SharedMemorySlice, Ten
 pub struct InferRequest {
     model_name: String,
     model_version: Option<String>,
-    /// The client's name for this request; the response carries it too.
+    /// The client's id for this request; the response repeats it.
     pub id: Option<String>,
     /// Parameters of the request as a whole.
     pub parameters: Parameters,
     /// The input tensors.
     pub inputs: Vec<InferInput>,
-    /// The outputs wanted; none named means all of them.
+    /// The requested outputs; empty for all.
     pub outputs: Vec<RequestedOutput>,
-    /// The requests that a server has joined into this one, in the order of their rows; empty for a request by itself. Not part
-    /// of what clients send.
+    /// The requests that the server joined into this one, in the order of their rows; empty for a single
+    /// request. Clients do not send it.
     pub parts: Vec<RequestPart>,
 }
 
-/// One of several requests that were joined into one along their first dimension.
+/// One of several requests joined into a batch along the first dimension.
 ///
 /// ```
 /// use oip_types::RequestPart;
@@ -42,16 +44,16 @@ pub struct InferRequest {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestPart {
-    /// The client's name for it.
+    /// The client's id for the request.
     pub id: Option<String>,
-    /// How many rows of the joined inputs are its own.
+    /// Number of rows of the joined inputs that belong to this request.
     pub rows: u64,
-    /// The names of the outputs that it wants; empty for all.
+    /// The names of the requested outputs; empty for all.
     pub outputs: Vec<String>,
 }
 
 impl InferRequest {
-    /// A request to a model, without inputs yet.
+    /// Creates a request to a model, without inputs yet.
     #[must_use]
     pub fn new(model: ModelRef<'_>) -> Self {
         Self {
@@ -65,11 +67,11 @@ impl InferRequest {
         }
     }
 
-    /// Bytes of memory that it takes beside the elements of its tensors, about: names, parameters and the tables that
-    /// hold them.
+    /// Estimates the memory of names, parameters and the collections that hold them, in bytes. Tensor
+    /// elements are not included.
     #[must_use]
     pub fn overhead_bytes(&self) -> usize {
-        /// An entry of a table, with what the table keeps free.
+        /// One entry of a collection, with its share of the spare capacity.
         const ENTRY: usize = 128;
         let parameters = |parameters: &Parameters| {
             let entries = parameters.iter().map(|(name, value)| {
@@ -97,7 +99,8 @@ impl InferRequest {
         self
     }
 
-    /// Adds an input whose elements the server finds in shared memory: what is sent is its datatype and shape, and the place.
+    /// Adds an input whose elements are in shared memory. The request carries its datatype, its shape and the
+    /// location.
     ///
     /// ```
     /// use oip_types::{DataType, InferRequest, ModelRef, SharedMemorySlice};
@@ -127,7 +130,7 @@ impl InferRequest {
         Ok(self)
     }
 
-    /// Asks for an output.
+    /// Requests an output.
     #[must_use]
     pub fn with_output(mut self, name: impl Into<String>) -> Self {
         self.outputs.push(RequestedOutput {
@@ -137,10 +140,10 @@ impl InferRequest {
         self
     }
 
-    /// Which model is to run.
+    /// Returns the model to run.
     ///
     /// # Panics
-    /// Never: the names were checked when the request was made.
+    /// Never: names are checked by the constructor.
     #[must_use]
     pub fn model(&self) -> ModelRef<'_> {
         ModelRef::new(&self.model_name, self.model_version.as_deref())
@@ -156,10 +159,10 @@ impl InferRequest {
             .map(|input| &input.value)
     }
 
-    /// Takes an input's value out by name, for models that pass it on.
+    /// Removes an input by name and returns its value.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there is no such input.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the input does not exist.
     pub fn take_input(&mut self, name: &str) -> Result<TensorValue, ServiceError> {
         let position = self.inputs.iter().position(|input| input.name == name);
         let position = position.ok_or_else(|| ServiceError::invalid(format!("input '{name}' is missing")))?;
@@ -167,33 +170,33 @@ impl InferRequest {
     }
 }
 
-/// An input tensor with its name.
+/// A named input tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InferInput {
-    /// The model's name for it.
+    /// The name in the model's metadata.
     pub name: String,
-    /// What it holds.
+    /// The tensor.
     pub value: TensorValue,
-    /// Parameters of this input. Where they name a place in shared memory
-    /// ([`SharedMemorySlice::to_parameters`]), clients send the place and not the value.
+    /// Parameters of this input. If they name a slice of shared memory
+    /// ([`SharedMemorySlice::to_parameters`]), clients send that slice instead of the value.
     pub parameters: Parameters,
 }
 
-/// An output the client wants.
+/// An output that the client requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestedOutput {
-    /// The model's name for it.
+    /// The name in the model's metadata.
     pub name: String,
     /// Parameters of this output.
     pub parameters: Parameters,
 }
 
-/// What a model answered.
+/// A model's response to an inference request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InferResponse {
-    /// The model that ran.
+    /// The name of the model that ran.
     pub model_name: String,
-    /// The version of it that ran; none for models without versions.
+    /// The version that ran; none for models without versions.
     pub model_version: Option<String>,
     /// The request's id.
     pub id: Option<String>,
@@ -214,22 +217,22 @@ impl InferResponse {
     }
 }
 
-/// An output tensor with its name.
+/// A named output tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InferOutput {
-    /// The model's name for it.
+    /// The name in the model's metadata.
     pub name: String,
-    /// What it holds.
+    /// The tensor.
     pub value: TensorValue,
-    /// Parameters of this output. REST bodies carry them for binary outputs only: Triton's C++ client gives up on a
-    /// JSON output that has any.
+    /// Parameters of this output. REST bodies carry them only for binary outputs: Triton's C++ client fails
+    /// on JSON outputs with parameters.
     pub parameters: Parameters,
-    /// Where in shared memory the client finds its bytes, which then do not travel with the response.
+    /// The shared memory slice that holds the bytes; they are then not part of the response.
     pub shared_memory: Option<SharedMemorySlice>,
 }
 
 impl InferOutput {
-    /// An output without parameters.
+    /// Creates an output without parameters.
     pub fn new(name: impl Into<String>, value: impl Into<TensorValue>) -> Self {
         Self {
             name: name.into(),

@@ -26,7 +26,7 @@ use tonic::codegen::tokio_stream::StreamExt;
 use super::{Client, GrpcClient, status, transport::Record};
 use crate::{BoxFuture, BoxStream, ClientError, ErrorKind, InferenceClient, Result, TensorForm};
 
-/// A model's name, and its version or none, as messages have them.
+/// Returns a model's name, and its version or none, as messages have them.
 fn named(model: ModelRef<'_>) -> (String, String) {
     (
         model.name().to_owned(),

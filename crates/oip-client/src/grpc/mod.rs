@@ -63,7 +63,7 @@ impl GrpcClient {
         })
     }
 
-    /// The generated client over a transport.
+    /// Returns the generated client over a transport.
     fn over(transport: Watched, endpoint: &Endpoint, settings: &Settings) -> Result<Client> {
         let wrong = |message: &str| ClientError::new(ErrorKind::Usage, message).at(&endpoint.url);
         let origin = Uri::builder()
@@ -83,7 +83,7 @@ impl GrpcClient {
         Ok(client)
     }
 
-    /// A client that sends this metadata too, with every call, over the same connection.
+    /// Returns a client that sends this metadata too, with every call, over the same connection.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] when a header is malformed, or one of those that the client sets itself.
@@ -105,7 +105,7 @@ impl GrpcClient {
         &self.shared.endpoint.url
     }
 
-    /// The generated client, for inferences: their messages are compressed if that is wanted.
+    /// Returns the generated client, for inferences: their messages are compressed if that is wanted.
     fn inference_client(&self) -> Client {
         let client = self.client.clone();
         match self.settings().compression {
@@ -115,7 +115,7 @@ impl GrpcClient {
         }
     }
 
-    /// A request with the headers, the time that is left, and a record of its outcome.
+    /// Returns a request with the headers, the time that is left, and a record of its outcome.
     fn request<M>(&self, message: M, left: Option<Duration>) -> (Request<M>, Arc<Record>) {
         let mut request = Request::new(message);
         *request.metadata_mut() = MetadataMap::from_headers(self.settings().headers.clone());
@@ -155,7 +155,7 @@ impl GrpcClient {
         call.run(attempt).await.map_err(|error| error.at(self.url()))
     }
 
-    /// The error for a response that does not fit the protocol.
+    /// Returns the error for a response that does not fit the protocol.
     fn broken(&self, error: oip_types::ServiceError) -> ClientError {
         let message = format!("the answer breaks the protocol: {}", error.message());
         ClientError::new(ErrorKind::Protocol, message)
@@ -165,7 +165,7 @@ impl GrpcClient {
 }
 
 impl Builder<GrpcClient> {
-    /// The client.
+    /// Returns the client.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] when the URL or a header is malformed, or asks for something unsupported.

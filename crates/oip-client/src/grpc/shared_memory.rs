@@ -117,7 +117,7 @@ impl GrpcClient {
         Ok(Some(response))
     }
 
-    /// A connection with a region that is large enough.
+    /// Returns a connection with a region that is large enough.
     async fn connection(&self, memory: &Arc<Connections>, plan: Plan) -> Result<Option<Shared<Line>>> {
         while let Some(kept) = memory.take(plan.region) {
             if !kept.connection.transport.is_closed() {

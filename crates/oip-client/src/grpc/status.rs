@@ -8,8 +8,8 @@ use tonic::Code;
 use super::transport::Record;
 use crate::{ClientError, ErrorKind, Status};
 
-/// The error of a call that came to a status: what the transport knows, what the server said, or what this side could not
-/// read.
+/// Returns the error of a call that came to a status: what the transport knows, what the server said, or what
+/// this side could not read.
 pub(super) fn error(status: &tonic::Status, record: &Record, max_answer_bytes: usize) -> ClientError {
     if let Some(failure) = record.take_failure() {
         return failure;
@@ -33,7 +33,7 @@ pub(super) fn error(status: &tonic::Status, record: &Record, max_answer_bytes: u
         .finally(pushback == Some(None))
 }
 
-/// The answer came whole, and this side could not read it.
+/// Returns the answer came whole, and this side could not read it.
 fn unreadable(status: &tonic::Status, max_answer_bytes: usize) -> ClientError {
     if status.code() == Code::OutOfRange || is_bomb(status) {
         return ClientError::too_large(max_answer_bytes);
@@ -47,7 +47,7 @@ fn is_bomb(status: &tonic::Status) -> bool {
     status.code() == Code::ResourceExhausted || status.message().contains("failed to write whole buffer")
 }
 
-/// The protocol's code for a gRPC code, for any of its servers.
+/// Returns the protocol's code for a gRPC code, for any of its servers.
 fn code(status: &tonic::Status) -> Option<ErrorCode> {
     // gRPC has one code for messages that are too large and for servers that are too busy. Libraries word the former alike.
     let is_too_large = status.message().contains("larger than") || status.message().contains("too large");

@@ -100,7 +100,7 @@ impl Watched {
         Ok(Self::Pool(Box::new(client)))
     }
 
-    /// Whether it is over: a pool never is.
+    /// Returns whether it is over: a pool never is.
     #[cfg(target_os = "linux")]
     pub(super) fn is_closed(&self) -> bool {
         match self {

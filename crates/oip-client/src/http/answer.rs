@@ -42,7 +42,7 @@ impl Answer {
         }
     }
 
-    /// The answer if it is no refusal.
+    /// Returns the answer if it is no refusal.
     pub(super) fn success(self) -> Result<Self> {
         if self.status.is_success() {
             return Ok(self);
@@ -54,9 +54,9 @@ impl Answer {
         Err(ClientError::refused(code, Status::Http(status), message).retry_after(retry_after))
     }
 
-    /// Whether a server or model is well. Servers differ: the protocol's text wants a body, Triton and MLServer send none;
-    /// what is not ready is 503 here and with KServe, 400 with Triton and MLServer, a server that is not live 500 with
-    /// some.
+    /// Returns whether a server or model is well. Servers differ: the protocol's text wants a body, Triton
+    /// and MLServer send none; what is not ready is 503 here and with KServe, 400 with Triton and MLServer, a
+    /// server that is not live 500 with some.
     pub(super) fn health(self) -> Result<bool> {
         match self.status.as_u16() {
             400 | 500 | 503 => Ok(false),
@@ -74,7 +74,7 @@ impl Answer {
         }
     }
 
-    /// The answer with its body decompressed.
+    /// Returns the answer with its body decompressed.
     pub(super) fn decompressed(mut self, limit: usize) -> Result<Self> {
         let Some(encoding) = self.headers.get(CONTENT_ENCODING) else {
             return Ok(self);
@@ -98,7 +98,7 @@ impl Answer {
         Ok(self)
     }
 
-    /// How many bytes of the body are JSON, if it says so.
+    /// Returns how many bytes of the body are JSON, if it says so.
     pub(super) fn header_length(&self) -> Result<Option<usize>> {
         let header = self.headers.get(HEADER_LENGTH);
         let parsed = header.map(|value| parse_header_length(value.as_bytes(), self.body.len()));
@@ -133,7 +133,7 @@ impl Answer {
         }
     }
 
-    /// The answer is of no inference server.
+    /// Returns the answer is of no inference server.
     fn foreign(&self) -> ClientError {
         let message = format!(
             "expected JSON, found a web page{}; is this the address of an inference server?",
@@ -148,7 +148,7 @@ impl Answer {
             || self.body.trim_ascii_start().first() == Some(&b'<')
     }
 
-    /// The title of a page.
+    /// Returns the title of a page.
     fn title(&self) -> String {
         let text = String::from_utf8_lossy(&self.body);
         let lower = text.to_ascii_lowercase();
@@ -196,15 +196,15 @@ impl Answer {
         Ok(copy.decompressed(LIMIT)?.body)
     }
 
-    /// The header that says when to come back, in seconds. Dates, which the header may have too, depend on clocks that
-    /// agree; they count as not given.
+    /// Returns the header that says when to come back, in seconds. Dates, which the header may have too,
+    /// depend on clocks that agree; they count as not given.
     fn retry_after(&self) -> Option<Duration> {
         let value = self.headers.get(RETRY_AFTER)?.to_str().ok()?;
         value.trim().parse().ok().map(Duration::from_secs)
     }
 }
 
-/// The answer is of this protocol, but not as it should be.
+/// Returns the answer is of this protocol, but not as it should be.
 pub(super) fn broken(error: ServiceError) -> ClientError {
     let message = format!("the answer breaks the protocol: {}", error.message());
     ClientError::new(ErrorKind::Protocol, message).caused_by(error)
@@ -251,8 +251,8 @@ fn one_line(text: &str) -> String {
     }
 }
 
-/// The protocol's code for an HTTP status, for any of its servers. OVMS sends 406 and 412 for malformed requests,
-/// those on `FastAPI` 422, proxies 502 for a server that is gone.
+/// Returns the protocol's code for an HTTP status, for any of its servers. OVMS sends 406 and 412 for
+/// malformed requests, those on `FastAPI` 422, proxies 502 for a server that is gone.
 fn code(status: u16) -> Option<ErrorCode> {
     let of_this_protocol = ErrorCode::ALL
         .into_iter()

@@ -50,7 +50,7 @@ impl BlockingClient {
         }
     }
 
-    /// A client that sends these headers too, with every call, over the same connections.
+    /// Returns a client that sends these headers too, with every call, over the same connections.
     ///
     /// # Errors
     /// As [`HttpClient::with_headers`].
@@ -60,7 +60,7 @@ impl BlockingClient {
 }
 
 impl<C> Builder<C> {
-    /// A client that needs no runtime, for `http://` and `http+unix://`.
+    /// Returns a client that needs no runtime, for `http://` and `http+unix://`.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] for URLs of other schemes, and what [`Builder::build`] refuses.

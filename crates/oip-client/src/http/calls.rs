@@ -210,7 +210,7 @@ impl InferenceClient for HttpClient {
 const SYSTEM_MEMORY: &str = "systemsharedmemory";
 const CUDA_MEMORY: &str = "cudasharedmemory";
 
-/// The path of a region of shared memory, or of all of them.
+/// Returns the path of a region of shared memory, or of all of them.
 fn regions(kind: &str, name: Option<&str>) -> String {
     match name {
         None => format!("/v2/{kind}"),

@@ -69,7 +69,7 @@ impl Connection {
         }
     }
 
-    /// Whether the server has neither closed it nor sent what nobody asked for.
+    /// Returns whether the server has neither closed it nor sent what nobody asked for.
     pub(super) fn is_open(&self) -> bool {
         let mut byte = [0; 1];
         let found = recv(&self.socket, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
@@ -183,7 +183,7 @@ impl Connection {
         Ok((answer, may_stay && is_whole && is_at_end))
     }
 
-    /// The head of an answer, and whether the connection goes on after it.
+    /// Returns the head of an answer, and whether the connection goes on after it.
     fn head(&mut self, wait: &Wait<'_>) -> Result<(StatusCode, HeaderMap, bool)> {
         loop {
             let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
@@ -455,7 +455,7 @@ struct Body {
 }
 
 impl Body {
-    /// How many more bytes it may have.
+    /// Returns how many more bytes it may have.
     fn room(&self) -> usize {
         let (Ok(most) | Err(most)) = self.most;
         most - self.bytes.len()
@@ -509,14 +509,14 @@ fn length(status: StatusCode, headers: &HeaderMap) -> Result<Length> {
         .ok_or_else(|| unreadable("the content-length is malformed"))
 }
 
-/// The parts of a header that is a list.
+/// Returns the parts of a header that is a list.
 fn words<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h [u8]> + use<'h> {
     let values = headers.get_all(name).into_iter();
     let parts = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
     parts.map(<[u8]>::trim_ascii)
 }
 
-/// A write to a closed connection is an error, and no signal.
+/// Returns a write to a closed connection is an error, and no signal.
 fn no_signal() -> SendFlags {
     // Elsewhere the standard library asks for that when it makes a socket.
     #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -525,7 +525,7 @@ fn no_signal() -> SendFlags {
     SendFlags::empty()
 }
 
-/// Whether it was woken before it could send.
+/// Returns whether it was woken before it could send.
 #[cfg(target_os = "linux")]
 fn is_early(error: &io::Error) -> bool {
     matches!(
@@ -545,7 +545,7 @@ fn unreadable(what: &str) -> ClientError {
     ClientError::new(ErrorKind::Protocol, connect::unreadable(what, HINT))
 }
 
-/// A connection ended before its answer began.
+/// Returns a connection ended before its answer began.
 pub(super) fn broken(error: io::Error) -> ClientError {
     ClientError::new(ErrorKind::Broken, connect::broke(&error.to_string(), HINT)).caused_by(error)
 }

@@ -91,7 +91,7 @@ impl Pool {
         drop(old);
     }
 
-    /// A connection that was used before and is still open.
+    /// Returns a connection that was used before and is still open.
     fn kept(&self) -> Option<Connection> {
         loop {
             // Dropped without the lock.
@@ -159,7 +159,7 @@ fn receive(
     }
 }
 
-/// The lines before a request's body.
+/// Returns the lines before a request's body.
 pub(super) fn head(endpoint: &Endpoint, settings: &Settings, message: &Message) -> Vec<u8> {
     let Message {
         method,
@@ -194,7 +194,7 @@ fn add_header(head: &mut Vec<u8>, name: &str, value: &[u8]) {
     }
 }
 
-/// A new connection. Another thread makes it, since names can take any time to resolve.
+/// Returns a new connection. Another thread makes it, since names can take any time to resolve.
 pub(super) fn connect(endpoint: &Endpoint, timeout: Duration, wait: &Wait<'_>) -> Result<Connection> {
     let endpoint = endpoint.clone();
     let (sender, opened) = sync_channel(1);
@@ -222,7 +222,7 @@ fn not_connected(error: io::Error) -> ClientError {
     ClientError::new(ErrorKind::Connect, message).caused_by(error)
 }
 
-/// A host that is gone without a word is noticed as by [`connect::pool`].
+/// Returns a host that is gone without a word is noticed as by [`connect::pool`].
 fn ask_whether_it_is_there(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, connect::SILENCE)?;

@@ -11,7 +11,7 @@ use oip_types::rest::EncodedBody;
 
 use crate::{ClientError, Compression, ErrorKind, Result};
 
-/// The name of an encoding in headers.
+/// Returns the name of an encoding in headers.
 pub(super) fn name(compression: Compression) -> &'static str {
     match compression {
         Compression::Gzip => "gzip",

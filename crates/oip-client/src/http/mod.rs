@@ -135,7 +135,7 @@ impl HttpClient {
         Self { way, ..self.clone() }
     }
 
-    /// A client that sends these headers too, with every call, over the same connections.
+    /// Returns a client that sends these headers too, with every call, over the same connections.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] when a header is malformed, or one of those that the client sets itself.
@@ -264,7 +264,7 @@ impl HttpClient {
         }
     }
 
-    /// A request with what the client's settings add to it.
+    /// Returns a request with what the client's settings add to it.
     fn prepared(&self, request: &InferRequest) -> InferRequest {
         let settings = self.settings();
         let mut request = request.clone();
@@ -289,7 +289,7 @@ impl HttpClient {
         })
     }
 
-    /// The body of an inference request, and its compressed form if it is to be sent so.
+    /// Returns the body of an inference request, and its compressed form if it is to be sent so.
     async fn encode(&self, request: InferRequest) -> Result<(EncodedBody, Option<Bytes>)> {
         let settings = self.settings();
         let is_raw = settings.form == TensorForm::Raw;
@@ -339,7 +339,7 @@ fn not_encoded(error: ServiceError) -> ClientError {
     ClientError::new(ErrorKind::Request, error.message()).caused_by(error)
 }
 
-/// Whether the URL is for this transport.
+/// Returns whether the URL is for this transport.
 fn check_transport(endpoint: &Endpoint) -> Result<()> {
     if endpoint.transport == Transport::Grpc {
         let message = "expected http://, since this is a client for HTTP";
@@ -348,7 +348,7 @@ fn check_transport(endpoint: &Endpoint) -> Result<()> {
     Ok(())
 }
 
-/// The path of a model, percent-encoded.
+/// Returns the path of a model, percent-encoded.
 fn model_path(model: ModelRef<'_>) -> String {
     match model.version() {
         None => format!("/v2/models/{}", encoded(model.name())),
@@ -360,13 +360,13 @@ fn model_path(model: ModelRef<'_>) -> String {
     }
 }
 
-/// A name as a part of a path.
+/// Returns a name as a part of a path.
 fn encoded(name: &str) -> PercentEncode<'_> {
     utf8_percent_encode(name, PLAIN)
 }
 
 impl Builder<HttpClient> {
-    /// The client.
+    /// Returns the client.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] when the URL or a header is malformed, or asks for something unsupported.

@@ -107,8 +107,8 @@ impl<C> Pool<C> {
         state.paused = Instant::now().checked_add(pause).map(|until| (until, least));
     }
 
-    /// The smallest region that is large enough, of those that were used not long ago. If all are too small, one is given up for a
-    /// larger one.
+    /// Returns the smallest region that is large enough, of those that were used not long ago. If all are too
+    /// small, one is given up for a larger one.
     pub(crate) fn take(&self, bytes: u64) -> Option<Shared<C>> {
         let mut state = self.state();
         let old = state

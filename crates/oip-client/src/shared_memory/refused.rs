@@ -29,7 +29,7 @@ impl Refused {
         Self { pause, least: 0 }
     }
 
-    /// A region of so many bytes was refused with this code.
+    /// Creates a region of so many bytes was refused with this code.
     pub(crate) fn with_code(code: Option<ErrorCode>, bytes: u64) -> Self {
         match code {
             // There may be room for a smaller one.

@@ -38,7 +38,7 @@ fn infer(client: &BlockingClient, request: &InferRequest) -> Result<InferRespons
     })
 }
 
-/// A call of a server with this script; limited to 10,000 bytes and one attempt.
+/// Returns a call of a server with this script; limited to 10,000 bytes and one attempt.
 async fn scripted(steps: Vec<Step>) -> (Result<InferResponse>, usize) {
     let server = Scripted::new(steps);
     let url = server.url.clone();
@@ -53,7 +53,7 @@ async fn failure(steps: Vec<Step>) -> ClientError {
     scripted(steps).await.0.unwrap_err()
 }
 
-/// A server of bare sockets: what it does with each connection, and how many there were.
+/// Returns a server of bare sockets: what it does with each connection, and how many there were.
 fn bare(serve: impl Fn(std::net::TcpStream) + Clone + Send + 'static) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -35,7 +35,7 @@ fn region() -> SharedMemoryRegion {
 /// Paths and messages of calls.
 type Calls = Arc<Mutex<Vec<(String, Bytes)>>>;
 
-/// A gRPC server that gives this answer to everything, and what it was asked: paths and messages.
+/// Returns a gRPC server that gives this answer to everything, and what it was asked: paths and messages.
 fn grpc_server(message: &impl Message) -> (oip_client::GrpcClient, Calls) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let noted = asked.clone();
@@ -52,7 +52,7 @@ fn grpc_server(message: &impl Message) -> (oip_client::GrpcClient, Calls) {
     (grpc_client(&url), asked)
 }
 
-/// The only call so far.
+/// Returns the only call so far.
 fn asked<M: Message + Default>(asked: &Mutex<Vec<(String, Bytes)>>, path: &str) -> M {
     let calls = asked.lock().unwrap();
     let [(found, message)] = &calls[..] else {

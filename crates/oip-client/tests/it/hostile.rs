@@ -30,7 +30,7 @@ fn limited(url: &str) -> HttpClient {
         .unwrap()
 }
 
-/// A body of JSON, with blanks as filling.
+/// Returns a body of JSON, with blanks as filling.
 fn json_of(bytes: usize) -> Vec<u8> {
     let mut body = br#"{"model_name":"m","outputs":[]}"#.to_vec();
     body.resize(bytes, b' ');

@@ -112,7 +112,7 @@ impl Served {
         HttpClient::builder(&self.url).build().unwrap()
     }
 
-    /// A client for each transport.
+    /// Returns a client for each transport.
     fn clients(&self) -> [Arc<dyn InferenceClient>; 2] {
         self.clients_with(&RetryPolicy::default())
     }
@@ -124,7 +124,7 @@ impl Served {
         })
     }
 
-    /// A call of a client whose calls block.
+    /// Returns a call of a client whose calls block.
     async fn block<T: Send + 'static>(
         &self,
         call: impl FnOnce(oip_client::BlockingClient) -> T + Send + 'static,

@@ -31,7 +31,7 @@ fn failure(message: &str) -> ModelStreamInferResponse {
     }
 }
 
-/// The ids of the requests in a body of gRPC frames.
+/// Returns the ids of the requests in a body of gRPC frames.
 fn ids(mut body: &[u8]) -> Vec<String> {
     let mut ids = Vec::new();
     while let Some((head, rest)) = body.split_at_checked(5) {

@@ -52,7 +52,7 @@ impl Served {
         }
     }
 
-    /// A client for each transport, made alike.
+    /// Returns a client for each transport, made alike.
     pub(crate) fn clients(
         &self,
         configure: impl Fn(Builder<Box<dyn InferenceClient>>) -> Builder<Box<dyn InferenceClient>>,
@@ -67,7 +67,7 @@ fn listener() -> (TcpListener, std::net::SocketAddr) {
     (listener, address)
 }
 
-/// A request to the model that gives back what it gets.
+/// Returns a request to the model that gives back what it gets.
 pub(crate) fn identity_request(value: TensorValue) -> InferRequest {
     let name = identity(value.datatype());
     InferRequest::new(ModelRef::new(&name, None).unwrap()).with_input("x", value)
@@ -133,7 +133,7 @@ impl Scripted {
         }
     }
 
-    /// A server with one answer.
+    /// Creates a server with one answer.
     pub(crate) fn answering(status: &str, headers: &[(&str, &str)], body: impl AsRef<[u8]>) -> Self {
         Self::new(vec![Step::Send(answer(status, headers, body))])
     }
@@ -142,7 +142,7 @@ impl Scripted {
         HttpClient::builder(&self.url).build().unwrap()
     }
 
-    /// The requests so far: heads and bodies, as text.
+    /// Returns the requests so far: heads and bodies, as text.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()
     }
@@ -201,7 +201,7 @@ async fn answer_all(mut stream: TcpStream, steps: Vec<Step>, seen: Arc<Mutex<Vec
 /// The frames of a scripted gRPC answer.
 pub(crate) type Frames = Vec<Result<http_body::Frame<Bytes>, std::io::Error>>;
 
-/// An HTTP/2 server that answers with what a function makes of path, headers and body.
+/// Returns an HTTP/2 server that answers with what a function makes of path, headers and body.
 pub(crate) fn scripted_grpc(
     answer: impl Fn(&str, &HeaderMap, Bytes) -> Response<Frames> + Clone + Send + Sync + 'static,
 ) -> String {
@@ -244,7 +244,7 @@ impl<I: Iterator + Unpin> futures_core::Stream for Iter<I> {
     }
 }
 
-/// A stream of these requests.
+/// Returns a stream of these requests.
 pub(crate) fn stream_of(requests: Vec<InferRequest>) -> oip_client::BoxStream<InferRequest> {
     Box::pin(Iter(requests.into_iter()))
 }
@@ -253,7 +253,7 @@ pub(crate) fn grpc_client(url: &str) -> GrpcClient {
     GrpcClient::builder(url).build().unwrap()
 }
 
-/// A gRPC answer with these frames.
+/// Returns a gRPC answer with these frames.
 pub(crate) fn grpc_answer(frames: Frames) -> Response<Frames> {
     Response::builder()
         .header("content-type", "application/grpc")
@@ -261,7 +261,7 @@ pub(crate) fn grpc_answer(frames: Frames) -> Response<Frames> {
         .unwrap()
 }
 
-/// A message in gRPC's framing.
+/// Returns a message in gRPC's framing.
 pub(crate) fn data(message: &impl Message) -> Result<http_body::Frame<Bytes>, std::io::Error> {
     let bytes = message.encode_to_vec();
     let length = u32::try_from(bytes.len()).unwrap().to_be_bytes();
@@ -270,7 +270,7 @@ pub(crate) fn data(message: &impl Message) -> Result<http_body::Frame<Bytes>, st
     ))
 }
 
-/// The end of an answer.
+/// Returns the end of an answer.
 pub(crate) fn trailers(headers: &[(&'static str, &str)]) -> Result<http_body::Frame<Bytes>, std::io::Error> {
     let mut map = HeaderMap::new();
     headers.iter().for_each(|(name, value)| {
@@ -279,7 +279,7 @@ pub(crate) fn trailers(headers: &[(&'static str, &str)]) -> Result<http_body::Fr
     Ok(http_body::Frame::trailers(map))
 }
 
-/// An answer of a status only, without a message.
+/// Returns an answer of a status only, without a message.
 pub(crate) fn grpc_status(code: i32, message: &str, more: &[(&'static str, &str)]) -> Response<Frames> {
     let mut response = grpc_answer(vec![]);
     let headers = response.headers_mut();

@@ -31,7 +31,7 @@ fn authority() -> CertifiedIssuer<'static, KeyPair> {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// A certificate and its key.
+/// Returns a certificate and its key.
 fn sign(authority: &CertifiedIssuer<'static, KeyPair>, host: &str) -> (String, String) {
     sign_as(authority, &CertificateParams::new(vec![host.to_owned()]).unwrap())
 }

@@ -1,4 +1,4 @@
-//! Bodies of requests that carry no tensors: to the repository, to the log, to shared memory.
+//! Request bodies without tensors, for the repository, logging and shared memory extensions.
 
 use tensor_core::Quoted;
 
@@ -8,10 +8,11 @@ use crate::{
     json::{Cursor, Number},
 };
 
-/// Reads the request for the repository's index: whether only models are wanted that are ready. The body may be empty.
+/// Decodes a repository index request and returns whether it asks for ready models only. The body may be
+/// empty.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) with the position and the problem.
 pub fn decode_index_request(body: &[u8], limits: &Limits) -> Result<bool, ServiceError> {
     let mut ready = None;
     object(body, |cursor, member| match member {
@@ -25,10 +26,10 @@ pub fn decode_index_request(body: &[u8], limits: &Limits) -> Result<bool, Servic
     Ok(ready.unwrap_or(false))
 }
 
-/// Reads the parameters of a request to load or unload a model. The body may be empty.
+/// Decodes the parameters of a load or unload request. The body may be empty.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) with the position and the problem.
 pub fn decode_parameters(body: &[u8], limits: &Limits) -> Result<Parameters, ServiceError> {
     let mut parameters = None;
     object(body, |cursor, member| match member {
@@ -38,10 +39,10 @@ pub fn decode_parameters(body: &[u8], limits: &Limits) -> Result<Parameters, Ser
     Ok(parameters.unwrap_or_default())
 }
 
-/// Reads changes of log settings.
+/// Decodes changes to log settings.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) with the position and the problem.
 pub fn decode_log_settings(body: &[u8], limits: &Limits) -> Result<LogSettings, ServiceError> {
     let mut settings = LogSettings::new();
     object(body, |cursor, name| {
@@ -64,10 +65,10 @@ pub fn decode_log_settings(body: &[u8], limits: &Limits) -> Result<LogSettings, 
     Ok(settings)
 }
 
-/// Reads the request to register a region of shared memory under a name.
+/// Decodes a request to register the shared memory region `name`.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) with the position and the problem.
 pub fn decode_region(name: &str, body: &[u8], limits: &Limits) -> Result<SharedMemoryRegion, ServiceError> {
     let (mut key, mut offset, mut byte_size) = (None, None, None);
     object(body, |cursor, member| match member {
@@ -91,7 +92,7 @@ pub fn decode_region(name: &str, body: &[u8], limits: &Limits) -> Result<SharedM
     })
 }
 
-/// Reads an object, member by member; an empty body counts as an empty object.
+/// Reads an object member by member; an empty body counts as an empty object.
 fn object(
     body: &[u8],
     mut read: impl FnMut(&mut Cursor<'_>, &str) -> Result<(), ServiceError>,
@@ -202,7 +203,7 @@ mod tests {
         }
     }
 
-    /// HT-20: nesting is bounded where it means nothing, too.
+    /// HT-20: nesting is bounded in ignored members too.
     #[test]
     fn ht_20_deep_bodies_are_refused() {
         for depth in [65, 129, 250_000] {

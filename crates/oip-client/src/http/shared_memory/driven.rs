@@ -70,7 +70,7 @@ impl HttpClient {
         Ok(Some(response))
     }
 
-    /// A connection with a region that is large enough.
+    /// Returns a connection with a region that is large enough.
     async fn connection(&self, memory: &Arc<Connections>, plan: Plan) -> Result<Option<Kept>> {
         while let Some(mut kept) = memory.driven.take(plan.region) {
             if kept.connection.ready().await.is_ok() {

@@ -53,7 +53,7 @@ impl HttpClient {
         Ok(Some(response))
     }
 
-    /// A connection with a region that is large enough.
+    /// Returns a connection with a region that is large enough.
     fn connection_here(
         &self,
         memory: &Connections,

@@ -70,7 +70,7 @@ impl HttpClient {
         }
     }
 
-    /// The path of a request.
+    /// Returns the path of a request.
     fn infer_path(request: &InferRequest) -> String {
         format!("{}/infer", model_path(request.model()))
     }
@@ -91,7 +91,7 @@ impl HttpClient {
     }
 }
 
-/// Whether so much is in an answer's JSON, or compressed, that it is read elsewhere.
+/// Returns whether so much is in an answer's JSON, or compressed, that it is read elsewhere.
 fn is_long(answer: &Answer) -> bool {
     let json = answer.header_length().ok().flatten().unwrap_or(answer.body.len());
     json > super::LARGE || answer.headers.contains_key(CONTENT_ENCODING)

@@ -9,7 +9,7 @@ use crate::{
     shared_memory::refused::{NOT_OFFERED, Refused},
 };
 
-/// The request.
+/// Returns the request.
 pub(super) fn message() -> Message {
     Message {
         method: Method::POST,
