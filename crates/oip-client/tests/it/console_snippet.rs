@@ -1,5 +1,5 @@
-//! The request in Rust that the console shows beside its form (`oip-console/page/snippets.js`), with a tensor of each kind. It
-//! compiles here; `cargo xtask browser` checks that the page writes these very lines.
+//! The Rust request that the console shows next to its form (`oip-console/page/snippets.js`), with a tensor
+//! of each kind. It compiles here; `cargo xtask browser` checks that the page generates exactly these lines.
 
 #[allow(clippy::useless_vec, reason = "the lines stand as the page writes them")]
 #[rustfmt::skip]
