@@ -1,10 +1,12 @@
+//! The format for `fmt_core`'s registry.
+
 use std::sync::Arc;
 
 use fmt_core::{BoxReader, BoxWriter, ByteSource, Error, Format, Output, Plan, ReadOptions, Sniff};
 
 use crate::{GgufReader, header::FORMAT, writer::GgufWriter};
 
-/// The format, for tools that deal with all formats alike.
+/// The format for tools that handle all formats.
 ///
 /// ```
 /// use fmt_core::{Format, OpaqueDType, Plan, PlannedEntry, TensorReader};

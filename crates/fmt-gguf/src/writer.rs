@@ -1,28 +1,28 @@
-//! Files front to back: the header first, then each tensor's bytes with padding behind them.
+//! Writes files sequentially: the header first, then each tensor's bytes with padding.
 
 use std::{collections::BTreeSet, io::Write};
 
 use fmt_core::{Error, ErrorKind, Layout, Limits, Plan, PlannedEntry, Sink, TensorWriter};
 
 use crate::{
-    header::{self, Announced, MOST_DIMS},
+    header::{self, MOST_DIMS, PlannedTensor},
     types::GgmlType,
 };
 
-/// A file that is being written.
+/// A file being written.
 pub(crate) struct GgufWriter<W> {
     sink: Sink<W>,
-    /// Until it is written.
+    /// The header, until it is written.
     header: Option<Vec<u8>>,
-    /// For each tensor that is not complete its bytes that are still to come, the last one first.
+    /// The remaining bytes of each incomplete tensor, the last tensor first.
     outstanding: Vec<u64>,
-    /// All of them together.
+    /// Their sum.
     left: u64,
     alignment: u64,
 }
 
 impl<W: Write> GgufWriter<W> {
-    /// Begins a file that was planned. Nothing is written yet.
+    /// Starts a planned file. Writes nothing yet.
     pub(crate) fn planned(out: W, plan: &Plan) -> Result<Self, Error> {
         let limits = Limits::default();
         let alignment = header::alignment_of(&plan.metadata)?;
@@ -34,13 +34,13 @@ impl<W: Write> GgufWriter<W> {
                 let error = Error::new(ErrorKind::Duplicate, "the name is given twice");
                 return Err(error.of_tensor(&entry.name).rule("G2"));
             }
-            announced.push(Announced {
+            announced.push(PlannedTensor {
                 name: &entry.name,
                 dims: dims_of(entry),
                 ggml,
                 offset,
             });
-            // Not more than the offset, which is checked.
+            // At most the offset, which is checked.
             left = entry.spec.byte_len().saturating_add(left);
             offset = offset
                 .checked_add(entry.spec.byte_len())
@@ -68,7 +68,7 @@ impl<W: Write> GgufWriter<W> {
         })
     }
 
-    /// Pads what is complete, and passes over tensors without elements.
+    /// Pads the finished tensor, and skips empty ones.
     fn settle(&mut self) -> Result<(), Error> {
         if let Some(header) = self.header.take() {
             self.sink.write(&header)?;
@@ -123,7 +123,7 @@ fn dims_of(entry: &PlannedEntry) -> &[u64] {
     }
 }
 
-/// The type that a tensor is written as, if the format has a place for it.
+/// Returns the type for a tensor, if the format supports it.
 fn checked(entry: &PlannedEntry, limits: &Limits) -> Result<GgmlType, Error> {
     let unsupported = |what: &str| Error::new(ErrorKind::Unsupported, what);
     if let Some(key) = entry.attributes.keys().next() {
