@@ -1,3 +1,5 @@
+//! Writes `.npz` archives.
+
 use std::{collections::BTreeSet, io::Write, sync::Arc};
 
 use fmt_core::{
@@ -16,9 +18,9 @@ use crate::{
     sink::{Sink, Valve},
 };
 
-/// The format `.npz`, for tools that deal with all formats alike.
+/// The format `.npz` for tools that handle all formats.
 ///
-/// Arrays are written as `numpy.savez` writes them, not compressed, with their elements on multiples of 64.
+/// Arrays are written like `numpy.savez` does, uncompressed, with elements aligned to 64.
 ///
 /// ```
 /// use fmt_core::{Format, Plan, PlannedEntry, ReadOptions};
@@ -89,7 +91,7 @@ impl Format for Npz {
                 return Err(error.of_tensor(&entry.name).rule("N10"));
             }
             outstanding = outstanding.saturating_add(entry.spec.byte_len());
-            members.push(Planned {
+            members.push(PlannedArray {
                 name: entry.name.clone(),
                 head: encode_header(entry)?,
                 len: entry.spec.byte_len(),
@@ -110,7 +112,7 @@ impl Format for Npz {
     }
 }
 
-/// Names become paths when archives are unpacked: none that leads elsewhere is written.
+/// Checks a name, which becomes a path when the archive is unpacked: it must not escape.
 fn check_name(name: &str, most: u64) -> Result<(), Error> {
     let bad = |expected: String| {
         let error = Error::new(ErrorKind::BadName, "the name").rule("N13");
@@ -126,25 +128,25 @@ fn check_name(name: &str, most: u64) -> Result<(), Error> {
     Ok(())
 }
 
-struct Planned {
+struct PlannedArray {
     name: String,
     head: Vec<u8>,
     len: u64,
 }
 
 struct NpzWriter<W: Write> {
-    /// `None` only while the file is being ended.
+    /// `None` only while the file is being finished.
     zip: Option<ZipWriter<StreamWriter<Sink<W>>>>,
     valve: Valve,
-    members: std::vec::IntoIter<Planned>,
-    /// The name of the array whose bytes come next, and how many are still to come.
+    members: std::vec::IntoIter<PlannedArray>,
+    /// The current array and its remaining bytes.
     current: Option<(String, u64)>,
-    /// Bytes that are still to come, of all arrays.
+    /// Remaining bytes of all arrays.
     outstanding: u64,
 }
 
 impl<W: Write> NpzWriter<W> {
-    /// Begins arrays until one takes bytes; there is none when all are complete.
+    /// Starts arrays until one needs bytes; there is none when all are complete.
     fn advance(&mut self) -> Result<(), Error> {
         while self.current.as_ref().is_none_or(|(_, rest)| *rest == 0) {
             let Some(member) = self.members.next() else {
@@ -152,7 +154,7 @@ impl<W: Write> NpzWriter<W> {
             };
             let options = SimpleFileOptions::default()
                 .compression_method(CompressionMethod::Stored)
-                // Nothing but the tensors decides about the bytes.
+                // The output depends only on the tensors, so there is no timestamp.
                 .last_modified_time(DateTime::default())
                 .system(zip::System::Unix)
                 .unix_permissions(0o644)
@@ -171,7 +173,7 @@ impl<W: Write> NpzWriter<W> {
     fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let written = self.zip()?.write_all(bytes);
         written.map_err(|error| Error::io("the file cannot be written", error))?;
-        // What the archive's writer buffered may have failed without its saying so.
+        // The archive writer's buffered writes may have failed silently.
         self.valve.check()
     }
 
@@ -183,7 +185,7 @@ impl<W: Write> NpzWriter<W> {
 }
 
 impl<W: Write> Drop for NpzWriter<W> {
-    /// The archive's writer would end a file that is given up as if it were whole.
+    /// Shuts the sink: the archive writer would otherwise finish an abandoned file as if it were complete.
     fn drop(&mut self) {
         self.valve.shut();
     }
