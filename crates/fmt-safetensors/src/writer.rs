@@ -1,3 +1,5 @@
+//! Writes safetensors files as a stream.
+
 use std::{collections::BTreeSet, fmt, io::Write};
 
 use fmt_core::{
@@ -8,42 +10,42 @@ use tensor_core::{Naming, Shape, TensorSpec};
 
 use crate::layout::{LENGTH, LONGEST_HEADER, METADATA, bits_of};
 
-/// A safetensors file that is being written, front to back, to anything that takes bytes.
+/// A safetensors file being written sequentially to any sink.
 ///
-/// The header comes first, so all tensors are announced when writing begins, and what the format cannot hold is refused
-/// before the first byte. Their bytes then come in any pieces, in the order in which they were announced. The same tensors
-/// in the same order give the same bytes.
+/// The header comes first, so all tensors are planned up front, and unsupported ones are rejected before the
+/// first byte. Their bytes are then written in planned order, in pieces of any size. The same tensors in the
+/// same order give the same bytes.
 ///
-/// Data begins on a multiple of 64; behind that the format has no padding. Tensors with wide elements should come first,
-/// or those behind narrow ones cannot be viewed in place (S9).
+/// The data is aligned to 64; the format has no padding between tensors. Tensors with wide elements should
+/// come first, or they may not be viewable in place after narrow ones (S9).
 ///
 /// The crate's page has an example.
 pub struct SafetensorsWriter<W> {
     out: W,
     /// The header, until it is written.
     header: Option<Vec<u8>>,
-    /// Bytes that are still to come.
+    /// Remaining bytes.
     outstanding: u64,
     position: u64,
-    /// It is unknown how many bytes arrived.
+    /// A write failed, so it is unknown how many bytes arrived.
     has_failed: bool,
 }
 
 impl<W: Write> SafetensorsWriter<W> {
-    /// Begins a file with these tensors. Nothing is written yet.
+    /// Starts a file with these tensors. Writes nothing yet.
     ///
     /// # Errors
-    /// [`ErrorKind::BadName`] and [`ErrorKind::Duplicate`] for names, [`ErrorKind::TooLarge`] for what readers would not
-    /// take.
+    /// [`ErrorKind::BadName`] and [`ErrorKind::Duplicate`] for names, [`ErrorKind::TooLarge`] for what
+    /// readers would reject.
     pub fn new(out: W, tensors: &[(String, TensorSpec)], metadata: &Metadata) -> Result<Self, Error> {
-        let tensors: Vec<Announced> = tensors
+        let tensors: Vec<PlannedTensor> = tensors
             .iter()
-            .map(|(name, spec)| Announced::new(name.clone(), spec))
+            .map(|(name, spec)| PlannedTensor::new(name.clone(), spec))
             .collect();
         Self::announced(out, &tensors, metadata)
     }
 
-    fn announced(out: W, tensors: &[Announced], metadata: &Metadata) -> Result<Self, Error> {
+    fn announced(out: W, tensors: &[PlannedTensor], metadata: &Metadata) -> Result<Self, Error> {
         let limits = Limits::default();
         let (mut names, mut data_len) = (BTreeSet::new(), 0u64);
         let too_large = |what: &str| Error::new(ErrorKind::TooLarge, what);
@@ -79,10 +81,11 @@ impl<W: Write> SafetensorsWriter<W> {
         })
     }
 
-    /// Begins a file that a tool has planned.
+    /// Starts a file from a plan.
     ///
     /// # Errors
-    /// As [`SafetensorsWriter::new`]; [`ErrorKind::Unsupported`] for attributes of tensors and for sparse tensors.
+    /// Those of [`SafetensorsWriter::new`]; [`ErrorKind::Unsupported`] for tensor attributes and sparse
+    /// tensors.
     pub fn planned(out: W, plan: Plan) -> Result<Self, Error> {
         let mut tensors = Vec::with_capacity(plan.entries.len());
         for entry in plan.entries {
@@ -98,16 +101,17 @@ impl<W: Write> SafetensorsWriter<W> {
                     .expected("dense: the format has no other")
                     .found(&entry.layout));
             }
-            tensors.push(Announced::planned(entry)?);
+            tensors.push(PlannedTensor::planned(entry)?);
         }
         Self::announced(out, &tensors, &plan.metadata)
     }
 
-    /// Writes the next bytes of the tensors that were announced, row-major and little-endian, as many or few as there
-    /// are. They may end one tensor and begin the next.
+    /// Writes the next bytes of the planned tensors, row-major and little-endian. A piece may end one tensor
+    /// and begin the next.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when that is more than the tensors have; nothing is written then. [`ErrorKind::Io`].
+    /// [`ErrorKind::SizeMismatch`] when there are more bytes than planned; nothing is written then.
+    /// [`ErrorKind::Io`].
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         if bytes.len() as u64 > self.outstanding {
             let error = Error::new(ErrorKind::SizeMismatch, "more bytes than the tensors have");
@@ -123,7 +127,7 @@ impl<W: Write> SafetensorsWriter<W> {
         Ok(())
     }
 
-    /// Ends the file and gives the sink back, which has not been flushed.
+    /// Finishes the file and returns the sink, which is not flushed.
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] when bytes are missing; [`ErrorKind::Io`].
@@ -155,12 +159,12 @@ impl<W: Write> SafetensorsWriter<W> {
     }
 }
 
-/// What the beginning of the data is a multiple of.
+/// Alignment of the start of the data.
 pub(crate) const ALIGNMENT: u64 = 64;
 
-/// All before the data, with white space behind the header up to the length that `padded` makes of the shortest one.
+/// Encodes everything before the data; `padded` maps the minimum header length to the padded one.
 pub(crate) fn head(
-    tensors: &[Announced],
+    tensors: &[PlannedTensor],
     metadata: &Metadata,
     padded: impl FnOnce(u64) -> u64,
 ) -> Result<Vec<u8>, Error> {
@@ -180,7 +184,7 @@ pub(crate) fn head(
     Ok([&header_len.to_le_bytes()[..], &json].concat())
 }
 
-pub(crate) fn check(tensor: &Announced, limits: &Limits) -> Result<(), Error> {
+pub(crate) fn check(tensor: &PlannedTensor, limits: &Limits) -> Result<(), Error> {
     let name = &tensor.name;
     if name == METADATA {
         let error = Error::new(ErrorKind::BadName, "the name");
@@ -201,7 +205,8 @@ pub(crate) fn check(tensor: &Announced, limits: &Limits) -> Result<(), Error> {
             .expected(format_args!("at most {}", limits.rank))
             .found(dims.len()));
     }
-    // The home crate multiplies from the left, so that a zero comes too late for what overflows before it; and counts bits.
+    // The reference crate multiplies from the left, so a zero does not prevent an earlier overflow; and it
+    // counts bits.
     let bits = dims
         .iter()
         .try_fold(1u64, |product, dim| product.checked_mul(*dim))
@@ -215,18 +220,18 @@ pub(crate) fn check(tensor: &Announced, limits: &Limits) -> Result<(), Error> {
     Ok(())
 }
 
-/// A tensor that is going to be written.
-pub(crate) struct Announced {
+/// A tensor to be written.
+pub(crate) struct PlannedTensor {
     pub(crate) name: String,
     dtype: String,
     shape: Shape,
-    /// Bits of an element.
+    /// Bits per element.
     bits: u64,
-    /// Bytes of all.
+    /// Size of all elements in bytes.
     len: u64,
 }
 
-impl Announced {
+impl PlannedTensor {
     fn new(name: String, spec: &TensorSpec) -> Self {
         Self {
             name,
@@ -237,7 +242,7 @@ impl Announced {
         }
     }
 
-    /// A tensor that is in a file, whatever its dtype is.
+    /// Creates one for an existing entry of any dtype.
     pub(crate) fn stored(entry: &Entry) -> Self {
         let (len, count) = (entry.stored_size(), entry.shape.element_count());
         let dtype = match &entry.dtype {
@@ -254,7 +259,7 @@ impl Announced {
         }
     }
 
-    /// Of an opaque dtype those fit that the home crate knows, as wide as it knows them.
+    /// Accepts opaque dtypes that the reference crate supports, with the same width.
     fn planned(entry: PlannedEntry) -> Result<Self, Error> {
         let Some((dtype, shape)) = &entry.opaque else {
             return Ok(Self::new(entry.name, &entry.spec));
@@ -276,9 +281,9 @@ impl Announced {
     }
 }
 
-/// What the header says, in the order of the data.
+/// The header's contents in data order.
 struct HeaderText<'a> {
-    tensors: &'a [Announced],
+    tensors: &'a [PlannedTensor],
     metadata: &'a Metadata,
 }
 
@@ -297,7 +302,7 @@ impl Serialize for HeaderText<'_> {
         }
         let mut start = 0;
         for tensor in self.tensors {
-            // The sum has been proven to fit.
+            // The sum was checked.
             let end = start + tensor.len;
             let text = TensorText {
                 dtype: &tensor.dtype,
