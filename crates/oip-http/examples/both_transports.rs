@@ -1,4 +1,4 @@
-//! A hand-written model behind both transports, without the engine.
+//! Serves a hand-written model over both transports, without the engine.
 //!
 //! ```sh
 //! cargo run --package oip-http --example both_transports
@@ -24,7 +24,7 @@ struct Double;
 
 impl InferenceService for Double {
     fn server_metadata(&self) -> ServerMetadata {
-        // Extensions that every server offers, and those that this service implements, are added to these.
+        // The transports add the extensions that they and this service implement.
         ServerMetadata::new("double", "1.0")
     }
 
@@ -53,7 +53,7 @@ impl InferenceService for Double {
         Box::pin(async move {
             let metadata = self.model_metadata(request.model())?;
             metadata.check_request(&request)?;
-            // After the check, what is left to go wrong is this model's fault.
+            // The input was checked, so any error is this model's fault.
             let broken = || ServiceError::internal("x is not what was checked");
             let x = request.take_input("x")?;
             let x = x.as_fixed().ok_or_else(broken)?;

@@ -1,4 +1,5 @@
-//! A server of your own over HTTP and gRPC: one model, `echo`, which gives back what it gets. docs/crates.md shows this file.
+//! A custom server over HTTP and gRPC with one model, `echo`, which returns its input. docs/crates.md shows
+//! this file.
 
 use std::sync::Arc;
 
@@ -55,7 +56,7 @@ async fn main() -> std::io::Result<()> {
     let calls = oip_grpc::service(service, Default::default());
     let http = listen(([127, 0, 0, 1], 8080).into())?;
     let grpc = listen(([127, 0, 0, 1], 9000).into())?;
-    // `shutdown.drain()` ends both once open requests are answered, `shutdown.cut()` at once.
+    // `shutdown.drain()` ends both after open requests have finished, `shutdown.cut()` immediately.
     tokio::join!(
         serve(http, Protocol::Http1, rest, limits.clone(), shutdown.clone()),
         serve(grpc, Protocol::Http2, calls, limits, shutdown),
