@@ -1,6 +1,6 @@
-//! Checks of slices against the matrices that they are.
+//! Checks of slice lengths against matrix sizes.
 
-/// Panics unless a matrix has `rows * columns` elements.
+/// Panics unless the slice called `name` has `rows * columns` elements.
 #[track_caller]
 pub(crate) fn expect_matrix(name: &str, len: usize, [rows, columns]: [usize; 2]) {
     assert_eq!(
@@ -10,7 +10,7 @@ pub(crate) fn expect_matrix(name: &str, len: usize, [rows, columns]: [usize; 2])
     );
 }
 
-/// Panics unless both factors' rows are whole and equally many; the depth may be 0.
+/// Panics unless `a` and `c` consist of the same number of whole rows. The depth may be 0.
 #[track_caller]
 pub(crate) fn expect_rows(a: usize, depth: usize, c: usize, columns: usize) {
     let is_fitting = match (depth, columns) {
