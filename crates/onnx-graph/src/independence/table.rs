@@ -1,26 +1,27 @@
-//! For each operator, the rule by which rows are followed through it.
+//! The rule of each operator.
 
 use super::{
     constants, control, elementwise, joined, layers, ml,
-    node::{Follow, Given, Node},
+    node::{Follow, Node, RuleResult},
     picked, products, reduced, shapes, windows,
 };
 use crate::proto::canonical_domain;
 
-/// How rows pass through an operator.
+/// How rows propagate through an operator.
 #[derive(Clone, Copy)]
 pub(super) enum Rule {
-    /// By this function. Outputs of inputs that are the same for all requests are so too, whatever it says.
-    By(fn(&mut Node<'_>) -> Given),
-    /// By this function for all inputs: the operator may be random.
-    Always(fn(&mut Node<'_>) -> Given),
-    /// By this function, which follows inner graphs.
-    Inner(fn(&mut Node<'_>, &mut dyn Follow) -> Given),
+    /// By this function if any input has rows; otherwise the outputs are shared by all requests like the
+    /// inputs.
+    By(fn(&mut Node<'_>) -> RuleResult),
+    /// Always by this function: the operator may be random.
+    Always(fn(&mut Node<'_>) -> RuleResult),
+    /// By this function, which analyzes subgraphs.
+    Inner(fn(&mut Node<'_>, &mut dyn Follow) -> RuleResult),
 }
 
 use Rule::{Always, By, Inner};
 
-/// The rule for an operator; `None` for one of which nothing is known.
+/// Returns the rule for an operator, `None` if there is none.
 pub(super) fn rule(domain: &str, operator: &str) -> Option<Rule> {
     let rules = match canonical_domain(domain) {
         "" => ONNX,
@@ -35,7 +36,7 @@ pub(super) fn rule(domain: &str, operator: &str) -> Option<Rule> {
         .map(|(rule, _)| *rule)
 }
 
-/// The domain and the name of each operator with a rule.
+/// Returns the domain and name of each operator with a rule.
 #[cfg(test)]
 pub(super) fn names() -> impl Iterator<Item = (&'static str, &'static str)> {
     let domains = [("", ONNX), ("ai.onnx.ml", ML), ("com.microsoft", CONTRIBUTED)];
@@ -123,7 +124,7 @@ const ONNX: Rules = &[
         ],
     ),
     (By(elementwise::onto_first), &["PRelu"]),
-    // Bounds are scalars.
+    // The bounds are scalars.
     (By(elementwise::first), &["Clip"]),
     (By(elementwise::cast_like), &["CastLike"]),
     (By(elementwise::identity), &["Identity"]),

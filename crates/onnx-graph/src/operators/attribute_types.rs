@@ -1,5 +1,4 @@
-//! The types of operators' attributes, as ONNX and ONNX Runtime define them: an attribute of another type would be read as if it
-//! were not there.
+//! The types of operator attributes in ONNX and ONNX Runtime. An attribute of another type would be ignored.
 
 use tensor_core::Quoted;
 
@@ -15,9 +14,11 @@ use crate::{
     structure,
 };
 
-/// Refuses a graph, inner ones included, with a node whose attribute has another type than its operator defines.
+/// Checks that the attributes of all nodes, including those of subgraphs, have the types that their operators
+/// define.
 ///
-/// `is_known` says of a domain, an operator and an attribute whether the runtime reads it. Others are refused by their names, later.
+/// `is_known(domain, operator, attribute)` returns whether the runtime reads the attribute. Unknown
+/// attributes are refused by name later.
 pub(crate) fn check_types(graph: &GraphProto, is_known: fn(&str, &str, &str) -> bool) -> Result<(), Error> {
     for node in &graph.node {
         let domain = canonical_domain(&node.domain);
@@ -47,7 +48,7 @@ fn mismatch(node: &NodeProto, attribute: &str, expected: AttributeType, found: A
     Error::invalid(reason).within(structure::label(node))
 }
 
-/// The type of an attribute, `None` for those that have no row here.
+/// Returns the type of an attribute, `None` if it is not in the table.
 #[must_use]
 pub fn attribute_type(op_type: &str, attribute: &str) -> Option<AttributeType> {
     Some(match (op_type, attribute) {
@@ -67,7 +68,7 @@ pub fn attribute_type(op_type: &str, attribute: &str) -> Option<AttributeType> {
     })
 }
 
-/// The type that all operators agree about but those in [`attribute_type`].
+/// Returns the type that an attribute has in all operators that [`attribute_type`] does not list.
 fn usual(attribute: &str) -> Option<AttributeType> {
     Some(match attribute {
         "K"
@@ -364,8 +365,9 @@ mod tests {
         assert!(check_types(&with_text("ImageScaler"), is_known).is_ok());
     }
 
-    /// The schemas of ONNX and of ONNX Runtime's own operators, an operator a line, as their packages list them
-    /// (`get_all_operator_schema`, `get_all_schemas_with_history`); of each attribute the newest type.
+    /// The schemas of ONNX's and ONNX Runtime's operators, one operator per line, from
+    /// `get_all_operator_schema` and `get_all_schemas_with_history` of their packages; each attribute has its
+    /// newest type.
     const SCHEMAS: &str = include_str!("../../tests/fixtures/attribute_types.txt");
 
     #[test]
@@ -385,7 +387,7 @@ mod tests {
         assert!(count > 500, "{count}");
     }
 
-    /// `DynamicQuantizeLSTM` shares its name's end, and its lists, with `LSTM`.
+    /// `DynamicQuantizeLSTM` ends like `LSTM` and has the same list attributes.
     #[test]
     fn lists_of_a_quantized_layer_are_lists() {
         let graph = |op_type: &str, r#type: AttributeType| GraphProto {
@@ -419,7 +421,7 @@ mod tests {
             }],
             ..GraphProto::default()
         };
-        // It is refused by its name later.
+        // It is refused by name later.
         assert!(check_types(&graph, |_, _, attribute| attribute != "alpha").is_ok());
     }
 }
