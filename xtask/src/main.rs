@@ -43,7 +43,6 @@ mod tools;
 mod tutorials;
 mod venv;
 mod wheel;
-mod words;
 mod workspace;
 mod zoo;
 
