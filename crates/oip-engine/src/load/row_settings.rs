@@ -1,4 +1,5 @@
-//! Whether the requests of different callers are joined: what a model knows of its rows, put into its configuration and policy.
+//! Whether requests of different callers are batched: combines what a model knows of its rows with its
+//! configuration and policy.
 
 use model_config::{Completed, Defaults};
 use oip_service::{IndependentRows, Model, RowIndependence};
@@ -7,7 +8,7 @@ use tensor_core::Quoted;
 
 use crate::{batching::scheduler::BatchPolicy, config::EngineConfig, load::error::LoadError};
 
-/// How requests are joined where the configuration does not say.
+/// How requests are batched if the configuration does not say.
 pub(crate) struct RowSettings {
     joining: Joining,
     rows: IndependentRows,
@@ -15,7 +16,7 @@ pub(crate) struct RowSettings {
 }
 
 impl RowSettings {
-    /// Asks a model. `advice` is what its operator can do so that requests are joined.
+    /// Reads the settings from a model. `advice` tells an operator how to enable batching.
     pub(crate) fn of(model: &dyn Model, config: &EngineConfig, advice: &str) -> Self {
         let own = model.defaults().max_batch_size;
         let limit = u32::try_from(config.default_max_batch_size).unwrap_or(u32::MAX);
@@ -49,7 +50,7 @@ impl RowSettings {
         }
     }
 
-    /// The defaults of a model's configuration: its own, else the server's.
+    /// Returns the defaults of a model's configuration: those of the model, otherwise those of the server.
     pub(crate) fn defaults(&self, model: &dyn Model, config: &EngineConfig) -> Defaults {
         let own = model.defaults();
         let instances = own
@@ -64,10 +65,11 @@ impl RowSettings {
             .with_shared_inputs(self.rows.shared_inputs.clone())
     }
 
-    /// The policy under a complete configuration, which afterwards shows whether requests are joined.
+    /// Returns the policy for a complete configuration, and records in the configuration whether requests are
+    /// batched.
     ///
     /// # Errors
-    /// [`LoadError::Policy`] when values of the configuration contradict each other.
+    /// [`LoadError::Policy`] if values of the configuration contradict each other.
     pub(crate) fn policy(&self, completed: &mut Completed) -> Result<BatchPolicy, LoadError> {
         if let Some(input) = self.reshaped_equal_dims(completed)
             && let Some(config) = completed.without_batches.take()
@@ -90,7 +92,8 @@ impl RowSettings {
         })
     }
 
-    /// An input of which clients see other axes than those of [`IndependentRows::equal_dims`].
+    /// Returns an input with equal dimensions ([`IndependentRows::equal_dims`]) that the configuration
+    /// reshapes, so that clients see other axes.
     fn reshaped_equal_dims(&self, completed: &Completed) -> Option<Quoted<'_>> {
         let mut dimensions = self.rows.equal_dims.iter().flatten();
         let is_reshaped = |name: &String| completed.reshaped_inputs.iter().any(|(known, _)| known == name);
@@ -99,7 +102,8 @@ impl RowSettings {
     }
 }
 
-/// A dimension with the name of the rows that is not one: it would not fit the rows of several requests.
+/// Returns an axis that has the name of the batch dimension without being one: its size would not match the
+/// rows of several requests.
 fn row_axis_elsewhere(rows: &IndependentRows) -> Option<String> {
     let counts_rows = |(input, axis): &(String, usize)| *axis == 0 && !rows.shared_inputs.contains(input);
     let groups = rows.equal_dims.iter();
