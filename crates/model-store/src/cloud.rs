@@ -44,11 +44,11 @@ use crate::{
 /// # }
 /// ```
 pub struct CloudStore {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     prefix: String,
 }
 
-struct Shared {
+struct SharedState {
     store: Arc<dyn ObjectStore>,
     /// For messages.
     url: String,
@@ -78,7 +78,7 @@ impl CloudStore {
             why: error.to_string(),
         })?;
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedState {
                 store,
                 url: url.to_owned(),
                 hint,
@@ -229,7 +229,7 @@ impl Store for CloudStore {
 }
 
 struct CloudObject {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     path: Path,
     object: Object,
     /// If the list has no entity tags: the version of the first range, which all others must match.
@@ -285,7 +285,7 @@ impl CloudObject {
     }
 }
 
-impl Shared {
+impl SharedState {
     fn block_on<F: Future>(&self, future: F) -> F::Output {
         match &self.runtime {
             Some(runtime) => runtime.block_on(future),
@@ -315,7 +315,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedState {
     fn drop(&mut self) {
         // Dropping may happen inside a future, which must not block on a runtime.
         if let Some(runtime) = self.runtime.take() {

@@ -27,10 +27,10 @@ use crate::{
 
 /// Authorizes requests. Clones share state.
 #[derive(Clone, Default)]
-pub struct Guard(Arc<Shared>);
+pub struct Guard(Arc<SharedState>);
 
 #[derive(Default)]
-struct Shared {
+struct SharedState {
     path: Option<PathBuf>,
     table: RwLock<Option<Arc<Table>>>,
     /// The file contents at the last check.
@@ -119,7 +119,7 @@ impl Guard {
         let path = path.into();
         let contents = Contents::read(&path)?;
         let table = Table::new(&path, &contents, None)?;
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(SharedState {
             path: Some(path),
             table: RwLock::new(Some(Arc::new(table))),
             seen: Mutex::new(Some(FileSnapshot {

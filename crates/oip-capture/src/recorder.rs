@@ -64,11 +64,11 @@ impl RecorderConfig {
 #[derive(Clone, Debug)]
 pub struct Recorder {
     queue: Sender<Message>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     rate: f64,
     models: Vec<String>,
     most_waiting: u64,
@@ -102,7 +102,7 @@ impl Recorder {
     /// When the directory is not writable or no thread can be created.
     pub fn start(config: RecorderConfig) -> Result<Self, CaptureError> {
         let writer = Writer::open(&config)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedState {
             rate: config.rate,
             models: config.models,
             most_waiting: config.waiting,
@@ -127,7 +127,7 @@ impl Recorder {
     /// Returns whether to record a request to this model: by name, by sampling, and while there is room.
     #[must_use]
     pub fn wants(&self, model: &str) -> bool {
-        let Shared {
+        let SharedState {
             rate,
             models,
             is_full,
@@ -269,7 +269,7 @@ impl Writer {
         })
     }
 
-    fn run(mut self, messages: &Receiver<Message>, shared: &Shared) {
+    fn run(mut self, messages: &Receiver<Message>, shared: &SharedState) {
         while let Ok(message) = messages.recv() {
             let exchange = match message {
                 Message::Exchange(exchange) => exchange,

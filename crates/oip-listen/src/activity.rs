@@ -24,10 +24,10 @@ use crate::{
 ///
 /// The connection's reader, service and bodies report here; its watchdog asks for the next deadline.
 #[derive(Clone, Debug)]
-pub(crate) struct Activity(Arc<Shared>);
+pub(crate) struct Activity(Arc<SharedState>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     /// Unique within the process.
     number: u64,
     limits: Limits,
@@ -117,7 +117,7 @@ impl Activity {
             next_response: 0,
         };
         static OPENED: AtomicU64 = AtomicU64::new(0);
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedState {
             number: OPENED.fetch_add(1, Ordering::Relaxed),
             limits: limits.clone(),
             state: Mutex::new(state),

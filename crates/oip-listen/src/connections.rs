@@ -21,9 +21,9 @@ use tokio::{
 /// one. A connection is idle when all its requests wait for their client. If no connection is idle, new ones
 /// wait.
 #[derive(Clone, Debug)]
-pub struct ConnectionCap(Arc<Shared>);
+pub struct ConnectionCap(Arc<SharedState>);
 
-struct Shared {
+struct SharedState {
     /// Maximum number of connections asked to make room at a time. Others are asked only after these.
     asked: usize,
     permits: Arc<Semaphore>,
@@ -68,7 +68,7 @@ impl ConnectionCap {
     /// Creates a cap of `connections`.
     #[must_use]
     pub fn new(connections: usize) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedState {
             asked: (connections / 16).max(1),
             permits: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
             open: Mutex::default(),
@@ -138,13 +138,13 @@ impl ConnectionCap {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for SharedState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} connections", self.lock().len())
     }
 }
 
-impl Shared {
+impl SharedState {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<dyn Occupant>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -157,7 +157,7 @@ pub(crate) struct Room {
 
 /// The slot of an open connection.
 pub(crate) struct Place {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     number: u64,
     _room: Room,
 }

@@ -27,10 +27,10 @@ use tokio::time::Instant;
 /// connections with streams) leaves the last eighth of the slots to others. A stream without a slot is
 /// refused with `REFUSED_STREAM`, which tells its client that the request was not processed.
 #[derive(Clone, Debug)]
-pub struct StreamCap(Arc<Shared>);
+pub struct StreamCap(Arc<SharedState>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     places: usize,
     taken: Mutex<Occupancy>,
     open: AtomicUsize,
@@ -82,7 +82,7 @@ impl StreamCap {
     /// Creates a cap of `streams`.
     #[must_use]
     pub fn new(streams: usize) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedState {
             places: streams,
             taken: Mutex::default(),
             open: AtomicUsize::new(0),

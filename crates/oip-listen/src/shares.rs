@@ -11,10 +11,10 @@ use std::sync::{
 /// The first connections get very large windows, for large tensors and long links. When the budget for those
 /// is used up, the next get large windows, then medium ones, and all others small ones.
 #[derive(Clone, Debug)]
-pub struct Windows(Arc<Shared>);
+pub struct Windows(Arc<SharedState>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     /// Bytes for all windows of each size.
     limit: u64,
     used: [AtomicU64; SIZES.len()],
@@ -32,7 +32,7 @@ impl Windows {
     /// Creates a budget of `bytes`, one third for each size above the small one.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedState {
             limit: bytes / SIZES.len() as u64,
             used: Default::default(),
         }))
@@ -40,7 +40,7 @@ impl Windows {
 
     /// Assigns a window to a new connection.
     pub(crate) fn take(&self) -> Window {
-        let Shared { limit, used } = &*self.0;
+        let SharedState { limit, used } = &*self.0;
         let level = SIZES.iter().zip(used).position(|(size, used)| {
             let more = |used: u64| used.checked_add(u64::from(*size)).filter(|used| used <= limit);
             used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
@@ -56,7 +56,7 @@ impl Windows {
 /// The window of a connection, returned to the budget on drop.
 #[derive(Debug)]
 pub(crate) struct Window {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     /// Index into the sizes; `None` for the small one.
     level: Option<usize>,
 }

@@ -94,7 +94,7 @@ pub(super) fn run(
 
 /// The state shared by the clients of one server.
 #[derive(Clone)]
-struct Shared {
+struct SharedState {
     restarts: Rc<RefCell<Restarts>>,
     /// When the signal was sent.
     signalled: Rc<Cell<Option<Instant>>>,
@@ -102,7 +102,7 @@ struct Shared {
     delay: Duration,
 }
 
-impl Shared {
+impl SharedState {
     /// Returns whether clients have been redirected by now.
     fn is_out(&self) -> bool {
         let signalled = self.signalled.get();
@@ -135,7 +135,7 @@ impl Shared {
 
 /// Loads a server with requests, sends SIGTERM, and waits for its exit.
 fn restart(server: &Server, restarts: &Rc<RefCell<Restarts>>, delay: Duration) -> Result<()> {
-    let shared = Shared {
+    let shared = SharedState {
         restarts: restarts.clone(),
         signalled: Rc::default(),
         delay,
@@ -168,7 +168,7 @@ fn restart(server: &Server, restarts: &Rc<RefCell<Restarts>>, delay: Duration) -
 }
 
 /// Sends requests over persistent connections until the server accepts no more.
-async fn over_http(target: Target, shared: Shared) {
+async fn over_http(target: Target, shared: SharedState) {
     while let Ok(mut http) = Http::connect(target.http).await {
         loop {
             let begun = Instant::now();
@@ -204,7 +204,7 @@ async fn over_http(target: Target, shared: Shared) {
 }
 
 /// Does the same over gRPC.
-async fn over_grpc(target: Target, shared: Shared) {
+async fn over_grpc(target: Target, shared: SharedState) {
     let message = Framed::plain(&infer(ECHO, Some(("x", &[1, 2, 3, 4]))));
     let Ok(grpc) = Grpc::connect(target.grpc).await else {
         return;

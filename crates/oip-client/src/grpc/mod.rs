@@ -31,14 +31,14 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct GrpcClient {
     client: Client,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     /// None if the server cannot be on this machine.
     #[cfg(target_os = "linux")]
     memory: Option<Arc<connections::Connections>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     endpoint: Endpoint,
     settings: Settings,
 }
@@ -59,7 +59,7 @@ impl GrpcClient {
             client,
             #[cfg(target_os = "linux")]
             memory: endpoint.socket.is_some().then(Arc::default),
-            shared: Arc::new(Shared { endpoint, settings }),
+            shared: Arc::new(SharedState { endpoint, settings }),
         })
     }
 
@@ -88,11 +88,11 @@ impl GrpcClient {
     /// # Errors
     /// [`ErrorKind::Usage`] when a header is malformed or is one that the client sets itself.
     pub fn with_headers<'h>(&self, headers: impl IntoIterator<Item = (&'h str, &'h str)>) -> Result<Self> {
-        let Shared { endpoint, settings } = &*self.shared;
+        let SharedState { endpoint, settings } = &*self.shared;
         let settings = settings.with_headers(endpoint, headers)?;
         let endpoint = endpoint.clone();
         Ok(Self {
-            shared: Arc::new(Shared { endpoint, settings }),
+            shared: Arc::new(SharedState { endpoint, settings }),
             ..self.clone()
         })
     }

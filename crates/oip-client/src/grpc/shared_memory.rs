@@ -34,7 +34,7 @@ use crate::{
     retry::Call,
     shared_memory::{
         LARGE, descriptor, output_bytes,
-        pool::{PAYS, Plan, Shared},
+        pool::{PAYS, Plan, PooledRegion},
         refusal::{BROKEN, NOT_OFFERED, PATIENCE, Refusal},
         region::Region,
     },
@@ -124,7 +124,7 @@ impl GrpcClient {
         &self,
         memory: &Arc<Connections>,
         plan: Plan,
-    ) -> Result<Option<Shared<GrpcConnection>>> {
+    ) -> Result<Option<PooledRegion<GrpcConnection>>> {
         while let Some(kept) = memory.take(plan.region) {
             if !kept.connection.transport.is_closed() {
                 return Ok(Some(kept));
@@ -145,7 +145,7 @@ impl GrpcClient {
         &self,
         memory: &Arc<Connections>,
         bytes: u64,
-    ) -> Result<std::result::Result<Option<Shared<GrpcConnection>>, Refusal>> {
+    ) -> Result<std::result::Result<Option<PooledRegion<GrpcConnection>>, Refusal>> {
         let (endpoint, settings) = (&self.shared.endpoint, self.settings());
         let Some(path) = &endpoint.socket else {
             return Ok(Ok(None));
@@ -188,10 +188,12 @@ impl GrpcClient {
         };
         Ok(match answer.map(tonic::Response::into_inner) {
             // Only a server that has mapped the region responds like this.
-            Ok(given) if given.region == CONNECTION_REGION && given.byte_size == bytes => Ok(Some(Shared {
-                connection: GrpcConnection { transport, client },
-                region: Region::new(mapped),
-            })),
+            Ok(given) if given.region == CONNECTION_REGION && given.byte_size == bytes => {
+                Ok(Some(PooledRegion {
+                    connection: GrpcConnection { transport, client },
+                    region: Region::new(mapped),
+                }))
+            }
             Ok(_) => Err(Refusal::all(NOT_OFFERED)),
             Err(status) => {
                 let error: ClientError = status::error(&status, &record, settings.max_answer_bytes);

@@ -59,7 +59,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct HttpClient {
     way: Way,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     /// None if the server cannot be on this machine.
     #[cfg(target_os = "linux")]
     memory: Option<Arc<Connections>>,
@@ -76,7 +76,7 @@ enum Way {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     endpoint: Endpoint,
     settings: Settings,
 }
@@ -122,7 +122,7 @@ impl HttpClient {
             way,
             #[cfg(target_os = "linux")]
             memory: endpoint.socket.is_some().then(Arc::default),
-            shared: Arc::new(Shared { endpoint, settings }),
+            shared: Arc::new(SharedState { endpoint, settings }),
         }
     }
 
@@ -140,11 +140,11 @@ impl HttpClient {
     /// # Errors
     /// [`ErrorKind::Usage`] when a header is malformed or is one that the client sets itself.
     pub fn with_headers<'h>(&self, headers: impl IntoIterator<Item = (&'h str, &'h str)>) -> Result<Self> {
-        let Shared { endpoint, settings } = &*self.shared;
+        let SharedState { endpoint, settings } = &*self.shared;
         let settings = settings.with_headers(endpoint, headers)?;
         let endpoint = endpoint.clone();
         Ok(Self {
-            shared: Arc::new(Shared { endpoint, settings }),
+            shared: Arc::new(SharedState { endpoint, settings }),
             ..self.clone()
         })
     }
@@ -177,7 +177,7 @@ impl HttpClient {
             #[cfg(unix)]
             Way::Direct(pool, patience) => {
                 let shorter = [timeout, patience.timeout].into_iter().flatten().min();
-                let Shared { endpoint, settings } = &*self.shared;
+                let SharedState { endpoint, settings } = &*self.shared;
                 call(shorter).run_here(patience, |wait| {
                     checked(pool.send(endpoint, settings, message, wait)?)
                 })
@@ -188,7 +188,7 @@ impl HttpClient {
 
     /// Makes one attempt: sends a request and reads the whole response, with any status.
     async fn send(&self, client: &Client<Connector, Parts>, message: Message) -> Result<Answer> {
-        let Shared { endpoint, settings } = &*self.shared;
+        let SharedState { endpoint, settings } = &*self.shared;
         let uri = Uri::builder()
             .scheme(endpoint.scheme())
             .authority(endpoint.authority.clone())

@@ -28,7 +28,7 @@ pub(crate) struct Pool<C> {
 
 struct State<C> {
     /// Idle connections, the last used at the end.
-    idle: Vec<(Shared<C>, Instant)>,
+    idle: Vec<(PooledRegion<C>, Instant)>,
     /// Regions of at least this many bytes are not requested before this time.
     paused: Option<(Instant, u64)>,
     /// The size of the largest response of each model, in bytes.
@@ -36,7 +36,7 @@ struct State<C> {
 }
 
 /// A connection and its region.
-pub(crate) struct Shared<C> {
+pub(crate) struct PooledRegion<C> {
     pub(crate) connection: C,
     pub(crate) region: Region,
 }
@@ -109,7 +109,7 @@ impl<C> Pool<C> {
 
     /// Returns the idle connection with the smallest region that is large enough. If all are too small,
     /// closes one to make way for a larger one.
-    pub(crate) fn take(&self, bytes: u64) -> Option<Shared<C>> {
+    pub(crate) fn take(&self, bytes: u64) -> Option<PooledRegion<C>> {
         let mut state = self.state();
         let old = state
             .idle
@@ -137,7 +137,7 @@ impl<C> Pool<C> {
     }
 
     /// Returns a connection to the pool.
-    pub(crate) fn keep(&self, shared: Shared<C>) {
+    pub(crate) fn keep(&self, shared: PooledRegion<C>) {
         self.state().idle.push((shared, Instant::now()));
     }
 

@@ -38,7 +38,7 @@ enum Document {
 }
 
 #[derive(Serialize)]
-struct Ranked {
+struct RerankResult {
     index: usize,
     relevance_score: f32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,7 +63,7 @@ pub(crate) async fn rerank(State(app): State<App>, request: Request) -> Response
     };
     let print = |given: &TextResponse, (top, mut documents): (Option<usize>, Option<Vec<String>>)| {
         let ranked = ranked(given)?.into_iter().take(top.unwrap_or(usize::MAX));
-        let results = ranked.map(|(index, relevance_score)| Ranked {
+        let results = ranked.map(|(index, relevance_score)| RerankResult {
             index,
             relevance_score,
             document: documents

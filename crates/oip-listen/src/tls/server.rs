@@ -38,9 +38,9 @@ use crate::protocol::Protocol;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Tls(Arc<Shared>);
+pub struct Tls(Arc<SharedState>);
 
-struct Shared {
+struct SharedState {
     files: TlsFiles,
     current: RwLock<Current>,
     /// The file contents at the last check.
@@ -74,7 +74,7 @@ impl Tls {
     pub fn new(files: TlsFiles) -> Result<Self, TlsError> {
         let contents = Contents::read(&files)?;
         let current = Current::new(&files, &contents)?;
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(SharedState {
             files,
             current: RwLock::new(current),
             seen: Mutex::new(Some(FileSnapshot {

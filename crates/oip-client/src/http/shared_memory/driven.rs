@@ -25,13 +25,13 @@ use crate::{
     },
     shared_memory::{
         LARGE, descriptor, output_bytes,
-        pool::{Plan, Shared},
+        pool::{Plan, PooledRegion},
         refusal::{BROKEN, NOT_OFFERED, PATIENCE, Refusal},
         region::Region,
     },
 };
 
-type Kept = Shared<SendRequest<Parts>>;
+type HttpRegion = PooledRegion<SendRequest<Parts>>;
 
 /// Maximum size of the response to the registration, in bytes.
 const MAX_ANSWER: usize = 64 << 10;
@@ -72,7 +72,7 @@ impl HttpClient {
     }
 
     /// Returns a connection whose region has at least the planned size.
-    async fn connection(&self, memory: &Arc<Connections>, plan: Plan) -> Result<Option<Kept>> {
+    async fn connection(&self, memory: &Arc<Connections>, plan: Plan) -> Result<Option<HttpRegion>> {
         while let Some(mut kept) = memory.driven.take(plan.region) {
             if kept.connection.ready().await.is_ok() {
                 return Ok(Some(kept));
@@ -93,7 +93,7 @@ impl HttpClient {
         &self,
         memory: &Arc<Connections>,
         bytes: u64,
-    ) -> std::result::Result<Option<Kept>, Refusal> {
+    ) -> std::result::Result<Option<HttpRegion>, Refusal> {
         let Some(path) = &self.shared.endpoint.socket else {
             return Ok(None);
         };
@@ -132,7 +132,7 @@ impl HttpClient {
                 memory.driven.close(SendRequest::is_closed);
             }
         });
-        Ok(Some(Shared {
+        Ok(Some(PooledRegion {
             connection,
             region: Region::new(mapped),
         }))

@@ -10,13 +10,13 @@ use crate::{
     patience::Wait,
     shared_memory::{
         output_bytes,
-        pool::{Plan, Shared},
+        pool::{Plan, PooledRegion},
         refusal::{NOT_OFFERED, PATIENCE, Refusal},
         region::Region,
     },
 };
 
-type Kept = Shared<Connection>;
+type HttpRegion = PooledRegion<Connection>;
 
 impl HttpClient {
     /// Makes one attempt over a connection with a region; `None` if none is available.
@@ -61,7 +61,7 @@ impl HttpClient {
         plan: Plan,
         patience: &Patience,
         wait: &Wait<'_>,
-    ) -> Result<Option<Kept>> {
+    ) -> Result<Option<HttpRegion>> {
         while let Some(kept) = memory.here.take(plan.region) {
             if kept.connection.is_open() {
                 return Ok(Some(kept));
@@ -76,7 +76,7 @@ impl HttpClient {
         };
         let patience = patience.until(Some(PATIENCE.min(settings.connect_timeout)));
         match self.register_here(&mut connection, plan.region, &patience) {
-            Ok(Ok(region)) => Ok(Some(Shared { connection, region })),
+            Ok(Ok(region)) => Ok(Some(PooledRegion { connection, region })),
             Ok(Err(Refusal { pause, least })) => {
                 memory.here.pause(pause, least);
                 Ok(None)

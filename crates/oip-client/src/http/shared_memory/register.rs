@@ -28,14 +28,14 @@ pub(super) fn message() -> Message {
 /// confirms.
 pub(super) fn judge(status: u16, body: &[u8], bytes: u64) -> Result<(), Refusal> {
     #[derive(Deserialize)]
-    struct Accepted {
+    struct RegisterResponse {
         region: String,
         byte_size: u64,
     }
 
     match status {
         200 => {
-            let accepted = serde_json::from_slice::<Accepted>(body).ok();
+            let accepted = serde_json::from_slice::<RegisterResponse>(body).ok();
             let is_ours = accepted.is_some_and(|it| it.region == CONNECTION_REGION && it.byte_size == bytes);
             is_ours.then_some(()).ok_or(Refusal::all(NOT_OFFERED))
         }
