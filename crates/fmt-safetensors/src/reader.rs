@@ -63,7 +63,9 @@ impl SafetensorsReader {
             let error = of_length(ErrorKind::TooLarge, "the length of the header");
             let expected = match is_lenient || most == index_bytes {
                 true => format!("at most {most}, the reader's limit"),
-                false => format!("at most {most}, as the home crate; {index_bytes} where reading is lenient"),
+                false => format!(
+                    "at most {most}, as in the safetensors crate; {index_bytes} where reading is lenient"
+                ),
             };
             return Err(error.expected(expected).found(header_len));
         }

@@ -47,7 +47,7 @@ impl Checkpoint {
         let error = Error::new(ErrorKind::BadMagic, "the first bytes")
             .at(0)
             .rule("P1");
-        Err(error.expected("a zip archive, or the mark of a checkpoint before PyTorch 1.6"))
+        Err(error.expected("a zip archive, or the magic number of checkpoints before PyTorch 1.6"))
     }
 
     fn open_archive(source: &dyn ByteSource, options: &ReadOptions) -> Result<Self, Error> {

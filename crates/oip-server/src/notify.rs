@@ -6,7 +6,7 @@ pub(crate) fn tell(state: &str) {
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
         && let Err(error) = send(&socket, state)
     {
-        tracing::warn!(%error, state, "systemd cannot be told; NOTIFY_SOCKET names no socket that it listens on");
+        tracing::warn!(%error, state, "cannot notify systemd: it does not listen on NOTIFY_SOCKET");
     }
     #[cfg(not(unix))]
     let _ = state;

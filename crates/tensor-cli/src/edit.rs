@@ -110,11 +110,8 @@ pub(crate) fn set(options: &Set, out: &mut impl Write) -> Outcome {
 fn set_in(options: &Set) -> Outcome {
     let path = &*options.file;
     if is_of_many(path) {
-        let error = Error::new(
-            ErrorKind::Unsupported,
-            "each file of a checkpoint says something of itself",
-        );
-        return Err(error.expected("one of its files")).about(path);
+        let error = Error::new(ErrorKind::Unsupported, "metadata belongs to one file");
+        return Err(error.expected("one file of the checkpoint")).about(path);
     }
     let (key, value) = &options.assignment;
     let value = (!value.is_empty()).then_some(value.as_str());

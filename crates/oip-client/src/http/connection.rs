@@ -264,7 +264,7 @@ impl Connection {
             false => bytes.try_reserve(wanted),
         };
         if reserved.is_err() {
-            let message = format!("there is no memory for {wanted} more bytes of an answer");
+            let message = format!("no memory for {wanted} more bytes of a response");
             return Err(ClientError::new(ErrorKind::TooLarge, message));
         }
         if bytes.is_empty() {
@@ -306,7 +306,7 @@ impl Connection {
                         return Ok(true);
                     }
                 }
-                return Err(unreadable("there is no end behind the last chunk"));
+                return Err(unreadable("the last chunk has no end"));
             }
             let room = body.room();
             let wanted = usize::try_from(size).unwrap_or(usize::MAX);

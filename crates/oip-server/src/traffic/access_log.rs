@@ -237,7 +237,7 @@ impl AccessLog {
     /// Reopens the file, for log rotation. On failure the old one stays in use.
     pub(crate) fn reopen(&self) -> io::Result<()> {
         let (done, is_done) = sync_channel(1);
-        let held_up = || io::Error::new(ErrorKind::TimedOut, "the disk holds it up");
+        let held_up = || io::Error::new(ErrorKind::TimedOut, "the disk does not keep up");
         if !self.send(Message::Reopen(done), PATIENCE) {
             return Err(held_up());
         }

@@ -60,7 +60,7 @@ pub(super) fn looped(node: &mut Node<'_>, follow: &mut dyn Follow) -> RuleResult
         }
         let scanned = results.split_off(1 + carried.len());
         if !matches!(&results[0], Item::Tensor(goes_on) if goes_on.is_same()) {
-            return node.refuse("goes on as long as rows say");
+            return node.refuse("repeats as often as rows decide");
         }
         let next = join_all(node, carried.clone(), results.split_off(1))?;
         if next == carried {

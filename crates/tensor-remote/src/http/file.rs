@@ -275,7 +275,7 @@ impl RemoteOptions {
 }
 
 fn no_answer(error: ureq::Error, target: &Target, is_open: bool) -> Failure {
-    let what = format!("there is no answer from {}", target.host());
+    let what = format!("no response from {}", target.host());
     let lasting = match &error {
         // For example TLS.
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => true,

@@ -261,7 +261,10 @@ fn nobody_there() {
     let start = Instant::now();
     let error = open(&url, &RemoteOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io);
-    assert!(error.to_string().contains("no answer from 127.0.0.1"), "{error}");
+    assert!(
+        error.to_string().contains("no response from 127.0.0.1"),
+        "{error}"
+    );
     assert!(
         start.elapsed() < Duration::from_secs(2),
         "a mistyped port is not tried again"
