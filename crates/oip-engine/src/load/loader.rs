@@ -127,7 +127,7 @@ pub(crate) fn embed(
         .map_err(|error| LoadError::Mismatch(error.into()))?;
         note_runtime(&mut completed, &*model);
         let policy = settings.policy(&mut completed)?;
-        Ok(Prepared {
+        Ok(PreparedModel {
             model,
             completed,
             policy,
@@ -181,11 +181,11 @@ fn start(
 
 /// Starts a model's threads.
 fn run(
-    prepared: Prepared,
+    prepared: PreparedModel,
     config: &EngineConfig,
     others: Others,
 ) -> Result<(Runs, Configs, Labels), LoadError> {
-    let Prepared {
+    let PreparedModel {
         model,
         completed:
             Completed {
@@ -224,7 +224,7 @@ fn run(
 }
 
 /// A loaded model, ready to run.
-struct Prepared {
+struct PreparedModel {
     model: Box<dyn Model>,
     completed: Completed,
     policy: BatchPolicy,
@@ -240,7 +240,7 @@ fn prepare(
     mapping: Option<Promise>,
     deadline: Instant,
     config: &EngineConfig,
-) -> Result<Prepared, LoadError> {
+) -> Result<PreparedModel, LoadError> {
     let mapping = mapping.filter(|_| job.written.is_mapped);
     let content = job.folder.open_model(file, mapping)?;
     let backend = &file.backend;
@@ -290,9 +290,9 @@ fn prepare(
     let policy = settings.policy(&mut completed)?;
     let labels = Labels::read(&job.folder, job.version.as_deref(), &completed.config)?;
     let model: Box<dyn Model> = if completed.is_narrowed {
-        Box::new(Narrowed {
+        Box::new(ModelView {
             model,
-            offered: Arc::new(Offered {
+            offered: Arc::new(ViewMetadata {
                 metadata: completed.metadata.clone(),
                 inputs: completed.reshaped_inputs.clone(),
                 outputs: completed.reshaped_outputs.clone(),
@@ -311,7 +311,7 @@ fn prepare(
             &cancel,
         )
     })?;
-    Ok(Prepared {
+    Ok(PreparedModel {
         model,
         completed,
         policy,
@@ -354,13 +354,13 @@ fn guarded<T>(
 }
 
 /// A model whose configuration exposes fewer outputs, or other shapes.
-struct Narrowed {
+struct ModelView {
     model: Box<dyn Model>,
-    offered: Arc<Offered>,
+    offered: Arc<ViewMetadata>,
 }
 
 /// The part of a model that clients see.
-struct Offered {
+struct ViewMetadata {
     metadata: ModelMetadata,
     /// Inputs and outputs whose axes of size 1 differ from the model's.
     inputs: Vec<(String, Axes)>,
@@ -374,7 +374,7 @@ fn in_shape(value: &TensorValue, dims: Option<Vec<u64>>) -> Result<TensorValue, 
     TensorValue::from_raw(value.datatype(), shape, value.raw().clone())
 }
 
-impl Offered {
+impl ViewMetadata {
     /// Converts a request to the model's shapes.
     fn to_model(&self, mut request: InferRequest) -> Result<InferRequest, ServiceError> {
         for (name, axes) in &self.inputs {
@@ -412,7 +412,7 @@ impl Offered {
 
 /// Converts responses of a decoupled model.
 struct NarrowedSink<'s> {
-    offered: &'s Offered,
+    offered: &'s ViewMetadata,
     answers: &'s mut dyn AnswerSink,
 }
 
@@ -430,7 +430,7 @@ impl AnswerSink for NarrowedSink<'_> {
     }
 }
 
-impl Model for Narrowed {
+impl Model for ModelView {
     fn metadata(&self) -> &ModelMetadata {
         &self.offered.metadata
     }

@@ -19,7 +19,7 @@ use crate::{
     },
     run::{
         client::{Answer, Client, given_up},
-        delivery::{Delivery, Finished},
+        delivery::{Delivery, FinishedRequest},
         hang_watch::HangWatch,
         in_place::{self, Company, InPlace, Permit, Quickness},
         job::{Job, Rest},
@@ -73,7 +73,7 @@ pub(crate) struct Shared {
 }
 
 /// The stream of responses to one request.
-pub(crate) struct Several {
+pub(crate) struct ResponseStream {
     shared: Arc<Shared>,
     parts: Arc<Parts>,
     end: End,
@@ -205,7 +205,7 @@ impl Instances {
         &self,
         request: InferRequest,
         cx: &RequestContext,
-    ) -> Result<Several, ServiceError> {
+    ) -> Result<ResponseStream, ServiceError> {
         let shared = self.shared.clone();
         let parts = Arc::new(Parts::default());
         let queued = shared
@@ -214,7 +214,7 @@ impl Instances {
         let (answer, ticket) = queued.inspect_err(|error| {
             shared.recorder.failure(error.code(), cx.received().elapsed());
         })?;
-        Ok(Several {
+        Ok(ResponseStream {
             shared,
             parts,
             end: End::Open(answer),
@@ -423,7 +423,7 @@ impl Shared {
 
     /// Refuses a request that was not run.
     pub(crate) fn refuse(&self, job: Job, error: ServiceError) {
-        let refused = Finished {
+        let refused = FinishedRequest {
             client: job.client,
             answer: Err(error),
             run: None,
@@ -454,7 +454,7 @@ impl Shared {
     }
 }
 
-impl Several {
+impl ResponseStream {
     /// Returns the next response, `None` after the last one.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, ServiceError>>> {
         if let Poll::Ready(part) = self.parts.poll_take(cx) {
@@ -476,7 +476,7 @@ impl Several {
     }
 }
 
-impl Drop for Several {
+impl Drop for ResponseStream {
     fn drop(&mut self) {
         self.parts.close();
         if matches!(self.end, End::Open(_)) && !self.parts.took_last() {

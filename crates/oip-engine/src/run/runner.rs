@@ -22,7 +22,7 @@ use crate::{
     run::{
         charging::{self, Inputs},
         client::{Answer, Client},
-        delivery::{Finished, Run},
+        delivery::{FinishedRequest, Run},
         in_place::{self, InPlace},
         instances::{DirectRequest, InPlaceSlot, Shared},
         job::{Job, ModelCall, Rest},
@@ -288,7 +288,7 @@ impl Shared {
             output: end - called,
         };
         self.recorder.execution(&execution);
-        let finished = Finished {
+        let finished = FinishedRequest {
             client,
             answer,
             run: Some(Run { execution, taken }),
@@ -340,7 +340,7 @@ impl Shared {
             output: Duration::ZERO,
         };
         self.recorder.execution(&execution);
-        let finished = Finished {
+        let finished = FinishedRequest {
             answer: end.result(given, &client.cancel).map(|()| Vec::new()),
             run: Some(Run { execution, taken }),
             client,
@@ -384,11 +384,14 @@ impl Shared {
         match answers {
             Ok(answers) => {
                 self.recorder.execution(&execution);
-                let finished = clients.into_iter().zip(answers).map(|(client, answer)| Finished {
-                    client,
-                    answer,
-                    run: Some(Run { execution, taken }),
-                });
+                let finished = clients
+                    .into_iter()
+                    .zip(answers)
+                    .map(|(client, answer)| FinishedRequest {
+                        client,
+                        answer,
+                        run: Some(Run { execution, taken }),
+                    });
                 self.delivery.finish(finished.collect::<Vec<_>>(), &self.recorder);
             }
             Err(error) => {

@@ -16,10 +16,10 @@ use crate::{
     load::labels::Labels,
     pipeline::{Pipeline, StepModels},
     run::{
-        cache::{Found, Generation, Key, ResponseCache},
+        cache::{Generation, Key, Lookup, ResponseCache},
         charging::{Inputs, charge_outputs},
         client::Answer,
-        instances::{Instances, Several},
+        instances::{Instances, ResponseStream},
         statistics::{Recorder, VersionMetrics},
     },
 };
@@ -170,9 +170,9 @@ impl ServedVersion {
         let found = cache.find(Key::new(self.generation(), &request));
         let looked = start.elapsed();
         let given = match found {
-            Found::Answer(outputs) => Some(outputs),
-            Found::InWork(answer) => answer.await.ok(),
-            Found::Nothing(leader) => {
+            Lookup::Answer(outputs) => Some(outputs),
+            Lookup::InWork(answer) => answer.await.ok(),
+            Lookup::Nothing(leader) => {
                 let outputs = run(request).await?;
                 let start = Instant::now();
                 if !self.asks_others(models) {
@@ -205,7 +205,7 @@ impl ServedVersion {
         &self,
         request: InferRequest,
         cx: &RequestContext,
-    ) -> Option<Result<Several, ServiceError>> {
+    ) -> Option<Result<ResponseStream, ServiceError>> {
         match &self.runs {
             Runs::Instances(instances) => Some(instances.infer_several(request, cx)),
             Runs::Pipeline(_) => None,
