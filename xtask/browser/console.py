@@ -317,7 +317,7 @@ def code(console):
     make = "async ([request, hasToken]) => Object.fromEntries((await import('/console/snippets.js')).snippets('any', '1', request, hasToken))"
     page_code = page.evaluate(make, [EVERYTHING, True])
     plain = lambda text: [line.strip() for line in text.strip().splitlines()]
-    begin, end = "// From the console.\n", "// To here.\n"
+    begin, end = "// Begin of the code from the console.\n", "// End of the code from the console.\n"
     compiled = console.rust.read_text().split(begin)[1].split(end)[0]
     made = page_code["Rust"].replace(console.url, "http://127.0.0.1:8080")
     assert plain(made) == plain(compiled), f"{console.rust} has another text than the page:\n{made}"

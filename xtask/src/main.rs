@@ -44,7 +44,6 @@ mod tools;
 mod tutorials;
 mod venv;
 mod wheel;
-mod words;
 mod workspace;
 mod zoo;
 

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-use crate::{circles, crate_pages, images, links, readmes, words, workspace, zoo};
+use crate::{circles, crate_pages, images, links, readmes, workspace, zoo};
 
 /// The crates where `unsafe` is allowed, which therefore cannot inherit the workspace's lints.
 const MAY_USE_UNSAFE: &[&str] = &[
@@ -452,7 +452,6 @@ fn broken_rules() -> Result<Vec<String>> {
     check_sources(&mut broken)?;
     check_circles(&mut broken)?;
     check_documents(&mut broken)?;
-    check_words(&mut broken)?;
     broken.extend(crate_pages::lacking()?);
     Ok(broken)
 }
@@ -547,31 +546,6 @@ fn check_sources(broken: &mut Vec<String>) -> Result<()> {
             if text.contains(unfinished) {
                 broken.push(format!("{name}: contains `{unfinished}`"));
             }
-        }
-    }
-    Ok(())
-}
-
-/// Comments, pages and messages are in plain words.
-fn check_words(broken: &mut Vec<String>) -> Result<()> {
-    let mut paths = [sources()?, pages()?].concat();
-    for extension in ["css", "html", "js", "py", "pyi", "toml", "tpl", "yaml"] {
-        paths.extend(files(
-            &["crates", "docs", "proto", "schemas", "xtask"],
-            extension,
-        )?);
-    }
-    for path in paths {
-        let name = workspace::display(&path);
-        if name == "xtask/src/words.rs" {
-            continue;
-        }
-        // A few files of tests are not text.
-        let Ok(text) = String::from_utf8(fs::read(&path)?) else {
-            continue;
-        };
-        for (line, phrase, advice) in words::found(&text, name.ends_with(".md")) {
-            broken.push(format!("{name}:{line}: \"{phrase}\"; {advice}"));
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Good clients beside an attack: how many requests are answered, and how long the slowest sign of life takes.
+//! Well-behaved clients during an attack: measures their success rate and the latency of liveness checks.
 
 use std::{
     io::{Read, Write},
@@ -21,28 +21,28 @@ use crate::{
     server::Target,
 };
 
-/// What the good clients saw in some time.
+/// The results of the well-behaved clients over a period.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
-    /// Requests with the right answer.
+    /// Number of requests with the right response.
     pub right: u64,
-    /// Requests that were told to come again.
+    /// Number of requests that were told to retry later.
     pub refused: u64,
-    /// Requests that failed in any other way, or were answered wrongly.
+    /// Number of requests that failed otherwise, or got a wrong response.
     pub failed: u64,
-    /// Asking whether the server is live took at most this long, connecting included.
+    /// Maximum latency of a liveness check, including connecting.
     pub slowest_live: Duration,
-    /// A thread of this process that sleeps was woken at most so much too late: what the machine itself adds to
+    /// Maximum wake-up delay of a sleeping thread in this process: the machine's own share in
     /// [`Seen::slowest_live`].
     pub slowest_wake: Duration,
-    /// How often it was not said to be live.
+    /// Number of liveness checks that failed.
     pub not_live: u64,
-    /// How long this was looked at.
+    /// Length of the period.
     pub time: Duration,
 }
 
 impl Seen {
-    /// Right answers per second.
+    /// Returns the right responses per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.right as f64 / self.time.as_secs_f64()
@@ -60,8 +60,8 @@ struct Counts {
     not_live: AtomicU64,
 }
 
-/// Two clients over HTTP, two over gRPC, which ask for one small inference after the other, and one that asks every 10 ms
-/// whether the server is live; beside them a thread that only sleeps. They end when this is dropped.
+/// Two HTTP and two gRPC clients that send small inferences one after the other, one client that checks
+/// liveness every 10 ms, and a thread that only sleeps. They stop on drop.
 pub struct Beside {
     counts: Arc<Counts>,
     since: Instant,
@@ -69,7 +69,7 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// Starts them; each pauses for so long after every request.
+    /// Starts the clients; each pauses for `pause` after every request.
     #[must_use]
     pub fn start(target: Target, pause: Duration) -> Self {
         let counts = Arc::<Counts>::default();
@@ -94,7 +94,7 @@ impl Beside {
         }
     }
 
-    /// What they saw since the start, or since this was asked last.
+    /// Returns the results since the start or the last call.
     pub fn take(&mut self) -> Seen {
         let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
         let seen = Seen {
@@ -217,7 +217,7 @@ async fn over_grpc(address: SocketAddr, pause: Duration, counts: Arc<Counts>) {
     }
 }
 
-/// Counts, and does not hurry after a request that was not answered.
+/// Counts the outcome, and pauses longer after a failure.
 async fn pause_after(outcome: &Outcome, pause: Duration, counts: &Counts) {
     counts.add(outcome);
     match outcome {
@@ -239,7 +239,7 @@ fn ask_whether_live(address: SocketAddr, counts: &Counts) {
     }
 }
 
-/// Sees how late the system wakes a thread whose time has come.
+/// Measures how late the system wakes a sleeping thread.
 fn sleep_and_wake(counts: &Counts) {
     const SLEEP: Duration = Duration::from_millis(2);
     while !counts.is_done() {
@@ -260,10 +260,10 @@ fn is_live(address: SocketAddr) -> std::io::Result<bool> {
     Ok(answer.starts_with(b"HTTP/1.1 200"))
 }
 
-/// The bytes of the memory budget that are in use, as the server's metrics say.
+/// Returns the bytes of the memory budget in use, from the server's metrics.
 ///
 /// # Errors
-/// If the server does not answer.
+/// When the server does not respond.
 pub fn budget_used(address: SocketAddr) -> anyhow::Result<u64> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;

@@ -1,4 +1,4 @@
-//! Callers of a server that is measured: one connection each, one request after the other.
+//! Clients for cost measurements: one connection each, one request after the other.
 
 use std::{
     any::Any,
@@ -20,7 +20,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::variants::TOKEN;
 
-/// Adds the token to a request of HTTP.
+/// Adds the token to an HTTP request.
 pub(crate) fn with_token(request: &[u8]) -> Result<Bytes> {
     let end = request.windows(2).position(|window| window == b"\r\n");
     let (line, rest) = request.split_at(end.context("a request without a line")?);
@@ -28,20 +28,20 @@ pub(crate) fn with_token(request: &[u8]) -> Result<Bytes> {
     Ok([line, token.as_bytes(), rest].concat().into())
 }
 
-/// Where requests go, and how.
-pub(crate) struct To {
+/// The destination of requests and its transport.
+pub(crate) struct Destination {
     pub(crate) address: SocketAddr,
     pub(crate) tls: Option<Arc<ClientConfig>>,
-    /// By ALPN.
+    /// The ALPN protocol.
     pub(crate) protocol: &'static str,
 }
 
-/// A connection, whatever is in it.
+/// A connection of any kind.
 trait Stream: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
 
-impl To {
+impl Destination {
     async fn connect(&self) -> Result<Box<dyn Stream>> {
         let stream = TcpStream::connect(self.address).await?;
         stream.set_nodelay(true)?;
@@ -56,17 +56,17 @@ impl To {
     }
 }
 
-/// When a caller sends its requests.
+/// The schedule of a client's requests.
 pub(crate) struct Pace {
     pub(crate) next: Instant,
-    /// From one request to the next; `None` sends it when the last one is answered.
+    /// Interval between requests; `None` sends the next one after each response (closed loop).
     pub(crate) interval: Option<Duration>,
     pub(crate) end: Instant,
 }
 
 impl Pace {
-    /// Waits for the time of the next request. A request that has to wait for the answer of the one before it is late, which
-    /// counts as time that it takes.
+    /// Waits for the time of the next request. A request delayed by the previous response is late, and the
+    /// delay counts as latency.
     async fn turn(&mut self) -> Option<Instant> {
         let Some(interval) = self.interval else {
             return Some(Instant::now()).filter(|now| *now < self.end);
@@ -76,7 +76,7 @@ impl Pace {
         if turn >= self.end {
             return None;
         }
-        // A timer of tokio is off by a millisecond.
+        // tokio's timers have millisecond resolution, so spin for the rest.
         while Instant::now() < turn {
             yield_now().await;
         }
@@ -84,8 +84,8 @@ impl Pace {
     }
 }
 
-/// Opens a connection that has been of use once and says nothing then, until what is given back is dropped.
-pub(crate) async fn idle(to: To, is_grpc: bool) -> Result<Box<dyn Any>> {
+/// Opens a connection, sends one request, and keeps it idle until the result is dropped.
+pub(crate) async fn idle(to: Destination, is_grpc: bool) -> Result<Box<dyn Any>> {
     let mut stream = to.connect().await?;
     if is_grpc {
         let (sender, connection) = h2::client::handshake(stream).await?;
@@ -100,8 +100,8 @@ pub(crate) async fn idle(to: To, is_grpc: bool) -> Result<Box<dyn Any>> {
     Ok(Box::new(stream))
 }
 
-/// Sends a request over a connection of its own again and again; the time of each.
-pub(crate) async fn call_http(to: To, request: Bytes, mut pace: Pace) -> Result<Vec<Duration>> {
+/// Sends a request repeatedly over one connection; returns the latencies.
+pub(crate) async fn call_http(to: Destination, request: Bytes, mut pace: Pace) -> Result<Vec<Duration>> {
     let (mut read, mut write) = split(to.connect().await?);
     let mut buffer = vec![0; 1 << 20];
     let mut times = Vec::new();
@@ -109,7 +109,7 @@ pub(crate) async fn call_http(to: To, request: Bytes, mut pace: Pace) -> Result<
         let Some(start) = pace.turn().await else {
             return Ok(times);
         };
-        // An echo answers large bodies while they are sent.
+        // An echo server responds to large bodies while they are sent.
         let send = async {
             write.write_all(&request).await?;
             write.flush().await
@@ -121,7 +121,7 @@ pub(crate) async fn call_http(to: To, request: Bytes, mut pace: Pace) -> Result<
     }
 }
 
-/// Reads one answer with a length.
+/// Reads one response with a Content-Length.
 async fn receive(stream: &mut (impl AsyncReadExt + Unpin), buffer: &mut [u8]) -> Result<()> {
     let mut filled = 0;
     let end = loop {
@@ -158,9 +158,9 @@ async fn read(stream: &mut (impl AsyncReadExt + Unpin), buffer: &mut [u8]) -> Re
     Ok(read)
 }
 
-/// The same over HTTP/2, without what a gRPC client has beside.
+/// Does the same over HTTP/2, without a gRPC client's overhead.
 pub(crate) async fn call_grpc(
-    to: To,
+    to: Destination,
     message: Bytes,
     has_token: bool,
     mut pace: Pace,

@@ -1,10 +1,11 @@
-//! What a request costs the server: processor time, context switches, and how long its client waits. Beside it what bare echoes
-//! cost, which is the floor on any machine.
+//! Measures the cost of a request: CPU time and context switches of the server, and client latency, compared
+//! with bare echo servers as the baseline.
 //!
-//! Servers are pinned to the first processor and this client to the second (by `taskset`, if it is there), so a server has one
-//! processor whatever the machine has. The client is one thread: with many callers it is often the slower one of the two, and
-//! the waiting times are those of the pair. Processor time is the server's alone, of all its threads, as the system counts it.
-//! All servers are measured in turn, in rounds; of each row the round with the least processor time is shown.
+//! Servers are pinned to the first CPU and this client to the second (with `taskset`, if available), so a
+//! server has one CPU on any machine. The client is single-threaded: with many connections it is often the
+//! bottleneck, and latencies are those of the pair. CPU time covers all threads of the server, as the system
+//! accounts it. All servers are measured interleaved, in rounds; each row shows the round with the least CPU
+//! time.
 
 use std::{
     any::Any,
@@ -31,7 +32,7 @@ use tokio::{
 };
 
 use crate::{
-    callers::{Pace, To, call_grpc, call_http, idle, with_token},
+    callers::{Destination, Pace, call_grpc, call_http, idle, with_token},
     variants::{self, Variant},
 };
 
@@ -40,8 +41,8 @@ pub(crate) struct Options {
     /// A server to measure; may be given several times, such as an older build beside a new one
     #[arg(long, value_name = "PROGRAM", required = true)]
     server: Vec<PathBuf>,
-    /// A server that runs already, by its addresses for HTTP and gRPC and its process id: 127.0.0.1:8000,127.0.0.1:8001,77. It
-    /// needs the same models, and is pinned by the caller
+    /// A server that runs already, by its addresses for HTTP and gRPC and its process id:
+    /// 127.0.0.1:8000,127.0.0.1:8001,77. It needs the same models, and is pinned by the caller
     #[arg(long, value_name = "HTTP,GRPC,PID")]
     against: Vec<String>,
     /// A program that echoes HTTP bodies, and prints its address
@@ -80,24 +81,24 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let needed = tempfile::tempdir()?;
     for program in &options.server {
         if !options.with_options {
-            servers.push(Measured::start(program, repository.path(), None)?);
+            servers.push(MeasuredServer::start(program, repository.path(), None)?);
             continue;
         }
         for variant in variants::all(needed.path())? {
-            servers.push(Measured::start(program, repository.path(), Some(variant))?);
+            servers.push(MeasuredServer::start(program, repository.path(), Some(variant))?);
         }
     }
     for running in &options.against {
-        servers.push(Measured::running(running)?);
+        servers.push(MeasuredServer::running(running)?);
     }
     let mut floors = [None, None];
     for (floor, program) in floors.iter_mut().zip([&options.http_floor, &options.grpc_floor]) {
         if let Some(program) = program {
-            *floor = Some(Measured::floor(program)?);
+            *floor = Some(MeasuredServer::floor(program)?);
         }
     }
     let counting = match &options.counting {
-        Some(program) => Some(Measured::start(program, repository.path(), None)?),
+        Some(program) => Some(MeasuredServer::start(program, repository.path(), None)?),
         None => None,
     };
     let last = if options.with_options {
@@ -115,7 +116,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         for load in work.loads {
             println!("{}, {load}", work.name);
             let floor = floors[usize::from(work.is_grpc)].as_ref();
-            let all: Vec<&Measured> = servers.iter().chain(floor).collect();
+            let all: Vec<&MeasuredServer> = servers.iter().chain(floor).collect();
             let mut best: Vec<Option<Cost>> = all.iter().map(|_| None).collect();
             for round in 0..options.rounds {
                 for turn in 0..all.len() {
@@ -148,18 +149,18 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(true)
 }
 
-/// How the requests of a kind are sent.
+/// How requests of a kind are sent.
 #[derive(Clone, Copy)]
 enum Load {
-    /// By so many callers, each over a connection of its own, and its next request when the last one is answered.
+    /// A closed loop with this many connections.
     Callers(usize),
-    /// The same beside so many connections that say nothing.
+    /// The same with this many idle connections in addition.
     BesideIdle(usize, usize),
-    /// Over so many connections at 70 % of the rate that as many callers get, each request at its time.
+    /// An open loop over this many connections at 70 % of the closed-loop rate.
     Paced(usize),
 }
 
-/// What is asked for at a [paced](Load::Paced) load.
+/// The load of a [paced](Load::Paced) measurement, as a fraction of the closed-loop rate.
 const SHARE: f64 = 0.7;
 
 impl fmt::Display for Load {
@@ -176,11 +177,11 @@ impl fmt::Display for Load {
     }
 }
 
-/// A kind of request, and how it is sent.
+/// A kind of request, and its load.
 struct Work {
     name: String,
     is_grpc: bool,
-    /// An HTTP/1 request as bytes, or the message of a gRPC call in its frame.
+    /// The bytes of an HTTP/1 request, or a framed gRPC message.
     request: Bytes,
     loads: &'static [Load],
 }
@@ -188,7 +189,7 @@ struct Work {
 const FEW_AND_MANY: &[Load] = &[Load::Callers(1), Load::Callers(32)];
 const EIGHT: &[Load] = &[Load::Callers(8)];
 const ONE: &[Load] = &[Load::Callers(1)];
-/// For the smallest tensors, where connections are what costs.
+/// For the smallest tensors, where connection overhead dominates.
 const ALL: &[Load] = &[
     Load::Callers(1),
     Load::Callers(32),
@@ -197,14 +198,14 @@ const ALL: &[Load] = &[
     Load::Paced(32),
 ];
 
-/// Models that give rows of so many floats back.
+/// Identity models with rows of this many floats, and their loads.
 const IDENTITIES: [(&str, &str, usize, &[Load]); 3] = [
     ("identity_16", "identity 1x16", 16, ALL),
     ("identity_16k", "identity 64 KiB", 16 << 10, EIGHT),
     ("identity_4m", "identity 16 MiB", 4 << 20, ONE),
 ];
 
-/// Rows above this are not sent as JSON.
+/// Longer rows are not sent as JSON.
 const MAX_JSON: usize = 64 << 10;
 
 fn all_work(has_network: bool) -> Vec<Work> {
@@ -299,7 +300,7 @@ fn write_models(repository: &Path, network: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// An ONNX model with one `Identity`, for rows of so many floats.
+/// Returns an ONNX model with one `Identity` node, for rows of `width` floats.
 fn identity(width: u64) -> Vec<u8> {
     let message = |fields: &[(u32, &[u8])]| {
         let mut message = Vec::new();
@@ -321,7 +322,7 @@ fn identity(width: u64) -> Vec<u8> {
     [count(1, 8), message(&[(7, &graph), (8, &count(2, 13))])].concat()
 }
 
-/// Ties a process, with all threads it has, to one processor.
+/// Pins a process, with all its threads, to a CPU.
 fn pin(process: u32, processor: usize) -> bool {
     let mut taskset = Command::new("taskset");
     taskset.args(["-a", "-c", "-p", &processor.to_string(), &process.to_string()]);
@@ -329,7 +330,7 @@ fn pin(process: u32, processor: usize) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// A program that runs on the first processor.
+/// Returns a command that runs on the first CPU.
 fn pinned(program: &Path) -> Command {
     let mut asked = Command::new("taskset");
     asked.arg("--version").stdout(Stdio::null());
@@ -343,10 +344,10 @@ fn pinned(program: &Path) -> Command {
     }
 }
 
-/// A server, or a floor.
-struct Measured {
+/// A server or baseline to measure.
+struct MeasuredServer {
     name: String,
-    /// None if somebody else started it.
+    /// None if it was already running.
     process: Option<Child>,
     pid: u32,
     http: SocketAddr,
@@ -355,7 +356,7 @@ struct Measured {
     has_token: bool,
 }
 
-impl Measured {
+impl MeasuredServer {
     fn start(program: &Path, repository: &Path, variant: Option<Variant>) -> Result<Self> {
         let mut command = pinned(program);
         command
@@ -379,7 +380,7 @@ impl Measured {
         Self::spawn(pinned(program), program, &["listening on"])
     }
 
-    /// Starts a program that prints lines with these words, first those with its addresses.
+    /// Starts a program whose output contains lines with these words, first those with its addresses.
     fn spawn(mut command: Command, program: &Path, words: &[&str]) -> Result<Self> {
         let name = program.display().to_string();
         let mut process = command
@@ -396,7 +397,7 @@ impl Measured {
             let address = address.rsplit("://").next().unwrap_or_default();
             addresses.extend(address.parse::<SocketAddr>());
         }
-        // Its later output must not fail.
+        // Its later output must not block or fail.
         std::thread::spawn(move || lines.count());
         let (Some(http), Some(grpc)) = (addresses.first(), addresses.last()) else {
             bail!("{name} does not say where it listens");
@@ -428,7 +429,7 @@ impl Measured {
         })
     }
 
-    /// Sends requests for some time.
+    /// Sends requests for some time and returns their cost.
     fn measure(&self, work: &Work, load: Load, seconds: f64) -> Result<Cost> {
         block_on(async {
             let (callers, idle) = match load {
@@ -436,7 +437,7 @@ impl Measured {
                 Load::BesideIdle(callers, idle) => (callers, idle),
             };
             let _idle = self.idle(work, idle).await?;
-            // Enough for models to be known.
+            // Long enough to load and warm up models.
             let warm_up = seconds / 5.0;
             let answered = self.drive(work, callers, None, warm_up).await?.len();
             let rate = match load {
@@ -463,7 +464,7 @@ impl Measured {
         .with_context(|| format!("{}: {}", self.name, work.name))
     }
 
-    /// Allocations of a request and their bytes together, as a server that counts them shows them.
+    /// Returns allocations per request and their total size, from a server that counts them.
     fn allocations(&self, work: &Work, load: Load, seconds: f64) -> Result<(f64, f64)> {
         let (Load::Callers(callers) | Load::BesideIdle(callers, _) | Load::Paced(callers)) = load;
         block_on(async {
@@ -496,15 +497,15 @@ impl Measured {
         Ok((of("oip_allocations_total")?, of("oip_allocated_bytes_total")?))
     }
 
-    fn to(&self, work: &Work) -> To {
-        To {
+    fn to(&self, work: &Work) -> Destination {
+        Destination {
             address: if work.is_grpc { self.grpc } else { self.http },
             tls: self.tls.clone(),
             protocol: if work.is_grpc { "h2" } else { "http/1.1" },
         }
     }
 
-    /// Connections that stay open without a request until they are dropped.
+    /// Opens idle connections, which stay open until dropped.
     async fn idle(&self, work: &Work, count: usize) -> Result<Vec<Box<dyn Any>>> {
         let mut all = Vec::new();
         for _ in 0..count {
@@ -513,7 +514,7 @@ impl Measured {
         Ok(all)
     }
 
-    /// Sends requests: so many a second, or as many as are answered.
+    /// Sends requests at a fixed rate, or in a closed loop.
     async fn drive(
         &self,
         work: &Work,
@@ -532,7 +533,7 @@ impl Measured {
             let to = self.to(work);
             let interval = rate.map(|rate| Duration::from_secs_f64(callers as f64 / rate.max(1.0)));
             let pace = Pace {
-                // The callers take turns.
+                // Spreads the clients' schedules evenly.
                 next: start
                     + interval
                         .unwrap_or_default()
@@ -552,7 +553,7 @@ impl Measured {
         Ok(times)
     }
 
-    /// Processor time and context switches of all threads so far.
+    /// Returns CPU time and context switches of all threads so far.
     fn used(&self) -> Result<(Duration, u64)> {
         let mut used = (Duration::ZERO, 0);
         for thread in fs::read_dir(format!("/proc/{}/task", self.pid)).context("it has ended")? {
@@ -573,7 +574,7 @@ impl Measured {
     }
 }
 
-impl Drop for Measured {
+impl Drop for MeasuredServer {
     fn drop(&mut self) {
         if let Some(process) = &mut self.process {
             let _ = process.kill();
@@ -582,7 +583,7 @@ impl Drop for Measured {
     }
 }
 
-/// What a request costs, in microseconds where it is time.
+/// The cost of a request; times in microseconds.
 struct Cost {
     cpu: f64,
     switches: f64,

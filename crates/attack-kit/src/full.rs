@@ -1,5 +1,5 @@
-//! Every attack in full size against a server with default options, one after the other and all at once, with good clients
-//! beside it.
+//! Runs every attack in full size against a server with default options, alone and all together, with
+//! well-behaved clients.
 
 use std::{
     panic::resume_unwind,
@@ -18,9 +18,9 @@ use attack_kit::{
 use clap::Args;
 use tokio::time::timeout;
 
-use crate::promise::{self, Broken};
+use crate::promise::{self, Violations};
 
-/// What is attacked, and for how long.
+/// Options of the attacks.
 #[derive(Args)]
 pub(crate) struct Options {
     /// The program of the server
@@ -40,12 +40,12 @@ pub(crate) struct Options {
     ceiling: usize,
 }
 
-/// How long the good clients are measured before an attack.
+/// How long well-behaved clients are measured before an attack.
 const QUIET: Duration = Duration::from_secs(3);
-/// How long the server may take after an attack to give back what it counts.
+/// How long the server may take to release its budget after an attack.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs all attacks and prints a line for each; false when any broke a promise.
+/// Runs all attacks and prints a line for each; returns false when any violated a guarantee.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     println!("{}", promise::text());
     println!(
@@ -86,20 +86,20 @@ fn attack(options: &Options, name: &str, rows: &[Row]) -> Result<bool> {
     )?;
     let target = server.target();
     let mut beside = Beside::start(target, Duration::ZERO);
-    // Warm connections and threads are not the attack's doing.
+    // Start from warm connections and threads, which are not due to the attack.
     sleep(Duration::from_millis(500));
     beside.take();
     sleep(QUIET);
     let before = beside.take();
     let tally = Tally::default();
-    // Each attack is made and run by a thread of its own; they begin together.
+    // Each attack runs on its own thread; they start together.
     let (are_made, begin) = (Barrier::new(rows.len() + 1), Barrier::new(rows.len() + 1));
     let attack = |row: &Row| {
         run_in_background(options.nice, || {
             let attack = (row.start)(target, Scale::FULL, tally.clone());
             are_made.wait();
             begin.wait();
-            // Whatever still holds connections then leaves.
+            // Dropping the attack closes its remaining connections.
             async { drop(timeout(Duration::from_secs(options.seconds), attack).await) }
         })
     };
@@ -120,7 +120,7 @@ fn attack(options: &Options, name: &str, rows: &[Row]) -> Result<bool> {
     let peak = server.peak().map(|peak| peak.saturating_sub(idle));
 
     let share = during.rate() / before.rate();
-    let mut broken = Broken::default();
+    let mut broken = Violations::default();
     broken.memory(peak.as_ref().ok().copied());
     broken.clients(&during);
     if !rows.iter().any(|row| row.kind == Kind::Flood) {
@@ -147,7 +147,7 @@ fn attack(options: &Options, name: &str, rows: &[Row]) -> Result<bool> {
     Ok(broken.is_empty())
 }
 
-/// The budget in use once all clients have left: zero, or what is left when patience ends.
+/// Returns the budget in use after all clients left: zero, or what remains at the timeout.
 fn settled_budget(server: &Server) -> Result<u64> {
     let start = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! gRPC on bare HTTP/2 streams: messages of any bytes, windows of any size, answers that are left unread.
+//! gRPC over plain HTTP/2 streams: arbitrary messages and windows, and unread responses.
 
 use std::{future::poll_fn, io::Write, net::SocketAddr, time::Duration};
 
@@ -12,7 +12,7 @@ use h2::{
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use tokio::{net::TcpStream, task::JoinHandle};
 
-/// Which of the two inference methods is called.
+/// The inference method to call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// `ModelInfer`.
@@ -30,7 +30,7 @@ impl Method {
     }
 }
 
-/// A message in its frame of five bytes.
+/// A message with its five-byte frame header.
 #[derive(Clone)]
 pub struct Framed {
     bytes: Bytes,
@@ -38,13 +38,13 @@ pub struct Framed {
 }
 
 impl Framed {
-    /// A message as it is.
+    /// Frames an uncompressed message.
     #[must_use]
     pub fn plain(message: &[u8]) -> Self {
         Self::new(message, false)
     }
 
-    /// A message, compressed with gzip.
+    /// Frames a message compressed with gzip.
     #[must_use]
     pub fn gzip(message: &[u8]) -> Self {
         Self::new(&gzip(message), true)
@@ -61,7 +61,7 @@ impl Framed {
         }
     }
 
-    /// Its bytes on the wire.
+    /// Returns its size on the wire.
     #[must_use]
     pub fn wire_length(&self) -> usize {
         self.bytes.len()
@@ -72,12 +72,12 @@ impl Framed {
 #[must_use]
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    // Writing into memory does not fail.
+    // Writing to memory does not fail.
     let written = encoder.write_all(bytes).and_then(|()| encoder.finish());
     written.unwrap_or_default()
 }
 
-/// How a call ended.
+/// The end of a call.
 #[derive(Debug)]
 pub struct Answer {
     /// The gRPC status code.
@@ -86,11 +86,11 @@ pub struct Answer {
     pub message: String,
     /// All trailers.
     pub trailers: HeaderMap,
-    /// The messages, in their frames.
+    /// The framed messages.
     pub body: Vec<u8>,
 }
 
-/// A connection; the streams of one connection share it. Closed when dropped.
+/// An HTTP/2 connection, shared by its streams; closed on drop.
 pub struct Grpc {
     send: SendRequest<Bytes>,
     driver: JoinHandle<()>,
@@ -103,18 +103,18 @@ impl Drop for Grpc {
 }
 
 impl Grpc {
-    /// Connects, with ordinary windows.
+    /// Connects with ordinary windows.
     ///
     /// # Errors
-    /// If the server cannot be reached.
+    /// When the server is unreachable.
     pub async fn connect(address: SocketAddr) -> Result<Self> {
         Self::connect_with_window(address, 1 << 20).await
     }
 
-    /// Connects; the server may send so many bytes of each stream before this side opens its window.
+    /// Connects with a receive window of `window` bytes per stream.
     ///
     /// # Errors
-    /// If the server cannot be reached.
+    /// When the server is unreachable.
     pub async fn connect_with_window(address: SocketAddr, window: u32) -> Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
@@ -134,10 +134,10 @@ impl Grpc {
         let _ = (&mut self.driver).await;
     }
 
-    /// Begins a call; the caller sends messages and reads.
+    /// Starts a call; the caller sends messages and reads.
     ///
     /// # Errors
-    /// If the connection is closed.
+    /// When the connection is closed.
     pub async fn begin(
         &self,
         method: Method,
@@ -148,10 +148,10 @@ impl Grpc {
         self.begin_with(method, &headers).await
     }
 
-    /// Begins a call with more headers.
+    /// Starts a call with additional headers.
     ///
     /// # Errors
-    /// If the connection is closed.
+    /// When the connection is closed.
     pub async fn begin_with(
         &self,
         method: Method,
@@ -167,21 +167,21 @@ impl Grpc {
         Ok(send.send_request(request.body(())?, false)?)
     }
 
-    /// Sends one message and no more.
+    /// Sends a single message.
     ///
     /// # Errors
-    /// If the connection or the stream is closed.
+    /// When the connection or the stream is closed.
     pub async fn send(&self, method: Method, message: &Framed) -> Result<client::ResponseFuture> {
         let (response, mut stream) = self.begin(method, message.is_compressed).await?;
-        // An answer that comes early ends the stream before everything is sent; the answer is what counts.
+        // An early response ends the stream before everything is sent; only the response matters.
         let _ = write(&mut stream, message.bytes.clone(), true).await;
         Ok(response)
     }
 
-    /// Calls with one message and reads the whole answer.
+    /// Makes a call with one message and reads the whole response.
     ///
     /// # Errors
-    /// If the connection or the stream is closed before there is a status.
+    /// When the connection or the stream is closed before there is a status.
     pub async fn call(&self, method: Method, message: &Framed) -> Result<Answer> {
         let response = self.send(method, message).await?.await?;
         let (head, mut body) = response.into_parts();
@@ -191,10 +191,10 @@ impl Grpc {
             body.flow_control().release_capacity(frame.len())?;
             received.extend_from_slice(&frame);
         }
-        // A call that fails at once has its status in the head.
+        // A call that fails immediately has its status in the headers.
         let trailers = body.trailers().await?.unwrap_or(head.headers);
         let text = |name: &str| trailers.get(name).and_then(|value| value.to_str().ok());
-        // A server of gRPC's answers a stream's errors inside of its messages.
+        // A stream's errors are in its messages.
         let code = text("grpc-status").context("the answer has no status")?.parse()?;
         let message = text("grpc-message").unwrap_or_default().to_owned();
         Ok(Answer {
@@ -206,18 +206,18 @@ impl Grpc {
     }
 }
 
-/// Sends one more message.
+/// Sends another message.
 ///
 /// # Errors
-/// If the stream is closed.
+/// When the stream is closed.
 pub async fn write_message(stream: &mut SendStream<Bytes>, message: &Framed) -> Result<()> {
     write(stream, message.bytes.clone(), false).await
 }
 
-/// Sends bytes as the server's windows allow.
+/// Sends bytes as flow control allows.
 ///
 /// # Errors
-/// If the stream is closed.
+/// When the stream is closed.
 async fn write(stream: &mut SendStream<Bytes>, mut bytes: Bytes, is_last: bool) -> Result<()> {
     while !bytes.is_empty() {
         stream.reserve_capacity(bytes.len());
@@ -229,7 +229,7 @@ async fn write(stream: &mut SendStream<Bytes>, mut bytes: Bytes, is_last: bool) 
     Ok(())
 }
 
-/// Reads an answer, opening its window by one byte a second, until the stream ends or is reset.
+/// Reads a response, opening the window by one byte per second, until the stream ends or is reset.
 pub async fn read_slowly(body: &mut RecvStream) {
     while let Some(Ok(frame)) = body.data().await {
         for _ in 0..frame.len() {

@@ -1,4 +1,4 @@
-//! HTTP/1 on a plain socket: requests that no ordinary client sends, answers read at any pace.
+//! HTTP/1 over a plain socket: unusual requests, and responses read at any pace.
 
 use std::{io, net::SocketAddr};
 
@@ -12,7 +12,7 @@ pub struct Http {
     stream: BufReader<TcpStream>,
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub struct Answer {
     /// Its status.
@@ -24,13 +24,13 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The value of a header, if it is there.
+    /// Returns the value of a header, if it is there.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         header(&self.head, name)
     }
 
-    /// The body as text.
+    /// Returns the body as a string.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
@@ -41,7 +41,7 @@ impl Http {
     /// Connects.
     ///
     /// # Errors
-    /// If the server cannot be reached.
+    /// When the server is unreachable.
     pub async fn connect(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
@@ -50,10 +50,10 @@ impl Http {
         })
     }
 
-    /// Connects with a small receive buffer, so that what this side does not read stays in the server.
+    /// Connects with a small receive buffer, so that unread data stays in the server.
     ///
     /// # Errors
-    /// If the server cannot be reached.
+    /// When the server is unreachable.
     pub async fn connect_small(address: SocketAddr) -> io::Result<Self> {
         let socket = TcpSocket::new_v4()?;
         socket.set_recv_buffer_size(4096)?;
@@ -63,27 +63,27 @@ impl Http {
         })
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     ///
     /// # Errors
-    /// If the connection is closed.
+    /// When the connection is closed.
     pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.get_mut().write_all(bytes).await
     }
 
-    /// Sends a POST with a body, in one piece each.
+    /// Sends a POST, its head and body in one write each.
     ///
     /// # Errors
-    /// If the connection is closed.
+    /// When the connection is closed.
     pub async fn post(&mut self, path: &str, headers: &str, body: &[u8]) -> io::Result<()> {
         self.send(&head(path, headers, body.len())).await?;
         self.send(body).await
     }
 
-    /// Reads an answer's head: its status and the text.
+    /// Reads a response's head: its status and text.
     ///
     /// # Errors
-    /// If the connection is closed, or this is no HTTP.
+    /// When the connection is closed, or the data is not HTTP.
     pub async fn read_head(&mut self) -> io::Result<(u16, String)> {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -95,10 +95,10 @@ impl Http {
         Ok((status.ok_or(io::ErrorKind::InvalidData)?, head))
     }
 
-    /// Reads a whole answer.
+    /// Reads a whole response.
     ///
     /// # Errors
-    /// If the connection is closed before its end.
+    /// When the connection is closed early.
     pub async fn receive(&mut self) -> io::Result<Answer> {
         let (status, head) = self.read_head().await?;
         let mut body = Vec::new();
@@ -124,38 +124,38 @@ impl Http {
         Ok(Answer { status, head, body })
     }
 
-    /// Waits until something has come, or the server has closed.
+    /// Waits until data arrives or the server closes.
     ///
     /// # Errors
-    /// If the connection was reset.
+    /// When the connection was reset.
     pub async fn peek(&mut self) -> io::Result<()> {
         self.stream.fill_buf().await.map(|_| ())
     }
 
-    /// Reads at most so many bytes; 0 when the server has closed.
+    /// Reads at most `bytes`; returns 0 when the server has closed.
     ///
     /// # Errors
-    /// If the connection was reset.
+    /// When the connection was reset.
     pub async fn read_some(&mut self, bytes: usize) -> io::Result<usize> {
         let mut room = vec![0; bytes];
         self.stream.read(&mut room).await
     }
 }
 
-/// The head of a POST; each header is a line that ends with CR LF.
+/// Returns the head of a POST; each line of `headers` ends with CR LF.
 #[must_use]
 pub fn head(path: &str, headers: &str, length: usize) -> Vec<u8> {
     format!("POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}\r\n{headers}\r\n")
         .into_bytes()
 }
 
-/// The path that inference with this model has.
+/// Returns the path for inference with a model.
 #[must_use]
 pub fn infer_path(model: &str) -> String {
     format!("/v2/models/{model}/infer")
 }
 
-/// An inference of UINT8 bytes with the echo, in the binary form: the headers and the body.
+/// Returns the headers and body of a binary echo request with UINT8 data.
 #[must_use]
 pub fn binary_echo(data: &[u8]) -> (String, Vec<u8>) {
     let length = data.len();
@@ -166,7 +166,7 @@ pub fn binary_echo(data: &[u8]) -> (String, Vec<u8>) {
     (headers, [json.as_bytes(), data].concat())
 }
 
-/// A small valid request to the echo, as JSON.
+/// A small valid echo request in JSON.
 pub const SMALL_ECHO: &str = r#"{"inputs":[{"name":"x","datatype":"UINT8","shape":[4],"data":[1,2,3,4]}]}"#;
 
 fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {

@@ -1,7 +1,7 @@
-//! Hostile and good clients for the running server, and what they measure of it from outside.
+//! Hostile and well-behaved clients for a running server, and measurements of its process from outside.
 //!
-//! The attacks are defined once, in [`rows`]. The server's tests run them at a small size; the program of this crate runs them
-//! with the server's default options (`cargo xtask attack`) and mixed over a long time (`cargo xtask soak`).
+//! The attacks are defined in [`rows`]. The server's tests run them at a small size; this crate's program
+//! runs them against default options (`cargo xtask attack`) and mixed over a long time (`cargo xtask soak`).
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -37,27 +37,27 @@ pub use beside::{Beside, Seen, budget_used};
 pub use rows::{Scale, Tally};
 pub use server::{Server, Target, signal, workers};
 
-/// Runs an attack, or anything that its connections need, on this thread.
+/// Runs a future on a single-threaded runtime on this thread.
 ///
 /// # Errors
-/// If the system gives no runtime.
+/// When the runtime cannot be created.
 pub fn run<T>(future: impl Future<Output = T>) -> io::Result<T> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     Ok(LocalSet::new().block_on(&runtime, future))
 }
 
-/// Makes an attack and runs it on a thread with this nice value: 0 is the priority of everybody else, 19 the lowest. Attackers have
-/// machines of their own, so their work should not take the processors of the server and of its good clients.
+/// Runs an attack on a thread with this nice value, from 0 (normal priority) to 19 (lowest). Real attackers
+/// have their own machines, so their work should not take CPU from the server and the well-behaved clients.
 ///
 /// # Errors
-/// If the system gives no runtime.
+/// When the runtime cannot be created.
 pub fn run_in_background<F>(nice: i32, attack: impl FnOnce() -> F + Send) -> io::Result<F::Output>
 where
     F: Future<Output: Send>,
 {
     thread::scope(|scope| {
         let attacking = scope.spawn(|| {
-            // On Linux this is a thread's matter, elsewhere the whole process's.
+            // On Linux the nice value belongs to the thread, elsewhere to the process.
             #[cfg(target_os = "linux")]
             let _ = rustix::process::nice(nice);
             run(attack())

@@ -1,5 +1,5 @@
-//! The models that attacks ask for: one that gives its input back, and a tensor file whose answers are far larger than the
-//! requests for them.
+//! The models that attacks use: an identity, and a tensor file whose responses are far larger than its
+//! requests.
 
 use std::{fs, io::Write, path::Path};
 
@@ -7,17 +7,17 @@ use anyhow::Result;
 
 use crate::protobuf::{field, number};
 
-/// A model that gives its input back: one UINT8 tensor `x` of any length, as `y`.
+/// An identity model: a UINT8 tensor `x` of any length is returned as `y`.
 pub const ECHO: &str = "echo";
-/// The same model, in a process of its own.
+/// The same model in an isolated process.
 pub const ISOLATED: &str = "isolated_echo";
-/// A tensor file with one BOOL tensor, which takes six times its bytes as JSON.
+/// A tensor file with one BOOL tensor, whose JSON form is six times its size.
 pub const LARGE: &str = "large";
 
-/// Writes a repository with [`ECHO`], and with [`LARGE`] of so many bytes.
+/// Writes a repository with [`ECHO`], and with [`LARGE`] of `large` bytes.
 ///
 /// # Errors
-/// If the files cannot be written.
+/// When the files cannot be written.
 pub fn write(repository: &Path, large: usize) -> Result<()> {
     write_echo(repository, ECHO, "")?;
     let folder = repository.join(LARGE).join("1");
@@ -27,7 +27,7 @@ pub fn write(repository: &Path, large: usize) -> Result<()> {
     let mut file = fs::File::create(folder.join("model.safetensors"))?;
     file.write_all(&(header.len() as u64).to_le_bytes())?;
     file.write_all(header.as_bytes())?;
-    // The rest reads as zeros, without a block on the disk.
+    // The rest is a hole that reads as zeros.
     file.set_len((8 + header.len() + large) as u64)?;
     Ok(())
 }
@@ -35,7 +35,7 @@ pub fn write(repository: &Path, large: usize) -> Result<()> {
 /// Adds [`ISOLATED`] to a repository.
 ///
 /// # Errors
-/// If the files cannot be written.
+/// When the files cannot be written.
 pub fn write_isolated(repository: &Path) -> Result<()> {
     let config = "parameters { key: \"isolation\" value { string_value: \"process\" } }\n";
     write_echo(repository, ISOLATED, config)
@@ -51,7 +51,7 @@ fn write_echo(repository: &Path, name: &str, config: &str) -> Result<()> {
     Ok(())
 }
 
-/// An ONNX model with the operator Identity over UINT8 tensors of one free dimension.
+/// Returns an ONNX identity model for UINT8 tensors with one free dimension.
 fn echo() -> Vec<u8> {
     let message = |fields: &[(u32, &[u8])]| {
         let mut message = Vec::new();

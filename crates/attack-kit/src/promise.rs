@@ -1,15 +1,15 @@
-//! What docs/reliability.md promises of a server under attack, and whether it was held.
+//! Checks the guarantees that docs/reliability.md gives for a server under attack.
 
 use std::{fmt, time::Duration};
 
 use attack_kit::{Scale, Seen};
 
-/// The longest that a sign of life may take.
+/// Maximum latency of a liveness check.
 const LONGEST_LIVE: Duration = Duration::from_millis(50);
-/// The part of their rate that good clients keep.
+/// Minimum fraction of their rate that well-behaved clients must keep.
 const LEAST_SHARE: f64 = 0.5;
 
-/// The promise, in words.
+/// Returns the guarantees as text.
 pub(crate) fn text() -> String {
     format!(
         "promised: at most {} MiB above the idle server; a sign of life within {} ms, and what the machine takes to wake a \
@@ -21,17 +21,17 @@ pub(crate) fn text() -> String {
     )
 }
 
-/// Which parts of the promise were broken.
+/// The violated guarantees.
 #[derive(Default)]
-pub(crate) struct Broken(Vec<&'static str>);
+pub(crate) struct Violations(Vec<&'static str>);
 
-impl Broken {
-    /// The most memory above the idle server; an error if the server was killed for it.
+impl Violations {
+    /// Checks the peak memory above the idle server's; `None` if the server was killed for it.
     pub(crate) fn memory(&mut self, peak: Option<usize>) {
         self.unless(peak.is_some_and(|peak| peak <= Scale::FULL.bound()), "memory");
     }
 
-    /// What good clients saw.
+    /// Checks the results of well-behaved clients.
     pub(crate) fn clients(&mut self, seen: &Seen) {
         let late = seen.slowest_live.saturating_sub(seen.slowest_wake);
         self.unless(late <= LONGEST_LIVE, "sign of life");
@@ -39,32 +39,32 @@ impl Broken {
         self.unless(seen.failed == 0, "good clients answered");
     }
 
-    /// The part of their rate that good clients kept.
+    /// Checks the fraction of their rate that well-behaved clients kept.
     pub(crate) fn share(&mut self, share: f64) {
         self.unless(share >= LEAST_SHARE, "good clients' rate");
     }
 
-    /// Whether something else that is promised was held.
+    /// Checks another guarantee.
     pub(crate) fn unless(&mut self, is_held: bool, part: &'static str) {
         if !is_held {
             self.0.push(part);
         }
     }
 
-    /// Adds the promises that another run broke.
+    /// Adds the violations of another run.
     pub(crate) fn add(&mut self, other: Self) {
         for part in other.0 {
             self.unless(self.0.contains(&part), part);
         }
     }
 
-    /// Whether all of it was held.
+    /// Returns whether there was no violation.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for Violations {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_slice() {
             [] => formatter.write_str("held"),

@@ -1,13 +1,13 @@
-//! Protobuf messages written by hand, since hostile ones are what no generated code writes.
+//! Encodes protobuf messages by hand, because generated code cannot write hostile ones.
 
-/// Appends a field of bytes: a string, a message or packed numbers.
+/// Appends a length-delimited field: a string, a message or packed numbers.
 pub fn field(message: &mut Vec<u8>, number: u32, value: &[u8]) {
     varint(message, u64::from(number << 3 | 2));
     varint(message, value.len() as u64);
     message.extend_from_slice(value);
 }
 
-/// Appends a field that is a number.
+/// Appends a varint field.
 pub fn number(message: &mut Vec<u8>, field: u32, value: u64) {
     varint(message, u64::from(field << 3));
     varint(message, value);
@@ -21,11 +21,11 @@ fn varint(message: &mut Vec<u8>, mut value: u64) {
     message.push(value as u8);
 }
 
-/// The fields of `ModelInferRequest` and what stands in it.
+/// Field numbers of `ModelInferRequest` and its submessages.
 pub mod request {
     /// The model's name.
     pub const MODEL: u32 = 1;
-    /// The request's parameters, and those of an input.
+    /// Parameters of the request, and of an input.
     pub const PARAMETERS: u32 = 4;
     /// Input tensors.
     pub const INPUTS: u32 = 5;
@@ -41,13 +41,13 @@ pub mod request {
     pub const SHAPE: u32 = 3;
     /// An input's typed contents.
     pub const CONTENTS: u32 = 5;
-    /// INT64 among typed contents.
+    /// Typed INT64 contents.
     pub const INT64: u32 = 3;
-    /// BYTES among typed contents.
+    /// Typed BYTES contents.
     pub const BYTES: u32 = 8;
 }
 
-/// A request for a model, with one UINT8 input of these bytes, or without any.
+/// Returns a request for a model, optionally with one UINT8 input.
 #[must_use]
 pub fn infer(model: &str, input: Option<(&str, &[u8])>) -> Vec<u8> {
     let mut message = Vec::new();

@@ -1,4 +1,4 @@
-//! The server as a process that is watched from outside: its addresses, memory, threads and descriptors.
+//! A server process observed from outside: its addresses, memory, threads and descriptors.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Where the server listens.
+/// The server's addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// For HTTP.
@@ -25,8 +25,8 @@ pub struct Target {
     pub grpc: SocketAddr,
 }
 
-/// A running server. A thread samples its memory and kills it above a ceiling, so that an attack that succeeds does not
-/// take the machine with it. Killed when dropped.
+/// A running server. A thread samples its memory and kills it above a ceiling, so that a successful attack
+/// does not take down the machine. Killed on drop.
 pub struct Server {
     child: Arc<Mutex<Child>>,
     pid: u32,
@@ -37,10 +37,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts the program and waits until its models are loaded. It is killed when it takes more memory than the ceiling.
+    /// Starts the program and waits until its models are loaded. It is killed when its memory exceeds
+    /// `ceiling`.
     ///
     /// # Errors
-    /// If it cannot be started, or ends before its models are loaded.
+    /// When it cannot be started, or exits before its models are loaded.
     pub fn start(program: &Path, repository: &Path, options: &[&str], ceiling: usize) -> Result<Self> {
         let mut command = Command::new(program);
         command
@@ -97,7 +98,7 @@ impl Server {
             is_done: Arc::default(),
         };
         server.watch(ceiling);
-        // The pipe stays open: whatever else the server prints must not fail.
+        // Keep reading: the server's later output must not block or fail.
         thread::spawn(move || {
             let mut line = String::new();
             while stdout.read_line(&mut line).is_ok_and(|read| read > 0) {
@@ -127,30 +128,30 @@ impl Server {
         });
     }
 
-    /// Where it listens.
+    /// Returns its addresses.
     #[must_use]
     pub fn target(&self) -> Target {
         self.target
     }
 
-    /// Its process id.
+    /// Returns its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Bytes of memory that are resident now.
+    /// Returns its resident memory in bytes.
     ///
     /// # Errors
-    /// If the process is gone.
+    /// When the process is gone.
     pub fn resident(&self) -> Result<usize> {
         status(self.pid, "VmRSS")
     }
 
-    /// The most bytes that were resident since the start, or since [`Server::reset_peak`].
+    /// Returns the peak resident memory since the start, or since [`Server::reset_peak`].
     ///
     /// # Errors
-    /// If the process is gone.
+    /// When the process is gone.
     pub fn peak(&self) -> Result<usize> {
         if self.is_over.load(Ordering::Relaxed) {
             bail!(
@@ -162,33 +163,33 @@ impl Server {
         Ok(recorded.max(self.peak.load(Ordering::Relaxed)))
     }
 
-    /// Lets [`Server::peak`] begin again with what is resident now.
+    /// Resets [`Server::peak`] to the current memory.
     ///
     /// # Errors
-    /// If the system does not allow it.
+    /// When the system does not allow it.
     pub fn reset_peak(&self) -> Result<()> {
         fs::write(format!("/proc/{}/clear_refs", self.pid), "5").context("resetting the peak")?;
         self.peak.store(0, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Its threads.
+    /// Returns its number of threads.
     ///
     /// # Errors
-    /// If the process is gone.
+    /// When the process is gone.
     pub fn threads(&self) -> Result<usize> {
         Ok(fs::read_dir(format!("/proc/{}/task", self.pid))?.count())
     }
 
-    /// Its open descriptors.
+    /// Returns its number of open descriptors.
     ///
     /// # Errors
-    /// If the process is gone.
+    /// When the process is gone.
     pub fn descriptors(&self) -> Result<usize> {
         Ok(fs::read_dir(format!("/proc/{}/fd", self.pid))?.count())
     }
 
-    /// Whether the process runs.
+    /// Returns whether the process runs.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.child
@@ -196,18 +197,18 @@ impl Server {
             .is_ok_and(|mut child| matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Sends a signal, by its name without `SIG`.
+    /// Sends a signal, named without `SIG`.
     ///
     /// # Errors
-    /// If there is no such process.
+    /// When the process is gone.
     pub fn signal(&self, name: &str) -> Result<()> {
         signal(self.pid, name)
     }
 
-    /// Waits for the process to end by itself.
+    /// Waits for the process to exit by itself.
     ///
     /// # Errors
-    /// If it does not in this time.
+    /// When it does not exit within `patience`.
     pub fn wait(&self, patience: Duration) -> Result<ExitStatus> {
         let start = Instant::now();
         loop {
@@ -231,7 +232,7 @@ impl Drop for Server {
     }
 }
 
-/// The processes that a process has started: a server's isolated models.
+/// Returns the child processes of a process: a server's isolated models.
 #[must_use]
 pub fn workers(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"))
@@ -250,7 +251,7 @@ pub fn workers(pid: u32) -> Vec<u32> {
 /// Sends a signal to a process.
 ///
 /// # Errors
-/// If there is no such process.
+/// When the process is gone.
 pub fn signal(pid: u32, name: &str) -> Result<()> {
     let sent = Command::new("kill")
         .args(["-s", name, &pid.to_string()])
@@ -260,7 +261,7 @@ pub fn signal(pid: u32, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A line of what the system says of a process, in bytes.
+/// Returns a value of `/proc/PID/status` in bytes.
 fn status(pid: u32, line: &str) -> Result<usize> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).context("the server is gone")?;
     let found = text.lines().find_map(|found| found.strip_prefix(line));

@@ -1,5 +1,5 @@
-//! A server with one option after the other that operators turn on: encryption, identities, logs, traces, recordings. What they need
-//! is made here: certificates, a token, a collector that takes everything.
+//! A server with various options that operators enable: TLS, identities, logs, traces, recording. Their
+//! prerequisites are created here: certificates, a token, a collector that accepts everything.
 
 use std::{
     fs,
@@ -22,9 +22,9 @@ const DIGEST: &str = "1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f9
 pub(crate) struct Variant {
     pub(crate) name: &'static str,
     pub(crate) options: Vec<String>,
-    /// How connections are encrypted, if they are.
+    /// TLS settings of connections, if any.
     pub(crate) tls: Option<Arc<ClientConfig>>,
-    /// Whether requests have the token.
+    /// Whether requests carry the token.
     pub(crate) has_token: bool,
 }
 
@@ -39,7 +39,7 @@ impl Variant {
     }
 }
 
-/// All variants; what they need is below a folder.
+/// Returns all variants; their files are created in `folder`.
 pub(crate) fn all(folder: &Path) -> Result<Vec<Variant>> {
     let path = |name: &str| folder.join(name).display().to_string();
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()])?;
@@ -63,7 +63,7 @@ pub(crate) fn all(folder: &Path) -> Result<Vec<Variant>> {
         "--access-log=json".to_owned(),
         format!("--access-log-file={}", path("access.log")),
     ];
-    // Settings of the configuration file alone.
+    // Settings without a command line option.
     let configured = |name: &str, settings: String| -> Result<[String; 1]> {
         let file = path(&format!("{name}.toml"));
         fs::write(&file, settings)?;
@@ -125,7 +125,7 @@ fn logged_elsewhere(file: &str) -> [String; 2] {
     ]
 }
 
-/// A collector that takes everything, in this process; gives its URL.
+/// Starts an in-process collector that accepts everything; returns its URL.
 fn collector() -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://{}", listener.local_addr()?);
@@ -137,7 +137,7 @@ fn collector() -> Result<String> {
     Ok(url)
 }
 
-/// Answers each request of a connection once its body is there; ends with it.
+/// Responds to each request of a connection after its body; returns when it closes.
 fn take(stream: TcpStream) -> Option<()> {
     let mut out = stream.try_clone().ok()?;
     let mut stream = BufReader::new(stream);

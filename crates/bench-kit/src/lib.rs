@@ -1,7 +1,8 @@
-//! Runs alternatives side by side in one process and prints medians and ratios.
+//! Benchmarks alternatives against each other in one process and prints medians and ratios.
 //!
-//! Machines are noisy, so absolute times say little; two programs run in turn, round after round and in a new order each time, see the same noise.
-//! What is printed is the median over all rounds and the ratio of each median to the first alternative's.
+//! Machines are noisy, so absolute times say little. Alternatives that run interleaved, in a new random order
+//! each round, see the same noise. The output is the median over all rounds and its ratio to the first
+//! alternative's.
 //!
 //! ```
 //! let numbers: Vec<u64> = (0..1000).collect();
@@ -32,7 +33,7 @@ pub struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    /// A comparison without alternatives yet.
+    /// Creates a comparison without alternatives yet.
     pub fn new(title: impl Into<String>) -> Self {
         Self {
             title: title.into(),
@@ -41,14 +42,14 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// How often each alternative runs (default 31, after one run that is not counted).
+    /// Sets the number of rounds (default 31, after one warm-up round).
     #[must_use]
     pub fn rounds(mut self, rounds: usize) -> Self {
         self.rounds = rounds;
         self
     }
 
-    /// Adds an alternative; the first one is what the others are compared with. Dropping the result is not timed.
+    /// Adds an alternative; the first one is the baseline. Dropping the result is not timed.
     pub fn add<R>(&mut self, label: impl Into<String>, mut work: impl FnMut() -> R + 'a) {
         let timed = move || {
             let start = Instant::now();
@@ -60,10 +61,10 @@ impl<'a> Comparison<'a> {
         self.alternatives.push((label.into(), Box::new(timed)));
     }
 
-    /// Runs all alternatives in turn, prints a table and returns the medians in order.
+    /// Runs all alternatives interleaved, prints a table and returns the medians in order.
     ///
-    /// The order is shuffled for each round, with the same seed in each run. In a fixed order, an alternative that leaves caches and
-    /// memory in disorder would slow down the next one in every round.
+    /// The order is shuffled for each round, with a fixed seed. In a fixed order, an alternative that
+    /// disturbs caches and memory would slow down its successor in every round.
     pub fn run(mut self) -> Vec<Duration> {
         let mut times = vec![Vec::with_capacity(self.rounds); self.alternatives.len()];
         let mut order: Vec<usize> = (0..self.alternatives.len()).collect();
@@ -95,7 +96,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// A duration in the unit that suits it.
+/// Formats a duration in a suitable unit.
 fn show(duration: Duration) -> String {
     let nanos = duration.as_nanos() as f64;
     match nanos {

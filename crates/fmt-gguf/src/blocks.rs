@@ -1,16 +1,16 @@
-//! What GGML's blocks mean: one function for each type, from the bytes of one block to its elements.
+//! Decodes GGML's quantised blocks: one function per type, from the bytes of a block to its elements.
 //!
-//! Arithmetic is in `f32` and in the order of GGML's reference, so that the results are the same to the last bit. All
-//! words are little-endian; `f16` scales stand first or last in the block.
+//! Arithmetic is in `f32` and in the order of GGML's reference, so results are identical to the last bit. All
+//! words are little-endian; `f16` scales are at the start or end of the block.
 
 use crate::{
     grid_blocks,
     types::GgmlType,
-    words::{Undo, float, half, word},
+    words::{Decode, float, half, word},
 };
 
-/// How a type's blocks are undone; `None` for those that are only copied.
-pub(crate) fn undo_of(ggml: GgmlType) -> Option<Undo> {
+/// Returns the decoder of a type; `None` for types that are only copied.
+pub(crate) fn undo_of(ggml: GgmlType) -> Option<Decode> {
     Some(match ggml.name {
         "Q4_0" => q4_0,
         "Q4_1" => q4_1,
@@ -37,7 +37,7 @@ fn nibbles(byte: u8) -> (i32, i32) {
     (i32::from(byte & 15), i32::from(byte >> 4))
 }
 
-/// 32 elements as 16 bytes: low nibbles are the first half, high ones the second.
+/// Decodes 32 elements from 16 bytes: low nibbles are the first half, high nibbles the second.
 fn halves(packed: &[u8], out: &mut [f32], element: impl Fn(usize, i32) -> f32) {
     let (first, second) = out.split_at_mut(packed.len());
     for (at, &byte) in packed.iter().enumerate() {
@@ -78,7 +78,7 @@ fn q8_0(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Sixteen groups of sixteen elements, each with a scale and an offset of four bits.
+/// Decodes sixteen groups of sixteen elements, each with a four-bit scale and offset.
 fn q2_k(block: &[u8], out: &mut [f32]) {
     let (scales, packed) = (&block[..16], &block[16..80]);
     let (scale, least) = (half(block, 80), half(block, 82));
@@ -92,14 +92,14 @@ fn q2_k(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The bytes that hold a group of sixteen two-bit numbers, and how far right they must be moved: of 32 bytes each, the
-/// lowest bits are two groups, the next ones two more.
+/// Returns the bytes that contain a group of sixteen two-bit numbers, and their shift: in each run of 32
+/// bytes, the lowest bits are two groups, the next bits two more, and so on.
 fn two_bits(packed: &[u8], group: usize) -> (&[u8], usize) {
     let start = group / 8 * 32 + group % 2 * 16;
     (&packed[start..start + 16], group % 8 / 2 * 2)
 }
 
-/// As [`q2_k`], with a third bit in a mask and signed scales of six bits.
+/// Decodes like [`q2_k`], with a third bit in a mask and signed six-bit scales.
 fn q3_k(block: &[u8], out: &mut [f32]) {
     let (mask, packed, scales) = (&block[..32], &block[32..96], &block[96..108]);
     let scale = half(block, 108);
@@ -116,7 +116,7 @@ fn q3_k(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The scale and the offset, of six bits each, of one of eight groups.
+/// Returns the six-bit scale and offset of one of eight groups.
 fn scale_and_least(scales: &[u8], group: usize) -> (f32, f32) {
     let (scale, least) = if group < 4 {
         (scales[group] & 63, scales[group + 4] & 63)
@@ -196,11 +196,11 @@ fn iq4_xs(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Five numbers from -1 to 1 in a byte, as digits behind the point in base three.
+/// Decodes five numbers from -1 to 1 per byte, as fractional base-three digits.
 fn tq1_0(block: &[u8], out: &mut [f32]) {
     const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
     let scale = half(block, 52);
-    // Groups of bytes, each with how many digits are taken of it.
+    // Groups of bytes, each with its number of digits.
     let groups = [(&block[..32], 5), (&block[32..48], 5), (&block[48..52], 4)];
     let digits = groups.into_iter().flat_map(|(bytes, digits)| {
         POWERS[..digits].iter().flat_map(move |power| {
@@ -224,12 +224,12 @@ fn tq2_0(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Twice the value of each float of four bits.
+/// Each four-bit float, doubled.
 const DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// OCP's microscaling format: a power of two, and floats of four bits.
+/// Decodes OCP microscaling (MXFP4): a power-of-two scale and four-bit floats.
 fn mxfp4(block: &[u8], out: &mut [f32]) {
-    // 2^(exponent - 128), half of the scale; the two smallest are not normal floats.
+    // 2^(exponent - 128), half of the scale; the two smallest are subnormal.
     let scale = match block[0] {
         small @ (0 | 1) => f32::from_bits(0x0020_0000 << small),
         exponent => f32::from_bits((u32::from(exponent) - 1) << 23),
@@ -237,7 +237,8 @@ fn mxfp4(block: &[u8], out: &mut [f32]) {
     halves(&block[1..17], out, |_, q| scale * f32::from(DOUBLED[q as usize]));
 }
 
-/// Four groups of sixteen floats of four bits, each with a scale of eight: four bits of exponent, three of mantissa.
+/// Decodes four groups of sixteen four-bit floats, each with an eight-bit scale of four exponent and three
+/// mantissa bits.
 fn nvfp4(block: &[u8], out: &mut [f32]) {
     for (group, out) in out.chunks_exact_mut(16).enumerate() {
         let bits = block[group];

@@ -1,4 +1,4 @@
-//! Quantised tensors as floats, block by block.
+//! Dequantises tensors block by block.
 
 use fmt_core::{Error, ErrorKind, OpaqueDType, TENSOR_STREAM_UNIT, TensorStream};
 use tensor_core::{DType, bf16, f16};
@@ -6,14 +6,14 @@ use tensor_core::{DType, bf16, f16};
 use crate::{
     blocks::undo_of,
     types::{GgmlType, TYPES},
-    words::Undo,
+    words::Decode,
 };
 
-/// Makes floats of the blocks of one of GGML's quantised types.
+/// Dequantises blocks of GGML's quantised types.
 ///
-/// It works on the dtype alone, so that the tensor may come from any file that holds such blocks, not only from GGUF.
-/// Results are those of GGML's reference to the last bit, as `f32`; other floats are rounded from these, to the nearest
-/// and ties to even.
+/// It depends only on the dtype, so the tensor may come from any file with such blocks, not only GGUF.
+/// Results equal GGML's reference to the last bit as `f32`; other float types are rounded from these to
+/// nearest, ties to even.
 ///
 /// ```
 /// use fmt_core::{BytesStream, OpaqueDType, TensorStream};
@@ -39,12 +39,12 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub struct Dequantizer {
     ggml: GgmlType,
-    undo: Undo,
+    undo: Decode,
 }
 
 impl Dequantizer {
-    /// For a dtype by its name and the size of its blocks. `None` when it is none of GGML's, or one whose blocks are only
-    /// copied: `Q1_0` and `Q8_1`.
+    /// Creates a dequantiser for a dtype by its name and block size. `None` when it is not one of GGML's, or
+    /// one without a decoder: `Q1_0` and `Q8_1`.
     #[must_use]
     pub fn of(dtype: &OpaqueDType) -> Option<Self> {
         let ggml = GgmlType::of_opaque(dtype)?;
@@ -54,7 +54,7 @@ impl Dequantizer {
         })
     }
 
-    /// The dtypes that are understood.
+    /// Returns the supported dtypes.
     ///
     /// ```
     /// let mut dtypes = fmt_gguf::Dequantizer::dtypes();
@@ -65,10 +65,11 @@ impl Dequantizer {
         understood.map(|ggml| OpaqueDType::new(ggml.name, ggml.elements, ggml.bytes))
     }
 
-    /// Writes the elements of whole blocks.
+    /// Decodes whole blocks into `out`.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when the bytes are no whole blocks, or `out` has not exactly room for their elements.
+    /// [`ErrorKind::SizeMismatch`] when the bytes are not whole blocks, or `out` does not match their element
+    /// count.
     pub fn blocks(&self, bytes: &[u8], out: &mut [f32]) -> Result<(), Error> {
         let (elements, size) = (self.ggml.elements as usize, self.ggml.bytes as usize);
         if !bytes.len().is_multiple_of(size) || bytes.len() / size * elements != out.len() {
@@ -84,11 +85,11 @@ impl Dequantizer {
         Ok(())
     }
 
-    /// The elements of a stream of blocks as `f32`, `f16`, `bf16` or `f64`, little-endian.
+    /// Wraps a stream of blocks as a stream of `f32`, `f16`, `bf16` or `f64` elements, little-endian.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for another dtype. The stream itself fails as the one below it does, and with
-    /// [`ErrorKind::Truncated`] when that ends within a block.
+    /// [`ErrorKind::Unsupported`] for any other dtype. The stream passes on errors of the wrapped one, and
+    /// fails with [`ErrorKind::Truncated`] when that ends within a block.
     pub fn stream<'a>(
         &self,
         blocks: Box<dyn TensorStream + 'a>,
@@ -98,11 +99,11 @@ impl Dequantizer {
             let error = Error::new(ErrorKind::Unsupported, "the dtype for dequantised elements");
             return Err(error.expected("f32, f16, bf16 or f64").found(dtype));
         }
-        // Whole blocks that are a whole number of the stream's units too.
+        // Whole blocks that are also a multiple of the stream's unit.
         let together = TENSOR_STREAM_UNIT * self.ggml.bytes as usize;
         let packed = PIECE.next_multiple_of(together);
         let elements = packed / self.ggml.bytes as usize * self.ggml.elements as usize;
-        Ok(Box::new(Dequantized {
+        Ok(Box::new(DequantizedStream {
             dequantizer: *self,
             blocks,
             dtype,
@@ -114,22 +115,22 @@ impl Dequantizer {
     }
 }
 
-/// Bytes of blocks that are read at once, about.
+/// Approximate size of a read in bytes.
 const PIECE: usize = 32 << 10;
 
-struct Dequantized<'a> {
+struct DequantizedStream<'a> {
     dequantizer: Dequantizer,
     blocks: Box<dyn TensorStream + 'a>,
     dtype: DType,
     packed: Vec<u8>,
     floats: Vec<f32>,
-    /// Which of the floats are at hand.
+    /// Index of the next decoded float.
     at: usize,
     end: usize,
 }
 
-impl Dequantized<'_> {
-    /// Reads blocks when no floats are at hand; none are afterwards at the end.
+impl DequantizedStream<'_> {
+    /// Decodes more blocks if no floats are left; leaves none at the end.
     fn fill(&mut self) -> Result<(), Error> {
         if self.at < self.end {
             return Ok(());
@@ -149,7 +150,7 @@ impl Dequantized<'_> {
     }
 }
 
-impl TensorStream for Dequantized<'_> {
+impl TensorStream for DequantizedStream<'_> {
     fn read(&mut self, out: &mut [u8]) -> Result<usize, Error> {
         let (mut written, width) = (0, self.dtype.size());
         loop {

@@ -1,3 +1,5 @@
+//! Edits names and metadata of GGUF files in place.
+
 use std::{path::Path, sync::Arc};
 
 use fmt_core::{
@@ -6,15 +8,15 @@ use fmt_core::{
 
 use crate::{
     GgufReader,
-    header::{self, ALIGNMENT_KEY, Announced},
+    header::{self, ALIGNMENT_KEY, PlannedTensor},
     types::GgmlType,
 };
 
-/// Opens a file to change names and metadata.
+/// Opens a file to edit names and metadata.
 ///
-/// A value keeps its type where the key has one, and a new one is a string; `gguf.types` says other types (G5). The file is
-/// changed in place where the new header ends before the data as the old one does, which the alignment leaves a few bytes
-/// for; otherwise it is written anew.
+/// A changed value keeps its type, and a new one is a string; `gguf.types` sets other types (G5). The file is
+/// changed in place if the new header ends before the data as the old one does, for which alignment leaves a
+/// few bytes; otherwise it is rewritten.
 ///
 /// ```
 /// # use fmt_core::{Format, Plan, TensorReader};
@@ -31,8 +33,8 @@ use crate::{
 /// ```
 ///
 /// # Errors
-/// As [`FileSource::open`] and [`GgufReader::open`]. [`HeadEditor::save`] refuses another alignment, and files with types
-/// that are not known.
+/// Those of [`FileSource::open`] and [`GgufReader::open`]. [`HeadEditor::save`] rejects a changed alignment,
+/// and files with unknown types.
 pub fn edit(path: &Path, options: &ReadOptions) -> Result<HeadEditor, Error> {
     let source = Arc::new(FileSource::open(path)?);
     let reader = GgufReader::open(Arc::clone(&source) as _, options)?;
@@ -41,7 +43,7 @@ pub fn edit(path: &Path, options: &ReadOptions) -> Result<HeadEditor, Error> {
     HeadEditor::new(path, source, &reader, head_len, encode)
 }
 
-/// A header whose tensors stay where they are.
+/// Encodes a header whose tensors keep their offsets.
 fn encode(entries: &[Entry], metadata: &Metadata, head_len: u64) -> Result<Vec<u8>, Error> {
     let alignment = header::alignment_of(metadata)?;
     let announced = entries.iter().map(|entry| {
@@ -61,7 +63,7 @@ fn encode(entries: &[Entry], metadata: &Metadata, head_len: u64) -> Result<Vec<u
                 .of_tensor(&entry.name)
                 .rule("G2"));
         }
-        Ok(Announced {
+        Ok(PlannedTensor {
             name: &entry.name,
             dims: entry.shape.dims(),
             ggml,

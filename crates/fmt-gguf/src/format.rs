@@ -1,3 +1,5 @@
+//! The format for `fmt_core`'s registry.
+
 use std::sync::Arc;
 
 use fmt_core::{
@@ -6,7 +8,7 @@ use fmt_core::{
 
 use crate::{GgufReader, capabilities::CAPABILITIES, header::FORMAT, writer::GgufWriter};
 
-/// The format, for tools that deal with all formats alike.
+/// The format for tools that handle all formats.
 ///
 /// ```
 /// use fmt_core::{Format, OpaqueDType, Plan, PlannedEntry, TensorReader};

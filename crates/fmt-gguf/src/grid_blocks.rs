@@ -1,15 +1,16 @@
-//! GGML's types of one to three bits, IQ1 to IQ3: elements in groups of four or eight that are points of a grid.
+//! Decodes GGML's types of one to three bits, IQ1 to IQ3: groups of four or eight elements are points of a
+//! lattice codebook.
 //!
 //! Arithmetic is in the order of GGML's reference, as in `blocks`.
 
 use crate::{
     grids,
     types::GgmlType,
-    words::{Undo, float, half, word},
+    words::{Decode, float, half, word},
 };
 
-/// How the blocks of such a type are undone.
-pub(crate) fn undo_of(ggml: GgmlType) -> Option<Undo> {
+/// Returns the decoder of such a type.
+pub(crate) fn undo_of(ggml: GgmlType) -> Option<Decode> {
     Some(match ggml.name {
         "IQ1_S" => iq1_s,
         "IQ1_M" => iq1_m,
@@ -22,18 +23,18 @@ pub(crate) fn undo_of(ggml: GgmlType) -> Option<Undo> {
     })
 }
 
-/// What the elements of IQ2's points are.
+/// The element values of IQ2's points.
 const OF_IQ2: [f32; 4] = [8.0, 25.0, 43.0, 0.0];
 const OF_IQ3_XXS: [f32; 8] = [4.0, 12.0, 20.0, 28.0, 36.0, 44.0, 52.0, 62.0];
 const OF_IQ3_S: [f32; 8] = [1.0, 3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0];
-/// By how much IQ1's points are moved, one way or the other.
+/// The offset added to or subtracted from IQ1's points.
 const DELTA: f32 = 0.125;
 
 fn short(block: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([block[at], block[at + 1]])
 }
 
-/// Eight elements of two bits, with signs.
+/// Decodes eight two-bit elements with signs.
 fn eight(out: &mut [f32], point: u16, signs: u8, scale: f32) {
     for (at, out) in out.iter_mut().enumerate() {
         let value = scale * OF_IQ2[usize::from(point >> (2 * at) & 3)];
@@ -41,7 +42,7 @@ fn eight(out: &mut [f32], point: u16, signs: u8, scale: f32) {
     }
 }
 
-/// Four elements of three bits, with signs.
+/// Decodes four three-bit elements with signs.
 fn four(out: &mut [f32], point: u16, values: &[f32; 8], signs: u8, scale: f32) {
     for (at, out) in out.iter_mut().enumerate() {
         let value = scale * values[usize::from(point >> (4 * at) & 7)];
@@ -49,20 +50,20 @@ fn four(out: &mut [f32], point: u16, values: &[f32; 8], signs: u8, scale: f32) {
     }
 }
 
-/// Eight elements from -1 to 1, moved.
+/// Decodes eight elements from -1 to 1 with an offset.
 fn moved(out: &mut [f32], point: u16, delta: f32, scale: f32) {
     for (at, out) in out.iter_mut().enumerate() {
         *out = scale * (float(i32::from(point >> (2 * at) & 3) - 1) + delta);
     }
 }
 
-/// Seven signs, and an eighth that makes their number even.
+/// Expands seven signs to eight; the last one makes their number even.
 fn even_signs(packed: u32) -> u8 {
     let seven = (packed & 0x7f) as u8;
     seven | ((seven.count_ones() & 1) as u8) << 7
 }
 
-/// The nibble of this number.
+/// Returns a nibble by index.
 fn nibble(bytes: &[u8], number: usize) -> f32 {
     f32::from(bytes[number / 2] >> (number % 2 * 4) & 15)
 }
@@ -140,7 +141,7 @@ fn iq1_s(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Its scale stands in the highest four bits of four words.
+/// The block's scale is spread over the top four bits of four words.
 fn iq1_m(block: &[u8], out: &mut [f32]) {
     let scales = [48, 50, 52, 54].map(|at| short(block, at));
     let scale = (0..4).fold(0, |scale, at| scale | (scales[at] >> 12) << (4 * at));

@@ -1,4 +1,4 @@
-//! Everything that a file says before its data: read from bytes that nobody vouches for, and written.
+//! Reads and validates untrusted headers, and writes headers.
 
 use fmt_core::{
     ByteSource, Cursor, Entry, Error, ErrorKind, Limits, Metadata, NameTable, ReadOptions, StoredDType,
@@ -13,33 +13,34 @@ use crate::{
 
 /// The format's short name.
 pub(crate) const FORMAT: &str = "gguf";
-/// What a file begins with.
+/// The magic number.
 pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
-/// The version that is written.
+/// The version written.
 const VERSION: u32 = 3;
-/// The key that says what data is aligned to, and what that is without it.
+/// The key of the data alignment, and its default.
 pub(crate) const ALIGNMENT_KEY: &str = "general.alignment";
 const DEFAULT_ALIGNMENT: u64 = 32;
-/// Dimensions that a tensor may have.
+/// Maximum rank of a tensor.
 pub(crate) const MOST_DIMS: usize = 4;
-/// Bytes that the key of a value may have.
+/// Maximum length of a metadata key in bytes.
 pub(crate) const LONGEST_KEY: u64 = u16::MAX as u64;
-/// The key under which the types of values that are no strings are told, as a JSON object. It is not in the file.
+/// A virtual metadata key with the types of values that are not strings, as a JSON object. It is not in the
+/// file.
 pub(crate) const TYPES_KEY: &str = "gguf.types";
 
-/// Everything that a file says before its data.
+/// A parsed header.
 #[derive(Debug)]
 pub(crate) struct Header {
     pub(crate) entries: Vec<Entry>,
     pub(crate) metadata: Metadata,
     names: NameTable,
-    /// Where the data begins.
+    /// Offset of the data.
     pub(crate) data: u64,
 }
 
 impl Header {
     pub(crate) fn read(source: &dyn ByteSource, options: &ReadOptions) -> Result<Self, Error> {
-        /// What is read of a file at first; most headers without a vocabulary are shorter.
+        /// Size of the first read; most headers without a vocabulary fit.
         const FIRST: u64 = 1 << 20;
         let most = source.len().min(options.limits.index_bytes);
         let mut len = if source.is_in_memory() {
@@ -50,7 +51,7 @@ impl Header {
         loop {
             let head = read_range(source, 0..len, "the header")?;
             match Self::parse(&head, source.len(), &options.limits) {
-                // The header goes on behind what was read of it.
+                // The header is longer than the part read.
                 Err(error) if error.kind() == ErrorKind::Truncated && len < source.len() => {
                     if len == most {
                         let error = Error::new(ErrorKind::TooLarge, "the length of the header").rule("G2");
@@ -79,7 +80,7 @@ impl Header {
         let mut names = NameTable::default();
         for number in 0..tensors {
             let info = Info::read(&mut cursor, limits)?;
-            // A file has no room for 2^32 of them before its header is too large.
+            // The header would exceed its limit before 2^32 of them.
             let number = u32::try_from(number).unwrap_or(u32::MAX);
             let name_of = |number: u32| infos.get(number as usize).map_or("", |info: &Info<'_>| info.name);
             if names.insert(number, info.name, name_of).is_err() {
@@ -115,7 +116,7 @@ impl Header {
     }
 }
 
-/// Names a rule, unless the error has one.
+/// Adds a rule to the error, unless it has one.
 fn ruled(error: Error, rule: &'static str) -> Error {
     match error.broken_rule() {
         None => error.rule(rule),
@@ -123,7 +124,7 @@ fn ruled(error: Error, rule: &'static str) -> Error {
     }
 }
 
-/// Magic and version.
+/// Checks magic and version.
 fn check_start(cursor: &mut Cursor<'_>) -> Result<(), Error> {
     if cursor.array::<4>("the first bytes")? != MAGIC {
         let error = Error::new(ErrorKind::BadMagic, "the first bytes").at(0);
@@ -146,7 +147,7 @@ fn check_start(cursor: &mut Cursor<'_>) -> Result<(), Error> {
     Err(error.at(4).rule("G1"))
 }
 
-/// A number of things of which each takes some bytes at least, for which the file must have room.
+/// Reads a count of items that take at least `least` bytes each, and checks that the file can hold them.
 fn count(cursor: &mut Cursor<'_>, what: &str, least: u64, file_len: u64) -> Result<u64, Error> {
     let at = cursor.position();
     let count = cursor.u64("the beginning of the header")?;
@@ -163,7 +164,7 @@ fn count(cursor: &mut Cursor<'_>, what: &str, least: u64, file_len: u64) -> Resu
         .found(count))
 }
 
-/// The values as text, and what data is aligned to.
+/// Reads the metadata as strings, and the data alignment.
 fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<(Metadata, u64), Error> {
     let (mut metadata, mut types) = (Metadata::new(), serde_json::Map::new());
     let mut alignment = DEFAULT_ALIGNMENT;
@@ -191,9 +192,9 @@ fn read_metadata(cursor: &mut Cursor<'_>, count: u64) -> Result<(Metadata, u64),
     Ok((metadata, alignment))
 }
 
-/// What data is aligned to, as the metadata say.
+/// Validates the alignment in the metadata.
 pub(crate) fn checked_alignment(kind: Kind, text: &str) -> Result<u64, Error> {
-    /// More would be for padding only.
+    /// Larger alignments would only add padding.
     const LARGEST: u64 = 1 << 20;
     let number = text.parse::<u64>().ok().filter(|_| kind == Kind::U32);
     let number = number.filter(|number| number.is_power_of_two() && (8..=LARGEST).contains(number));
@@ -205,10 +206,10 @@ pub(crate) fn checked_alignment(kind: Kind, text: &str) -> Result<u64, Error> {
     })
 }
 
-/// What the file says about a tensor.
+/// A tensor's header entry.
 struct Info<'a> {
     name: &'a str,
-    /// As they stand in the file: the one that changes fastest first.
+    /// As in the file: the fastest-changing dimension first.
     dims: Vec<u64>,
     number: u32,
     offset: u64,
@@ -235,8 +236,7 @@ impl<'a> Info<'a> {
         })
     }
 
-    /// The length of a file whose tensors stand one behind the other; `None` where they do not, or one's length is not
-    /// known.
+    /// Returns the end of the data if tensors are contiguous; `None` if not, or if a length is unknown.
     fn end_of_all(infos: &[Self], data: u64, alignment: u64) -> Option<u64> {
         let mut lens = Vec::with_capacity(infos.len());
         for info in infos {
@@ -256,7 +256,7 @@ impl<'a> Info<'a> {
         data.checked_add(end)
     }
 
-    /// The tensor, proven to lie in the file. `starts` are the offsets of all, in order.
+    /// Converts to a validated entry inside the file. `starts` are the sorted offsets of all tensors.
     fn entry(mut self, data: u64, alignment: u64, starts: &[u64], file_len: u64) -> Result<Entry, Error> {
         let malformed = |kind, what: &str| Error::new(kind, what);
         if !self.offset.is_multiple_of(alignment) {
@@ -284,7 +284,7 @@ impl<'a> Info<'a> {
                 let blocks = shape.element_count() / u64::from(ggml.elements);
                 blocks.checked_mul(ggml.bytes.into())
             }
-            // How long it is, is not known: up to what follows.
+            // Unknown length: up to the next tensor.
             None => {
                 let next = starts.partition_point(|start| *start <= self.offset);
                 let end = starts.get(next).copied();
@@ -314,20 +314,20 @@ impl<'a> Info<'a> {
     }
 }
 
-/// A tensor that is going to be written.
-pub(crate) struct Announced<'a> {
+/// A tensor to be written.
+pub(crate) struct PlannedTensor<'a> {
     pub(crate) name: &'a str,
     pub(crate) dims: &'a [u64],
     pub(crate) ggml: GgmlType,
-    /// From the beginning of the data.
+    /// Relative to the start of the data.
     pub(crate) offset: u64,
 }
 
-/// A header in full, with the padding behind it, and what data is aligned to.
+/// Encodes a complete header with padding, and returns the alignment.
 ///
 /// # Errors
-/// What the text of a value is not, by its key.
-pub(crate) fn encode(tensors: &[Announced<'_>], metadata: &Metadata) -> Result<Vec<u8>, Error> {
+/// When a value's text does not match its type; names the key.
+pub(crate) fn encode(tensors: &[PlannedTensor<'_>], metadata: &Metadata) -> Result<Vec<u8>, Error> {
     let types = types_of(metadata)?;
     let values = metadata.iter().filter(|(key, _)| *key != TYPES_KEY);
     let mut out = MAGIC.to_vec();
@@ -361,7 +361,7 @@ pub(crate) fn encode(tensors: &[Announced<'_>], metadata: &Metadata) -> Result<V
     Ok(out)
 }
 
-/// What the data of a file with these metadata is aligned to.
+/// Returns the data alignment for these metadata.
 pub(crate) fn alignment_of(metadata: &Metadata) -> Result<u64, Error> {
     match metadata.get(ALIGNMENT_KEY) {
         None => Ok(DEFAULT_ALIGNMENT),
@@ -374,7 +374,7 @@ pub(crate) fn alignment_of(metadata: &Metadata) -> Result<u64, Error> {
 
 type Types = std::collections::BTreeMap<String, String>;
 
-/// The types of values that are no strings.
+/// Returns the types of values that are not strings.
 fn types_of(metadata: &Metadata) -> Result<Types, Error> {
     let Some(text) = metadata.get(TYPES_KEY) else {
         return Ok(Types::new());
@@ -388,7 +388,7 @@ fn types_of(metadata: &Metadata) -> Result<Types, Error> {
 
 fn kind_of(types: &Types, key: &str) -> Result<Kind, ValueError> {
     match types.get(key) {
-        // llama.cpp reads these as numbers, whatever program wrote them.
+        // llama.cpp expects these to be numbers, whichever program wrote them.
         None if matches!(
             key,
             ALIGNMENT_KEY | "general.file_type" | "general.quantization_version"

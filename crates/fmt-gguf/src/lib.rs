@@ -1,9 +1,10 @@
-//! GGUF files (llama.cpp's models) as one tensor file format among others.
+//! GGUF files (llama.cpp's models) behind the traits of `fmt-core`.
 //!
-//! Tensors of plain elements (F32, F16, BF16, F64 and the integers) are slices of the source. Quantised ones are copied as
-//! blocks, both ways; [`Dequantizer`] makes floats of them: `Dequantizer::of(&opaque_dtype)`, then
-//! [`Dequantizer::stream`] around [`TensorReader::stream`](fmt_core::TensorReader::stream). Metadata are text with types
-//! beside them, so that what was read can be written again.
+//! Tensors of plain elements (F32, F16, BF16, F64 and the integers) are slices of the source. Quantised
+//! tensors are copied as blocks in both directions; [`Dequantizer`] converts them to floats:
+//! `Dequantizer::of(&opaque_dtype)`, then [`Dequantizer::stream`] around
+//! [`TensorReader::stream`](fmt_core::TensorReader::stream). Metadata values are strings, with their types
+//! recorded, so that they can be written back unchanged.
 //!
 //! ```
 //! use fmt_core::TensorReader;
@@ -30,7 +31,7 @@
 //! # }
 //! ```
 //!
-//! docs/formats/gguf.md lists the decisions where the format leaves something open.
+//! docs/formats/gguf.md lists the decisions where the format is ambiguous.
 
 mod blocks;
 mod capabilities;

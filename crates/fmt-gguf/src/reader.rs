@@ -1,3 +1,5 @@
+//! Reads GGUF files.
+
 use std::{fmt, sync::Arc};
 
 use fmt_core::{ByteSource, Entry, Error, Lint, Metadata, RawTensor, ReadOptions, TensorReader};
@@ -6,12 +8,12 @@ use crate::header::{FORMAT, Header};
 
 /// An open GGUF file.
 ///
-/// Opening reads the header and proves it; then each tensor is one slice of the source: without a copy where the source is
-/// memory, one read where it is a file. Metadata is given as text: strings as they are, everything else as JSON,
-/// with its type under the key `gguf.types`.
+/// Opening reads and validates the header; each tensor is then one slice of the source: zero-copy for memory,
+/// one read for a file. Metadata values are strings; other types are JSON, with their types under the key
+/// `gguf.types`.
 ///
-/// Quantised tensors are streams of blocks ([`crate::Dequantizer`] makes floats of them); reading them as numbers is refused,
-/// as [`Entry::unsupported`] says.
+/// Quantised tensors are streams of blocks ([`crate::Dequantizer`] converts them to floats); reading them as
+/// numbers fails, as [`Entry::unsupported`] says.
 ///
 /// The crate's page has an example.
 pub struct GgufReader {
@@ -22,10 +24,10 @@ pub struct GgufReader {
 fmt_core::open_by_path_and_bytes!(GgufReader);
 
 impl GgufReader {
-    /// Opens a file of any source.
+    /// Opens a file from any source.
     ///
     /// # Errors
-    /// What is wrong with it: [`Error::broken_rule`] has the rule of docs/formats/gguf.md.
+    /// When the file is invalid: [`Error::broken_rule`] is the rule of docs/formats/gguf.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let header = Header::read(&*source, options)?;
         Ok(Self { source, header })
@@ -80,7 +82,7 @@ impl TensorReader for GgufReader {
     }
 }
 
-/// The longest name that llama.cpp reads.
+/// Maximum name length that llama.cpp accepts.
 const LONGEST_KNOWN_NAME: usize = 63;
 
 impl fmt::Debug for GgufReader {

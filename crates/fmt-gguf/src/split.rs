@@ -1,4 +1,4 @@
-//! What the files of a model in many say of each other: `split.no`, `split.count` and `split.tensors.count`.
+//! Shard metadata: `split.no`, `split.count` and `split.tensors.count`.
 
 use fmt_core::{Error, ErrorKind, Metadata};
 use serde_json::{Map, Value};
@@ -6,9 +6,9 @@ use tensor_core::Quoted;
 
 use crate::header::{ALIGNMENT_KEY, TYPES_KEY};
 
-/// A file's place among those of a model in many files, as llama.cpp writes it into each of them.
+/// A file's position among the shards of a model, as llama.cpp writes it into each shard.
 ///
-/// It is the structure of a checkpoint, not something that a model says of itself: one file that is made of many has none.
+/// It describes the sharding rather than the model: a single file merged from shards has none.
 ///
 /// ```
 /// use fmt_core::Metadata;
@@ -26,25 +26,26 @@ use crate::header::{ALIGNMENT_KEY, TYPES_KEY};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "the three keys that the format has")]
 pub struct Split {
-    /// Which file it is, from zero.
+    /// Index of the shard, from zero.
     pub number: u16,
-    /// How many files there are.
+    /// Number of shards.
     pub count: u16,
-    /// How many tensors all of them have together.
+    /// Number of tensors in all shards together.
     pub tensors: u32,
 }
 
 const NUMBER: &str = "split.no";
 const COUNT: &str = "split.count";
 const TENSORS: &str = "split.tensors.count";
-/// The keys, and the types that llama.cpp insists on.
+/// The keys, and the types that llama.cpp requires.
 const KEYS: [(&str, &str); 3] = [(NUMBER, "u16"), (COUNT, "u16"), (TENSORS, "i32")];
 
 impl Split {
-    /// What a file's metadata say, if it is one of many. Texts of these names in files of other formats are not looked at.
+    /// Reads the shard metadata of a file, if it is a shard. Strings under these keys in files of other
+    /// formats are ignored.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] when one of the numbers is missing or malformed.
+    /// [`ErrorKind::Malformed`] when a number is missing or malformed.
     pub fn of(metadata: &Metadata) -> Result<Option<Self>, Error> {
         let has_type = types(metadata).is_some_and(|types| types.contains_key(COUNT));
         if !has_type {
@@ -67,7 +68,7 @@ impl Split {
         }))
     }
 
-    /// Adds the numbers, with their types.
+    /// Adds the shard metadata with its types.
     pub fn put(&self, metadata: &mut Metadata) {
         let numbers = [
             self.number.to_string(),
@@ -82,7 +83,7 @@ impl Split {
         put_types(metadata, types);
     }
 
-    /// Removes the numbers and their types. Metadata without them stay as they are.
+    /// Removes the shard metadata and its types.
     pub fn remove(metadata: &mut Metadata) {
         let Some(mut types) = types(metadata).filter(|types| types.contains_key(COUNT)) else {
             return;
@@ -94,7 +95,7 @@ impl Split {
         put_types(metadata, types);
     }
 
-    /// The metadata of a model's files: the first says everything of it, each of the others only what its own bytes need.
+    /// Returns the metadata of a shard: the first one has everything, the others only what their data needs.
     #[must_use]
     pub fn metadata_of(&self, whole: &Metadata) -> Metadata {
         let mut own = whole.clone();
@@ -150,7 +151,7 @@ mod tests {
         assert_eq!(second.len(), 5);
         assert_eq!(second[ALIGNMENT_KEY], "64");
         assert_eq!(Split::of(&second).unwrap().unwrap().number, 1);
-        // Divided again.
+        // Split again.
         let again = Split {
             number: 0,
             count: 2,

@@ -1,18 +1,18 @@
-//! GGML's tensor types: their numbers, names, and how many elements stand in how many bytes.
+//! GGML's tensor types: numbers, names and block sizes.
 
 use fmt_core::{OpaqueDType, StoredDType};
 use tensor_core::DType;
 
-/// One of GGML's tensor types.
+/// A GGML tensor type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GgmlType {
     pub(crate) number: u32,
     pub(crate) name: &'static str,
-    /// Elements that stand together.
+    /// Elements per block.
     pub(crate) elements: u32,
-    /// Bytes that they take.
+    /// Bytes per block.
     pub(crate) bytes: u32,
-    /// The dtype, if it is one of plain elements.
+    /// The dtype, for types of plain elements.
     pub(crate) dtype: Option<DType>,
 }
 
@@ -36,7 +36,7 @@ const fn blocks(number: u32, name: &'static str, elements: u32, bytes: u32) -> G
     }
 }
 
-/// All that files may have. Numbers that are missing were given back by GGML.
+/// All types that files may have. Missing numbers were retired by GGML.
 pub(crate) const TYPES: [GgmlType; 34] = [
     plain(0, "F32", DType::F32),
     plain(1, "F16", DType::F16),
@@ -75,17 +75,17 @@ pub(crate) const TYPES: [GgmlType; 34] = [
 ];
 
 impl GgmlType {
-    /// The type with this number.
+    /// Returns the type with this number.
     pub(crate) fn of_number(number: u32) -> Option<Self> {
         TYPES.into_iter().find(|known| known.number == number)
     }
 
-    /// The type of plain elements.
+    /// Returns the type for plain elements.
     pub(crate) fn of_dtype(dtype: DType) -> Option<Self> {
         TYPES.into_iter().find(|known| known.dtype == Some(dtype))
     }
 
-    /// The type whose blocks have this name and size.
+    /// Returns the type whose blocks have this name and size.
     pub(crate) fn of_opaque(dtype: &OpaqueDType) -> Option<Self> {
         TYPES.into_iter().find(|known| {
             known.dtype.is_none()

@@ -1,7 +1,7 @@
-//! Metadata values: from the file's bytes to text, and from text to bytes of a type.
+//! Converts metadata values between the file's encoding and strings.
 //!
-//! Tools know metadata as text. A string is itself; everything else is JSON, and its type is kept beside it ([`Kind`]), so
-//! that the same value can be written again.
+//! Tools see metadata as strings. A string is itself; every other type is JSON with its type recorded
+//! ([`Kind`]), so that the same value can be written back.
 
 use std::{
     fmt::{self, Write},
@@ -13,7 +13,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visit
 use serde_json::Number;
 use tensor_core::Quoted;
 
-/// The type of a value: one of the format's, or arrays of it, so many deep.
+/// The type of a value: a base type, or nested arrays of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     base: Base,
@@ -36,11 +36,11 @@ enum Base {
     F64,
     /// A string that is not UTF-8, in hexadecimal digits.
     Hex,
-    /// Of an array that is empty, or has arrays of several types.
+    /// An empty array, or one with elements of several types.
     Mixed,
 }
 
-/// The format's numbers of types, and their names.
+/// The format's type numbers and names.
 const BASES: [(u32, &str, Base); 13] = [
     (0, "u8", Base::U8),
     (1, "i8", Base::I8),
@@ -54,12 +54,12 @@ const BASES: [(u32, &str, Base); 13] = [
     (10, "u64", Base::U64),
     (11, "i64", Base::I64),
     (12, "f64", Base::F64),
-    // Behind the one that the number stands for.
+    // After the type that the number normally means.
     (STRING, "hex", Base::Hex),
 ];
 const STRING: u32 = 8;
 const ARRAY: u32 = 9;
-/// How deep arrays may stand in arrays.
+/// Maximum nesting of arrays.
 const DEEPEST: u8 = 4;
 
 impl Kind {
@@ -76,7 +76,7 @@ impl Kind {
         arrays: 0,
     };
 
-    /// The type with a name, such as `u32` or `[string]`.
+    /// Returns the type for a name such as `u32` or `[string]`.
     pub(crate) fn of_name(name: &str) -> Option<Self> {
         let inner = name.trim_start_matches('[');
         let arrays = name.len() - inner.len();
@@ -109,7 +109,7 @@ impl Kind {
         }
     }
 
-    /// Writes the type's number and a value that is given as text.
+    /// Encodes the type number and a value given as a string.
     pub(crate) fn encode(self, text: &str, out: &mut Vec<u8>) -> Result<(), ValueError> {
         let number = self
             .number()
@@ -127,23 +127,23 @@ impl Kind {
         }
         let quoted = matches!(self.base, Base::F32 | Base::F64).then(|| quoted_numbers(text));
         let mut json = serde_json::Deserializer::from_str(quoted.as_deref().unwrap_or(text));
-        Encode { kind: self, out }
+        ValueEncoder { kind: self, out }
             .deserialize(&mut json)
             .and_then(|()| json.end())
             .map_err(|error| ValueError::Text(self, error))
     }
 }
 
-/// Why a value that is given as text cannot be written.
+/// Why a value cannot be encoded.
 #[derive(Debug)]
 pub(crate) enum ValueError {
-    /// There is no such type.
+    /// Unknown type.
     NoType(String),
-    /// Values of its type cannot be written.
+    /// Values of this type cannot be written.
     NotWritten,
-    /// The text is not pairs of hexadecimal digits.
+    /// The string is not pairs of hexadecimal digits.
     Digits,
-    /// The text cannot be read as this type.
+    /// The string cannot be parsed as this type.
     Text(Kind, serde_json::Error),
 }
 
@@ -169,7 +169,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Numbers of a JSON text as texts: its reader's own floats may be off by the last bit.
+/// Quotes the numbers in JSON: the JSON parser's floats may be off by the last bit.
 fn quoted_numbers(json: &str) -> String {
     let mut out = String::with_capacity(json.len() + 2);
     let (mut is_in_text, mut is_escaped, mut is_in_number) = (false, false, false);
@@ -216,7 +216,7 @@ fn bytes_of_hex(hex: &str) -> Option<Vec<u8>> {
     rest.is_empty().then(|| bytes.collect())?
 }
 
-/// A string of the file, of at most so many bytes.
+/// Reads a string of at most `most` bytes.
 pub(crate) fn string<'a>(cursor: &mut Cursor<'a>, what: &str, most: u64) -> Result<&'a str, Error> {
     let at = cursor.position();
     std::str::from_utf8(bytes(cursor, what, most)?).map_err(|_| {
@@ -225,7 +225,7 @@ pub(crate) fn string<'a>(cursor: &mut Cursor<'a>, what: &str, most: u64) -> Resu
     })
 }
 
-/// The bytes of a string of the file. Those of values need not be text: tokens may be parts of letters.
+/// Reads the bytes of a string. Values need not be UTF-8: tokens may be parts of characters.
 fn bytes<'a>(cursor: &mut Cursor<'a>, what: &str, most: u64) -> Result<&'a [u8], Error> {
     let at = cursor.position();
     let len = cursor.u64(what)?;
@@ -236,7 +236,7 @@ fn bytes<'a>(cursor: &mut Cursor<'a>, what: &str, most: u64) -> Result<&'a [u8],
     cursor.take(len, what)
 }
 
-/// A value of the file with its type, as text.
+/// Reads a value with its type, as a string.
 pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<(Kind, String), Error> {
     let number = cursor.u32("the type of a value")?;
     if number == STRING {
@@ -275,7 +275,7 @@ fn json(cursor: &mut Cursor<'_>, number: u32, depth: u8, out: &mut String) -> Re
         Base::I64 => write!(out, "{}", i64::from_le_bytes(cursor.array(name)?)),
         Base::F32 => {
             let value = f32::from_le_bytes(cursor.array(name)?);
-            // The shortest text that is this value, not the double that it is too.
+            // The shortest decimal that parses to this f32, not that of the widened double.
             match value.to_string().parse::<Number>() {
                 Ok(number) => write!(out, "{number}"),
                 Err(_) => write!(out, "\"{value}\""),
@@ -307,7 +307,7 @@ fn array(cursor: &mut Cursor<'_>, depth: u8, out: &mut String) -> Result<Kind, E
     let (number, at) = (cursor.u32("the type of an array")?, cursor.position());
     let count = cursor.u64("the length of an array")?;
     if count > cursor.remaining() {
-        // Every element takes a byte at least.
+        // Every element takes at least a byte.
         let error = Error::new(ErrorKind::Truncated, "an array is cut off").at(at);
         return Err(error
             .expected(format_args!("{count} elements"))
@@ -343,13 +343,13 @@ fn array(cursor: &mut Cursor<'_>, depth: u8, out: &mut String) -> Result<Kind, E
     })
 }
 
-/// Writes a value of a type from JSON, without its type's number.
-struct Encode<'o> {
+/// Encodes a value from JSON, without its type number.
+struct ValueEncoder<'o> {
     kind: Kind,
     out: &'o mut Vec<u8>,
 }
 
-impl<'de> DeserializeSeed<'de> for Encode<'_> {
+impl<'de> DeserializeSeed<'de> for ValueEncoder<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -357,7 +357,7 @@ impl<'de> DeserializeSeed<'de> for Encode<'_> {
     }
 }
 
-impl Encode<'_> {
+impl ValueEncoder<'_> {
     fn whole<E: de::Error>(self, number: i128) -> Result<(), E> {
         let out_of_range = |_| E::custom(format_args!("{number} does not fit"));
         match (self.kind.arrays, self.kind.base) {
@@ -396,7 +396,7 @@ impl Encode<'_> {
     ) -> Result<(), E> {
         let number = text.parse();
         let number = number.map_err(|_| E::custom(format_args!("found {}", Quoted(text))))?;
-        // An infinity is spelled with letters, others are numbers that are too large.
+        // Infinity is spelled with letters; with digits it is an overflow.
         if is_infinite(number) && text.contains(|letter: char| letter.is_ascii_digit()) {
             return Err(E::custom(format_args!("{text} does not fit")));
         }
@@ -405,7 +405,7 @@ impl Encode<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Encode<'_> {
+impl<'de> Visitor<'de> for ValueEncoder<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -438,14 +438,14 @@ impl<'de> Visitor<'de> for Encode<'_> {
                 put_string(text, self.out);
                 Ok(())
             }
-            // Numbers were made texts, and JSON has no NaN and no infinity.
+            // Numbers were quoted, because JSON lacks NaN and the infinities.
             (0, Base::F32) => self.parsed(text, f32::is_infinite, f32::to_le_bytes),
             (0, Base::F64) => self.parsed(text, f64::is_infinite, f64::to_le_bytes),
             _ => Err(E::invalid_type(de::Unexpected::Str(text), &self)),
         }
     }
 
-    /// A string that is not UTF-8, in an array.
+    /// Decodes a string that is not UTF-8, inside an array.
     fn visit_map<A: MapAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         let item = items.next_entry::<String, String>()?;
         let bytes = item
@@ -471,7 +471,7 @@ impl<'de> Visitor<'de> for Encode<'_> {
         self.out.extend([0; 8]);
         let mut count = 0u64;
         while items
-            .next_element_seed(Encode {
+            .next_element_seed(ValueEncoder {
                 kind: element,
                 out: self.out,
             })?
@@ -490,7 +490,8 @@ mod tests {
 
     use super::*;
 
-    /// What is read of a value is written as the same bytes: found by fuzzing, with the first double.
+    /// A value that is read is written back as the same bytes (regression: the first double, found by
+    /// fuzzing).
     #[test]
     fn floats_keep_every_bit() {
         let mut bits: Vec<u64> = vec![

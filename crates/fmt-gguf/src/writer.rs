@@ -1,4 +1,4 @@
-//! Files front to back: the header first, then each tensor's bytes with padding behind them.
+//! Writes files sequentially: the header first, then each tensor's bytes with padding.
 
 use std::io::Write;
 
@@ -6,21 +6,21 @@ use fmt_core::{Error, ErrorKind, Limits, Outstanding, Plan, PlannedEntry, Sink, 
 
 use crate::{
     capabilities::CAPABILITIES,
-    header::{self, Announced},
+    header::{self, PlannedTensor},
     types::GgmlType,
 };
 
-/// A file that is being written.
+/// A file being written.
 pub(crate) struct GgufWriter<W> {
     sink: Sink<W>,
-    /// Until it is written.
+    /// The header, until it is written.
     header: Option<Vec<u8>>,
     outstanding: Outstanding,
     alignment: u64,
 }
 
 impl<W: Write> GgufWriter<W> {
-    /// Begins a file that was planned. Nothing is written yet.
+    /// Starts a planned file. Writes nothing yet.
     pub(crate) fn planned(out: W, plan: &Plan) -> Result<Self, Error> {
         plan.check(&CAPABILITIES, &Limits::default())?;
         let alignment = header::alignment_of(&plan.metadata)?;
@@ -29,7 +29,7 @@ impl<W: Write> GgufWriter<W> {
         for (number, entry) in plan.entries.iter().enumerate() {
             let dims = dims_of(entry);
             let ggml = type_of(entry, dims).map_err(|error| error.of_tensor(&entry.name).rule("G8"))?;
-            announced.push(Announced {
+            announced.push(PlannedTensor {
                 name: &entry.name,
                 dims,
                 ggml,

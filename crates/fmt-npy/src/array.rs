@@ -1,3 +1,5 @@
+//! Reads the elements of one array.
+
 use std::{
     io::{BufReader, Read},
     ops::Range,
@@ -16,26 +18,26 @@ use crate::{
     order::to_row_major,
 };
 
-/// One array of a file, all that is structural proven.
+/// One array of a file, with validated structure.
 #[derive(Clone, Copy)]
 pub(crate) struct Array<'e> {
     pub(crate) entry: &'e Entry,
     pub(crate) form: &'e Form,
 }
 
-/// What an array's entry does not say.
+/// Properties of an array beyond its entry.
 pub(crate) struct Form {
-    /// How large an element is, if the dtype is known.
+    /// The element layout, if the dtype is known.
     element: Option<Element>,
     is_column_major: bool,
-    place: Place,
+    place: StorageKind,
 }
 
 /// How the array's bytes are stored.
-pub(crate) enum Place {
-    /// As they are, with nothing to check them against.
+pub(crate) enum StorageKind {
+    /// Uncompressed, without a checksum.
     Plain,
-    /// As they are. The checksum covers the header too, whose own is at hand.
+    /// Uncompressed. The checksum covers the header too, whose own checksum is known.
     Stored { head_crc: u32, crc: u32 },
     /// Deflated, header and elements together.
     Deflated {
@@ -46,8 +48,8 @@ pub(crate) enum Place {
 }
 
 impl Form {
-    /// An array whose elements stand at `range`.
-    pub(crate) fn new(name: &str, header: &Header, range: Range<u64>, place: Place) -> (Entry, Self) {
+    /// Creates an array whose elements are at `range`.
+    pub(crate) fn new(name: &str, header: &Header, range: Range<u64>, place: StorageKind) -> (Entry, Self) {
         let mut entry = Entry::new(name.to_owned(), header.dtype.clone(), header.shape.clone(), range);
         entry.is_big_endian = header.is_big_endian;
         entry.unsupported = match &header.dtype {
@@ -58,10 +60,10 @@ impl Form {
         if header.is_column_major && header.shape.rank() > 1 {
             entry.encoding = Encoding::ColumnMajor;
         }
-        if let Place::Stored { crc, .. } | Place::Deflated { crc, .. } = place {
+        if let StorageKind::Stored { crc, .. } | StorageKind::Deflated { crc, .. } = place {
             entry.checksum = Some(format!("crc32:{crc:08x}"));
         }
-        if let Place::Deflated { .. } = place {
+        if let StorageKind::Deflated { .. } = place {
             entry.encoding = Encoding::Deflate;
         }
         let form = Self {
@@ -72,7 +74,7 @@ impl Form {
         (entry, form)
     }
 
-    /// A member of an archive that cannot be read.
+    /// Creates an entry for an unreadable archive member.
     pub(crate) fn unsupported(name: &str, range: Range<u64>, reason: String) -> (Entry, Self) {
         let shape = tensor_core::Shape::vector(range.end - range.start);
         let dtype = StoredDType::Unknown("?".to_owned());
@@ -82,7 +84,7 @@ impl Form {
         let form = Self {
             element: None,
             is_column_major: false,
-            place: Place::Plain,
+            place: StorageKind::Plain,
         };
         (entry, form)
     }
@@ -97,7 +99,7 @@ impl Array<'_> {
         })
     }
 
-    /// How large an element is and how many bytes all take, if they can be read or copied.
+    /// Returns the element layout and the total size, if the array can be read or copied.
     fn sized(&self) -> Result<(Element, u64), Error> {
         match (self.form.element, self.entry.byte_len()) {
             (Some(element), Some(len)) => Ok((element, len)),
@@ -111,7 +113,7 @@ impl Array<'_> {
         self.form.is_column_major && self.entry.shape.rank() > 1
     }
 
-    /// Whether the stored bytes are the tensor's as they are.
+    /// Returns whether the stored bytes are the tensor's.
     fn is_plain(&self) -> bool {
         let is_swapped = self.entry.is_big_endian && self.form.element.is_none_or(|element| element.word > 1);
         !is_swapped && !self.is_transposed()
@@ -123,7 +125,7 @@ impl Array<'_> {
         tensor_of(spec, bytes)
     }
 
-    /// All bytes, row-major and little-endian.
+    /// Returns all bytes, row-major and little-endian.
     fn whole(&self, source: &dyn ByteSource, limits: &Limits, is_checked: bool) -> Result<Bytes, Error> {
         let stored = self.stored(source, limits, is_checked)?;
         self.converted(self.entry.shape.dims(), stored, limits)
@@ -142,8 +144,8 @@ impl Array<'_> {
             let bytes = read_all(&mut stream, part.byte_len())?;
             return tensor_of(part, bytes.into());
         }
-        if self.is_transposed() || matches!(self.form.place, Place::Deflated { .. }) {
-            // Rows are scattered over all of it, or behind what must be inflated first.
+        if self.is_transposed() || matches!(self.form.place, StorageKind::Deflated { .. }) {
+            // Rows are scattered over the whole array, or follow data that must be inflated first.
             let whole = self.tensor(source, limits)?;
             return whole
                 .rows(rows)
@@ -163,7 +165,7 @@ impl Array<'_> {
     ) -> Result<(), Error> {
         let spec = self.readable()?;
         check_buffer(&spec, out.len())?;
-        if self.is_plain() && !matches!(self.form.place, Place::Deflated { .. }) {
+        if self.is_plain() && !matches!(self.form.place, StorageKind::Deflated { .. }) {
             read_into(source, self.entry.range.start, out, "the data")?;
             return self.check(out).map(drop);
         }
@@ -171,8 +173,8 @@ impl Array<'_> {
         Ok(())
     }
 
-    /// The elements one part after the other. An array in column-major order is read some rows at a time, or as a whole
-    /// where that is cheaper.
+    /// Streams the elements. An array in column-major order is read some rows at a time, or as a whole if
+    /// that is cheaper.
     pub(crate) fn stream<'a>(
         &self,
         source: &'a dyn ByteSource,
@@ -184,8 +186,8 @@ impl Array<'_> {
         }
         let rows = self.entry.shape.dims().first().copied().unwrap_or(0);
         if let Some(stream) = self.rows_of_columns(source, 0..rows) {
-            if let Place::Stored { .. } = self.form.place {
-                // The checksum is over the file's order, which is not that of the rows.
+            if let StorageKind::Stored { .. } = self.form.place {
+                // The checksum is over file order, not row order.
                 self.verify(source)?;
             }
             return Ok(Box::new(stream));
@@ -194,9 +196,9 @@ impl Array<'_> {
         Ok(Box::new(BytesStream::new(whole)))
     }
 
-    /// Some rows of an array in column-major order, if they are better read by themselves.
+    /// Returns a stream over some rows of a column-major array, if reading them separately is cheaper.
     fn rows_of_columns<'a>(&self, source: &'a dyn ByteSource, rows: Range<u64>) -> Option<RowsOfColumns<'a>> {
-        let is_stored = self.is_transposed() && !matches!(self.form.place, Place::Deflated { .. });
+        let is_stored = self.is_transposed() && !matches!(self.form.place, StorageKind::Deflated { .. });
         let (element, is_big) = (self.form.element.filter(|_| is_stored)?, self.entry.is_big_endian);
         let start = self.entry.range.start;
         RowsOfColumns::new(source, start, element, is_big, self.entry.shape.dims(), rows)
@@ -204,22 +206,22 @@ impl Array<'_> {
 
     pub(crate) fn verify(&self, source: &dyn ByteSource) -> Result<Verification, Error> {
         self.sized()?;
-        // Without a checksum it is found out whether all of it can be read.
-        if !matches!(self.form.place, Place::Plain) || !source.is_in_memory() {
+        // Without a checksum, verification only checks that everything is readable.
+        if !matches!(self.form.place, StorageKind::Plain) || !source.is_in_memory() {
             let mut stream = ArrayStream::new(*self, source)?;
             let mut buffer = vec![0; stream.piece()];
             while stream.read(&mut buffer)? > 0 {}
         }
         Ok(match self.form.place {
-            Place::Plain => Verification::Unchecked,
+            StorageKind::Plain => Verification::Unchecked,
             _ => Verification::Ok,
         })
     }
 
-    /// The elements as they are stored, inflated. Bytes that will be copied are checked against the checksum.
+    /// Returns the stored elements, inflated. Bytes that are copied anyway are checked against the checksum.
     fn stored(&self, source: &dyn ByteSource, limits: &Limits, is_checked: bool) -> Result<Bytes, Error> {
         let (_, len) = self.sized()?;
-        if let Place::Deflated {
+        if let StorageKind::Deflated {
             compressed,
             head_len,
             crc,
@@ -239,7 +241,7 @@ impl Array<'_> {
     }
 
     fn check(&self, bytes: &[u8]) -> Result<(), Error> {
-        let Place::Stored { head_crc, crc } = self.form.place else {
+        let StorageKind::Stored { head_crc, crc } = self.form.place else {
             return Ok(());
         };
         let mut hasher = crc32fast::Hasher::new_with_initial(head_crc);
@@ -266,7 +268,7 @@ impl Array<'_> {
     }
 }
 
-/// All that a stream has.
+/// Reads a stream to its end.
 fn read_all(stream: &mut dyn TensorStream, len: u64) -> Result<Vec<u8>, Error> {
     let no_memory = || Error::new(ErrorKind::TooLarge, "there is no memory for the rows").rule("N7");
     let len = usize::try_from(len).map_err(|_| no_memory())?;
@@ -286,7 +288,7 @@ fn tensor_of(spec: TensorSpec, bytes: Bytes) -> Result<Tensor, Error> {
     })
 }
 
-/// Why an array of a dtype cannot be read, and what to do.
+/// Explains why an array of this dtype cannot be read, with advice.
 fn refusal(descr: &str) -> String {
     let kind = match descr.trim_start_matches(['<', '>', '|', '=']).as_bytes() {
         [b'O', ..] => "is that of Python objects, which are pickled; save numbers or fixed-width strings",
@@ -296,15 +298,15 @@ fn refusal(descr: &str) -> String {
     format!("the dtype {} {kind}", tensor_core::Quoted(descr))
 }
 
-/// Bytes that are read at a time where only their checksum is wanted.
+/// Bytes per read when only the checksum is computed.
 const PIECE: usize = 32 << 10;
 
-/// An array's bytes in the order of the file, swapped where that is needed, checked against the checksum at the end.
+/// An array's bytes in file order, byte-swapped if needed, with the checksum verified at the end.
 struct ArrayStream<'a> {
     input: Box<dyn Read + Send + 'a>,
     start: u64,
     is_deflated: bool,
-    /// Bytes of an element that is turned around, or 1.
+    /// Word size for byte swapping; 1 for none.
     swapped: usize,
     left: u64,
     check: Option<(crc32fast::Hasher, u32)>,
@@ -327,11 +329,11 @@ impl<'a> ArrayStream<'a> {
             check: None,
         };
         match &array.form.place {
-            Place::Plain => {}
-            Place::Stored { head_crc, crc } => {
+            StorageKind::Plain => {}
+            StorageKind::Stored { head_crc, crc } => {
                 stream.check = Some((crc32fast::Hasher::new_with_initial(*head_crc), *crc));
             }
-            Place::Deflated {
+            StorageKind::Deflated {
                 compressed,
                 head_len,
                 crc,
@@ -341,7 +343,7 @@ impl<'a> ArrayStream<'a> {
                 let stored = BufReader::with_capacity(PIECE.min(len as usize), cursor).take(len);
                 let mut inflating = flate2::bufread::DeflateDecoder::new(stored);
                 let mut head = Vec::new();
-                // Proven to be short when the file was opened.
+                // The length was limited when the file was opened.
                 let read = inflating.by_ref().take(*head_len).read_to_end(&mut head);
                 read.map_err(|_| stream.damaged())?;
                 let mut hasher = crc32fast::Hasher::new();
@@ -354,7 +356,7 @@ impl<'a> ArrayStream<'a> {
         Ok(stream)
     }
 
-    /// The length of a buffer to read it with.
+    /// Returns the buffer size for reading.
     fn piece(&self) -> usize {
         let len = usize::try_from(self.left).map_or(PIECE, |left| left.clamp(1, PIECE));
         len.next_multiple_of(TENSOR_STREAM_UNIT)
@@ -365,7 +367,7 @@ impl<'a> ArrayStream<'a> {
         error.at(self.start).rule("N11")
     }
 
-    /// Checks what was read against the checksum, and makes sure that nothing follows.
+    /// Verifies the checksum, and that no data follows.
     fn check_end(&mut self) -> Result<(), Error> {
         let Some((hasher, expected)) = self.check.take() else {
             return Ok(());
@@ -415,7 +417,7 @@ impl TensorStream for ArrayStream<'_> {
     }
 }
 
-/// Bytes that are not the file's own are made only within the reader's limit.
+/// Checks a conversion buffer against the reader's limit.
 fn check_budget(len: u64, limits: &Limits) -> Result<(), Error> {
     if len <= limits.decoded_bytes {
         return Ok(());
@@ -433,14 +435,14 @@ fn check_budget(len: u64, limits: &Limits) -> Result<(), Error> {
         .found(len))
 }
 
-/// Inflates a header, which is passed by, and so many bytes, which must be all and fit the checksum.
+/// Inflates and skips the header, then inflates exactly `len` bytes and verifies the checksum.
 fn inflate(compressed: &[u8], head_len: u64, len: u64, crc: u32) -> Result<Vec<u8>, Error> {
     let corrupt = |what: &str| Error::new(ErrorKind::Corrupt, what).rule("N11");
     let damaged = |_| corrupt("the compressed data cannot be inflated");
     let mut hasher = crc32fast::Hasher::new();
     let mut inflating = flate2::bufread::DeflateDecoder::new(compressed);
     let mut head = Vec::new();
-    // Proven to be short when the file was opened.
+    // The length was limited when the file was opened.
     inflating
         .by_ref()
         .take(head_len)

@@ -1,5 +1,5 @@
-//! Arrays in column-major order, some rows at a time: each row is scattered over the whole array, a block of rows is a run of
-//! bytes in each column.
+//! Reads column-major arrays some rows at a time: each row is scattered over the whole array, but a block of
+//! rows is contiguous within each column.
 
 use std::ops::Range;
 
@@ -7,34 +7,34 @@ use fmt_core::{ByteSource, Error, TensorStream, read_into};
 
 use crate::header::Element;
 
-/// Rows of an array in column-major order, as row-major little-endian bytes.
+/// Rows of a column-major array, as row-major little-endian bytes.
 pub(crate) struct RowsOfColumns<'a> {
     source: &'a dyn ByteSource,
     start: u64,
     element: Element,
     is_big_endian: bool,
-    /// Of the array, of which the first one counts rows.
+    /// Dimensions of the array; the first one counts rows.
     dims: Vec<u64>,
-    /// Rows to come.
+    /// Remaining rows.
     rows: Range<u64>,
-    /// Rows that are read at a time.
+    /// Rows per read.
     block: u64,
     column: Vec<u8>,
-    /// What is in order and not handed out.
+    /// Converted bytes not yet returned.
     ready: Vec<u8>,
     at: usize,
 }
 
-/// Bytes of rows that are put in order at a time.
+/// Bytes of rows converted at a time.
 const BLOCK: u64 = 16 << 20;
-/// Shorter runs of bytes cost more than reading everything.
+/// For shorter contiguous runs, reading everything is cheaper.
 const SHORTEST_RUN: u64 = 128;
-/// What a run costs that is read by itself, in bytes that could be read meanwhile.
+/// Cost of a separate read, in bytes that could be read sequentially meanwhile.
 const COST_OF_A_RUN: u64 = 4 << 10;
 
 impl<'a> RowsOfColumns<'a> {
-    /// Some rows of an array that begins at byte `start`. `None` where it is better read as a whole: when its rows are long
-    /// and few, and when each read is a request to a server.
+    /// Creates a stream over some rows of an array at offset `start`. `None` if reading the whole array is
+    /// cheaper: when rows are long and few, and when each read is a network request.
     pub(crate) fn new(
         source: &'a dyn ByteSource,
         start: u64,
@@ -46,7 +46,7 @@ impl<'a> RowsOfColumns<'a> {
         Self::in_blocks(source, start, element, is_big_endian, dims, rows, BLOCK)
     }
 
-    /// As [`Self::new`], with so many bytes at a time.
+    /// Does the same with a given block size in bytes.
     fn in_blocks(
         source: &'a dyn ByteSource,
         start: u64,
@@ -57,7 +57,7 @@ impl<'a> RowsOfColumns<'a> {
         most: u64,
     ) -> Option<Self> {
         let (&count, others) = dims.split_first()?;
-        // The product of all was proven to fit.
+        // The total product was checked.
         let columns: u64 = others.iter().product();
         let row = columns * element.size;
         if source.is_remote() || dims.contains(&0) {
@@ -84,7 +84,7 @@ impl<'a> RowsOfColumns<'a> {
         })
     }
 
-    /// Puts the next rows in order.
+    /// Converts the next block of rows.
     fn fill(&mut self) -> Result<(), Error> {
         let rows = (self.rows.end - self.rows.start).min(self.block);
         let (count, others) = (self.dims[0], &self.dims[1..]);
@@ -122,7 +122,7 @@ impl<'a> RowsOfColumns<'a> {
     }
 }
 
-/// Puts each element of a column into its row.
+/// Scatters the elements of a column into the rows.
 fn scatter(column: &[u8], width: usize, rows: &mut [u8], row: usize) {
     match width {
         1 => scatter_by::<1>(column, rows, row),
@@ -137,7 +137,7 @@ fn scatter(column: &[u8], width: usize, rows: &mut [u8], row: usize) {
     }
 }
 
-/// For widths that the compiler knows, which is much faster.
+/// For constant widths, which is much faster.
 fn scatter_by<const WIDTH: usize>(column: &[u8], rows: &mut [u8], row: usize) {
     for (element, row) in column.as_chunks::<WIDTH>().0.iter().zip(rows.chunks_mut(row)) {
         row[..WIDTH].copy_from_slice(element);

@@ -1,44 +1,46 @@
+//! Parses and writes `.npy` headers.
+
 use fmt_core::{Error, ErrorKind, OpaqueDType, StoredDType};
 use tensor_core::{DType, DTypeKind, Shape};
 
-/// What every `.npy` file begins with.
+/// The magic number of `.npy`.
 pub(crate) const MAGIC: [u8; 6] = *b"\x93NUMPY";
 
-/// Bytes up to the header's length, and that length in version 1.
+/// Size of the fixed part of a version 1 header.
 pub(crate) const SHORTEST: u64 = 10;
 
-/// The longest header that is read. NumPy itself reads no more than 10,000 bytes unless told to.
+/// Maximum header size in bytes. NumPy's default limit is 10,000.
 pub(crate) const LONGEST_HEADER: u64 = 64 << 10;
 
-/// What a `.npy` header says.
+/// A parsed `.npy` header.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Header {
     /// The dtype as NumPy writes it.
     pub(crate) descr: String,
-    /// The dtype as tools know it.
+    /// The dtype in `fmt_core`'s terms.
     pub(crate) dtype: StoredDType,
-    /// How large an element is; `None` when the dtype is not known.
+    /// The element layout; `None` when the dtype is unknown.
     pub(crate) element: Option<Element>,
     pub(crate) is_big_endian: bool,
-    /// Whether the first axis is the one that changes fastest.
+    /// Whether the array is column-major (Fortran order).
     pub(crate) is_column_major: bool,
     pub(crate) shape: Shape,
-    /// Bytes of the array before its elements.
+    /// Number of bytes before the elements.
     pub(crate) len: u64,
 }
 
-/// How large an element is.
+/// The layout of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Element {
-    /// Bytes of it.
+    /// Size in bytes.
     pub(crate) size: u64,
-    /// Bytes of the words that it is made of, which a big-endian host has the other way round.
+    /// Size of the words that are byte-swapped for big-endian data.
     pub(crate) word: u64,
 }
 
 impl Header {
-    /// How long the part before the elements is, as its first bytes say: at least [`SHORTEST`], or as many as there are.
-    /// `at` is where they stand in the file.
+    /// Returns the header length from its first bytes: at least [`SHORTEST`], or all that are there. `at` is
+    /// their offset in the file.
     pub(crate) fn length(head: &[u8], at: u64) -> Result<u64, Error> {
         if !head.starts_with(&MAGIC[..head.len().min(MAGIC.len())]) {
             let error = Error::new(ErrorKind::BadMagic, "the first bytes")
@@ -78,7 +80,7 @@ impl Header {
         Ok(8 + width + header_len)
     }
 
-    /// Reads all before the elements, which is as long as [`Header::length`] says.
+    /// Parses a complete header of [`Header::length`] bytes.
     pub(crate) fn parse(head: &[u8], at: u64) -> Result<Self, Error> {
         let text = if head.get(6) == Some(&1) { 10 } else { 12 };
         let mut literal = Literal {
@@ -144,13 +146,14 @@ impl Header {
         })
     }
 
-    /// Bytes of all elements; `None` when the dtype is not known.
+    /// Returns the size of all elements; `None` when the dtype is unknown.
     pub(crate) fn byte_len(&self) -> Option<u64> {
-        // The product was proven to fit.
+        // The product was checked.
         Some(self.shape.element_count() * self.element?.size)
     }
 
-    /// What NumPy writes for a tensor: version 1, padded so that the elements begin on a multiple of 64.
+    /// Encodes the header that NumPy writes for a tensor: version 1, padded so that the elements are aligned
+    /// to 64.
     pub(crate) fn encode(descr: &str, shape_of: &Shape) -> Option<Vec<u8>> {
         let dims = shape_of.dims().iter().map(u64::to_string);
         let mut shape = dims.collect::<Vec<_>>().join(", ");
@@ -171,8 +174,8 @@ impl Header {
     }
 }
 
-/// The dtype of a description, its element, and whether it is big-endian. Descriptions that leave the order of several bytes
-/// to the machine have none.
+/// Parses a dtype description into dtype, element layout and byte order. Rejects native byte order for
+/// multi-byte types.
 fn dtype_of(descr: &str) -> Option<(StoredDType, Element, bool)> {
     let (order, name) = match descr.as_bytes().first()? {
         b'<' | b'>' | b'|' | b'=' => descr.split_at(1),
@@ -211,22 +214,23 @@ fn element_of(order: &str, name: &str) -> Option<(StoredDType, Element)> {
         rest.parse::<u32>().ok().filter(|_| is_number)
     };
     match (kind, rest) {
-        // The package `ml_dtypes` gives its types an order, which raw bytes do not have. Only one has two bytes.
+        // `ml_dtypes` writes its types as raw bytes with a byte order, which raw bytes do not have. Only
+        // bfloat16 has two bytes.
         ("V", "2") if order == "<" => known(DType::BF16),
         ("f", "1") => opaque("F8_E5M2", 1, 1),
         ("c", "8") => opaque("C64", 8, 4),
         ("c", "16") => opaque("C128", 16, 8),
         ("S" | "a", _) => opaque(&format!("S{rest}"), digits()?, 1),
         ("V", _) => opaque(name, digits()?, 1),
-        // Code points.
+        // UTF-32 code points.
         ("U", _) => opaque(name, digits()?.checked_mul(4)?, 4),
-        // Times, with their unit.
+        // Times with a unit.
         ("M" | "m", _) if is_time(rest) => opaque(name, 8, 8),
         _ => None,
     }
 }
 
-/// `8`, or with a unit, such as `8[25us]`.
+/// Returns whether it is `8`, optionally with a unit such as `8[25us]`.
 fn is_time(rest: &str) -> bool {
     let unit = rest.strip_prefix('8').map(|unit| {
         let inner = unit.strip_prefix('[').and_then(|unit| unit.strip_suffix(']'));
@@ -241,7 +245,7 @@ fn is_time(rest: &str) -> bool {
     }
 }
 
-/// What NumPy calls a dtype without its order; bfloat16 is not its own, and it has no kinds beyond these.
+/// Returns NumPy's name of a dtype without byte order; `None` for bfloat16, which NumPy lacks.
 fn code_of(dtype: DType) -> Option<String> {
     let kind = match dtype.kind() {
         _ if dtype == DType::BF16 => return None,
@@ -254,7 +258,7 @@ fn code_of(dtype: DType) -> Option<String> {
     Some(format!("{kind}{}", dtype.size()))
 }
 
-/// What NumPy calls a little-endian dtype, if it has it; bfloat16 as `ml_dtypes` has it saved.
+/// Returns NumPy's description of a little-endian dtype, if there is one; bfloat16 as `ml_dtypes` saves it.
 pub(crate) fn descr_of(dtype: DType) -> Option<String> {
     if dtype == DType::BF16 {
         return Some("<V2".to_owned());
@@ -263,12 +267,12 @@ pub(crate) fn descr_of(dtype: DType) -> Option<String> {
     Some(format!("{order}{}", code_of(dtype)?))
 }
 
-/// What NumPy calls a dtype that is copied and not computed with, if it is one of NumPy's.
+/// Returns NumPy's description of an opaque dtype, if it is one of NumPy's.
 pub(crate) fn descr_of_opaque(dtype: &OpaqueDType) -> Option<String> {
     let name = match dtype.name() {
         "C64" => "c8",
         "C128" => "c16",
-        // What `ml_dtypes` has NumPy write for it, NumPy does not read.
+        // NumPy cannot read back what `ml_dtypes` makes it write.
         "F8_E5M2" => return None,
         other => other,
     };
@@ -280,7 +284,7 @@ pub(crate) fn descr_of_opaque(dtype: &OpaqueDType) -> Option<String> {
     })
 }
 
-/// The little of Python's literals that headers are made of.
+/// A parser for the subset of Python literals in headers.
 struct Literal<'a> {
     bytes: &'a [u8],
     position: usize,
@@ -293,7 +297,7 @@ impl Literal<'_> {
         error.at(self.at + self.position as u64).rule("N3")
     }
 
-    /// The next byte that is not white space.
+    /// Returns the next byte that is not white space.
     fn peek(&mut self) -> Option<u8> {
         while self.bytes.get(self.position).is_some_and(u8::is_ascii_whitespace) {
             self.position += 1;
@@ -328,7 +332,7 @@ impl Literal<'_> {
         }
     }
 
-    /// Bytes up to one that is not wanted.
+    /// Reads bytes while they satisfy `is_wanted`.
     fn while_is(&mut self, is_wanted: impl Fn(&u8) -> bool) -> &[u8] {
         let start = self.position;
         while self.bytes.get(self.position).is_some_and(&is_wanted) {
@@ -343,12 +347,12 @@ impl Literal<'_> {
         self.position += 1;
         let text = self.while_is(|byte| *byte != quote && *byte != b'\\' && *byte != b'\n');
         let text = String::from_utf8_lossy(text).into_owned();
-        // Nothing that headers are made of takes escapes.
+        // Strings in headers never need escapes.
         self.expect(quote)?;
         Ok(text)
     }
 
-    /// A string, or whatever a list of fields is made of, which is kept as it stands.
+    /// Reads a string; a structured dtype (a list) is kept as text.
     fn descr(&mut self) -> Result<String, Error> {
         if self.peek() != Some(b'[') {
             return self.string();
@@ -383,7 +387,7 @@ impl Literal<'_> {
         }
     }
 
-    /// A tuple of whole numbers, of which there are not more than any shape has.
+    /// Reads a tuple of integers, limited to the maximum rank.
     fn tuple(&mut self) -> Result<Vec<u64>, Error> {
         self.expect(b'(')?;
         let mut numbers = Vec::new();
@@ -404,7 +408,7 @@ impl Literal<'_> {
                 .ok()
                 .and_then(|digits| digits.parse().ok());
             numbers.push(number.ok_or_else(|| self.error("the shape").expected("whole numbers of 64 bits"))?);
-            // As Python 2 wrote long numbers.
+            // Python 2 wrote long integers like this.
             if self.bytes.get(self.position) == Some(&b'L') {
                 self.position += 1;
             }

@@ -1,8 +1,8 @@
-//! NumPy's files: `.npy`, which holds one array, and `.npz`, a zip archive of those.
+//! NumPy's formats: `.npy`, which holds one array, and `.npz`, a zip archive of those.
 //!
-//! Headers of versions 1 to 3 are read, in both byte orders and both memory orders; what is row-major and little-endian is
-//! not copied. Headers are parsed by hand, as the few literals that they are made of: nothing is evaluated, and pickled
-//! objects are refused. Archives are the [`zip`] crate's business, inflating [`flate2`]'s.
+//! Reads headers of versions 1 to 3, in both byte orders and both memory orders; row-major little-endian
+//! arrays are not copied. Headers are parsed as literals: nothing is evaluated, and pickled objects are
+//! rejected. Archives are handled by the [`zip`] crate, inflating by [`flate2`].
 //!
 //! ```
 //! use fmt_core::{Format, Plan, PlannedEntry, TensorReader};
@@ -12,7 +12,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let weights = Tensor::from_vec(Shape::new(&[3, 2])?, vec![1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
 //!
-//! // Writing, and streaming: arrays are announced first, and their bytes come in any pieces.
+//! // Writing as a stream: arrays are planned first, then their bytes are written in pieces of any size.
 //! let plan = Plan {
 //!     entries: vec![PlannedEntry::dense("weights", weights.spec().clone())],
 //!     ..Plan::default()

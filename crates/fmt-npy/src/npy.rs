@@ -1,3 +1,5 @@
+//! Reads and writes `.npy` files.
+
 use std::{io::Write, ops::Range, slice, sync::Arc};
 
 use fmt_core::{
@@ -8,7 +10,7 @@ use fmt_core::{
 use tensor_core::Tensor;
 
 use crate::{
-    array::{Array, Form, Place},
+    array::{Array, Form, StorageKind},
     capabilities::NPY,
     header::{Header, MAGIC, descr_of, descr_of_opaque},
     sink::Sink,
@@ -16,8 +18,8 @@ use crate::{
 
 /// An open `.npy` file: one array, called `0`.
 ///
-/// Elements that are stored little-endian and row-major are a slice of the source. Others are converted when they are
-/// read, within [`fmt_core::Limits::decoded_bytes`].
+/// Little-endian row-major elements are a slice of the source. Others are converted when read, within
+/// [`fmt_core::Limits::decoded_bytes`].
 ///
 /// ```
 /// use fmt_core::TensorReader;
@@ -43,10 +45,11 @@ pub struct NpyReader {
 fmt_core::open_by_path_and_bytes!(NpyReader);
 
 impl NpyReader {
-    /// Opens a file of any source.
+    /// Opens a file from any source.
     ///
     /// # Errors
-    /// What is wrong with it and where: [`Error::broken_rule`] has the rule of docs/formats/npy.md.
+    /// When the file is invalid, with the position: [`Error::broken_rule`] is the rule of
+    /// docs/formats/npy.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let header = read_header(&*source, 0..source.len(), options)?;
         let start = header.len;
@@ -55,7 +58,7 @@ impl NpyReader {
         if end > source.len() {
             return Err(Error::cut_off(end, source.len()).rule("N6"));
         }
-        let (entry, form) = Form::new("0", &header, start..end, Place::Plain);
+        let (entry, form) = Form::new("0", &header, start..end, StorageKind::Plain);
         Ok(Self {
             entry,
             form,
@@ -74,14 +77,14 @@ impl NpyReader {
     }
 }
 
-/// The header of an array that stands somewhere in a source.
+/// Reads the header of an array within a source.
 pub(crate) fn read_header(
     source: &dyn ByteSource,
     within: Range<u64>,
     options: &ReadOptions,
 ) -> Result<Header, Error> {
     let room = within.end - within.start;
-    // The usual header is 128 bytes long.
+    // Most headers have 128 bytes.
     let first = read_range(source, within.start..within.start + room.min(128), "the header")?;
     let len = Header::length(&first, within.start)?;
     if len > room {
@@ -170,7 +173,7 @@ impl TensorReader for NpyReader {
     }
 }
 
-/// The format `.npy`, for tools that deal with all formats alike.
+/// The format `.npy` for tools that handle all formats.
 ///
 /// ```
 /// use fmt_core::{Format, Plan, PlannedEntry};
@@ -248,7 +251,7 @@ pub(crate) fn encode_header(entry: &PlannedEntry) -> Result<Vec<u8>, Error> {
 
 struct NpyWriter<W> {
     sink: Sink<W>,
-    /// Until it is written.
+    /// The header, until it is written.
     head: Option<Vec<u8>>,
     outstanding: Outstanding,
 }

@@ -1,3 +1,5 @@
+//! Reads `.npz` archives.
+
 use std::{
     io::{BufReader, Read},
     ops::Range,
@@ -12,18 +14,18 @@ use fmt_zip::{CompressionMethod, LARGEST_RATIO, Member, SourceCursor};
 use tensor_core::Tensor;
 
 use crate::{
-    array::{Array, Form, Place},
+    array::{Array, Form, StorageKind},
     header::{Header, SHORTEST},
     npy::{check_rank, cut_off, read_header},
 };
 
-/// How arrays' names end in an archive.
+/// Suffix of array names in an archive.
 pub(crate) const SUFFIX: &str = ".npy";
 
-/// An open `.npz` file: a zip archive of `.npy` files, in the order of its directory.
+/// An open `.npz` file: a zip archive of `.npy` files, in directory order.
 ///
-/// Arrays that are stored as they are (`numpy.savez`) are slices of the source, as in [`crate::NpyReader`]. Deflated ones
-/// (`numpy.savez_compressed`) are inflated when they are read, within [`fmt_core::Limits::decoded_bytes`], and checked
+/// Uncompressed arrays (`numpy.savez`) are slices of the source, as in [`crate::NpyReader`]. Deflated ones
+/// (`numpy.savez_compressed`) are inflated when read, within [`fmt_core::Limits::decoded_bytes`], and checked
 /// against their checksum.
 pub struct NpzReader {
     source: Arc<dyn ByteSource>,
@@ -40,10 +42,11 @@ pub struct NpzReader {
 fmt_core::open_by_path_and_bytes!(NpzReader);
 
 impl NpzReader {
-    /// Opens a file of any source.
+    /// Opens a file from any source.
     ///
     /// # Errors
-    /// What is wrong with it and where: [`Error::broken_rule`] has the rule of docs/formats/npy.md.
+    /// When the file is invalid, with the position: [`Error::broken_rule`] is the rule of
+    /// docs/formats/npy.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let members = fmt_zip::members(&*source, options).map_err(|error| {
             let rule = match error.kind() {
@@ -146,7 +149,7 @@ fn stored(
     check_len(member, &header)?;
     let data = member.range.start + header.len..member.range.end;
     let head = read_range(source, member.range.start..data.start, "the header")?;
-    let place = Place::Stored {
+    let place = StorageKind::Stored {
         head_crc: crc32fast::hash(&head),
         crc: member.crc,
     };
@@ -189,7 +192,7 @@ fn deflated(
     let header = Header::parse(&head, member.range.start)?;
     check_rank(&header, member.range.start, options)?;
     check_len(member, &header)?;
-    let place = Place::Deflated {
+    let place = StorageKind::Deflated {
         compressed: member.range.clone(),
         head_len,
         crc: member.crc,
@@ -197,7 +200,7 @@ fn deflated(
     Ok(Form::new(name, &header, member.range.clone(), place))
 }
 
-/// Header and elements must be the whole member.
+/// Checks that header and elements make up the whole member.
 fn check_len(member: &Member, header: &Header) -> Result<(), Error> {
     let Some(len) = header.byte_len() else {
         return Ok(());

@@ -17,9 +17,9 @@ use crate::{
     sink::{Sink, Valve},
 };
 
-/// The format `.npz`, for tools that deal with all formats alike.
+/// The format `.npz` for tools that handle all formats.
 ///
-/// Arrays are written as `numpy.savez` writes them, not compressed, with their elements on multiples of 64.
+/// Arrays are written like `numpy.savez` does, uncompressed, with elements aligned to 64.
 ///
 /// ```
 /// use fmt_core::{Format, Plan, PlannedEntry, ReadOptions};
@@ -83,7 +83,7 @@ impl Format for Npz {
         for (number, entry) in plan.entries.into_iter().enumerate() {
             let len = entry.spec.byte_len();
             outstanding.announce(number, len);
-            members.push(Planned {
+            members.push(PlannedArray {
                 head: encode_header(&entry)?,
                 name: entry.name,
                 len,
@@ -100,17 +100,17 @@ impl Format for Npz {
 }
 
 #[derive(Default)]
-struct Planned {
+struct PlannedArray {
     name: String,
     head: Vec<u8>,
     len: u64,
 }
 
 struct NpzWriter<W: Write> {
-    /// `None` only while the file is being ended.
+    /// `None` only while the file is being finished.
     zip: Option<ZipWriter<StreamWriter<Sink<W>>>>,
     valve: Valve,
-    members: Vec<Planned>,
+    members: Vec<PlannedArray>,
     outstanding: Outstanding,
 }
 
@@ -135,7 +135,7 @@ impl<W: Write> NpzWriter<W> {
     fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let written = self.zip()?.write_all(bytes);
         written.map_err(|error| Error::io("the file cannot be written", error))?;
-        // What the archive's writer buffered may have failed without its saying so.
+        // The archive writer's buffered writes may have failed silently.
         self.valve.check()
     }
 
@@ -147,7 +147,7 @@ impl<W: Write> NpzWriter<W> {
 }
 
 impl<W: Write> Drop for NpzWriter<W> {
-    /// The archive's writer would end a file that is given up as if it were whole.
+    /// Shuts the sink: the archive writer would otherwise finish an abandoned file as if it were complete.
     fn drop(&mut self) {
         self.valve.shut();
     }

@@ -1,8 +1,10 @@
+//! Converts element order and byte order.
+
 use fmt_core::{Error, ErrorKind};
 
 use crate::header::Element;
 
-/// Row-major little-endian bytes of elements that are stored in column-major order, big-endian, or both.
+/// Converts elements from column-major order, big-endian order, or both, to row-major little-endian bytes.
 pub(crate) fn to_row_major(
     stored: &[u8],
     element: Element,
@@ -35,13 +37,13 @@ fn transpose(stored: &[u8], width: usize, dims: &[u64], out: &mut Vec<u8>) {
     }
 }
 
-/// For widths that the compiler knows, which is much faster.
+/// For constant widths, which is much faster.
 fn transpose_by<const WIDTH: usize>(stored: &[u8], dims: &[u64], out: &mut Vec<u8>) {
     let (elements, _) = stored.as_chunks::<WIDTH>();
     in_row_major_order(dims, |at| out.extend_from_slice(&elements[at]));
 }
 
-/// Says for each element, in row-major order, where it stands in column-major order.
+/// Visits the elements in row-major order, passing each one's index in column-major order.
 fn in_row_major_order(dims: &[u64], mut visit: impl FnMut(usize)) {
     let Some((&last, outer)) = dims.split_last() else {
         return;
@@ -49,7 +51,7 @@ fn in_row_major_order(dims: &[u64], mut visit: impl FnMut(usize)) {
     if dims.contains(&0) {
         return;
     }
-    // How far apart in the file neighbours along each axis are. All of it is in memory, so it fits.
+    // Strides in the file. The array is in memory, so they fit.
     let mut strides = Vec::with_capacity(dims.len());
     let mut stride = 1;
     for &dim in dims {
@@ -61,7 +63,7 @@ fn in_row_major_order(dims: &[u64], mut visit: impl FnMut(usize)) {
     loop {
         let row = (start..).step_by(strides[outer.len()]).take(last as usize);
         row.for_each(&mut visit);
-        // The next row: the last of the outer axes that has one more.
+        // Advance to the next row: the last outer axis that is not at its end.
         let Some(axis) = (0..outer.len()).rfind(|&axis| index[axis] + 1 < outer[axis]) else {
             return;
         };
@@ -81,7 +83,7 @@ mod tests {
 
     #[test]
     fn columns_become_rows() {
-        // 2 x 3 x 2; element (i, j, k) is i + 2j + 6k in the file.
+        // 2 x 3 x 2; element (i, j, k) is at i + 2j + 6k in the file.
         let element = Element { size: 2, word: 2 };
         let stored: Vec<u8> = (0..12u16).flat_map(u16::to_be_bytes).collect();
         let rows = to_row_major(&stored, element, &[2, 3, 2], true, true).unwrap();

@@ -1,3 +1,5 @@
+//! A counting sink that can be shut.
+
 use std::{
     io::{self, Write},
     sync::{
@@ -8,10 +10,10 @@ use std::{
 
 use fmt_core::Error;
 
-/// Where bytes go, how many have gone, and whether that went well.
+/// A writer that counts bytes and records failure.
 ///
-/// After a failure, and when it is told to, it takes bytes and drops them: the crate `zip` ends an archive even when its
-/// writer is dropped, and nothing must come after what failed or was given up.
+/// After a failure, or when shut, it silently discards bytes: the crate `zip` finishes an archive even when
+/// its writer is dropped, and nothing must follow failed or abandoned output.
 pub(crate) struct Sink<W> {
     out: W,
     position: u64,
@@ -27,7 +29,7 @@ impl Valve {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Fails when the sink takes no bytes any more.
+    /// Fails when the sink is shut.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.0.load(Ordering::Relaxed) {
             let error = io::Error::other("the file is incomplete since writing failed");
@@ -57,7 +59,7 @@ impl<W: Write> Sink<W> {
             .map_err(|error| Error::io("the file cannot be written", error).at(at))
     }
 
-    /// Flushes, and says how long the file is.
+    /// Flushes, and returns the file's length.
     pub(crate) fn flush(&mut self) -> Result<u64, Error> {
         self.valve.check()?;
         let flushed = self.out.flush();

@@ -1,11 +1,11 @@
-//! NumPy's texts, which are arrays of a fixed width, as byte strings and back.
+//! NumPy's fixed-width strings as byte strings, and back.
 
 use std::borrow::Cow;
 
 use fmt_core::{Error, ErrorKind, OpaqueDType};
 
-/// The elements of an array of texts: each takes the same number of bytes, with zeros behind what is shorter. As in NumPy
-/// those zeros are no part of the text.
+/// Decodes elements of a string array: all have the same width, padded with zeros. As in NumPy, trailing
+/// zeros are not part of the string.
 ///
 /// ```
 /// use fmt_core::OpaqueDType;
@@ -26,7 +26,7 @@ pub struct TextWidth {
 }
 
 impl TextWidth {
-    /// Of the dtypes `S` and `U` with a width, as the readers of this crate give them.
+    /// Creates a decoder for the dtypes `S` and `U` with a width, as this crate's readers return them.
     #[must_use]
     pub fn of(dtype: &OpaqueDType) -> Option<Self> {
         let (kind, width) = dtype.name().split_at_checked(1)?;
@@ -43,23 +43,23 @@ impl TextWidth {
         })
     }
 
-    /// The dtype of byte strings up to a length; `None` when it does not fit 32 bits.
+    /// Returns the dtype for byte strings up to a length; `None` when it exceeds 32 bits.
     #[must_use]
     pub fn dtype_for(longest: usize) -> Option<OpaqueDType> {
         let width = u32::try_from(longest.max(1)).ok()?;
         Some(OpaqueDType::new(format!("S{width}"), 1, width))
     }
 
-    /// Bytes of an element.
+    /// Returns the size of an element in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The text of an element, which is as long as [`TextWidth::bytes`] says.
+    /// Decodes an element of [`TextWidth::bytes`] bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] for a code point that Unicode does not have.
+    /// [`ErrorKind::Corrupt`] for an invalid code point.
     pub fn text<'e>(&self, element: &'e [u8]) -> Result<Cow<'e, [u8]>, Error> {
         let end = element
             .iter()

@@ -1,3 +1,5 @@
+//! Edits names and metadata of safetensors files in place.
+
 use std::{path::Path, sync::Arc};
 
 use fmt_core::{Entry, Error, FileSource, HeadEditor, Limits, Metadata, ReadOptions};
@@ -6,13 +8,13 @@ use crate::{
     SafetensorsReader,
     capabilities::CAPABILITIES,
     layout::LENGTH,
-    writer::{ALIGNMENT, Announced, check_bits, head},
+    writer::{ALIGNMENT, PlannedTensor, check_bits, head},
 };
 
-/// Opens a file to change names and metadata.
+/// Opens a file to edit names and metadata.
 ///
-/// Where the new header is not longer than the old one with the white space behind it, it is written in place. Otherwise
-/// the file is written anew, with a kilobyte of white space behind the header, so that the next change finds room.
+/// If the new header fits into the old one with its padding, it is written in place. Otherwise the file is
+/// rewritten with a kilobyte of padding, for later edits.
 ///
 /// ```
 /// use fmt_core::TensorReader;
@@ -32,7 +34,7 @@ use crate::{
 /// ```
 ///
 /// # Errors
-/// As [`FileSource::open`] and [`SafetensorsReader::open`].
+/// Those of [`FileSource::open`] and [`SafetensorsReader::open`].
 pub fn edit(path: &Path, options: &ReadOptions) -> Result<HeadEditor, Error> {
     let source = Arc::new(FileSource::open(path)?);
     let reader = SafetensorsReader::open(Arc::clone(&source) as _, options)?;
@@ -40,12 +42,12 @@ pub fn edit(path: &Path, options: &ReadOptions) -> Result<HeadEditor, Error> {
     HeadEditor::new(path, source, &reader, head_len, encode)
 }
 
-/// Room for later changes in a file that is written anew.
+/// Padding for later edits in a rewritten file.
 const SLACK: u64 = 1024;
 
 fn encode(entries: &[Entry], metadata: &Metadata, head_len: u64) -> Result<Vec<u8>, Error> {
     let limits = Limits::default();
-    let tensors: Vec<Announced> = entries.iter().map(Announced::stored).collect();
+    let tensors: Vec<PlannedTensor> = entries.iter().map(PlannedTensor::stored).collect();
     for tensor in &tensors {
         let checked = CAPABILITIES.check_name(&tensor.name, &limits);
         let checked = checked.and_then(|()| check_bits(tensor));

@@ -1,3 +1,5 @@
+//! The format for `fmt_core`'s registry.
+
 use std::sync::Arc;
 
 use fmt_core::{
@@ -10,7 +12,7 @@ use crate::{
     layout::{FORMAT, LENGTH, LONGEST_HEADER},
 };
 
-/// The format, for tools that deal with all formats alike.
+/// The format for tools that handle all formats.
 ///
 /// ```
 /// use fmt_core::{Format, Sniff};
@@ -41,7 +43,7 @@ impl Format for Safetensors {
         if !fits || *first != b'{' {
             return Sniff::No;
         }
-        // An object whose first key is a string is no accident.
+        // An object whose first key is a string is no coincidence.
         match head.get(LENGTH as usize + 1) {
             Some(b'"') => Sniff::Certain,
             _ => Sniff::Possible,

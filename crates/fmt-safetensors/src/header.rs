@@ -1,3 +1,5 @@
+//! Parses and validates headers.
+
 use std::fmt;
 
 use fmt_core::{
@@ -12,17 +14,17 @@ use tensor_core::{DType, Naming, Shape};
 
 use crate::layout::{LENGTH, METADATA, bits_of};
 
-/// A header that has been read and proven.
+/// A parsed and validated header.
 #[derive(Debug, Default)]
 pub(crate) struct Header {
-    /// In the order of their data.
+    /// In data order.
     pub(crate) entries: Vec<Entry>,
     pub(crate) metadata: Metadata,
     names: NameTable,
 }
 
 impl Header {
-    /// Reads a header, behind which `data_len` bytes of data follow.
+    /// Parses a header that is followed by `data_len` bytes of data.
     pub(crate) fn parse(json: &[u8], data_len: u64, options: &ReadOptions) -> Result<Self, Error> {
         if json.first() != Some(&b'{') && !options.lenient {
             let found = json
@@ -32,7 +34,7 @@ impl Header {
             return Err(error.at(LENGTH).rule("S2").expected("'{'").found(found));
         }
         let mut raw: RawHeader = serde_json::from_slice(json).map_err(|error| {
-            // A header is one line, so columns are bytes.
+            // A header is usually one line, so columns are byte offsets.
             let column = if error.line() == 1 {
                 error.column() as u64
             } else {
@@ -43,7 +45,7 @@ impl Header {
                 .rule("S2")
         })?;
         check_count(raw.tensors.len(), &options.limits)?;
-        // Most files are in order, and sorting takes memory.
+        // Most files are sorted, and sorting takes memory.
         if !raw.tensors.is_sorted_by_key(|(_, tensor)| tensor.data_offsets) {
             raw.tensors.sort_by_key(|(_, tensor)| tensor.data_offsets);
         }
@@ -104,7 +106,7 @@ impl Header {
     }
 }
 
-/// Where the data ends, of tensors in order that stand one behind the other and take what their dtypes and shapes say.
+/// Returns the end of the data if sorted tensors are contiguous and match their dtypes and shapes.
 fn end_of_data(tensors: &[(String, RawTensor)]) -> Option<u64> {
     tensors.iter().try_fold(0, |last_end, (_, tensor)| {
         let [start, end] = tensor.data_offsets;
@@ -124,7 +126,7 @@ fn check_count(count: usize, limits: &Limits) -> Result<(), Error> {
     Ok(())
 }
 
-/// The header as it is written. Names that occur twice are both kept, to be refused.
+/// The header as written. Duplicate names are kept, to be rejected later.
 #[derive(Default)]
 struct RawHeader {
     tensors: Vec<(String, RawTensor)>,
@@ -138,7 +140,7 @@ struct RawTensor {
     data_offsets: [u64; 2],
 }
 
-/// A dtype as the header has it: most files have many tensors of few.
+/// A dtype in the header: most files have many tensors of few dtypes.
 enum RawDType {
     Known(DType),
     Other(Box<str>),
@@ -150,7 +152,7 @@ impl RawTensor {
         let shape = proven.map_err(|error| error.of_tensor(&name))?;
         let stored = match self.dtype {
             RawDType::Known(dtype) => StoredDType::Known(dtype),
-            // Of those that the home crate knows, these have no arithmetic here.
+            // The reference crate supports these, but there is no arithmetic for them here.
             RawDType::Other(name) => match bits_of(&name).and_then(|bits| u32::try_from(bits).ok()) {
                 Some(bits) => StoredDType::Opaque(OpaqueDType::of_bits(name, bits)),
                 None => StoredDType::Unknown(name.into()),
@@ -178,14 +180,14 @@ impl RawTensor {
         }
     }
 
-    /// The length that dtype and shape take, if the dtype is known and it fits.
+    /// Returns the length for dtype and shape, if the dtype is known and the length fits.
     fn byte_len(&self) -> Option<u64> {
         let elements = Shape::new(&self.shape.0).ok()?.element_count();
         let bits = elements.checked_mul(bits_of(self.dtype_name())?)?;
         bits.is_multiple_of(8).then_some(bits / 8)
     }
 
-    /// Checks everything that does not depend on other tensors.
+    /// Validates everything that does not depend on other tensors.
     fn prove(&self, name: &str, data_start: u64, limits: &Limits) -> Result<Shape, Error> {
         if name.len() as u64 > limits.name_bytes {
             let error = Error::new(ErrorKind::BadName, "the length of the name").rule("S8");
@@ -225,7 +227,7 @@ impl RawTensor {
     }
 }
 
-/// Dimensions, of which there are not more than any shape has: a list of any length is not kept.
+/// Dimensions, limited to the maximum rank while parsing.
 struct Dims(SmallVec<[u64; 4]>);
 
 impl<'de> Deserialize<'de> for Dims {
@@ -303,7 +305,7 @@ impl<'de> Deserialize<'de> for RawHeader {
     }
 }
 
-/// Strings by key, each key once.
+/// Strings by unique key.
 struct UniqueKeys(Metadata);
 
 impl<'de> Deserialize<'de> for UniqueKeys {

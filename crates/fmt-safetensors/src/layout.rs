@@ -1,4 +1,4 @@
-//! What the format fixes: lengths, names, widths.
+//! Constants of the format: lengths, names, widths.
 
 use safetensors::Dtype;
 use serde::{
@@ -9,16 +9,16 @@ use serde::{
 /// The format's short name.
 pub(crate) const FORMAT: &str = "safetensors";
 
-/// Bytes of the header's length, which the file begins with.
+/// Size of the header length field at the start of the file.
 pub(crate) const LENGTH: u64 = 8;
 
-/// The longest header that the format's home crate reads and writes.
+/// Maximum header size that the reference crate reads and writes.
 pub(crate) const LONGEST_HEADER: u64 = 100_000_000;
 
-/// The key of what the file says about itself.
+/// The key of the file's metadata.
 pub(crate) const METADATA: &str = "__metadata__";
 
-/// Bits of an element, for the dtypes that the home crate knows.
+/// Returns the bits per element for dtypes of the reference crate.
 pub(crate) fn bits_of(dtype: &str) -> Option<u64> {
     let name: value::StrDeserializer<'_, value::Error> = dtype.into_deserializer();
     let dtype = Dtype::deserialize(name).ok()?;

@@ -1,9 +1,10 @@
-//! safetensors files as one tensor file format among others.
+//! safetensors files behind the traits of `fmt-core`.
 //!
-//! The [`safetensors`](https://docs.rs/safetensors) crate is the format's home; use it if you need nothing but safetensors. This
-//! crate is for tools that handle many formats: it implements the traits of [`fmt_core`], reads from any source without loading
-//! the file, writes as a stream, and refuses invalid files that the home crate accepts, above all those with duplicate names.
-//! Names and widths of dtypes are the home crate's; tests compare the two.
+//! The [`safetensors`](https://docs.rs/safetensors) crate is the reference implementation; use it if you need
+//! nothing but safetensors. This crate is for tools that handle many formats: it implements the traits of
+//! [`fmt_core`], reads from any source without loading the file, writes as a stream, and rejects invalid
+//! files that the reference crate accepts, above all those with duplicate names. Names and widths of dtypes
+//! are those of the reference crate; tests compare the two.
 //!
 //! ```
 //! use fmt_core::TensorReader;
@@ -13,7 +14,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let weights = Tensor::from_vec(Shape::new(&[3, 2])?, vec![1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0])?;
 //!
-//! // Writing: all tensors are announced first, since the header stands in front. Bytes then come in any pieces.
+//! // Writing: all tensors are planned first, because the header comes first. Then bytes are written in pieces.
 //! let tensors = [("weights".to_owned(), weights.spec().clone())];
 //! let metadata = [("format".to_owned(), "pt".to_owned())].into();
 //! let mut writer = SafetensorsWriter::new(Vec::new(), &tensors, &metadata)?;

@@ -1,3 +1,5 @@
+//! Reads safetensors files.
+
 use std::{fmt, sync::Arc};
 
 use fmt_core::{
@@ -11,13 +13,14 @@ use crate::{
 
 /// An open safetensors file.
 ///
-/// Opening reads the header and proves all of it; then each tensor is one slice of the source: without a copy where the
-/// source is memory, one read where it is a file. Tensors are in the order of their data.
+/// Opening reads and validates the header; each tensor is then one slice of the source: zero-copy for memory,
+/// one read for a file. Tensors are in data order.
 ///
-/// Tensors with a dtype that `tensor-core` does not have (FP8, FP4, complex numbers and whatever comes) are listed, say so
-/// in [`Entry::unsupported`], and are refused when they are read.
+/// Tensors with a dtype that `tensor-core` lacks (FP8, FP4, complex numbers and future ones) are listed with
+/// [`Entry::unsupported`], and reading them fails.
 ///
-/// With [`ReadOptions::lenient`], the header may begin with white space (S2), and be longer than the home crate reads (S1).
+/// With [`ReadOptions::lenient`], the header may begin with white space (S2) and exceed the reference crate's
+/// maximum size (S1).
 ///
 /// The crate's page has an example.
 pub struct SafetensorsReader {
@@ -29,13 +32,14 @@ pub struct SafetensorsReader {
 fmt_core::open_by_path_and_bytes!(SafetensorsReader);
 
 impl SafetensorsReader {
-    /// Opens a file of any source.
+    /// Opens a file from any source.
     ///
     /// # Errors
-    /// What is wrong with it and where: [`Error::broken_rule`] has the rule of docs/formats/safetensors.md.
+    /// When the file is invalid, with the position: [`Error::broken_rule`] is the rule of
+    /// docs/formats/safetensors.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let len = source.len();
-        // Files of other kinds begin with numbers too, and only a header with a brace.
+        // Other formats begin with numbers too, but only a header continues with a brace.
         let of_length = |kind, what: &str| {
             let first = || read_range(&*source, LENGTH..LENGTH + 1, "the header");
             let what = match len > LENGTH && first().is_ok_and(|first| first.first() != Some(&b'{')) {
@@ -59,7 +63,9 @@ impl SafetensorsReader {
             let error = of_length(ErrorKind::TooLarge, "the length of the header");
             let expected = match is_lenient || most == index_bytes {
                 true => format!("at most {most}, the reader's limit"),
-                false => format!("at most {most}, as the home crate; {index_bytes} where reading is lenient"),
+                false => format!(
+                    "at most {most}, as in the safetensors crate; {index_bytes} where reading is lenient"
+                ),
             };
             return Err(error.expected(expected).found(header_len));
         }
@@ -78,7 +84,7 @@ impl SafetensorsReader {
         })
     }
 
-    /// Bytes of the header with the white space behind it.
+    /// Returns the size of the header with its padding.
     pub(crate) fn header_len(&self) -> u64 {
         self.header_len
     }

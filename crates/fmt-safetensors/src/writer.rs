@@ -12,14 +12,14 @@ use crate::{
     layout::{LENGTH, LONGEST_HEADER, METADATA, bits_of},
 };
 
-/// A safetensors file that is being written, front to back, to anything that takes bytes.
+/// A safetensors file being written sequentially to any sink.
 ///
-/// The header comes first, so all tensors are announced when writing begins, and what the format cannot hold is refused
-/// before the first byte. Their bytes then come in any pieces, in the order in which they were announced. The same tensors
-/// in the same order give the same bytes.
+/// The header comes first, so all tensors are planned up front, and unsupported ones are rejected before the
+/// first byte. Their bytes are then written in planned order, in pieces of any size. The same tensors in the
+/// same order give the same bytes.
 ///
-/// Data begins on a multiple of 64; behind that the format has no padding. Tensors with wide elements should come first,
-/// or those behind narrow ones cannot be viewed in place (S9).
+/// The data is aligned to 64; the format has no padding between tensors. Tensors with wide elements should
+/// come first, or they may not be viewable in place after narrow ones (S9).
 ///
 /// The crate's page has an example.
 pub struct SafetensorsWriter<W> {
@@ -31,11 +31,11 @@ pub struct SafetensorsWriter<W> {
 }
 
 impl<W: Write> SafetensorsWriter<W> {
-    /// Begins a file with these tensors. Nothing is written yet.
+    /// Starts a file with these tensors. Writes nothing yet.
     ///
     /// # Errors
-    /// [`ErrorKind::BadName`] and [`ErrorKind::Duplicate`] for names, [`ErrorKind::TooLarge`] for what readers would not
-    /// take.
+    /// [`ErrorKind::BadName`] and [`ErrorKind::Duplicate`] for names, [`ErrorKind::TooLarge`] for what
+    /// readers would reject.
     pub fn new(out: W, tensors: &[(String, TensorSpec)], metadata: &Metadata) -> Result<Self, Error> {
         let entries = tensors.iter();
         let entries = entries.map(|(name, spec)| PlannedEntry::dense(name, spec.clone()));
@@ -46,14 +46,15 @@ impl<W: Write> SafetensorsWriter<W> {
         Self::planned(out, plan)
     }
 
-    /// Begins a file that a tool has planned.
+    /// Starts a file from a plan.
     ///
     /// # Errors
-    /// As [`SafetensorsWriter::new`]; [`ErrorKind::Unsupported`] for attributes of tensors and for sparse tensors.
+    /// Those of [`SafetensorsWriter::new`]; [`ErrorKind::Unsupported`] for tensor attributes and sparse
+    /// tensors.
     pub fn planned(out: W, plan: Plan) -> Result<Self, Error> {
         plan.check(&CAPABILITIES, &Limits::default())?;
         let data_len = plan.entries.iter().map(|entry| entry.spec.byte_len()).sum();
-        let tensors: Vec<Announced> = plan.entries.into_iter().map(Announced::planned).collect();
+        let tensors: Vec<PlannedTensor> = plan.entries.into_iter().map(PlannedTensor::planned).collect();
         for tensor in &tensors {
             check_bits(tensor).map_err(|error| error.of_tensor(&tensor.name))?;
         }
@@ -67,8 +68,8 @@ impl<W: Write> SafetensorsWriter<W> {
         })
     }
 
-    /// Writes the next bytes of the tensors that were announced, row-major and little-endian, as many or few as there
-    /// are. They may end one tensor and begin the next.
+    /// Writes the next bytes of the planned tensors, row-major and little-endian. A piece may end one tensor
+    /// and begin the next.
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] when that is more than the tensors have; nothing is written then. [`ErrorKind::Io`].
@@ -84,7 +85,7 @@ impl<W: Write> SafetensorsWriter<W> {
         Ok(())
     }
 
-    /// Ends the file and gives the sink back, which has not been flushed.
+    /// Finishes the file and returns the sink, which is not flushed.
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] when bytes are missing; [`ErrorKind::Io`].
@@ -99,12 +100,12 @@ impl<W: Write> SafetensorsWriter<W> {
     }
 }
 
-/// What the beginning of the data is a multiple of.
+/// Alignment of the start of the data.
 pub(crate) const ALIGNMENT: u64 = 64;
 
-/// All before the data, with white space behind the header up to the length that `padded` makes of the shortest one.
+/// Encodes everything before the data; `padded` maps the minimum header length to the padded one.
 pub(crate) fn head(
-    tensors: &[Announced],
+    tensors: &[PlannedTensor],
     metadata: &Metadata,
     padded: impl FnOnce(u64) -> u64,
 ) -> Result<Vec<u8>, Error> {
@@ -124,7 +125,7 @@ pub(crate) fn head(
     Ok([&header_len.to_le_bytes()[..], &json].concat())
 }
 
-pub(crate) fn check_bits(tensor: &Announced) -> Result<(), Error> {
+pub(crate) fn check_bits(tensor: &PlannedTensor) -> Result<(), Error> {
     // The home crate multiplies from the left, so that a zero comes too late for what overflows before it; and counts bits.
     let bits = tensor
         .shape
@@ -141,18 +142,18 @@ pub(crate) fn check_bits(tensor: &Announced) -> Result<(), Error> {
     Ok(())
 }
 
-/// A tensor that is going to be written.
-pub(crate) struct Announced {
+/// A tensor to be written.
+pub(crate) struct PlannedTensor {
     pub(crate) name: String,
     dtype: String,
     shape: Shape,
-    /// Bits of an element.
+    /// Bits per element.
     bits: u64,
-    /// Bytes of all.
+    /// Size of all elements in bytes.
     len: u64,
 }
 
-impl Announced {
+impl PlannedTensor {
     /// A tensor that is in a file, whatever its dtype is.
     pub(crate) fn stored(entry: &Entry) -> Self {
         let (len, count) = (entry.stored_size(), entry.shape.element_count());
@@ -195,9 +196,9 @@ impl Announced {
     }
 }
 
-/// What the header says, in the order of the data.
+/// The header's contents in data order.
 struct HeaderText<'a> {
-    tensors: &'a [Announced],
+    tensors: &'a [PlannedTensor],
     metadata: &'a Metadata,
 }
 
@@ -216,7 +217,7 @@ impl Serialize for HeaderText<'_> {
         }
         let mut start = 0;
         for tensor in self.tensors {
-            // The sum has been proven to fit.
+            // The sum was checked.
             let end = start + tensor.len;
             let text = TensorText {
                 dtype: &tensor.dtype,

@@ -1,4 +1,4 @@
-//! Where a checkpoint's pickle and its storages stand: in a zip archive, or one after the other.
+//! Locates a checkpoint's pickle and storages: in a zip archive, or consecutively in the legacy layout.
 
 use std::collections::HashMap;
 
@@ -7,31 +7,31 @@ use fmt_zip::CompressionMethod;
 
 use crate::{
     input::Input,
-    pickle::{self, Classes, Node, Unpickled, Value},
+    pickle::{self, Classes, Node, PickleResult, Value},
 };
 
-/// The magic number of the layout before PyTorch 1.6, as a pickle.
+/// The magic number of the legacy layout (before PyTorch 1.6), as a pickle.
 pub(crate) const LEGACY: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
 
-/// A checkpoint as it stands in a file.
+/// The layout of a checkpoint file.
 pub(crate) struct Checkpoint {
-    pub(crate) value: Unpickled,
-    pub(crate) storages: HashMap<String, Place>,
+    pub(crate) value: PickleResult,
+    pub(crate) storages: HashMap<String, StorageLocation>,
     pub(crate) is_big_endian: bool,
     /// Whether it is a `TorchScript` program.
     pub(crate) is_script: bool,
-    /// Members of the archive that hold no tensors.
+    /// Archive members without tensors.
     pub(crate) foreign: Vec<String>,
 }
 
-/// Where a storage stands.
+/// The location of a storage.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct StorageLocation {
     pub(crate) start: u64,
     pub(crate) len: u64,
-    /// CRC-32 of it, if there is one.
+    /// Its CRC-32, if there is one.
     pub(crate) crc: Option<u32>,
-    /// Why it cannot be read, if it cannot.
+    /// Why it is unreadable, if it is.
     pub(crate) unsupported: Option<String>,
 }
 
@@ -47,7 +47,7 @@ impl Checkpoint {
         let error = Error::new(ErrorKind::BadMagic, "the first bytes")
             .at(0)
             .rule("P1");
-        Err(error.expected("a zip archive, or the mark of a checkpoint before PyTorch 1.6"))
+        Err(error.expected("a zip archive, or the magic number of checkpoints before PyTorch 1.6"))
     }
 
     fn open_archive(source: &dyn ByteSource, options: &ReadOptions) -> Result<Self, Error> {
@@ -75,10 +75,10 @@ impl Checkpoint {
             let name = member.name.strip_prefix(&prefix).unwrap_or(&member.name);
             if let Some(key) = name.strip_prefix("data/") {
                 let is_stored = member.method == CompressionMethod::Stored && !member.is_encrypted;
-                let place = Place {
+                let place = StorageLocation {
                     start: member.range.start,
                     len: member.range.end - member.range.start,
-                    // Writers may leave checksums out.
+                    // Writers may omit checksums.
                     crc: (member.crc != 0).then_some(member.crc),
                     unsupported: (!is_stored)
                         .then(|| "its storage is compressed or encrypted in the archive (P1)".to_owned()),
@@ -120,7 +120,7 @@ impl Checkpoint {
         })
     }
 
-    /// Five pickles, then each storage behind its number of elements.
+    /// Reads the legacy layout: five pickles, then each storage after its element count.
     fn open_legacy(source: &dyn ByteSource, options: &ReadOptions) -> Result<Self, Error> {
         let start = LEGACY.len() as u64;
         let end = source.len().min(start.saturating_add(options.limits.index_bytes));
@@ -132,7 +132,7 @@ impl Checkpoint {
             let error = Error::new(ErrorKind::BadVersion, "the version of the checkpoint").rule("P1");
             return Err(error.expected(1001));
         }
-        // What it says of its host: this form's numbers are little-endian wherever it was written.
+        // The description of the writing host, ignored: this layout is always little-endian.
         next(Classes::Known)?;
         let value = next(match options.lenient {
             true => Classes::All,
@@ -179,7 +179,7 @@ impl Checkpoint {
                 .and_then(|len| data.checked_add(len))
                 .filter(|end| *end <= source.len());
             let end = end.ok_or_else(truncated)?;
-            let place = Place {
+            let place = StorageLocation {
                 start: data,
                 len: end - data,
                 crc: None,
@@ -199,7 +199,8 @@ impl Checkpoint {
     }
 }
 
-/// Memory for the values of a pickle of so many bytes (P4). Checkpoints need some 15 times the pickle.
+/// Returns the memory budget for the values of a pickle of `len` bytes (P4). Checkpoints need about 15 times
+/// their pickle.
 fn budget(len: u64, options: &ReadOptions) -> u64 {
     const MOST: u64 = 2 << 30;
     let len = len.min(options.limits.index_bytes);

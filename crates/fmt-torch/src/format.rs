@@ -1,4 +1,4 @@
-//! The format as tools see it.
+//! The format for `fmt_core`'s registry.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use fmt_core::{
 
 use crate::{TorchReader, checkpoint::LEGACY};
 
-/// The format, for tools that deal with all formats alike. Files are not written.
+/// The format for tools that handle all formats. Read only.
 ///
 /// ```
 /// use fmt_core::{Format, Sniff};
@@ -29,13 +29,14 @@ impl Format for Torch {
     }
 
     fn sniff(&self, head: &[u8], _len: u64) -> Sniff {
-        // `torch.save` writes the pickle first, `torch.jit.save` the first storage, or files that an exporter adds.
+        // `torch.save` writes the pickle first, `torch.jit.save` the first storage, or files added by an
+        // exporter.
         let name_len = head
             .get(26..28)
             .map_or(0, |len| usize::from(len[0]) | usize::from(len[1]) << 8);
         let name = head.get(30..).and_then(|rest| rest.get(..name_len));
         let is_known = |name: &[u8]| name.ends_with(b"/data.pkl") || name.ends_with(b"/data/0");
-        // PyTorch pads each member with an extra field of this id, so that data is aligned.
+        // PyTorch pads each member with an extra field of this id to align data.
         let extra = head.get(30 + name_len..).unwrap_or_default();
         let is_archive =
             head.starts_with(b"PK\x03\x04") && (name.is_some_and(is_known) || extra.starts_with(b"FB"));

@@ -1,16 +1,16 @@
-//! The names that a pickle may use, and what they stand for. Everything else is refused.
+//! The globals that a pickle may use, and their meaning. Everything else is rejected.
 
 use tensor_core::DType;
 
-/// The elements of a storage.
+/// The element type of a storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Elements {
     Known(DType),
-    /// A name and bytes of an element that is copied and not computed with.
+    /// The name and size of an opaque element.
     Opaque(&'static str, u32),
-    /// Two floats of four bits in a byte, which counts as one element.
+    /// Two four-bit floats in a byte, which counts as one element.
     PairsOfF4,
-    /// Bytes, until a tensor says what they are.
+    /// Bytes, until a tensor gives them a dtype.
     Untyped,
 }
 
@@ -23,7 +23,7 @@ impl Elements {
         }
     }
 
-    /// Bytes that stand in the host's order: a complex number is two of them.
+    /// Returns the size of words in host byte order; a complex number has two.
     pub(crate) fn word(self) -> u64 {
         match self {
             Self::Opaque(name, size) if name.starts_with('C') => u64::from(size) / 2,
@@ -32,53 +32,53 @@ impl Elements {
     }
 }
 
-/// What a name stands for.
+/// The meaning of a global.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Global {
-    /// A dictionary of pairs, of another dictionary, or of nothing.
+    /// A dictionary constructor: from pairs, another dictionary, or nothing.
     Dict,
-    /// A `defaultdict`, whose first argument is what makes its defaults.
+    /// `defaultdict`, whose first argument is the default factory.
     DefaultDict,
-    /// Something made of a list, which stands for it: a set, a list of `TorchScript`.
+    /// A constructor from a list that is represented by the list: a set, a `TorchScript` list.
     List,
     /// `_rebuild_tensor` and `_rebuild_tensor_v2`.
     Tensor,
-    /// `_rebuild_tensor_v3`, which says the dtype itself.
+    /// `_rebuild_tensor_v3`, which specifies the dtype itself.
     TypedTensor,
     /// A parameter around a tensor.
     Parameter,
-    /// `_rebuild_from_type_v2`: a call of another function, for a tensor with attributes or of another type.
+    /// `_rebuild_from_type_v2`: calls another function for a tensor with attributes or of a subclass.
     FromType,
-    /// A type of tensors.
+    /// A tensor class.
     TensorType,
-    /// `TorchScript`'s note of a value's type.
+    /// `TorchScript`'s type tag of a value.
     TypeTag,
     Size,
-    /// The type of a storage, or a dtype.
+    /// A storage type or dtype.
     Elements(Elements),
-    /// What makes a tensor or an array that is listed and not read.
-    Unread(Unread),
-    /// Something whose value is not looked at.
+    /// A constructor of a tensor or array that is listed but not read.
+    Unread(UnreadKind),
+    /// Something whose value is ignored.
     Inert,
-    /// A class that is not known, whose objects are their attributes.
+    /// An unknown class, whose objects are represented by their attributes.
     Class,
 }
 
-/// Kinds of tensors that are listed and not read.
+/// Kinds of tensors that are listed but not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unread {
+pub(crate) enum UnreadKind {
     Quantised,
     Sparse,
     Nested,
     NoData,
-    /// One of a class that holds other tensors.
+    /// A subclass that wraps other tensors.
     Wrapper,
     NumPy,
     Other,
 }
 
-impl Unread {
-    /// The name of the dtype, which there is none of, and why it is not read.
+impl UnreadKind {
+    /// Returns a name for the dtype, which does not exist, and why the tensor is not read.
     pub(crate) fn texts(self) -> (&'static str, &'static str) {
         match self {
             Self::Quantised => (
@@ -124,15 +124,17 @@ pub(crate) fn find(module: &str, name: &str) -> Option<Global> {
         ("torch", "Tensor") | ("torch.nn.parameter", "Parameter" | "Buffer") => Some(Global::TensorType),
         ("torch.jit._pickle", "restore_type_tag") => Some(Global::TypeTag),
         ("torch", "Size") => Some(Global::Size),
-        ("torch._utils", "_rebuild_qtensor") => unread(Unread::Quantised),
-        ("torch._utils", "_rebuild_sparse_tensor" | "_rebuild_sparse_csr_tensor") => unread(Unread::Sparse),
-        ("torch._utils", "_rebuild_nested_tensor") => unread(Unread::Nested),
-        ("torch._utils", "_rebuild_meta_tensor_no_storage") => unread(Unread::NoData),
-        ("torch._utils", "_rebuild_wrapper_subclass") => unread(Unread::Wrapper),
-        ("torch._utils", name) if name.starts_with("_rebuild_") => unread(Unread::Other),
+        ("torch._utils", "_rebuild_qtensor") => unread(UnreadKind::Quantised),
+        ("torch._utils", "_rebuild_sparse_tensor" | "_rebuild_sparse_csr_tensor") => {
+            unread(UnreadKind::Sparse)
+        }
+        ("torch._utils", "_rebuild_nested_tensor") => unread(UnreadKind::Nested),
+        ("torch._utils", "_rebuild_meta_tensor_no_storage") => unread(UnreadKind::NoData),
+        ("torch._utils", "_rebuild_wrapper_subclass") => unread(UnreadKind::Wrapper),
+        ("torch._utils", name) if name.starts_with("_rebuild_") => unread(UnreadKind::Other),
         ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct")
-        | ("numpy.core.numeric" | "numpy._core.numeric", "_frombuffer") => unread(Unread::NumPy),
-        // Of NumPy single numbers, such as the best loss so far.
+        | ("numpy.core.numeric" | "numpy._core.numeric", "_frombuffer") => unread(UnreadKind::NumPy),
+        // NumPy scalars, such as the best loss so far.
         ("numpy", "ndarray")
         | (
             "torch",
@@ -157,7 +159,7 @@ pub(crate) fn find(module: &str, name: &str) -> Option<Global> {
     }
 }
 
-/// What a name that is refused stands for, where that is worth more than the name.
+/// Describes well-known rejected globals, where that helps more than the name.
 pub(crate) fn refused(module: &str, name: &str) -> &'static str {
     match (module, name) {
         ("numpy.core.multiarray" | "numpy._core.multiarray", _) => {

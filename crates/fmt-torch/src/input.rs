@@ -1,15 +1,15 @@
-//! Bytes of a pickle, read in pieces from a source.
+//! Reads the bytes of a pickle from a source in chunks.
 
 use std::ops::Range;
 
 use fmt_core::{ByteSource, Error, ErrorKind, read_range};
 use tensor_core::Bytes;
 
-/// Part of a source, from front to back.
+/// A sequential reader of part of a source.
 pub(crate) struct Input<'a> {
     source: &'a dyn ByteSource,
     rest: Range<u64>,
-    /// Bytes at hand; they end where `rest` begins.
+    /// Buffered bytes, which end where `rest` begins.
     piece: Bytes,
 }
 
@@ -24,12 +24,12 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Where in the file the next byte stands.
+    /// Returns the file offset of the next byte.
     pub(crate) fn position(&self) -> u64 {
         self.rest.start - self.piece.len() as u64
     }
 
-    /// The next bytes.
+    /// Reads `len` bytes.
     pub(crate) fn take(&mut self, len: u64, what: &str) -> Result<Bytes, Error> {
         let left = self.rest.end - self.position();
         if len > left {
@@ -53,7 +53,7 @@ impl<'a> Input<'a> {
         Ok(self.take(1, what)?[0])
     }
 
-    /// A little-endian number of so many bytes, at most eight.
+    /// Reads a little-endian number of `len` bytes, at most eight.
     pub(crate) fn number(&mut self, len: u64, what: &str) -> Result<u64, Error> {
         let bytes = self.take(len, what)?;
         let mut word = [0; 8];
@@ -61,7 +61,7 @@ impl<'a> Input<'a> {
         Ok(u64::from_le_bytes(word))
     }
 
-    /// A line, without its end.
+    /// Reads a line without its terminator.
     pub(crate) fn line(&mut self, what: &str) -> Result<String, Error> {
         const LONGEST: usize = 256;
         let (at, mut line) = (self.position(), Vec::new());

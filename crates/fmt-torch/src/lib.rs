@@ -1,11 +1,12 @@
-//! PyTorch checkpoints (`.pt`, `.pth`, `.bin`) as one tensor file format among others, for reading.
+//! Reads PyTorch checkpoints (`.pt`, `.pth`, `.bin`) behind the traits of `fmt-core`.
 //!
-//! A checkpoint is a pickle, which is a program: loading one in Python can run anything. Here nothing is run. A machine of
-//! our own knows the opcodes and the few functions that `torch.save(model.state_dict())` needs, and refuses all others by
-//! name. Both layouts are read: the zip archive of today, and the one before PyTorch 1.6.
+//! A checkpoint is a pickle, which is a program: loading one in Python can run anything. Here no code is run.
+//! An interpreter knows the opcodes and the few functions that `torch.save(model.state_dict())` needs, and
+//! rejects all others by name. It reads both layouts: the current zip archive, and the legacy one from before
+//! PyTorch 1.6.
 //!
-//! Tensors get the names of the keys that lead to them, joined by dots. Numbers and texts beside them become metadata.
-//! Tensors that are row-major in their storage are slices of the source; others are gathered.
+//! Tensors are named by the path of keys that leads to them, joined by dots. Numbers and strings next to them
+//! become metadata. Row-major tensors are slices of the source; others are gathered.
 //!
 //! ```
 //! use fmt_core::TensorReader;

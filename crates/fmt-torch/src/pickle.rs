@@ -1,5 +1,5 @@
-//! A machine for the part of pickle that checkpoints need. It builds values, runs nothing, and refuses what it does not
-//! know by name.
+//! An interpreter for the subset of pickle that checkpoints need. It builds values, runs no code, and rejects
+//! unknown globals by name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -7,11 +7,11 @@ use fmt_core::{Error, ErrorKind};
 use tensor_core::Quoted;
 
 use crate::{
-    globals::{self, Elements, Global, Unread},
+    globals::{self, Elements, Global, UnreadKind},
     input::Input,
 };
 
-/// A value: small ones as they are, others by their number.
+/// A value: small ones inline, others by node number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Value {
     None,
@@ -21,20 +21,20 @@ pub(crate) enum Value {
     Node(u32),
 }
 
-/// A value that has parts, or a name.
+/// A composite or named value.
 #[derive(Debug)]
 pub(crate) enum Node {
     Text(Box<str>),
     Tuple(Box<[Value]>),
     List(Vec<Value>),
     Dict(Vec<(Value, Value)>),
-    /// An object of a class that is not known: its attributes.
+    /// An object of an unknown class: its attributes.
     Object(Vec<(Value, Value)>),
     Global(Global),
     Storage(Box<Storage>),
     Tensor(Box<StoredTensor>),
     Unread(Box<UnreadTensor>),
-    /// Something that is passed over, such as bytes.
+    /// Something ignored, such as bytes.
     Other,
 }
 
@@ -43,7 +43,7 @@ pub(crate) enum Node {
 pub(crate) struct Storage {
     pub(crate) key: Box<str>,
     pub(crate) elements: Elements,
-    /// Elements in it.
+    /// Number of elements.
     pub(crate) count: u64,
 }
 
@@ -52,54 +52,55 @@ pub(crate) struct Storage {
 pub(crate) struct StoredTensor {
     pub(crate) storage: Storage,
     pub(crate) elements: Elements,
-    /// In elements, as the strides.
+    /// In elements, like the strides.
     pub(crate) offset: u64,
     pub(crate) dims: Vec<u64>,
     pub(crate) strides: Vec<u64>,
-    /// What is to be done to the elements when they are used, which is not done here.
-    pub(crate) pending: Option<Pending>,
+    /// A lazy operation on the elements, which is not applied here.
+    pub(crate) pending: Option<LazyOperation>,
 }
 
-/// A tensor or an array that is listed and not read.
+/// A tensor or array that is listed but not read.
 #[derive(Debug)]
 pub(crate) struct UnreadTensor {
-    pub(crate) kind: Unread,
-    /// As far as they are known.
+    pub(crate) kind: UnreadKind,
+    /// The dimensions, if known.
     pub(crate) dims: Option<Vec<u64>>,
-    /// Its attributes, among which may be the tensors that it is made of.
+    /// Its attributes, which may include the tensors it consists of.
     pub(crate) attributes: Vec<(Value, Value)>,
 }
 
-/// A step that PyTorch takes when elements are used.
+/// A lazy operation that PyTorch applies when elements are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pending {
+pub(crate) enum LazyOperation {
     Conj,
     Neg,
 }
 
-/// Which classes may be used that are not known. Their objects are their attributes; nothing of them is run.
+/// Which unknown classes are accepted. Their objects are represented by attributes; none of their code is
+/// run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Classes {
-    /// None: the first is refused by name.
+    /// None: the first is rejected by name.
     Known,
-    /// Those of a `TorchScript` program, which the archive describes.
+    /// The classes of a `TorchScript` program, which the archive describes.
     TorchScript,
     /// All.
     All,
 }
 
-/// What running a pickle came to.
+/// The result of interpreting a pickle.
 #[derive(Debug)]
-pub(crate) struct Unpickled {
+pub(crate) struct PickleResult {
     pub(crate) nodes: Vec<Node>,
     pub(crate) root: Value,
-    /// Names that are not known, and were passed over.
+    /// Unknown globals that were ignored.
     pub(crate) unknown: BTreeSet<String>,
-    /// Classes of tensors that are not known. Their tensors are read as those of PyTorch.
+    /// Unknown tensor subclasses. Their tensors are read like plain ones.
     pub(crate) tensor_classes: BTreeSet<String>,
 }
 
-impl Unpickled {
+impl PickleResult {
     pub(crate) fn node(&self, value: Value) -> Option<&Node> {
         match value {
             Value::Node(number) => self.nodes.get(number as usize),
@@ -115,10 +116,10 @@ impl Unpickled {
     }
 }
 
-/// Runs one pickle, up to its end. `most` bounds the memory for values.
-pub(crate) fn run(input: &mut Input<'_>, most: u64, classes: Classes) -> Result<Unpickled, Error> {
+/// Interprets one pickle to its end. `most` limits the memory for values.
+pub(crate) fn run(input: &mut Input<'_>, most: u64, classes: Classes) -> Result<PickleResult, Error> {
     let mut machine = Machine {
-        built: Unpickled {
+        built: PickleResult {
             nodes: Vec::new(),
             root: Value::None,
             unknown: BTreeSet::new(),
@@ -148,23 +149,24 @@ pub(crate) fn run(input: &mut Input<'_>, most: u64, classes: Classes) -> Result<
 }
 
 struct Machine {
-    built: Unpickled,
+    built: PickleResult,
     classes: Classes,
-    /// Names that are refused unless they turn out to be classes of tensors, by the number of their node.
+    /// Rejected globals, by node number, with their errors; they are only accepted as tensor subclasses.
     refused: BTreeMap<u32, (String, Error)>,
     stack: Vec<Value>,
-    /// The most values that were on the stack.
+    /// Maximum stack depth so far.
     deepest: usize,
     marks: Vec<usize>,
     memo: HashMap<u32, Value>,
-    /// Memory that may still be used.
+    /// Remaining memory budget.
     left: u64,
     most: u64,
-    /// Where the opcode stands.
+    /// Offset of the current opcode.
     at: u64,
 }
 
-/// Memory of one value on the stack, in a list or in the memo, and of a node: vectors have up to twice the room they need.
+/// Memory of a value on the stack, in a list or in the memo, and of a node: vectors have up to twice the
+/// needed capacity.
 const VALUE: u64 = 2 * size_of::<Value>() as u64;
 const NODE: u64 = 2 * size_of::<Node>() as u64;
 
@@ -185,7 +187,7 @@ impl Machine {
     }
 
     fn push(&mut self, value: Value) -> Result<bool, Error> {
-        // Room that was paid for once stays, whatever is popped.
+        // Stack capacity is charged once and kept when values are popped.
         if self.stack.len() >= self.deepest {
             self.charge(VALUE)?;
             self.deepest = self.stack.len() + 1;
@@ -235,7 +237,7 @@ impl Machine {
         self.push_node(Node::Text(text.into()))
     }
 
-    /// A string of Python 2, which may be bytes.
+    /// Reads a Python 2 string, which may be bytes.
     fn string(&mut self, len: u64, input: &mut Input<'_>) -> Result<bool, Error> {
         self.charge(len.saturating_mul(2))?;
         let bytes = input.take(len, "a string")?;
@@ -276,7 +278,7 @@ impl Machine {
         self.push(value)
     }
 
-    /// Does what an opcode says; true at the end.
+    /// Executes an opcode; returns true at the end.
     fn step(&mut self, opcode: u8, input: &mut Input<'_>) -> Result<bool, Error> {
         const WHAT: &str = "an operand of the pickle";
         match opcode {
@@ -349,7 +351,7 @@ impl Machine {
                 let len = input.number(8, WHAT)?;
                 self.bytes(len, input)
             }
-            // A set is a list here, also a frozen one.
+            // Sets, also frozen ones, are represented as lists.
             b']' | 0x8f => self.push_node(Node::List(Vec::new())),
             0x91 => {
                 let values = self.pop_mark()?;
@@ -411,7 +413,7 @@ impl Machine {
                 };
                 self.global(&module, &name)
             }
-            // A call, and the making of an object of a class.
+            // A call, or the construction of an object.
             b'R' | 0x81 => self.reduce(),
             b'Q' => self.persistent(),
             other => {
@@ -444,7 +446,7 @@ impl Machine {
         self.push(Value::Int(number))
     }
 
-    /// The value that is added to.
+    /// Returns the container to append to.
     fn last(&mut self) -> Option<&mut Node> {
         match self.stack.last()? {
             Value::Node(number) => self.built.nodes.get_mut(*number as usize),
@@ -456,7 +458,7 @@ impl Machine {
         self.charge(VALUE * values.len() as u64)?;
         match self.last() {
             Some(Node::List(list)) => list.extend(values),
-            // One of a class that is a list.
+            // An object of a list subclass.
             Some(Node::Object(pairs)) => {
                 let first = pairs.len() as i64;
                 pairs.extend((first..).map(Value::Int).zip(values));
@@ -476,16 +478,18 @@ impl Machine {
         Err(self.malformed("the target is not a dictionary, or a key has no value"))
     }
 
-    /// Gives an object its attributes. Those of values that are known are passed over: a dictionary of tensors has some that
-    /// say which version of a module wrote it.
+    /// Sets an object's attributes. Those of known values are ignored: a state dictionary has some that
+    /// record module versions.
     fn build(&mut self) -> Result<bool, Error> {
         let state = self.pop()?;
         match self.last() {
             Some(Node::Object(_)) => {}
-            Some(Node::Unread(unread)) if unread.kind == Unread::NumPy => return self.shape_of_array(state),
+            Some(Node::Unread(unread)) if unread.kind == UnreadKind::NumPy => {
+                return self.shape_of_array(state);
+            }
             _ => return Ok(false),
         }
-        // Attributes, or a pair of those with and without a dictionary.
+        // Attributes, or a pair: instance dictionary and slots.
         let states = match self.built.node(state) {
             Some(Node::Tuple(states)) => states.to_vec(),
             _ => vec![state],
@@ -504,7 +508,7 @@ impl Machine {
         Ok(false)
     }
 
-    /// Takes the shape of an array of NumPy from its state: a version, the shape, the dtype, the order and the data.
+    /// Takes the shape of a NumPy array from its state: version, shape, dtype, order and data.
     fn shape_of_array(&mut self, state: Value) -> Result<bool, Error> {
         let shape = match self.tuple_of(state)?[..] {
             [_, shape, ..] => Some(self.numbers(shape)?),
@@ -539,9 +543,9 @@ impl Machine {
                          lenient reading passes over what is not known",
                     )
                     .found(Quoted(&full));
-                // The name and the texts of the error.
+                // The name and the error's strings.
                 self.charge(2 * full.len() as u64 + 1024)?;
-                // The number that the node is going to have.
+                // The number of the next node.
                 let number = u32::try_from(self.built.nodes.len());
                 let number = number.map_err(|_| self.malformed("too many values"))?;
                 self.refused.insert(number, (full, error));
@@ -562,7 +566,7 @@ impl Machine {
         self.call(global, &arguments, 0)
     }
 
-    /// Fails for what may not be called.
+    /// Fails for globals that may not be called.
     fn check_allowed(&mut self, callable: Value) -> Result<(), Error> {
         match callable {
             Value::Node(number) => self
@@ -573,7 +577,7 @@ impl Machine {
         }
     }
 
-    /// The class of a tensor, which is not called: one that is not known is only told.
+    /// Records the class of a tensor, which is not called: unknown ones are only reported.
     fn note_tensor_class(&mut self, class: Value) {
         if let Value::Node(number) = class
             && let Some((name, _)) = self.refused.remove(&number)
@@ -622,7 +626,7 @@ impl Machine {
                 self.note_tensor_class(class);
                 let arguments = self.tuple_of(arguments)?;
                 self.call(function, &arguments, depth + 1)?;
-                // Attributes of a tensor that is read are passed over, as those of other known values.
+                // Attributes of a tensor are ignored, like those of other known values.
                 match (self.last(), rest.first()) {
                     (Some(Node::Unread(_)), Some(state)) => self.attributes_of_unread(*state),
                     _ => Ok(false),
@@ -658,14 +662,13 @@ impl Machine {
         }
     }
 
-    /// The dimensions of a tensor that is not read, where its kind has them among its arguments.
-    fn dims_of_unread(&mut self, kind: Unread, arguments: &[Value]) -> Result<Option<Vec<u64>>, Error> {
+    /// Returns the dimensions of a tensor that is not read, if its arguments include them.
+    fn dims_of_unread(&mut self, kind: UnreadKind, arguments: &[Value]) -> Result<Option<Vec<u64>>, Error> {
         let dims = match (kind, arguments) {
-            (Unread::Quantised | Unread::Wrapper, [_, _, dims, ..]) | (Unread::NoData, [_, dims, ..]) => {
-                *dims
-            }
-            // The layout, and a tuple: indices, values and the size, or one vector of indices more.
-            (Unread::Sparse, [_, parts, ..]) => match self.tuple_of(*parts)?[..] {
+            (UnreadKind::Quantised | UnreadKind::Wrapper, [_, _, dims, ..])
+            | (UnreadKind::NoData, [_, dims, ..]) => *dims,
+            // The layout, and a tuple: indices, values and size, or one more index vector.
+            (UnreadKind::Sparse, [_, parts, ..]) => match self.tuple_of(*parts)?[..] {
                 [_, _, size] | [_, _, size, Value::Bool(_)] | [_, _, _, size, ..] => size,
                 _ => return Ok(None),
             },
@@ -674,7 +677,7 @@ impl Machine {
         self.numbers(dims).map(Some)
     }
 
-    /// Gives a tensor that is not read its attributes: a dictionary, or a pair of one and of what is not in it.
+    /// Sets the attributes of a tensor that is not read: a dictionary, or a pair of dictionary and slots.
     fn attributes_of_unread(&mut self, state: Value) -> Result<bool, Error> {
         let states = match self.built.node(state) {
             Some(Node::Tuple(states)) => states.to_vec(),
@@ -694,7 +697,7 @@ impl Machine {
         Ok(false)
     }
 
-    /// What a dictionary is made of.
+    /// Returns the pairs to construct a dictionary from.
     fn pairs(&mut self, of: Option<Value>) -> Result<Vec<(Value, Value)>, Error> {
         let pairs = match of.and_then(|list| self.built.node(list)) {
             None => Vec::new(),
@@ -714,14 +717,14 @@ impl Machine {
         pairs.collect()
     }
 
-    /// The values of a tuple or a list.
+    /// Returns the values of a tuple or list.
     fn tuple_of(&mut self, value: Value) -> Result<Vec<Value>, Error> {
         let values = match self.built.node(value) {
             Some(Node::Tuple(values)) => values.to_vec(),
             Some(Node::List(values)) => values.clone(),
             _ => return Err(self.malformed("a value is not a tuple")),
         };
-        // The copy lives shortly, but calls with the same long tuple could be many.
+        // The copy is short-lived, but there could be many calls with the same long tuple.
         self.charge(values.len() as u64)?;
         Ok(values)
     }
@@ -753,14 +756,14 @@ impl Machine {
             storage.elements
         };
         let offset = u64::try_from(*offset).map_err(|_| self.malformed("the offset of a tensor"))?;
-        // Behind the hooks, or behind the dtype.
+        // After the hooks, or after the dtype.
         let pending = match rest
             .get(if is_typed { 3 } else { 2 })
             .map(|notes| self.built.node(*notes))
         {
             Some(Some(Node::Dict(notes))) => {
                 let (pending, count) = (self.pending(notes), notes.len());
-                // They are looked through for each tensor, and tensors may share them.
+                // They are scanned for each tensor, and tensors may share them.
                 self.charge(count as u64)?;
                 pending
             }
@@ -776,20 +779,21 @@ impl Machine {
         })
     }
 
-    /// What notes beside a tensor say is still to be done to its elements.
-    fn pending(&self, notes: &[(Value, Value)]) -> Option<Pending> {
+    /// Returns the lazy operation recorded in a tensor's metadata.
+    fn pending(&self, notes: &[(Value, Value)]) -> Option<LazyOperation> {
         let is_set = |name| {
             let mut notes = notes.iter();
             notes.any(|(key, value)| self.built.text(*key) == Some(name) && *value != Value::Bool(false))
         };
         match (is_set("conj"), is_set("neg")) {
-            (true, _) => Some(Pending::Conj),
-            (_, true) => Some(Pending::Neg),
+            (true, _) => Some(LazyOperation::Conj),
+            (_, true) => Some(LazyOperation::Neg),
             _ => None,
         }
     }
 
-    /// A storage: `('storage', type, key, location, count)`, and `None` for what is a view of another.
+    /// Resolves a persistent id to a storage: `('storage', type, key, location, count)`, plus `None` for a
+    /// view of another.
     fn persistent(&mut self) -> Result<bool, Error> {
         let id = self.pop()?;
         let id = self.tuple_of(id)?;

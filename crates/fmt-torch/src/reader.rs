@@ -1,4 +1,4 @@
-//! Checkpoints behind the traits of readers: slices of the source, and views that are gathered.
+//! Checkpoints behind `fmt_core`'s reader traits: slices of the source, and gathered views.
 
 use std::{
     collections::HashSet,
@@ -15,21 +15,21 @@ use tensor_core::{Quoted, Tensor, TensorSpec};
 
 use crate::{
     checkpoint::Checkpoint,
-    tensors::{Found, Stored},
+    tensors::{CheckpointContents, TensorLocation},
 };
 
 /// An open PyTorch checkpoint.
 ///
-/// Opening reads the pickle, within bounds, and proves that every tensor lies in its storage. Tensors that stand there row
-/// by row are slices of the source; transposed, sliced and expanded ones are gathered into memory of their own, within
-/// [`Limits::decoded_bytes`].
+/// Opening interprets the pickle within limits and checks that every tensor lies in its storage. Row-major
+/// tensors are slices of the source; transposed, sliced and expanded ones are gathered into a new buffer,
+/// within [`Limits::decoded_bytes`].
 ///
 /// The crate's page has an example.
 pub struct TorchReader {
     source: Arc<dyn ByteSource>,
     limits: Limits,
     entries: Vec<Entry>,
-    stored: Vec<Stored>,
+    stored: Vec<TensorLocation>,
     metadata: Metadata,
     foreign: Vec<String>,
     lints: Vec<Lint>,
@@ -41,14 +41,14 @@ pub struct TorchReader {
 fmt_core::open_by_path_and_bytes!(TorchReader);
 
 impl TorchReader {
-    /// Opens a file of any source.
+    /// Opens a file from any source.
     ///
     /// # Errors
-    /// What is wrong with it: [`Error::broken_rule`] has the rule of docs/formats/torch.md. [`ErrorKind::Unsupported`]
-    /// names what a checkpoint wants that is not on the list.
+    /// When the file is invalid: [`Error::broken_rule`] is the rule of docs/formats/torch.md.
+    /// [`ErrorKind::Unsupported`] names an unsupported global.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let checkpoint = Checkpoint::open(&*source, options)?;
-        let found = Found::of(&checkpoint, &options.limits)?;
+        let found = CheckpointContents::of(&checkpoint, &options.limits)?;
         let mut foreign = checkpoint.foreign;
         let lint = |message| Lint {
             message,
@@ -101,7 +101,7 @@ impl TorchReader {
     }
 
     fn sound(&self) -> MutexGuard<'_, HashSet<u64>> {
-        // Nothing is done half under the lock.
+        // Every critical section leaves the state consistent, so a poisoned lock is usable.
         self.sound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -109,12 +109,12 @@ impl TorchReader {
         self.stored[index].is_contiguous && !self.entries[index].is_big_endian
     }
 
-    /// Elements, gathered and swapped, of a tensor that does not stand as it is.
+    /// Gathers and byte-swaps the elements of a tensor that is not contiguous.
     fn gathered(&self, index: usize) -> Result<Vec<u8>, Error> {
         let (entry, stored) = (&self.entries[index], &self.stored[index]);
         let wrong = |kind, what: &str| Error::new(kind, what).of_tensor(&entry.name);
         let byte_len = entry.byte_len().unwrap_or(u64::MAX);
-        // What its elements are spread over is held too.
+        // The span of its elements is held in memory too.
         let span = entry.range.end - entry.range.start;
         if byte_len.max(span) > self.limits.decoded_bytes {
             let error = wrong(
@@ -161,8 +161,8 @@ fn by_name(entries: &[Entry], is_lenient: bool) -> Result<NameTable, Error> {
     }
 }
 
-/// Copies elements one by one, in row-major order. The first is that at the front; that all are there was proven at open.
-fn gather(storage: &[u8], stored: &Stored, dims: &[u64], out: &mut Vec<u8>) {
+/// Copies elements in row-major order. `storage` starts at the first element; bounds were checked at open.
+fn gather(storage: &[u8], stored: &TensorLocation, dims: &[u64], out: &mut Vec<u8>) {
     let width = stored.width as usize;
     let mut place = vec![0u64; dims.len()];
     let mut at = 0;
@@ -257,7 +257,7 @@ impl TensorReader for TorchReader {
         let Some(crc) = place.crc else {
             return Ok(Verification::Unchecked);
         };
-        // Many tensors may share a storage, which is read once.
+        // Many tensors may share a storage, which is verified once.
         let is_known = self.sound().contains(&place.start);
         if is_known {
             return Ok(Verification::Ok);

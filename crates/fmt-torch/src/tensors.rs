@@ -1,45 +1,46 @@
-//! The tensors of a checkpoint by the keys that lead to them, each proven to lie in its storage.
+//! Finds the tensors of a checkpoint by key path, and checks that each lies in its storage.
 
 use fmt_core::{Encoding, Entry, Error, ErrorKind, Limits, Metadata, OpaqueDType, StoredDType};
 use tensor_core::{DType, Quoted, Shape};
 
 use crate::{
-    checkpoint::{Checkpoint, Place},
+    checkpoint::{Checkpoint, StorageLocation},
     globals::Elements,
-    pickle::{Node, Pending, Storage, StoredTensor, UnreadTensor, Value},
+    pickle::{LazyOperation, Node, Storage, StoredTensor, UnreadTensor, Value},
 };
 
-/// Where a tensor's elements are.
-pub(crate) struct Stored {
-    pub(crate) place: Place,
-    /// Bytes of an element.
+/// The location of a tensor's elements.
+pub(crate) struct TensorLocation {
+    pub(crate) place: StorageLocation,
+    /// Bytes per element.
     pub(crate) width: u64,
-    /// Bytes of an element that a big-endian host has the other way round.
+    /// Word size for byte swapping.
     pub(crate) word: u64,
     /// In elements.
     pub(crate) strides: Vec<u64>,
     pub(crate) is_contiguous: bool,
 }
 
-/// What is found in a checkpoint.
+/// The contents of a checkpoint.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct CheckpointContents {
     pub(crate) entries: Vec<Entry>,
-    pub(crate) stored: Vec<Stored>,
+    pub(crate) stored: Vec<TensorLocation>,
     pub(crate) metadata: Metadata,
 }
 
-/// Values that are still to be looked at, with the names that lead to them.
+/// Values still to visit, with their names.
 struct Walk {
     open: Vec<(String, Value, u64)>,
-    /// Lists and dictionaries may be in each other many times: steps are bounded, and the names' bytes together.
+    /// Lists and dictionaries may be shared many times, so the number of steps and the total name length are
+    /// limited.
     steps: u64,
     texts: u64,
     longest: u64,
 }
 
 impl Walk {
-    /// With the key that leads there, unless it is no part of the name.
+    /// Queues a value under a key, unless the key is not part of the name.
     fn push(&mut self, name: &str, key: Option<&str>, value: Value, depth: u64) -> Result<(), Error> {
         let dot = if name.is_empty() || key.is_none() { "" } else { "." };
         let key = key.unwrap_or("");
@@ -61,7 +62,7 @@ impl Walk {
     }
 }
 
-impl Found {
+impl CheckpointContents {
     pub(crate) fn of(checkpoint: &Checkpoint, limits: &Limits) -> Result<Self, Error> {
         let mut found = Self::default();
         let values = |node: &Node| match node {
@@ -88,7 +89,7 @@ impl Found {
             }
             let values = match checkpoint.value.node(value) {
                 Some(Node::Tensor(tensor)) => {
-                    // A checkpoint that is one tensor.
+                    // The checkpoint is a single tensor.
                     let name = if depth == 0 { "0".to_owned() } else { name };
                     found.add(checkpoint, &name, tensor, limits)?;
                     continue;
@@ -103,7 +104,7 @@ impl Found {
                     found.add_unread(name, tensor, limits)?;
                     continue;
                 }
-                // A storage that stands for itself, such as bytes.
+                // A bare storage, such as bytes.
                 Some(Node::Storage(storage)) => {
                     let elements = match storage.elements {
                         Elements::Untyped => Elements::Known(DType::U8),
@@ -128,7 +129,7 @@ impl Found {
                             (Value::Int(number), _) => {
                                 walk.push(&name, Some(&number.to_string()), *value, depth)?;
                             }
-                            // What a module calls its parts is not in the names of its parameters.
+                            // These keys of a module are not part of parameter names.
                             (_, Some("_parameters" | "_buffers" | "_modules")) if is_object => {
                                 walk.push(&name, None, *value, depth)?;
                             }
@@ -167,7 +168,7 @@ impl Found {
     fn add_unread(&mut self, name: String, tensor: &UnreadTensor, limits: &Limits) -> Result<(), Error> {
         self.check_room(&name, limits)?;
         let (dtype, reason) = tensor.kind.texts();
-        // Where the shape is not known, it is that of nothing.
+        // An unknown shape is listed as empty.
         let dims = tensor.dims.as_deref().unwrap_or(&[0]);
         let shape = Shape::new(dims).ok().filter(|_| dims.len() as u64 <= limits.rank);
         let shape = shape.ok_or_else(|| {
@@ -178,8 +179,8 @@ impl Found {
         let reason = Some(format!("{reason} (P3)"));
         entry.unsupported.clone_from(&reason);
         self.entries.push(entry);
-        self.stored.push(Stored {
-            place: Place {
+        self.stored.push(TensorLocation {
+            place: StorageLocation {
                 start: 0,
                 len: 0,
                 crc: None,
@@ -230,7 +231,7 @@ impl Found {
             error.found(Quoted(&tensor.storage.key))
         })?;
         let width = tensor.elements.size();
-        // Past the last element that the tensor has.
+        // The offset after the tensor's last element.
         let end = if shape.element_count() == 0 {
             Some(0)
         } else {
@@ -257,7 +258,7 @@ impl Found {
                 .ok_or_else(|| wrong(ErrorKind::Unsupported, "pairs of F4 that do not stand row by row"))?,
             _ => shape,
         };
-        // Strides lead onwards only, so that this is all that its elements are spread over.
+        // Strides are not negative, so this is the whole span.
         let range = match end {
             0 => place.start..place.start,
             _ => place.start + tensor.offset * width..place.start + end,
@@ -273,10 +274,10 @@ impl Found {
         entry.unsupported = place.unsupported.clone();
         if let Some(pending) = tensor.pending {
             let step = match pending {
-                Pending::Conj => "conj",
-                Pending::Neg => "neg",
+                LazyOperation::Conj => "conj",
+                LazyOperation::Neg => "neg",
             };
-            // Copying the elements as they are would be wrong too.
+            // Copying the raw elements would be wrong too.
             entry.dtype = StoredDType::Unknown(format!("{} before {step}()", entry.dtype));
             let reason =
                 format!("its elements are those before {step}(); call resolve_{step}() and save it again");
@@ -297,7 +298,7 @@ impl Found {
             entry.encoding = Encoding::Strided;
         }
         self.entries.push(entry);
-        self.stored.push(Stored {
+        self.stored.push(TensorLocation {
             place: place.clone(),
             width,
             word: tensor.elements.word(),
@@ -308,7 +309,7 @@ impl Found {
     }
 }
 
-/// The shape in elements of what counts pairs of them as one: the last dimension is twice as large.
+/// Returns the shape in elements of a tensor that counts pairs as one: the last dimension doubles.
 fn doubled(shape: &Shape, is_contiguous: bool) -> Option<Shape> {
     let mut dims = shape.dims().to_vec();
     let last = dims.last_mut().filter(|_| is_contiguous)?;
@@ -316,7 +317,7 @@ fn doubled(shape: &Shape, is_contiguous: bool) -> Option<Shape> {
     Shape::new(&dims).ok()
 }
 
-/// Whether elements stand row by row, one after the other. Strides of axes that are not moved along do not matter.
+/// Returns whether elements are row-major and contiguous. Strides of axes of length one do not matter.
 fn is_contiguous(dims: &[u64], strides: &[u64]) -> bool {
     if dims.contains(&0) {
         return true;

@@ -118,13 +118,16 @@ fn check_end(source: &dyn ByteSource) -> Result<(), Error> {
     if (0..end.len().saturating_sub(FIXED - 1)).rev().any(is_end) {
         return Ok(());
     }
-    let error = Error::new(ErrorKind::Malformed, "the archive has no directory at its end");
+    let error = Error::new(
+        ErrorKind::Malformed,
+        "not a zip archive: no end-of-central-directory record",
+    );
     Err(error
         .at(start)
-        .expected("the mark of a directory's end, as the last bytes but for a comment"))
+        .expected("the record at the end of the file, followed only by its comment"))
 }
 
-/// The mark of a directory's end and the longest comment.
+/// The maximum length of the end-of-central-directory record with its comment.
 const LONGEST_END: u64 = 22 + u16::MAX as u64;
 
 fn not_an_archive(error: zip::result::ZipError) -> Error {

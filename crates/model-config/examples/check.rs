@@ -1,4 +1,5 @@
-//! Checks configurations before they are deployed: `cargo run -p model-config --example check -- models/*/config.pbtxt`.
+//! Checks configurations before they are deployed:
+//! `cargo run -p model-config --example check -- models/*/config.pbtxt`.
 
 use std::{
     env, fs,

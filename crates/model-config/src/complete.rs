@@ -1,4 +1,4 @@
-//! A written configuration checked against a model, and completed from it.
+//! Checks a configuration against a model, and fills in missing fields.
 
 use oip_types::{
     Joining, ModelConfig, ModelMetadata, ShapePattern, TensorMetadata,
@@ -16,17 +16,17 @@ use crate::{Axes, MismatchError, PipelineError, Role, WrittenConfig, WrittenTens
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Defaults {
-    /// Threads per model version (1).
+    /// Instances (threads) per model version (default 1).
     pub instances: usize,
-    /// Rows per run, of models whose requests are joined; 0 to join only those of models that are configured so (0).
+    /// Maximum batch size of models whose requests are batched; 0 to batch only where configured (default 0).
     pub max_batch_size: u32,
-    /// Whether the model gives any number of answers to a request (no).
+    /// Whether the model gives any number of responses per request (default false).
     pub decoupled: bool,
-    /// Whether requests are joined only where the configuration has `dynamic_batching` (no).
+    /// Whether requests are batched only if the configuration has `dynamic_batching` (default false).
     pub joined_only_when_told: bool,
-    /// Whether requests are joined where the configuration does not say (no).
+    /// Whether requests are batched when the configuration does not say (default no).
     pub joining: Joining,
-    /// Inputs without rows: they need no free first dimension (none).
+    /// Inputs without a batch dimension; their first dimension may be fixed (default none).
     pub shared_inputs: Vec<String>,
     /// The GPUs on which the model runs (none: it runs on the CPU).
     pub gpus: Vec<u32>,
@@ -47,13 +47,13 @@ impl Default for Defaults {
 }
 
 impl Defaults {
-    /// The same with another number of threads.
+    /// Sets the number of instances.
     #[must_use]
     pub fn with_instances(self, instances: usize) -> Self {
         Self { instances, ..self }
     }
 
-    /// The same with another number of rows.
+    /// Sets the maximum batch size.
     #[must_use]
     pub fn with_max_batch_size(self, max_batch_size: u32) -> Self {
         Self {
@@ -62,13 +62,13 @@ impl Defaults {
         }
     }
 
-    /// The same for a model that does, or does not, give any number of answers to a request.
+    /// Sets whether the model gives any number of responses per request.
     #[must_use]
     pub fn with_decoupled(self, decoupled: bool) -> Self {
         Self { decoupled, ..self }
     }
 
-    /// The same for a model whose requests are, or are not, joined only where its configuration has `dynamic_batching`.
+    /// Sets whether requests are batched only if the configuration has `dynamic_batching`.
     #[must_use]
     pub fn with_joined_only_when_told(self, joined_only_when_told: bool) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl Defaults {
         }
     }
 
-    /// The same for a model whose requests are, or are not, joined where its configuration does not say.
+    /// Sets whether requests are batched when the configuration does not say.
     #[must_use]
     pub fn with_joining(self, joining: Joining) -> Self {
         Self { joining, ..self }
@@ -99,33 +99,34 @@ impl Defaults {
     }
 }
 
-/// A configuration and what clients see of the model under it.
+/// A completed configuration, and the resulting view of the model for clients.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completed {
-    /// Everything filled in, but for [`Joining::show_in`].
+    /// The complete configuration, except for [`Joining::show_in`].
     pub config: ModelConfig,
-    /// The model's metadata with the configuration's narrower dimensions, and without the outputs it leaves out.
+    /// The model's metadata, narrowed to the configured dimensions and outputs.
     pub metadata: ModelMetadata,
-    /// Whether the metadata is another than the model's own.
+    /// Whether the metadata differs from the model's own.
     pub is_narrowed: bool,
-    /// Whether requests are joined.
+    /// Whether and why requests are batched.
     pub joining: Joining,
-    /// Whether the first dimension of outputs counts rows: it is free, and the configuration does not say otherwise.
+    /// Whether the first dimension of outputs is the batch dimension: it is free, and the configuration does
+    /// not say otherwise.
     pub counts_rows: bool,
-    /// If requests are joined although the configuration does not say so: the configuration for the case that the model's outputs
-    /// turn out to have other rows than its inputs.
+    /// If requests are batched without being configured so: the configuration to use if outputs turn out to
+    /// have a different number of rows than the inputs.
     pub without_batches: Option<ModelConfig>,
-    /// Inputs that clients send with other axes of one than the model takes.
+    /// Inputs for which clients omit or add axes of length one.
     pub reshaped_inputs: Vec<(String, Axes)>,
-    /// Outputs that clients get with other axes of one than the model gives.
+    /// Outputs for which clients see axes of length one added or removed.
     pub reshaped_outputs: Vec<(String, Axes)>,
 }
 
-/// Checks what is written against a model and fills in what is not.
+/// Checks a written configuration against a model and fills in missing fields.
 ///
 /// # Errors
-/// What does not fit, with what the model says.
+/// When they do not fit, with what the model has.
 pub fn complete(
     written: &WrittenConfig,
     model: &ModelMetadata,
@@ -153,7 +154,7 @@ pub fn complete(
         rows,
         &mut reshaped_outputs,
     )?;
-    // A model can give more than is offered, but it must be given all that it takes.
+    // Outputs may be omitted from the configuration, but all inputs are needed.
     let is_listed = |output: &TensorMetadata| {
         written.outputs.is_empty() || written.outputs.iter().any(|listed| listed.name == output.name)
     };
@@ -205,20 +206,20 @@ pub fn complete(
     })
 }
 
-/// Whether requests are rows of batches, and whether they are joined.
+/// Whether requests have a batch dimension, and whether they are batched.
 struct Batching {
-    /// 0 when requests are not rows, in the meaning that clients know.
+    /// In the configuration's sense: 0 without a batch dimension.
     max_batch_size: u32,
     joining: Joining,
     written_rows: WrittenRows,
 }
 
-/// Whether written dimensions have the first one, which counts rows.
+/// Whether written dimensions include the batch dimension.
 #[derive(Clone, Copy)]
 enum WrittenRows {
     Written,
     Omitted,
-    /// Nothing is said of batches: the number of written dimensions tells.
+    /// Unknown: the number of written dimensions decides.
     Either,
 }
 
@@ -227,7 +228,7 @@ impl Batching {
         self.max_batch_size > 0
     }
 
-    /// Each request runs alone, and the configuration says nothing of batches.
+    /// Returns no batching, and a configuration without batch size.
     fn alone(joining: Joining) -> Self {
         Self {
             max_batch_size: 0,
@@ -269,7 +270,7 @@ impl Batching {
                 _ => Ok(declared(size)),
             };
         }
-        // With dynamic_batching all inputs are rows, as with max_batch_size.
+        // dynamic_batching implies that all inputs have a batch dimension, like max_batch_size.
         let shared = match has_dynamic_batching {
             true => &[][..],
             false => &defaults.shared_inputs,
@@ -283,7 +284,7 @@ impl Batching {
         if model.inputs.is_empty() {
             return Ok(Self::alone(Joining::alone("it has no inputs")));
         }
-        // Without a word on batches, what is written of the dimensions tells how they are meant.
+        // If batching is not mentioned, the written dimensions show what is meant.
         if has_full_rank(written, model) {
             let joining = Joining::alone("the dims of its configuration have the first dimension");
             return Ok(Self::alone(
@@ -297,7 +298,7 @@ impl Batching {
             Joining::Declared => declared(size),
             Joining::Proven if size < 2 => declared(size),
             joining => Self {
-                // Clients would send rows also of inputs that have none.
+                // Otherwise clients would also add a batch dimension to inputs that have none.
                 max_batch_size: match joining.is_joined() && defaults.shared_inputs.is_empty() {
                     true => size,
                     false => 0,
@@ -312,7 +313,8 @@ impl Batching {
     }
 }
 
-/// A tensor without a free first dimension that could count rows, if there is one. Inputs that are `shared` need none.
+/// Returns a tensor whose first dimension is fixed and so cannot be the batch dimension, if there is one.
+/// Inputs in `shared` are exempt.
 fn rigid<'m>(model: &'m ModelMetadata, shared: &[String]) -> Option<&'m TensorMetadata> {
     let inputs = model.inputs.iter().filter(|input| !shared.contains(&input.name));
     let mut inputs = inputs.filter(|input| input.optional || !takes_rows(input));
@@ -320,12 +322,12 @@ fn rigid<'m>(model: &'m ModelMetadata, shared: &[String]) -> Option<&'m TensorMe
     inputs.next().or_else(|| outputs.next())
 }
 
-/// Whether the first dimension is free, so that it can count the rows of a batch.
+/// Returns whether the first dimension is free, so that it can be the batch dimension.
 fn takes_rows(tensor: &TensorMetadata) -> bool {
     !tensor.shape.has_any_leading() && tensor.shape.dims().first() == Some(&None)
 }
 
-/// Whether dimensions are written that include the first one of the model's.
+/// Returns whether any written dimensions include the model's first one.
 fn has_full_rank(written: &WrittenConfig, model: &ModelMetadata) -> bool {
     let pairs = [
         (&written.inputs, &model.inputs),
@@ -340,7 +342,7 @@ fn has_full_rank(written: &WrittenConfig, model: &ModelMetadata) -> bool {
     })
 }
 
-/// The model's inputs or outputs, under what the configuration says of them.
+/// Returns the model's inputs or outputs, narrowed by the configuration.
 fn narrow(
     role: Role,
     written: &[WrittenTensor],
@@ -397,7 +399,7 @@ fn narrow_one(
             Some(_) => Err(MismatchError::Reshape { role, name: name() }),
         };
     };
-    // The dimensions that the model gets are checked against it.
+    // The dimensions that the model sees are checked against it.
     let dims = written.model_dims().unwrap_or(dims);
     let is_batched = match rows {
         WrittenRows::Written => false,
@@ -427,7 +429,7 @@ fn narrow_one(
     }
     let mut narrowed = known.clone();
     narrowed.shape = ShapePattern::from_wire(&full);
-    // What is written is a promise.
+    // A configured shape is exact.
     narrowed.approximate = false;
     if let (Some(_), Some(dims)) = (&written.reshape, &written.dims) {
         let client = with_rows(dims);
@@ -439,10 +441,10 @@ fn narrow_one(
     Ok(narrowed)
 }
 
-/// A pipeline's metadata: all of it comes from its configuration.
+/// Returns a pipeline's metadata, which comes from its configuration alone.
 ///
 /// # Errors
-/// What is missing, or has no place in a pipeline.
+/// When something is missing, or not allowed in a pipeline.
 pub fn complete_pipeline(
     written: &WrittenConfig,
     name: &str,
@@ -516,12 +518,12 @@ pub fn complete_pipeline(
     })
 }
 
-/// Dimensions as configurations have them.
+/// Returns dimensions as configurations show them.
 fn shown_dims(tensor: &TensorMetadata, is_batched: bool) -> Vec<i64> {
     tensor.shape.to_wire().skip(usize::from(is_batched)).collect()
 }
 
-/// Inputs and outputs as the configuration shows them.
+/// Returns inputs and outputs as the configuration shows them.
 fn tensor_configs(
     metadata: &ModelMetadata,
     written: &WrittenConfig,
@@ -618,7 +620,7 @@ mod tests {
         ModelMetadata::new("m", "test_test", tensors("x", inputs), tensors("y", outputs)).with_versions(["1"])
     }
 
-    /// A model whose rows are proven to be independent.
+    /// Completes against a model whose rows are proven to be independent.
     fn run(text: &str, model: &ModelMetadata) -> Result<Completed, String> {
         run_with(text, model, &proven())
     }
@@ -635,7 +637,7 @@ mod tests {
             .with_joining(Joining::Proven)
     }
 
-    /// What `CumSum` along axis 0 gives.
+    /// Returns the defaults of a model with `CumSum` along axis 0.
     fn causal() -> Defaults {
         let joining = Joining::alone("CumSum 'y' runs along axis 0");
         proven().with_joining(joining.advising("write max_batch_size: 8"))
@@ -839,12 +841,12 @@ mod tests {
     #[test]
     fn dims_are_written_without_the_batch_dimension() {
         let model = model(&[&[-1, -1, 3]], &[&[-1]]);
-        // Narrower than the model is fine.
+        // Narrower than the model is allowed.
         let completed = run("max_batch_size: 8 input { name: \"x0\" dims: [ 5, 3 ] }", &model).unwrap();
         assert!(completed.is_narrowed);
         assert_eq!(completed.metadata.inputs[0].to_string(), "'x0' (FP32[-1, 5, 3])");
         assert_eq!(completed.config.input[0].dims, [5, 3]);
-        // All dimensions without a word on batches: there are none.
+        // All dimensions and no mention of batching: there is no batching.
         let config = run("input { name: \"x0\" dims: [ -1, 5, 3 ] }", &model)
             .unwrap()
             .config;
@@ -923,7 +925,7 @@ mod tests {
                 "{error}"
             );
         }
-        // The dimensions that the model gets are checked against it.
+        // The dimensions that the model sees are checked against it.
         let error = run(
             "max_batch_size: 8 input { name: \"x0\" dims: [ 1, 4 ] reshape { shape: [ 4 ] } }",
             &model,

@@ -1,4 +1,4 @@
-//! Why a configuration is refused: typed, with the texts that people read.
+//! Typed configuration errors and their messages.
 
 use std::{error::Error, fmt};
 
@@ -6,7 +6,7 @@ use oip_types::{DataType, ServiceError};
 use tensor_core::Quoted;
 use thiserror::Error;
 
-/// Where something stands in a configuration's text, both counted from 1.
+/// A position in a configuration file, counted from 1.
 ///
 /// ```
 /// use model_config::Place;
@@ -17,7 +17,7 @@ use thiserror::Error;
 pub struct Place {
     /// The line.
     pub line: usize,
-    /// The character in the line.
+    /// The column in characters.
     pub column: usize,
 }
 
@@ -45,7 +45,8 @@ impl fmt::Display for Role {
     }
 }
 
-/// Why a configuration is not sound in itself. Its text says where and what was expected, without the file's name.
+/// Why a configuration is invalid by itself. The message gives the position and the expectation, but not the
+/// file name.
 ///
 /// ```
 /// use model_config::{ConfigError, Syntax, WrittenConfig};
@@ -60,102 +61,102 @@ impl fmt::Display for Role {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Its text is too large.
+    /// The file is too large.
     #[error("it is larger than {limit} bytes")]
     TooLarge {
-        /// Bytes that are read at most.
+        /// The maximum size in bytes.
         limit: usize,
     },
-    /// Its text does not follow its syntax.
+    /// Syntax error.
     #[error("{}{problem}", Prefix(place))]
     Syntax {
-        /// The place; `None` if the problem names it.
+        /// The position; `None` if the problem includes it.
         place: Option<Place>,
-        /// What is wrong there.
+        /// The problem.
         problem: String,
-        /// The error of the reader of JSON or TOML.
+        /// The JSON or TOML parser's error.
         source: Option<Box<dyn Error + Send + Sync>>,
     },
-    /// A field has a value of another kind, or out of its range.
+    /// A field's value has the wrong type or is out of range.
     #[error("{}{}expected {expected}, found {found}", Prefix(place), Prefix(&Some(field).filter(|field| !field.is_empty())))]
     Unexpected {
-        /// The place; `None` in JSON and TOML.
+        /// The position; `None` in JSON and TOML.
         place: Option<Place>,
-        /// The field's path, such as `input[0].dims[1]`; empty for the whole.
+        /// The field's path, such as `input[0].dims[1]`; empty for the root.
         field: String,
-        /// The values that it can have.
+        /// The expected values.
         expected: String,
-        /// The value that it has.
+        /// The value found.
         found: String,
     },
-    /// A field that can be given once is given again.
+    /// A non-repeated field occurs twice.
     #[error("{}{field} is given more than once", Prefix(place))]
     Repeated {
-        /// The place; `None` in JSON and TOML.
+        /// The position; `None` in JSON and TOML.
         place: Option<Place>,
         /// The field's path.
         field: String,
     },
-    /// Ignoring the field would change answers, and acting on it is not supported.
+    /// The field is not supported, and ignoring it would change responses.
     #[error("{}{field} is not supported ({feature})", Prefix(place))]
     Unsupported {
-        /// The place; `None` in JSON and TOML.
+        /// The position; `None` in JSON and TOML.
         place: Option<Place>,
         /// The field's path.
         field: String,
-        /// What the field asks for.
+        /// The feature that the field requests.
         feature: &'static str,
     },
-    /// A value that the type of its field does not take.
+    /// A value rejected by the type of its field.
     #[error(transparent)]
     Value(Box<dyn Error + Send + Sync>),
     /// Two fields exclude each other.
     #[error("{first} and {second} cannot stand together")]
     Conflict {
-        /// One.
+        /// The first field.
         first: String,
-        /// The other.
+        /// The second field.
         second: String,
     },
     /// One of several fields is required.
     #[error("{field}: expected one of {}", one_of.join(", "))]
     Missing {
-        /// The message that lacks it.
+        /// The message that lacks them.
         field: String,
         /// The fields.
         one_of: Vec<&'static str>,
     },
-    /// An input of a warm-up request has no datatype.
+    /// An input of a warm-up request lacks a datatype.
     #[error("{field} has no data_type")]
     NoDatatype {
         /// The input's path.
         field: String,
     },
-    /// An input or output has no name.
+    /// An input or output lacks a name.
     #[error("{role}[{index}] has no name")]
     Unnamed {
-        /// What it is.
+        /// Input or output.
         role: Role,
-        /// Which of them, from 0.
+        /// Its index.
         index: usize,
     },
     /// Two inputs or outputs have the same name.
     #[error("{role} {} is there twice", Quoted(name))]
     SameName {
-        /// What they are.
+        /// Input or output.
         role: Role,
         /// Their name.
         name: String,
     },
-    /// The name of a file would lead out of the model's folder.
+    /// A file name would escape the model's directory.
     #[error("{}{source}", Prefix(&tensor.as_ref().map(|(role, name)| format!("{role} {}", Quoted(name)))))]
     FileName {
         /// The input or output that names it, if one does.
         tensor: Option<(Role, String)>,
-        /// The rule that is broken.
+        /// The violated rule.
         source: ServiceError,
     },
-    /// `parameters.mapped` is not a truth value.
+    /// `parameters.mapped` is not a boolean.
     #[error("{field} is {}, expected true or false", Quoted(found))]
     NotBool {
         /// The field.
@@ -163,7 +164,7 @@ pub enum ConfigError {
         /// Its value.
         found: String,
     },
-    /// A pipeline that names something else as what runs it.
+    /// A pipeline with another platform or backend.
     #[error(
         "{field} is {}, but with ensemble_scheduling it is 'ensemble', or absent",
         Quoted(found)
@@ -180,138 +181,138 @@ pub enum ConfigError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MismatchError {
-    /// Dynamic batching without batches.
+    /// Dynamic batching for a model without batching.
     #[error("dynamic_batching needs a max_batch_size above 0")]
     NoBatches,
-    /// All groups together have more instances than a model can use.
+    /// The groups have more instances in total than the maximum.
     #[error("instance_group stands for {} instances, the limit is {}", .0, crate::fields::MAX_INSTANCES)]
     TooManyInstances(u64),
-    /// Answers of a model that gives several to a request are not kept.
+    /// A response cache for a model with several responses per request.
     #[error("response_cache is for models that give one answer to a request, and this one is decoupled")]
     CachedStream,
-    /// The model takes no batches, since a first dimension is fixed.
+    /// A batch size for a model that cannot batch, because a first dimension is fixed.
     #[error(
         "max_batch_size is {max_batch_size}, but the model takes no batches: the first dimension of {tensor} is not free \
          (with max_batch_size: 0 it can be served)"
     )]
     FixedRows {
-        /// What is configured.
+        /// The configured value.
         max_batch_size: u32,
-        /// An input or output whose first dimension is not free, with its shape.
+        /// An input or output with a fixed first dimension, and its shape.
         tensor: String,
     },
     /// The model has no such input or output.
     #[error("{role} {} is not the model's, which has {known}", Quoted(name))]
     UnknownTensor {
-        /// What it should be.
+        /// Input or output.
         role: Role,
         /// The configured name.
         name: String,
-        /// Some that the model has.
+        /// Some existing names.
         known: String,
     },
-    /// An input or output of another datatype than the model's.
+    /// The datatype differs from the model's.
     #[error("{role} {}: data_type is {}, but the model has {}", Quoted(name), written.config_name(), model.config_name())]
     Datatype {
-        /// What it is.
+        /// Input or output.
         role: Role,
         /// Its name.
         name: String,
-        /// What is configured.
+        /// The configured one.
         written: DataType,
-        /// What the model has.
+        /// The model's.
         model: DataType,
     },
-    /// An input that is configured as optional, and that the model needs.
+    /// An input that is configured as optional but required by the model.
     #[error(
         "{role} {}: optional is true, but the model cannot do without it",
         Quoted(name)
     )]
     Required {
-        /// What it is.
+        /// Input or output.
         role: Role,
         /// Its name.
         name: String,
     },
-    /// Dimensions that are not among those that the model takes or gives.
+    /// The configured dimensions do not match the model's.
     #[error("{role} {}: dims are {dims:?}, but the model has {model}{}; write dims: {advice:?}", Quoted(name), if *is_batched {
         ", where the first counts the rows of a batch and is not written"
     } else {
         ""
     })]
     Dims {
-        /// What it is.
+        /// Input or output.
         role: Role,
         /// Its name.
         name: String,
-        /// What is configured.
+        /// The configured dimensions.
         dims: Vec<i64>,
         /// The model's shape.
         model: String,
-        /// Whether the first dimension counts rows, which configurations leave out.
+        /// Whether the first dimension is the batch dimension, which configurations omit.
         is_batched: bool,
-        /// What the configuration could say.
+        /// Dimensions that would be valid.
         advice: Vec<i64>,
     },
-    /// A reshape that does more than add or leave out axes of one.
+    /// A reshape that does more than add or remove axes of length one.
     #[error(
         "{role} {}: reshape can add and leave out axes of one between dims, which clients see, and reshape.shape, which \
          the model has; both have to be written",
         Quoted(name)
     )]
     Reshape {
-        /// What it is.
+        /// Input or output.
         role: Role,
         /// Its name.
         name: String,
     },
 }
 
-/// Why a configuration is not one of a pipeline.
+/// Why a configuration is not a valid pipeline.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PipelineError {
-    /// There are no steps.
+    /// It has no steps.
     #[error("a pipeline needs steps in ensemble_scheduling")]
     NoSteps,
-    /// There is no output.
+    /// It has no output.
     #[error("a pipeline needs an output")]
     NoOutput,
-    /// It would give several answers to a request.
+    /// It would give several responses per request.
     #[error("a pipeline gives one answer to a request, so its model_transaction_policy cannot be decoupled")]
     Decoupled,
-    /// All there is to know of an input or output stands in the configuration, so this has to.
+    /// A required field of an input or output is missing; there is no model to take it from.
     #[error("{role} {} of a pipeline needs {field}", Quoted(name))]
     Missing {
-        /// What it is.
+        /// Input or output.
         role: Role,
         /// Its name.
         name: String,
         /// The field that is missing.
         field: &'static str,
     },
-    /// A reshape, which its models have.
+    /// A reshape, which only the models of steps may have.
     #[error(
         "{role} {} of a pipeline cannot have a reshape; the model of the step can",
         Quoted(name)
     )]
     Reshape {
-        /// What it is.
+        /// Input or output.
         role: Role,
         /// Its name.
         name: String,
     },
-    /// An input that may be left out.
+    /// An optional input.
     #[error("{role} {} of a pipeline cannot be optional", Quoted(name))]
     Optional {
-        /// What it is.
+        /// Input or output.
         role: Role,
         /// Its name.
         name: String,
     },
 }
 
-/// A part of a text that is followed by a colon, if it is there.
+/// An optional message prefix, followed by a colon.
 struct Prefix<'p, T>(&'p Option<T>);
 
 impl<T: fmt::Display> fmt::Display for Prefix<'_, T> {

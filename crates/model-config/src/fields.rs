@@ -1,7 +1,7 @@
-//! The fields of Triton's model configuration, and whether each is acted on, ignored or refused. docs/models.md shows this as a table, and a test
-//! checks both against each other.
+//! The fields of Triton's model configuration, and whether each is implemented, ignored or rejected.
+//! docs/models.md has the same table, and a test compares them.
 //!
-//! A field that is not acted on is refused where ignoring it would change answers, and else accepted.
+//! A field without effect here is rejected if ignoring it would change responses, and otherwise accepted.
 
 /// A field of a message.
 pub(crate) struct Field {
@@ -11,36 +11,36 @@ pub(crate) struct Field {
     pub(crate) effect: Effect,
 }
 
-/// What kind of value a field has.
+/// The type of a field's value.
 pub(crate) enum Kind {
     Bool,
-    /// A whole number within bounds, both included.
+    /// An integer within inclusive bounds.
     Int(i128, i128),
     Text,
     /// Names and their numbers.
     Enum(&'static [(&'static str, u8)]),
     Message(&'static [Field]),
-    /// Anything: what is in it has no effect.
+    /// Anything: the contents have no effect.
     Opaque,
 }
 
-/// How often a field may stand.
+/// How often a field may occur.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Count {
     One,
     Many,
-    /// From texts, or from numbers, to values.
+    /// A map from strings or numbers to values.
     Map,
 }
 
 /// How a field is treated.
 #[derive(Clone, Copy)]
 pub(crate) enum Effect {
-    /// It does what it does in Triton.
+    /// Implemented as in Triton.
     Acts,
-    /// Ignored, which does not affect answers; what it is about.
+    /// Ignored, without effect on responses; the string describes the feature.
     Accepted(&'static str),
-    /// A model that sets it, to anything but the default, is not loaded; what it is about.
+    /// Rejected unless it has its default value; the string describes the feature.
     Refused(&'static str),
 }
 
@@ -60,13 +60,13 @@ const fn field(name: &'static str, kind: Kind, count: Count, effect: Effect) -> 
 const INT32: Kind = Int(0, i32::MAX as i128);
 const UINT32: Kind = Int(0, u32::MAX as i128);
 const UINT64: Kind = Int(0, u64::MAX as i128);
-/// A dimension: -1 where it is free.
+/// A dimension; -1 for a free one.
 const DIM: Kind = Int(-1, i64::MAX as i128);
-/// More threads than this for one model are a mistake.
+/// Maximum number of instances; more are a mistake.
 pub(crate) const MAX_INSTANCES: u64 = 1024;
 const INSTANCES: Kind = Int(0, MAX_INSTANCES as i128);
 
-/// `ModelConfig`.
+/// The `ModelConfig` message.
 pub(crate) const MODEL_CONFIG: &[Field] = &[
     field("name", Text, One, Acts),
     field("platform", Text, One, Acts),
@@ -334,7 +334,7 @@ mod tests {
 
     use super::*;
 
-    /// All fields of a message and of those in it, by their paths.
+    /// Visits all fields of a message recursively, with their paths.
     fn walk(path: &str, fields: &'static [Field], seen: &mut impl FnMut(String, &'static Field)) {
         for field in fields {
             let path = format!("{path}{}", field.name);
@@ -345,12 +345,13 @@ mod tests {
         }
     }
 
-    /// docs/models.md says which fields are acted on, accepted and refused. If this fails, what it prints goes there.
+    /// docs/models.md lists which fields are implemented, accepted and rejected. If this fails, copy its
+    /// output there.
     #[test]
     fn the_page_on_models_lists_what_becomes_of_each_field() {
         let (mut acts, mut accepted, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         walk("", MODEL_CONFIG, &mut |path, field| match field.effect {
-            // Messages stand there by their fields.
+            // Messages are listed by their fields.
             Acts if matches!(field.kind, Message(fields) if !fields.is_empty()) => {}
             Acts => acts.push(path),
             Accepted(what) => accepted.push((path, what)),

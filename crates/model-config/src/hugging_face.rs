@@ -1,10 +1,12 @@
-//! The other `config.json`: how a network of the Hugging Face Hub is computed, rather than how a model is served.
+//! Recognizes the other `config.json`: Hugging Face's network description, which is not a serving
+//! configuration.
 
 use std::fmt;
 
 use serde_json::Value as Json;
 
-/// A `config.json` in the Hugging Face format, as transformers, diffusers and timm write it. It is no configuration of this server.
+/// A `config.json` in Hugging Face format, as written by transformers, diffusers and timm. It does not
+/// configure this server.
 ///
 /// ```
 /// use model_config::HuggingFaceConfig;
@@ -16,15 +18,15 @@ use serde_json::Value as Json;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HuggingFaceConfig {
-    /// What the file calls its model: the first architecture, or else its type.
+    /// The model's name in the file: the first architecture, or else the type.
     pub model: String,
 }
 
 impl HuggingFaceConfig {
-    /// The largest file that is read, in bytes: these list the labels of all classes.
+    /// Maximum file size in bytes; these files may list the labels of all classes.
     pub const MAX_BYTES: usize = 16 << 20;
 
-    /// Recognizes the text of a `config.json` by fields that no configuration of a server has.
+    /// Recognizes a Hugging Face `config.json` by fields that serving configurations lack.
     pub fn recognize(text: &str) -> Option<Self> {
         let json: Json = serde_json::from_str(text.trim_start_matches('\u{feff}')).ok()?;
         let first = json.get("architectures").and_then(Json::as_array);

@@ -1,13 +1,15 @@
-//! Triton's model configuration: protobuf text, JSON or TOML in, a checked and completed configuration out.
+//! Triton's model configuration: reads protobuf text, JSON or TOML, and returns a checked and completed
+//! configuration.
 //!
-//! It needs no server, engine or repository, so tools can check configurations before they are deployed. There are two
-//! steps:
+//! It needs no server, engine or repository, so tools can check configurations before they are deployed.
+//! There are two steps:
 //!
-//! 1. [`WrittenConfig::read`] parses the text and checks that it is consistent: fields have the right form and do not
-//!    contradict each other. Fields that are unknown or without effect are listed as
+//! 1. [`WrittenConfig::read`] parses the text and checks that it is consistent: fields have the right form
+//!    and do not contradict each other. Fields that are unknown or without effect are listed as
 //!    [warnings](WrittenConfig::warnings); those that cannot be ignored without changing answers are errors.
-//! 2. [`complete`] checks it against a model's metadata, and fills in missing fields, as Triton's auto-complete
-//!    does. [`complete_pipeline`] does that for a pipeline, which consists of its configuration only.
+//! 2. [`complete`] checks it against a model's metadata, and fills in missing fields, as Triton's
+//!    auto-complete does. [`complete_pipeline`] does that for a pipeline, which consists of its configuration
+//!    only.
 //!
 //! ```
 //! use model_config::{Defaults, Syntax, WrittenConfig, complete};
@@ -46,12 +48,12 @@ pub use hugging_face::HuggingFaceConfig;
 pub use reshape::Axes;
 pub use written::{Syntax, WrittenConfig, WrittenTensor};
 
-/// Compiles the example of README.md.
+/// Compiles the example in README.md.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// The models that a pipeline runs, as often as it does; none for other models.
+/// Returns the names of a pipeline's steps, with repetitions; none for other models.
 ///
 /// ```
 /// use model_config::{Syntax, WrittenConfig, steps};

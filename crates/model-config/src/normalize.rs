@@ -1,4 +1,4 @@
-//! From a tree of names and values to the JSON form of Triton's model configuration, by the table of fields.
+//! Converts a parsed tree to the JSON form of Triton's model configuration, guided by the field table.
 
 use serde_json::{Map, Value as Json};
 use tensor_core::Quoted;
@@ -9,35 +9,35 @@ use crate::{
     tree::{Node, Value, place},
 };
 
-/// What a configuration says, in the form that [`oip_types::ModelConfig`] is read from.
+/// A configuration in the form that [`oip_types::ModelConfig`] deserializes from.
 #[derive(Debug)]
-pub(crate) struct Normalized {
+pub(crate) struct NormalizedConfig {
     pub(crate) json: Map<String, Json>,
-    /// Fields that are not known, by their paths.
+    /// Paths of unknown fields.
     pub(crate) unknown: Vec<String>,
-    /// Fields that are known and without effect here.
+    /// Paths of known fields without effect here.
     pub(crate) without_effect: Vec<String>,
 }
 
-/// Reads a message; `text` is the protobuf text that the tree is from, if it is.
+/// Normalizes a message; `text` is the protobuf text that the tree was parsed from, if any.
 ///
-/// Names may also be written in protobuf's JSON form (`maxBatchSize`), numbers also as texts, and enumerations also as
-/// numbers: clients that make JSON from protobuf do all three.
+/// Names may also be in protobuf's JSON form (`maxBatchSize`), numbers may be strings, and enums may be
+/// numbers: clients that convert protobuf to JSON do all three.
 ///
 /// # Errors
-/// What is wrong, where it is, and what was expected.
+/// The problem with its position and the expectation.
 pub(crate) fn normalize(
     root: &Node,
     fields: &'static [Field],
     text: Option<&str>,
-) -> Result<Normalized, ConfigError> {
+) -> Result<NormalizedConfig, ConfigError> {
     let mut walk = Walk {
         text,
         unknown: Vec::new(),
         without_effect: Vec::new(),
     };
     let json = walk.message(root, fields, "")?;
-    Ok(Normalized {
+    Ok(NormalizedConfig {
         json,
         unknown: walk.unknown,
         without_effect: walk.without_effect,
@@ -50,13 +50,13 @@ struct Walk<'t> {
     without_effect: Vec<String>,
 }
 
-/// Only so many fields are listed in a warning.
+/// Maximum number of fields listed in a warning.
 const MAX_LISTED: usize = 20;
 
-/// Bytes of a name that may be a misspelling.
+/// Maximum length of a name that is checked for misspelling, in bytes.
 const MAX_NAME: usize = 64;
 
-/// The field that is spelt nearly so, if there is one.
+/// Returns the field with the most similar name, if one is similar.
 fn nearest(name: &str, fields: &[Field]) -> Option<&'static str> {
     let near = fields
         .iter()
@@ -85,7 +85,8 @@ impl Walk<'_> {
         for ((written, _), name) in members.iter().zip(&names) {
             if fields.iter().all(|field| field.name != name) {
                 let place = join(path, written);
-                // Fields that are not listed need no hint, and very long names are not misspelt fields: both would cost time.
+                // Unlisted fields need no hint, and very long names are not misspellings: both would cost
+                // time.
                 let hinted = format!("{place} (");
                 let is_listed =
                     (self.unknown.iter()).any(|listed| *listed == place || listed.starts_with(&hinted));
@@ -140,7 +141,7 @@ impl Walk<'_> {
             }
             Count::Map => Json::Object(self.map(field, given, path)?),
             Count::One => match given {
-                // Null, in JSON.
+                // A JSON null.
                 [node] if self.text.is_none() && node.value == Value::List(Vec::new()) => return Ok(()),
                 [node] => self.value(field, node, path)?,
                 [_, again, ..] => return Err(self.repeated(again, path)),
@@ -150,7 +151,7 @@ impl Walk<'_> {
         match field.effect {
             Effect::Acts => {}
             Effect::Accepted(what) => list(&mut self.without_effect, format!("{path} ({what})")),
-            // Switched off, or empty lists: as if it were not there.
+            // Disabled or empty: the same as absent.
             Effect::Refused(_) if value == Json::Bool(false) || value == Json::Array(Vec::new()) => {
                 return Ok(());
             }
@@ -166,7 +167,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// In text, entries are messages with `key` and `value`; in JSON, members.
+    /// Reads a map. In text, entries are messages with `key` and `value`; in JSON, members.
     fn map(
         &mut self,
         field: &'static Field,
@@ -289,7 +290,7 @@ fn join(path: &str, name: &str) -> String {
     }
 }
 
-/// `maxBatchSize` as `max_batch_size`.
+/// Converts `maxBatchSize` to `max_batch_size`.
 fn snake_case(name: &str) -> String {
     let mut snake = String::with_capacity(name.len());
     for character in name.chars() {
@@ -301,7 +302,7 @@ fn snake_case(name: &str) -> String {
     snake
 }
 
-/// A whole number in decimal, octal or hexadecimal form.
+/// Parses a decimal, octal or hexadecimal integer.
 fn integer(word: &str) -> Option<i128> {
     let (sign, digits) = word.strip_prefix('-').map_or((1, word), |digits| (-1, digits));
     let hexadecimal = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
@@ -340,12 +341,12 @@ mod tests {
     use super::*;
     use crate::{fields::MODEL_CONFIG, pbtxt};
 
-    fn text(text: &str) -> Result<Normalized, String> {
+    fn text(text: &str) -> Result<NormalizedConfig, String> {
         let read = pbtxt::read(text).and_then(|node| normalize(&node, MODEL_CONFIG, Some(text)));
         read.map_err(|error| error.to_string())
     }
 
-    fn json(text: &str) -> Result<Normalized, String> {
+    fn json(text: &str) -> Result<NormalizedConfig, String> {
         let node = serde_json::from_str(text).map_err(|error| error.to_string())?;
         normalize(&node, MODEL_CONFIG, None).map_err(|error| error.to_string())
     }
@@ -404,7 +405,7 @@ mod tests {
         text("input { name: \"x\" allow_ragged_batch: false }").unwrap();
     }
 
-    /// MR-15: values that cannot be.
+    /// MR-15: invalid values are reported with position and value.
     #[test]
     fn mr_15_wrong_values_say_where_and_what() {
         for (written, expected) in [

@@ -1,17 +1,17 @@
-//! Protobuf's text format, in which Triton's `config.pbtxt` is written, without a schema.
+//! A schema-less parser of the protobuf text format, in which Triton's `config.pbtxt` is written.
 //!
-//! The grammar is that of <https://protobuf.dev/reference/protobuf/textformat-spec/>. Not read are names of extensions
-//! and of `Any` (`[package.name]`), which no model configuration has.
+//! The grammar is <https://protobuf.dev/reference/protobuf/textformat-spec/>. Names of extensions and of
+//! `Any` (`[package.name]`) are not supported; model configurations have none.
 
 use crate::{
     ConfigError,
     tree::{Node, Value, place},
 };
 
-/// How deep messages and lists may stand in each other. Triton's schema needs 6.
+/// Maximum nesting depth of messages and lists. Triton's schema needs 6.
 const MAX_DEPTH: usize = 32;
 
-/// Reads the fields of the one message that a file holds.
+/// Parses a file, which contains the fields of one message.
 ///
 /// # Errors
 /// With line and column.
@@ -30,13 +30,13 @@ pub(crate) fn read(text: &str) -> Result<Node, ConfigError> {
 
 struct Reader<'t> {
     text: &'t str,
-    /// The byte that is read next.
+    /// Offset of the next byte.
     at: usize,
     depth: usize,
 }
 
 impl Reader<'_> {
-    /// Fields up to `end`, which is taken too, or to the end of the text.
+    /// Reads fields up to and including `end`, or to the end of the file.
     fn fields(&mut self, end: Option<char>) -> Result<Vec<(String, Node)>, ConfigError> {
         let mut fields = Vec::new();
         loop {
@@ -64,7 +64,7 @@ impl Reader<'_> {
             } else if matches!(self.peek(), Some('{' | '<')) {
                 self.message()?
             } else if self.peek() == Some('[') {
-                // Lists of messages need no colon, and most files have none.
+                // Lists of messages need no colon, and most files omit it.
                 self.list()?
             } else {
                 return self.expected(&format!("':' or '{{' after '{name}'"));
@@ -129,12 +129,12 @@ impl Reader<'_> {
         Ok(Node { value, at })
     }
 
-    /// A string, or a number or word as it is written.
+    /// Reads a string, or a number or word as written.
     fn scalar(&mut self) -> Result<Node, ConfigError> {
         let at = Some(self.at);
         if matches!(self.peek(), Some('"' | '\'')) {
             let mut bytes = Vec::new();
-            // Strings that stand one after another are one.
+            // Adjacent strings are concatenated.
             while let Some(quote @ ('"' | '\'')) = self.peek() {
                 self.take();
                 self.string(quote, &mut bytes)?;
@@ -158,7 +158,7 @@ impl Reader<'_> {
         Ok(Node { value, at })
     }
 
-    /// The rest of a string after its opening quote, with the quote that closes it.
+    /// Reads the rest of a string after its opening quote, up to the closing quote.
     fn string(&mut self, quote: char, bytes: &mut Vec<u8>) -> Result<(), ConfigError> {
         loop {
             match self.take() {
@@ -223,7 +223,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Up to `most` digits as a number; none when there is no digit.
+    /// Reads up to `most` digits as a number; none without digits.
     fn digits(&mut self, radix: u32, most: usize) -> Option<u32> {
         let rest = self.text.as_bytes().get(self.at..).unwrap_or_default();
         let count = rest
@@ -236,7 +236,7 @@ impl Reader<'_> {
         u32::from_str_radix(digits, radix).ok()
     }
 
-    /// The characters of names, words and numbers.
+    /// Reads the characters of a name, word or number.
     fn word(&mut self) -> &str {
         let rest = &self.text[self.at..];
         let mut after_exponent = false;
@@ -305,7 +305,7 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    /// The tree in short: `name=value`, messages in braces, lists in brackets.
+    /// Formats the tree compactly: `name=value`, messages in braces, lists in brackets.
     fn show(node: &Node) -> String {
         match &node.value {
             Value::Word(word) => word.clone(),

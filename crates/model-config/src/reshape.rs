@@ -1,16 +1,17 @@
-//! `reshape`: a tensor that clients see with other axes of one than the model.
+//! `reshape`: clients see a tensor with other axes of length one than the model.
 
-/// What happens to one axis on the way from one shape to the other.
+/// What happens to one axis in the conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Keep,
-    /// An axis of one is left out.
+    /// An axis of length one is removed.
     Drop,
-    /// An axis of one is put in.
+    /// An axis of length one is inserted.
     Insert,
 }
 
-/// How shapes of clients become shapes of the model, and back: only axes of one come and go, so no element moves.
+/// Converts shapes between clients and the model: only axes of length one are inserted or removed, so no
+/// element moves.
 ///
 /// ```
 /// use model_config::Axes;
@@ -25,8 +26,8 @@ enum Step {
 pub struct Axes(Vec<Step>);
 
 impl Axes {
-    /// From the dimensions that clients see to those that the model has, -1 for free ones. `None` when they differ in more
-    /// than axes of one.
+    /// Computes the conversion from the client's dimensions to the model's, -1 for free ones. `None` when
+    /// they differ in more than axes of length one.
     #[must_use]
     pub fn between(client: &[i64], model: &[i64]) -> Option<Self> {
         let (mut client, mut model) = (client.iter().peekable(), model.iter().peekable());
@@ -49,13 +50,13 @@ impl Axes {
         }
     }
 
-    /// The model's shape for one of a client; `None` when the client's has other axes.
+    /// Converts a client's shape to the model's; `None` when it does not match.
     #[must_use]
     pub fn to_model(&self, dims: &[u64]) -> Option<Vec<u64>> {
         Self::apply(self.0.iter().copied(), dims)
     }
 
-    /// The client's shape for one of the model.
+    /// Converts a model's shape to the client's.
     #[must_use]
     pub fn to_client(&self, dims: &[u64]) -> Option<Vec<u64>> {
         let back = self.0.iter().map(|step| match step {

@@ -1,4 +1,4 @@
-//! A configuration as a tree of names and values, before anybody knows what they mean.
+//! A configuration as an untyped tree of names and values.
 
 use std::fmt;
 
@@ -9,28 +9,28 @@ use serde::{
 
 use crate::Place;
 
-/// A value and where it stands.
+/// A value and its position.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
     pub(crate) value: Value,
-    /// The byte of the file; none in formats whose readers do not tell.
+    /// The byte offset in the file; none for formats whose parsers do not report it.
     pub(crate) at: Option<usize>,
 }
 
-/// What a value is, as far as the syntax shows it.
+/// A value as far as the syntax shows its type.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
-    /// A number or a bare word such as `true` or `TYPE_FP32`, as it is written.
+    /// A number or a bare word such as `true` or `TYPE_FP32`, as written.
     Word(String),
     /// A string.
     Text(String),
-    /// Fields in their order; a name may come again.
+    /// Fields in order; names may repeat.
     Message(Vec<(String, Node)>),
     /// A list.
     List(Vec<Node>),
 }
 
-/// The line and column of a byte, for messages.
+/// Converts a byte offset to line and column.
 pub(crate) fn place(text: &str, at: usize) -> Place {
     let before = &text[..text.floor_char_boundary(at)];
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -40,7 +40,7 @@ pub(crate) fn place(text: &str, at: usize) -> Place {
 }
 
 impl Value {
-    /// Its name in messages.
+    /// Returns its description for messages.
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Word(word) => tensor_core::Quoted(word).to_string(),
@@ -51,7 +51,7 @@ impl Value {
     }
 }
 
-/// From JSON and TOML. Members that are null count as absent; those that come twice are kept, to be refused later.
+/// From JSON and TOML. Null members count as absent; duplicates are kept and rejected later.
 impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = deserializer.deserialize_any(Reader)?;

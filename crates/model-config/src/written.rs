@@ -1,4 +1,4 @@
-//! A configuration as the operator wrote it: read in one of three syntaxes and checked in itself.
+//! The operator's configuration: parsed from one of three syntaxes and checked for consistency.
 
 use std::collections::BTreeMap;
 
@@ -12,25 +12,25 @@ use tensor_core::Quoted;
 
 use crate::{ConfigError, Role, fields::MODEL_CONFIG, normalize::normalize, pbtxt, tree};
 
-/// A configuration as the operator wrote it: read and sound in itself, not yet checked against a model.
+/// A configuration as the operator wrote it: parsed and consistent, not yet checked against a model.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct WrittenConfig {
     /// The configuration, without inputs and outputs.
     pub config: ModelConfig,
-    /// The inputs that it says something of.
+    /// The configured inputs.
     pub inputs: Vec<WrittenTensor>,
-    /// The outputs that it says something of; then the model's others are not offered.
+    /// The configured outputs; if any, the model's other outputs are hidden.
     pub outputs: Vec<WrittenTensor>,
-    /// Whether its file is to be mapped rather than read.
+    /// Whether the model's file is mapped instead of read.
     pub is_mapped: bool,
-    /// None where it does not say; then 0 is not meant.
+    /// None if absent, which does not mean 0.
     pub max_batch_size: Option<u32>,
     /// Warnings for the operator.
     pub warnings: Vec<String>,
 }
 
-/// An input or output as it was written; what is absent is the model's business.
+/// A configured input or output; absent fields are taken from the model.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -40,32 +40,32 @@ pub struct WrittenTensor {
     /// Its datatype.
     #[serde(deserialize_with = "datatype")]
     pub data_type: Option<DataType>,
-    /// What an image's dimensions mean.
+    /// The layout of an image.
     pub format: oip_types::model_config::InputFormat,
-    /// Its dimensions, without the batch dimension where the model takes batches; -1 for free ones.
+    /// Its dimensions, without the batch dimension if the model batches; -1 for free ones.
     pub dims: Option<Vec<i64>>,
-    /// The dimensions under which the model has it, where clients see others.
+    /// The dimensions that the model sees, if clients see others.
     pub reshape: Option<Reshape>,
-    /// Whether requests may leave it out.
+    /// Whether requests may omit it.
     pub optional: bool,
-    /// The file with an output's labels; empty where there is none.
+    /// The file with an output's labels; empty if there is none.
     pub label_filename: String,
 }
 
-/// In which syntax a configuration is written.
+/// The syntax of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Syntax {
     /// Protocol buffers' text format, `config.pbtxt`.
     Pbtxt,
-    /// `config.json`, and what clients send with a request to load.
+    /// `config.json`, and the configuration in a load request.
     Json,
     /// `config.toml`.
     Toml,
 }
 
 impl WrittenConfig {
-    /// The files that a configuration may be in.
+    /// The possible file names of a configuration.
     pub const FILES: [(&'static str, Syntax); 3] = [
         ("config.pbtxt", Syntax::Pbtxt),
         ("config.json", Syntax::Json),
@@ -75,16 +75,16 @@ impl WrittenConfig {
     /// The `platform` of a pipeline in Triton's configurations.
     pub const PIPELINE: &'static str = "ensemble";
 
-    /// The parameter that has a model's file mapped.
+    /// The parameter that maps the model's file.
     pub const MAPPED: &'static str = "parameters.mapped";
 
-    /// The largest configuration that is read, in bytes.
+    /// Maximum size of a configuration in bytes.
     pub const MAX_BYTES: usize = 1 << 20;
 
-    /// Reads a configuration.
+    /// Parses a configuration.
     ///
     /// # Errors
-    /// What is wrong and where, for the configuration's author.
+    /// The problem and its position, for the configuration's author.
     pub fn read(text: &str, syntax: Syntax) -> Result<Self, ConfigError> {
         if text.len() > Self::MAX_BYTES {
             return Err(ConfigError::TooLarge {
@@ -95,7 +95,7 @@ impl WrittenConfig {
         let node = match syntax {
             Syntax::Pbtxt => pbtxt::read(text)?,
             Syntax::Json => serde_json::from_str(text).map_err(|error| ConfigError::Syntax {
-                // The message ends with the line and column.
+                // The message ends with line and column.
                 place: None,
                 problem: error.to_string(),
                 source: Some(error.into()),
@@ -114,7 +114,7 @@ impl WrittenConfig {
         complete_version_policy(&mut json)?;
         check_warmups(&json)?;
         let max_batch_size = json.get("max_batch_size").and_then(Json::as_u64);
-        // The table of fields and the types say the same, so this finds only what neither can: nothing so far.
+        // The field table and the types agree, so this should not fail.
         let config: ModelConfig =
             serde_json::from_value(Json::Object(json)).map_err(|error| ConfigError::Value(error.into()))?;
         let mut warnings = Vec::new();
@@ -165,12 +165,12 @@ impl WrittenConfig {
         })
     }
 
-    /// Whether it is a pipeline of other models, and not a model with a file.
+    /// Returns whether it is a pipeline of other models rather than a model with a file.
     pub fn is_pipeline(&self) -> bool {
         self.config.ensemble_scheduling.is_some() || self.config.platform == Self::PIPELINE
     }
 
-    /// The dimensions that the model has for the inputs for which they are written, by name.
+    /// Returns the model's dimensions of the configured inputs, by name.
     pub fn input_dims(&self) -> BTreeMap<String, Vec<i64>> {
         let written = self.inputs.iter();
         written
@@ -178,8 +178,9 @@ impl WrittenConfig {
             .collect()
     }
 
-    /// The inputs of which both datatype and dimensions are written, and the outputs likewise: for backends whose models say
-    /// nothing of their own. Dimensions are the model's, where `reshape` gives clients others.
+    /// Returns the inputs with both datatype and dimensions, and the outputs likewise, for backends whose
+    /// models have no metadata. Dimensions are those that the model sees, which `reshape` can make different
+    /// from the clients'.
     pub fn complete_tensors(&self) -> (Vec<InputConfig>, Vec<OutputConfig>) {
         let input = |tensor: &WrittenTensor| {
             Some(InputConfig {
@@ -209,7 +210,7 @@ impl WrittenConfig {
         )
     }
 
-    /// What is called by a name in the fields `backend` and `platform`, if something is.
+    /// Returns the backend's name from the field `backend` or `platform`, with the field.
     pub fn backend_name(&self) -> Option<(&'static str, &str)> {
         let named = [
             ("backend", self.config.backend.as_str()),
@@ -220,7 +221,7 @@ impl WrittenConfig {
 }
 
 impl WrittenTensor {
-    /// The dimensions that the model has, where they are written: those of `reshape`, or `dims`.
+    /// Returns the configured dimensions that the model sees: those of `reshape`, or else `dims`.
     pub(crate) fn model_dims(&self) -> Option<&[i64]> {
         match &self.reshape {
             Some(reshape) => Some(&reshape.shape),
@@ -229,7 +230,7 @@ impl WrittenTensor {
     }
 }
 
-/// Takes inputs or outputs out, each with a name of its own.
+/// Takes inputs or outputs out of the JSON and checks that names are unique.
 fn tensors(json: &mut Map<String, Json>, role: Role) -> Result<Vec<WrittenTensor>, ConfigError> {
     let Some(list) = json.remove(&role.to_string()) else {
         return Ok(Vec::new());
@@ -256,7 +257,7 @@ fn tensors(json: &mut Map<String, Json>, role: Role) -> Result<Vec<WrittenTensor
     Ok(tensors)
 }
 
-/// `latest` without a number is the latest one.
+/// `latest` without a number means the latest one.
 fn complete_version_policy(json: &mut Map<String, Json>) -> Result<(), ConfigError> {
     let Some(Json::Object(policy)) = json.get_mut("version_policy") else {
         return Ok(());
@@ -278,7 +279,7 @@ fn complete_version_policy(json: &mut Map<String, Json>) -> Result<(), ConfigErr
     Ok(())
 }
 
-/// Each input of a warm-up request has a type and one kind of content.
+/// Checks that each input of a warm-up request has a type and exactly one kind of content.
 fn check_warmups(json: &Map<String, Json>) -> Result<(), ConfigError> {
     let warmups = json.get("model_warmup").and_then(Json::as_array);
     for (index, warmup) in warmups.into_iter().flatten().enumerate() {
@@ -296,7 +297,7 @@ fn check_warmups(json: &Map<String, Json>) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// A pipeline is no other model at the same time, and what only models with a file have does nothing.
+/// Checks that a pipeline names no other backend, and records fields that only models with a file use.
 fn check_pipeline(config: &ModelConfig, without_effect: &mut Vec<String>) -> Result<(), ConfigError> {
     if config.ensemble_scheduling.is_none() {
         return Ok(());
@@ -322,7 +323,7 @@ fn check_pipeline(config: &ModelConfig, without_effect: &mut Vec<String>) -> Res
     Ok(())
 }
 
-/// At most one of some fields may be there, or exactly one.
+/// Checks that at most one of some fields is present, or exactly one.
 fn one_of(
     json: &Map<String, Json>,
     path: &str,
@@ -515,7 +516,7 @@ mod tests {
         }
     }
 
-    /// MR-15: sizes, depths and lists of any length end quickly in an answer.
+    /// MR-15: inputs of any size, depth and length give a result quickly.
     #[test]
     fn mr_15_configurations_are_bounded() {
         let start = std::time::Instant::now();
@@ -536,7 +537,7 @@ mod tests {
         );
     }
 
-    /// Damaged configurations are errors or configurations, never panics.
+    /// Damaged configurations give errors or valid configurations, never panics.
     #[test]
     fn mr_15_damaged_configurations_are_only_errors() {
         let good = "name: \"größe\\x41\\u00e4\" max_batch_size: 0x8 # so\n\

@@ -1,4 +1,4 @@
-//! `cargo run -p model-store --example mirror -- URL CACHE`: fetches what a URL has and prints where it is.
+//! `cargo run -p model-store --example mirror -- URL CACHE`: mirrors a URL and prints the local path.
 #![allow(clippy::print_stdout, reason = "it talks to a person at a terminal")]
 
 use model_store::{Location, Mirror, MirrorOptions, Scope, StoreError};

@@ -1,12 +1,12 @@
-//! The folder where fetched objects are kept, each once, by the SHA-256 of its bytes.
+//! The on-disk cache of fetched objects, deduplicated by SHA-256.
 //!
 //! ```text
-//! CACHEDIR.TAG         says whose folder this is; backups skip it
-//! lock                 held for moments, when the cache is tidied
-//! objects/<sha256>     whole objects, read-only
-//! records/<digest>     which object a URL, key, version and size was
-//! partial/*.part       what is being fetched, locked by the process that fetches it
-//! views/<name>-<id>/   what is served: hard links to objects (view.rs)
+//! CACHEDIR.TAG         marks the directory as a cache; backups skip it
+//! lock                 held briefly while the cache is tidied
+//! objects/<sha256>     complete objects, read-only
+//! records/<digest>     maps a URL, key, version and size to an object
+//! partial/*.part       downloads, locked by the process that fetches them
+//! views/<name>-<id>/   served directories: hard links to objects (view.rs)
 //! ```
 
 use std::{
@@ -22,40 +22,40 @@ use tempfile::NamedTempFile;
 
 use crate::{error::StoreError, name::hex, store::Object};
 
-/// The first line by which every tool knows caches.
+/// The standard first line of CACHEDIR.TAG.
 const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55";
 const TAG_FILE: &str = "CACHEDIR.TAG";
 const TAG_TEXT: &str = "Signature: 8a477f597d28d172789f06886806bc55\n# Models that oip-server has fetched. It may be deleted while \
                         no server uses it.\n# tensorferry model cache 1\n";
-/// By which this program knows its own.
+/// The line that marks a cache of this program.
 const OWN: &str = "# tensorferry model cache 1";
-/// The file of a view that every user of it has locked.
+/// A file in a view that every process that serves the view has locked.
 pub(crate) const IN_USE: &str = "in-use";
 const PARTIAL_SUFFIX: &str = ".part";
-/// Bytes that stay free on the disk.
+/// Disk space kept free, in bytes.
 const DISK_RESERVE: u64 = 64 << 20;
 
-/// A folder with fetched objects, which several processes may use at the same time.
+/// A directory of fetched objects, which several processes may share.
 #[derive(Debug)]
 pub(crate) struct Cache {
     folder: PathBuf,
     limit: Option<u64>,
 }
 
-/// An object that is being fetched: a file that is removed unless it is [kept](Cache::keep).
-pub(crate) struct Partial(NamedTempFile);
+/// A download in progress: a file that is removed unless it is [kept](Cache::keep).
+pub(crate) struct PartialFile(NamedTempFile);
 
-/// A lock on a file, until it is dropped.
+/// A file lock, released on drop.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _file: File,
 }
 
 impl Cache {
-    /// Opens or makes the folder, and removes what processes that have ended left half-done.
+    /// Opens or creates the cache, and removes leftovers of ended processes.
     ///
     /// # Errors
-    /// When it is not ours, or cannot be written.
+    /// When the directory is not a cache of this program, or is not writable.
     pub(crate) fn open(folder: &Path, limit: Option<u64>) -> Result<Self, StoreError> {
         let fail = |doing| StoreError::cache(folder, doing);
         fs::create_dir_all(folder).map_err(fail("the cache's folder cannot be made"))?;
@@ -73,7 +73,7 @@ impl Cache {
         Ok(cache)
     }
 
-    /// Makes sure that the folder is a cache of ours, or empty.
+    /// Checks that the directory is a cache of this program or empty, and marks it.
     fn claim(&self) -> Result<(), StoreError> {
         let tag = self.folder.join(TAG_FILE);
         if let Ok(text) = fs::read_to_string(&tag) {
@@ -84,14 +84,14 @@ impl Cache {
         }
         let mut entries =
             fs::read_dir(&self.folder).map_err(StoreError::cache(&self.folder, "it cannot be read"))?;
-        // Another process may be about to claim it.
+        // Another process may be claiming it at the same time.
         let is_other = |entry: io::Result<fs::DirEntry>| {
             entry.is_ok_and(|entry| !entry.file_name().to_string_lossy().starts_with(".tmp"))
         };
         if entries.any(is_other) && !tag.exists() {
             return Err(self.not_ours());
         }
-        // Whole or not at all: another process may claim it at the same time.
+        // Written atomically: another process may claim it at the same time.
         let written = NamedTempFile::new_in(&self.folder).and_then(|mut file| {
             file.write_all(TAG_TEXT.as_bytes())?;
             file.as_file().set_permissions(Permissions::from_mode(0o644))?;
@@ -120,7 +120,7 @@ impl Cache {
         self.folder.join("objects").join(sha256)
     }
 
-    /// The digest of an object that is here, if it is.
+    /// Returns the digest of an object, if it is cached.
     pub(crate) fn find(&self, url: &str, object: &Object) -> Option<String> {
         let sha256 = match &object.sha256 {
             Some(sha256) => sha256.clone(),
@@ -134,7 +134,7 @@ impl Cache {
         (is_digest && is_whole(self.object(&sha256))).then_some(sha256)
     }
 
-    /// The file that says which object this was; `None` if its versions cannot be distinguished.
+    /// Returns the path of an object's record; `None` if its version cannot be identified.
     fn record(&self, url: &str, object: &Object) -> Option<PathBuf> {
         let mut hasher = Sha256::new();
         for part in [url, &object.key, &object.etag] {
@@ -146,14 +146,14 @@ impl Cache {
         (!object.etag.is_empty()).then(|| self.folder.join("records").join(name))
     }
 
-    /// Begins a file for an object of so many bytes, for which the disk has room.
+    /// Creates a file for an object after checking that the disk has room for it.
     ///
     /// # Errors
-    /// When it has none, or the file cannot be made.
-    pub(crate) fn begin(&self, object: &Object) -> Result<Partial, StoreError> {
+    /// When the disk is full or the file cannot be created.
+    pub(crate) fn begin(&self, object: &Object) -> Result<PartialFile, StoreError> {
         let folder = self.folder.join("partial");
         let fail = |doing| StoreError::cache(&folder, doing);
-        // While it is made and not locked yet it must not be taken for one that was left behind.
+        // Until it is locked, another process must not take it for a leftover.
         let _making = self.lock_shared()?;
         let file = tempfile::Builder::new()
             .suffix(PARTIAL_SUFFIX)
@@ -167,23 +167,23 @@ impl Cache {
                 Err(rustix::io::Errno::NOSPC | rustix::io::Errno::DQUOT) => {
                     return Err(self.disk_full(&object.name.to_string(), object.size));
                 }
-                // Some file systems cannot promise room.
+                // Some file systems cannot preallocate.
                 Err(_) => file
                     .as_file()
                     .set_len(object.size)
                     .map_err(fail("a file cannot be made as long as the object"))?,
             }
         }
-        Ok(Partial(file))
+        Ok(PartialFile(file))
     }
 
-    /// Makes what was fetched an object of the cache.
+    /// Moves a complete download into the cache.
     ///
     /// # Errors
-    /// When the system cannot.
+    /// When the file system fails.
     pub(crate) fn keep(
         &self,
-        partial: Partial,
+        partial: PartialFile,
         url: &str,
         object: &Object,
         sha256: &str,
@@ -197,7 +197,7 @@ impl Cache {
             .map_err(fail("the object cannot be written"))?;
         match file.persist_noclobber(&path) {
             Ok(_) => sync_folder(&self.folder.join("objects"))?,
-            // Another process was first. One of another length was damaged.
+            // Another process was first. If the lengths differ, the existing object was damaged.
             Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {
                 let is_whole = fs::metadata(&path).is_ok_and(|known| known.len() == object.size);
                 if !is_whole {
@@ -212,7 +212,7 @@ impl Cache {
         let Some(record) = self.record(url, object) else {
             return Ok(());
         };
-        // Until it has its name, it must not be taken for one that was left behind.
+        // Until it has its final name, another process must not take it for a leftover.
         let _writing = self.lock_shared()?;
         let written = NamedTempFile::new_in(self.folder.join("partial")).and_then(|mut file| {
             writeln!(file, "{sha256}")?;
@@ -224,11 +224,11 @@ impl Cache {
         ))
     }
 
-    /// Makes room for so many bytes that are about to be fetched, by the limit and on the disk: objects that no view links
-    /// go first, those longest unused before others; then views that no process uses.
+    /// Frees space for `needed` bytes, within the cache's limit and on the disk: first objects without links
+    /// from views, least recently linked first; then views that no process uses.
     ///
     /// # Errors
-    /// When there is not enough room: figures and options.
+    /// When there is not enough space, with sizes and options.
     pub(crate) fn make_room(&self, what: &str, needed: u64) -> Result<(), StoreError> {
         if needed == 0 {
             return Ok(());
@@ -274,7 +274,7 @@ impl Cache {
         }
     }
 
-    /// Bytes of objects, and of those that are being fetched.
+    /// Returns the bytes of objects and of downloads in progress.
     fn used(&self) -> Result<u64, StoreError> {
         let mut sum = 0_u64;
         for part in ["objects", "partial"] {
@@ -303,9 +303,9 @@ impl Cache {
         Ok(files.collect())
     }
 
-    /// Removes objects that no view links, those that were linked last longest ago first; returns how many bytes.
+    /// Removes objects without links from views, least recently linked first; returns the bytes freed.
     fn give_up_objects(&self, wanted: u64) -> Result<u64, StoreError> {
-        // A link that is made or removed changes the time of the file's status.
+        // Adding or removing a link changes the file's ctime.
         let mut free: Vec<_> = self.files("objects")?;
         free.retain(|(_, file)| file.nlink() == 1);
         free.sort_by_key(|(_, file)| (file.ctime(), file.ctime_nsec()));
@@ -325,7 +325,7 @@ impl Cache {
         Ok(freed)
     }
 
-    /// Removes the view that was used last longest ago and that no process uses; false if there is none.
+    /// Removes the least recently used view that no process uses; returns false if there is none.
     fn give_up_unused_view(&self) -> bool {
         let folders = fs::read_dir(self.views())
             .into_iter()
@@ -352,7 +352,7 @@ impl Cache {
         false
     }
 
-    /// Removes records of objects that are gone.
+    /// Removes records of removed objects.
     fn forget_removed(&self) {
         for (path, _) in self.files("records").unwrap_or_default() {
             let is_known = fs::read_to_string(&path).is_ok_and(|sha256| self.object(sha256.trim()).exists());
@@ -362,7 +362,7 @@ impl Cache {
         }
     }
 
-    /// Removes files of processes that ended before they were whole: those that nobody has locked.
+    /// Removes unlocked partial files, which ended processes left behind.
     fn remove_left_behind(&self) {
         for (path, _) in self.files("partial").unwrap_or_default() {
             let Ok(file) = File::open(&path) else { continue };
@@ -374,7 +374,7 @@ impl Cache {
         }
     }
 
-    /// Keeps other processes from tidying, until the lock is dropped.
+    /// Prevents other processes from tidying while the lock is held.
     pub(crate) fn lock_shared(&self) -> Result<Lock, StoreError> {
         self.lock(FlockOperation::LockShared)
     }
@@ -384,14 +384,14 @@ impl Cache {
     }
 }
 
-impl Partial {
+impl PartialFile {
     pub(crate) fn file(&self) -> &File {
         self.0.as_file()
     }
 }
 
 impl Lock {
-    /// Locks a file, which is made if it is not there; waits for it.
+    /// Locks a file, creating it if necessary; waits for the lock.
     pub(crate) fn take(path: &Path, how: FlockOperation) -> Result<Self, StoreError> {
         let fail = StoreError::cache(path, "it cannot be locked");
         let file = File::options()
@@ -408,7 +408,7 @@ impl Lock {
     }
 }
 
-/// Has a folder's entries written to the disk.
+/// Syncs a directory's entries to the disk.
 pub(crate) fn sync_folder(path: &Path) -> Result<(), StoreError> {
     let synced = File::open(path).and_then(|folder| folder.sync_all());
     synced.map_err(StoreError::cache(path, "it cannot be written"))
@@ -455,7 +455,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::open(folder.path(), None).unwrap();
         let running = cache.begin(&object("m/1/x", 100)).unwrap();
-        // As after a crash: a file that nobody has open.
+        // As after a crash: a file that no process has open.
         let left = folder.path().join("partial/left.part");
         fs::write(&left, "half").unwrap();
         let other = Cache::open(folder.path(), None).unwrap();
@@ -473,7 +473,7 @@ mod tests {
         fs::hard_link(&linked, folder.path().join("views/a")).unwrap();
         cache.make_room("c", 3).unwrap();
         assert!(old.exists());
-        // Times of files are told apart by milliseconds.
+        // File times have millisecond resolution here.
         std::thread::sleep(std::time::Duration::from_millis(20));
         let newer = add(&cache, "c", "ccc");
         cache.make_room("d", 2).unwrap();
@@ -485,7 +485,7 @@ mod tests {
             "{error}"
         );
         assert!(linked.exists());
-        // Removed files are forgotten.
+        // Removed files are not found any more.
         assert_eq!(cache.find("s3://b", &object("b", 3)), None);
         assert_eq!(cache.files("records").unwrap().len(), 1);
     }

@@ -1,4 +1,4 @@
-//! S3, Google Cloud Storage and Azure, and whatever else the crate `object_store` can speak to.
+//! S3, Google Cloud Storage, Azure and other stores that the crate `object_store` supports.
 
 use std::{
     env,
@@ -25,7 +25,7 @@ use crate::{
     web::without_options,
 };
 
-/// A prefix of an [`ObjectStore`]: of a bucket, a container, a folder or memory.
+/// A prefix of an [`ObjectStore`]: of a bucket, a container, a directory or memory.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -44,24 +44,24 @@ use crate::{
 /// # }
 /// ```
 pub struct CloudStore {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     prefix: String,
 }
 
-struct Shared {
+struct SharedState {
     store: Arc<dyn ObjectStore>,
     /// For messages.
     url: String,
     hint: &'static str,
-    /// Its timers and blocking threads carry requests; callers drive it.
+    /// Provides timers and blocking threads for requests; callers drive the requests.
     runtime: Option<Runtime>,
 }
 
 impl CloudStore {
-    /// A prefix, without slashes around, of any store; `url` is what messages call it.
+    /// Creates a store for a prefix, without surrounding slashes, of `store`; `url` is its name in messages.
     ///
     /// # Errors
-    /// [`StoreError::Settings`] when the system gives no threads.
+    /// [`StoreError::Settings`] when no threads can be created.
     pub fn new(store: Arc<dyn ObjectStore>, prefix: &str, url: &str) -> Result<Self, StoreError> {
         Self::with_hint(store, prefix, url, "it may need credentials")
     }
@@ -78,7 +78,7 @@ impl CloudStore {
             why: error.to_string(),
         })?;
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedState {
                 store,
                 url: url.to_owned(),
                 hint,
@@ -88,7 +88,7 @@ impl CloudStore {
         })
     }
 
-    /// A bucket of one of the clouds, with the settings and credentials of the environment.
+    /// Creates a store for a cloud bucket, with settings and credentials from the environment.
     pub(crate) fn of(
         cloud: Cloud,
         bucket: &str,
@@ -156,7 +156,7 @@ impl CloudStore {
         Self::with_hint(store, prefix, url, hint)
     }
 
-    /// The name below the location of what the store calls by a whole key.
+    /// Returns the name below the location for a full key.
     fn below<'k>(&self, key: &'k str) -> Option<&'k str> {
         match self.prefix.as_str() {
             "" => Some(key),
@@ -192,7 +192,7 @@ impl Store for CloudStore {
         let mut objects = self.shared.store.list(prefix.as_ref());
         while let Some(meta) = self.shared.block_on(objects.next()) {
             let meta = meta.map_err(|error| match error {
-                // The client refuses keys that cannot be paths before they can be looked at here.
+                // The client rejects keys that are not valid paths before they can be checked here.
                 object_store::Error::InvalidPath { source } => StoreError::Name {
                     name: name_in(&source),
                     why: format!("cannot be a path ({source})"),
@@ -207,7 +207,7 @@ impl Store for CloudStore {
         }
         drop(objects);
         if listing.objects.is_empty() && within.is_none() && !self.prefix.is_empty() {
-            // The location may be an object rather than a folder of some.
+            // The location may be a single object instead of a directory.
             if let Some(meta) = self.object_at(&key)?.filter(|meta| meta.size > 0) {
                 let name = key.rsplit('/').next().unwrap_or(&key);
                 let object = |name| object(name, &meta);
@@ -229,10 +229,10 @@ impl Store for CloudStore {
 }
 
 struct CloudObject {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     path: Path,
     object: Object,
-    /// The version of the first part, where the list has no entity tags: all others must have it too.
+    /// If the list has no entity tags: the version of the first range, which all others must match.
     first: OnceLock<String>,
 }
 
@@ -258,7 +258,7 @@ impl OpenObject for CloudObject {
                 .get_opts(&self.path, options)
                 .await
                 .map_err(failed)?;
-            // Stores that ignore the condition are found out by what they say of their answer.
+            // Detects stores that ignore the condition by the metadata of the response.
             if !self.is_listed(&answer.meta) || answer.meta.size != self.object.size {
                 return Err(changed());
             }
@@ -268,13 +268,13 @@ impl OpenObject for CloudObject {
 }
 
 impl CloudObject {
-    /// Whether an answer is of the version that was listed.
+    /// Returns whether a response has the listed version.
     fn is_listed(&self, answer: &ObjectMeta) -> bool {
         let tag = etag(answer);
         if !self.object.etag.starts_with(DATED) {
             return plain(&tag) == plain(&self.object.etag);
         }
-        // Lists without tags have times, whose fractions answers leave out.
+        // Lists without tags have times; responses omit fractions of seconds.
         let (seconds, _) = self
             .object
             .etag
@@ -285,24 +285,24 @@ impl CloudObject {
     }
 }
 
-impl Shared {
+impl SharedState {
     fn block_on<F: Future>(&self, future: F) -> F::Output {
         match &self.runtime {
             Some(runtime) => runtime.block_on(future),
-            // It is taken only when this is dropped.
+            // It is taken only on drop.
             None => unreachable!("a store is used after its end"),
         }
     }
 
     fn failed(&self, what: &str, error: &object_store::Error) -> StoreError {
         let (url, what, why) = (self.url.clone(), what.to_owned(), text_of(error));
-        // For other errors the crate gives only a text, which has the status.
+        // For other errors the crate gives only a message, which includes the status.
         let is_denied = ["403 Forbidden", "401 Unauthorized"]
             .iter()
             .any(|status| why.contains(status));
         let hint = self.hint;
         match error {
-            // The machine has no credentials; that says nothing about the objects.
+            // The machine has no credentials; this says nothing about the objects.
             _ if is_about_credentials(&why) => StoreError::Denied { url, what, hint, why },
             object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
                 StoreError::Denied { url, what, hint, why }
@@ -315,16 +315,16 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedState {
     fn drop(&mut self) {
-        // May be in a future, where a runtime must not be waited for.
+        // Dropping may happen inside a future, which must not block on a runtime.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 }
 
-/// Adds what the files of `aws configure` say and the environment does not.
+/// Adds settings from the files of `aws configure` that are missing in the environment.
 fn with_profile(
     mut builder: AmazonS3Builder,
     variable: &dyn Fn(&str) -> Option<String>,
@@ -366,7 +366,7 @@ fn shared<S: ObjectStore>(store: object_store::Result<S>) -> object_store::Resul
     Ok(Arc::new(store?))
 }
 
-/// Begins the version of an object without an entity tag.
+/// Prefix of the version of an object without an entity tag.
 const DATED: &str = "of ";
 
 fn etag(meta: &ObjectMeta) -> String {
@@ -379,7 +379,7 @@ fn etag(meta: &ObjectMeta) -> String {
     }
 }
 
-/// A tag without what stores add in one place and leave out in another.
+/// Normalizes a tag: stores add prefixes and quotes in some responses and not in others.
 fn plain(tag: &str) -> &str {
     tag.trim_start_matches("W/").trim_matches('"')
 }
@@ -404,7 +404,8 @@ fn name_in(error: &object_store::path::Error) -> String {
     }
 }
 
-/// Without a key the client asks the machine for one, and its error says only that this failed.
+/// Returns whether an error means missing credentials. Without a key the client asks the machine's metadata
+/// service, and the error says only that this failed.
 fn is_about_credentials(why: &str) -> bool {
     let places = [
         "169.254.169.254",
@@ -417,7 +418,7 @@ fn is_about_credentials(why: &str) -> bool {
     places.iter().any(|word| why.contains(word))
 }
 
-/// All that an error says, without queries of URLs, which may hold a signature.
+/// Returns the error with its causes, without queries of URLs, which may contain a signature.
 pub(crate) fn text_of(error: &dyn std::error::Error) -> String {
     const LONGEST: usize = 600;
     let mut text = error.to_string();

@@ -1,4 +1,4 @@
-//! Fetching an object: parallel ranges, hashed in order, with bounded memory.
+//! Downloads objects: parallel range requests, hashed in order, with bounded memory.
 
 use std::{
     collections::BTreeMap,
@@ -17,15 +17,16 @@ use crate::{
     store::{Object, OpenObject, Store},
 };
 
-/// The most that one request asks for.
+/// Maximum size of a range request in bytes.
 pub(crate) const RANGE: u64 = 8 << 20;
-/// Requests at a time, and ranges that are in memory.
+/// Number of concurrent requests, and of ranges in memory.
 pub(crate) const AT_A_TIME: usize = 4;
 
-/// Fetches an object into the cache and returns its SHA-256. `progress` is told how many bytes came.
+/// Downloads an object into the cache and returns its SHA-256. Calls `progress` with the bytes received.
 ///
 /// # Errors
-/// When it cannot be fetched, is not what was listed, or the cache cannot take it. Nothing is left then.
+/// When the download fails, the object differs from the listed one, or the cache cannot store it. No partial
+/// file remains.
 pub(crate) fn fetch(
     store: &dyn Store,
     cache: &Cache,
@@ -60,10 +61,11 @@ pub(crate) fn fetch(
     Ok(sha256)
 }
 
-/// Fetches many objects and returns their digests: small ones several at a time, large ones by several ranges at a time.
+/// Downloads many objects and returns their digests: several small ones in parallel, and large ones by
+/// parallel ranges.
 ///
 /// # Errors
-/// The first that occurs. What was fetched stays in the cache.
+/// The first error. Completed downloads stay in the cache.
 pub(crate) fn fetch_all(
     store: &dyn Store,
     cache: &Cache,
@@ -109,18 +111,18 @@ pub(crate) fn fetch_all(
     }
 }
 
-/// The shared state of threads that fetch ranges.
+/// The state shared by the downloading threads.
 struct Ranges {
-    /// The next range that nobody fetches.
+    /// The next range to fetch.
     next: u64,
-    /// The next range that is to be taken.
+    /// The next range to consume.
     taken: u64,
     there: BTreeMap<u64, Bytes>,
     failure: Option<StoreError>,
     is_over: bool,
 }
 
-/// Reads all of an object and gives its bytes in order. At most [`AT_A_TIME`] ranges are in memory.
+/// Reads an object and passes its bytes on in order, with at most [`AT_A_TIME`] ranges in memory.
 fn ranges(
     open: &dyn OpenObject,
     object: &Object,
@@ -206,7 +208,7 @@ fn ranges(
     })
 }
 
-/// Nothing under these locks panics half-way.
+/// Locks a mutex. Critical sections do not panic, so poisoning is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,70 +1,70 @@
-//! Why models cannot be fetched: typed; texts are made once, here.
+//! Typed errors with their messages.
 
 use std::{io, path::PathBuf};
 
 use thiserror::Error;
 
-/// Why models cannot be fetched, or not kept.
+/// Why models cannot be fetched or cached.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// A URL that cannot be used.
+    /// The URL is invalid.
     #[error("the location {found}: {why}; expected {expected}")]
     Location {
         /// The URL, without its query.
         found: String,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
-        /// The forms that are known.
+        /// The supported forms.
         expected: &'static str,
     },
-    /// The store's settings, from the environment, cannot be used.
+    /// The store's settings in the environment are invalid.
     #[error("the settings for {url} (environment) cannot be used: {why}")]
     Settings {
-        /// Where the models are.
+        /// The location of the models.
         url: String,
-        /// What the store's client says.
+        /// The client library's message.
         why: String,
     },
-    /// There is no bucket, repository or file of the name.
+    /// The bucket, repository or file does not exist.
     #[error("{url}: {what} does not exist; check the URL and which region or endpoint is set ({why})")]
     NotFound {
-        /// Where the models are.
+        /// The location of the models.
         url: String,
-        /// What was asked for.
+        /// The requested object.
         what: String,
-        /// What the store says.
+        /// The store's message.
         why: String,
     },
-    /// A location without a single model's file.
+    /// The location contains no model files.
     #[error("there is nothing at {url}: no object has a name that begins so")]
     Empty {
-        /// Where the models should be.
+        /// The location.
         url: String,
     },
     /// The store requires authentication, or denies access.
     #[error("{url}: access to {what} is refused; {hint} ({why})")]
     Denied {
-        /// Where the models are.
+        /// The location of the models.
         url: String,
-        /// What was asked for.
+        /// The requested object.
         what: String,
-        /// Where credentials come from.
+        /// Where credentials are configured.
         hint: &'static str,
-        /// What the store says.
+        /// The store's message.
         why: String,
     },
-    /// The store does not answer, or not in a way that makes sense.
+    /// The store does not respond, or its response is invalid.
     #[error("{url}: {what} cannot be read: {why}")]
     Unavailable {
-        /// Where the models are.
+        /// The location of the models.
         url: String,
-        /// What was asked for.
+        /// The requested object.
         what: String,
-        /// The error in place of a response.
+        /// The error.
         why: String,
     },
-    /// An object is another one now than the one that was listed.
+    /// An object changed after it was listed.
     #[error(
         "{name} changed in its store while it was fetched; the next synchronisation fetches the new file"
     )]
@@ -72,124 +72,124 @@ pub enum StoreError {
         /// The object.
         name: String,
     },
-    /// Fewer bytes came than were announced, or more.
+    /// The number of bytes differs from the announced one.
     #[error("{name} has {expected} bytes by the store's list, but {found} came")]
     Truncated {
         /// The object.
         name: String,
-        /// As listed.
+        /// The listed size.
         expected: u64,
-        /// As received.
+        /// The received size.
         found: u64,
     },
-    /// The bytes are not those that the store promised.
+    /// The bytes do not match the store's digest.
     #[error("{name}: its store says that it has the SHA-256 {expected}, but the bytes have {found}")]
     Digest {
         /// The object.
         name: String,
-        /// As listed.
+        /// The listed digest.
         expected: String,
-        /// Of what came.
+        /// The digest of the received bytes.
         found: String,
     },
-    /// An object's name would lead out of the folder, or cannot be a path.
+    /// An object's name would escape the directory, or is not a valid path.
     #[error("the object '{}' cannot be a file here: its name {why}; rename it in its store", .name.escape_debug())]
     Name {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
-    /// Two objects cannot both be files.
+    /// Two objects exclude each other: one's name is a directory of the other.
     #[error("'{name}' is both an object and a folder of others; one of them must go")]
     Conflict {
         /// The name.
         name: String,
     },
-    /// More objects than any repository needs.
+    /// The location has too many objects.
     #[error("{url} has more than {limit} objects; a longer prefix would name fewer")]
     TooMany {
-        /// Where the models are.
+        /// The location of the models.
         url: String,
-        /// How many are taken.
+        /// The limit.
         limit: usize,
     },
-    /// The cache is bounded, and this does not fit.
+    /// The object does not fit into the cache's limit.
     #[error(
         "{what} needs {needed} bytes, but the cache {} may hold {limit}, of which {pinned} are in use; raise \
          --repository-cache-limit, or keep fewer models in the repository", .cache.display()
     )]
     CacheFull {
-        /// What was to be fetched.
+        /// The object or model.
         what: String,
-        /// Bytes that were to be fetched.
+        /// Its size in bytes.
         needed: u64,
-        /// The cache's folder.
+        /// The cache's directory.
         cache: PathBuf,
-        /// Bytes it may hold.
+        /// The limit in bytes.
         limit: u64,
-        /// Bytes that cannot be given up.
+        /// Bytes that are in use and cannot be evicted.
         pinned: u64,
     },
-    /// The disk has no room.
+    /// The disk is full.
     #[error(
         "{what} needs {needed} bytes, but the disk of the cache {} has {free} left; free some, or name a folder on another \
          disk by --repository-cache", .cache.display()
     )]
     DiskFull {
-        /// What was to be fetched.
+        /// The object or model.
         what: String,
-        /// Bytes that were to be fetched.
+        /// Its size in bytes.
         needed: u64,
-        /// The cache's folder.
+        /// The cache's directory.
         cache: PathBuf,
-        /// Bytes that are left.
+        /// Free bytes.
         free: u64,
     },
-    /// The cache's folder belongs to something else.
+    /// The cache's directory is used for something else.
     #[error(
         "{} is not empty and not a cache of this program (no CACHEDIR.TAG of its own); name another folder by \
          --repository-cache", .path.display()
     )]
     NotACache {
-        /// The folder.
+        /// The directory.
         path: PathBuf,
     },
-    /// The cache cannot be read or written.
+    /// Reading or writing the cache failed.
     #[error("{}: {doing}: {source}", .path.display())]
     Cache {
-        /// The file or folder.
+        /// The file or directory.
         path: PathBuf,
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// A model has become a repository, or the other way round.
+    /// A single model became a repository, or the reverse.
     #[error("{url} was {before} and is {now} now; start the server again to serve that")]
     Layout {
-        /// Where the models are.
+        /// The location of the models.
         url: String,
-        /// What it was.
+        /// The previous kind.
         before: &'static str,
-        /// What it is.
+        /// The current kind.
         now: &'static str,
     },
 }
 
 impl StoreError {
-    /// An error of the cache's folder.
+    /// Creates an error about the cache directory.
     pub(crate) fn cache(path: impl Into<PathBuf>, doing: &'static str) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |source| Self::Cache { path, doing, source }
     }
 
-    /// Whether what failed may be tried again at once, with a new list.
+    /// Returns whether the operation may be retried at once with a fresh list.
     pub(crate) fn is_race(&self) -> bool {
         matches!(self, Self::Changed { .. } | Self::Truncated { .. })
     }
 
-    /// Whether it is about the store rather than about one object or the cache.
+    /// Returns whether it concerns the store as a whole rather than one object or the cache.
     pub(crate) fn is_of_store(&self) -> bool {
         matches!(
             self,

@@ -1,4 +1,4 @@
-//! The Hugging Face Hub: a folder of a repository at one commit.
+//! The Hugging Face Hub: a directory of a repository at a commit.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -10,7 +10,7 @@ use crate::{
     web::{WebObject, failed},
 };
 
-/// A folder on the Hub.
+/// A directory on the Hub.
 pub(crate) struct HubStore {
     folder: HubFolder,
     url: String,
@@ -30,7 +30,7 @@ impl HubStore {
         })
     }
 
-    /// All files in the folder, or the one file that it is.
+    /// Lists all files of the directory, or the single file.
     fn listing(&self, commit: &str) -> Result<Listing, StoreError> {
         let inside = match self.folder.folder() {
             "" => String::new(),
@@ -46,7 +46,7 @@ impl HubStore {
                 return ControlFlow::Continue(());
             };
             let key = self.folder.location(commit, &file.path);
-            // Git's name of the content stays when a commit changes other files.
+            // Git's object id is unchanged when a commit changes other files.
             let object = |name| Object::new(name, key, file.size, file.oid).with_sha256(file.sha256);
             match listing.add(&self.url, name, object) {
                 Ok(()) => ControlFlow::Continue(()),
@@ -60,7 +60,7 @@ impl HubStore {
             return Err(problem);
         }
         if let Err(error) = listed {
-            // The folder may be a file.
+            // The location may be a single file.
             return match self.folder.folder() {
                 "" => Err(failed(&self.url, "the list of files", HINT, &error)),
                 path => self

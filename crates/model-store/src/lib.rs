@@ -1,8 +1,8 @@
-//! Mirrors models from elsewhere in a local folder: from a bucket of S3, Google Cloud Storage or Azure, a repository of the
-//! Hugging Face Hub, or a web server.
+//! Mirrors remote models in a local directory: from an S3, Google Cloud Storage or Azure bucket, a Hugging
+//! Face Hub repository, or a web server.
 //!
-//! A [`Mirror`] lists the objects of a [`Location`], fetches new ones into a cache on disk, and presents them as a folder for any
-//! server. [`Store`] is the interface that a new kind of location implements.
+//! A [`Mirror`] lists the objects of a [`Location`], fetches new ones into a cache on disk, and presents them
+//! as a directory for any server. Implement [`Store`] to support another kind of location.
 //!
 //! ```no_run
 //! use model_store::{Location, Mirror, MirrorOptions, Scope};
@@ -17,19 +17,19 @@
 //! # }
 //! ```
 //!
-//! # What can be relied on
+//! # Guarantees
 //!
-//! - An object is in the cache only when all of it has arrived, in the version that was listed, and is on the disk. A crash
+//! - An object is in the cache only if it is complete, has the listed version, and is synced to disk. A crash
 //!   leaves temporary files, which the next process removes.
-//! - A model changes all at once: its folder is built aside, of hard links to objects, and exchanged.
-//! - Memory stays at four ranges of 8 MiB; disk space and the cache's limit are checked before a fetch.
-//! - Names of objects become paths only if they stay inside the folder.
+//! - A model changes atomically: its new directory is built from hard links to objects, and exchanged.
+//! - Memory is bounded by four ranges of 8 MiB; disk space and the cache's limit are checked before a fetch.
+//! - Names of objects become paths only if they stay inside the directory.
 //! - Several processes may share a cache.
 //!
 //! # Trust in a store
 //!
-//! Names and sizes come from the store's list. If the store has a SHA-256, the bytes must match it. To trust digests rather than
-//! the store, give the server a list of them (`oip-server --require-digests`).
+//! Names and sizes come from the store's list. If the store has a SHA-256, the bytes must match it. To trust
+//! digests rather than the store, give the server a list of them (`oip-server --require-digests`).
 //!
 //! The feature `testing` is for tests and exempt from semantic versioning: it may change in any release.
 

@@ -1,4 +1,4 @@
-//! Where models are: a URL, taken apart.
+//! Parses URLs of model locations.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::{
     name::{ObjectName, hex},
 };
 
-/// Where models are that are not in a local folder.
+/// The URL of models that are not in a local directory.
 ///
 /// ```
 /// use model_store::Location;
@@ -25,10 +25,10 @@ pub struct Location {
     pub(crate) place: Place,
 }
 
-/// What kind of place it is.
+/// The kind of location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A bucket or container and a prefix in it, without slashes around.
+    /// A bucket or container and a prefix in it, without surrounding slashes.
     Cloud {
         cloud: Cloud,
         bucket: String,
@@ -61,7 +61,7 @@ impl Cloud {
 const EXPECTED: &str = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, hf://OWNER/REPO@REVISION/FOLDER or \
                         https://HOST/MODEL.onnx";
 
-/// A URL as messages show it, without what may be a key or a password.
+/// Returns a URL for messages, without possible keys or passwords.
 fn shown(text: &str) -> String {
     let text = without_query(text);
     match (text.split_once("://"), text.rsplit_once('@')) {
@@ -71,7 +71,7 @@ fn shown(text: &str) -> String {
 }
 
 impl Location {
-    /// Whether a text is a URL rather than a path.
+    /// Returns whether a string is a URL rather than a path.
     #[must_use]
     pub fn is_url(text: &str) -> bool {
         text.split_once("://").is_some_and(|(scheme, _)| {
@@ -82,10 +82,10 @@ impl Location {
         })
     }
 
-    /// Takes a URL apart.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// [`StoreError::Location`] when its scheme is not known or it lacks a part.
+    /// [`StoreError::Location`] when the scheme is unknown or a part is missing.
     pub fn parse(text: &str) -> Result<Self, StoreError> {
         let wrong = |why: &str| StoreError::Location {
             found: shown(text),
@@ -143,12 +143,12 @@ impl Location {
         })
     }
 
-    /// The name of a model that has no other: the last part of the path.
+    /// Returns the default model name: the last part of the path.
     pub(crate) fn label(&self) -> String {
         let text = self.to_string();
         let path = text.split_once("://").map_or(text.as_str(), |(_, path)| path);
         let last = path.rsplit('/').next().unwrap_or(path);
-        // A revision is no part of the name.
+        // The revision is not part of the name.
         let last = match &self.place {
             Place::Hub { .. } => last.split('@').next().unwrap_or(last),
             _ => last,
@@ -161,14 +161,14 @@ impl Location {
         }
     }
 
-    /// A name for a folder that no other location has.
+    /// Returns a unique directory name for the location.
     pub(crate) fn id(&self) -> String {
         let digest = Sha256::digest(self.to_string());
         format!("{}-{}", self.label(), &hex(&digest)[..16])
     }
 }
 
-/// Without a query: it may hold a signature.
+/// Omits the query, which may contain a signature.
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
@@ -232,7 +232,7 @@ mod tests {
             let error = Location::parse(text).unwrap_err().to_string();
             assert!(error.contains(why) && error.contains("expected s3://"), "{error}");
         }
-        // A signature is not repeated in messages.
+        // Messages do not repeat a signature.
         let error = Location::parse("ftp://h/x?sig=secret").unwrap_err().to_string();
         assert!(!error.contains("secret"), "{error}");
     }

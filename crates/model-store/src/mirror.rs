@@ -1,4 +1,4 @@
-//! A local folder that is kept as a location is.
+//! Synchronises a local directory with a location.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,7 +26,7 @@ use crate::{
     web::WebStore,
 };
 
-/// A local folder that is kept as a location is, for a server that serves folders.
+/// A local directory that mirrors a location, for a server that serves directories.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -54,32 +54,34 @@ pub struct Mirror {
     view: View,
     is_model_file: Box<dyn Fn(&str) -> bool + Send + Sync>,
     is_left_out: Box<LeftOut>,
-    /// Held while it is synchronised.
-    known: Mutex<Known>,
-    /// Why models without content have none. Held for moments.
+    /// Locked during synchronisation.
+    known: Mutex<MirrorState>,
+    /// The error of each model without content. Locked briefly.
     failures: Mutex<BTreeMap<String, String>>,
 }
 
-/// How a [`Mirror`] keeps what it fetches.
+/// Options of a [`Mirror`].
 #[non_exhaustive]
 pub struct MirrorOptions {
-    /// The cache's folder.
+    /// The cache's directory.
     pub cache: PathBuf,
-    /// Bytes that the cache may hold; as many as the disk has without.
+    /// Maximum size of the cache in bytes; limited by the disk if `None`.
     pub limit: Option<u64>,
-    /// Certificates (PEM) that are trusted instead of the authorities that browsers trust.
+    /// CA certificates (PEM) to trust instead of the public ones.
     pub authorities: Option<PathBuf>,
-    /// Whether a file of this name, right at the location, makes the location one model rather than a repository.
+    /// Returns whether a file of this name at the top of the location makes it a single model rather than a
+    /// repository.
     pub is_model_file: Box<dyn Fn(&str) -> bool + Send + Sync>,
-    /// Whether a file of a location that is one model is left out: by its path, and by whether there are files of other paths.
+    /// Returns whether a file of a single-model location is skipped, given its path and a test for other
+    /// paths.
     pub is_left_out: Box<LeftOut>,
 }
 
-/// Tells by a file's path, and by whether other paths are there, whether it is not fetched.
+/// Decides whether a file is skipped, given its path and a test for other paths.
 pub type LeftOut = dyn Fn(&str, &dyn Fn(&str) -> bool) -> bool + Send + Sync;
 
 impl MirrorOptions {
-    /// Keeps all that the disk has room for, in this folder.
+    /// Creates options for a cache directory without a size limit.
     pub fn new(cache: impl Into<PathBuf>) -> Self {
         Self {
             cache: cache.into(),
@@ -93,7 +95,7 @@ impl MirrorOptions {
         }
     }
 
-    /// The same after some changes.
+    /// Returns the options with `change` applied.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
@@ -116,9 +118,9 @@ impl fmt::Debug for MirrorOptions {
 pub enum Scope<'n> {
     /// Every model.
     All,
-    /// These models; the others appear as empty folders.
+    /// These models; others appear as empty directories.
     Named(&'n [String]),
-    /// One model; nothing else is looked at.
+    /// One model; nothing else is checked.
     One(&'n str),
 }
 
@@ -126,36 +128,36 @@ pub enum Scope<'n> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
-    /// Models that came or changed.
+    /// Added or changed models.
     pub changed: Vec<String>,
-    /// Models that went.
+    /// Removed models.
     pub removed: Vec<String>,
-    /// Models that could not be fetched, with the reason.
+    /// Models that could not be fetched, with the error.
     pub failed: Vec<(String, String)>,
-    /// Bytes that were fetched.
+    /// Number of bytes fetched.
     pub fetched: u64,
 }
 
 #[derive(Default)]
-struct Known {
-    /// What the location is, since this process serves it.
+struct MirrorState {
+    /// The kind of location, fixed once this process serves it.
     shape: Option<Shape>,
-    /// What the store calls the listing that the view has all of.
+    /// The version of the listing that the view reflects completely.
     seen: Option<String>,
 }
 
-/// Names of models that are remembered because they could not be fetched.
+/// Maximum number of recorded failures.
 const MOST_FAILURES: usize = 10_000;
-/// How often progress is told.
+/// Interval of progress messages.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
-/// The name, for messages and files, of the only entry of a location that is one model.
+/// The entry name of a single-model location.
 const WHOLE: &str = "";
 
 impl Mirror {
-    /// A folder for a location, in a cache. Nothing is fetched yet.
+    /// Creates a mirror of a location in a cache. Fetches nothing yet.
     ///
     /// # Errors
-    /// When the cache cannot be used, or the store's settings.
+    /// When the cache is unusable or the store's settings are invalid.
     pub fn open(location: &Location, options: MirrorOptions) -> Result<Self, StoreError> {
         let url = location.to_string();
         let mut remote = RemoteOptions::default().with_plain_http(false);
@@ -179,10 +181,10 @@ impl Mirror {
         Self::with_store(location, store, options)
     }
 
-    /// The same with a store of the caller's.
+    /// Creates a mirror with a custom store.
     ///
     /// # Errors
-    /// When the cache cannot be used.
+    /// When the cache is unusable.
     pub fn with_store(
         location: &Location,
         store: Box<dyn Store>,
@@ -202,11 +204,12 @@ impl Mirror {
         })
     }
 
-    /// Synchronises for the first time and returns what to serve: a folder with models, a model's folder, or a file. When the
-    /// store cannot be reached and all of it was there at an earlier time, that is served, with a warning.
+    /// Synchronises for the first time and returns the path to serve: a directory of models, a model's
+    /// directory, or a file. If the store is unreachable and an earlier complete copy exists, returns that
+    /// and logs a warning.
     ///
     /// # Errors
-    /// Why there is nothing to serve.
+    /// When there is nothing to serve.
     pub fn start(&self, scope: Scope<'_>) -> Result<PathBuf, StoreError> {
         let start = Instant::now();
         tracing::info!(url = self.url, cache = %self.cache.folder().display(), "looking at the model repository");
@@ -245,7 +248,7 @@ impl Mirror {
         }
     }
 
-    /// Synchronises while models are served; what goes wrong is logged, and what is there stays.
+    /// Synchronises while models are served; errors are logged, and existing content stays.
     pub fn refresh(&self, model: Option<&str>) {
         let scope = model.map_or(Scope::All, Scope::One);
         let is_name =
@@ -286,22 +289,25 @@ impl Mirror {
         }
     }
 
-    /// Why a model has no content here: its last synchronisation failed, and there was none before.
+    /// Returns the error of a model without content: its last synchronisation failed, and there was no
+    /// earlier copy.
     #[must_use]
     pub fn failure(&self, model: &str) -> Option<String> {
         self.failures().get(model).cloned()
     }
 
-    /// Makes the folder as the location is. Each model changes as a whole, and one that fails leaves the others alone.
+    /// Synchronises the directory with the location. Each model changes atomically, and a failed one does not
+    /// affect others.
     ///
     /// # Errors
-    /// When the store cannot be asked what it has, or there is nothing; when the only model cannot be fetched and is not here.
+    /// When the store cannot be listed or is empty, or when a single-model location cannot be fetched and has
+    /// no copy.
     pub fn sync(&self, scope: Scope<'_>) -> Result<Report, StoreError> {
         let mut known = self.known();
         let _writing = self.view.lock()?;
         let mut report = Report::default();
         match self.sync_once(&mut known, scope, &mut report) {
-            // Objects that changed since the list was made are looked up once more.
+            // An object changed after the list was made: list again once.
             Ok(true) => {}
             Err(error) if error.is_race() => {}
             Ok(false) => return Ok(report),
@@ -315,10 +321,10 @@ impl Mirror {
         Ok(report)
     }
 
-    /// One pass; true if an object changed while it was fetched.
+    /// Makes one pass; returns true if an object changed while it was fetched.
     fn sync_once(
         &self,
-        known: &mut Known,
+        known: &mut MirrorState,
         scope: Scope<'_>,
         report: &mut Report,
     ) -> Result<bool, StoreError> {
@@ -365,7 +371,7 @@ impl Mirror {
         let mut entries: BTreeMap<&str, Vec<&Object>> = BTreeMap::new();
         for object in &listing.objects {
             let entry = match shape {
-                // A file beside the models is not a model.
+                // A file next to the models is not a model.
                 Shape::Repository if object.name.is_top() => continue,
                 Shape::Repository => object.name.first(),
                 Shape::Model => WHOLE,
@@ -390,7 +396,7 @@ impl Mirror {
                 _ => true,
             };
             if !is_wanted {
-                // An earlier copy is better than none: a load checks again.
+                // An earlier copy is better than none: loading it checks again.
                 self.view.make_place(entry)?;
                 continue;
             }
@@ -447,7 +453,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// The kind of a location, by its objects.
+    /// Determines the kind of a location by its objects.
     fn shape(&self, listing: &Listing) -> Shape {
         if listing.is_file {
             return Shape::File;
@@ -462,7 +468,7 @@ impl Mirror {
         }
     }
 
-    /// Fetches what of an entry is not in the cache, builds it and puts it into its place.
+    /// Fetches the missing objects of an entry, builds it and installs it.
     fn fetch_entry(
         &self,
         shape: Shape,
@@ -476,7 +482,7 @@ impl Mirror {
             WHOLE => self.url.clone(),
             entry => format!("the model '{}' at {}", entry.escape_debug(), self.url),
         };
-        // Another process may remove an object from the cache before it is linked.
+        // Another process may evict an object before it is linked.
         for _ in 0..3 {
             let found: Vec<_> = objects
                 .iter()
@@ -525,8 +531,8 @@ impl Mirror {
         })
     }
 
-    /// Notes that the view is what the store has now.
-    fn note_state(&self, known: &Known) -> Result<(), StoreError> {
+    /// Records that the view matches the store.
+    fn note_state(&self, known: &MirrorState) -> Result<(), StoreError> {
         if let Some(state) = self.view.state().filter(|state| Some(state.shape) == known.shape) {
             self.view.set_state(&ViewState {
                 checked: now(),
@@ -554,8 +560,8 @@ impl Mirror {
         }
     }
 
-    // Updates are atomic, so lock poisoning is ignored.
-    fn known(&self) -> MutexGuard<'_, Known> {
+    // Every critical section leaves the state consistent, so a poisoned lock is usable.
+    fn known(&self) -> MutexGuard<'_, MirrorState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -572,7 +578,7 @@ impl fmt::Debug for Mirror {
     }
 }
 
-/// Leaves out empty objects that only mark a folder, as consoles of stores make them.
+/// Drops empty objects that represent directories, which web consoles of stores create.
 fn drop_marks<'o>(objects: &mut Vec<&'o Object>) -> Result<(), StoreError> {
     objects.sort_by(|a, b| a.name.cmp(&b.name));
     let mut folders: BTreeSet<&'o str> = BTreeSet::new();
@@ -590,7 +596,7 @@ fn drop_marks<'o>(objects: &mut Vec<&'o Object>) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Tells from time to time how much has come.
+/// Logs progress at intervals.
 struct Progress<'m> {
     url: &'m str,
     model: &'m str,
@@ -627,7 +633,7 @@ impl<'m> Progress<'m> {
     }
 }
 
-/// Seconds since 1970.
+/// Returns the time in seconds since 1970.
 fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -1,8 +1,8 @@
-//! Names of objects, which become paths: checked before anything is done with them.
+//! Object names, validated before they are used as paths.
 
 use std::{fmt, path::PathBuf};
 
-/// The name of an object below a location: a relative path that leads nowhere else, on any system.
+/// An object's name below a location: a relative path that cannot escape, on any system.
 ///
 /// ```
 /// use model_store::ObjectName;
@@ -14,22 +14,22 @@ use std::{fmt, path::PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ObjectName(String);
 
-/// Why a name cannot become a path.
+/// Why a name is not a valid path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameProblem(String);
 
-/// As object stores have it.
+/// Maximum length in bytes, as in object stores.
 const LONGEST: usize = 1024;
-/// As file systems have it.
+/// Maximum length of a path component in bytes, as in file systems.
 const LONGEST_PART: usize = 255;
-/// The engine looks at eight folders in folders.
+/// Maximum depth; the engine scans eight levels of directories.
 const DEEPEST: usize = 16;
 
 impl ObjectName {
-    /// Checks a name, whose parts are separated by slashes.
+    /// Parses a name whose components are separated by slashes.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The problem.
     pub fn parse(name: &str) -> Result<Self, NameProblem> {
         let problem = |text: String| Err(NameProblem(text));
         if name.len() > LONGEST {
@@ -60,25 +60,25 @@ impl ObjectName {
         Ok(Self(name.to_owned()))
     }
 
-    /// The whole name.
+    /// Returns the whole name.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The first part: the model, in a repository.
+    /// Returns the first component, which is the model in a repository.
     #[must_use]
     pub fn first(&self) -> &str {
         self.0.split('/').next().unwrap_or(&self.0)
     }
 
-    /// Whether it has only one part.
+    /// Returns whether it has only one component.
     #[must_use]
     pub fn is_top(&self) -> bool {
         !self.0.contains('/')
     }
 
-    /// Whether a part begins with a dot, as what servers of models pass over.
+    /// Returns whether a component begins with a dot, as model servers ignore such files.
     #[must_use]
     pub fn is_hidden(&self) -> bool {
         self.0.split('/').any(|part| part.starts_with('.'))
@@ -103,7 +103,7 @@ impl fmt::Display for NameProblem {
 
 impl std::error::Error for NameProblem {}
 
-/// Bytes as hexadecimal digits.
+/// Formats bytes as hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut text, byte| {

@@ -1,4 +1,4 @@
-//! The interface of all stores: list objects, and read parts of them.
+//! The store interface: list objects, and read ranges of them.
 
 use std::{ops::Range, sync::Arc};
 
@@ -6,51 +6,51 @@ use bytes::Bytes;
 
 use crate::{error::StoreError, name::ObjectName};
 
-/// A place with objects: a bucket's prefix, a folder on the Hub, a file on a web server.
+/// A source of objects: a bucket's prefix, a directory on the Hub, a file on a web server.
 ///
-/// Calls block. They are made from several threads.
+/// Calls block, and come from several threads.
 pub trait Store: Send + Sync {
-    /// Lists the objects, or only those whose names begin with `within` and a slash, or are `within`. An object that is the
-    /// location itself rather than below it is the only one, under its last name.
+    /// Lists all objects, or only the object `within` and those below it. If the location itself is an
+    /// object, lists only that, under its last path component.
     ///
-    /// `seen` is what an earlier listing gave as [`Listing::version`]: a store that can tell cheaply that nothing has changed
-    /// answers `None`.
+    /// `seen` is the [`Listing::version`] of an earlier listing; a store that can cheaply detect that nothing
+    /// has changed returns `None`.
     ///
     /// # Errors
-    /// Why they cannot be listed: [`StoreError::NotFound`], [`StoreError::Denied`], [`StoreError::Unavailable`], and
-    /// [`StoreError::Name`] for a name that cannot be a path.
+    /// When listing fails: [`StoreError::NotFound`], [`StoreError::Denied`], [`StoreError::Unavailable`], and
+    /// [`StoreError::Name`] for an invalid name.
     fn list(&self, within: Option<&str>, seen: Option<&str>) -> Result<Option<Listing>, StoreError>;
 
-    /// Opens an object that was listed.
+    /// Opens a listed object.
     ///
     /// # Errors
-    /// As [`Store::list`]; [`StoreError::Changed`] when it is another one by now.
+    /// Those of [`Store::list`]; [`StoreError::Changed`] when it differs from the listed one.
     fn open(&self, object: &Object) -> Result<Arc<dyn OpenObject>, StoreError>;
 }
 
-/// An object that parts can be read of, all of the version that was listed.
+/// An open object, whose ranges all have the listed version.
 pub trait OpenObject: Send + Sync {
-    /// Reads a range, which is not empty, inside the object and of 8 MiB at most.
+    /// Reads a nonempty range of at most 8 MiB within the object.
     ///
     /// # Errors
-    /// [`StoreError::Changed`] when the object is another one by now; why it cannot be read otherwise. Fewer bytes than were
-    /// asked for are an answer, which the caller refuses.
+    /// [`StoreError::Changed`] when the object has changed; the error of reading otherwise. A short read is
+    /// returned as is, and the caller rejects it.
     fn read(&self, range: Range<u64>) -> Result<Bytes, StoreError>;
 }
 
-/// What a location has.
+/// The contents of a location.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Listing {
-    /// The objects, in no order.
+    /// The objects, in any order.
     pub objects: Vec<Object>,
     /// Whether the location itself is the only object.
     pub is_file: bool,
-    /// The identity of this listing, if the store has one for all of it: a commit.
+    /// The version of the whole listing, if the store has one, such as a commit.
     pub version: Option<String>,
 }
 
-/// An object as it was listed.
+/// A listed object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Object {
@@ -58,16 +58,16 @@ pub struct Object {
     pub name: ObjectName,
     /// Its key in the store.
     pub key: String,
-    /// Its bytes.
+    /// Its size in bytes.
     pub size: u64,
-    /// The identity of this version: an entity tag, a commit, a date.
+    /// The version: an entity tag, a commit, or a date.
     pub etag: String,
-    /// The SHA-256 of its bytes, where the store tells it.
+    /// The SHA-256 of its bytes, if the store provides it.
     pub sha256: Option<String>,
 }
 
 impl Object {
-    /// An object as it was listed.
+    /// Creates a listed object.
     #[must_use]
     pub fn new(name: ObjectName, key: impl Into<String>, size: u64, etag: impl Into<String>) -> Self {
         Self {
@@ -79,7 +79,7 @@ impl Object {
         }
     }
 
-    /// With the SHA-256 that its store promises, in 64 lower-case hexadecimal digits.
+    /// Sets the SHA-256 that the store promises, as 64 lower-case hexadecimal digits.
     #[must_use]
     pub fn with_sha256(mut self, sha256: Option<String>) -> Self {
         self.sha256 = sha256;
@@ -88,13 +88,14 @@ impl Object {
 }
 
 impl Listing {
-    /// The most objects that are taken.
+    /// Maximum number of objects in a listing.
     pub const MOST_OBJECTS: usize = 100_000;
 
-    /// Adds an object under its name below the location; hidden ones, and those that are a folder's mark, are left out.
+    /// Adds an object by its name below the location; skips hidden objects and directory markers.
     ///
     /// # Errors
-    /// [`StoreError::Name`] when it cannot be a path, [`StoreError::TooMany`] when there are too many.
+    /// [`StoreError::Name`] when the name is not a valid path, [`StoreError::TooMany`] when there are too
+    /// many objects.
     pub fn add(
         &mut self,
         url: &str,

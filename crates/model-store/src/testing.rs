@@ -1,4 +1,4 @@
-//! Servers on this machine that answer as stores do, for tests.
+//! Local servers that imitate stores, for tests.
 #![allow(
     clippy::unwrap_used,
     clippy::missing_panics_doc,
@@ -19,38 +19,38 @@ use sha2::{Digest, Sha256};
 
 use crate::name::hex;
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Request {
     /// `GET`, `HEAD`, ...
     pub method: String,
-    /// The path, decoded, with its first slash.
+    /// The decoded path, with its leading slash.
     pub path: String,
-    /// The query, decoded.
+    /// The decoded query.
     pub query: BTreeMap<String, String>,
-    /// Headers by their names in lower case.
+    /// Headers by lower-case name.
     pub headers: BTreeMap<String, String>,
-    /// The number of requests before it.
+    /// The number of earlier requests.
     pub number: usize,
 }
 
-/// An answer to give.
+/// A response to send.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Response {
     /// The status.
     pub status: u16,
-    /// Headers besides the length.
+    /// Headers other than Content-Length.
     pub headers: Vec<(&'static str, String)>,
     /// The body.
     pub body: Vec<u8>,
-    /// Bytes of the body after which the connection is closed, although more were announced.
+    /// Number of bytes after which the connection is closed early.
     pub cut_at: Option<usize>,
 }
 
 impl Response {
-    /// An answer without headers.
+    /// Creates a response without headers.
     #[must_use]
     pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl Response {
         }
     }
 
-    /// With another header.
+    /// Adds a header.
     #[must_use]
     pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
@@ -68,7 +68,7 @@ impl Response {
     }
 }
 
-/// A server on a port of its own, until the process ends.
+/// A server on its own port, until the process ends.
 #[derive(Clone, Debug)]
 pub struct FakeServer {
     address: SocketAddr,
@@ -76,7 +76,7 @@ pub struct FakeServer {
 }
 
 impl FakeServer {
-    /// Starts a server that answers as a function says.
+    /// Starts a server whose responses `answer` computes.
     pub fn start(answer: impl Fn(&Request) -> Response + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -91,25 +91,25 @@ impl FakeServer {
         Self { address, requests }
     }
 
-    /// Its address, without a slash at the end.
+    /// Returns its URL without a trailing slash.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Methods and paths of the requests since the last call.
+    /// Returns the methods and paths of the requests since the last call.
     #[must_use]
     pub fn take_requests(&self) -> Vec<String> {
         std::mem::take(&mut lock(&self.requests))
     }
 }
 
-/// Objects by their keys, which several servers and the test can change.
+/// Objects by key, shared between servers and the test.
 #[derive(Clone, Debug, Default)]
 pub struct Objects(Arc<Mutex<BTreeMap<String, Vec<u8>>>>);
 
 impl Objects {
-    /// Puts an object.
+    /// Adds or replaces an object.
     pub fn put(&self, key: &str, content: impl Into<Vec<u8>>) {
         lock(&self.0).insert(key.to_owned(), content.into());
     }
@@ -119,7 +119,7 @@ impl Objects {
         lock(&self.0).remove(key);
     }
 
-    /// An answer as S3 gives it for a bucket of this name, with lists of so many objects.
+    /// Responds like S3 for a bucket of this name, with `page` objects per list page.
     #[must_use]
     pub fn as_s3(&self, bucket: &str, page: usize, request: &Request) -> Response {
         let objects = lock(&self.0);
@@ -165,8 +165,8 @@ impl Objects {
         )
     }
 
-    /// An answer as the Hub gives it for a model's repository (`owner/name`), in which files that end in `.onnx` are large
-    /// ones. Lists have two files a page.
+    /// Responds like the Hub for a model repository (`owner/name`), in which `.onnx` files are LFS files.
+    /// Lists have two files per page.
     #[must_use]
     pub fn as_hub(&self, repository: &str, request: &Request) -> Response {
         const PAGE: usize = 2;
@@ -235,7 +235,7 @@ impl Objects {
         }
     }
 
-    /// An answer as a plain web server gives it.
+    /// Responds like a plain web server.
     #[must_use]
     pub fn as_files(&self, request: &Request) -> Response {
         match lock(&self.0).get(request.path.trim_start_matches('/')) {
@@ -261,7 +261,7 @@ fn etag(content: &[u8]) -> String {
     format!("\"{}\"", &hex(&Sha256::digest(content))[..32])
 }
 
-/// The part of an object that a request asks for, if it still is the version that it asks for.
+/// Returns the requested range of an object, if its version still matches the request's condition.
 fn part(content: &[u8], request: &Request) -> Response {
     let (etag, len) = (etag(content), content.len());
     let is_other = |name: &str| request.headers.get(name).is_some_and(|known| *known != etag);

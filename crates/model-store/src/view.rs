@@ -1,11 +1,11 @@
-//! The folder that is served for a location: hard links to objects of the cache. Entries change as a whole.
+//! The directory served for a location: hard links to cached objects. Entries change atomically.
 //!
 //! ```text
 //! in-use                locked by every process that serves the view
-//! writing               locked by the one that changes it
-//! state.json            what the view is of, and whether all of it was there once
-//! entries/<digest>      which objects an entry was made of
-//! next/                 entries that are being built, and those that were replaced
+//! writing               locked by the process that changes it
+//! state.json            the view's kind, and whether it was ever complete
+//! entries/<digest>      the objects that an entry was built from
+//! next/                 entries being built, and replaced ones
 //! tree/<label>          the repository, the model, or the file
 //! ```
 
@@ -29,7 +29,7 @@ use crate::{
     store::Object,
 };
 
-/// A folder that shows what a location has.
+/// A directory that mirrors a location.
 #[derive(Debug)]
 pub(crate) struct View {
     folder: PathBuf,
@@ -37,15 +37,15 @@ pub(crate) struct View {
     _in_use: Lock,
 }
 
-/// What a location is.
+/// The kind of a location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Shape {
-    /// A folder with a folder for each model.
+    /// A directory with one directory per model.
     Repository,
-    /// A folder that is a model.
+    /// A directory that is a single model.
     Model,
-    /// A file that is a model.
+    /// A file that is a single model.
     File,
 }
 
@@ -59,31 +59,31 @@ impl Shape {
     }
 }
 
-/// The state of a view from earlier runs.
+/// The persistent state of a view.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ViewState {
     pub(crate) url: String,
     pub(crate) shape: Shape,
-    /// The file's name, where the view is a file.
+    /// The file's name, if the view is a file.
     pub(crate) file: Option<String>,
-    /// Whether there was a time when all of it was there.
+    /// Whether the view was ever complete.
     pub(crate) is_complete: bool,
-    /// Seconds since 1970 when the store was last found to have what the view has.
+    /// When the store was last found to match the view, in seconds since 1970.
     pub(crate) checked: u64,
 }
 
-/// An entry that was built and is not in its place yet.
-pub(crate) struct Built {
+/// An entry that is built but not installed yet.
+pub(crate) struct NewEntry {
     path: PathBuf,
 }
 
 impl View {
-    /// Opens or makes the view of a location.
+    /// Opens or creates the view of a location.
     ///
     /// # Errors
-    /// When the cache cannot be written.
+    /// When the cache is not writable.
     pub(crate) fn open(cache: &Cache, location: &Location) -> Result<Self, StoreError> {
-        // Until it is locked it must not be taken for one that nobody uses.
+        // Until it is locked, another process must not take it for an unused one.
         let _opening = cache.lock_shared()?;
         let folder = cache.views().join(location.id());
         for part in ["tree", "entries", "next"] {
@@ -92,7 +92,7 @@ impl View {
         }
         let path = folder.join(IN_USE);
         let in_use = Lock::take(&path, FlockOperation::LockShared)?;
-        // Its time says when the view was last used.
+        // The file's mtime records when the view was last used.
         let now = fs::File::options().write(true).open(&path);
         let _ = now.and_then(|file| file.set_modified(SystemTime::now()));
         Ok(Self {
@@ -102,7 +102,7 @@ impl View {
         })
     }
 
-    /// Keeps other processes from changing it, until the lock is dropped, and clears what they left half-built.
+    /// Locks the view for writing, and removes entries that other processes left half-built.
     pub(crate) fn lock(&self) -> Result<Lock, StoreError> {
         let lock = Lock::take(&self.folder.join("writing"), FlockOperation::LockExclusive)?;
         let next = self.folder.join("next");
@@ -113,7 +113,7 @@ impl View {
         Ok(lock)
     }
 
-    /// The folder for the engine.
+    /// Returns the path to serve.
     pub(crate) fn served(&self, state: &ViewState) -> PathBuf {
         let tree = self.folder.join("tree");
         match &state.file {
@@ -132,7 +132,7 @@ impl View {
         self.write(&self.folder.join("state.json"), &text)
     }
 
-    /// The names of the models that are there, with or without content.
+    /// Returns the names of the models present, with or without content.
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.folder.join("tree").join(&self.label));
         let entries = entries.into_iter().flatten().filter_map(Result::ok);
@@ -141,12 +141,12 @@ impl View {
             .collect()
     }
 
-    /// Whether an entry has content, and has all of it.
+    /// Returns whether an entry has its complete content.
     pub(crate) fn is_whole(&self, shape: Shape, entry: &str) -> bool {
         self.record(entry).exists() && self.place(shape, entry).exists()
     }
 
-    /// Whether an entry was made of just these objects.
+    /// Returns whether an entry was built from exactly these objects.
     pub(crate) fn is_made_of(&self, shape: Shape, entry: &str, fingerprint: &str) -> bool {
         fs::read_to_string(self.record(entry)).is_ok_and(|known| known == fingerprint)
             && self.place(shape, entry).exists()
@@ -158,25 +158,25 @@ impl View {
             .join(&hex(&Sha256::digest(entry))[..32])
     }
 
-    /// Makes the folder of the repository, which is empty at first.
+    /// Creates the repository directory, initially empty.
     pub(crate) fn make_repository(&self) -> Result<(), StoreError> {
         let path = self.folder.join("tree").join(&self.label);
         fs::create_dir_all(&path).map_err(StoreError::cache(&path, "it cannot be made"))
     }
 
-    /// Makes an empty folder for a model whose content is not there.
+    /// Creates an empty directory for a model without content.
     pub(crate) fn make_place(&self, entry: &str) -> Result<(), StoreError> {
         let path = self.place(Shape::Repository, entry);
         fs::create_dir_all(&path).map_err(StoreError::cache(&path, "it cannot be made"))
     }
 
-    /// Builds an entry aside, of objects that are in the cache, by name below the entry and digest. `None` if one of them has
-    /// left the cache meanwhile.
+    /// Builds an entry from cached objects, given by name below the entry and digest. `None` if one of them
+    /// was evicted meanwhile.
     pub(crate) fn build(
         &self,
         cache: &Cache,
         objects: &[(&Object, PathBuf, String)],
-    ) -> Result<Option<Built>, StoreError> {
+    ) -> Result<Option<NewEntry>, StoreError> {
         let path = tempfile::Builder::new()
             .prefix("built-")
             .tempdir_in(self.folder.join("next"));
@@ -204,15 +204,15 @@ impl View {
             }
         }
         sync_folder(path.path())?;
-        Ok(Some(Built { path: path.keep() }))
+        Ok(Some(NewEntry { path: path.keep() }))
     }
 
-    /// Puts an entry into its place, all at once, and removes what was there.
+    /// Installs an entry atomically, and removes the previous one.
     pub(crate) fn install(
         &self,
         shape: Shape,
         entry: &str,
-        built: &Built,
+        built: &NewEntry,
         fingerprint: &str,
     ) -> Result<(), StoreError> {
         let place = self.place(shape, entry);
@@ -227,7 +227,7 @@ impl View {
         Ok(())
     }
 
-    /// Removes a model that its store does not have any more.
+    /// Removes a model that is gone from the store.
     pub(crate) fn remove(&self, entry: &str) -> Result<(), StoreError> {
         let place = self.place(Shape::Repository, entry);
         let aside = tempfile::Builder::new()
@@ -262,7 +262,7 @@ impl View {
     }
 }
 
-/// The identity of an entry's objects.
+/// Returns a fingerprint of an entry's objects.
 pub(crate) fn fingerprint<'o>(objects: impl Iterator<Item = &'o Object>) -> String {
     let mut objects: Vec<&Object> = objects.collect();
     objects.sort_by(|a, b| a.name.cmp(&b.name));
@@ -277,7 +277,8 @@ pub(crate) fn fingerprint<'o>(objects: impl Iterator<Item = &'o Object>) -> Stri
     hex(&hasher.finalize())
 }
 
-/// The path of an object below its entry, which for a repository is the first part of its name.
+/// Returns the path of an object within its entry; in a repository, the entry is the first component of the
+/// name.
 pub(crate) fn below(shape: Shape, name: &ObjectName) -> PathBuf {
     match shape {
         Shape::Repository => {
@@ -290,7 +291,7 @@ pub(crate) fn below(shape: Shape, name: &ObjectName) -> PathBuf {
     }
 }
 
-/// A hard link, or a copy where the file system has none or a file has too many.
+/// Creates a hard link, or a copy if links are unsupported or exhausted.
 fn link(object: &Path, target: &Path) -> io::Result<()> {
     match fs::hard_link(object, target) {
         Err(error)
@@ -305,7 +306,7 @@ fn link(object: &Path, target: &Path) -> io::Result<()> {
     }
 }
 
-/// Puts `new` where `place` is, if something is there, and what was there aside. A reader sees one or the other.
+/// Replaces `place` with `new` and moves the old one to `aside`. Readers see one or the other.
 fn exchange(new: &Path, place: &Path, aside: &Path) -> io::Result<()> {
     if place.symlink_metadata().is_err() {
         return fs::rename(new, place);
@@ -317,7 +318,8 @@ fn exchange(new: &Path, place: &Path, aside: &Path) -> io::Result<()> {
             return Ok(());
         }
     }
-    // The file system cannot: for a moment there is neither, which a poll does not believe until it sees it twice.
+    // Not supported by the file system: for a moment there is neither, which is why a poll acts on a missing
+    // model only at the second sight.
     fs::rename(place, aside)?;
     fs::rename(new, place)
 }

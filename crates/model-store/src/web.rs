@@ -1,4 +1,4 @@
-//! One file on a web server.
+//! A single file on a web server.
 
 use std::{io::Read, ops::Range, sync::Arc};
 
@@ -12,7 +12,7 @@ use crate::{
     store::{Listing, Object, OpenObject, Store},
 };
 
-/// A file, by its URL.
+/// A file by URL.
 pub(crate) struct WebStore {
     location: String,
     url: String,
@@ -59,12 +59,13 @@ impl Store for WebStore {
     }
 }
 
-/// Without a tag and a date, two files of the same length cannot be told apart: each synchronisation then fetches it again.
+/// Returns the file's version. Without a tag and a date, files of equal length cannot be distinguished, so
+/// each synchronisation fetches it again.
 fn version(file: &RemoteFile) -> String {
     file.version().unwrap_or_default().to_owned()
 }
 
-/// A file on a server that is open.
+/// An open file on a web server.
 pub(crate) struct WebObject {
     file: RemoteFile,
     url: String,
@@ -110,13 +111,13 @@ impl OpenObject for WebObject {
     }
 }
 
-/// Without the option of another program.
+/// Removes advice about another program's options from a message.
 pub(crate) fn without_options(text: &str) -> String {
     text.replace(" (--allow-http)", "")
         .replace(" (--ca)", " (--repository-ca)")
 }
 
-/// The store's error for an error of the HTTP client.
+/// Converts an error of the HTTP client to a store error.
 pub(crate) fn failed(url: &str, what: &str, hint: &'static str, error: &Error) -> StoreError {
     let (url, what, why) = (
         url.to_owned(),

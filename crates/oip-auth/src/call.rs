@@ -1,43 +1,43 @@
-//! The call that a request makes, as far as its head shows: the API, the model, and whether it changes something.
+//! Classifies a request by its head: the API, the model, and whether it changes state.
 
 use std::borrow::Cow;
 
 use http::Method;
 use percent_encoding::percent_decode_str;
 
-/// A part of the protocol that access is given to.
+/// A group of protocol calls that access rights refer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Api {
-    /// Whether the server and its models live and are ready.
+    /// Liveness and readiness of the server and its models.
     Health,
-    /// What the server and its models say about themselves.
+    /// Metadata of the server and its models.
     Metadata,
-    /// How models are configured.
+    /// Model configurations.
     ModelConfig,
     /// Running models.
     Inference,
-    /// The list of models; loading and unloading.
+    /// The model list; loading and unloading.
     Repository,
     /// Statistics of models.
     Statistics,
-    /// The log's settings and its last lines.
+    /// Log settings and recent log lines.
     Logging,
-    /// The tracing extension, which is not offered.
+    /// The trace extension, which is not supported.
     Trace,
-    /// Regions of shared memory.
+    /// Shared memory regions.
     SharedMemory,
-    /// Prometheus' text.
+    /// Prometheus metrics.
     Metrics,
-    /// Files of the console and of the API's description in a browser. They are the same for everybody and show nothing of the
-    /// server, so every client gets them: a browser sends no token when it opens a page.
+    /// Static files of the console and the API description. They are public and reveal nothing about the
+    /// server: browsers send no token when they open a page.
     Page,
-    /// A path that is not known here.
+    /// An unknown path.
     Unknown,
 }
 
 impl Api {
-    /// Every API that can be given to an identity or restricted.
+    /// Every API that can be granted or restricted.
     pub const ALL: [Self; 10] = [
         Self::Health,
         Self::Metadata,
@@ -51,7 +51,7 @@ impl Api {
         Self::Metrics,
     ];
 
-    /// Its name, as Triton spells those that it has too.
+    /// Returns its name, spelled as in Triton where Triton has it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -71,15 +71,15 @@ impl Api {
     }
 }
 
-/// The call that a request makes.
+/// A call as far as a request's head shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Call<'a> {
-    /// The part of the protocol.
+    /// The API.
     pub api: Api,
-    /// The model, if the head names one. Messages of gRPC name theirs in the body.
+    /// The model, if the head names it. gRPC messages name it in the body.
     pub model: Option<Cow<'a, str>>,
-    /// What it changes, if it changes something that outlives it.
+    /// The state that it changes, if it has lasting effects.
     pub change: Option<&'static str>,
 }
 
@@ -110,15 +110,15 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The call that a request over HTTP makes. Paths are taken apart as the router does it: by their segments, of which
-    /// those that stand for names are percent-decoded.
+    /// Classifies an HTTP request. Paths are parsed as the router does: split into segments, then names are
+    /// percent-decoded.
     #[must_use]
     pub fn of_http(method: &Method, path: &'a str) -> Self {
         let path = path
             .strip_suffix('/')
             .filter(|rest| !rest.is_empty())
             .unwrap_or(path);
-        // What nearly all requests are.
+        // Fast path for nearly all requests.
         let inferred = path
             .strip_prefix("/v2/models/")
             .and_then(|rest| rest.strip_suffix("/infer"));
@@ -152,8 +152,8 @@ impl<'a> Call<'a> {
             ["livez" | "readyz" | "healthz" | "ping"] | ["v2", "health", "live" | "ready"] => {
                 Self::new(Api::Health)
             }
-            // The bodies of text routes name the model. Memory for the caller's own connection changes nothing else, and only inference
-            // uses it.
+            // The bodies of text routes name the model. Registering memory for the caller's own connection
+            // has no lasting effect and is only used for inference.
             ["invocations" | "embed" | "rerank" | "predict"]
             | ["v1", "embeddings" | "rerank"]
             | ["v2", "connectionsharedmemory", "register"] => Self::new(Api::Inference),
@@ -201,7 +201,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The call that a request over gRPC makes.
+    /// Classifies a gRPC request.
     #[must_use]
     pub fn of_grpc(path: &'a str) -> Self {
         let Some((service, method)) = path.strip_prefix('/').and_then(|path| path.split_once('/')) else {
@@ -212,7 +212,8 @@ impl<'a> Call<'a> {
                 "ServerLive" | "ServerReady" | "ModelReady" => Self::new(Api::Health),
                 "ServerMetadata" | "ModelMetadata" => Self::new(Api::Metadata),
                 "ModelConfig" => Self::new(Api::ModelConfig),
-                // As over HTTP: memory for the caller's own connection changes nothing else, and only inference uses it.
+                // As over HTTP: registering memory for the caller's own connection has no lasting effect and
+                // is only used for inference.
                 "ModelInfer" | "ModelStreamInfer" | "ConnectionSharedMemoryRegister" => {
                     Self::new(Api::Inference)
                 }
@@ -227,7 +228,7 @@ impl<'a> Call<'a> {
                 "SystemSharedMemoryUnregister" | "CudaSharedMemoryUnregister" => {
                     Self::new(Api::SharedMemory).changing("unregister shared memory")
                 }
-                // Whether these change something stands in the message.
+                // Only the message shows whether these change anything.
                 "TraceSetting" => Self::new(Api::Trace).changing("trace settings"),
                 "LogSettings" => Self::new(Api::Logging).changing("log settings"),
                 _ => Self::new(Api::Unknown),
@@ -241,8 +242,8 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What stands before the verb in the last segment of a path of the protocol's first version, and the API of the verb. As the
-/// server does it: decoded first, then cut at the last colon.
+/// Splits the last segment of a V1 path into the model and the API of its verb. Like the server, it decodes
+/// first and then splits at the last colon.
 fn of_v1(segment: &str) -> (Cow<'_, str>, Api) {
     let segment = percent_decode_str(segment).decode_utf8_lossy();
     match segment.rsplit_once(':') {

@@ -1,12 +1,12 @@
-//! Errors of a file of identities, or of keys.
+//! Errors of identity tables and key sets.
 
 use std::{fmt, path::Path};
 
-/// Why a file or the keys at a URL cannot be used: which, where, and what is wrong. Secrets are not in it.
+/// Why a file or a key set at a URL is unusable: which one, where, and what is wrong. Contains no secrets.
 #[derive(Debug)]
 pub struct AuthError {
     text: String,
-    /// Whether it is a server's doing, not that of the files here.
+    /// Whether a remote server caused it rather than the local files.
     is_of_server: bool,
 }
 
@@ -18,7 +18,7 @@ impl AuthError {
         }
     }
 
-    /// Of what is fetched.
+    /// Creates an error about a URL.
     pub(crate) fn at_url(url: &str, problem: impl fmt::Display) -> Self {
         Self {
             text: format!("{url}: {problem}"),

@@ -1,4 +1,4 @@
-//! The guard in front of a service, as a tower service.
+//! The guard as a tower service around another service.
 
 use std::{
     convert::Infallible,
@@ -15,14 +15,14 @@ use tower_service::Service;
 
 use crate::{
     call::Call,
-    guard::{Admitted, Door, Guard, Sender, Stop},
+    guard::{Admission, Door, Guard, Sender, Stop},
 };
 
 /// A service behind a [`Guard`].
 ///
-/// What it lets through carries a [`Grant`](oip_service::Grant) where only the request's content tells whether it is allowed. Each
-/// call that changes something is one line of the log, with the target `audit`. Where the request carries
-/// [`RequestNotes`], its identity is noted there.
+/// Admitted requests carry a [`Grant`](oip_service::Grant) if only the content shows whether they are
+/// allowed. Each call that changes state is logged with the target `audit`. If the request carries
+/// [`RequestNotes`], its identity is recorded there.
 pub struct Gate<S, B> {
     service: S,
     guard: Guard,
@@ -30,13 +30,13 @@ pub struct Gate<S, B> {
     transport: Transport<B>,
 }
 
-/// A transport's properties that a gate needs.
+/// The properties of a transport that a gate needs.
 pub struct Transport<B> {
-    /// Whether paths are those of gRPC.
+    /// Whether paths are gRPC paths.
     pub is_grpc: bool,
-    /// Answers a request that was refused.
+    /// Creates the response to a refused request.
     pub refuse: fn(&ServiceError) -> Response<B>,
-    /// The names in the client's certificate, as `uri:...`, `dns:...` or `email:...`.
+    /// Returns the names in the client's certificate, as `uri:...`, `dns:...` or `email:...`.
     pub certificate: fn(&Extensions) -> Vec<String>,
 }
 
@@ -60,7 +60,7 @@ impl<S: Clone, B> Clone for Gate<S, B> {
 }
 
 impl<S, B> Gate<S, B> {
-    /// Puts a guard before a service.
+    /// Creates a gate in front of a service.
     pub fn new(service: S, guard: Guard, door: Door, transport: Transport<B>) -> Self {
         Self {
             service,
@@ -92,7 +92,7 @@ where
 }
 
 impl<S, B> Gate<S, B> {
-    /// Passes a request on or refuses it, by its head and by the sender, if that one had to be verified first.
+    /// Admits or refuses a request by its head, and by the verified sender if verification was necessary.
     fn decide<R>(&mut self, mut request: Request<R>, sender: Option<Sender>) -> Answer<S::Future, B>
     where
         S: Service<Request<R>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
@@ -106,9 +106,9 @@ impl<S, B> Gate<S, B> {
             false => Call::of_http(request.method(), path),
         };
         let certificate = || (self.transport.certificate)(request.extensions());
-        // Without a table, clients are called by the first name in their certificate.
+        // Without a table, clients are identified by the first name in their certificate.
         let by_certificate = || Some(certificate().first()?.escape_debug().to_string());
-        // By another method than POST a client asks whether it may, and nothing is changed.
+        // Other methods than POST only ask for permission (CORS) and change nothing.
         let change = call.change.filter(|_| request.method() == Method::POST);
         let notes = request.extensions().get::<Arc<RequestNotes>>();
         match self
@@ -161,9 +161,9 @@ impl<S, B> Gate<S, B> {
     }
 }
 
-/// The line for the log, once a call was answered or given up.
+/// The audit record, logged when a call has its response or is cancelled.
 struct Audit {
-    admitted: Admitted,
+    admitted: Admission,
     change: &'static str,
 }
 
@@ -174,7 +174,7 @@ impl Audit {
         let model = model.and_then(|model| model.lock().unwrap_or_else(PoisonError::into_inner).clone());
         let change = self.change;
         let status = response.map(|response| response.status().as_u16());
-        // A call of gRPC that went well has its status behind its answer.
+        // A successful gRPC call has its status in the trailers.
         let grpc_status = response.and_then(|response| response.headers().get("grpc-status"));
         let grpc_status = grpc_status.and_then(|status| HeaderValue::to_str(status).ok());
         let outcome = match response {
@@ -191,7 +191,7 @@ impl Audit {
 }
 
 pin_project! {
-    /// The answer of a [`Gate`].
+    /// The response of a [`Gate`].
     #[project = AnswerProjection]
     pub enum Answer<F, B> {
         #[doc(hidden)]
@@ -257,11 +257,11 @@ mod tests {
     use super::*;
     use crate::jwt::tests::Issuer;
 
-    /// Answers everything with 200.
+    /// Responds to everything with 200.
     #[derive(Clone)]
-    struct Yes;
+    struct AlwaysOk;
 
-    impl Service<Request<()>> for Yes {
+    impl Service<Request<()>> for AlwaysOk {
         type Response = Response<String>;
         type Error = Infallible;
         type Future = Ready<Result<Response<String>, Infallible>>;
@@ -275,8 +275,8 @@ mod tests {
         }
     }
 
-    /// A gate with one thread for signatures, and who signs tokens for it.
-    fn gate() -> (Gate<Yes, String>, CpuPool, Issuer) {
+    /// Returns a gate with one thread for signatures, and an issuer of tokens for it.
+    fn gate() -> (Gate<AlwaysOk, String>, CpuPool, Issuer) {
         let (folder, issuer, cpu) = (tempfile::tempdir().unwrap(), Issuer::new(), CpuPool::new(1));
         let path = folder.path().join("auth.toml");
         fs::write(folder.path().join("keys.json"), issuer.set().to_string()).unwrap();
@@ -292,7 +292,11 @@ mod tests {
             },
             certificate: |_| Vec::new(),
         };
-        (Gate::new(Yes, guard, Door::default(), transport), cpu, issuer)
+        (
+            Gate::new(AlwaysOk, guard, Door::default(), transport),
+            cpu,
+            issuer,
+        )
     }
 
     fn with_token(token: &str) -> Request<()> {
@@ -323,7 +327,7 @@ mod tests {
                 "it does not wait for the pool"
             );
         }
-        // Requests without a signature to verify do not wait, nor does a token that is no JSON Web Token.
+        // Requests without a signature, and tokens that are not JWTs, are decided immediately.
         let live = gate.call(Request::get("/livez").body(()).unwrap()).await.unwrap();
         assert_eq!(live.status(), 200);
         assert_eq!(gate.call(with_token("s3cret")).await.unwrap().status(), 401);
@@ -336,7 +340,7 @@ mod tests {
         }
         assert_eq!(statuses, [(200, false), (401, true)]);
         blocking.await.unwrap();
-        // A token that was good is remembered: the pool is not asked again.
+        // A valid token is cached: the pool is not used again.
         assert!(
             Box::pin(gate.call(with_token(&good)))
                 .as_mut()

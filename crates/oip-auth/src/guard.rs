@@ -1,4 +1,4 @@
-//! Decides on requests by their heads, and says in the log who has changed what.
+//! Decides on requests by their heads, and writes the audit log.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,67 +20,69 @@ use tokio::{
 use crate::{
     call::{Api, Call},
     error::AuthError,
-    jwt::Refused,
+    jwt::TokenError,
     restricted::Restricted,
-    table::{Bearer, Contents, Known, Table, denied},
+    table::{Bearer, Contents, RequestIdentity, Table, denied},
 };
 
-/// Knows who may do what. Clones are the same.
+/// Authorizes requests. Clones share state.
 #[derive(Clone, Default)]
-pub struct Guard(Arc<Shared>);
+pub struct Guard(Arc<SharedState>);
 
 #[derive(Default)]
-struct Shared {
+struct SharedState {
     path: Option<PathBuf>,
     table: RwLock<Option<Arc<Table>>>,
-    /// What the files held when they were last looked at.
-    seen: Mutex<Option<Seen>>,
+    /// The file contents at the last check.
+    seen: Mutex<Option<FileSnapshot>>,
     /// Verifies signatures.
     cpu: CpuPool,
 }
 
-/// The content of the files.
-struct Seen {
+/// The contents of the files.
+struct FileSnapshot {
     contents: Contents,
-    /// Whether it could be used.
+    /// Whether they were usable.
     is_used: bool,
 }
 
-/// How fetching keys of JSON Web Tokens went.
+/// Statistics of fetching JWT keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyFetches {
-    /// How often keys were fetched.
+    /// Number of successful fetches.
     pub succeeded: u64,
-    /// How often that failed.
+    /// Number of failed fetches.
     pub failed: u64,
-    /// Whether there are keys, of now or of earlier.
+    /// Whether keys are available, current or old.
     pub has_keys: bool,
 }
 
-/// The calls that an address answers.
+/// Which calls an address accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answers {
-    /// Everything.
+    /// All calls.
     Everything,
-    /// Nothing that changes the server, unless there is a table or the API is restricted. The text says what to do about it.
+    /// No calls that change the server, unless there is a table or the API is restricted. The string advises
+    /// what to do.
     NoChanges(&'static str),
-    /// Nothing that changes the server, and no logging, shared memory and metrics, since these have an address of their own.
+    /// No calls that change the server, and no logging, shared memory or metrics: those have a separate
+    /// address. The string advises what to do.
     NoAdministration(&'static str),
 }
 
-/// The kind of address that requests arrive at.
+/// The rules of an address that receives requests.
 #[derive(Clone)]
 pub struct Door {
-    /// The calls that it answers.
+    /// The calls that it accepts.
     pub answers: Answers,
-    /// APIs that want a header.
+    /// APIs that require a header.
     pub restricted: Arc<[Restricted]>,
 }
 
 impl Default for Door {
-    /// A door that is open for everything.
+    /// Creates a door that accepts everything.
     fn default() -> Self {
         Self {
             answers: Answers::Everything,
@@ -89,38 +91,38 @@ impl Default for Door {
     }
 }
 
-/// A request that may go on.
-pub(crate) struct Admitted {
-    /// The sender by the table, for the log; empty without a table.
+/// An admitted request.
+pub(crate) struct Admission {
+    /// The sender's identity for the log; empty without a table.
     pub(crate) shown: Option<String>,
-    /// The checks that are left.
+    /// The remaining checks.
     pub(crate) grant: Option<Grant>,
-    /// The model that was asked about last, of a call that changes something.
+    /// The model last checked, for a call that changes state.
     pub(crate) model: Asked,
 }
 
-/// The model that a request was found to be about.
+/// The model that a request turned out to concern.
 pub(crate) type Asked = Option<Arc<Mutex<Option<String>>>>;
 
 impl Guard {
-    /// A guard that knows nobody, and lets everybody in as far as the door is open.
+    /// Creates a guard without identities, which admits everything that the door accepts.
     #[must_use]
     pub fn open() -> Self {
         Self::default()
     }
 
-    /// A guard with a table in a file. Signatures of JSON Web Tokens are verified on the threads of `cpu`.
+    /// Creates a guard from a table file. JWT signatures are verified on the threads of `cpu`.
     ///
     /// # Errors
-    /// When a file cannot be read, or does not hold what it must.
+    /// When a file is unreadable or invalid.
     pub fn with_table(path: impl Into<PathBuf>, cpu: CpuPool) -> Result<Self, AuthError> {
         let path = path.into();
         let contents = Contents::read(&path)?;
         let table = Table::new(&path, &contents, None)?;
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(SharedState {
             path: Some(path),
             table: RwLock::new(Some(Arc::new(table))),
-            seen: Mutex::new(Some(Seen {
+            seen: Mutex::new(Some(FileSnapshot {
                 contents,
                 is_used: true,
             })),
@@ -128,18 +130,18 @@ impl Guard {
         })))
     }
 
-    /// Looks at the files, and takes what they hold now; returns whether that has changed.
+    /// Reloads the files; returns whether they changed.
     ///
     /// # Errors
-    /// When a file cannot be used. What was known stays so. The same contents are an error only once.
+    /// When a file is unusable. The previous table stays in use. The same contents are reported only once.
     pub fn reload(&self) -> Result<bool, AuthError> {
         self.look(false)
     }
 
-    /// The same on somebody's request, who is told of files that cannot be used each time.
+    /// Reloads like [`Guard::reload`] on explicit request, which reports unusable files every time.
     ///
     /// # Errors
-    /// When a file cannot be used. What was known stays so.
+    /// When a file is unusable. The previous table stays in use.
     pub fn reload_on_request(&self) -> Result<bool, AuthError> {
         self.look(true)
     }
@@ -158,15 +160,15 @@ impl Guard {
         }
         let before = self.table();
         let made = Table::new(path, &contents, before.as_deref());
-        // A server may answer differently the next time, even if the files are the same.
+        // A key server may respond differently next time, even if the files are unchanged.
         let is_settled = !made.as_ref().is_err_and(AuthError::is_of_server);
         let is_used = made.is_ok();
-        *seen = is_settled.then_some(Seen { contents, is_used });
+        *seen = is_settled.then_some(FileSnapshot { contents, is_used });
         *self.0.table.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(made?));
         Ok(true)
     }
 
-    /// Looks at the files every so often, and says in the log what has changed. Ends at once without a table; needs a Tokio
+    /// Checks the files every `period` and logs changes. Returns immediately without a table; needs a Tokio
     /// runtime.
     pub async fn watch(self, period: Duration) {
         if self.0.path.is_none() {
@@ -209,8 +211,8 @@ impl Guard {
             .clone()
     }
 
-    /// How often keys of JSON Web Tokens were fetched, and how often that failed; none where they are not at a URL. It begins at 0
-    /// when the table names another URL.
+    /// Returns statistics of fetching JWT keys; none if the keys are not at a URL. Counts restart when the
+    /// table names another URL.
     #[must_use]
     pub fn key_fetches(&self) -> Option<KeyFetches> {
         let table = self.table()?;
@@ -223,13 +225,13 @@ impl Guard {
         })
     }
 
-    /// The file of the table.
+    /// Returns the file of the table.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.0.path.as_deref()
     }
 
-    /// Whether clients without credentials may make calls of this API, for models at all.
+    /// Returns whether clients without credentials may call this API for any model.
     #[must_use]
     pub fn is_open_to_all(&self, api: Api) -> bool {
         let Some(table) = self.table() else {
@@ -239,7 +241,7 @@ impl Guard {
         anonymous.is_some_and(|known| table.identity(known.identity).may_use(api))
     }
 
-    /// Decides on a request: at once, or after [`Guard::verify`] with the sender that it has found.
+    /// Decides on a request: immediately, or after [`Guard::verify`] with the sender that it returned.
     pub(crate) fn admit(
         &self,
         door: &Door,
@@ -247,9 +249,9 @@ impl Guard {
         headers: &HeaderMap,
         certificate: impl FnOnce() -> Vec<String>,
         sender: Option<Sender>,
-    ) -> Result<Admitted, Stop> {
+    ) -> Result<Admission, Stop> {
         if call.api == Api::Page {
-            return Ok(Admitted {
+            return Ok(Admission {
                 shown: None,
                 grant: None,
                 model: None,
@@ -290,7 +292,7 @@ impl Guard {
                 let is_moved = matches!(api, Api::Logging | Api::Trace | Api::SharedMemory | Api::Metrics);
                 if is_moved || call.change.is_some() {
                     let what = call.change.unwrap_or(api.name());
-                    // The log says who has asked, also where nobody may.
+                    // The log names the sender even of refused requests.
                     let known = match table.as_ref().map(identify) {
                         Some(Err(Stop::Unverified(token))) => return Err(Stop::Unverified(token)),
                         known => known.and_then(Result::ok),
@@ -306,13 +308,13 @@ impl Guard {
         let model = || Arc::new(Mutex::new(call.model.as_deref().map(str::to_owned)));
         let model: Asked = call.change.is_some().then(model);
         let Some(table) = table else {
-            return Ok(Admitted {
+            return Ok(Admission {
                 shown: None,
-                // Calls that change a model by gRPC name it in the message.
+                // gRPC calls that change a model name it in the message.
                 grant: call
                     .change
                     .is_some()
-                    .then(|| Grant::new(Watched::new(None, &model))),
+                    .then(|| Grant::new(ContentChecks::new(None, &model))),
                 model,
             });
         };
@@ -327,8 +329,8 @@ impl Guard {
         let is_asked_again = call.change.is_some() || !identity.may_use_all_models() || identity.has_rate();
         let shown = Some(known.shown);
         let who = Some((table.clone(), known.identity));
-        Ok(Admitted {
-            grant: is_asked_again.then(|| Grant::new(Watched::new(who, &model))),
+        Ok(Admission {
+            grant: is_asked_again.then(|| Grant::new(ContentChecks::new(who, &model))),
             shown,
             model,
         })
@@ -336,12 +338,12 @@ impl Guard {
 }
 
 impl Guard {
-    /// Verifies the signature of a sender's token off the transport's thread.
-    pub(crate) async fn verify(&self, unverified: Unverified) -> Sender {
-        let Unverified { table, value, digest } = unverified;
+    /// Verifies the signature of a token off the transport's thread.
+    pub(crate) async fn verify(&self, unverified: UnverifiedToken) -> Sender {
+        let UnverifiedToken { table, value, digest } = unverified;
         let (held, bytes) = (table.clone(), value.len() as u64);
         let verify = move || Ok(held.by_signature(token(&value).unwrap_or_default(), digest));
-        // The work is dropped with this future when the client leaves.
+        // Dropping this future when the client disconnects cancels the work.
         let found = match self.0.cpu.run(&Lease::unlimited(), bytes, verify).await {
             Ok(found) => found.map_err(Refusal::from),
             Err(error) => Err(error.into()),
@@ -350,11 +352,11 @@ impl Guard {
     }
 }
 
-/// Why a request does not go on now.
+/// Why a request cannot continue yet.
 pub(crate) enum Stop {
     Refused(Refusal),
-    /// Its sender is known once the signature of its token is verified.
-    Unverified(Unverified),
+    /// The signature of its token has to be verified first.
+    Unverified(UnverifiedToken),
 }
 
 impl<R: Into<Refusal>> From<R> for Stop {
@@ -363,10 +365,10 @@ impl<R: Into<Refusal>> From<R> for Stop {
     }
 }
 
-/// A JSON Web Token and the table that has the keys to verify it with.
-pub(crate) struct Unverified {
+/// A JWT, and the table with the keys to verify it.
+pub(crate) struct UnverifiedToken {
     table: Arc<Table>,
-    /// The header, which shares its bytes with the request's.
+    /// The header value, which shares the request's bytes.
     value: HeaderValue,
     digest: [u8; 32],
 }
@@ -374,7 +376,7 @@ pub(crate) struct Unverified {
 /// The sender of a request by its verified token, and the table that knows it.
 pub(crate) struct Sender {
     table: Arc<Table>,
-    found: Result<Known, Refusal>,
+    found: Result<RequestIdentity, Refusal>,
 }
 
 /// Why a request may not go on.
@@ -382,7 +384,7 @@ pub(crate) struct Refusal {
     pub(crate) error: ServiceError,
     /// For the header `WWW-Authenticate`.
     pub(crate) challenge: Option<HeaderValue>,
-    /// The sender, if known.
+    /// The identity, if known.
     pub(crate) shown: Option<String>,
 }
 
@@ -396,11 +398,11 @@ impl From<ServiceError> for Refusal {
     }
 }
 
-impl From<Refused> for Refusal {
-    fn from(refused: Refused) -> Self {
+impl From<TokenError> for Refusal {
+    fn from(refused: TokenError) -> Self {
         match refused {
-            Refused::Token(reason) => Self::unauthenticated(reason, WRONG),
-            Refused::NoKeys => {
+            TokenError::Token(reason) => Self::unauthenticated(reason, WRONG),
+            TokenError::NoKeys => {
                 let reason = "the keys of tokens could not be fetched yet, so the token cannot be checked";
                 let error = ServiceError::new(ErrorCode::Unavailable, reason);
                 error.retry_after(Duration::from_secs(5)).into()
@@ -423,12 +425,12 @@ impl Refusal {
     }
 }
 
-/// Finds out who has sent a request: a token says so, else a certificate.
+/// Identifies the sender of a request by its token, otherwise by its certificate.
 fn identify(
     table: &Arc<Table>,
     headers: &HeaderMap,
     certificate: impl FnOnce() -> Vec<String>,
-) -> Result<Known, Stop> {
+) -> Result<RequestIdentity, Stop> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let Some(value) = values.next() else {
         let known = table.by_certificate(&certificate()).or_else(|| table.anonymous());
@@ -444,7 +446,7 @@ fn identify(
     match table.by_token(token) {
         Bearer::Known(known) => Ok(known),
         Bearer::Refused(refused) => Err(Refusal::from(refused).into()),
-        Bearer::Unverified(digest) => Err(Stop::Unverified(Unverified {
+        Bearer::Unverified(digest) => Err(Stop::Unverified(UnverifiedToken {
             table: table.clone(),
             value: value.clone(),
             digest,
@@ -452,19 +454,19 @@ fn identify(
     }
 }
 
-/// The token of a header `authorization: Bearer TOKEN`.
+/// Returns the token of an `authorization: Bearer TOKEN` header.
 fn token(value: &HeaderValue) -> Option<&str> {
     let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 /// The checks that need the request's content.
-struct Watched {
+struct ContentChecks {
     who: Option<(Arc<Table>, usize)>,
     model: Asked,
 }
 
-impl Watched {
+impl ContentChecks {
     fn new(who: Option<(Arc<Table>, usize)>, model: &Asked) -> Self {
         Self {
             who,
@@ -473,7 +475,7 @@ impl Watched {
     }
 }
 
-impl Rights for Watched {
+impl Rights for ContentChecks {
     fn check_model(&self, model: &str) -> Result<(), ServiceError> {
         if let Some(asked) = &self.model {
             *asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(model.to_owned());

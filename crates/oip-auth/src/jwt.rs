@@ -1,7 +1,6 @@
 //! JSON Web Tokens (RFC 7519), signed with one of the keys of a JSON Web Key Set (RFC 7517).
 //!
-//! Which algorithm a token is checked against is the key's to say, never the token's: `none` and keys of one kind that are used as another
-//! are no cases here.
+//! The key determines the algorithm, never the token. This rules out `none` and key confusion.
 
 use std::{sync::Arc, time::SystemTime};
 
@@ -10,11 +9,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::{
-    fetched::Fetched,
     key::{Choice, Key, choose},
+    remote_keys::RemoteKeys,
 };
 
-/// Keys, and what tokens must say.
+/// Keys, and required claims.
 pub(crate) struct Verifier {
     keys: Keys,
     issuer: String,
@@ -22,17 +21,17 @@ pub(crate) struct Verifier {
     claim: String,
 }
 
-/// The source of the keys.
+/// The source of keys.
 #[derive(Clone)]
 pub(crate) enum Keys {
-    /// A file: they stay as they are.
+    /// A file: the keys do not change.
     File(Arc<Vec<Key>>),
-    /// A server, which may have others later, or none yet.
-    Server(Arc<Fetched>),
+    /// A server: the keys may change, or be missing at first.
+    Server(Arc<RemoteKeys>),
 }
 
 impl Keys {
-    /// The keys of now, and a number that is another one once they have changed.
+    /// Returns the current keys and their version number.
     fn now(&self) -> Option<(Arc<Vec<Key>>, u64)> {
         match self {
             Self::File(keys) => Some((keys.clone(), 0)),
@@ -41,27 +40,27 @@ impl Keys {
     }
 }
 
-/// Why a token is refused.
+/// Why a token is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
-    /// Something is wrong with it: for its sender, without any of it.
+pub(crate) enum TokenError {
+    /// It is invalid; the message for its sender quotes nothing of it.
     Token(&'static str),
-    /// There are no keys yet to verify it with.
+    /// The keys to verify it have not been fetched yet.
     NoKeys,
 }
 
 /// The claims of a valid token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Verified {
-    /// The claim's values: one, or those of a list.
+pub(crate) struct VerifiedClaims {
+    /// The values of the claim: one, or a list.
     pub(crate) values: Vec<String>,
-    /// Until when it is good, in seconds since 1970, with some leeway.
+    /// Expiry in seconds since 1970, including the leeway.
     pub(crate) until: u64,
-    /// Which keys it was verified with.
+    /// The version number of the keys that verified it.
     pub(crate) keys: u64,
 }
 
-/// Clocks of issuers and servers differ by so many seconds at most.
+/// Tolerated difference between the clocks of issuer and server, in seconds.
 const LEEWAY: f64 = 10.0;
 
 #[derive(Deserialize)]
@@ -81,30 +80,35 @@ impl Verifier {
         }
     }
 
-    /// Which keys are those of now; none if there are none yet.
+    /// Returns the version number of the current keys; none if there are none yet.
     pub(crate) fn keys(&self) -> Option<u64> {
         self.keys.now().map(|(_, number)| number)
     }
 
-    /// Where keys are fetched, if they are.
-    pub(crate) fn fetched(&self) -> Option<&Arc<Fetched>> {
+    /// Returns the fetched key set, if the keys are at a URL.
+    pub(crate) fn fetched(&self) -> Option<&Arc<RemoteKeys>> {
         match &self.keys {
             Keys::File(_) => None,
             Keys::Server(fetched) => Some(fetched),
         }
     }
 
-    /// Checks a token at a time.
-    pub(crate) fn verify(&self, token: &str, now: SystemTime) -> Result<Verified, Refused> {
-        let (keys, number) = self.keys.now().ok_or(Refused::NoKeys)?;
-        let verified = self.verify_with(&keys, token, now).map_err(Refused::Token)?;
-        Ok(Verified {
+    /// Checks a token at time `now`.
+    pub(crate) fn verify(&self, token: &str, now: SystemTime) -> Result<VerifiedClaims, TokenError> {
+        let (keys, number) = self.keys.now().ok_or(TokenError::NoKeys)?;
+        let verified = self.verify_with(&keys, token, now).map_err(TokenError::Token)?;
+        Ok(VerifiedClaims {
             keys: number,
             ..verified
         })
     }
 
-    fn verify_with(&self, keys: &[Key], token: &str, now: SystemTime) -> Result<Verified, &'static str> {
+    fn verify_with(
+        &self,
+        keys: &[Key],
+        token: &str,
+        now: SystemTime,
+    ) -> Result<VerifiedClaims, &'static str> {
         const MALFORMED: &str = "the token is not a signed JSON Web Token";
         let (message, signature) = token.rsplit_once('.').ok_or(MALFORMED)?;
         let (header, claims) = message.split_once('.').ok_or(MALFORMED)?;
@@ -173,9 +177,9 @@ impl Verifier {
                 .collect(),
             _ => return Err("the token lacks the claim that says whose it is"),
         };
-        Ok(Verified {
+        Ok(VerifiedClaims {
             values,
-            // Times beyond what the type holds are as good as for ever.
+            // Times beyond the type's range count as never.
             until: until as u64,
             keys: 0,
         })
@@ -195,7 +199,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::key::read_set;
 
-    /// Signs tokens, and knows the set of its keys.
+    /// Signs tokens, and publishes its key set.
     pub(crate) struct Issuer {
         p256: EcdsaKeyPair,
         ed25519: Ed25519KeyPair,
@@ -282,7 +286,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// With 64 keys, trying them all would take as long as 64 tokens.
+    /// Trying all of 64 keys would cost as much as 64 tokens.
     #[test]
     fn a_token_is_verified_with_one_key_or_refused() {
         const SEVERAL: &str =
@@ -309,17 +313,17 @@ pub(crate) mod tests {
                 .map(|verified| verified.values.concat())
         };
         let ci = || Ok("ci".to_owned());
-        let refused = |reason| Err(Refused::Token(reason));
+        let refused = |reason| Err(TokenError::Token(reason));
         let (nameless, named) = (json!({"alg": "ES256"}), json!({"alg": "ES256", "kid": "ec"}));
         let own = keys(&issuer, Some(""));
-        // One key fits the algorithm, or more do.
+        // Tokens without a key id: one key fits the algorithm, or several do.
         assert_eq!(verify(std::slice::from_ref(&own), &nameless), ci());
         assert_eq!(
             verify(&[own.clone(), keys(&other, Some("x-"))], &nameless),
             refused(SEVERAL)
         );
         assert_eq!(verify(&[own, keys(&other, Some("x-"))], &named), ci());
-        // Keys without an id are for tokens whose id no key has.
+        // Keys without an id apply to tokens whose id is not in the set.
         let unnamed = keys(&issuer, None);
         assert_eq!(verify(&[unnamed.clone(), keys(&other, Some("x-"))], &named), ci());
         assert_eq!(
@@ -331,7 +335,7 @@ pub(crate) mod tests {
 
     #[test]
     fn an_rsa_signature_of_another_program_is_taken() {
-        // Of the example in RFC 7515, appendix A.2, whose claims are another protocol's.
+        // From the example in RFC 7515, appendix A.2, whose claims belong to another protocol.
         let n = "ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt0Bm4d4QlL-yRT-SFd2lZS-pCgNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSXndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2R2CapHg665xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5IhlJH7aGhyxXFvUK-DWNmoudF8NAco9_h9iaGNj8q2ethFkMLs91kzk2PAcDTW9gb54h4FRWyuXpoQ";
         let token = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ.cC4hiUPoj9Eetdgtv3hF80EGrhuB__dzERat0XF9g2VtQgr9PJbu3XOiZj5RZmh7AAuHIm4Bh-0Qc_lF5YKt_O8W2Fp5jujGbds9uJdbF9CUAr7t1dnZcAcQjbKBYNX4BAynRFdiuB--f_nZLgrnbyTyWzO75vRK5h6xBArLIARNPvkSjtQBMHlb1L07Qe7K0GarZRmB_eSN9383LcOLn6_dO--xi12jzDwusC-eOkHWEsqtFZESc6BfI7noOPqvhJ1phCnvWh6IeYI2w9QOYEUipUTI8np6LbgGY9Fs98rqVt5AXLIhWkWywlVmtVrBp0igcN_IoypGlUPQGe77Rw";
         let set = json!({"keys": [{"kty": "RSA", "n": n, "e": "AQAB"}]}).to_string();
@@ -341,16 +345,16 @@ pub(crate) mod tests {
         let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_300_819_370);
         assert_eq!(
             verifier.verify(token, then).unwrap_err(),
-            Refused::Token("the token is for another audience")
+            TokenError::Token("the token is for another audience")
         );
         assert_eq!(
             verifier.verify(token, SystemTime::now()).unwrap_err(),
-            Refused::Token("the token has expired")
+            TokenError::Token("the token has expired")
         );
         let changed = token.replace("eyJpc3MiOiJqb2Ui", "eyJpc3MiOiJqb2Uj");
         assert_eq!(
             verifier.verify(&changed, then).unwrap_err(),
-            Refused::Token("the token is not signed by a known key")
+            TokenError::Token("the token is not signed by a known key")
         );
     }
 
@@ -383,7 +387,7 @@ pub(crate) mod tests {
                 issuer.sign(&json!({"alg": "ES256", "kid": "ed"}), &claims()),
                 unsigned,
             ),
-            // A key is for one algorithm, whatever the token says.
+            // A key works with one algorithm only, whatever the token says.
             (
                 issuer.sign(&json!({"alg": "HS256", "kid": "ec"}), &claims()),
                 unsigned,
@@ -424,7 +428,7 @@ pub(crate) mod tests {
             (format!("{good}="), "the token is not a signed JSON Web Token"),
         ] {
             let refused = verifier.verify(&token, now()).unwrap_err();
-            assert_eq!(refused, Refused::Token(reason), "{token}");
+            assert_eq!(refused, TokenError::Token(reason), "{token}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Public keys of JSON Web Key Sets (RFC 7517): each is for one algorithm, whatever a token says.
+//! Public keys of JSON Web Key Sets (RFC 7517). Each key is bound to one algorithm.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::signature::{
@@ -7,7 +7,7 @@ use ring::signature::{
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// A key for one algorithm.
+/// A key bound to one algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     id: Option<String>,
@@ -49,7 +49,7 @@ impl Public {
     }
 }
 
-/// Keys of a set: issuers have two or three.
+/// Maximum number of keys in a set; issuers have two or three.
 const MOST_KEYS: usize = 64;
 
 #[derive(Deserialize)]
@@ -58,31 +58,31 @@ struct Set {
 }
 
 impl Key {
-    /// Its name in the set.
+    /// Returns its key id.
     pub(crate) fn id(&self) -> Option<&str> {
         self.id.as_deref()
     }
 
-    /// Whether it has signed a message.
+    /// Verifies the signature of a message.
     pub(crate) fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
         self.public.verifies(message, signature)
     }
 }
 
-/// The key to verify a token with.
+/// The key that verifies a token.
 #[derive(Debug)]
 pub(crate) enum Choice<'a> {
     One(&'a Key),
     /// No key fits.
     None,
-    /// The token names no key, and more than one fits its algorithm.
+    /// The token has no key id, and several keys fit its algorithm.
     Several,
 }
 
 /// Finds the key of `keys` for a token's `algorithm` and key `id`.
 ///
-/// A token is verified with one key at most: a verification takes up to a millisecond, and a set has up to 64 keys. Keys without
-/// an id are for tokens whose id is not in the set.
+/// A token is verified with one key at most: verification takes up to a millisecond, and a set has up to 64
+/// keys. Keys without an id apply to tokens whose id is not in the set.
 pub(crate) fn choose<'a>(keys: &'a [Key], algorithm: &str, id: Option<&str>) -> Choice<'a> {
     let fitting = |is_meant: &dyn Fn(&Key) -> bool| {
         let mut fitting = keys
@@ -101,11 +101,11 @@ pub(crate) fn choose<'a>(keys: &'a [Key], algorithm: &str, id: Option<&str>) -> 
     }
 }
 
-/// Reads a set: its keys, without those for other purposes and of kinds that are not known, and what is wrong with the first one
-/// that should be among them and cannot be used.
+/// Parses a key set. Returns its usable keys, skipping those of other purposes and unknown types, and the
+/// problem of the first key that should be usable and is not.
 ///
 /// # Errors
-/// What is wrong with the set as a whole.
+/// When the whole set is invalid.
 pub(crate) fn read_set(set: &[u8]) -> Result<(Vec<Key>, Option<String>), String> {
     let set: Set = serde_json::from_slice(set).map_err(|error| format!("not a JSON Web Key Set: {error}"))?;
     if set.keys.len() > MOST_KEYS {
@@ -132,7 +132,8 @@ pub(crate) fn read_set(set: &[u8]) -> Result<(Vec<Key>, Option<String>), String>
     }
 }
 
-/// The key, if it is none of those before it. Another one of the same id and algorithm could never be chosen.
+/// Returns the key unless it repeats an earlier one. Another key with the same id and algorithm is an error:
+/// it could never be chosen.
 fn distinct(key: Key, before: &[Key]) -> Result<Option<Key>, String> {
     if before.contains(&key) {
         return Ok(None);
@@ -147,7 +148,7 @@ fn distinct(key: Key, before: &[Key]) -> Result<Option<Key>, String> {
     }
 }
 
-/// Reads a key; none for those of no use here.
+/// Parses a key; none if it is irrelevant here.
 fn read_key(key: &Map<String, Value>) -> Result<Option<Key>, String> {
     let text = |name: &str| key.get(name).and_then(Value::as_str);
     let bytes = |name: &str| {
@@ -220,7 +221,7 @@ mod tests {
             let error = read_set(set.as_bytes()).err().unwrap();
             assert!(error.contains(expected), "{error}");
         }
-        // A good key is one beside a bad one, which is told.
+        // A bad key next to a good one is reported, and the good one is used.
         let set = r#"{"keys": [{"kty": "oct", "k": "AAAA"}, {"kty": "OKP", "crv": "Ed25519", "kid": "a", "x": "AA"}]}"#;
         let (keys, complaint) = read_set(set.as_bytes()).unwrap();
         assert_eq!((keys.len(), keys[0].id()), (1, Some("a")));

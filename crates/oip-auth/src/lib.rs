@@ -1,9 +1,11 @@
-//! Access control for a server of the Open Inference Protocol: a [`Gate`] in front of its services, whatever their transport.
+//! Access control for an Open Inference Protocol server: a [`Gate`] in front of its services, for any
+//! transport.
 //!
-//! A [`Guard`] knows identities from a table in a file, read again when it changes: bearer tokens (as SHA-256), JSON Web Tokens (RS256,
-//! ES256, EdDSA, by a key set in a file or at a URL), and names in certificates of clients. Each may use some groups of APIs, for some models, so many
-//! times a second. [`Restricted`] is Triton's own option: a header with a secret value. A [`Door`] says what is answered where
-//! requests come in, so that what changes the server can have an address of its own.
+//! A [`Guard`] identifies clients by a table file, which is reloaded when it changes: bearer tokens (as
+//! SHA-256), JSON Web Tokens (RS256, ES256, EdDSA, with a key set in a file or at a URL), and names in client
+//! certificates. Each identity has a set of allowed APIs and models, and a rate limit. [`Restricted`]
+//! implements Triton's option: a header with a secret value. A [`Door`] describes which calls an address
+//! accepts, so that calls that change the server can have a separate address.
 //!
 //! ```toml
 //! [identities.ci]
@@ -16,9 +18,9 @@
 //! apis = ["health"]
 //! ```
 //!
-//! The gate decides from the head of a request. If the decision needs the content, such as a model's name in a gRPC message, the
-//! request carries a [`Grant`](oip_service::Grant), which the transport checks. Requests that a service makes to itself, such as
-//! the steps of a pipeline, pass no gate.
+//! The gate decides by the head of a request. If the decision needs the content, such as the model's name in
+//! a gRPC message, the request carries a [`Grant`](oip_service::Grant), which the transport checks. Internal
+//! requests, such as the steps of a pipeline, are not checked.
 //!
 //! ```
 //! use std::{
@@ -67,13 +69,13 @@
 
 mod call;
 mod error;
-mod fetched;
 mod gate;
 mod guard;
 mod jwt;
 mod key;
 mod pattern;
 mod rate;
+mod remote_keys;
 mod restricted;
 mod table;
 

@@ -1,6 +1,6 @@
-//! Patterns of names.
+//! Name patterns with wildcards.
 
-/// A name in which `*` stands for any characters.
+/// A pattern in which the wildcard `*` matches any characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern(String);
 
@@ -9,12 +9,12 @@ impl Pattern {
         Self(text.to_owned())
     }
 
-    /// Whether it takes every name.
+    /// Returns whether it matches every name.
     pub(crate) fn takes_all(&self) -> bool {
         self.0 == "*"
     }
 
-    /// In time that grows with the product of both lengths at most.
+    /// Matches a name, in time proportional to the product of both lengths.
     pub(crate) fn takes(&self, name: &str) -> bool {
         let mut parts = self.0.split('*');
         let first = parts.next().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Triton's options `--http-restricted-api` and `--grpc-restricted-protocol`: APIs that want a header with a secret value.
+//! Triton's options `--http-restricted-api` and `--grpc-restricted-protocol`: APIs that require a header with
+//! a secret value.
 
 use std::fmt;
 
@@ -8,7 +9,7 @@ use subtle::ConstantTimeEq;
 
 use crate::call::Api;
 
-/// APIs that want a header of a certain value.
+/// APIs that require a header with a certain value.
 ///
 /// ```
 /// use oip_auth::Restricted;
@@ -21,17 +22,17 @@ use crate::call::Api;
 pub struct Restricted {
     apis: Vec<Api>,
     header: HeaderName,
-    /// A digest: the value itself is not kept.
+    /// A digest: the value itself is not stored.
     value: [u8; 32],
-    /// Triton's names for groups of calls.
+    /// Triton's word for a group of calls.
     noun: &'static str,
 }
 
-/// The prefix of headers over gRPC.
+/// The prefix of header names over gRPC.
 const GRPC_PREFIX: &str = "triton-grpc-protocol-";
 
 impl fmt::Debug for Restricted {
-    /// Without the value.
+    /// Omits the value.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Restricted")
             .field("apis", &self.apis)
@@ -41,18 +42,18 @@ impl fmt::Debug for Restricted {
 }
 
 impl Restricted {
-    /// `API,API,...:key=value` for HTTP: requests to these APIs want the header `key`.
+    /// Parses `API,API,...:key=value` for HTTP: requests to these APIs require the header `key`.
     ///
     /// # Errors
-    /// What is wrong with the text, without the value.
+    /// When the string is malformed; the message omits the value.
     pub fn of_http(text: &str) -> Result<Self, String> {
         Self::parse(text, "", "API")
     }
 
-    /// The same for gRPC, where the header is `triton-grpc-protocol-key`.
+    /// Parses the same for gRPC, where the header is `triton-grpc-protocol-key`.
     ///
     /// # Errors
-    /// As [`Restricted::of_http`].
+    /// Same as [`Restricted::of_http`].
     pub fn of_grpc(text: &str) -> Result<Self, String> {
         Self::parse(text, GRPC_PREFIX, "protocol")
     }
@@ -72,7 +73,7 @@ impl Restricted {
         let header = header
             .parse()
             .map_err(|_| format!("{expected}, found a key that is not a valid header name"))?;
-        // Triton knows all but the metrics, which it has on a port of their own.
+        // Triton has all of these except metrics, which it serves on a separate port.
         let apis: Result<Vec<Api>, String> = names
             .split(',')
             .map(|name| {
@@ -94,13 +95,13 @@ impl Restricted {
         })
     }
 
-    /// The APIs.
+    /// Returns the APIs.
     #[must_use]
     pub fn apis(&self) -> &[Api] {
         &self.apis
     }
 
-    /// Checks a request's headers; an error says which header is expected.
+    /// Checks a request's headers; the error names the required header.
     pub(crate) fn check(&self, headers: &HeaderMap) -> Result<(), String> {
         let given: [u8; 32] = Sha256::digest(
             headers
@@ -110,7 +111,7 @@ impl Restricted {
         .into();
         match bool::from(given.ct_eq(&self.value)) {
             true => Ok(()),
-            // Triton's text.
+            // Triton's wording.
             false => Err(format!(
                 "This {} is restricted, expecting header '{}'",
                 self.noun, self.header
@@ -119,10 +120,10 @@ impl Restricted {
     }
 }
 
-/// Groups that were given by several options.
+/// Checks the groups of several options.
 ///
 /// # Errors
-/// When an API is in two of them, which Triton refuses too.
+/// When an API is in two of them, which Triton rejects too.
 pub fn check_restricted(groups: &[Restricted]) -> Result<(), String> {
     let mut seen = Vec::new();
     for api in groups.iter().flat_map(Restricted::apis) {

@@ -1,4 +1,4 @@
-//! The table of identities: how they are known, and what they may do.
+//! The identity table: how clients are identified, and what they may do.
 
 use std::{
     collections::BTreeMap,
@@ -21,64 +21,64 @@ use toml::Spanned;
 use crate::{
     call::{Api, Call},
     error::AuthError,
-    fetched::{Fetched, Place, check_authorities},
-    jwt::{Keys, Refused, Verified, Verifier},
+    jwt::{Keys, TokenError, VerifiedClaims, Verifier},
     key::read_set,
     pattern::Pattern,
     rate::Rate,
+    remote_keys::{Place, RemoteKeys, check_authorities},
 };
 
-/// Identities and how they are known.
+/// Identities and their credentials.
 pub(crate) struct Table {
     identities: Vec<Identity>,
-    /// The identity of requests without credentials.
+    /// The identity of clients without credentials.
     anonymous: Option<usize>,
     /// Digests of tokens.
     tokens: Vec<([u8; 32], usize)>,
-    /// Names in certificates.
+    /// Name patterns for certificates.
     certificates: Vec<(Pattern, usize)>,
     jwt: Option<Jwt>,
 }
 
 struct Jwt {
     verifier: Verifier,
-    /// Values of the claim.
+    /// Patterns for the values of the claim.
     values: Vec<(Pattern, usize)>,
-    /// Tokens that were good, by their digests.
-    known: Mutex<LruCache<[u8; 32], Verified>>,
+    /// Cache (LRU) of verified tokens, by digest.
+    known: Mutex<LruCache<[u8; 32], VerifiedClaims>>,
 }
 
-/// An identity with its rights.
+/// An identity and its rights.
 pub(crate) struct Identity {
     name: String,
-    /// What it may use; none for everything.
+    /// The allowed APIs; none for all.
     apis: Option<Vec<Api>>,
     models: Vec<Pattern>,
     rate: Option<Rate>,
 }
 
 /// The identity of a request.
-pub(crate) struct Known {
+pub(crate) struct RequestIdentity {
     pub(crate) identity: usize,
-    /// For people: the identity's name, and what it was known by where that says more.
+    /// For people: the identity's name, and the credential where that adds information.
     pub(crate) shown: String,
 }
 
-/// What is known of a bearer token without checking a signature.
+/// The result of checking a bearer token without verifying a signature.
 pub(crate) enum Bearer {
-    Known(Known),
-    Refused(Refused),
-    /// A JSON Web Token, by its digest, whose signature is to be verified by [`Table::by_signature`].
+    Known(RequestIdentity),
+    Refused(TokenError),
+    /// The digest of a JWT whose signature has to be verified by [`Table::by_signature`].
     Unverified([u8; 32]),
 }
 
-/// Tokens of one table.
+/// Maximum number of tokens in a table.
 const MOST_TOKENS: usize = 1024;
 
-/// Tokens that need not be verified again.
+/// Capacity of the cache of verified tokens.
 const KNOWN_TOKENS: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
 
-/// Bytes of a file.
+/// Maximum file size in bytes.
 const MAX_BYTES: u64 = 4 << 20;
 
 #[derive(Deserialize)]
@@ -119,21 +119,21 @@ struct RightsFile {
 struct JwtFile {
     /// A file or a URL.
     keys: Spanned<String>,
-    /// Certificates, for a URL.
+    /// A file with CA certificates, for a URL.
     ca: Option<Spanned<PathBuf>>,
     issuer: String,
     audience: String,
     claim: Option<String>,
 }
 
-/// The content of a table's files.
+/// The contents of a table's files.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Contents {
     table: String,
     keys: Option<KeysFrom>,
 }
 
-/// The sources of the keys for tokens, with the keys that files contain.
+/// The source of the JWT keys, with the keys if it is a file.
 #[derive(Clone, PartialEq, Eq)]
 enum KeysFrom {
     File(PathBuf, Vec<u8>),
@@ -175,8 +175,8 @@ impl Contents {
 }
 
 impl KeysFrom {
-    /// The keys; those that are fetched already are taken from a table before.
-    fn keys(&self, before: Option<&Arc<Fetched>>) -> Result<Keys, AuthError> {
+    /// Returns the keys; reuses fetched ones of the previous table.
+    fn keys(&self, before: Option<&Arc<RemoteKeys>>) -> Result<Keys, AuthError> {
         match self {
             Self::File(path, contents) => match read_set(contents) {
                 Ok((keys, None)) => Ok(Keys::File(Arc::new(keys))),
@@ -186,7 +186,7 @@ impl KeysFrom {
                 if let Some(before) = before.filter(|before| before.place() == place) {
                     return Ok(Keys::Server(before.clone()));
                 }
-                let fetched = Fetched::start(place.clone());
+                let fetched = RemoteKeys::start(place.clone());
                 let fetched = fetched.map_err(|failure| AuthError::at_url(&place.url, &failure.reason))?;
                 Ok(Keys::Server(Arc::new(fetched)))
             }
@@ -196,7 +196,7 @@ impl KeysFrom {
 
 fn read(path: &Path) -> Result<Vec<u8>, AuthError> {
     let unreadable = |error| AuthError::new(path, format_args!("cannot be read: {error}"));
-    // Opening a pipe would wait for its writer.
+    // Opening a named pipe would block until it has a writer.
     if !fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(AuthError::new(
             path,
@@ -230,7 +230,7 @@ fn parse(path: &Path, text: &str) -> Result<TableFile, AuthError> {
 }
 
 impl Table {
-    /// Reads a table. Keys that the table before has fetched are not fetched again.
+    /// Parses a table. Reuses keys that the previous table fetched.
     pub(crate) fn new(path: &Path, contents: &Contents, before: Option<&Self>) -> Result<Self, AuthError> {
         let text = &contents.table;
         let file = parse(path, text)?;
@@ -247,7 +247,7 @@ impl Table {
             let number = table.identities.len();
             for token in &identity.token_sha256 {
                 let digest = digest(token.get_ref()).ok_or_else(|| {
-                    // The text may be a token that was put there by mistake.
+                    // Do not quote it: it may be a token entered by mistake.
                     wrong(token.span().start, "expected the SHA-256 of a token, 64 hexadecimal digits (printf %s TOKEN | sha256sum)")
                 })?;
                 if table.tokens.iter().any(|(known, _)| *known == digest) {
@@ -298,7 +298,7 @@ impl Table {
                 .identities
                 .push(Identity::new("anonymous".to_owned(), &rights, &wrong)?);
         }
-        // Last: what is wrong in the file is told without asking anybody.
+        // Last, so that errors in the file are reported without network access.
         if let (Some(jwt), Some(keys)) = (file.jwt, &contents.keys) {
             let claim = jwt.claim.unwrap_or_else(|| "sub".to_owned());
             let keys = keys.keys(before.and_then(Self::fetched))?;
@@ -311,8 +311,8 @@ impl Table {
         Ok(table)
     }
 
-    /// The keys that are fetched, if any are.
-    pub(crate) fn fetched(&self) -> Option<&Arc<Fetched>> {
+    /// Returns the fetched key set, if there is one.
+    pub(crate) fn fetched(&self) -> Option<&Arc<RemoteKeys>> {
         self.jwt.as_ref()?.verifier.fetched()
     }
 
@@ -320,10 +320,10 @@ impl Table {
         &self.identities[number]
     }
 
-    /// Finds the identity of a bearer token, as far as that takes little time.
+    /// Identifies a bearer token as far as that is cheap.
     pub(crate) fn by_token(&self, token: &str) -> Bearer {
         let digest: [u8; 32] = Sha256::digest(token).into();
-        // All are compared, whichever it is.
+        // Compares all of them, so that timing does not depend on the match.
         let mut found = None;
         for (known, identity) in &self.tokens {
             if bool::from(known.ct_eq(&digest)) {
@@ -342,47 +342,47 @@ impl Table {
                     None => Bearer::Unverified(digest),
                 }
             }
-            _ => Bearer::Refused(Refused::Token("the token is not known")),
+            _ => Bearer::Refused(TokenError::Token("the token is not known")),
         }
     }
 
-    /// Verifies the signature of a JSON Web Token and finds its identity. This takes up to a millisecond.
-    pub(crate) fn by_signature(&self, token: &str, digest: [u8; 32]) -> Result<Known, Refused> {
+    /// Verifies the signature of a JWT and identifies the client. Takes up to a millisecond.
+    pub(crate) fn by_signature(&self, token: &str, digest: [u8; 32]) -> Result<RequestIdentity, TokenError> {
         let jwt = self
             .jwt
             .as_ref()
-            .ok_or(Refused::Token("the token is not known"))?;
+            .ok_or(TokenError::Token("the token is not known"))?;
         let verified = jwt.verify(token, digest, SystemTime::now())?;
         self.by_claim(jwt, &verified)
     }
 
-    fn by_claim(&self, jwt: &Jwt, verified: &Verified) -> Result<Known, Refused> {
+    fn by_claim(&self, jwt: &Jwt, verified: &VerifiedClaims) -> Result<RequestIdentity, TokenError> {
         let of_value = |value: &String| {
             let found = jwt.values.iter().find(|(pattern, _)| pattern.takes(value));
             found.map(|(_, identity)| self.known(*identity, Some(value)))
         };
         let found = verified.values.iter().find_map(of_value);
-        found.ok_or(Refused::Token(
+        found.ok_or(TokenError::Token(
             "the token's claim fits no identity of the server's table",
         ))
     }
 
-    /// The identity of a certificate with these names.
-    pub(crate) fn by_certificate(&self, names: &[String]) -> Option<Known> {
+    /// Returns the identity of a certificate with these names.
+    pub(crate) fn by_certificate(&self, names: &[String]) -> Option<RequestIdentity> {
         names.iter().find_map(|name| {
             let found = self.certificates.iter().find(|(pattern, _)| pattern.takes(name));
             found.map(|(_, identity)| self.known(*identity, Some(name)))
         })
     }
 
-    /// The identity of requests without credentials.
-    pub(crate) fn anonymous(&self) -> Option<Known> {
+    /// Returns the identity of clients without credentials.
+    pub(crate) fn anonymous(&self) -> Option<RequestIdentity> {
         self.anonymous.map(|identity| self.known(identity, None))
     }
 
-    fn known(&self, identity: usize, by: Option<&str>) -> Known {
+    fn known(&self, identity: usize, by: Option<&str>) -> RequestIdentity {
         let name = &self.identities[identity].name;
-        Known {
+        RequestIdentity {
             identity,
             shown: match by {
                 None => name.clone(),
@@ -393,8 +393,8 @@ impl Table {
 }
 
 impl Jwt {
-    /// The claims of a token that was verified with the keys of now and is still good.
-    fn remembered(&self, digest: &[u8; 32], now: SystemTime) -> Option<Verified> {
+    /// Returns the cached claims of a token that was verified with the current keys and has not expired.
+    fn remembered(&self, digest: &[u8; 32], now: SystemTime) -> Option<VerifiedClaims> {
         let seconds = now
             .duration_since(SystemTime::UNIX_EPOCH)
             .map_or(0, |time| time.as_secs());
@@ -404,7 +404,7 @@ impl Jwt {
         is_good.then(|| verified.clone())
     }
 
-    fn verify(&self, token: &str, digest: [u8; 32], now: SystemTime) -> Result<Verified, Refused> {
+    fn verify(&self, token: &str, digest: [u8; 32], now: SystemTime) -> Result<VerifiedClaims, TokenError> {
         let verified = self.verifier.verify(token, now)?;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.put(digest, verified.clone());
@@ -463,14 +463,14 @@ impl Identity {
         })
     }
 
-    /// Whether it may make calls of an API.
+    /// Returns whether it may call an API.
     pub(crate) fn may_use(&self, api: Api) -> bool {
         self.apis.as_ref().is_none_or(|apis| apis.contains(&api))
     }
 
-    /// Whether it may make a call, as far as the call is known.
+    /// Checks whether it may make a call, as far as the call is known.
     pub(crate) fn check_call(&self, call: &Call<'_>) -> Result<(), ServiceError> {
-        // An unknown call may be anything.
+        // An unknown path may be anything.
         if !self.may_use(call.api) {
             let (name, api) = (&self.name, call.api.name());
             return Err(denied(format!("identity '{name}' may not use the API '{api}'")));
@@ -481,7 +481,7 @@ impl Identity {
         }
     }
 
-    /// Whether it may use a model.
+    /// Returns whether it may use a model.
     pub(crate) fn check_model(&self, model: &str) -> Result<(), ServiceError> {
         match self.models.iter().any(|pattern| pattern.takes(model)) {
             true => Ok(()),
@@ -493,7 +493,7 @@ impl Identity {
         }
     }
 
-    /// Whether all models are for it.
+    /// Returns whether it may use all models.
     pub(crate) fn may_use_all_models(&self) -> bool {
         self.models.iter().any(Pattern::takes_all)
     }
@@ -502,7 +502,7 @@ impl Identity {
         self.rate.is_some()
     }
 
-    /// Takes one of the calls that it may make in some time.
+    /// Takes a call from its rate limit.
     pub(crate) fn take_turn(&self) -> Result<(), ServiceError> {
         let Some(rate) = &self.rate else { return Ok(()) };
         rate.take(Instant::now()).map_err(|wait| {
@@ -516,7 +516,7 @@ pub(crate) fn denied(message: impl Into<String>) -> ServiceError {
     ServiceError::new(ErrorCode::PermissionDenied, message)
 }
 
-/// Groups of APIs by the names that a table has for them.
+/// The table's names for groups of APIs.
 const GROUPS: [(&str, &[Api]); 8] = [
     ("health", &[Api::Health]),
     ("metadata", &[Api::Metadata, Api::ModelConfig]),
@@ -560,8 +560,8 @@ mod tests {
         Table::new(&path, &contents, None).map_err(|error| error.to_string())
     }
 
-    /// The identity of a token, with a signature or without.
-    fn identify(table: &Table, token: &str) -> Result<Known, Refused> {
+    /// Identifies a token, verifying its signature if necessary.
+    fn identify(table: &Table, token: &str) -> Result<RequestIdentity, TokenError> {
         match table.by_token(token) {
             Bearer::Known(known) => Ok(known),
             Bearer::Refused(refused) => Err(refused),
@@ -598,11 +598,11 @@ mod tests {
         assert!(error.code() == ErrorCode::Overloaded && error.retry_delay().is_some());
         assert_eq!(
             identify(&table, "other").err(),
-            Some(Refused::Token("the token is not known"))
+            Some(TokenError::Token("the token is not known"))
         );
         assert_eq!(
             identify(&table, "").err(),
-            Some(Refused::Token("the token is not known"))
+            Some(TokenError::Token("the token is not known"))
         );
         assert!(table.anonymous().is_none());
     }
@@ -653,13 +653,13 @@ mod tests {
         let nobody = identify(&table, &sign(&["all"], u64::MAX));
         assert_eq!(
             nobody.err(),
-            Some(Refused::Token(
+            Some(TokenError::Token(
                 "the token's claim fits no identity of the server's table"
             ))
         );
         assert_eq!(
             identify(&table, &sign(&["ml-7"], 1)).err(),
-            Some(Refused::Token("the token has expired"))
+            Some(TokenError::Token("the token has expired"))
         );
     }
 

@@ -1,51 +1,51 @@
-//! Why something cannot be recorded, or a recording not be read.
+//! Errors of recording and of reading recordings.
 
 use std::{io, path::PathBuf};
 
 use thiserror::Error;
 
-/// Why something cannot be recorded, or a recording not be read.
+/// Why recording or reading a recording failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CaptureError {
-    /// A file or folder could not be read or written.
+    /// A file or directory could not be read or written.
     #[error("{}: {source}", path.display())]
     Io {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// A tensor file is not as it should be, or its tensors cannot be in one.
+    /// A tensor file is invalid, or its tensors cannot be stored.
     #[error("{}: {source}", path.display())]
     Tensors {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         source: fmt_core::Error,
     },
-    /// The folder has no index.
+    /// The directory has no index.
     #[error("{} has no index of captured requests (index-*.jsonl)", path.display())]
     NoIndex {
-        /// Which.
+        /// The directory.
         path: PathBuf,
     },
     /// A line of an index is damaged.
     #[error("{}, line {line}: {why}", path.display())]
     Line {
-        /// The index.
+        /// The path of the index.
         path: PathBuf,
-        /// Which line, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
-    /// A file holds tensors, but not a captured request.
+    /// A tensor file that is not a captured request.
     #[error("{}: not a captured request: {why}", path.display())]
     NoRequest {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
 }

@@ -1,4 +1,4 @@
-//! One side of an exchange as a safetensors file: tensors by their names, and the rest as its metadata.
+//! Stores a request or response as a safetensors file: tensors by name, everything else in the metadata.
 
 use std::collections::BTreeMap;
 
@@ -10,21 +10,23 @@ use oip_types::{
 use serde_json::Value;
 use tensor_core::{DType, Shape, TensorSpec};
 
-/// Keys of the metadata.
+/// Metadata keys.
 const MODEL: &str = "model";
 const VERSION: &str = "version";
 const ID: &str = "id";
 const PARAMETERS: &str = "parameters";
-/// The names of inputs, in their order, and of the outputs that are wanted.
+/// The names of inputs in order, and of requested outputs.
 const INPUTS: &str = "inputs";
 const OUTPUTS: &str = "outputs";
-/// Before the name of a tensor of byte strings: its shape. safetensors has no strings, so that they are U8 in the protocol's raw form.
+/// Prefix of the key with the shape of a byte string tensor. safetensors has no strings, so they are stored
+/// as U8 in the protocol's raw form.
 const STRINGS: &str = "strings:";
 
-/// In place of a number that JSON does not have: an object with this name, and `NaN`, `inf` or `-inf`.
+/// The key of an object that replaces a number that JSON cannot express, with the value `NaN`, `inf` or
+/// `-inf`.
 const NON_FINITE: &str = "double";
 
-/// A request's file.
+/// Encodes a request as a file.
 pub(crate) fn request_file(request: &InferRequest) -> Result<Vec<u8>, Error> {
     let model = request.model();
     let mut metadata = metadata_of(
@@ -46,10 +48,10 @@ pub(crate) fn request_file(request: &InferRequest) -> Result<Vec<u8>, Error> {
     encode(tensors.collect(), metadata)
 }
 
-/// An answer as a recorder writes it: a safetensors file with its outputs.
+/// Encodes a response as a recorder writes it: a safetensors file with its outputs.
 ///
 /// # Errors
-/// When the outputs cannot be in such a file: two of one name, or one of a name that the format keeps for itself.
+/// When the outputs cannot be stored: duplicate names, or a name reserved by the format.
 pub fn answer_file(response: &InferResponse) -> Result<Vec<u8>, Error> {
     let metadata = metadata_of(
         &response.model_name,
@@ -88,7 +90,7 @@ fn json(value: &ParameterValue) -> Value {
         ParameterValue::Int64(value) => (*value).into(),
         ParameterValue::Uint64(value) => (*value).into(),
         ParameterValue::Double(value) if value.is_finite() => (*value).into(),
-        // JSON has no such numbers.
+        // JSON cannot express such numbers.
         ParameterValue::Double(value) => serde_json::json!({NON_FINITE: value.to_string()}),
         ParameterValue::String(value) => value.as_str().into(),
         other => other.to_string().into(),
@@ -104,7 +106,7 @@ fn encode(tensors: Vec<(&str, &TensorValue)>, mut metadata: Metadata) -> Result<
                 let shape = serde_json::to_string(strings.shape().dims()).unwrap_or_default();
                 metadata.insert(format!("{STRINGS}{name}"), shape);
                 let length = Shape::vector(strings.raw().len() as u64);
-                // One byte for each element: the product is the length of what is in memory.
+                // One byte per element, so the element count is the length of a buffer in memory.
                 TensorSpec::new(DType::U8, length).unwrap_or_else(|_| unreachable!("it is in memory"))
             }
         };
@@ -117,7 +119,7 @@ fn encode(tensors: Vec<(&str, &TensorValue)>, mut metadata: Metadata) -> Result<
     writer.finish()
 }
 
-/// Reads a request's file; the other error says why it holds none.
+/// Decodes a request's file; the inner error explains why it is not a request.
 pub(crate) fn read_request(reader: &SafetensorsReader) -> Result<Result<InferRequest, String>, Error> {
     let metadata = reader.metadata();
     let Some(model) = metadata.get(MODEL) else {

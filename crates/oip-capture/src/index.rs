@@ -1,28 +1,28 @@
-//! The index: a line of JSON for each exchange, in a file for each run of a recorder.
+//! The index: one JSON line per exchange, one file per run of a recorder.
 
 use serde::{Deserialize, Serialize};
 
 /// A line of an index.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Line {
-    /// The common start of its two files' names.
+    /// The common prefix of its two file names.
     pub(crate) name: String,
-    /// When the answer was there, UTC.
+    /// When the response was complete, in UTC.
     pub(crate) time: String,
     pub(crate) model: String,
-    /// The version that answered.
+    /// The version that responded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) version: Option<String>,
-    /// Of both files.
+    /// The size of both files together.
     pub(crate) bytes: u64,
 }
 
-/// Names of indexes, around the run's.
+/// Prefix and suffix of an index's name, around the run id.
 pub(crate) const INDEX: (&str, &str) = ("index-", ".jsonl");
 
-/// Behind the exchange's name.
+/// Suffix of request files.
 pub(crate) const REQUEST: &str = ".request.safetensors";
 pub(crate) const ANSWER: &str = ".answer.safetensors";
 
-/// Before the name of what is being written.
+/// Prefix of files being written.
 pub(crate) const PART: &str = ".part-";

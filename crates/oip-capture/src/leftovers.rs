@@ -1,5 +1,5 @@
-//! What runs that have ended in the middle left in the folder: parts of files, and files that no index names. They would take the room
-//! of others for ever.
+//! Removes leftovers of crashed runs: partial files, and files that no index lists. They would count towards
+//! the limit forever.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,10 +11,10 @@ use std::{
 
 use crate::index::{ANSWER, INDEX, Line, PART, REQUEST};
 
-/// What is younger may be of a run on another machine, whose locks some file systems do not show.
+/// Younger files may belong to a run on another machine, whose locks some network file systems hide.
 const LEAST_AGE: Duration = Duration::from_secs(60);
 
-/// Removes what nobody will finish or name, and gives the bytes of what is left.
+/// Removes leftovers and returns the bytes that remain in the directory.
 pub(crate) fn clear(folder: &Path) -> io::Result<u64> {
     let mut used = 0;
     let mut runs = BTreeMap::new();
@@ -22,7 +22,7 @@ pub(crate) fn clear(folder: &Path) -> io::Result<u64> {
         let entry = entry?;
         let metadata = match entry.metadata() {
             Ok(metadata) => metadata,
-            // Another server has it no longer.
+            // Another server just removed it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
@@ -48,11 +48,11 @@ pub(crate) fn clear(folder: &Path) -> io::Result<u64> {
 /// A file that belongs to a run.
 struct PartOf<'a> {
     run: &'a str,
-    /// The exchange that it is a file of, unless it is not finished.
+    /// The exchange it belongs to, unless it is unfinished.
     exchange: Option<&'a str>,
 }
 
-/// Reads the name of a file that a recorder makes.
+/// Parses the name of a recorder's file.
 fn part_of(name: &str) -> Option<PartOf<'_>> {
     let is_run = |run: &str| !run.is_empty() && run.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
     if let Some(rest) = name.strip_prefix(PART) {
@@ -65,11 +65,11 @@ fn part_of(name: &str) -> Option<PartOf<'_>> {
     is_run(run).then_some(PartOf { run, exchange })
 }
 
-/// Another run of a recorder in the folder.
+/// Another run in the directory.
 enum Run {
-    /// It goes on, or nobody can say.
+    /// Alive, or unknown.
     Lives,
-    /// It has ended, and its index has these exchanges.
+    /// Ended; its index lists these exchanges.
     Ended(BTreeSet<String>),
 }
 
@@ -78,11 +78,11 @@ impl Run {
         let path = folder.join(format!("{}{run}{}", INDEX.0, INDEX.1));
         let index = match File::open(&path) {
             Ok(index) => index,
-            // Without an index nothing of it is named.
+            // Without an index nothing of it is listed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Self::Ended(BTreeSet::new()),
             Err(_) => return Self::Lives,
         };
-        // The run holds a lock as long as it lives.
+        // A live run holds a lock on its index.
         match index.try_lock_shared() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock | TryLockError::Error(_)) => return Self::Lives,
@@ -97,7 +97,7 @@ impl Run {
         }
     }
 
-    /// Whether a file is left of it that nobody names.
+    /// Returns whether a file is a leftover of this run.
     fn has_left(&self, part: &PartOf<'_>) -> bool {
         match self {
             Self::Lives => false,

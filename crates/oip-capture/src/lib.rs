@@ -1,9 +1,11 @@
-//! Requests to an inference service and their answers, recorded while it serves, and read again to be sent to another one.
+//! Records requests to an inference service with their responses while it serves, and reads them back to
+//! replay them.
 //!
-//! [`Captured`] is a service around another one. Of the requests to some models it hands a part, with their answers, to a
-//! [`Recorder`], whose thread writes them as safetensors files, each with the line of an index. Requests never wait for it: exchanges
-//! that find no room in memory, or on the disk within the limit, are counted and not recorded. [`Recording`] reads recordings, also
-//! after a crash: the index gets its line once both files are on the disk.
+//! [`Captured`] wraps a service. It samples the requests to some models and passes them, with their
+//! responses, to a [`Recorder`], whose thread writes them as safetensors files and adds a line to an index.
+//! Requests never wait for it: exchanges that exceed the memory or disk limit are counted and not recorded.
+//! [`Recording`] reads recordings, also after a crash: an exchange is listed in the index only after both
+//! files are on disk.
 //!
 //! ```
 //! use oip_capture::{Recorder, RecorderConfig, Recording};

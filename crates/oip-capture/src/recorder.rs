@@ -1,4 +1,4 @@
-//! Writes exchanges: a queue that is bounded in bytes, and a thread.
+//! Writes exchanges: a queue bounded in bytes, and a thread.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -23,24 +23,24 @@ use crate::{
     leftovers,
 };
 
-/// The settings of a recorder: which requests, and its limits.
+/// Configuration of a recorder: which requests, and limits.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RecorderConfig {
-    /// The folder to write to. It is created if needed, for its owner only.
+    /// The directory to write to. It is created if needed, for its owner only.
     pub folder: PathBuf,
-    /// The part of the requests that is recorded, from 0 to 1.
+    /// The fraction of requests to record, from 0 to 1.
     pub rate: f64,
-    /// Models whose requests are recorded: names, in which `*` stands for any text. None means all.
+    /// Name patterns of models to record, with the wildcard `*`. None means all.
     pub models: Vec<String>,
-    /// Bytes that the folder may have, with what was there before.
+    /// Maximum size of the directory in bytes, including earlier contents.
     pub limit: u64,
-    /// Bytes of tensors that may wait for the disk.
+    /// Maximum bytes of tensors waiting for the disk.
     pub waiting: u64,
 }
 
 impl RecorderConfig {
-    /// Everything, up to a gibibyte.
+    /// Creates a configuration that records everything, up to one gibibyte.
     #[must_use]
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl RecorderConfig {
         }
     }
 
-    /// The same, changed.
+    /// Returns the configuration with `change` applied.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
@@ -60,28 +60,28 @@ impl RecorderConfig {
     }
 }
 
-/// Records exchanges from a thread of its own. What finds no room is counted.
+/// Records exchanges from a background thread. Exchanges that do not fit are counted.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     queue: Sender<Message>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     rate: f64,
     models: Vec<String>,
     most_waiting: u64,
     waiting: AtomicU64,
     recorded: AtomicU64,
     dropped: AtomicU64,
-    /// Nothing more fits the limit.
+    /// The limit is reached.
     is_full: AtomicBool,
 }
 
 enum Message {
     Exchange(Box<Exchange>),
-    /// Everything before it is to be written; then this is dropped.
+    /// Write everything queued before it, then drop this.
     Flush(SyncSender<()>),
 }
 
@@ -89,20 +89,20 @@ struct Exchange {
     time: SystemTime,
     request: InferRequest,
     response: InferResponse,
-    /// Of its tensors.
+    /// Bytes of its tensors.
     tensors: u64,
-    /// Its bytes in the queue.
+    /// Its size in the queue.
     bytes: u64,
 }
 
 impl Recorder {
-    /// Opens the folder and starts the thread.
+    /// Opens the directory and starts the thread.
     ///
     /// # Errors
-    /// When nothing can be written there, or the system gives no thread.
+    /// When the directory is not writable or no thread can be created.
     pub fn start(config: RecorderConfig) -> Result<Self, CaptureError> {
         let writer = Writer::open(&config)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedState {
             rate: config.rate,
             models: config.models,
             most_waiting: config.waiting,
@@ -111,7 +111,7 @@ impl Recorder {
             dropped: AtomicU64::new(0),
             is_full: AtomicBool::new(false),
         });
-        // Its bound is that of bytes: an exchange counts for more than it takes here.
+        // Unbounded, because the limit is in bytes, and an exchange counts for more than it takes here.
         let (queue, messages) = channel();
         let working = {
             let shared = shared.clone();
@@ -124,10 +124,10 @@ impl Recorder {
         Ok(Self { queue, shared })
     }
 
-    /// Whether a request to this model is to be recorded: by its name, by chance, and as long as there is room.
+    /// Returns whether to record a request to this model: by name, by sampling, and while there is room.
     #[must_use]
     pub fn wants(&self, model: &str) -> bool {
-        let Shared {
+        let SharedState {
             rate,
             models,
             is_full,
@@ -137,7 +137,7 @@ impl Recorder {
         !is_full.load(Relaxed) && is_listed() && fastrand::f64() < *rate
     }
 
-    /// Sends an exchange on its way, or drops and counts it. Never waits.
+    /// Queues an exchange, or drops and counts it. Never blocks.
     pub fn record(&self, request: InferRequest, response: InferResponse) {
         let length = |value: &TensorValue| value.raw().len() as u64;
         let inputs: u64 = request.inputs.iter().map(|input| length(&input.value)).sum();
@@ -161,19 +161,19 @@ impl Recorder {
         }
     }
 
-    /// Exchanges that were written.
+    /// Returns the number of exchanges written.
     #[must_use]
     pub fn recorded(&self) -> u64 {
         self.shared.recorded.load(Relaxed)
     }
 
-    /// Exchanges that found no room or could not be written.
+    /// Returns the number of exchanges dropped or failed.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.shared.dropped.load(Relaxed)
     }
 
-    /// Waits until all exchanges so far are written, or until `patience` is over.
+    /// Waits until all exchanges so far are written, at most `patience`.
     pub fn finish(&self, patience: Duration) {
         let (done, is_done) = sync_channel(0);
         if self.queue.send(Message::Flush(done)).is_ok() {
@@ -182,7 +182,7 @@ impl Recorder {
     }
 }
 
-/// Whether a name fits a pattern, in which `*` stands for any text.
+/// Matches a name against a pattern with the wildcard `*`.
 fn fits(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -201,33 +201,33 @@ fn fits(pattern: &str, name: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Whether an exchange was recorded.
-enum Written {
+/// The outcome of recording an exchange.
+enum WriteOutcome {
     Recorded,
-    /// It has so many bytes, which do not fit; smaller ones may.
+    /// This many bytes do not fit; smaller exchanges may.
     TooLarge(u64),
-    /// It does not fit, nor will others.
+    /// Nothing fits any more.
     Full,
 }
 
-/// No exchange takes less.
+/// Minimum size of an exchange.
 const SMALLEST: u64 = 512;
 
-/// The thread.
+/// The background thread.
 struct Writer {
     folder: PathBuf,
-    /// Of this run of the program: names of files begin with it.
+    /// The id of this run; file names begin with it.
     run: String,
     index: File,
     index_path: PathBuf,
     used: u64,
     limit: u64,
-    /// Exchanges of this run, and their bytes.
+    /// Number of exchanges of this run, and their total size.
     count: u64,
     bytes: u64,
-    /// Whether one was too large, which is said once.
+    /// Whether an exchange was too large, which is logged once.
     has_skipped: bool,
-    /// Whether the last exchange could not be written, which is said once.
+    /// Whether the last write failed, which is logged once.
     is_failing: bool,
 }
 
@@ -246,13 +246,13 @@ impl Writer {
             let mut options = OpenOptions::new();
             match owners(options.append(true).create_new(true)).open(&index_path) {
                 Ok(index) => break (run, index_path, index),
-                // Another one of this process began in the same millisecond.
+                // Another recorder of this process started in the same millisecond.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => start += 1,
                 Err(error) => return Err(CaptureError::io(&index_path)(error)),
             }
         };
-        // Says that this run lives, as long as it does. Where files cannot be locked nobody clears anything. Elsewhere than on Unix
-        // a lock would keep readers out.
+        // The lock marks this run as alive. If files cannot be locked, nobody removes leftovers. On other
+        // systems than Unix a lock would exclude readers.
         #[cfg(unix)]
         let _ = index.lock();
         Ok(Self {
@@ -269,7 +269,7 @@ impl Writer {
         })
     }
 
-    fn run(mut self, messages: &Receiver<Message>, shared: &Shared) {
+    fn run(mut self, messages: &Receiver<Message>, shared: &SharedState) {
         while let Ok(message) = messages.recv() {
             let exchange = match message {
                 Message::Exchange(exchange) => exchange,
@@ -279,23 +279,23 @@ impl Writer {
                 }
             };
             let written = match shared.is_full.load(Relaxed) {
-                true => Ok(Written::Full),
+                true => Ok(WriteOutcome::Full),
                 false => self.write(&exchange),
             };
             let bytes = exchange.bytes;
             drop(exchange);
             shared.waiting.fetch_sub(bytes, Relaxed);
             let count = match &written {
-                Ok(Written::Recorded) => &shared.recorded,
-                Ok(Written::TooLarge(_) | Written::Full) | Err(_) => &shared.dropped,
+                Ok(WriteOutcome::Recorded) => &shared.recorded,
+                Ok(WriteOutcome::TooLarge(_) | WriteOutcome::Full) | Err(_) => &shared.dropped,
             };
             count.fetch_add(1, Relaxed);
             match &written {
-                Ok(Written::Full) if !shared.is_full.swap(true, Relaxed) => {
+                Ok(WriteOutcome::Full) if !shared.is_full.swap(true, Relaxed) => {
                     let (folder, limit) = (self.folder.display(), self.limit);
                     tracing::warn!(%folder, limit, "captured requests have reached their limit: no more are recorded");
                 }
-                Ok(Written::TooLarge(bytes)) if !self.has_skipped => {
+                Ok(WriteOutcome::TooLarge(bytes)) if !self.has_skipped => {
                     self.has_skipped = true;
                     let left = self.limit - self.used.min(self.limit);
                     tracing::warn!(
@@ -313,23 +313,23 @@ impl Writer {
         }
     }
 
-    /// The outcome for an exchange of so many bytes that does not fit: when it is like those before it, the next ones will not fit
-    /// either.
-    fn beyond(&self, bytes: u64) -> Option<Written> {
+    /// Returns the outcome for an exchange of `bytes` that does not fit: if it is of typical size, later ones
+    /// will not fit either.
+    fn beyond(&self, bytes: u64) -> Option<WriteOutcome> {
         let left = self.limit.saturating_sub(self.used);
         if bytes <= left {
             return None;
         }
         let is_usual = self.count > 0 && bytes / 2 <= self.bytes / self.count;
         Some(match is_usual || left < SMALLEST {
-            true => Written::Full,
-            false => Written::TooLarge(bytes),
+            true => WriteOutcome::Full,
+            false => WriteOutcome::TooLarge(bytes),
         })
     }
 
-    /// Writes an exchange. It is recorded once both files and its line of the index are on the disk.
-    fn write(&mut self, exchange: &Exchange) -> Result<Written, CaptureError> {
-        // Without making files of tensors that will not fit.
+    /// Writes an exchange. It counts as recorded once both files and its index line are on disk.
+    fn write(&mut self, exchange: &Exchange) -> Result<WriteOutcome, CaptureError> {
+        // Checked before encoding tensors that will not fit.
         if let Some(beyond) = self.beyond(exchange.tensors) {
             return Ok(beyond);
         }
@@ -363,7 +363,7 @@ impl Writer {
             .and_then(|()| self.sync_folder())
             .and_then(|()| self.append(&text));
         if let Err(error) = published {
-            // Files that no line names would stay for ever.
+            // Remove files that the index does not list.
             for path in [&request_path, &answer_path] {
                 let _ = fs::remove_file(path);
             }
@@ -372,12 +372,12 @@ impl Writer {
         self.count += 1;
         self.bytes += bytes;
         self.used += bytes;
-        Ok(Written::Recorded)
+        Ok(WriteOutcome::Recorded)
     }
 
-    /// Writes a line of the index, whole or not at all.
+    /// Appends a line to the index atomically.
     fn append(&mut self, line: &str) -> Result<(), CaptureError> {
-        // One write, last: what a crash leaves behind is no line, or a part of one, which readers pass over.
+        // A single write at the end: a crash leaves no line or a partial one, which readers ignore.
         let before = self.index.metadata().map(|metadata| metadata.len());
         let written = self
             .index
@@ -386,13 +386,13 @@ impl Writer {
         if written.is_err()
             && let Ok(length) = before
         {
-            // A part of a line must not stand before the next one.
+            // A partial line must not precede the next one.
             let _ = self.index.set_len(length);
         }
         written.map_err(CaptureError::io(&self.index_path))
     }
 
-    /// Makes names of files outlast a loss of power.
+    /// Syncs the directory, so that file names survive a power failure.
     fn sync_folder(&self) -> Result<(), CaptureError> {
         #[cfg(unix)]
         File::open(&self.folder)
@@ -401,9 +401,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a file under another name first, so that one with its own name is whole.
+    /// Writes a file under a temporary name first, so that a file with its final name is complete.
     fn publish(&self, path: &Path, bytes: &[u8]) -> Result<(), CaptureError> {
-        // Only its owner may read it, and it goes when writing fails.
+        // Readable only by its owner, and removed when writing fails.
         let written = tempfile::Builder::new()
             .prefix(&format!("{PART}{}-", self.run))
             .tempfile_in(&self.folder)

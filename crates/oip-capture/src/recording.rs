@@ -1,4 +1,4 @@
-//! Reads a recording.
+//! Reads recordings.
 
 use std::{
     fs, io,
@@ -14,37 +14,38 @@ use crate::{
     index::{ANSWER, INDEX, Line, REQUEST},
 };
 
-/// A folder of recorded exchanges.
+/// A directory of recorded exchanges.
 #[derive(Debug)]
 pub struct Recording {
     folder: PathBuf,
     entries: Vec<Entry>,
 }
 
-/// A request and its answer.
+/// A request and its response.
 #[derive(Clone, Debug)]
 pub struct Entry(Line);
 
 impl Entry {
-    /// What it is called; its answer's file has this name and `.answer.safetensors`.
+    /// Returns the exchange's name; its response is in the file with this name and the suffix
+    /// `.answer.safetensors`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// The model that the request was for.
+    /// Returns the model that the request was for.
     #[must_use]
     pub fn model(&self) -> &str {
         &self.0.model
     }
 
-    /// The version that answered.
+    /// Returns the version that responded.
     #[must_use]
     pub fn version(&self) -> Option<&str> {
         self.0.version.as_deref()
     }
 
-    /// When the answer was there, UTC.
+    /// Returns when the response was complete, in UTC.
     #[must_use]
     pub fn time(&self) -> &str {
         &self.0.time
@@ -52,7 +53,7 @@ impl Entry {
 }
 
 impl Recording {
-    /// Reads the indexes of a folder, those of all runs, in the order of time. A last line that is not whole is passed over.
+    /// Reads the indexes of all runs in a directory, ordered by time. Ignores an incomplete last line.
     ///
     /// # Errors
     /// When there is no index, or one is damaged.
@@ -75,7 +76,7 @@ impl Recording {
         for name in indexes {
             let path = folder.join(name);
             let text = fs::read(&path).map_err(CaptureError::io(&path))?;
-            // A crash has cut it.
+            // Truncated by a crash.
             let whole = text
                 .iter()
                 .rposition(|byte| *byte == b'\n')
@@ -101,13 +102,13 @@ impl Recording {
         })
     }
 
-    /// All exchanges.
+    /// Returns all exchanges.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    /// The file with an exchange's answer.
+    /// Returns the path of an exchange's response.
     #[must_use]
     pub fn answer_path(&self, entry: &Entry) -> PathBuf {
         self.folder.join(format!("{}{ANSWER}", entry.name()))
@@ -116,10 +117,10 @@ impl Recording {
     /// Reads an exchange's request.
     ///
     /// # Errors
-    /// When its file is not there, or is damaged.
+    /// When its file is missing or damaged.
     pub fn request(&self, entry: &Entry) -> Result<InferRequest, CaptureError> {
         let path = self.folder.join(format!("{}{REQUEST}", entry.name()));
-        // Recorders write no links and no pipes.
+        // Recorders write neither links nor pipes.
         let kind = fs::symlink_metadata(&path).map_err(CaptureError::io(&path))?;
         if !kind.is_file() {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");

@@ -1,4 +1,4 @@
-//! A service whose requests are recorded.
+//! A service wrapper that records requests.
 
 use std::{sync::Arc, time::Instant};
 
@@ -10,15 +10,15 @@ use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMeta
 
 use crate::recorder::Recorder;
 
-/// A service around another one that hands requests and their answers to a [`Recorder`], as far as that wants them. Failed
-/// requests are not recorded, nor those to models that give several answers to one.
+/// A service wrapper that passes sampled requests and their responses to a [`Recorder`]. Failed requests, and
+/// requests with several responses, are not recorded.
 pub struct Captured<S: ?Sized> {
     recorder: Recorder,
     service: Arc<S>,
 }
 
 impl<S: InferenceService + ?Sized> Captured<S> {
-    /// Records what `service` answers.
+    /// Wraps `service`.
     #[must_use]
     pub fn new(service: Arc<S>, recorder: Recorder) -> Self {
         Self { recorder, service }

@@ -1,7 +1,8 @@
-//! What it takes to send tensors to a server on the same machine and get them back, over a Unix socket: with memory that both map and
-//! without, processor time of both sides and time until the answer is there.
+//! Measures the cost of sending tensors to a server on the same machine and back over a Unix socket, with and
+//! without shared memory: CPU time of both sides, and latency.
 //!
-//! `cargo bench -p oip-client --bench shared_memory`. The server is a process of its own, with a model that gives its input back.
+//! `cargo bench -p oip-client --bench shared_memory`. The server is a separate process with an identity
+//! model.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -38,13 +39,13 @@ mod linux {
     use oip_types::{InferRequest, ModelRef};
     use tensor_core::{Shape, Tensor};
 
-    /// Where the server listens, in the environment of the process that is it.
+    /// Environment variable that turns a process into the server; its value is the directory to listen in.
     const FOLDER: &str = "OIP_BENCH_SHARED_MEMORY";
 
-    /// Rounds of each row; a row's figure is the median of them.
+    /// Rounds per row; a row reports their median.
     const ROUNDS: usize = 5;
 
-    /// How long the requests of a round take together, about.
+    /// Approximate total duration of a round's requests.
     const ROUND: Duration = Duration::from_secs(1);
 
     pub(super) fn main() {
@@ -110,7 +111,7 @@ mod linux {
         assert_eq!(response.outputs[0].value, request.inputs[0].value);
     }
 
-    /// Both alternatives in turn, round by round.
+    /// Measures both alternatives alternately, round by round.
     fn row(server: &Server, kib: u64, calls: &str, ways: [&dyn Fn(); 2]) {
         let mut found = [Vec::new(), Vec::new()];
         let counts = ways.map(|ask| {
@@ -157,7 +158,7 @@ mod linux {
         }
     }
 
-    /// What all threads of a process have used, to ten milliseconds.
+    /// Returns the CPU time of all threads of a process, to 10 ms.
     fn processor_time(process: &str) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
         let fields = stat.rsplit(") ").next().unwrap().split(' ').skip(11).take(2);

@@ -1,4 +1,4 @@
-//! Lists the models of a server, and what each takes.
+//! Lists a server's models and the inputs of each.
 //!
 //! ```sh
 //! cargo run --package oip-client --example ask -- http://127.0.0.1:8080     # or grpc://127.0.0.1:9000

@@ -1,12 +1,13 @@
-//! A client over whichever transport its URL asks for.
+//! Creates a client whose transport depends on the URL.
 
 use crate::{Builder, ClientError, ErrorKind, InferenceClient, endpoint::Transport};
 
 impl Builder<Box<dyn InferenceClient>> {
-    /// The client that the URL's scheme asks for: `http://`, `https://`, `grpc://` or `grpcs://`.
+    /// Creates the client for the URL's scheme: `http://`, `https://`, `grpc://` or `grpcs://`.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when the URL has no scheme, it or a header is malformed, or it asks for something unsupported.
+    /// [`ErrorKind::Usage`] when the URL has no scheme, when the URL or a header is malformed, or when it
+    /// asks for something unsupported.
     pub fn build(self) -> Result<Box<dyn InferenceClient>, ClientError> {
         let (endpoint, settings) = self.finish()?;
         let wrong = |message: &str| Err(ClientError::new(ErrorKind::Usage, message).at(&endpoint.url));

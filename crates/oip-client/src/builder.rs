@@ -1,3 +1,5 @@
+//! Client options, common to both transports.
+
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use crate::{
@@ -9,10 +11,11 @@ use crate::{
 use http::{HeaderValue, header::USER_AGENT};
 use tensor_core::SpareBuffers;
 
-/// How a client is to work; made by [`HttpClient::builder`](crate::HttpClient::builder),
-/// [`GrpcClient::builder`](crate::GrpcClient::builder) or, for whichever the URL asks for, [`builder`](crate::builder).
+/// Options of a client. Create it with [`HttpClient::builder`](crate::HttpClient::builder),
+/// [`GrpcClient::builder`](crate::GrpcClient::builder) or, to choose the transport by URL,
+/// [`builder`](crate::builder).
 ///
-/// Nothing is sent before the first call. Clients are cheap to clone, and clones share their connections.
+/// Building a client does no I/O. Clients are cheap to clone, and clones share their connections.
 ///
 /// ```
 /// use oip_client::{Compression, HttpClient, TensorForm};
@@ -38,7 +41,7 @@ pub struct Builder<C> {
     client: PhantomData<fn() -> C>,
 }
 
-/// Also for clients that cannot be cloned.
+/// Not derived, because `C` need not be `Clone`.
 impl<C> Clone for Builder<C> {
     fn clone(&self) -> Self {
         Self {
@@ -60,96 +63,100 @@ impl<C> Builder<C> {
         }
     }
 
-    /// How long it may take to connect (5 s).
+    /// Sets the timeout for connecting (default 5 s).
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeout = timeout;
         self
     }
 
-    /// How long a call may take, with all its attempts and pauses (60 s). A stream may take any time.
+    /// Sets the timeout of a call, including all attempts and the pauses between them (default 60 s). Streams
+    /// have no timeout.
     ///
-    /// The server is told: how much of it is left by gRPC's header for that (`grpc-timeout`), how much it is by the parameter
-    /// `timeout` of inference requests over HTTP, in microseconds, unless they have one. Servers that know neither do more
-    /// than is needed when time is over, no worse.
+    /// The timeout is sent to the server: over gRPC the remaining time as `grpc-timeout`; over HTTP the full
+    /// time as the parameter `timeout` of inference requests, in microseconds, unless the request has one.
+    /// Servers that ignore it merely finish work whose result nobody reads.
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.settings.request_timeout = Some(timeout);
         self
     }
 
-    /// Lets calls take any time.
+    /// Removes the timeout of calls.
     pub fn no_request_timeout(mut self) -> Self {
         self.settings.request_timeout = None;
         self
     }
 
-    /// Whether the server is told of the timeout (yes).
+    /// Sets whether the timeout is sent to the server (default true).
     pub fn send_timeout(mut self, sends: bool) -> Self {
         self.settings.sends_timeout = sends;
         self
     }
 
-    /// Sends a header, or metadata as gRPC calls it, with every call.
+    /// Adds a header (gRPC: metadata) to every call.
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
 
-    /// In which form tensors travel (raw).
+    /// Sets the encoding of tensors (default raw).
     pub fn tensor_form(mut self, form: TensorForm) -> Self {
         self.settings.form = form;
         self
     }
 
-    /// Compresses inference requests. Floats of trained models hardly become smaller; text, images and ids may.
+    /// Compresses inference requests. Trained floats hardly compress; text, images and ids may.
     pub fn compress_requests(mut self, compression: Compression) -> Self {
         self.settings.compression = Some(compression);
         self
     }
 
-    /// Whether the server may compress inference answers, with gzip or deflate (no). However much they expand to, the limit
-    /// on the size of answers holds.
+    /// Sets whether the server may compress inference responses with gzip or deflate (default false). The
+    /// limit on response size also applies after decompression.
     pub fn accept_compressed(mut self, accepts: bool) -> Self {
         self.settings.accepts_compressed = accepts;
         self
     }
 
-    /// Bytes that an answer may have, as it is sent, again once it is decompressed, and again as tensors (256 MiB).
+    /// Sets the maximum size of a response in bytes (default 256 MiB). It applies to the response as sent,
+    /// after decompression, and as decoded tensors.
     pub fn max_answer_bytes(mut self, bytes: usize) -> Self {
         self.settings.max_answer_bytes = bytes;
         self.settings.limits.tensor_bytes = bytes;
         self
     }
 
-    /// Where answers of 64 KiB and more find memory that was used before (up to 64 MiB, of the client's own). Over HTTP: fresh
-    /// memory takes longer to get from the system than an answer takes to be copied into it.
+    /// Sets the pool of buffers that responses of 64 KiB and more are read into (by default a private one of
+    /// up to 64 MiB). HTTP only. Getting fresh memory from the system takes longer than copying a response
+    /// into it.
     pub fn spare_buffers(mut self, spare: Arc<SpareBuffers>) -> Self {
         self.settings.spare = spare;
         self
     }
 
-    /// When calls are tried again (when nothing was sent, and when the server asks for patience; three attempts).
+    /// Sets the retry policy (by default three attempts, when nothing was sent or the server asks to retry
+    /// later).
     pub fn retry(mut self, policy: RetryPolicy) -> Self {
         self.settings.retry = policy;
         self
     }
 
-    /// How floats without a JSON form are written in requests (not at all: such a request fails, with the advice to send
-    /// raw tensors).
+    /// Sets how NaN and the infinities are written in JSON requests (by default the request fails, with the
+    /// advice to send raw tensors).
     #[cfg(feature = "http")]
     pub fn non_finite(mut self, non_finite: oip_types::rest::NonFinite) -> Self {
         self.settings.non_finite = non_finite;
         self
     }
 
-    /// Believes servers whose certificates these authorities have signed (PEM), and no others (those that the system
-    /// knows). For `https://` and `grpcs://`.
+    /// Trusts only servers whose certificates were signed by these authorities (PEM); the default is the
+    /// system's authorities. For `https://` and `grpcs://`.
     pub fn authorities(mut self, pem: impl AsRef<[u8]>) -> Self {
         self.settings.tls.authorities = Some(pem.as_ref().into());
         self
     }
 
-    /// Shows servers that ask for it this certificate, with those behind it that lead to its authority, which goes with
-    /// this key (PEM, without a password). For `https://` and `grpcs://`.
+    /// Sets the client certificate for servers that request one: the certificate with its chain, and its key
+    /// (PEM, without a password). For `https://` and `grpcs://`.
     pub fn certificate(mut self, certificate: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Self {
         self.settings.tls.identity = Some(Identity {
             certificate: certificate.as_ref().into(),
@@ -158,7 +165,7 @@ impl<C> Builder<C> {
         self
     }
 
-    /// The server's address, and how to talk to it.
+    /// Returns the parsed endpoint and the settings.
     pub(crate) fn finish(mut self) -> Result<(Endpoint, Settings), ClientError> {
         let endpoint = Endpoint::parse(&self.url)?;
         if !endpoint.is_encrypted && !self.settings.tls.is_empty() {

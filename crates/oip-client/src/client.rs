@@ -1,3 +1,5 @@
+//! The interface common to all transports.
+
 use std::{fmt, pin::Pin};
 
 use bytes::Bytes;
@@ -10,7 +12,7 @@ use oip_types::{
 
 use crate::ClientError;
 
-/// A boxed future: one allocation a call is nothing beside a round trip.
+/// A boxed future. One allocation per call is negligible next to a round trip.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A boxed stream.
@@ -19,10 +21,10 @@ pub type BoxStream<T> = Pin<Box<dyn Stream<Item = T> + Send>>;
 /// The result of a call.
 pub type Result<T> = std::result::Result<T, ClientError>;
 
-/// A server of the Open Inference Protocol, whatever transport it is reached by.
+/// A client of an Open Inference Protocol server, over any transport.
 ///
-/// The trait is object safe, with boxed futures: which transport is spoken is most often a matter of a URL that is read
-/// when the program runs. Dropping a future ends its call; the server sees that the client is gone and may stop its work.
+/// The trait is object safe, with boxed futures, because the transport usually depends on a URL known only at
+/// run time. Dropping a future cancels its call; the server notices the disconnect and may stop working.
 ///
 /// ```no_run
 /// use oip_client::InferenceClient;
@@ -42,11 +44,12 @@ pub type Result<T> = std::result::Result<T, ClientError>;
 /// ```
 ///
 /// # Errors
-/// Every call fails with a [`ClientError`] that says which server, and what was expected and found. Those that the server
-/// refuses have the kind [`Refused`](crate::ErrorKind::Refused), with a [code](ClientError::code) in the protocol's terms.
+/// Every call fails with a [`ClientError`] that names the server, the expected value and the value found.
+/// Errors returned by the server have the kind [`Refused`](crate::ErrorKind::Refused) and a
+/// [code](ClientError::code) of the protocol.
 pub trait InferenceClient: fmt::Debug + Send + Sync {
-    /// A client that sends these headers too, with every call, over the same connections: for headers that differ from request to
-    /// request.
+    /// Returns a client that sends additional headers with every call over the same connections, for headers
+    /// that differ between requests.
     ///
     /// ```
     /// let client = oip_client::builder("http://localhost:8080").build()?;
@@ -55,96 +58,97 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
     /// ```
     ///
     /// # Errors
-    /// [`Usage`](crate::ErrorKind::Usage) when a header is malformed, or one of those that the client sets itself.
+    /// [`Usage`](crate::ErrorKind::Usage) when a header is malformed or is one that the client sets itself.
     fn with_headers(&self, headers: &[(String, String)]) -> Result<Box<dyn InferenceClient>>;
 
-    /// Whether the server answers at all.
+    /// Returns whether the server responds.
     fn server_live(&self) -> BoxFuture<'_, Result<bool>>;
 
-    /// Whether the server wants requests.
+    /// Returns whether the server is ready for requests.
     fn server_ready(&self) -> BoxFuture<'_, Result<bool>>;
 
-    /// What the server says about itself. What it leaves out is empty.
+    /// Returns the server's metadata. Missing fields are empty.
     fn server_metadata(&self) -> BoxFuture<'_, Result<ServerMetadata>>;
 
-    /// Whether a model would take a request now. A model that does not exist is an error with most servers; with some it
-    /// is only not ready.
+    /// Returns whether a model is ready. For an unknown model most servers return an error, and some return
+    /// not ready.
     fn model_ready<'a>(&'a self, model: ModelRef<'a>) -> BoxFuture<'a, Result<bool>>;
 
-    /// What the server says about a model. What it leaves out is empty.
+    /// Returns a model's metadata. Missing fields are empty.
     fn model_metadata<'a>(&'a self, model: ModelRef<'a>) -> BoxFuture<'a, Result<ModelMetadata>>;
 
-    /// Runs a model. Tensors of the request are not copied on their way to the transport in raw form; those of the answer
-    /// are slices of it.
+    /// Runs a model. In raw form, request tensors are passed to the transport without copying, and response
+    /// tensors are slices of the response.
     fn infer<'a>(&'a self, request: &'a InferRequest) -> BoxFuture<'a, Result<InferResponse>>;
 
-    /// Runs a model again and again over one stream (`ModelStreamInfer`): answers come as they are ready, which need not be
-    /// one for each request. A request that fails gives an error of its own, after which the stream goes on; when the
-    /// stream breaks, an error is its last item. It is never tried again. Over HTTP there are no streams:
+    /// Runs a model repeatedly over one stream (`ModelStreamInfer`). Responses arrive when they are ready,
+    /// not necessarily one per request. A failed request yields an error item and the stream continues; if
+    /// the stream breaks, the last item is an error. Streams are never retried. HTTP has no streams:
     /// [`Usage`](crate::ErrorKind::Usage).
     fn infer_stream(
         &self,
         requests: BoxStream<InferRequest>,
     ) -> BoxFuture<'_, Result<BoxStream<Result<InferResponse>>>>;
 
-    /// The models of the server's repository and how they are; with `is_ready` only those that are ready (model repository
-    /// extension).
+    /// Lists the models of the server's repository with their states; with `is_ready` only ready ones (model
+    /// repository extension).
     fn repository_index(&self, is_ready: bool) -> BoxFuture<'_, Result<Vec<ModelIndexEntry>>>;
 
-    /// Loads a model, or loads it again (model repository extension). Most servers answer when it is ready or has failed to
-    /// be, which may take long: see [`Builder::request_timeout`](crate::Builder::request_timeout).
+    /// Loads or reloads a model (model repository extension). Most servers respond only when it is ready or
+    /// has failed, which may take long: see [`Builder::request_timeout`](crate::Builder::request_timeout).
     fn load_model<'a>(&'a self, name: &'a str, options: &'a LoadOptions) -> BoxFuture<'a, Result<()>>;
 
-    /// Unloads a model (model repository extension). Triton answers before the model has finished what it has.
+    /// Unloads a model (model repository extension). Triton responds before the model has finished its
+    /// requests.
     fn unload_model<'a>(&'a self, name: &'a str, options: UnloadOptions) -> BoxFuture<'a, Result<()>>;
 
-    /// How a model is configured (model configuration extension).
+    /// Returns a model's configuration (model configuration extension).
     fn model_config<'a>(&'a self, model: ModelRef<'a>) -> BoxFuture<'a, Result<ModelConfig>>;
 
-    /// What happened since models were loaded: of one model, of one of its versions, or of all (statistics extension).
+    /// Returns statistics since load of one model, one of its versions, or all models (statistics extension).
     fn statistics<'a>(&'a self, model: Option<ModelRef<'a>>) -> BoxFuture<'a, Result<Vec<ModelStatistics>>>;
 
-    /// Changes log settings and gives all of them as they are then; no changes ask only (logging extension).
+    /// Changes log settings and returns all of them; without changes it only returns them (logging
+    /// extension).
     fn log_settings<'a>(&'a self, changes: &'a LogSettings) -> BoxFuture<'a, Result<LogSettings>>;
 
-    /// The region of this name, or all that are registered (system shared memory extension).
+    /// Returns the registered region `name`, or all regions (system shared memory extension).
     fn shared_memory_status<'a>(
         &'a self,
         name: Option<&'a str>,
     ) -> BoxFuture<'a, Result<Vec<SharedMemoryRegion>>>;
 
-    /// Makes a region of system shared memory known to the server (system shared memory extension). Requests may then name parts
-    /// of it as places of tensors ([`InferRequest::with_shared_input`], [`SharedMemorySlice::to_parameters`]); the client
-    /// itself neither reads nor writes it.
+    /// Registers a region of system shared memory (system shared memory extension). Requests can then name
+    /// slices of it as locations of tensors ([`InferRequest::with_shared_input`],
+    /// [`SharedMemorySlice::to_parameters`]); the client itself neither reads nor writes it.
     ///
     /// [`SharedMemorySlice::to_parameters`]: oip_types::SharedMemorySlice::to_parameters
     fn register_shared_memory<'a>(&'a self, region: &'a SharedMemoryRegion) -> BoxFuture<'a, Result<()>>;
 
-    /// Makes the server forget the region of this name, or all regions (system shared memory extension).
+    /// Unregisters the region `name`, or all regions (system shared memory extension).
     fn unregister_shared_memory<'a>(&'a self, name: Option<&'a str>) -> BoxFuture<'a, Result<()>>;
 
-    /// Changes settings of traces, of a model or of the server, and gives all of them as they are then; no changes ask only (trace
-    /// extension).
+    /// Changes trace settings of a model or the server and returns all of them; without changes it only
+    /// returns them (trace extension).
     fn trace_settings<'a>(
         &'a self,
         model: Option<&'a str>,
         changes: &'a TraceSettings,
     ) -> BoxFuture<'a, Result<TraceSettings>>;
 
-    /// The region of graphics cards' memory of this name, or all that are registered (CUDA shared memory extension).
+    /// Returns the registered region `name` of GPU memory, or all regions (CUDA shared memory extension).
     fn cuda_memory_status<'a>(
         &'a self,
         name: Option<&'a str>,
     ) -> BoxFuture<'a, Result<Vec<CudaMemoryRegion>>>;
 
-    /// Makes a region of a graphics card's memory known to the server, by the handle that its driver gives (CUDA shared memory
-    /// extension).
+    /// Registers a region of GPU memory by its CUDA IPC handle (CUDA shared memory extension).
     fn register_cuda_memory<'a>(
         &'a self,
         region: &'a CudaMemoryRegion,
         handle: &'a Bytes,
     ) -> BoxFuture<'a, Result<()>>;
 
-    /// Makes the server forget the region of this name, or all regions (CUDA shared memory extension).
+    /// Unregisters the region `name`, or all regions (CUDA shared memory extension).
     fn unregister_cuda_memory<'a>(&'a self, name: Option<&'a str>) -> BoxFuture<'a, Result<()>>;
 }

@@ -1,4 +1,4 @@
-//! Connections, and what it means when they fail.
+//! Connection pools, and what connection errors mean.
 
 use std::{error::Error, io, time::Duration};
 
@@ -10,19 +10,19 @@ use oip_types::causes;
 
 use crate::{ClientError, ErrorKind, connector::Connector, endpoint::Endpoint, settings::Settings, tls};
 
-/// Connections that nobody uses are closed after this long, before most servers would.
+/// Idle connections are closed after this time, which is before most servers close them.
 pub(crate) const IDLE: Duration = Duration::from_secs(30);
 
-/// How long nothing may come of a connection before its host is asked whether it is there.
+/// TCP keepalive: the silence after which probes are sent.
 pub(crate) const SILENCE: Duration = Duration::from_secs(15);
 
-/// How often it is asked, and does not answer, before the connection counts as broken.
+/// TCP keepalive: the number of unanswered probes after which a connection is broken.
 pub(crate) const PROBES: u32 = 2;
 
-/// The settings of a pool of connections.
+/// Creates the builder of a connection pool.
 ///
 /// # Errors
-/// When certificates or keys cannot be used.
+/// When certificates or keys are invalid.
 pub(crate) fn pool(
     endpoint: &Endpoint,
     settings: &Settings,
@@ -36,10 +36,10 @@ pub(crate) fn pool(
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(settings.connect_timeout));
-    // A host that is gone without a word is noticed while its response is waited for. Before it has acknowledged the request, the
-    // system gives it up, on Linux after some 15 minutes. (Pings of HTTP/2 would do it too, but servers of other makes hang up on who
-    // sends them more often than every five minutes. The system's limit for what is not acknowledged would also end a connection
-    // to a server that is there and does not read for a while.)
+    // Keepalive detects a dead host while we wait for its response. If the request was not acknowledged, the
+    // system's retransmission limit applies, about 15 minutes on Linux. HTTP/2 pings would detect it too, but
+    // some servers close connections that ping more often than every five minutes. TCP_USER_TIMEOUT would
+    // also end connections to live servers that pause reading.
     connector.set_keepalive(Some(SILENCE));
     connector.set_keepalive_interval(Some(SILENCE));
     connector.set_keepalive_retries(Some(PROBES));
@@ -52,8 +52,8 @@ pub(crate) fn pool(
     Ok((builder, connector))
 }
 
-/// The error for a request without a response. `hint` says what else may speak there; it is given when what came is not of
-/// the protocol that was expected, or when nothing came.
+/// Creates the error for a request without a response. `hint` names another protocol that the port may speak;
+/// it is added when the reply violates the protocol, or when there was none.
 pub(crate) fn failed(error: impl Into<Box<dyn Error + Send + Sync>>, hint: &str) -> ClientError {
     let error = error.into();
     let chain = || causes(&*error);
@@ -67,7 +67,7 @@ pub(crate) fn failed(error: impl Into<Box<dyn Error + Send + Sync>>, hint: &str)
             .is_some_and(legacy::Error::is_connect)
     });
     let (kind, message) = if let Some(reason) = of_tls(&*error) {
-        // The server's first bytes may come after the client's first request.
+        // The server's first bytes may arrive after the client's first request.
         let kind = if is_connect {
             ErrorKind::Connect
         } else {
@@ -90,7 +90,7 @@ pub(crate) fn failed(error: impl Into<Box<dyn Error + Send + Sync>>, hint: &str)
     ClientError::new(kind, message).caused_by(error)
 }
 
-/// Why there is no connection.
+/// Explains why a connection could not be made.
 pub(crate) fn no_connection(kind: Option<io::ErrorKind>, deepest: &str) -> String {
     match kind {
         Some(io::ErrorKind::ConnectionRefused) => "connection refused: nothing listens there".to_owned(),
@@ -111,20 +111,20 @@ pub(crate) fn incomplete(place: &str, why: &str) -> String {
     format!("the answer is incomplete: it broke off{place} ({why})")
 }
 
-/// The problem with the encryption, if that is the cause.
+/// Returns the TLS problem, if that is the cause.
 fn of_tls(error: &(dyn Error + Send + Sync + 'static)) -> Option<String> {
     let found = causes(error).find_map(|cause| {
         let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         let inner = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>());
         inner.or_else(|| cause.downcast_ref::<rustls::Error>())
     });
-    // Over HTTP/2 only the text of an error is left.
+    // Over HTTP/2 only the message of an error is left.
     found
         .map(tls::explain)
         .or_else(|| causes(error).find_map(|cause| tls::explain_alert(&cause.to_string())))
 }
 
-/// The error for a response that has no end. `place` says how far it went.
+/// Creates the error for a truncated response. `place` says how far it got.
 pub(crate) fn broken_off(error: hyper::Error, place: &str) -> ClientError {
     let kind = match error.is_parse() || is_no_http2(&error) {
         true => ErrorKind::Protocol,
@@ -134,20 +134,21 @@ pub(crate) fn broken_off(error: hyper::Error, place: &str) -> ClientError {
     ClientError::new(kind, incomplete(place, &why)).caused_by(error)
 }
 
-/// HTTP servers wait for a request, gRPC servers do not; hyper says so in no other way.
+/// Returns whether the peer sent data before the client did. HTTP servers wait for a request, gRPC servers do
+/// not; hyper reports it only by message.
 fn speaks_first(message: &str) -> bool {
     message == "received unexpected message from connection"
 }
 
-/// Whether what came cannot be HTTP/2.
+/// Returns whether the peer's data is not HTTP/2.
 #[cfg(feature = "grpc")]
 fn is_no_http2(error: &(dyn Error + 'static)) -> bool {
     let mut of_http2 = causes(error).filter_map(|cause| cause.downcast_ref::<h2::Error>());
-    // Errors that this side finds in the frames, not those that the other side reports.
+    // Errors that this side detects in frames, not errors reported by the peer.
     of_http2.any(|error| error.is_library() && error.is_go_away())
 }
 
-/// Whether the server says that it has done nothing for the request.
+/// Returns whether the server reports that it did not process the request.
 #[cfg(feature = "grpc")]
 fn is_refused_stream(error: &(dyn Error + 'static)) -> bool {
     let mut of_http2 = causes(error).filter_map(|cause| cause.downcast_ref::<h2::Error>());

@@ -1,4 +1,4 @@
-//! Connections as they are or encrypted, as the pools of both transports want them.
+//! Plain and TLS connections for the pools of both transports.
 
 use std::{
     error::Error,
@@ -23,20 +23,20 @@ use tower_service::Service;
 
 use crate::BoxFuture;
 
-/// Makes connections.
+/// Opens connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Connector {
     tcp: HttpConnector,
     tls: Option<Arc<ClientConfig>>,
-    /// How long a socket of this machine, or the handshake of TLS, may take.
+    /// Timeout for connecting to a Unix socket and for the TLS handshake.
     timeout: Duration,
-    /// The socket of this machine to connect to, instead of a host.
+    /// The Unix socket to connect to instead of a host.
     #[cfg_attr(not(unix), expect(dead_code, reason = "URLs with sockets are refused there"))]
     socket: Option<PathBuf>,
 }
 
 impl Connector {
-    /// With `tls` they are encrypted.
+    /// Creates a connector; with `tls` its connections are encrypted.
     pub(crate) fn new(
         mut tcp: HttpConnector,
         tls: Option<ClientConfig>,
@@ -92,7 +92,7 @@ async fn within<T>(timeout: Duration, connecting: impl Future<Output = io::Resul
     tokio::time::timeout(timeout, connecting).await.map_err(late)?
 }
 
-/// A connection.
+/// A plain, TLS or Unix connection.
 pub(crate) enum Stream {
     Plain(TokioIo<TcpStream>),
     Tls(Box<TokioIo<TlsStream<TcpStream>>>),

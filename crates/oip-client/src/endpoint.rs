@@ -1,39 +1,42 @@
+//! Parses server URLs.
+
 use std::path::PathBuf;
 
 use http::{Uri, uri::Authority};
 
 use crate::{ClientError, ErrorKind};
 
-/// Where a server is, and what is spoken there.
+/// The address of a server and its protocol.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
-    /// As the user wrote it, for messages.
+    /// As the user wrote it, for error messages.
     pub(crate) url: String,
     pub(crate) transport: Transport,
     pub(crate) is_encrypted: bool,
     pub(crate) authority: Authority,
-    /// The prefix of every path, without a slash at its end.
+    /// The prefix of all paths, without a trailing slash.
     #[cfg_attr(
         not(feature = "http"),
         expect(dead_code, reason = "gRPC has no paths of its own")
     )]
     pub(crate) prefix: String,
-    /// The Unix socket that it listens on, if it is one.
+    /// The path of the Unix socket, if it is one.
     pub(crate) socket: Option<PathBuf>,
 }
 
-/// The protocol that a URL's scheme names.
+/// The protocol named by a URL's scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
     Http,
     Grpc,
-    /// No scheme was given.
+    /// No scheme.
     Open,
 }
 
 impl Endpoint {
-    /// Reads `http://host:port/prefix`, `grpc://host:port`, the same with `https://` and `grpcs://`, `host:port`, or the
-    /// path of a Unix socket: `http+unix:///run/oip.sock` (or `unix:///run/oip.sock`), `grpc+unix:///run/oip.sock`.
+    /// Parses `http://host:port/prefix`, `grpc://host:port`, the same with `https://` and `grpcs://`,
+    /// `host:port`, or the path of a Unix socket: `http+unix:///run/oip.sock` (or `unix:///run/oip.sock`),
+    /// `grpc+unix:///run/oip.sock`.
     pub(crate) fn parse(url: &str) -> Result<Self, ClientError> {
         let wrong = |message: String| ClientError::new(ErrorKind::Usage, message).at(url);
         let (scheme, rest) = match url.split_once("://") {
@@ -41,7 +44,7 @@ impl Endpoint {
             None => (String::new(), url),
         };
         if scheme.is_empty() && rest.starts_with("unix:") {
-            // As servers are told to listen on one.
+            // The form in which servers are configured to listen on a socket.
             let expected = "expected http+unix:// or grpc+unix:// for a socket, and its absolute path";
             return Err(wrong(format!("{expected}, such as http+unix:///run/oip.sock")));
         }
@@ -60,7 +63,7 @@ impl Endpoint {
                     _ => Transport::Http,
                 },
                 is_encrypted: false,
-                // The name of servers on Unix sockets.
+                // The host name sent to servers on Unix sockets.
                 authority: Authority::from_static("localhost"),
                 prefix: String::new(),
                 socket: Some(PathBuf::from(rest)),
@@ -75,7 +78,7 @@ impl Endpoint {
                 return Err(wrong(format!("{expected}, found {other}://")));
             }
         };
-        // The crate knows URIs by schemes of its own.
+        // The `http` crate rejects unknown schemes, so parse with a known one.
         let uri = format!("http://{rest}").parse::<Uri>();
         let uri = uri.map_err(|error| wrong(format!("expected a URL such as http://host:8000: {error}")))?;
         let authority = uri.authority().cloned();
@@ -94,7 +97,7 @@ impl Endpoint {
             return Err(wrong("expected no query (?) in the URL".to_owned()));
         }
         let prefix = uri.path().trim_end_matches('/').to_owned();
-        // The `v2` of the protocol's own paths is added to each.
+        // Every protocol path starts with `v2`, so it is not part of the prefix.
         let prefix = match transport {
             Transport::Grpc => prefix,
             _ => prefix.strip_suffix("/v2").map_or(prefix.clone(), str::to_owned),
@@ -114,7 +117,7 @@ impl Endpoint {
 }
 
 impl Endpoint {
-    /// The scheme of its requests.
+    /// Returns the URL scheme of its requests.
     pub(crate) fn scheme(&self) -> &'static str {
         if self.is_encrypted { "https" } else { "http" }
     }

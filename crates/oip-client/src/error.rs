@@ -1,11 +1,13 @@
+//! Errors of client calls, by kind.
+
 use std::{error::Error, fmt, time::Duration};
 
 use oip_types::ErrorCode;
 
 /// Why a call failed.
 ///
-/// [`ClientError::kind`] is for programs, the message for people: it says which server, what was expected and what was
-/// found.
+/// [`ClientError::kind`] is for programs; the message is for people and names the server, the expected value
+/// and the value found.
 ///
 /// ```
 /// use oip_client::{ErrorKind, HttpClient};
@@ -25,32 +27,32 @@ struct Inner {
     code: Option<ErrorCode>,
     status: Option<Status>,
     retry_after: Option<Duration>,
-    /// The server says that another try will not help.
+    /// The server reported that retrying does not help.
     is_final: bool,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
-/// What sort of failure a [`ClientError`] is.
+/// The kind of a [`ClientError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Invalid or unsupported usage: a malformed URL, TLS, a stream over HTTP.
+    /// Invalid or unsupported usage: a malformed URL, invalid TLS settings, a stream over HTTP.
     Usage,
-    /// The request has no form in which it could be sent, such as bytes that are not UTF-8 in JSON.
+    /// The request cannot be encoded, for example bytes that are not UTF-8 in JSON.
     Request,
-    /// There was no connection to send the request on. The server never saw it.
+    /// The connection could not be opened. The server never saw the request.
     Connect,
-    /// No answer came in time. The server may or may not have done the work.
+    /// The call timed out. The server may or may not have done the work.
     Timeout,
-    /// The connection broke after some of the request may have been sent, or in the middle of the answer.
+    /// The connection broke after part of the request may have been sent, or in the middle of the response.
     Broken,
-    /// The server answered that it would not or could not: see [`ClientError::code`] and [`ClientError::status`].
+    /// The server responded with an error: see [`ClientError::code`] and [`ClientError::status`].
     Refused,
-    /// The answer is not what the protocol says, or not of this protocol at all.
+    /// The response violates the protocol, or is not of this protocol at all.
     Protocol,
-    /// The answer is larger than the client takes.
+    /// The response is larger than the client's limit.
     TooLarge,
-    /// The caller of a blocking call ended it: see [`Patience::unless`](crate::Patience::unless).
+    /// The caller of a blocking call interrupted it: see [`Patience::unless`](crate::Patience::unless).
     Interrupted,
 }
 
@@ -60,13 +62,13 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// A transport's number for a refusal.
+/// The transport's status code of an error response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Status {
-    /// A status of HTTP, such as 404.
+    /// An HTTP status, such as 404.
     Http(u16),
-    /// A code of gRPC, such as 5 (`NOT_FOUND`).
+    /// A gRPC status code, such as 5 (`NOT_FOUND`).
     Grpc(i32),
 }
 
@@ -79,7 +81,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// The names of gRPC's codes, by their number.
+/// Returns the name of a gRPC status code.
 fn grpc_name(code: i32) -> &'static str {
     const NAMES: [&str; 17] = [
         "OK",
@@ -120,25 +122,25 @@ impl ClientError {
         }))
     }
 
-    /// The server refused.
+    /// Creates the error for an error response of the server.
     pub(crate) fn refused(code: Option<ErrorCode>, status: Status, message: impl Into<String>) -> Self {
         let mut error = Self::new(ErrorKind::Refused, message);
         (error.0.code, error.0.status) = (code, Some(status));
         error
     }
 
-    /// The answer has more bytes than the client takes.
+    /// Creates the error for a response larger than `limit` bytes.
     pub(crate) fn too_large(limit: usize) -> Self {
         let message = format!("the answer is larger than {limit} bytes, the client's limit");
         Self::new(ErrorKind::TooLarge, message)
     }
 
-    /// A call took as long as it may.
+    /// Creates the error for a call that timed out.
     pub(crate) fn out_of_time(timeout: Duration) -> Self {
         Self::new(ErrorKind::Timeout, format!("no answer within {timeout:?}"))
     }
 
-    /// Says which server it is about.
+    /// Adds the server's URL to the message.
     #[must_use]
     pub(crate) fn at(mut self, url: &str) -> Self {
         url.clone_into(&mut self.0.url);
@@ -157,7 +159,7 @@ impl ClientError {
         self
     }
 
-    /// Whether the server asks for no more attempts.
+    /// Sets whether the server asked not to retry.
     #[cfg(any(feature = "grpc", test))]
     #[must_use]
     pub(crate) fn finally(mut self, is_final: bool) -> Self {
@@ -165,44 +167,44 @@ impl ClientError {
         self
     }
 
-    /// What sort of failure it is.
+    /// Returns the kind of failure.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The code of a refusal, if the protocol has one for it. Servers differ in the numbers that they use; those of
-    /// other servers are read with care for what they mean there.
+    /// Returns the protocol's error code of an error response, if there is one. Servers use status codes
+    /// differently; the mapping accounts for other servers' usage.
     #[must_use]
     pub fn code(&self) -> Option<ErrorCode> {
         self.0.code
     }
 
-    /// The number that a refusal came with.
+    /// Returns the transport's status of an error response.
     #[must_use]
     pub fn status(&self) -> Option<Status> {
         self.0.status
     }
 
-    /// The message without the server's address.
+    /// Returns the message without the server's URL.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// When the server says that trying again may help.
+    /// Returns the delay before a retry, if the server sent one.
     #[must_use]
     pub fn retry_delay(&self) -> Option<Duration> {
         self.0.retry_after
     }
 
-    /// Whether time was over, be it this client's or the server's.
+    /// Returns whether a timeout passed, either this client's or the server's.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         self.0.kind == ErrorKind::Timeout || self.0.code == Some(ErrorCode::DeadlineExceeded)
     }
 
-    /// Whether the server took nothing on and asks for patience: too busy, or not ready.
+    /// Returns whether the server did not start the work and asks to retry later: overloaded, or not ready.
     pub(crate) fn is_refused_for_now(&self) -> bool {
         let statuses = [
             Status::Http(429),

@@ -1,8 +1,9 @@
-//! A client of the Open Inference Protocol (KServe V2) over HTTP and gRPC, for Tensorferry's server as for Triton, MLServer,
-//! KServe and their like.
+//! A client of the Open Inference Protocol (KServe V2) over HTTP and gRPC, for Tensorferry, Triton, MLServer,
+//! KServe and other servers.
 //!
-//! [`HttpClient`] and [`GrpcClient`] are the two transports, [`InferenceClient`] is their common interface, and [`builder`]
-//! picks one by URL. Requests, answers and metadata are the types of [`oip_types`].
+//! [`HttpClient`] and [`GrpcClient`] implement the two transports behind the common trait
+//! [`InferenceClient`]; [`builder`] chooses one by URL. Requests, responses and metadata are types of
+//! [`oip_types`].
 //!
 //! ```
 //! # use std::{convert::Infallible, sync::Arc};
@@ -36,18 +37,19 @@
 //! # }
 //! ```
 //!
-//! It needs a Tokio runtime with timers and I/O; `BlockingClient` does without, for programs that wait for each answer anyway.
-//! `https://` and `grpcs://` are TLS 1.2 and 1.3 by rustls.
+//! It needs a Tokio runtime with timers and I/O; `BlockingClient` needs none and blocks the calling thread.
+//! `https://` and `grpcs://` use TLS 1.2 and 1.3 via rustls.
 //!
-//! # What is safe to try again
+//! # Retries
 //!
-//! A request that was never sent is sent again, and so is one that the server refuses for now (429, 503, `UNAVAILABLE`,
-//! `RESOURCE_EXHAUSTED`), after a pause that the server may set. An inference whose answer broke off is not, unless
-//! [`RetryOn::Broken`] says that running the model twice does no harm. See [`RetryPolicy`].
+//! A request is retried if it was never sent, and if the server asks to retry later (429, 503, `UNAVAILABLE`,
+//! `RESOURCE_EXHAUSTED`), after a pause that the server may set. An inference whose response was truncated is
+//! retried only with [`RetryOn::Broken`], which declares that running the model twice does no harm. See
+//! [`RetryPolicy`].
 //!
 //! # Features
 //!
-//! `http` and `grpc` are the transports, both on by default; at least one must be.
+//! `http` and `grpc` enable the transports. Both are on by default; at least one is required.
 
 #[cfg(not(any(feature = "http", feature = "grpc")))]
 compile_error!("oip-client needs one of its features `http` and `grpc`");
@@ -86,8 +88,8 @@ pub use patience::Patience;
 pub use retry::{RetryOn, RetryPolicy};
 pub use settings::{Compression, TensorForm};
 
-/// Begins a client for whichever transport the URL asks for: `http://host:8000`, with or without a path before `/v2`, or
-/// `grpc://host:8001`.
+/// Creates a builder whose transport depends on the URL: `http://host:8000`, with or without a path prefix
+/// before `/v2`, or `grpc://host:8001`.
 ///
 /// ```
 /// let client = oip_client::builder("grpc://localhost:9000").build()?;

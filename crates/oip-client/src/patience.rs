@@ -1,4 +1,4 @@
-//! How long the thread of a blocking call waits, and what may end it earlier.
+//! Timeouts and interruption of blocking calls.
 
 use std::{
     cell::Cell,
@@ -10,7 +10,7 @@ use std::{
 
 use crate::{ClientError, ErrorKind};
 
-/// How long a blocking call may wait: at most as long as the client's calls may take anyway.
+/// How long a blocking call may wait, in addition to the client's request timeout.
 ///
 /// ```
 /// use oip_client::Patience;
@@ -25,25 +25,25 @@ pub struct Patience {
     check: Option<Check>,
 }
 
-/// Why a call is to end now.
+/// Why a call is interrupted.
 type Cause = Box<dyn Error + Send + Sync>;
 type Check = Arc<dyn Fn() -> Result<(), Cause> + Send + Sync>;
 
 impl Patience {
-    /// No longer than this.
+    /// Sets a timeout.
     pub fn within(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// Calls this every 100 ms while the thread waits, and when a signal wakes it. Its error ends the call: it becomes the source of
-    /// an error of the kind [`ErrorKind::Interrupted`].
+    /// Sets a check that runs every 100 ms while the thread waits, and when a signal wakes it. An error from
+    /// it ends the call and becomes the source of an [`ErrorKind::Interrupted`] error.
     pub fn unless(mut self, check: impl Fn() -> Result<(), Cause> + Send + Sync + 'static) -> Self {
         self.check = Some(Arc::new(check));
         self
     }
 
-    /// For a call that begins now and may take so long.
+    /// Starts waiting for a call with `timeout`.
     pub(crate) fn until(&self, timeout: Option<Duration>) -> Wait<'_> {
         Wait {
             timeout,
@@ -63,7 +63,7 @@ impl fmt::Debug for Patience {
     }
 }
 
-/// The waiting of one call.
+/// The deadline and interrupt check of one call.
 pub(crate) struct Wait<'p> {
     timeout: Option<Duration>,
     deadline: Option<Instant>,
@@ -71,11 +71,11 @@ pub(crate) struct Wait<'p> {
     checked: Cell<Instant>,
 }
 
-/// How long a thread sleeps before it looks around.
+/// Interval of the interrupt check.
 const SLICE: Duration = Duration::from_millis(100);
 
 impl Wait<'_> {
-    /// How long to sleep at once. Where bytes come all the time, this is when it is looked whether to go on.
+    /// Returns how long to block next. While data keeps arriving, this also runs the interrupt check.
     pub(crate) fn slice(&self) -> Result<Duration, ClientError> {
         if self.check.is_some() && self.checked.get().elapsed() >= SLICE {
             self.check()?;
@@ -93,7 +93,7 @@ impl Wait<'_> {
         }
     }
 
-    /// After waking up without what was waited for: whether to go on.
+    /// Checks the deadline and the interrupt after a wait without a result.
     pub(crate) fn go_on(&self) -> Result<(), ClientError> {
         self.check()?;
         self.left().map(drop)
@@ -110,7 +110,7 @@ impl Wait<'_> {
         })
     }
 
-    /// Sleeps so long, unless time is over before.
+    /// Sleeps for `pause`, unless the call ends earlier.
     pub(crate) fn pause(&self, pause: Duration) -> Result<(), ClientError> {
         let start = Instant::now();
         while let Some(left) = pause.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) {

@@ -1,4 +1,4 @@
-//! When a call is tried again, and how long all of it may take.
+//! When a call is retried, and how long all attempts may take.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::patience::{Patience, Wait};
 use crate::{ClientError, ErrorKind};
 
-/// When a call is tried again, how often and for how long.
+/// When a call is retried, how often and for how long.
 ///
-/// Pauses double from [`first_delay`](Self::first_delay) on, each shortened at random by up to half so that clients do
-/// not come back all at once, and are never shorter than what the server asks for (`Retry-After`, or
-/// `grpc-retry-pushback-ms`).
+/// Pauses double, starting at [`first_delay`](Self::first_delay). Each is shortened by a random jitter of up
+/// to half, so that clients do not retry in lockstep, and is at least as long as the server asks for
+/// (`Retry-After`, or `grpc-retry-pushback-ms`).
 ///
 /// ```
 /// use oip_client::{RetryOn, RetryPolicy};
@@ -27,15 +27,15 @@ use crate::{ClientError, ErrorKind};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RetryPolicy {
-    /// After which failures.
+    /// The failures that are retried.
     pub on: RetryOn,
-    /// Attempts at one call, the first included (3).
+    /// Maximum number of attempts, including the first (default 3).
     pub attempts: u32,
-    /// The first pause (100 ms).
+    /// The first pause (default 100 ms).
     pub first_delay: Duration,
-    /// The longest pause that is not asked for by the server (5 s).
+    /// Maximum pause, unless the server asks for a longer one (default 5 s).
     pub max_delay: Duration,
-    /// No attempt begins later than this after the first (30 s).
+    /// Maximum time from the first attempt to the start of the last (default 30 s).
     pub max_total: Duration,
 }
 
@@ -52,14 +52,14 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// The same after some changes.
+    /// Returns the policy with `change` applied.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
         self
     }
 
-    /// One attempt, whatever happens.
+    /// Returns a policy without retries.
     #[must_use]
     pub fn never() -> Self {
         Self {
@@ -68,7 +68,7 @@ impl RetryPolicy {
         }
     }
 
-    /// The pause before the next attempt, if there is to be one.
+    /// Returns the pause before the next attempt; `None` to give up.
     fn pause(&self, error: &ClientError, attempt: u32, is_read: bool, elapsed: Duration) -> Option<Duration> {
         if attempt >= self.attempts || !self.on.covers(error, is_read) {
             return None;
@@ -81,21 +81,22 @@ impl RetryPolicy {
     }
 }
 
-/// After which failures a call is tried again; each choice includes those before it.
+/// Which failures are retried; each variant includes those before it.
 ///
-/// Calls that only read (metadata, health, statistics) do no harm when they are done twice, so a connection that breaks is
-/// a reason to try them again under all choices but [`RetryOn::Nothing`].
+/// Calls that only read (metadata, health, statistics) are idempotent, so a broken connection is retried
+/// under all variants except [`RetryOn::Nothing`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum RetryOn {
-    /// None.
+    /// No failure.
     Nothing,
-    /// No connection: the server never saw the request.
+    /// The connection could not be opened: the server never saw the request.
     NotSent,
-    /// The server took nothing on and says that it may later: statuses 429 and 503, `UNAVAILABLE`, `RESOURCE_EXHAUSTED`.
+    /// The server did not start the work and asks to retry later: statuses 429 and 503, `UNAVAILABLE`,
+    /// `RESOURCE_EXHAUSTED`.
     #[default]
     Refused,
-    /// The connection broke on the way. The model may run twice, which matters if running it changes anything.
+    /// The connection broke during the call. The model may run twice, which matters if it has side effects.
     Broken,
 }
 
@@ -112,16 +113,17 @@ impl RetryOn {
     }
 }
 
-/// A call: how long all of it may take, and when it is tried again.
+/// A call: its total timeout and retry policy.
 pub(crate) struct Call<'c> {
     pub(crate) policy: &'c RetryPolicy,
     pub(crate) timeout: Option<Duration>,
-    /// Whether doing it twice does no harm.
+    /// Whether the call is idempotent.
     pub(crate) is_read: bool,
 }
 
 impl Call<'_> {
-    /// Makes attempts until one succeeds, time is over, or another would not be safe. Each is told how much time is left.
+    /// Makes attempts until one succeeds, time is up, or a retry is not safe. Each attempt gets the remaining
+    /// time.
     pub(crate) async fn run<T, F>(
         &self,
         mut attempt: impl FnMut(Option<Duration>) -> F,
@@ -153,7 +155,7 @@ impl Call<'_> {
         }
     }
 
-    /// The same by the calling thread.
+    /// Does the same on the calling thread.
     #[cfg(all(feature = "http", unix))]
     pub(crate) fn run_here<T>(
         &self,
@@ -176,10 +178,11 @@ impl Call<'_> {
         }
     }
 
-    /// The pause before the next attempt, if there is to be one. Rather the error that is known now than a timeout later.
+    /// Returns the pause before the next attempt; `None` to give up. Returns the current error now rather
+    /// than a timeout later.
     fn pause(&self, error: &ClientError, attempt: u32, elapsed: Duration) -> Option<Duration> {
         let pause = self.policy.pause(error, attempt, self.is_read, elapsed)?;
-        // A server may ask for more time than there is.
+        // A server may ask for a longer pause than `Instant` can represent.
         Instant::now().checked_add(pause)?;
         let ends = elapsed.checked_add(pause)?;
         self.timeout.is_none_or(|timeout| ends < timeout).then_some(pause)
@@ -257,7 +260,7 @@ mod tests {
         );
     }
 
-    /// A server's `Retry-After` may be any number, and a policy may wait for ever.
+    /// `Retry-After` may be any number, and a policy may allow endless waiting.
     #[tokio::test]
     async fn a_pause_beyond_all_time_is_the_error_that_asked_for_it() {
         let patient = RetryPolicy::default().with(|policy| policy.max_total = Duration::MAX);

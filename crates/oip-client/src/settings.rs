@@ -1,4 +1,4 @@
-//! Settings that both transports of a client share.
+//! Settings shared by both transports.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,29 +8,30 @@ use tensor_core::SpareBuffers;
 
 use crate::{ClientError, ErrorKind, RetryPolicy, endpoint::Endpoint, tls::TlsSettings};
 
-/// In which form tensors travel.
+/// The encoding of tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TensorForm {
-    /// As they are in memory: the binary tensor data extension over HTTP, raw contents over gRPC. Smaller and much faster.
+    /// Raw bytes: the binary tensor data extension over HTTP, raw contents over gRPC. Smaller and much
+    /// faster.
     #[default]
     Raw,
-    /// As values: JSON over HTTP, typed contents over gRPC, for servers that know nothing else. Over gRPC a request with
-    /// 16-bit floats goes raw all the same, since these have no typed form.
+    /// Values: JSON over HTTP, typed contents over gRPC, for servers without raw support. 16-bit floats have
+    /// no typed form in gRPC, so requests with them are sent raw.
     Typed,
 }
 
-/// How bodies and messages are compressed.
+/// Compression of bodies and messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Compression {
-    /// The format of gzip.
+    /// The gzip format.
     Gzip,
-    /// The format of zlib, which is what HTTP and gRPC call "deflate".
+    /// The zlib format, which HTTP and gRPC call "deflate".
     Deflate,
 }
 
-/// Bytes of used buffers that a client keeps.
+/// Maximum size of the spare buffers that a client keeps, in bytes.
 const SPARE: u64 = 64 << 20;
 
 /// Settings of both transports.
@@ -75,7 +76,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The same with more headers.
+    /// Returns the settings with additional headers.
     pub(crate) fn with_headers<'h>(
         &self,
         endpoint: &Endpoint,
@@ -103,7 +104,7 @@ impl Settings {
     }
 }
 
-/// Headers that say how a message is to be read; others than the client's own would make it unreadable.
+/// Headers that determine how a message is decoded. Overriding the client's values would make it unreadable.
 const RESERVED: &[&str] = &[
     "connection",
     "content-encoding",

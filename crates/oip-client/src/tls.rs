@@ -1,4 +1,4 @@
-//! Encrypted connections: which servers are believed, and what they are shown.
+//! TLS settings: trusted authorities and the client's certificate.
 
 use std::{fmt, sync::Arc};
 
@@ -10,12 +10,12 @@ use rustls::{
 
 use crate::{ClientError, ErrorKind};
 
-/// A client's settings for TLS.
+/// A client's TLS settings.
 #[derive(Clone, Default)]
 pub(crate) struct TlsSettings {
-    /// Authorities in PEM; the system's without them.
+    /// Trusted authorities in PEM; `None` for the system's.
     pub(crate) authorities: Option<Arc<[u8]>>,
-    /// The client's certificate, for servers that ask for one.
+    /// The client certificate, for servers that request one.
     pub(crate) identity: Option<Identity>,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Identity {
 }
 
 impl fmt::Debug for TlsSettings {
-    /// Without the key.
+    /// Omits the key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TlsSettings")
             .field("has_authorities", &self.authorities.is_some())
@@ -41,7 +41,7 @@ impl TlsSettings {
         self.authorities.is_none() && self.identity.is_none()
     }
 
-    /// The TLS configuration for connections of one protocol.
+    /// Creates the TLS configuration for one ALPN protocol.
     pub(crate) fn config(&self, protocol: &[u8]) -> Result<ClientConfig, ClientError> {
         let wrong = |message: String| ClientError::new(ErrorKind::Usage, message);
         let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -80,7 +80,7 @@ impl TlsSettings {
             }
             None => {
                 let found = rustls_native_certs::load_native_certs();
-                // A system may have some that cannot be used, beside those that can.
+                // A system's store may contain unusable certificates; skip those.
                 roots.add_parsable_certificates(found.certs);
                 if roots.is_empty() {
                     let message = "the system has no certificates of authorities: name the server's";
@@ -107,7 +107,7 @@ fn certificates(what: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, 
     }
 }
 
-/// The message for a client's certificate that the server refused.
+/// Returns the message for a client certificate that the server rejected.
 fn of_alert(alert: AlertDescription) -> Option<String> {
     let text = match alert {
         AlertDescription::CertificateRequired => "the server wants a certificate of the client",
@@ -120,7 +120,7 @@ fn of_alert(alert: AlertDescription) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// The same, by the text of an error that such an alert caused.
+/// Returns the same, from the text of an error that such an alert caused.
 pub(crate) fn explain_alert(text: &str) -> Option<String> {
     let known = [
         AlertDescription::CertificateRequired,
@@ -133,11 +133,11 @@ pub(crate) fn explain_alert(text: &str) -> Option<String> {
     of_alert(alert?)
 }
 
-/// The message for a handshake that failed.
+/// Returns the message for a failed handshake.
 pub(crate) fn explain(error: &rustls::Error) -> String {
     use rustls::{CertificateError, Error};
     match error {
-        // The signature is wrong where another authority has the name of the one that is known.
+        // A bad signature means that another authority has the same name as the trusted one.
         Error::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             "the server's certificate is signed by no authority that this client knows; name its authority"
                 .to_owned()

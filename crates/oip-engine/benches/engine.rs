@@ -1,11 +1,11 @@
-//! The engine's cost between a request and its answer, without sockets.
+//! Measures the overhead of the engine per request, without sockets.
 //!
 //! ```text
 //! cargo bench -p oip-engine --bench engine
 //! ```
 //!
-//! Callers are tasks on tokio's threads, as a transport's are: each sends its next request when the last one is answered.
-//! They share the machine's cores with the engine's threads.
+//! Callers are tokio tasks, like those of a transport: each sends its next request when the response arrives.
+//! They share the cores with the engine's threads.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -42,7 +42,7 @@ fn main() {
     digits(&runtime);
 }
 
-/// A model that does nothing: what is left is the engine.
+/// Measures a model that does nothing, so that only the engine's overhead remains.
 fn overhead(runtime: &Runtime) {
     const REQUESTS: usize = 20_000;
     let folder = tempfile::tempdir().unwrap();
@@ -73,7 +73,7 @@ fn overhead(runtime: &Runtime) {
     println!("mean batch over all of it: {:.1} rows", mean_batch(&joined));
 }
 
-/// The digits network behind the engine, and the backend by itself.
+/// Compares the digits network behind the engine with the bare backend.
 fn digits(runtime: &Runtime) {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../oip-server/examples/models");
     let folder = tempfile::tempdir().unwrap();
@@ -94,7 +94,7 @@ fn digits(runtime: &Runtime) {
             })),
         );
         let request = image_request(&model, rows);
-        // How large batches get is known after a first run, which is not counted.
+        // The batch sizes are measured after a first run, which is not counted.
         drive(runtime, &engine, &request, callers, requests);
         drive(runtime, &single, &request, callers, requests);
         let sizes = batch_sizes(&engine);
@@ -136,7 +136,7 @@ fn digits(runtime: &Runtime) {
     }
 }
 
-/// Sends requests from so many callers at once until all are answered.
+/// Sends `requests` requests from `callers` concurrent callers and waits for all responses.
 fn drive(runtime: &Runtime, engine: &Arc<Engine>, request: &InferRequest, callers: usize, requests: usize) {
     let left = Arc::new(AtomicUsize::new(requests));
     let callers: Vec<_> = (0..callers)
@@ -162,8 +162,8 @@ fn drive(runtime: &Runtime, engine: &Arc<Engine>, request: &InferRequest, caller
         .for_each(|caller| runtime.block_on(caller).unwrap());
 }
 
-/// Calls the backend from as many threads as the engine has, in batches of these sizes (and how many of each), until so
-/// many rows are through.
+/// Calls the backend from as many threads as the engine has, until `rows` rows are done. `sizes` has the
+/// batch sizes and how often each occurs.
 fn bare(model: &Arc<dyn Model>, sizes: &[(u64, u64)], rows: usize) {
     let total: u64 = sizes.iter().map(|(size, count)| size * count).sum();
     let left: Vec<(InferRequest, AtomicUsize)> = sizes
@@ -224,7 +224,7 @@ fn mean_batch(engine: &Engine) -> f64 {
     statistics.inference_count as f64 / statistics.execution_count as f64
 }
 
-/// Passes its input on.
+/// Returns its input.
 struct Nothing;
 
 impl Backend for Nothing {

@@ -1,11 +1,12 @@
-//! LC-11: what a model and the health calls notice of another model that is flooded.
+//! LC-11: measures how a flooded model affects another model and the health calls.
 //!
 //! ```text
 //! cargo bench -p oip-engine --bench fairness
 //! ```
 //!
-//! One caller sends requests to one model, one after the other, while 64 callers keep another one's queue full: once a model
-//! that waits, as for a disk or another machine, and once one that computes on as many threads as there are cores.
+//! One caller sends sequential requests to one model while 64 callers keep the queue of another one full. The
+//! flooded model first sleeps, as if it waited for a disk or another machine, and then computes on as many
+//! threads as there are cores.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -63,7 +64,7 @@ fn main() {
     }
 }
 
-/// Does something while a model's queue is kept full.
+/// Runs `work` while the queue of `model` is kept full.
 fn flood<R>(engine: &Engine, model: &str, work: impl FnOnce() -> R) -> R {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -82,7 +83,7 @@ fn flood<R>(engine: &Engine, model: &str, work: impl FnOnce() -> R) -> R {
     })
 }
 
-/// Prints how long requests to a model take, and returns what 99 of 100 take at most.
+/// Prints the latency of `model` and returns its 99th percentile.
 fn measure(engine: &Engine, model: &str, label: &str) -> Duration {
     let mut health = Duration::ZERO;
     let mut times: Vec<Duration> = (0..REQUESTS)
@@ -115,7 +116,7 @@ fn infer(engine: &Engine, model: &str) -> Result<(), ServiceError> {
     block_on(engine.infer(request, RequestContext::new(Some(deadline)))).map(drop)
 }
 
-/// Models whose files say what they do with their time, in microseconds; none of them takes batches.
+/// Models whose files say how long they sleep or compute, in microseconds. They do not batch.
 struct Work;
 
 impl Backend for Work {

@@ -1,10 +1,11 @@
-//! What it costs to count requests: the clock and the record, as `src/runner.rs` uses them for each batch.
+//! Measures the cost of the statistics: the clock and the recorder, as `src/runner.rs` uses them for each
+//! batch.
 //!
 //! ```text
 //! cargo bench -p oip-engine --bench statistics
 //! ```
 //!
-//! `cargo bench -p oip-engine --bench engine` says what a whole request costs, to compare this with.
+//! For comparison, `cargo bench -p oip-engine --bench engine` measures a whole request.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -19,7 +20,7 @@ use std::{
 
 use bench_kit::Comparison;
 
-// The record is private to the crate, and needs nothing of it.
+// The recorder is private to the crate and depends on nothing else in it.
 #[allow(dead_code, unreachable_pub, reason = "only counting is measured")]
 #[path = "../src/run/statistics.rs"]
 mod statistics;
@@ -41,7 +42,7 @@ fn main() {
                 on_threads(threads, || (0..each).for_each(|_| _ = black_box(clock())));
             });
             let medians = comparison.run();
-            // Time of processors, of which each thread has one.
+            // CPU time: each thread has a processor.
             let per_request =
                 |median: Duration| median.as_secs_f64() * 1e9 * threads as f64 / REQUESTS as f64;
             let [both, clock] = [0, 1].map(|index| per_request(medians[index]));
@@ -61,12 +62,12 @@ fn on_threads(threads: usize, work: impl Fn() + Sync) {
     thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(&work))));
 }
 
-/// The four times that are taken of a batch.
+/// Reads the clock four times, as for a batch.
 fn clock() -> [Instant; 4] {
     [(); 4].map(|()| black_box(Instant::now()))
 }
 
-/// Notes a batch of requests of one row each.
+/// Records a batch of `size` requests of one row.
 fn batch(recorder: &Recorder, size: usize) {
     let [taken, start, called, end] = clock();
     let execution = Execution {

@@ -1,4 +1,5 @@
-//! Says what an engine finds in a repository. It has no backend here, so that each model says what it would need.
+//! Lists what an engine finds in a repository. The engine has no backend, so each model reports the one it
+//! needs.
 //!
 //! ```sh
 //! cargo run --package oip-engine --example repository -- crates/oip-server/examples/models

@@ -1,5 +1,6 @@
-//! A bare echo over tonic: the floor that the costs of an inference server over gRPC are compared with (`cargo xtask bench serve`).
-//! It gives each request's raw tensors back, with the messages that tonic generates and has read, and none of what this crate adds.
+//! A bare gRPC echo over tonic: the baseline for the overhead of an inference server
+//! (`cargo xtask bench serve`). It returns each request's raw tensors, using tonic's generated messages and
+//! none of this crate's server code.
 #![allow(clippy::print_stdout, reason = "a program says where it listens")]
 
 use std::convert::Infallible;
@@ -24,7 +25,7 @@ fn main() -> std::io::Result<()> {
                 .initial_stream_window_size(1 << 20)
                 .initial_connection_window_size(1 << 20)
                 .serve_connection(TokioIo::new(stream), service_fn(answer));
-            // It ends when the client leaves.
+            // The task ends when the client disconnects.
             tokio::spawn(connection);
         }
     })

@@ -1,4 +1,4 @@
-//! Calls a service by its generated client without a network, as tests of a service of your own would.
+//! Calls a service through its generated client without a network, as tests of your own service would.
 //!
 //! ```sh
 //! cargo run --package oip-grpc --example in_process

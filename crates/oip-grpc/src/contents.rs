@@ -1,4 +1,4 @@
-//! Typed contents for clients: tensors as protobuf's repeated fields, in the generated messages.
+//! Typed contents in generated messages, for clients: tensors as repeated protobuf fields.
 
 use std::fmt::Display;
 
@@ -7,7 +7,7 @@ use tensor_core::{DType, Element, Shape, Tensor};
 
 use crate::proto::InferTensorContents;
 
-/// Reads a tensor's typed contents; only the field of its datatype may be filled.
+/// Decodes a tensor's typed contents; only the field for its datatype may be set.
 pub(crate) fn read(
     datatype: DataType,
     shape: Shape,
@@ -43,12 +43,12 @@ pub(crate) fn read(
         DType::I64 => exact(shape, contents.int64_contents),
         DType::F32 => exact(shape, contents.fp32_contents),
         DType::F64 => exact(shape, contents.fp64_contents),
-        // `field_of` has none for it, so the request was refused above.
+        // Unreachable: `field_of` has no field for it, so it was rejected above.
         _ => Err(ServiceError::internal(format!("{datatype} has no field"))),
     }
 }
 
-/// A tensor as typed contents; `None` for the datatypes that have none.
+/// Encodes a tensor as typed contents; `None` for datatypes without a typed form.
 pub(crate) fn write(value: &TensorValue) -> Option<InferTensorContents> {
     let mut contents = InferTensorContents::default();
     let tensor = match value {
@@ -58,7 +58,7 @@ pub(crate) fn write(value: &TensorValue) -> Option<InferTensorContents> {
         }
         TensorValue::Fixed(tensor) => tensor,
     };
-    // Each arm asks for the dtype that it was matched for.
+    // Each arm requests the dtype that it matched.
     match tensor.spec().dtype() {
         DType::Bool => contents.bool_contents = tensor.to_vec().ok()?,
         DType::U8 => contents.uint_contents = widened::<u8, _>(tensor)?,
@@ -76,7 +76,7 @@ pub(crate) fn write(value: &TensorValue) -> Option<InferTensorContents> {
     Some(contents)
 }
 
-/// The field that holds a datatype's elements.
+/// Returns the field for a datatype's elements.
 fn field_of(datatype: DataType) -> Option<&'static str> {
     let dtype = match datatype {
         DataType::Bytes => return Some("bytes_contents"),
@@ -112,7 +112,7 @@ fn filled_fields(contents: &InferTensorContents) -> Vec<&'static str> {
         .collect()
 }
 
-/// Takes over elements that have the field's own type, without a copy.
+/// Converts elements of the field's own type without copying.
 fn exact<T: Element>(shape: Shape, elements: Vec<T>) -> Result<TensorValue, ServiceError> {
     check_count(&shape, elements.len())?;
     let tensor = Tensor::from_vec(shape, elements);
@@ -121,7 +121,7 @@ fn exact<T: Element>(shape: Shape, elements: Vec<T>) -> Result<TensorValue, Serv
         .map_err(|error| ServiceError::invalid(error.to_string()))
 }
 
-/// Takes elements out of a wider field, if they fit.
+/// Converts elements of a wider field, checking the range.
 fn narrowed<W: Copy + Display, T: Element + TryFrom<W>>(
     shape: Shape,
     elements: Vec<W>,

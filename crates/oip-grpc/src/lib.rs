@@ -1,11 +1,10 @@
-//! The Open Inference Protocol over gRPC: [`service`] gives any
-//! `oip_service::InferenceService` the gRPC side of the protocol, with `grpc.health.v1` and server
-//! reflection.
+//! The Open Inference Protocol over gRPC: [`service`] exposes any `oip_service::InferenceService`, with
+//! `grpc.health.v1` and server reflection.
 //!
-//! It returns a tower service for HTTP/2 requests; serve it with `oip-listen` or any hyper server, or add it to tonic's own routes by
-//! `add_service`, next to the services of a program. Messages and
-//! a client are in [`proto`]: the superset of KServe's and Triton's definitions, so that clients of both can call it.
-//! Calls that the service does not offer are answered with `UNIMPLEMENTED`.
+//! It returns a tower service for HTTP/2 requests; serve it with `oip-listen` or any hyper server, or add it
+//! to tonic's routes with `add_service`, next to other services. Messages and a client are in [`proto`], a
+//! superset of KServe's and Triton's definitions, so clients of both can call it. Calls that the service does
+//! not support return `UNIMPLEMENTED`.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -46,12 +45,12 @@
 //! # }
 //! ```
 //!
-//! Features, all on by default: `server` is [`service`], `health` and `reflection` add their services to it, `client` is
-//! the generated client and [`client`], which encodes requests and decodes answers without the server's code.
-//! `oip-client` is a whole client on top of it.
+//! Features, all on by default: `server` provides [`service`]; `health` and `reflection` add their services
+//! to it; `client` provides the generated client and [`client`], which encodes requests and decodes
+//! responses. `oip-client` is a complete client on top of it.
 //!
-//! Tensors in raw form are not copied on the way in: they are slices of the message. `docs/oip.md` of the repository
-//! lists every call and status.
+//! Raw request tensors are not copied: they are slices of the message. `docs/oip.md` of the repository lists
+//! every call and status.
 
 #[cfg(feature = "client")]
 pub mod client;
@@ -64,7 +63,7 @@ mod server;
 #[cfg(any(feature = "client", feature = "server"))]
 mod shape;
 
-/// Messages, client (feature `client`) and server (feature `server`) of the protocol, generated from
+/// The protocol's messages, client (feature `client`) and server (feature `server`), generated from
 /// `proto/inference.proto`.
 #[allow(
     missing_docs,
@@ -83,6 +82,6 @@ pub const FILE_DESCRIPTORS: &[u8] = include_bytes!("generated/inference.bin");
 pub use server::REGISTER_CONNECTION_MEMORY;
 #[cfg(feature = "server")]
 pub use server::{GrpcConfig, GrpcOutput, GrpcService, LASTING, MODEL_STREAM_INFER, error_response, service};
-/// The body of an answer.
+/// The body of a response.
 #[cfg(feature = "server")]
 pub use tonic::body::Body;

@@ -1,4 +1,4 @@
-//! Parameters between messages and nouns.
+//! Converts parameters between messages and `oip_types`.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use tensor_core::Quoted;
 
 use crate::proto::{InferParameter, infer_parameter::ParameterChoice};
 
-/// Reads parameters, of which there may be so many.
+/// Decodes parameters, up to `limit`.
 #[cfg(feature = "client")]
 pub(crate) fn read_parameters(
     parameters: BTreeMap<String, InferParameter>,
@@ -36,7 +36,7 @@ pub(crate) fn read_parameters(
     parameters.into_iter().map(read).collect()
 }
 
-/// Writes parameters.
+/// Encodes parameters.
 pub(crate) fn write_parameters(parameters: Parameters) -> BTreeMap<String, InferParameter> {
     let write = |(name, value)| {
         let choice = match value {
@@ -45,7 +45,7 @@ pub(crate) fn write_parameters(parameters: Parameters) -> BTreeMap<String, Infer
             ParameterValue::Uint64(value) => ParameterChoice::Uint64Param(value),
             ParameterValue::Double(value) => ParameterChoice::DoubleParam(value),
             ParameterValue::String(value) => ParameterChoice::StringParam(value),
-            // New kinds of values show as text until they have a field here.
+            // Unknown kinds of values are sent as strings.
             other => ParameterChoice::StringParam(other.to_string()),
         };
         (

@@ -1,8 +1,8 @@
-//! Shapes on the wire.
+//! Converts shapes to the wire.
 
 use tensor_core::Shape;
 
-/// Dimensions as the wire has them. Those of tensors in memory fit.
+/// Returns dimensions as the wire has them. Those of tensors in memory fit `i64`.
 pub(crate) fn wire_dims(shape: &Shape) -> Vec<i64> {
     shape
         .dims()

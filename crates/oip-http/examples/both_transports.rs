@@ -1,4 +1,4 @@
-//! A hand-written model behind both transports, without the engine.
+//! Serves a hand-written model over both transports, without the engine.
 //!
 //! ```sh
 //! cargo run --package oip-http --example both_transports
@@ -23,7 +23,7 @@ struct Double;
 
 impl InferenceService for Double {
     fn server_metadata(&self) -> ServerMetadata {
-        // Extensions that every server offers, and those that this service implements, are added to these.
+        // The transports add the extensions that they and this service implement.
         ServerMetadata::new("double", "1.0")
     }
 

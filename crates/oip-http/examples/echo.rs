@@ -1,5 +1,5 @@
-//! A server of your own over HTTP and gRPC, without the front that `tensorferry` is: one model, `echo`, which gives back what it
-//! gets, and listeners whose limits and shutdown are the program's.
+//! A custom server over HTTP and gRPC with one model, `echo`, which returns its input. docs/crates.md shows
+//! this file.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ async fn main() -> std::io::Result<()> {
     let calls = oip_grpc::service(service, Default::default());
     let http = listen(([127, 0, 0, 1], 8080).into())?;
     let grpc = listen(([127, 0, 0, 1], 9000).into())?;
-    // `shutdown.drain()` ends both once open requests are answered, `shutdown.cut()` at once.
+    // `shutdown.drain()` ends both after open requests have finished, `shutdown.cut()` immediately.
     tokio::join!(
         serve(http, Protocol::Http1, rest, limits.clone(), shutdown.clone()),
         serve(grpc, Protocol::Http2, calls, limits, shutdown),

@@ -1,3 +1,5 @@
+//! Builds HTTP responses.
+
 use std::{
     collections::VecDeque,
     convert::Infallible,
@@ -25,11 +27,11 @@ use crate::{
     head::HEADER_LENGTH,
 };
 
-/// The exact type that KServe's client looks for: no charset.
+/// Exactly the type that KServe's client compares with: no charset.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// An answer with a JSON body.
+/// Returns a response with a JSON body.
 pub(crate) fn json(status: StatusCode, body: Bytes) -> Response {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
@@ -37,7 +39,7 @@ pub(crate) fn json(status: StatusCode, body: Bytes) -> Response {
     response
 }
 
-/// The answer to a request that failed: `{"error": ...}`, whatever went wrong.
+/// Creates the response to a failed request: `{"error": ...}`.
 pub fn error(error: &ServiceError) -> Response {
     if error.code() == ErrorCode::Internal {
         tracing::error!(error = error.report(), "a request failed");
@@ -52,12 +54,12 @@ pub fn error(error: &ServiceError) -> Response {
     response
 }
 
-/// The answer, or the one that says why there is none.
+/// Converts a result to its response.
 pub(crate) fn respond(result: Result<Response, ServiceError>) -> Response {
     result.unwrap_or_else(|failure| error(&failure))
 }
 
-/// Says when to try again, if that may help.
+/// Sets `Retry-After`, if a retry may succeed.
 pub(crate) fn retry_later(response: &mut Response, error: &ServiceError) {
     if let Some(delay) = error.retry_delay() {
         response
@@ -67,20 +69,20 @@ pub(crate) fn retry_later(response: &mut Response, error: &ServiceError) {
 }
 
 pub(crate) fn status(code: ErrorCode) -> StatusCode {
-    // The table has no number that is no status.
+    // The table contains only valid statuses.
     StatusCode::from_u16(code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// The body of an answer to an inference, in the parts that are sent one by one.
-pub(crate) struct Encoded {
+/// The encoded body of an inference response, in parts.
+pub(crate) struct EncodedAnswer {
     pub(crate) parts: Vec<Bytes>,
-    /// Bytes of JSON before compression, when binary tensors follow.
+    /// Length of the JSON before compression, when binary tensors follow.
     pub(crate) header_length: Option<usize>,
     pub(crate) encoding: Option<ContentEncoding>,
 }
 
-impl Encoded {
-    /// JSON, or JSON and then each binary tensor right from where it is.
+impl EncodedAnswer {
+    /// Creates an uncompressed body: JSON, then the binary tensors without copying.
     pub(crate) fn plain(body: EncodedPieces) -> Self {
         Self {
             header_length: body.header_length(),
@@ -90,10 +92,10 @@ impl Encoded {
     }
 }
 
-/// The answer to an inference.
-pub(crate) fn inference(encoded: Encoded) -> Response {
+/// Creates the response to an inference request.
+pub(crate) fn inference(encoded: EncodedAnswer) -> Response {
     let mut response = Response::new(Body::new(Parts(encoded.parts.into())));
-    // With room for what is said below and further out.
+    // Reserves room for the headers added here and by outer layers.
     let headers = response.headers_mut();
     headers.reserve(8);
     headers.insert(VARY, HeaderValue::from_static("accept, accept-encoding"));
@@ -110,8 +112,8 @@ pub(crate) fn inference(encoded: Encoded) -> Response {
     response
 }
 
-/// A body of known length in several pieces that are sent one by one, without being joined. Each is charged to the
-/// request until it has left.
+/// A body of known length in several buffers, which are not joined. Each is charged to the request until it
+/// is sent.
 struct Parts(VecDeque<Bytes>);
 
 impl http_body::Body for Parts {

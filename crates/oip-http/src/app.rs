@@ -1,10 +1,12 @@
+//! The state shared by all handlers.
+
 use std::sync::Arc;
 
 use oip_service::{InferenceService, RequestIds};
 
 use crate::{HttpConfig, model_names::ModelNames};
 
-/// The state of all handlers.
+/// The state shared by all handlers.
 #[derive(Clone)]
 pub(crate) struct App {
     pub(crate) service: Arc<dyn InferenceService>,

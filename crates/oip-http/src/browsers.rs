@@ -1,5 +1,6 @@
-//! Protection from web pages: a page in a browser on this machine or network can send requests to any address that the
-//! browser reaches, and to this server under a host name of its own (DNS rebinding).
+//! Protects against malicious web pages: a page in a browser on this machine or network can send requests to
+//! any address that the browser reaches, including to this server under the page's own host name (DNS
+//! rebinding).
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -10,12 +11,12 @@ use axum::http::{
 };
 use tensor_core::Quoted;
 
-/// The names that the server is known by, to browsers above all.
+/// The host names by which browsers may reach the server.
 ///
-/// A page may send what changes the server (anything but inference and reading) only if it comes from the server itself
-/// or from one of these hosts; programs that are no browsers send no `Origin` and are not concerned. With
-/// [`AllowedHosts::only`] the header `Host` must be one of these names too, or one that no web page can have: an IP
-/// address, a name without a dot, a name below `localhost`.
+/// A page may send requests that change the server (anything but inference and reading) only if its origin is
+/// the server itself or one of these hosts. Programs other than browsers send no `Origin` and are not
+/// affected. With [`AllowedHosts::only`] the `Host` header must also be one of these names, or one that a web
+/// page cannot have: an IP address, a name without a dot, a name under `localhost`.
 ///
 /// ```
 /// use oip_http::{AllowedHosts, HttpConfig};
@@ -32,14 +33,14 @@ pub struct AllowedHosts {
 }
 
 impl AllowedHosts {
-    /// Every `Host` is answered. Right behind a proxy, and where the address is reached by names that are not known here.
+    /// Accepts every `Host`. Suitable behind a proxy, and where the server's names are unknown.
     #[must_use]
     pub fn any() -> Self {
         Self::default()
     }
 
-    /// Only these names, without ports, and those that no web page can have. Right for loopback addresses: whatever
-    /// name a page resolves to 127.0.0.1, it is refused.
+    /// Accepts only these names (without ports), and those that no web page can have. Suitable for loopback
+    /// addresses: a page whose name resolves to 127.0.0.1 is rejected.
     pub fn only(names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         Self {
             checks_host: true,
@@ -47,7 +48,7 @@ impl AllowedHosts {
         }
     }
 
-    /// Whether requests with this `Host` are answered.
+    /// Returns whether a `Host` header is acceptable.
     fn allow_host(&self, value: &HeaderValue) -> bool {
         if is_plainly_local(value.as_bytes()) {
             return true;
@@ -60,10 +61,10 @@ impl AllowedHosts {
         is_local || self.names.contains(&host)
     }
 
-    /// Whether pages of this origin may change the server that was reached as `host`.
+    /// Returns whether pages of this origin may change the server that was reached as `host`.
     fn allow_origin(&self, origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
         let Some((scheme, page)) = origin.to_str().ok().and_then(|origin| origin.split_once("://")) else {
-            // `null`: a page of no host, such as one in a sandbox.
+            // `null`: a page without a host, such as a sandboxed one.
             return false;
         };
         let Some(page) = authority(page.as_bytes()) else {
@@ -83,7 +84,8 @@ impl AllowedHosts {
     }
 }
 
-/// Whether a host is an address of IPv4 or a name without a dot, with a port or without. Most are, and that is told without an allocation.
+/// Returns whether a host is an IPv4 address or a name without a dot, with or without port: the common case,
+/// decided without allocation.
 fn is_plainly_local(value: &[u8]) -> bool {
     let Ok(value) = std::str::from_utf8(value) else {
         return false;
@@ -96,7 +98,7 @@ fn is_plainly_local(value: &[u8]) -> bool {
     (is_name || host.parse::<Ipv4Addr>().is_ok()) && port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// A host name as it is compared.
+/// Normalizes a host name for comparison.
 fn canonical(host: &str) -> String {
     host.trim_end_matches('.').to_ascii_lowercase()
 }
@@ -107,10 +109,10 @@ fn authority(bytes: &[u8]) -> Option<Authority> {
         .filter(|authority| !authority.host().is_empty())
 }
 
-/// Why a request is refused that a web page may not send.
+/// Returns why a request is rejected as coming from a web page, if it is.
 pub(crate) fn find_fault<B>(request: &Request<B>, allowed: &AllowedHosts) -> Option<String> {
     let headers = request.headers();
-    // Over HTTP/2 it is a part of the target.
+    // Over HTTP/2 it is part of the target.
     let of_target = request
         .uri()
         .authority()
@@ -135,7 +137,8 @@ pub(crate) fn find_fault<B>(request: &Request<B>, allowed: &AllowedHosts) -> Opt
     ))
 }
 
-/// Whether a request changes nothing: reading and inference, whose answers a browser keeps from pages of others.
+/// Returns whether a request changes nothing: reading and inference, whose responses a browser hides from
+/// foreign pages.
 fn is_harmless<B>(request: &Request<B>) -> bool {
     let path = request.uri().path().trim_end_matches('/');
     matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)

@@ -1,4 +1,4 @@
-//! The options of the REST side.
+//! Configuration of the REST side.
 
 #[cfg(unix)]
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use oip_types::{RequestLimits, rest::NonFinite};
 
 use crate::AllowedHosts;
 
-/// How the REST side works.
+/// Configuration of the REST side.
 ///
 /// ```
 /// use oip_http::HttpConfig;
@@ -21,36 +21,37 @@ use crate::AllowedHosts;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HttpConfig {
-    /// Bytes that a body may have, as it is sent and again once it is decompressed (64 MiB).
+    /// Maximum size of a request body in bytes, before and after decompression (default 64 MiB).
     pub max_body_bytes: usize,
-    /// Bytes that the body of an answer may have (2 GiB less one: clients count in 32 bits).
+    /// Maximum size of a response body in bytes (default 2 GiB minus one, because clients use 32-bit
+    /// lengths).
     pub max_answer_bytes: usize,
-    /// Bytes from which an answer to an inference is compressed, if the client asks for that (1 KiB).
+    /// Minimum size of an inference response that is compressed on request (default 1 KiB).
     pub min_compressed_bytes: usize,
-    /// Bytes that the headers of a request may have together (32 KiB).
+    /// Maximum size of a request's headers in bytes (default 32 KiB).
     pub max_header_bytes: usize,
-    /// Bytes that a request's target may have (8 KiB).
+    /// Maximum size of a request target in bytes (default 8 KiB).
     pub max_uri_bytes: usize,
     /// What a request may ask for.
     pub limits: RequestLimits,
     /// How long requests may take.
     pub time: TimeLimits,
-    /// Bytes of bodies in memory at once; share one budget between transports (512 MiB).
+    /// Memory budget for bodies; share one between transports (default 512 MiB).
     pub budget: ByteBudget,
-    /// What the server may be called by web pages ([any](AllowedHosts::any)).
+    /// The host names accepted from browsers (default [any](AllowedHosts::any)).
     pub allowed_hosts: AllowedHosts,
-    /// Threads for work that takes long, such as decompressing; share one pool between transports.
+    /// Thread pool for long work such as decompression; share one between transports.
     pub cpu: CpuPool,
-    /// What opens the memory that clients share over their connection (`None`: they cannot). The server's listener must make a
-    /// [`ConnectionRegion`](oip_service::ConnectionRegion) of descriptors that it receives.
+    /// Opens memory that clients share over their connection (`None`: not supported). The server's listener
+    /// must turn received descriptors into a [`ConnectionRegion`](oip_service::ConnectionRegion).
     #[cfg(unix)]
     pub connection_memory: Option<Arc<dyn OpenConnectionMemory>>,
-    /// How floats without a JSON form are written.
+    /// How NaN and the infinities are written in JSON.
     pub non_finite: NonFinite,
 }
 
 impl HttpConfig {
-    /// The same after some changes.
+    /// Returns the configuration with `change` applied.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);

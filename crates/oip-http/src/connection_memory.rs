@@ -1,4 +1,4 @@
-//! How a client over a Unix socket gives its connection a region of shared memory: docs/oip.md says what it sends.
+//! Registers shared memory for a client's connection over a Unix socket; docs/oip.md describes the request.
 
 use axum::{
     http::{Method, Request, StatusCode},
@@ -13,11 +13,12 @@ use crate::{
     answer::{self, respond},
 };
 
-/// The path of requests that give their connection a region of shared memory: the first of a connection over a Unix socket, which a
-/// descriptor comes with. [`HttpService`](crate::HttpService) answers it, the router does not.
+/// The path of requests that register a connection's shared memory region. Such a request is the first on a
+/// connection over a Unix socket and is sent with a descriptor. [`HttpService`](crate::HttpService) handles
+/// it, the router does not.
 pub const REGISTER_CONNECTION_MEMORY: &str = "/v2/connectionsharedmemory/register";
 
-/// Whether a request asks for it.
+/// Returns whether this is a registration request.
 pub(crate) fn is_for<B>(request: &Request<B>) -> bool {
     *request.method() == Method::POST && request.uri().path() == REGISTER_CONNECTION_MEMORY
 }

@@ -1,11 +1,11 @@
-//! How bodies are compressed, by the names that HTTP has for it.
+//! HTTP content encodings.
 
 use axum::http::{HeaderMap, header::CONTENT_ENCODING};
 pub(crate) use oip_service::compression::Compression as ContentEncoding;
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::Quoted;
 
-/// Reads the header of a request; `None` for a body that is not compressed.
+/// Parses a request's content encoding; `None` for an uncompressed body.
 pub(crate) fn from_headers(headers: &HeaderMap) -> Result<Option<ContentEncoding>, ServiceError> {
     let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
     let (first, more) = (encodings.next(), encodings.next());
@@ -25,7 +25,7 @@ pub(crate) fn from_headers(headers: &HeaderMap) -> Result<Option<ContentEncoding
     Err(ServiceError::new(ErrorCode::UnsupportedEncoding, message))
 }
 
-/// The name in headers.
+/// Returns the encoding's name in headers.
 pub(crate) const fn name(encoding: ContentEncoding) -> &'static str {
     match encoding {
         ContentEncoding::Gzip => "gzip",

@@ -1,5 +1,5 @@
-//! The description of the API with the models that a service has now: for each a path of its own with its inputs and outputs as
-//! schemas, and examples that can be sent as they stand.
+//! Adds the service's current models to the API description: each gets its own path with schemas of inputs
+//! and outputs, and working examples.
 
 use std::sync::Arc;
 
@@ -10,16 +10,17 @@ use oip_types::{
 };
 use serde_json::{Map, Value, json};
 
-/// Models that are described; a server may have thousands.
+/// Maximum number of models described; a server may have thousands.
 const MAX_MODELS: usize = 64;
 
-/// Inputs, and outputs, of a model that are described one by one; a tensor file has one of each for every tensor.
+/// Maximum number of inputs, and of outputs, described per model; a tensor file has one for every tensor.
 const MAX_TENSORS: usize = 16;
 
-/// Elements that an example may have. Of larger ones the description has the shapes, from which `/docs` makes them.
+/// Maximum number of elements in an example. For larger ones the description contains the shapes, from which
+/// `/docs` generates data.
 const MAX_ELEMENTS: u64 = 4096;
 
-/// Models that a client may know of and that take requests now, by name; one more than is described where there are more.
+/// Returns the ready models visible to a client, sorted by name; one more than the maximum if there are more.
 pub(crate) fn ready_models(
     service: &dyn InferenceService,
     may_see: &dyn Fn(&str) -> bool,
@@ -38,10 +39,11 @@ pub(crate) fn ready_models(
         .collect()
 }
 
-/// The description with these models.
+/// Returns the description with these models added.
 ///
 /// # Errors
-/// [`Internal`](oip_types::ErrorCode::Internal) when the description is no JSON object, which a test excludes.
+/// [`Internal`](oip_types::ErrorCode::Internal) when the static description is not a JSON object, which a
+/// test excludes.
 pub(crate) fn with_models(
     description: &str,
     models: &[Arc<ModelMetadata>],
@@ -62,10 +64,10 @@ pub(crate) fn with_models(
     Ok(json_body(&description))
 }
 
-/// Operations for any model get the name of a loaded model, and a body that this model takes.
+/// Replaces the examples of generic operations by a loaded model's name and a body that it accepts.
 fn fill_in_general_examples(description: &mut Value, models: &[Arc<ModelMetadata>]) {
     let with_example = || models.iter().filter(|model| !small_example(model).is_empty());
-    // `generate` has lists along the last dimension only.
+    // `generate` supports lists along the last dimension only.
     let takes_lists = |model: &&Arc<ModelMetadata>| {
         let example = ExampleInput::all_of(model);
         let is_list = |input: &ExampleInput<'_>| input.dims().iter().rev().skip(1).all(|dim| *dim == 1);
@@ -111,7 +113,7 @@ fn fill_in_general_examples(description: &mut Value, models: &[Arc<ModelMetadata
     for (path, body) in v2.chain(v1) {
         let operation = &mut description["paths"][path.as_str()]["post"];
         set_example(operation, BODY, (!example.is_empty()).then(|| body.clone()));
-        // The answer that the description shows is that of another model.
+        // The described response belongs to another model.
         set_example(operation, ANSWER, None);
     }
 }
@@ -151,10 +153,10 @@ pub(crate) fn takes_texts(model: &ModelMetadata, outputs: &[&str]) -> bool {
 /// The JSON pointer to an operation's example of a body.
 const BODY: &str = "/requestBody/content/application~1json";
 
-/// The JSON pointer to an operation's example of a response.
+/// JSON pointer to an operation's example response.
 const ANSWER: &str = "/responses/200/content/application~1json";
 
-/// Gives what a pointer leads to this example, or none.
+/// Sets or removes the example at a pointer.
 fn set_example(value: &mut Value, pointer: &str, example: Option<Value>) {
     if let Some(Value::Object(members)) = value.pointer_mut(pointer) {
         match example {
@@ -164,7 +166,7 @@ fn set_example(value: &mut Value, pointer: &str, example: Option<Value>) {
     }
 }
 
-/// The inputs of an example that is small enough to be shown; none where it is not.
+/// Returns the inputs of an example, if it is small enough to be shown.
 fn small_example(model: &ModelMetadata) -> Vec<ExampleInput<'_>> {
     let example = ExampleInput::all_of(model);
     let total = example
@@ -176,7 +178,7 @@ fn small_example(model: &ModelMetadata) -> Vec<ExampleInput<'_>> {
     }
 }
 
-/// Adds two paths for each model: what it says of itself, and how it is run.
+/// Adds two paths per model: metadata and inference.
 fn add_models(description: &mut Value, models: &[Arc<ModelMetadata>]) {
     let general = |path: &str, method: &str| description["paths"][path][method].clone();
     let metadata = general("/v2/models/{model}", "get");
@@ -186,7 +188,7 @@ fn add_models(description: &mut Value, models: &[Arc<ModelMetadata>]) {
     for (number, model) in models.iter().enumerate() {
         let tag = format!("model {}", model.name);
         tags.push(json!({ "name": tag, "description": headline(model) }));
-        // Names of functions in generated clients: letters and digits, and the number keeps them apart.
+        // Names of functions in generated clients: letters and digits, made unique by the number.
         let id = |action: &str| {
             let is_plain = |char: &char| char.is_ascii_alphanumeric() || *char == '_';
             let name: String = model.name.chars().filter(is_plain).collect();
@@ -221,12 +223,12 @@ fn add_models(description: &mut Value, models: &[Arc<ModelMetadata>]) {
         *others = tags;
     }
     if let Some(Value::Object(others)) = description.get_mut("paths") {
-        // Paths without parameters go before those with, wherever they stand.
+        // Paths without parameters precede those with parameters.
         others.extend(paths);
     }
 }
 
-/// `iris: X FP32[-1, 4] to label INT64[-1], probabilities FP32[-1, 3]`.
+/// Formats a summary such as `iris: X FP32[-1, 4] to label INT64[-1], probabilities FP32[-1, 3]`.
 fn headline(model: &ModelMetadata) -> String {
     let list = |tensors: &[TensorMetadata]| {
         let some = tensors.iter().take(MAX_TENSORS);
@@ -279,7 +281,8 @@ fn response_schema(model: &ModelMetadata) -> Value {
     })
 }
 
-/// What an element of the list is: one of these tensors, in any order; beyond those that are shown any tensor.
+/// Returns the schema of a list item: one of these tensors, in any order; any tensor if not all are
+/// described.
 fn one_of(tensors: &[TensorMetadata], general: &str, schema: &dyn Fn(&TensorMetadata) -> Value) -> Value {
     let mut schemas: Vec<Value> = tensors.iter().take(MAX_TENSORS).map(schema).collect();
     if schemas.len() < tensors.len() {
@@ -292,7 +295,8 @@ fn one_of(tensors: &[TensorMetadata], general: &str, schema: &dyn Fn(&TensorMeta
     }
 }
 
-/// A tensor of this name, type and shape. It includes the shape of an example, for clients that generate data.
+/// Returns the schema of a tensor with this name, type and shape. It includes the shape of an example, for
+/// clients that generate data.
 fn tensor_schema(tensor: &TensorMetadata, example: Option<&[u64]>) -> Value {
     let dims = tensor.shape.dims();
     let mut shape = json!({
@@ -307,7 +311,7 @@ fn tensor_schema(tensor: &TensorMetadata, example: Option<&[u64]>) -> Value {
             None => json!({ "type": "integer", "minimum": 0 }),
         });
         let each: Vec<Value> = each.collect();
-        // JSON Schema has no empty list here.
+        // JSON Schema does not allow an empty list here.
         if !each.is_empty() {
             shape["prefixItems"] = each.into();
         }
@@ -332,7 +336,7 @@ fn tensor_schema(tensor: &TensorMetadata, example: Option<&[u64]>) -> Value {
     })
 }
 
-/// A name as a part of a path. Braces would be parameters there.
+/// Encodes a name as a path segment. Braces would start a parameter.
 fn in_path(name: &str) -> String {
     let mut path = String::new();
     for byte in name.bytes() {

@@ -1,5 +1,5 @@
-//! The REST side described for programs (`OpenAPI` 3.1) and for people (a page to browse it and try it out), with the models
-//! that are ready.
+//! The REST API's description for programs (`OpenAPI` 3.1) and for people (a page to browse and try it),
+//! including the ready models.
 
 use axum::{
     Extension,
@@ -21,14 +21,14 @@ use crate::{
     leased::leased,
 };
 
-/// The description in `OpenAPI` 3.1 of what every service answers, which `/openapi.json` adds the service's models to.
+/// The static `OpenAPI` 3.1 description; `/openapi.json` adds the service's models.
 ///
-/// It names every path once, without its form that ends in a slash.
+/// It lists every path once, without the variant with a trailing slash.
 pub const OPENAPI: &str = include_str!("openapi.json");
 
 const PAGE: &str = include_str!("docs.html");
 
-/// Bytes that the description has as a tree while it is written, for each of its text.
+/// Memory per byte of text while the description is handled as a tree.
 const TREE: u64 = 12;
 
 pub(crate) async fn openapi(State(app): State<App>, grant: Option<Extension<Grant>>) -> Response {
@@ -52,7 +52,7 @@ pub(crate) async fn openapi(State(app): State<App>, grant: Option<Extension<Gran
     respond(written)
 }
 
-/// The page loads nothing but the description, and talks to nobody but this server.
+/// Returns the documentation page, which loads only the description from this server.
 pub(crate) async fn page() -> Response {
     let headers: [(HeaderName, HeaderValue); 3] = [
         (CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),

@@ -1,7 +1,7 @@
-//! The layer in front of the router, for every request: its head is looked at, and a panic further on becomes an answer.
+//! The outermost layer for every request: checks the head, and turns panics into responses.
 //!
-//! One service does it all: what axum makes of a function is put into boxes of its own for each request, and each of several would copy those
-//! below it.
+//! It is a single service, because axum's function middleware allocates boxes per request, and several layers
+//! would each copy the inner ones.
 
 use std::{
     convert::Infallible,
@@ -23,8 +23,8 @@ use tower_service::Service;
 
 use crate::{HttpConfig, answer, browsers, head, leased::leased_or_refused};
 
-/// Refuses heads that are too large or have not exactly one `Host`, and what a web page may not ask for. A service that panics is answered for
-/// with status 500, and the connection stays open.
+/// Rejects heads that are too large or do not have exactly one `Host`, and requests that web pages may not
+/// send. If the service panics, responds with 500 and keeps the connection open.
 #[derive(Clone)]
 pub(crate) struct Entrance {
     config: Arc<HttpConfig>,
@@ -37,24 +37,24 @@ impl Entrance {
 }
 
 impl<S> Layer<S> for Entrance {
-    type Service = Guarded<S>;
+    type Service = Guard<S>;
 
-    fn layer(&self, service: S) -> Guarded<S> {
-        Guarded {
+    fn layer(&self, service: S) -> Guard<S> {
+        Guard {
             service,
             config: self.config.clone(),
         }
     }
 }
 
-/// A service behind the entrance.
+/// A service behind this layer.
 #[derive(Clone)]
-pub(crate) struct Guarded<S> {
+pub(crate) struct Guard<S> {
     service: S,
     config: Arc<HttpConfig>,
 }
 
-/// The answer to a request that goes no further.
+/// Returns the response to a rejected request.
 pub(crate) fn refusal<B>(request: &mut Request<B>, config: &HttpConfig) -> Option<Response> {
     let refuse = |status, message: String| {
         let error = ServiceError::invalid(message);
@@ -72,48 +72,48 @@ pub(crate) fn refusal<B>(request: &mut Request<B>, config: &HttpConfig) -> Optio
         .map(|failure| answer::error(&failure))
 }
 
-impl<S> Service<Request<Body>> for Guarded<S>
+impl<S> Service<Request<Body>> for Guard<S>
 where
     S: Service<Request<Body>, Response = Response, Error = Infallible>,
 {
     type Response = Response;
     type Error = Infallible;
-    type Future = Entered<S::Future>;
+    type Future = EntranceFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.service.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request<Body>) -> Entered<S::Future> {
+    fn call(&mut self, mut request: Request<Body>) -> EntranceFuture<S::Future> {
         match refusal(&mut request, &self.config) {
-            Some(response) => Entered::refused(response),
-            None => Entered::leasing(self.service.call(request), self.config.clone()),
+            Some(response) => EntranceFuture::refused(response),
+            None => EntranceFuture::leasing(self.service.call(request), self.config.clone()),
         }
     }
 }
 
 pin_project! {
-    /// An answer in the making.
+    /// A response future.
     #[project = EnteredProjection]
-    pub enum Entered<F> {
+    pub enum EntranceFuture<F> {
         Refused { response: Option<Response> },
         Admitted {
             #[pin]
             answer: CatchPanic<F>,
-            // Charges the response, if it does not do that itself.
+            // Charges the response, unless it charges itself.
             lease_by: Option<Arc<HttpConfig>>,
         },
     }
 }
 
-impl<F: Future> Entered<F> {
+impl<F: Future> EntranceFuture<F> {
     pub(crate) fn refused(response: Response) -> Self {
         Self::Refused {
             response: Some(response),
         }
     }
 
-    /// An answer that charges its bytes itself.
+    /// Creates a future whose response charges itself.
     pub(crate) fn admitted(answer: F) -> Self {
         Self::Admitted {
             answer: catch_panic(answer),
@@ -121,7 +121,7 @@ impl<F: Future> Entered<F> {
         }
     }
 
-    /// An answer that is charged when it is there.
+    /// Creates a future whose response is charged here.
     fn leasing(answer: F, config: Arc<HttpConfig>) -> Self {
         Self::Admitted {
             answer: catch_panic(answer),
@@ -130,7 +130,7 @@ impl<F: Future> Entered<F> {
     }
 }
 
-impl<F> Future for Entered<F>
+impl<F> Future for EntranceFuture<F>
 where
     F: Future<Output = Result<Response, Infallible>>,
 {

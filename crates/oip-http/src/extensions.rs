@@ -1,4 +1,4 @@
-//! The endpoints of the protocol's extensions.
+//! Endpoints of the protocol's extensions.
 
 use axum::{
     Extension,
@@ -22,15 +22,15 @@ use crate::{
     path::{Params, PathParams, with_model},
 };
 
-/// Bytes that the body of such a request may have: the largest holds a model configuration.
+/// Maximum body size of such a request in bytes: the largest carries a model configuration.
 const MAX_BODY: usize = 1 << 20;
 
-/// The names of the models in the repository, each once.
+/// Returns the names of the repository's models.
 pub(crate) async fn models(State(app): State<App>, grant: Option<Extension<Grant>>) -> Response {
     listed(app, grant, |names| json!({ "models": names })).await
 }
 
-/// The same for the protocol's first version, with a second list, which is that of `OpenAI`'s clients.
+/// Returns the same for the V1 protocol, with a second list in the form of `OpenAI`'s API.
 pub(crate) async fn models_v1(State(app): State<App>, grant: Option<Extension<Grant>>) -> Response {
     let print = |names: &[String]| {
         let entry =
@@ -71,7 +71,7 @@ async fn index(app: &App, request: Request) -> Result<Response, ServiceError> {
     elsewhere(app, list).await
 }
 
-/// There is one repository, and it has no name.
+/// Rejects a repository name: there is one repository, and it has no name.
 pub(crate) async fn named_repository(State(app): State<App>, path: PathParams) -> Response {
     let refused = || {
         extensions::repository(&*app.service)?;
@@ -91,7 +91,8 @@ pub(crate) async fn load(State(app): State<App>, path: PathParams, request: Requ
     respond(loaded.await.map(|()| done()))
 }
 
-/// Whether a model may be loaded or unloaded by request: what the same path answers to `POST`, without doing it.
+/// Returns whether a model may be loaded or unloaded by request: what `POST` to the same path would check,
+/// without doing it.
 pub(crate) async fn may_change(State(app): State<App>, path: PathParams) -> Response {
     let allowed = || {
         let repository = extensions::repository(&*app.service)?;
@@ -120,7 +121,7 @@ pub(crate) async fn model_config(State(app): State<App>, path: PathParams) -> Re
     )
 }
 
-/// The example that a model brings, as the body of a request.
+/// Returns the example that a model provides, as a request body.
 pub(crate) async fn model_example(State(app): State<App>, path: PathParams) -> Response {
     respond(
         extensions::configuration(&*app.service).and_then(|configuration| {
@@ -147,7 +148,7 @@ pub(crate) async fn all_statistics(State(app): State<App>, grant: Option<Extensi
     respond(elsewhere(&app, list).await)
 }
 
-/// Whether a client may know of a model.
+/// Returns whether a client may see a model.
 pub(crate) fn may_see(grant: Option<&Grant>, model: &str) -> bool {
     grant.is_none_or(|grant| grant.check_model(model).is_ok())
 }
@@ -219,28 +220,28 @@ pub(crate) async fn unregister_region(State(app): State<App>, path: PathParams) 
     respond(unregistered().map(|()| done()))
 }
 
-/// The region that the path names. An empty segment names none, and must not pass for all of them.
+/// Returns the region named by the path. An empty segment is an error and must not mean all regions.
 fn region(params: &Params) -> Result<&str, ServiceError> {
     let name = params.get("region");
     extensions::check_region_name(name).map(|()| name)
 }
 
-/// Memory of graphics cards is offered by no service.
+/// Rejects GPU memory, which no service supports.
 pub(crate) async fn cuda_shared_memory() -> Response {
     answer::error(&extensions::not_offered("cuda_shared_memory"))
 }
 
-/// So is tracing.
+/// Rejects trace settings, which no service supports.
 pub(crate) async fn trace_settings() -> Response {
     answer::error(&extensions::not_offered("trace"))
 }
 
-/// Does what reads folders or goes over all models, off the reactor's thread.
+/// Runs work that reads directories or visits all models off the reactor thread.
 async fn elsewhere(
     app: &App,
     work: impl FnOnce() -> Result<Response, ServiceError> + Send + 'static,
 ) -> Result<Response, ServiceError> {
-    /// It counts as a small job.
+    /// Its cost for the pool's queue: a small job.
     const BYTES: u64 = 64 << 10;
     let lease = Lease::new(&app.config.budget, &app.config.time);
     let guard = lease.guard();
@@ -267,7 +268,7 @@ fn ok<T: serde::Serialize>(value: &T) -> Response {
     answer::json(StatusCode::OK, json_body(value))
 }
 
-/// Success, with nothing to say.
+/// Creates an empty success response.
 fn done() -> Response {
     Response::default()
 }

@@ -1,7 +1,7 @@
-//! Triton's generate extension: inference with plain JSON, for models of text.
+//! Triton's generate extension: inference with plain JSON, for text models.
 //!
-//! A request's members are inputs by their names, or else parameters; an answer's are outputs. The request is rewritten as one
-//! of the protocol and read as such, so that there is one set of rules for tensors.
+//! A request's members are inputs by name, or else parameters; a response's members are outputs. The request
+//! is rewritten as a protocol request and decoded as such, so there is one set of rules for tensors.
 
 use std::{
     convert::Infallible,
@@ -40,16 +40,18 @@ use crate::{
     path::{PathParams, with_model},
 };
 
-/// Bytes of a request, and of an answer's tensors. More than a text needs; the rest of the protocol has no such limit.
+/// Maximum size of a request and of a response's tensors in bytes, ample for text; the rest of the protocol
+/// has no such limit.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Values of an answer: it is printed on the connection's thread.
+/// Maximum number of values in a response, which is printed on the connection's thread.
 const MAX_VALUES: u64 = 16 << 10;
 
-/// Bytes that a byte of JSON can become as a tree: each object of one member, `{"":1}`, has a node of some 600 bytes.
+/// Maximum memory per byte of JSON as a tree: each single-member object, `{"":1}`, has a node of about 600
+/// bytes.
 const DECODED: u64 = 96;
 
-/// One answer, as JSON.
+/// Responds with one JSON object.
 pub(crate) async fn generate(State(app): State<App>, path: PathParams, request: Request) -> Response {
     let answered = async {
         let started = start(&app, path, request).await?;
@@ -66,7 +68,7 @@ pub(crate) async fn generate(State(app): State<App>, path: PathParams, request: 
     respond(answered.await)
 }
 
-/// The same as server-sent events, one for each answer.
+/// Responds with server-sent events, one per response of the model.
 pub(crate) async fn generate_stream(State(app): State<App>, path: PathParams, request: Request) -> Response {
     let answered = async {
         let started = start(&app, path, request).await?;
@@ -105,7 +107,7 @@ pub(crate) async fn generate_stream(State(app): State<App>, path: PathParams, re
             CONTENT_TYPE,
             HeaderValue::from_static("text/event-stream; charset=utf-8"),
         );
-        // A proxy in between is not to collect events before it passes them on.
+        // Tells proxies not to buffer events.
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         Ok(mark(response))
     };
@@ -113,32 +115,32 @@ pub(crate) async fn generate_stream(State(app): State<App>, path: PathParams, re
 }
 
 /// A request that is being answered.
-struct Started {
+struct RunningRequest {
     answers: Responses,
     lease: Lease,
-    /// When the client leaves, this is dropped: then all work for it ends.
+    /// Dropped when the client disconnects, which cancels all work.
     guard: CancelGuard,
-    model: Named,
-    /// What the request holds beside its tensors, while its model may.
+    model: NamedModel,
+    /// The charge for what the request uses in addition to its tensors.
     overhead: Charge,
 }
 
-/// A model as its request named it.
+/// A model reference as in the request.
 #[derive(Clone)]
-struct Named {
+struct NamedModel {
     name: String,
     version: Option<String>,
 }
 
-impl Named {
+impl NamedModel {
     fn reference(&self) -> Result<ModelRef<'_>, ServiceError> {
         ModelRef::new(&self.name, self.version.as_deref())
     }
 }
 
-async fn start(app: &App, path: PathParams, request: Request) -> Result<Started, ServiceError> {
+async fn start(app: &App, path: PathParams, request: Request) -> Result<RunningRequest, ServiceError> {
     let named = with_model(path, |model| {
-        Ok(Named {
+        Ok(NamedModel {
             name: model.name().to_owned(),
             version: model.version().map(str::to_owned),
         })
@@ -181,7 +183,7 @@ async fn start(app: &App, path: PathParams, request: Request) -> Result<Started,
     let cx = RequestContext::for_request(&request, &lease, None, &app.config.time)?;
     let answers = oip_service::respond_stream(&app.service, &app.config.cpu, request, cx);
     let answers = in_time(&lease, model, answers).await?;
-    Ok(Started {
+    Ok(RunningRequest {
         answers,
         lease,
         guard,
@@ -208,7 +210,7 @@ async fn only(
     show(&first.response, lease, model)
 }
 
-/// Several answers as server-sent events, each made when the client has room for it.
+/// Responses as server-sent events, each produced when the client has room for it.
 struct Events {
     first: Option<Bytes>,
     /// `None` once no event comes any more.
@@ -216,12 +218,12 @@ struct Events {
     deadline: Option<Pin<Box<Sleep>>>,
     lease: Lease,
     guard: Option<CancelGuard>,
-    model: Named,
+    model: NamedModel,
     _overhead: Charge,
 }
 
 impl Events {
-    /// Nothing comes any more, except for an error if there is one.
+    /// Ends the stream, with an error event if there is an error.
     fn end(&mut self, error: Option<ServiceError>) -> Option<Bytes> {
         self.answers = None;
         if let Some(guard) = self.guard.take() {
@@ -286,18 +288,18 @@ impl http_body::Body for Events {
     }
 }
 
-/// An event, charged to its request until it is sent.
+/// Creates an event, charged to its request until it is sent.
 fn event(json: &[u8], lease: &Lease) -> Result<Bytes, ServiceError> {
     let charge = lease.charge(json.len() as u64 + 8)?;
     Ok(charge.own(framed(json)))
 }
 
-/// JSON is written without line breaks, so it is one line of an event.
+/// Frames JSON, which has no line breaks, as one event.
 fn framed(json: &[u8]) -> Vec<u8> {
     [b"data: ", json, b"\n\n"].concat()
 }
 
-/// A request of the protocol that asks the same.
+/// Rewrites a request as a protocol request.
 fn rewrite(body: &Bytes, metadata: &ModelMetadata) -> Result<Bytes, ServiceError> {
     let malformed = |what: &str| {
         ServiceError::invalid(format!(
@@ -342,7 +344,8 @@ fn rewrite(body: &Bytes, metadata: &ModelMetadata) -> Result<Bytes, ServiceError
     ))
 }
 
-/// An input from one value or a list of them: the last dimension has as many, those before it have one.
+/// Converts a value or a list to an input tensor: the list's length is the last dimension, all others are
+/// one.
 fn tensor(input: &TensorMetadata, value: Value) -> Result<Value, ServiceError> {
     let data = match value {
         Value::Array(values) => values,
@@ -364,7 +367,7 @@ fn tensor(input: &TensorMetadata, value: Value) -> Result<Value, ServiceError> {
     Ok(json!({ "name": input.name, "datatype": input.datatype.name(), "shape": shape, "data": data }))
 }
 
-/// An answer as this extension has it: a value where an output has one element, else a list.
+/// Encodes a response for this extension: one element as a value, several as a list.
 fn show(response: &InferResponse, lease: &Lease, model: ModelRef<'_>) -> Result<Bytes, ServiceError> {
     lease.note_version(response.model_version.as_deref());
     let outputs = response.outputs.iter();

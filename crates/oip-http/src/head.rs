@@ -1,4 +1,4 @@
-//! Checks of a request's head, before the rest is read.
+//! Checks a request's head before the body is read.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use oip_types::{ServiceError, rest};
 
 use crate::HttpConfig;
 
-/// The header for the length of the JSON before binary tensors, made once.
+/// The name of the header with the JSON length, created once.
 pub(crate) const HEADER_LENGTH: HeaderName = HeaderName::from_static(rest::HEADER_LENGTH);
 
-/// The error for a head that is too large, or has not exactly one `Host`.
+/// Returns the error for a head that is too large, or does not have exactly one `Host`.
 pub(crate) fn find_fault<B>(request: &Request<B>, config: &HttpConfig) -> Option<(StatusCode, String)> {
     let uri_bytes = request
         .uri()
@@ -50,10 +50,10 @@ pub(crate) fn find_fault<B>(request: &Request<B>, config: &HttpConfig) -> Option
     None
 }
 
-/// Headers of a request, over HTTP/2 as over HTTP/1: each takes many times its bytes in memory.
+/// Maximum number of headers, for HTTP/2 as for HTTP/1: each takes many times its size in memory.
 const MAX_HEADERS: usize = 100;
 
-/// Bytes of headers as HTTP/1 writes them.
+/// Returns the size of headers in HTTP/1 form.
 fn bytes(headers: &HeaderMap) -> usize {
     let lines = headers
         .iter()
@@ -61,14 +61,14 @@ fn bytes(headers: &HeaderMap) -> usize {
     lines.sum()
 }
 
-/// The memory of a large head, in the extensions of its request.
+/// The charge for a large head, stored in the request's extensions.
 #[derive(Clone)]
 struct HeadCharge(#[expect(dead_code, reason = "it is given back when it is dropped")] Arc<Charge>);
 
-/// Bytes of headers that a connection's share of memory covers.
+/// Heads up to this size are covered by the connection's own budget, in bytes.
 const SMALL: usize = 8 << 10;
 
-/// Charges a large head to the memory of requests, for as long as the request has it.
+/// Charges a large head to the request budget for as long as the request holds it.
 pub(crate) fn charge<B>(request: &mut Request<B>, config: &HttpConfig) -> Result<(), ServiceError> {
     let bytes = bytes(request.headers());
     if bytes > SMALL {

@@ -1,4 +1,4 @@
-//! The story of one inference: read, decode, run, encode, all within the lease of the request.
+//! One inference request: receive, decode, run, encode, under the request's lease.
 
 use std::{
     error::Error,
@@ -29,27 +29,27 @@ use oip_types::{
 use tokio::time::timeout_at;
 
 use crate::{
-    answer::{self, Encoded},
+    answer::{self, EncodedAnswer},
     app::App,
     content_encoding::{self, ContentEncoding},
     head::HEADER_LENGTH,
-    negotiation::Wanted,
+    negotiation::ResponsePreferences,
     read_body::read_body,
 };
 
-/// Bytes of JSON above which parsing and printing leave the reactor's thread: at a nanosecond or so per byte, that
-/// is when other connections would begin to notice.
+/// JSON larger than this is parsed and printed off the reactor thread: at about a nanosecond per byte, other
+/// connections would notice the delay.
 const LARGE: usize = 64 << 10;
 
-/// Bytes of inputs in the connection's own region above which they are copied elsewhere. It is mapped, so that copying takes less than
-/// waking another thread.
+/// Inputs up to this size in the connection's own region are copied on the reactor thread: the region is
+/// mapped, so copying takes less time than waking another thread.
 const QUICK_COPY: u64 = 256 << 10;
 
-/// Bytes of binary data above which BYTES are read elsewhere: each element is looked at, and a raw body is copied.
-/// Numbers stay where they are in the body, however many.
+/// Binary data larger than this is decoded elsewhere if it is BYTES, whose elements are all visited, or a raw
+/// body, which is copied. Numbers stay in the body without copying.
 const LARGE_BYTES: usize = 1 << 20;
 
-/// Answers an inference request.
+/// Handles an inference request.
 pub(crate) async fn infer<B>(
     app: App,
     model: ModelRef<'_>,
@@ -60,7 +60,7 @@ where
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     let lease = Lease::new(&app.config.budget, &app.config.time);
-    // When the client leaves, this future is dropped: then all work for it ends.
+    // Dropping this future when the client disconnects cancels all work.
     let guard = lease.guard();
     let (head, body) = request.into_parts();
     if let Some(notes) = head.extensions.get::<Arc<RequestNotes>>() {
@@ -72,7 +72,7 @@ where
         lease.use_memory_of(region);
     }
     let mut laps = lease.laps();
-    let wanted = Wanted::from_headers(&head.headers);
+    let wanted = ResponsePreferences::from_headers(&head.headers);
     let decoded = async {
         let limit = app.config.max_body_bytes;
         let body = receive(&app, &head.headers, body, limit, &lease).await?;
@@ -116,13 +116,13 @@ where
     Ok(answer::inference(encoded))
 }
 
-/// Whether a body that should be JSON begins like none, as images and arrays do.
+/// Returns whether a body that should be JSON certainly is not, such as an image or array.
 fn is_no_json(body: &[u8]) -> bool {
     let start = body.iter().take(64).find(|byte| !byte.is_ascii_whitespace());
     start.is_some_and(|byte| !matches!(byte, b'{' | b'[' | b'"'))
 }
 
-/// Says how bytes are sent as they are.
+/// Adds advice on sending binary data.
 fn advise_raw(error: ServiceError) -> ServiceError {
     if error.code() != ErrorCode::InvalidArgument {
         return error;
@@ -134,7 +134,7 @@ fn advise_raw(error: ServiceError) -> ServiceError {
     ))
 }
 
-/// Waits for a part of the work until the deadline that the lease has now. The work is best pinned where it is: it is large to be moved.
+/// Awaits part of the work until the lease's deadline. Pin the work in place: it is expensive to move.
 pub(crate) async fn in_time<T>(
     lease: &Lease,
     model: ModelRef<'_>,
@@ -149,7 +149,7 @@ pub(crate) async fn in_time<T>(
     })
 }
 
-/// Reads the body and undoes its compression.
+/// Reads and decompresses the body.
 pub(crate) async fn receive<B>(
     app: &App,
     headers: &HeaderMap,
@@ -166,7 +166,7 @@ where
     let Some(encoding) = encoding else {
         return Ok(body);
     };
-    // A small body may become a large one: this is the most that it can.
+    // Upper bound for the decompressed size.
     let bytes = (body.len() as u64).saturating_mul(1000).min(limit as u64);
     let inflating = {
         let lease = lease.clone();
@@ -175,7 +175,7 @@ where
     Box::pin(app.config.cpu.run(lease, bytes, inflating)).await
 }
 
-/// Reads a request, off the reactor's thread where that takes long.
+/// Decodes a request, off the reactor thread if that takes long.
 async fn decode(
     app: &App,
     model: ModelRef<'_>,
@@ -196,7 +196,7 @@ async fn decode(
         }
         copied = shared.asked();
     }
-    // A body of few bytes may have much copied, and how much shows only on the way: then it is begun anew, as a large job.
+    // A short body may cause a large copy, which shows only on the way; then start over as a large job.
     let bytes = body.len() as u64;
     let reading = Reading {
         app,
@@ -214,7 +214,7 @@ async fn decode(
     decoded.ok_or_else(|| ServiceError::internal("the request was not read"))
 }
 
-/// A request that the pool is to read.
+/// A request to be decoded on the pool.
 struct Reading<'r> {
     app: &'r App,
     model: ModelRef<'r>,
@@ -224,7 +224,7 @@ struct Reading<'r> {
 }
 
 impl Reading<'_> {
-    /// Reads it as a job of so many bytes. `None` if more than `most` bytes are to be copied.
+    /// Decodes as a job of `bytes`. `None` if more than `most` bytes would be copied.
     async fn on_pool(&self, bytes: u64, most: u64) -> Result<Option<DecodedRequest>, ServiceError> {
         let (app, lease, body) = (self.app.clone(), self.lease.clone(), self.body.clone());
         let (name, version) = (
@@ -245,7 +245,7 @@ impl Reading<'_> {
     }
 }
 
-/// Whether a model has inputs of BYTES. What is wrong with the model is said later.
+/// Returns whether a model has BYTES inputs. Errors about the model are reported later.
 fn takes_bytes(app: &App, model: ModelRef<'_>) -> bool {
     let metadata = app.service.model_metadata(model);
     metadata.is_ok_and(|metadata| {
@@ -254,7 +254,7 @@ fn takes_bytes(app: &App, model: ModelRef<'_>) -> bool {
     })
 }
 
-/// Whether inputs may be in shared memory, from which they are copied. A name may be written with escapes.
+/// Returns whether inputs may be in shared memory. The parameter's name may contain escapes.
 fn may_name_shared_memory(json: &[u8]) -> bool {
     static NAME: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("shared_memory_region"));
     let has_escape = || memchr_iter(b'\\', json).any(|at| json.get(at + 1) == Some(&b'u'));
@@ -276,14 +276,14 @@ fn decode_now(
     decode_request_with(model, body, header_length, &app.config.limits, shared, lease)
 }
 
-/// Encodes an answer and compresses it as the client wants, off the reactor's thread where that takes long.
+/// Encodes a response and compresses it as negotiated, off the reactor thread if that takes long.
 async fn encode(
     app: &App,
     response: InferResponse,
     binary_outputs: BinaryOutputs,
-    wanted: Wanted,
+    wanted: ResponsePreferences,
     lease: &Lease,
-) -> Result<Encoded, ServiceError> {
+) -> Result<EncodedAnswer, ServiceError> {
     let config = &app.config;
     let printed = response
         .outputs
@@ -301,7 +301,7 @@ async fn encode(
         config.min_compressed_bytes,
     );
     let Some(chosen) = chosen else {
-        return Ok(Encoded::plain(body));
+        return Ok(EncodedAnswer::plain(body));
     };
     let bytes = body.len();
     let compressing = {
@@ -311,17 +311,21 @@ async fn encode(
     run(&config.cpu, lease, bytes, compressing).await
 }
 
-/// Compresses an answer. Each part of it is freed once it is compressed.
-fn compress(lease: &Lease, body: EncodedPieces, encoding: ContentEncoding) -> Result<Encoded, ServiceError> {
+/// Compresses a response. Each part is freed after it is compressed.
+fn compress(
+    lease: &Lease,
+    body: EncodedPieces,
+    encoding: ContentEncoding,
+) -> Result<EncodedAnswer, ServiceError> {
     let header_length = body.header_length();
-    Ok(Encoded {
+    Ok(EncodedAnswer {
         parts: deflate(lease, encoding, body.into_parts())?,
         header_length,
         encoding: Some(encoding),
     })
 }
 
-/// Does some work on so many bytes, on the pool if they are many.
+/// Runs work of `bytes`, on the pool if it is large.
 pub(crate) async fn run<T: Send + 'static>(
     cpu: &CpuPool,
     lease: &Lease,

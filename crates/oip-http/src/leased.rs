@@ -1,6 +1,8 @@
-//! Charges responses to the memory of requests until their last byte has left: a client that does not read holds what it has asked for.
+//! Charges responses to the request budget until their last byte is sent: a client that does not read
+//! occupies memory.
 //!
-//! Bodies of inference own their charges already and are marked. All others are charged here as a whole, those of other crates too.
+//! Inference bodies own their charges and are marked. All others are charged here, including those of other
+//! crates.
 
 use std::{
     pin::Pin,
@@ -17,40 +19,40 @@ use crate::{HttpConfig, answer};
 
 /// Marks responses whose bytes own their charge.
 #[derive(Clone, Copy)]
-struct Leased;
+struct OwnsCharge;
 
-/// Bytes of a body that is not charged, like the head before it. So responses about health need no room.
+/// Bodies up to this size are not charged, so health responses need no budget.
 const SMALL: u64 = 1 << 10;
 
-/// Charges the body of a response to a lease, as long as any byte of it is in memory. To be called where the body is made: on a
-/// thread of the pool, not when the response reaches its connection.
+/// Charges a response's body to a lease, as long as any byte of it is in memory. Call it where the body is
+/// created, on a pool thread, rather than when the response reaches its connection.
 ///
-/// Bodies of unknown length pass: they charge what they send.
+/// Bodies of unknown length pass unchanged: they charge what they send.
 ///
 /// # Errors
-/// As [`Lease::charge`].
+/// Same as [`Lease::charge`].
 pub fn leased(response: Response, lease: &Lease) -> Result<Response, ServiceError> {
     let bytes = match response.body().size_hint().exact() {
-        Some(bytes) if bytes > SMALL && response.extensions().get::<Leased>().is_none() => bytes,
+        Some(bytes) if bytes > SMALL && response.extensions().get::<OwnsCharge>().is_none() => bytes,
         _ => return Ok(response),
     };
     let charge = lease.charge(bytes)?;
     Ok(mark(response.map(|body| Body::new(LeasedBody { body, charge }))))
 }
 
-/// Says that the bytes of a response own their charge.
+/// Marks a response whose bytes own their charge.
 pub(crate) fn mark(mut response: Response) -> Response {
-    response.extensions_mut().insert(Leased);
+    response.extensions_mut().insert(OwnsCharge);
     response
 }
 
-/// The response with its body charged, or the error that there is no room for it.
+/// Charges the response's body, or returns an error response if there is no room.
 pub(crate) fn leased_or_refused(response: Response, config: &HttpConfig) -> Response {
     let lease = Lease::new(&config.budget, &config.time);
     leased(response, &lease).unwrap_or_else(|failure| answer::error(&failure))
 }
 
-/// A body of known length whose frames take their part of its charge along.
+/// A body of known length whose frames carry their part of the charge.
 struct LeasedBody {
     body: Body,
     charge: Charge,

@@ -1,5 +1,6 @@
-//! The Open Inference Protocol over HTTP: [`service`] gives any [`InferenceService`](oip_service::InferenceService) the
-//! REST side of the protocol as a tower service, and [`router`] as an axum `Router`.
+//! The Open Inference Protocol over HTTP: [`service`] exposes any
+//! [`InferenceService`](oip_service::InferenceService) as a tower service, and [`router`] as an axum
+//! `Router`.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -35,10 +36,11 @@
 //! # }
 //! ```
 //!
-//! [`protocol_routes`] are for a program's own router.
+//! [`protocol_routes`] can be merged into a program's own router.
 //!
-//! Serve it with `oip-listen`, or with `axum::serve` behind a proxy that protects it from slow clients. It needs a
-//! Tokio runtime with timers: deadlines are kept here, and large bodies are parsed by the threads of a [`CpuPool`](oip_service::CpuPool).
+//! Serve it with `oip-listen`, or with `axum::serve` behind a proxy that protects it from slow clients. It
+//! needs a Tokio runtime with timers: it enforces deadlines, and parses large bodies on the threads of a
+//! [`CpuPool`](oip_service::CpuPool).
 //!
 //! `docs/oip.md` of the repository lists every endpoint, header and status.
 

@@ -1,4 +1,4 @@
-//! What a client is told of a model that does not exist: which ones do.
+//! The error for an unknown model, which lists existing ones.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -8,15 +8,15 @@ use tensor_core::Quoted;
 
 use crate::{app::App, extensions::may_see};
 
-/// Models that are named.
+/// Maximum number of models listed.
 const NAMED: usize = 5;
-/// Reading the list counts as a small job.
+/// Cost of reading the list for the pool's queue: a small job.
 const JOB_BYTES: u64 = 64 << 10;
 
-/// Whether a model can answer.
+/// Checks that a model is ready.
 ///
 /// # Errors
-/// Why it cannot; of a model that does not exist, with the names of those that the client may see.
+/// Why it is not; for an unknown model, with the names of models visible to the client.
 pub(crate) async fn check_ready(
     app: &App,
     model: ModelRef<'_>,
@@ -28,7 +28,7 @@ pub(crate) async fn check_ready(
     }
 }
 
-/// Adds the names of models to an error, if it is that there is no such model.
+/// Adds model names to an error about an unknown model.
 pub(crate) async fn with_names(
     app: &App,
     model: ModelRef<'_>,
@@ -41,7 +41,7 @@ pub(crate) async fn with_names(
     let Ok(names) = names(app).await else {
         return error;
     };
-    // Otherwise it is its version that does not exist, or it is unloaded.
+    // Otherwise its version is unknown, or it is unloaded.
     let is_unknown = names
         .binary_search_by(|name| name.as_str().cmp(model.name()))
         .is_err();
@@ -76,9 +76,9 @@ async fn names(app: &App) -> Result<Arc<[String]>, ServiceError> {
     Ok(names)
 }
 
-/// The first names.
+/// Formats the first names.
 fn told<'n>(mut names: impl Iterator<Item = &'n String>) -> String {
-    // Quoted, each has a bounded length.
+    // Quoting bounds the length of each.
     let shown: Vec<String> = names
         .by_ref()
         .take(NAMED)

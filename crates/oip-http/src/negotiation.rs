@@ -1,4 +1,4 @@
-//! In which form a client wants its answer: what its headers `Accept` and `Accept-Encoding` say.
+//! Negotiates the form of the response from `Accept` and `Accept-Encoding`.
 
 use axum::http::{
     HeaderMap, HeaderName,
@@ -7,20 +7,20 @@ use axum::http::{
 
 use crate::content_encoding::ContentEncoding;
 
-/// What a client wants of the answer to an inference.
+/// The client's wishes for an inference response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
-    /// JSON and nothing else, whatever the request says about binary outputs.
+pub(crate) struct ResponsePreferences {
+    /// JSON only, whatever the request says about binary outputs.
     pub(crate) json_only: bool,
-    /// The compression that it understands and likes best.
+    /// The preferred supported compression.
     pub(crate) encoding: Option<ContentEncoding>,
-    /// It names this one compression and no other, so it means it. Libraries list all that they know on every request.
+    /// The client names a single compression and means it; libraries list all they support on every request.
     pub(crate) insists: bool,
-    /// It refuses bodies that are not compressed (`identity;q=0`, or `*;q=0` without a word for `identity`).
+    /// The client rejects uncompressed bodies (`identity;q=0`, or `*;q=0` without `identity`).
     pub(crate) refuses_plain: bool,
 }
 
-impl Wanted {
+impl ResponsePreferences {
     pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         let types = weighted(headers, &ACCEPT);
         let takes = |wanted: &[&str]| {
@@ -35,8 +35,8 @@ impl Wanted {
         let any = weight_of(&["*"]);
         let identity = weight_of(&["identity"]);
         let refuses_plain = identity.or(any) == Some(0);
-        // A `*` alone says nothing of what the client can undo, so it stands for a compression only where the answer
-        // must have one (RFC 9110, 12.5.3).
+        // A `*` alone does not say what the client can decode, so it selects a compression only if the
+        // response must have one (RFC 9110, 12.5.3).
         let unnamed = any.filter(|_| refuses_plain || identity.is_some());
         let known = [
             (ContentEncoding::Gzip, &["gzip", "x-gzip"][..]),
@@ -44,7 +44,7 @@ impl Wanted {
         ];
         let known =
             known.map(|(encoding, names)| (encoding, names, weight_of(names).or(unnamed).unwrap_or(0)));
-        // What is preferred to no compression at all; of equals the one that is named first.
+        // Must be preferred over no compression; of equals the first one wins.
         let least = identity.unwrap_or(0);
         let best = known.iter().map(|(_, _, weight)| *weight).max().unwrap_or(0);
         let place = |names: &[&str]| {
@@ -66,11 +66,12 @@ impl Wanted {
         }
     }
 
-    /// The compression for an answer of so many bytes, some of them binary or none.
+    /// Chooses the compression for a response of this size, with or without binary data.
     ///
-    /// Binary tensors are mostly floats, which hardly get smaller; they are compressed for clients that insist.
-    /// An answer of any size is compressed for clients that refuse it plain, if there is a compression they accept;
-    /// otherwise it is sent as it is, which helps them more than a refusal.
+    /// Binary tensors are mostly floats, which hardly compress; they are compressed only for clients that
+    /// insist. For clients that reject uncompressed bodies, a response of any size is compressed if they
+    /// accept a supported compression; otherwise it is sent uncompressed, which helps them more than an
+    /// error.
     pub(crate) fn encoding(
         self,
         bytes: usize,
@@ -82,7 +83,7 @@ impl Wanted {
     }
 }
 
-/// The names in a header and their weights in thousandths, of which 0 is a refusal.
+/// Parses a header into names and weights in thousandths, of which 0 means rejection.
 fn weighted(headers: &HeaderMap, header: &HeaderName) -> Vec<(String, u16)> {
     let values = headers
         .get_all(header)
@@ -93,7 +94,7 @@ fn weighted(headers: &HeaderMap, header: &HeaderName) -> Vec<(String, u16)> {
         let mut parts = entry.split(';').map(str::trim);
         let name = parts.next().unwrap_or_default().to_ascii_lowercase();
         let weight = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
-        // A malformed weight counts as if it were missing.
+        // A malformed weight counts as missing.
         let weight = weight
             .and_then(|weight| {
                 weight
@@ -112,8 +113,8 @@ fn weighted(headers: &HeaderMap, header: &HeaderName) -> Vec<(String, u16)> {
 mod tests {
     use super::*;
 
-    fn wanted(header: HeaderName, value: &str) -> Wanted {
-        Wanted::from_headers(&HeaderMap::from_iter([(header, value.parse().unwrap())]))
+    fn wanted(header: HeaderName, value: &str) -> ResponsePreferences {
+        ResponsePreferences::from_headers(&HeaderMap::from_iter([(header, value.parse().unwrap())]))
     }
 
     #[test]

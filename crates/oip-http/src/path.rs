@@ -1,12 +1,12 @@
-//! The parts of a request's path, for handlers.
+//! Path parameters for handlers.
 
 use axum::extract::{RawPathParams, rejection::RawPathParamsRejection};
 use oip_types::{ModelRef, ServiceError};
 
-/// The path's parameters, percent-decoded.
+/// Percent-decoded path parameters.
 pub(crate) type PathParams = Result<RawPathParams, RawPathParamsRejection>;
 
-/// The path's parameters, if they are UTF-8.
+/// Path parameters that are valid UTF-8.
 pub(crate) struct Params(RawPathParams);
 
 impl Params {
@@ -15,7 +15,7 @@ impl Params {
             .map_err(|_| ServiceError::invalid("the path is not UTF-8"))
     }
 
-    /// A parameter's value; empty where the path has none of the name.
+    /// Returns a parameter's value; empty if the path lacks it.
     pub(crate) fn get(&self, wanted: &str) -> &str {
         let found = self.0.iter().find(|(name, _)| *name == wanted);
         found.map(|(_, value)| value).unwrap_or_default()

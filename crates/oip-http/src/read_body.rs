@@ -1,4 +1,4 @@
-//! Reads bodies, within a limit and within the lease of their request.
+//! Reads request bodies within the size limit and the request's lease.
 
 use std::{error::Error, io, pin::pin};
 
@@ -16,12 +16,12 @@ use oip_types::{ErrorCode, ServiceError, causes};
 
 use crate::head::HEADER_LENGTH;
 
-/// Reads a body, up to a limit.
+/// Reads a body of at most `limit` bytes.
 ///
-/// A body that is announced as too large for the limit or for all memory is refused before anything of it is read.
-/// Otherwise bytes are charged as they come, so that clients which announce much and send little take no room from
-/// others. A body that comes in one frame is not copied; otherwise its frames are joined in one buffer, which grows up to
-/// the announced length, so that binary tensors behind JSON begin where a model can use them as they are.
+/// A body whose announced length exceeds the limit or the total budget is rejected before it is read.
+/// Otherwise bytes are charged as they arrive, so that clients which announce much and send little do not
+/// occupy memory. A single-frame body is not copied; others are joined in one buffer, which grows up to the
+/// announced length and is padded so that binary tensors after the JSON are aligned.
 pub(crate) async fn read_body<B>(
     headers: &HeaderMap,
     body: B,
@@ -44,11 +44,11 @@ where
     if announced.is_some_and(|bytes| bytes > limit as u64) {
         return Err(too_large());
     }
-    // Shows at once whether it fits, now or ever.
+    // Tests whether it fits now and in principle.
     drop(lease.charge(announced.unwrap_or(0))?);
     let mut first: Option<(Bytes, Charge)> = None;
     let mut joined: Option<Buffer> = None;
-    // Before the first byte of what is joined.
+    // Padding before the first byte of the joined buffer.
     let mut gap = 0;
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|error| broken(&*error.into()))?.into_data() else {
@@ -85,11 +85,11 @@ where
     })
 }
 
-/// Where the first binary tensor of a body in a buffer begins: at a multiple of this, as far as the buffer itself does.
+/// Alignment of the first binary tensor, relative to the buffer.
 const ALIGNMENT: usize = 64;
 
-/// Bytes before a body that move its first binary tensor there. The copy that the built-in runtime makes of a tensor
-/// that begins elsewhere is filled with zeros first.
+/// Returns the padding before a body that aligns its first binary tensor. The runtime would otherwise copy
+/// the tensor into a zeroed buffer.
 fn gap_before(headers: &HeaderMap) -> usize {
     let length = headers
         .get(HEADER_LENGTH)
@@ -98,7 +98,7 @@ fn gap_before(headers: &HeaderMap) -> usize {
     length.map_or(0, |length| length.wrapping_neg() % ALIGNMENT)
 }
 
-/// A body that could not be read to its end: too slow, or cut off.
+/// Creates the error for a body that failed: too slow, or truncated.
 fn broken(error: &(dyn Error + 'static)) -> ServiceError {
     let mut io_errors = causes(error).filter_map(|cause| cause.downcast_ref::<io::Error>());
     if io_errors.any(|error| error.kind() == io::ErrorKind::TimedOut) {

@@ -1,3 +1,5 @@
+//! The router: every path with its handler.
+
 use std::sync::Arc;
 
 use axum::{
@@ -29,15 +31,16 @@ use crate::{
     text, v1,
 };
 
-/// The REST side of the protocol for a service.
+/// Creates the REST API of a service.
 ///
-/// Paths may end in a slash. Every failed request, on any path and by any method, is answered with a JSON object that
-/// has a string `error`.
+/// Paths may end in a slash. Every failed request, on any path and with any method, gets a JSON object with a
+/// string `error`.
 pub fn router(service: Arc<dyn InferenceService>, config: HttpConfig) -> Router {
     router_with(service, config, Router::new())
 }
 
-/// The same, and `more` routes beside it: what holds for heads, unknown paths and wrong methods holds for them too.
+/// Creates the REST API with additional routes `more`. The rules for heads, unknown paths and wrong methods
+/// apply to them too.
 ///
 /// # Panics
 /// When `more` has a fallback, or a path of the protocol.
@@ -45,8 +48,8 @@ pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more:
     routed(App::new(service, config), more)
 }
 
-/// The same without a fallback and with the paths below `/v1` and `/v2` only, to be merged into a program's router that has a
-/// fallback and pages of its own.
+/// Creates only the routes under `/v1` and `/v2`, without a fallback, to be merged into a program's router
+/// with its own fallback and pages.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -68,7 +71,7 @@ pub fn protocol_routes(service: Arc<dyn InferenceService>, config: HttpConfig) -
         .with_state(app)
 }
 
-/// A router of everything, and of `more`.
+/// Creates a router of everything and `more`.
 pub(crate) fn routed(app: App, more: Router) -> Router {
     let config = app.config.clone();
     with_routes(Router::new().merge(more.with_state(())), |_| true)
@@ -78,9 +81,9 @@ pub(crate) fn routed(app: App, more: Router) -> Router {
         .with_state(app)
 }
 
-/// Adds the paths that are wanted, in both forms.
+/// Adds the selected paths, with and without a trailing slash.
 fn with_routes(mut router: Router<App>, is_wanted: impl Fn(&str) -> bool) -> Router<App> {
-    // In the protocol's first version, the verb is in the same part of the path as the model's name.
+    // In V1 paths the verb is in the same segment as the model's name.
     let v1 = [
         ("/v1/models", get(extensions::models_v1)),
         ("/v1/models/{model}", any(v1::model)),
@@ -96,7 +99,7 @@ fn with_routes(mut router: Router<App>, is_wanted: impl Fn(&str) -> bool) -> Rou
     router
 }
 
-/// Every path that is answered, with its parameters in braces and without its form that ends in a slash.
+/// Returns every path, with parameters in braces and without the trailing-slash variant.
 pub fn paths() -> impl Iterator<Item = String> {
     let v1 = [
         "/v1/models",
@@ -109,7 +112,7 @@ pub fn paths() -> impl Iterator<Item = String> {
     paths.chain(v1.map(str::to_owned))
 }
 
-/// Every path and what answers there.
+/// Returns every path with its handler.
 pub(crate) fn routes() -> Vec<(String, MethodRouter<App>)> {
     let server: [(&str, MethodRouter<App>); 23] = [
         ("/openapi.json", get(description::openapi)),
@@ -117,12 +120,12 @@ pub(crate) fn routes() -> Vec<(String, MethodRouter<App>)> {
         ("/v2", get(server_metadata)),
         ("/v2/health/live", get(server_live)),
         ("/v2/health/ready", get(server_ready)),
-        // Paths for platforms: Kubernetes' convention, and SageMaker.
+        // Paths of platforms: the Kubernetes convention, and SageMaker.
         ("/livez", get(server_live)),
         ("/readyz", get(server_ready)),
         ("/ping", get(server_ready)),
         ("/v2/models", get(extensions::models)),
-        // A model of this name could not be addressed here; Triton has it so.
+        // A model of this name is not reachable here; Triton behaves the same.
         ("/v2/models/stats", get(extensions::all_statistics)),
         ("/v2/repository/index", post(extensions::repository_index)),
         (
@@ -233,7 +236,7 @@ async fn server_live() -> Response {
     answer::json(StatusCode::OK, json_body(&json!({ "live": true })))
 }
 
-/// Says that it is live as well: that is what the protocol's text shows, while clients look for "ready".
+/// Also reports that it is live: the specification's example shows that, while clients look for "ready".
 async fn server_ready(State(app): State<App>) -> Response {
     match app.service.readiness() {
         Readiness::Ready => answer::json(StatusCode::OK, json_body(&json!({ "live": true, "ready": true }))),
@@ -263,7 +266,7 @@ async fn model_metadata(
     respond(answered.await)
 }
 
-/// The names of model and version in a path, to be kept while something is awaited.
+/// Copies model and version from a path, to be kept across an await.
 fn owned_names(path: PathParams) -> Result<(String, Option<String>), ServiceError> {
     with_model(path, |model| {
         Ok((model.name().to_owned(), model.version().map(str::to_owned)))
@@ -292,7 +295,7 @@ async fn model_infer(State(app): State<App>, path: PathParams, request: Request)
     let answered = async {
         let (name, version) = names?;
         let model = ModelRef::new(&name, version.as_deref())?;
-        // A model that does not exist is not worth reading a body for.
+        // Do not read a body for an unknown model.
         let grant = request.extensions().get::<Grant>().cloned();
         check_ready(&app, model, grant).await?;
         infer(app, model, request).await
@@ -304,7 +307,7 @@ async fn not_found() -> Response {
     answer::error(&ServiceError::new(ErrorCode::NotFound, "Not Found"))
 }
 
-/// Every path takes GET or POST, so the other one is meant.
+/// Rejects a method: every path supports GET or POST, so the other one is meant.
 async fn method_not_allowed(method: Method, uri: Uri) -> Response {
     let is_get = method == Method::GET || method == Method::HEAD;
     let message = match is_get && uri.path().starts_with("/v2/") {

@@ -1,7 +1,7 @@
-//! The REST side as one service, in which inference does not go through a router.
+//! The REST API as one service, in which inference bypasses the router.
 //!
-//! A router takes a dozen allocations for a request, and code of its own that a small request finds cold. Inference is nearly all that a
-//! server is asked for, and its path is quickly recognised.
+//! A router costs a dozen allocations per request and additional cold code. Inference is nearly all traffic,
+//! and its path is recognised cheaply.
 
 use std::{
     convert::Infallible,
@@ -30,21 +30,22 @@ use crate::connection_memory;
 use crate::{
     HttpConfig, answer,
     app::App,
-    entrance::{Entered, refusal},
+    entrance::{EntranceFuture, refusal},
     infer::infer,
     leased::leased_or_refused,
     missing::check_ready,
     routes::routed,
 };
 
-/// The REST side of the protocol for a service, as a tower service to be served: it answers as [`router`](crate::router) does, and
-/// inference with less work.
+/// Creates the REST API of a service as a tower service: the same as [`router`](crate::router), with less
+/// overhead for inference.
 #[must_use]
 pub fn service(service: Arc<dyn InferenceService>, config: HttpConfig) -> HttpService {
     service_with(service, config, Router::new())
 }
 
-/// The same, and `more` routes beside it: what holds for heads, unknown paths and wrong methods holds for them too.
+/// Creates the REST API with additional routes `more`. The rules for heads, unknown paths and wrong methods
+/// apply to them too.
 ///
 /// # Panics
 /// When `more` has a fallback, or a path of the protocol.
@@ -57,11 +58,11 @@ pub fn service_with(service: Arc<dyn InferenceService>, config: HttpConfig, more
     }
 }
 
-/// A tower service that answers HTTP requests; made by [`service`].
+/// A tower service that handles HTTP requests; created by [`service`].
 #[derive(Clone)]
 pub struct HttpService {
     app: App,
-    /// For everything but inference.
+    /// For everything except inference.
     router: Router,
 }
 
@@ -82,10 +83,10 @@ where
         #[cfg(unix)]
         if connection_memory::is_for(&request) {
             let answer = match refusal(&mut request, &self.app.config) {
-                Some(response) => Entered::refused(response),
+                Some(response) => EntranceFuture::refused(response),
                 None => {
                     let response = connection_memory::register(&self.app.config, &request);
-                    Entered::admitted(Box::pin(ready(Ok(response))) as Answering)
+                    EntranceFuture::admitted(Box::pin(ready(Ok(response))) as Answering)
                 }
             };
             return HttpAnswer::Inference { answer };
@@ -95,14 +96,14 @@ where
             return HttpAnswer::Routed { answer };
         }
         let answer = match refusal(&mut request, &self.app.config) {
-            Some(response) => Entered::refused(response),
-            None => Entered::admitted(answer(self.app.clone(), request)),
+            Some(response) => EntranceFuture::refused(response),
+            None => EntranceFuture::admitted(answer(self.app.clone(), request)),
         };
         HttpAnswer::Inference { answer }
     }
 }
 
-/// Answers an inference.
+/// Handles an inference request.
 fn answer<B>(app: App, request: Request<B>) -> Answering
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
@@ -113,7 +114,7 @@ where
         let (model, version) = model_of(uri.path()).unwrap_or_default();
         let answered = async {
             let model = ModelRef::new(model, version)?;
-            // A model that does not exist is not worth reading a body for.
+            // Do not read a body for an unknown model.
             let grant = request.extensions().get::<Grant>().cloned();
             check_ready(&app, model, grant).await?;
             infer(app.clone(), model, request).await
@@ -125,7 +126,7 @@ where
     })
 }
 
-/// The model and the version whose inference a path is, if it is one and needs no decoding.
+/// Returns model and version if a path is for inference and needs no decoding.
 fn model_of(path: &str) -> Option<(&str, Option<&str>)> {
     let path = path.strip_prefix("/v2/models/")?;
     let path = path.strip_suffix('/').unwrap_or(path);
@@ -141,13 +142,13 @@ fn model_of(path: &str) -> Option<(&str, Option<&str>)> {
 type Answering = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
 
 pin_project! {
-    /// The answer of an [`HttpService`] in the making.
+    /// The response future of an [`HttpService`].
     #[project = HttpAnswerProjection]
     pub enum HttpAnswer {
         #[doc(hidden)]
         Inference {
             #[pin]
-            answer: Entered<Answering>,
+            answer: EntranceFuture<Answering>,
         },
         #[doc(hidden)]
         Routed {

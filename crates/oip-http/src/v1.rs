@@ -1,4 +1,4 @@
-//! The protocol's first version: KServe asks for it unless it is told otherwise. `docs/oip.md` says what is answered.
+//! The V1 protocol, KServe's default. `docs/oip.md` describes the responses.
 
 use std::sync::Arc;
 
@@ -16,17 +16,17 @@ use oip_types::{
 use serde_json::json;
 
 use crate::{
-    answer::{self, Encoded, respond},
+    answer::{self, EncodedAnswer, respond},
     app::App,
     infer::{in_time, receive, run},
     leased::mark,
     path::{Params, PathParams},
 };
 
-/// The verb follows the model's name.
+/// The verb after the model's name.
 const PREDICT: &str = ":predict";
 
-/// Answers for a model, or what is asked of it.
+/// Handles a GET for a model, or its prediction.
 pub(crate) async fn model(State(app): State<App>, path: PathParams, request: Request) -> Response {
     let asked = Params::new(path).map(|params| {
         let version = Some(params.get("version").to_owned()).filter(|version| !version.is_empty());
@@ -36,7 +36,7 @@ pub(crate) async fn model(State(app): State<App>, path: PathParams, request: Req
         Ok(asked) => asked,
         Err(error) => return answer::error(&error),
     };
-    // It stands behind whichever comes last.
+    // It is part of the last segment.
     let (name, version, is_predict) = match &version {
         None => match name.strip_suffix(PREDICT) {
             Some(name) => (name, None, true),
@@ -76,11 +76,11 @@ fn not_allowed(allowed: &'static str) -> Response {
     response
 }
 
-/// Runs a model, as `infer` does for the second version.
+/// Runs a model, like `infer` for V2.
 async fn predict(app: &App, model: ModelRef<'_>, request: Request) -> Result<Response, ServiceError> {
     app.service.model_ready(model)?;
     let lease = Lease::new(&app.config.budget, &app.config.time);
-    // When the client leaves, this future is dropped: then all work for it ends.
+    // Dropping this future when the client disconnects cancels all work.
     let guard = lease.guard();
     let (head, body) = request.into_parts();
     if let Some(notes) = head.extensions.get::<Arc<RequestNotes>>() {
@@ -115,7 +115,7 @@ async fn predict(app: &App, model: ModelRef<'_>, request: Request) -> Result<Res
     Ok(mark(answer::inference(encoded)))
 }
 
-/// Reads a request, off the reactor's thread where that takes long.
+/// Decodes a request, off the reactor thread if that takes long.
 async fn decode(
     app: &App,
     model: ModelRef<'_>,
@@ -135,7 +135,7 @@ async fn decode(
     run(&app.config.cpu, lease, bytes, decoding).await
 }
 
-/// How much work it is to print a tensor in lists, in bytes: each list is some, however little there is in it.
+/// Estimates the work of printing a tensor as nested lists, in bytes: empty lists cost too.
 fn printing(value: &TensorValue) -> usize {
     const LIST: u64 = 16;
     let mut lists = 0u64;
@@ -148,13 +148,13 @@ fn printing(value: &TensorValue) -> usize {
     value.raw().len().saturating_add(lists)
 }
 
-/// Encodes an answer, off the reactor's thread where that takes long.
+/// Encodes a response, off the reactor thread if that takes long.
 async fn encode(
     app: &App,
     response: InferResponse,
     has_rows: bool,
     lease: &Lease,
-) -> Result<Encoded, ServiceError> {
+) -> Result<EncodedAnswer, ServiceError> {
     let config = &app.config;
     let bytes = response.outputs.iter().map(|output| printing(&output.value));
     let bytes = bytes.fold(0, usize::saturating_add);
@@ -162,5 +162,7 @@ async fn encode(
         let (non_finite, limit, lease) = (config.non_finite, config.max_answer_bytes, lease.clone());
         move || encode_v1_response(&response, has_rows, non_finite, &lease, limit)
     };
-    run(&config.cpu, lease, bytes, encoding).await.map(Encoded::plain)
+    run(&config.cpu, lease, bytes, encoding)
+        .await
+        .map(EncodedAnswer::plain)
 }

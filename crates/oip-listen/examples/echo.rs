@@ -1,5 +1,5 @@
-//! A bare echo over hyper: the floor that the costs of an inference server over HTTP are compared with (`cargo xtask bench serve`).
-//! It gives each request's body back, and has none of what this crate adds.
+//! A bare HTTP echo over hyper: the baseline for the overhead of an inference server
+//! (`cargo xtask bench serve`). It returns each request's body and has none of this crate's limits.
 #![allow(clippy::print_stdout, reason = "a program says where it listens")]
 
 use bytes::{Buf, Bytes};
@@ -18,7 +18,7 @@ fn main() -> std::io::Result<()> {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
             let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(echo));
-            // It ends when the client leaves.
+            // The task ends when the client disconnects.
             tokio::spawn(connection);
         }
     })

@@ -1,3 +1,5 @@
+//! What one connection is doing, as input for its timeouts and its eviction.
+
 use std::{
     future::poll_fn,
     sync::{
@@ -20,27 +22,27 @@ use crate::{
 
 /// The activity of one connection, as far as timeouts need it.
 ///
-/// The connection's reader, service and bodies report here; its watchdog asks until when to be patient.
+/// The connection's reader, service and bodies report here; its watchdog asks for the next deadline.
 #[derive(Clone, Debug)]
-pub(crate) struct Activity(Arc<Shared>);
+pub(crate) struct Activity(Arc<SharedState>);
 
 #[derive(Debug)]
-struct Shared {
-    /// Among all connections of the process.
+struct SharedState {
+    /// Unique within the process.
     number: u64,
     limits: ConnectionLimits,
     state: Mutex<State>,
-    /// Somebody else needs the connection's place.
+    /// Another connection needs this one's slot.
     asked_to_close: Notify,
-    /// Its client reads nothing, whichever stream it is.
+    /// The client reads none of its streams.
     all_stuck: Notify,
     /// A [`Lane`].
     lane: AtomicU8,
     /// How often the connection was polled.
     turns: AtomicU32,
-    /// Whether it has used up its turn, however much there is to do.
+    /// Whether it used up its turn and must yield, even with data left to read.
     is_turn_over: AtomicBool,
-    /// Whether bytes wait to be written that the client does not take.
+    /// Whether the socket's send buffer is full because the client does not read.
     is_write_stalled: AtomicBool,
 }
 
@@ -48,53 +50,53 @@ struct Shared {
 struct State {
     protocol: Protocol,
     bytes_read: u64,
-    /// Requests whose answers are not sent yet.
+    /// Requests whose responses are not fully sent.
     open: Vec<Arc<Seat>>,
-    /// Since when there was no open request.
+    /// When the last open request ended.
     idle_since: Instant,
-    /// When the first byte of a head came that is not complete yet.
+    /// When the first byte of an incomplete request head arrived.
     head_since: Option<Instant>,
     /// Whether any request was read.
     had_request: bool,
-    /// Whether a request was answered before all of it was read, so that the connection ends.
+    /// Whether a response was sent before the request was fully read; the connection then has to end.
     has_unread_request: bool,
     /// When it was asked to make room for another connection.
     asked_to_close: Option<Instant>,
-    /// Answers that are being sent over HTTP/1.
+    /// Responses being sent over HTTP/1.
     sending: Vec<Sending>,
-    /// Over HTTP/2, the open requests whose client has not made room for the next bytes of their answer.
+    /// HTTP/2: number of open requests that wait for flow-control window to send more of their response.
     waiting_for_room: usize,
-    /// When the client last took something of an answer over HTTP/2 that it had to make room for, or all of one.
+    /// HTTP/2: when the client last read part of a response that had waited for window, or a whole response.
     taken: Instant,
-    /// When a piece was given out last, and in which turn. What happens to it in that turn happens then.
+    /// When the last piece was handed out, and in which turn. Events of the same turn reuse this time.
     given: Option<(u32, Instant)>,
     next_response: u64,
 }
 
-/// An answer that is being sent.
+/// A response being sent.
 #[derive(Debug)]
 struct Sending {
     response: u64,
-    /// Pieces that were given out and have not left yet, and since when the client is waited for.
+    /// Number of pieces handed out but not yet written, and since when the client is the bottleneck.
     pieces: usize,
     since: Instant,
     pace: SendPace,
-    /// Whether all of it was given out.
+    /// Whether the whole response was handed out.
     is_ended: bool,
 }
 
-/// What to do with a connection now.
+/// What the watchdog does with a connection now.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Nothing; look again at this time.
+    /// Nothing; check again at this time.
     WaitUntil(Instant),
-    /// It idles: end it in good manners.
+    /// It is idle: close it gracefully.
     Close,
-    /// It is stuck: end it.
+    /// It is stuck: cut it.
     Cut(&'static str),
 }
 
-/// An HTTP/2 client's preface and the header of its first frame: less than that is no connection.
+/// An HTTP/2 client's preface and the first frame header; with fewer bytes there is no HTTP/2 connection.
 const HTTP2_OPENING: u64 = 24 + 9;
 
 impl Activity {
@@ -115,7 +117,7 @@ impl Activity {
             next_response: 0,
         };
         static OPENED: AtomicU64 = AtomicU64::new(0);
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedState {
             number: OPENED.fetch_add(1, Ordering::Relaxed),
             limits: limits.clone(),
             state: Mutex::new(state),
@@ -128,25 +130,25 @@ impl Activity {
         }))
     }
 
-    /// The handshake is over, and the client has said nothing yet.
+    /// Records the end of the handshake; the client has not sent anything yet.
     pub(crate) fn opened(&self, protocol: Protocol) {
         let mut state = self.lock();
         state.protocol = protocol;
         state.idle_since = Instant::now();
     }
 
-    /// Waits until it is asked to make room.
+    /// Waits until the connection is asked to make room.
     pub(crate) async fn asked_to_close(&self) {
         self.0.asked_to_close.notified().await;
     }
 
-    /// The connection's number, which no other one has.
+    /// Returns the connection's unique number.
     pub(crate) fn number(&self) -> u64 {
         self.0.number
     }
 
-    /// Whether a connection that was asked to make room still has nothing to do. Otherwise it stays. The requests that wait for their
-    /// client lose their places.
+    /// Returns whether a connection that was asked to make room is still idle and may close. If so, requests
+    /// that wait for their client lose their slots.
     pub(crate) fn may_close(&self) -> bool {
         let mut state = self.lock();
         let may_close = self
@@ -160,14 +162,14 @@ impl Activity {
         drop(state);
         match is_http2 {
             true => self.0.limits.streams.evict_all(&open),
-            // Its request is no stream, and the connection counts.
+            // HTTP/1 has no streams; the connection itself is counted.
             false => _ = revoke_all(&open),
         }
         self.0.limits.connections.note_evicted();
         true
     }
 
-    /// Since when there is nothing to do, but to wait for the client.
+    /// Returns since when there is nothing to do except wait for the client.
     fn idles_since(&self, state: &State) -> Option<Instant> {
         if !self.is_all_sent(state) {
             return None;
@@ -176,7 +178,7 @@ impl Activity {
         of_requests.try_fold(state.idle_since, |latest, since| Some(latest.max(since?)))
     }
 
-    /// Whether a request is in work, and does not wait for its client.
+    /// Returns whether a request is being processed rather than waiting for its client.
     pub(crate) fn is_working(&self) -> bool {
         let state = self.lock();
         let mut open = state.open.iter();
@@ -187,17 +189,17 @@ impl Activity {
         &self.0.limits
     }
 
-    /// Waits until a stream is reset for not being read, and no other one is read either.
+    /// Waits until a stream is reset because its client does not read, while no other stream is read either.
     pub(crate) async fn all_stuck(&self) {
         self.0.all_stuck.notified().await;
     }
 
-    /// The client of a stream has made no room for the next bytes of its answer.
+    /// Records that a stream waits for flow-control window.
     pub(crate) fn waits_for_room(&self) {
         self.lock().waiting_for_room += 1;
     }
 
-    /// It has made some, or that stream waits no longer.
+    /// Records that a stream got window (`has_room`), or stopped waiting.
     pub(crate) fn waits_no_more(&self, has_room: bool) {
         let mut state = self.lock();
         state.waiting_for_room = state.waiting_for_room.saturating_sub(1);
@@ -206,7 +208,7 @@ impl Activity {
         }
     }
 
-    /// A stream, which is still open and waits no more, is reset: its client has made no room since then.
+    /// Records that an open stream is reset because it got no window since `since`.
     pub(crate) fn stream_is_stuck(&self, since: Instant) {
         let state = self.lock();
         if state.taken <= since && state.waiting_for_room + 1 >= state.open.len() {
@@ -214,55 +216,55 @@ impl Activity {
         }
     }
 
-    /// Bytes that came in.
+    /// Returns the number of bytes read.
     pub(crate) fn bytes_read(&self) -> u64 {
         self.lock().bytes_read
     }
 
-    /// Notes the protocol that the client speaks.
+    /// Records the client's protocol.
     pub(crate) fn set_protocol(&self, protocol: Protocol) {
         self.lock().protocol = protocol;
     }
 
-    /// Where the connection is.
+    /// Returns the connection's lane.
     pub(crate) fn lane(&self) -> Lane {
         Lane::from(self.0.lane.load(Ordering::Relaxed))
     }
 
-    /// Sends the connection to another lane, if there are any; its tasks go there when they have been polled.
+    /// Moves the connection to another lane, if lanes exist; its tasks move after their next poll.
     pub(crate) fn go_to(&self, lane: Lane) {
         if self.0.limits.lanes.is_some() {
             self.0.lane.store(lane as u8, Ordering::Relaxed);
         }
     }
 
-    /// The connection has done enough for now: others have their turn before it goes on.
+    /// Makes the connection yield to others before it continues.
     pub(crate) fn end_turn(&self) {
         self.0.is_turn_over.store(true, Ordering::Relaxed);
     }
 
-    /// Whether others have their turn now; asked once after each poll.
+    /// Returns whether the connection must yield; called once after each poll.
     pub(crate) fn take_turn_over(&self) -> bool {
         self.0.is_turn_over.swap(false, Ordering::Relaxed)
     }
 
-    /// Notes whether bytes wait to be written that the client does not take.
+    /// Records whether the send buffer is full because the client does not read.
     pub(crate) fn set_write_stalled(&self, is_stalled: bool) {
         self.0.is_write_stalled.store(is_stalled, Ordering::Relaxed);
     }
 
-    /// Whether all answers have left, as far as is known.
+    /// Returns whether all responses are written, as far as is known.
     fn is_all_sent(&self, state: &State) -> bool {
         state.sending.is_empty() && !self.0.is_write_stalled.load(Ordering::Relaxed)
     }
 
-    /// The connection is polled.
+    /// Records that the connection is polled.
     pub(crate) fn begin_turn(&self) {
         self.0.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until the connection is polled again, so that it has gone where it was sent. hyper may poll one of its futures
-    /// several times in a poll of its own.
+    /// Waits until the connection is polled again, after which it has moved to its lane. hyper may poll one
+    /// of its futures several times within one poll.
     pub(crate) async fn next_turn(&self) {
         let turn = || self.0.turns.load(Ordering::Relaxed);
         let begun = turn();
@@ -276,7 +278,7 @@ impl Activity {
         .await;
     }
 
-    /// Bytes came in.
+    /// Records received bytes.
     pub(crate) fn read(&self, bytes: usize) {
         let mut state = self.lock();
         state.bytes_read += bytes as u64;
@@ -285,22 +287,22 @@ impl Activity {
         }
     }
 
-    /// A request was answered, and the rest of it will not be read.
+    /// Records that a response was sent and the rest of the request will not be read.
     pub(crate) fn request_left_unread(&self) {
         self.lock().has_unread_request = true;
     }
 
-    /// Whether the rest of a request that was answered may still be coming.
+    /// Returns whether the rest of a request may still arrive after its response.
     pub(crate) fn has_unread_request(&self) -> bool {
         self.lock().has_unread_request
     }
 
-    /// Requests in work.
+    /// Returns the number of requests being processed.
     pub(crate) fn open_requests(&self) -> usize {
         self.lock().open.len()
     }
 
-    /// A request's head is complete. Returns the number under which its answer is known.
+    /// Records a complete request head. Returns the id of its response.
     pub(crate) fn request_started(&self, seat: &Arc<Seat>) -> u64 {
         let mut state = self.lock();
         state.open.push(seat.clone());
@@ -310,7 +312,7 @@ impl Activity {
         state.next_response
     }
 
-    /// A request's answer was given out to be sent, or given up.
+    /// Records that a response was fully handed out, or abandoned.
     pub(crate) fn request_ended(&self, response: u64, seat: &Arc<Seat>) {
         let mut state = self.lock();
         let now = self.now_or_when_given(&state);
@@ -328,7 +330,7 @@ impl Activity {
         }
     }
 
-    /// A piece of an answer was given out; from now on it is the client's turn.
+    /// Records that a piece of a response was handed out; from now on the client is the bottleneck.
     pub(crate) fn piece_given(&self, response: u64) {
         let (now, turn) = (Instant::now(), self.0.turns.load(Ordering::Relaxed));
         let mut state = self.lock();
@@ -354,7 +356,7 @@ impl Activity {
         }
     }
 
-    /// A piece of so many bytes has left.
+    /// Records that a piece of `bytes` was written.
     pub(crate) fn piece_left(&self, response: u64, bytes: usize) {
         let mut state = self.lock();
         let now = self.now_or_when_given(&state);
@@ -373,7 +375,8 @@ impl Activity {
         }
     }
 
-    /// The time; in the turn in which a piece was given out, the time of that, so that small answers look at the clock once.
+    /// Returns the current time. Within the turn that handed out a piece it returns the time of that, so
+    /// small responses read the clock once.
     fn now_or_when_given(&self, state: &State) -> Instant {
         match state.given {
             Some((turn, given)) if turn == self.0.turns.load(Ordering::Relaxed) => given,
@@ -381,10 +384,11 @@ impl Activity {
         }
     }
 
-    /// What to do with the connection at `now`.
+    /// Returns what to do with the connection at `now`.
     pub(crate) fn verdict(&self, now: Instant) -> Verdict {
         let limits = &self.0.limits;
-        // A deadline can come nearer while it is waited for: an idle client starts a head and stops in the middle.
+        // The deadline may move closer while the watchdog sleeps: an idle client may start a request head and
+        // stall.
         let look_again = now
             + limits
                 .head_timeout
@@ -405,7 +409,7 @@ impl Activity {
             return patience(deadline, Verdict::Cut("the client does not read its answer"));
         }
         if !state.open.is_empty() {
-            // Whatever takes long now has a deadline of its own.
+            // Everything slow from here on has its own deadline.
             return Verdict::WaitUntil(look_again);
         }
         let (since, timeout, verdict) = match state.protocol {
@@ -454,7 +458,7 @@ impl Occupant for Activity {
     }
 
     fn is_about_to_close(&self, now: Instant) -> bool {
-        /// By then it is closed, or has work to do.
+        /// After this time it is closed or busy again.
         const LONGEST: Duration = Duration::from_secs(1);
         let asked = self.lock().asked_to_close;
         asked.is_some_and(|asked| now.saturating_duration_since(asked) < LONGEST)
@@ -500,7 +504,7 @@ mod tests {
         activity.request_ended(response, &seat);
         assert!(waits(&activity, 74 * SECOND));
         assert_eq!(after(&activity, 76 * SECOND), Verdict::Close);
-        // The next head has its time from its first byte on.
+        // The next head's timeout starts with its first byte.
         activity.read(1);
         assert!(matches!(after(&activity, 21 * SECOND), Verdict::Cut(_)));
     }
@@ -526,7 +530,7 @@ mod tests {
         activity.piece_left(other, 10);
         assert!(waits(&activity, 29 * SECOND));
         assert!(matches!(after(&activity, 31 * SECOND), Verdict::Cut(_)));
-        // All of it was given out; it has not left yet.
+        // Fully handed out, but not yet written.
         activity.request_ended(stuck, &seats[0]);
         activity.request_ended(other, &seats[1]);
         assert!(matches!(after(&activity, 31 * SECOND), Verdict::Cut(_)));

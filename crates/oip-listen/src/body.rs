@@ -1,4 +1,4 @@
-//! Bodies: requests that must come at a pace, answers whose end the connection hears of.
+//! Request bodies with a minimum rate, and response bodies that report when they are written.
 
 use std::{
     io,
@@ -23,14 +23,14 @@ use crate::{
 };
 
 pin_project! {
-    /// A request's body that fails when it comes too slowly.
+    /// A request body that fails when it arrives too slowly.
     ///
-    /// The failure is an [`std::io::Error`] of kind `TimedOut`.
+    /// The error is an [`std::io::Error`] of kind `TimedOut`.
     pub struct RequestBody {
         inner: Inner,
         leftover: Option<Leftover>,
         pace: Pace,
-        // The time at which the next frame must be there, once a frame was waited for.
+        // The deadline of the next frame, once one was waited for.
         deadline: Option<Pin<Box<Sleep>>>,
         is_waiting: bool,
         is_conversation: bool,
@@ -52,29 +52,29 @@ pin_project! {
     }
 }
 
-/// A body as its protocol has it.
+/// A body of either protocol.
 enum Inner {
     /// Taken out when it is dropped before its end.
     Http1(Option<Incoming>),
     Http2(StreamBody),
 }
 
-/// The body of a stream of HTTP/2.
+/// The body of an HTTP/2 stream.
 struct StreamBody {
     stream: RecvStream,
-    /// Bytes that are still to come, if the head says how many there are.
+    /// Bytes still to come, if the head gives a length.
     left: Option<u64>,
     is_data_over: bool,
 }
 
 impl StreamBody {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
-        // A peer that has all it wants ends the stream so (RFC 9113, 8.1).
+        // A peer that needs no more data resets the stream with this code (RFC 9113, 8.1).
         let is_enough = |error: &h2::Error| error.reason() == Some(Reason::NO_ERROR);
         if !self.is_data_over {
             match ready!(self.stream.poll_data(cx)) {
                 Some(Ok(bytes)) => {
-                    // It can only fail for more bytes than have come.
+                    // It fails only for more bytes than were received.
                     let _ = self.stream.flow_control().release_capacity(bytes.len());
                     self.left = self.left.map(|left| left.saturating_sub(bytes.len() as u64));
                     return Poll::Ready(Some(Ok(Frame::data(bytes))));
@@ -96,24 +96,24 @@ impl StreamBody {
     }
 }
 
-/// How fast a body must come.
+/// The required pace of a body.
 struct Pace {
     gap_timeout: Duration,
     min_rate: u64,
     grace: Duration,
-    /// Time spent waiting for the client; the service's own time does not count.
+    /// Time spent waiting for the client, without the time the service took.
     waited: Duration,
     waiting_since: Option<Instant>,
     received: u64,
 }
 
 impl RequestBody {
-    /// The body of a request of HTTP/1. `leftover` gets what is not read.
+    /// Creates the body of an HTTP/1 request. `leftover` receives an unread remainder.
     pub(crate) fn http1(inner: Incoming, path: &str, report: &Report, leftover: Option<Leftover>) -> Self {
         Self::new(Inner::Http1(Some(inner)), path, report, leftover)
     }
 
-    /// The body of a request of HTTP/2, of so many bytes if its head says so.
+    /// Creates the body of an HTTP/2 request, of `len` bytes if its head says so.
     pub(crate) fn http2(stream: RecvStream, len: Option<u64>, path: &str, report: &Report) -> Self {
         let inner = Inner::Http2(StreamBody {
             stream,
@@ -146,7 +146,7 @@ impl RequestBody {
 }
 
 impl Pace {
-    /// When the next frame must be there at the latest.
+    /// Returns the deadline of the next frame.
     fn next_deadline(&mut self) -> Instant {
         let now = Instant::now();
         self.waiting_since = Some(now);
@@ -154,7 +154,7 @@ impl Pace {
         if self.min_rate == 0 {
             return by_gap;
         }
-        // The received bytes allow so many seconds of waiting.
+        // The received bytes pay for this much waiting.
         let earned = Duration::from_secs_f64(self.received as f64 / self.min_rate as f64);
         let by_rate = now + (self.grace + earned).saturating_sub(self.waited);
         by_gap.min(by_rate)
@@ -240,32 +240,32 @@ impl Body for RequestBody {
 }
 
 pin_project! {
-    /// The body of a response over HTTP/1, in pieces of bounded size that report when they have left.
+    /// The body of an HTTP/1 response, split into pieces of bounded size that report when they are written.
     ///
-    /// Pieces are slices where the service's body gives [`Bytes`], so nothing is copied.
+    /// Pieces are slices when the service's body yields [`Bytes`], so nothing is copied.
     pub struct ResponseBody<B> {
         #[pin]
         inner: B,
-        // The rest of a frame that was too large for one piece.
+        // The rest of a frame that exceeded one piece.
         rest: Bytes,
         report: Report,
     }
 }
 
-/// Bytes of a piece.
+/// Maximum size of a piece in bytes.
 const PIECE: usize = 256 << 10;
 
-/// Tells the connection about one request, and that it is over when this is dropped.
+/// Reports on one request to its connection; dropping it ends the request.
 pub(crate) struct Report {
     activity: Activity,
     response: u64,
     seat: Arc<Seat>,
-    /// Over HTTP/2.
+    /// HTTP/2 only.
     place: Option<Place>,
 }
 
 impl Report {
-    /// Of a request that keeps its place until its answer is given out.
+    /// Creates the report of a request that keeps its slot until its response is handed out.
     pub(crate) fn new(activity: &Activity, seat: Arc<Seat>, place: Option<Place>) -> Self {
         Self {
             activity: activity.clone(),
@@ -283,19 +283,19 @@ impl Report {
         &self.seat
     }
 
-    /// Over HTTP/2: its client has made no room for the next bytes of the answer.
+    /// HTTP/2: reports that the stream waits for flow-control window.
     pub(crate) fn waits_for_room(&self) {
         self.activity.waits_for_room();
         self.seat.waits(Wait::Room);
     }
 
-    /// Over HTTP/2: its client has made some, or it is waited for no longer.
+    /// HTTP/2: reports that the stream got window, or stopped waiting.
     pub(crate) fn waits_no_more(&self, has_room: bool) {
         self.seat.goes_on(Wait::Room);
         self.activity.waits_no_more(has_room);
     }
 
-    /// Over HTTP/2: its client has made no room since then, which is too long.
+    /// HTTP/2: reports that the stream got no window since `since` and timed out.
     pub(crate) fn is_stuck(&self, since: Instant) {
         self.activity.stream_is_stuck(since);
         if let Some(place) = &self.place {
@@ -311,7 +311,7 @@ impl Drop for Report {
 }
 
 impl Report {
-    /// A piece that reports when it has left.
+    /// Wraps `bytes` so that the report learns when they are written.
     fn piece(&self, bytes: Bytes) -> Bytes {
         self.activity.piece_given(self.response);
         Bytes::from_owner(Piece {
@@ -322,7 +322,7 @@ impl Report {
     }
 }
 
-/// A piece of an answer, dropped once it is written or given up.
+/// A piece of a response, dropped once it is written or abandoned.
 struct Piece {
     bytes: Bytes,
     activity: Activity,

@@ -1,4 +1,4 @@
-//! How many connections there may be, and which of them makes room for a new one.
+//! Limits the number of connections, and evicts idle ones in favour of new ones.
 
 use std::{
     collections::HashMap,
@@ -15,15 +15,16 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// How many connections there may be at once, over all listeners that share it.
+/// The maximum number of connections, over all listeners that share it.
 ///
-/// When there are so many, the one that has been idle for the longest time is closed for a new one; a connection idles where all of its
-/// requests wait for their client. Where all have requests in work, new ones wait.
+/// When it is reached, the connection that has been idle for the longest time is closed in favour of a new
+/// one. A connection is idle when all its requests wait for their client. If no connection is idle, new ones
+/// wait.
 #[derive(Clone, Debug)]
-pub struct ConnectionCap(Arc<Shared>);
+pub struct ConnectionCap(Arc<SharedState>);
 
-struct Shared {
-    /// Connections that may be about to make room at once. Others are asked only then.
+struct SharedState {
+    /// Maximum number of connections asked to make room at a time. Others are asked only after these.
     asked: usize,
     permits: Arc<Semaphore>,
     open: Mutex<HashMap<u64, Arc<dyn Occupant>>>,
@@ -31,7 +32,7 @@ struct Shared {
     evicted: AtomicU64,
 }
 
-/// What has become of connections.
+/// Counts of connections.
 ///
 /// ```
 /// assert_eq!(oip_listen::ConnectionCap::new(10).counts().open, 0);
@@ -45,29 +46,29 @@ pub struct ConnectionCounts {
     pub evicted: u64,
 }
 
-/// A connection, as far as its place is concerned.
+/// A connection that occupies a slot.
 pub(crate) trait Occupant: Send + Sync {
-    /// Since when it has nothing to do; `None` if it has, or if it is about to be closed.
+    /// Returns since when it is idle; `None` if it is busy or about to close.
     fn idle_since(&self) -> Option<Instant>;
 
-    /// Asks it to make room for another one.
+    /// Asks it to make room for another connection.
     fn ask_to_close(&self);
 
-    /// Whether it was asked so short a time ago that it may still be about to close.
+    /// Returns whether it was asked so recently that it may still be closing.
     fn is_about_to_close(&self, now: Instant) -> bool;
 }
 
-/// A connection that was idle for a shorter time does not make room: its client may be about to send its next request.
+/// Connections idle for less than this are not evicted: the client may be about to send its next request.
 const LEAST_IDLE: Duration = Duration::from_millis(200);
 
-/// How often a connection is asked to make room while there is none.
+/// Interval at which idle connections are asked to make room.
 const PAUSE: Duration = Duration::from_millis(5);
 
 impl ConnectionCap {
-    /// A cap of so many connections.
+    /// Creates a cap of `connections`.
     #[must_use]
     pub fn new(connections: usize) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedState {
             asked: (connections / 16).max(1),
             permits: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
             open: Mutex::default(),
@@ -76,7 +77,7 @@ impl ConnectionCap {
         }))
     }
 
-    /// Counts of all connections so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn counts(&self) -> ConnectionCounts {
         ConnectionCounts {
@@ -85,12 +86,12 @@ impl ConnectionCap {
         }
     }
 
-    /// A connection is closed to make room for another.
+    /// Counts a connection closed in favour of another.
     pub(crate) fn note_evicted(&self) {
         self.0.evicted.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until there is room for a connection, and makes some.
+    /// Waits for a free slot, evicting idle connections.
     pub(crate) async fn room(&self) -> Room {
         loop {
             if let Some(room) = self.try_room() {
@@ -101,13 +102,13 @@ impl ConnectionCap {
         }
     }
 
-    /// Room for a connection, if there is some.
+    /// Returns a free slot, if there is one.
     pub(crate) fn try_room(&self) -> Option<Room> {
         let permit = self.0.permits.clone().try_acquire_owned().ok()?;
         Some(Room { _permit: permit })
     }
 
-    /// Counts a connection for as long as the result lives.
+    /// Registers a connection until the returned value is dropped.
     pub(crate) fn enter(&self, room: Room, occupant: Arc<dyn Occupant>) -> Place {
         let number = self.0.opened.fetch_add(1, Ordering::Relaxed);
         self.0.lock().insert(number, occupant);
@@ -118,7 +119,7 @@ impl ConnectionCap {
         }
     }
 
-    /// Asks the connection that has been idle for the longest time to close, if any is.
+    /// Asks the connection that has been idle the longest to close.
     fn ask_idlest(&self, now: Instant) {
         let open = self.0.lock();
         let about_to_close = open.values().filter(|occupant| occupant.is_about_to_close(now));
@@ -137,26 +138,26 @@ impl ConnectionCap {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for SharedState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} connections", self.lock().len())
     }
 }
 
-impl Shared {
+impl SharedState {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<dyn Occupant>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Room for one more connection.
+/// A reserved slot for one more connection.
 pub(crate) struct Room {
     _permit: OwnedSemaphorePermit,
 }
 
-/// The place of an open connection.
+/// The slot of an open connection.
 pub(crate) struct Place {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     number: u64,
     _room: Room,
 }

@@ -1,4 +1,4 @@
-//! The header `Date` of HTTP/2's responses. hyper writes HTTP/1's.
+//! The `Date` header of HTTP/2 responses. hyper writes HTTP/1's.
 
 use std::{
     cell::RefCell,
@@ -8,11 +8,11 @@ use std::{
 use http::HeaderValue;
 
 thread_local! {
-    /// The last value and the second it is of: formatting it takes longer than the rest of a head.
+    /// The last value and its second: formatting takes longer than the rest of a response head.
     static LAST: RefCell<Option<(Duration, HeaderValue)>> = const { RefCell::new(None) };
 }
 
-/// The time now, to the second.
+/// Returns the current time, to the second.
 pub(crate) fn now() -> HeaderValue {
     let now = SystemTime::now();
     let second = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();

@@ -1,7 +1,8 @@
-//! Descriptors that clients pass over Unix sockets: one, with the first byte of a connection, if its first request asks for it.
+//! File descriptors that clients pass over Unix sockets: one, with the first byte of a connection, if its
+//! first request asks for it.
 //!
-//! All other descriptors are closed. From the first request on the connection is read without room for any, and the system closes
-//! them.
+//! All other descriptors are closed. After the first request the connection is read without space for
+//! ancillary data, so the kernel closes any further ones.
 
 use std::{
     fmt,
@@ -19,8 +20,8 @@ use tokio::{
     net::UnixStream,
 };
 
-/// Receives a descriptor that a client passes with the first byte of its connection on a Unix socket: of its first request, or of
-/// HTTP/2's preface before that.
+/// Receives a descriptor that a client passes with the first byte of its connection over a Unix socket, which
+/// is the first byte of its request or of the HTTP/2 preface.
 #[derive(Clone)]
 pub struct Descriptors {
     paths: &'static [&'static str],
@@ -28,8 +29,8 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
-    /// A `POST` to one of these paths may come with a descriptor. `receive` makes extensions of it, which all requests of the
-    /// connection have from then on.
+    /// Accepts a descriptor with a `POST` to one of `paths`. `receive` turns it into extensions for all
+    /// requests of the connection.
     #[must_use]
     pub fn new(
         paths: &'static [&'static str],
@@ -41,7 +42,7 @@ impl Descriptors {
         }
     }
 
-    /// The extensions that the first request brings.
+    /// Returns the extensions for the first request.
     pub(crate) fn of_first<B>(&self, request: &Request<B>, passed: Option<OwnedFd>) -> Option<Extensions> {
         let is_for_it = *request.method() == Method::POST && self.paths.contains(&request.uri().path());
         let passed = passed.filter(|_| is_for_it)?;
@@ -57,13 +58,13 @@ impl fmt::Debug for Descriptors {
     }
 }
 
-/// The descriptor that has come over a connection before its first request. Clones are the same.
+/// The descriptor received before a connection's first request. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reception(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 enum State {
-    /// The first request has not come yet.
+    /// Before the first request.
     Open(Option<OwnedFd>),
     Closed,
 }
@@ -75,7 +76,7 @@ impl Default for State {
 }
 
 impl Reception {
-    /// Receives no more, and gives what has come.
+    /// Stops receiving, and returns the descriptor if one arrived.
     pub(crate) fn close(&self) -> Option<OwnedFd> {
         match std::mem::replace(
             &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner),
@@ -93,14 +94,14 @@ impl Reception {
         )
     }
 
-    /// Keeps the first descriptor; another one is closed.
+    /// Keeps the first descriptor; a second one is closed.
     fn keep(&self, descriptor: OwnedFd) {
         if let State::Open(passed @ None) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             *passed = Some(descriptor);
         }
     }
 
-    /// Reads as [`UnixStream`] does, and receives descriptors.
+    /// Reads like [`UnixStream`], and receives descriptors.
     pub(crate) fn poll_read(
         &self,
         stream: &UnixStream,
@@ -122,7 +123,7 @@ impl Reception {
     }
 
     fn receive(&self, stream: &UnixStream, room: &mut [u8]) -> io::Result<usize> {
-        // The system finds room for two in it, and closes more than that.
+        // With alignment the buffer has space for two descriptors; the kernel closes any more.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = recvmsg(
@@ -137,7 +138,7 @@ impl Reception {
             _ => None,
         });
         let mut passed = passed.flatten();
-        // Of several, none is what was asked for. Those that are dropped are closed.
+        // Several descriptors are ambiguous, so none is kept. Dropping closes them.
         if let (Some(one), None, true) = (passed.next(), passed.next(), is_whole) {
             self.keep(one);
         }
@@ -146,7 +147,7 @@ impl Reception {
     }
 }
 
-/// Descriptors that are received are closed in programs that this process starts, where the system can promise it.
+/// Returns the flag that makes received descriptors close-on-exec, where supported.
 fn not_inherited() -> RecvFlags {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     return RecvFlags::CMSG_CLOEXEC;

@@ -1,21 +1,22 @@
-//! Frames that a client of HTTP/2 sends beside requests and their bodies. Each such frame costs its sender nine bytes and the
-//! server a pass through its state, so frames are counted as they go by, and a flood of them ends the connection.
+//! Flood protection for HTTP/2 frames other than requests and bodies. Such a frame costs its sender nine
+//! bytes and the server a pass through its state machine, so frames are counted, and a flood ends the
+//! connection.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Passes over the bytes of a connection and finds the headers of frames; payloads are skipped by their length.
+/// Scans a connection's bytes for frame headers; payloads are skipped by length.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    /// Bytes that belong to the preface or to a frame's payload and are still to come.
+    /// Bytes of the preface or of a frame's payload still to come.
     skipped: usize,
     header: [u8; HEADER],
     header_len: usize,
     patience: Patience,
 }
 
-/// The client sends more frames that carry nothing than any good client would.
+/// The client sent more frames without content than a well-behaved client would.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Flood;
 
@@ -27,7 +28,7 @@ const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const END_STREAM: u8 = 1;
 
-/// DATA frames of fewer bytes carry nothing: the shortest request takes more.
+/// DATA frames with fewer bytes count as empty: the shortest request is longer.
 const LITTLE_DATA: usize = 16;
 
 impl Frames {
@@ -40,7 +41,7 @@ impl Frames {
         }
     }
 
-    /// Goes over what was read; returns how many frames began in it.
+    /// Scans the bytes just read; returns how many frames start in them.
     pub(crate) fn read(&mut self, mut bytes: &[u8], now: impl FnOnce() -> Instant) -> Result<usize, Flood> {
         let (mut frames, mut price) = (0, 0);
         loop {
@@ -62,14 +63,14 @@ impl Frames {
             price += match kind {
                 DATA if payload < LITTLE_DATA && flags & END_STREAM == 0 => 1,
                 DATA => 0,
-                // A request comes with some frames: the window is opened for its answer.
+                // A request comes with a few frames: window updates for its response.
                 HEADERS => -2,
-                // Requests that are given up cost more than they say.
+                // Cancelled requests cost more than their frame.
                 RST_STREAM => 4,
                 _ => 1,
             };
         }
-        // Most reads hold nothing but a request and its body.
+        // Most reads contain only a request and its body.
         match price {
             ..=0 => self.patience.earn(i64::from(-price)),
             _ => self.patience.spend(i64::from(price), now)?,
@@ -77,27 +78,27 @@ impl Frames {
         Ok(frames)
     }
 
-    /// So many bytes of answers were taken. The client acknowledges them by frames.
+    /// Credits response bytes that were written: clients acknowledge them with window updates.
     pub(crate) fn written(&mut self, bytes: usize) {
         self.patience.earn_bytes(bytes);
     }
 }
 
-/// How many frames that carry nothing the client may still send.
+/// A token bucket: the number of empty frames that the client may still send.
 #[derive(Debug)]
 struct Patience {
     left: i64,
     since: Instant,
-    /// Bytes that are not worth a frame yet.
+    /// Response bytes not yet converted to tokens.
     bytes: usize,
 }
 
 impl Patience {
-    /// As many may come at once.
+    /// Capacity of the bucket.
     const MOST: i64 = 10_000;
-    /// So many may come every second.
+    /// Tokens added per second.
     const PER_SECOND: i64 = 1000;
-    /// So many bytes of answers are worth one more.
+    /// Response bytes per token.
     const BYTES: usize = 256;
 
     fn new(now: Instant) -> Self {
@@ -122,7 +123,7 @@ impl Patience {
     fn spend(&mut self, frames: i64, now: impl FnOnce() -> Instant) -> Result<(), Flood> {
         self.left -= frames;
         if self.left < 0 {
-            // Time is looked at only now, so that it costs nothing otherwise.
+            // The clock is read only when the bucket is empty.
             let now = now();
             let elapsed = now
                 .saturating_duration_since(self.since)
@@ -197,10 +198,10 @@ mod tests {
                 );
             }
             assert_eq!(frames.read(&piece, || now), Err(Flood), "frames of type {kind}");
-            // After a second there is room for some more.
+            // After a second there are new tokens.
             let later = || now + Duration::from_secs(1);
             assert_eq!(frames.read(&piece, later), Ok(1));
-            // 1 MiB of answers is worth 4096.
+            // 1 MiB of responses is worth 4096 tokens.
             frames.written(1 << 20);
             for _ in 0..1000 {
                 assert_eq!(frames.read(&piece, later), Ok(1));

@@ -1,4 +1,4 @@
-//! Requests on their way from a connection to the service, and their responses back.
+//! Passes requests from a connection to the service, and responses back.
 
 #[cfg(unix)]
 use std::sync::OnceLock;
@@ -29,7 +29,7 @@ use crate::{
 #[cfg(unix)]
 use crate::{Descriptors, descriptors::Reception};
 
-/// What the first request of a connection brings for all of them: of a descriptor that came with it.
+/// What the first request of a connection contributes to all of them: a descriptor passed with it.
 #[derive(Default)]
 pub(crate) struct FirstRequest {
     #[cfg(unix)]
@@ -54,7 +54,7 @@ impl FirstRequest {
         Self::default()
     }
 
-    /// What the first request has brought, which may be this one.
+    /// Returns the first request's extensions; `request` may be the first.
     fn brought<B>(&self, request: &Request<B>) -> Option<http::Extensions> {
         #[cfg(unix)]
         if let Some((reception, descriptors)) = &self.descriptors {
@@ -68,7 +68,7 @@ impl FirstRequest {
     }
 }
 
-/// The service of a connection, and what all of its requests are told.
+/// The service of a connection, and the context that its requests share.
 pub(crate) struct Front<S> {
     pub(crate) service: S,
     pub(crate) first: FirstRequest,
@@ -93,7 +93,7 @@ where
         self.service.clone().call(Request::from_parts(head, body))
     }
 
-    /// Answers a request of HTTP/1.
+    /// Handles an HTTP/1 request.
     pub(crate) fn answer(
         &self,
         request: Request<Incoming>,
@@ -103,9 +103,9 @@ where
         let is_work = !matches!(*request.method(), Method::GET | Method::HEAD);
         let brought = self.first.brought(&request);
         let (head, body) = request.into_parts();
-        // Behind a body that has ended the next request does not wait for this one.
+        // After a body that has ended, the next request does not have to wait for this one.
         let leftover = (!body.is_end_stream()).then(Leftover::default);
-        // A client that asks before it sends its body will not send it after another answer.
+        // A client that waits for 100-continue does not send its body after another response.
         let will_send = !head.headers.contains_key(EXPECT);
         let body = RequestBody::http1(body, head.uri.path(), &report, leftover.clone());
         let answer = self.call(head, brought, body);
@@ -117,7 +117,7 @@ where
             }
             let Ok(answer) = answer.await;
             let is_read = match leftover {
-                // Nor if its place is needed.
+                // Nor if its slot is needed.
                 Some(leftover) => leftover.read(will_send && !report.seat().is_revoked()).await,
                 None => true,
             };
@@ -134,7 +134,7 @@ where
         }
     }
 
-    /// Answers a stream of HTTP/2 in a task of its own, or refuses it.
+    /// Handles an HTTP/2 stream in its own task, or refuses it.
     pub(crate) fn answer_stream(
         &self,
         request: Request<RecvStream>,

@@ -1,7 +1,7 @@
-//! One connection of HTTP/2: hands its streams out as they come, and asks a silent client whether it is still there.
+//! One HTTP/2 connection: dispatches its streams, and pings a silent client.
 //!
-//! hyper's own server keeps what it has given to a stream out of reach: it cannot end one stream whose client does not read without
-//! ending the connection. This one is built on the same h2.
+//! hyper's server hides what it buffers for a stream, so it cannot reset a single stream whose client does
+//! not read; it can only end the connection. This one is built directly on h2, as hyper is.
 
 use std::{
     io,
@@ -19,11 +19,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::{ConnectionLimits, activity::Activity, shares::Window, tls::Transport};
 
-/// A connection; as a future it ends with the connection.
+/// A connection; the future completes when the connection ends.
 pub(crate) struct Http2<A> {
     state: State,
     activity: Activity,
-    /// Takes each request, with the sender of its response.
+    /// Called with each request and the sender of its response.
     accept: A,
     is_closing: bool,
 }
@@ -55,7 +55,8 @@ where
         }
     }
 
-    /// Tells the client to go away, in two steps (RFC 9113, 6.8): what it sent before it heard of it is still served.
+    /// Shuts down with two GOAWAY frames (RFC 9113, 6.8), so that requests sent before the client saw the
+    /// first one are still served.
     pub(crate) fn close(self: Pin<&mut Self>) {
         let this = self.get_mut();
         this.is_closing = true;
@@ -104,17 +105,17 @@ where
     }
 }
 
-/// Nothing of it is pinned.
+/// No field is structurally pinned.
 impl<A> Unpin for Http2<A> {}
 
-/// Bytes of a stream's response that wait to be written to the socket; the client has made room for all of them.
+/// Send buffer per stream in bytes; the client has granted window for all of it.
 const SEND_BUFFER: usize = 400 << 10;
 
-/// A client's silence, which is interrupted by pings.
+/// Detects a silent client by pinging it.
 struct Silence {
     pings: Option<PingPong>,
     timer: Pin<Box<Sleep>>,
-    /// Bytes that had been read when the timer was set.
+    /// Bytes read by the time the timer was set.
     bytes_read: u64,
     /// A ping was sent since then.
     is_pinged: bool,
@@ -130,12 +131,12 @@ impl Silence {
         }
     }
 
-    /// Ready once the client has not answered a ping for an interval. Whatever it sends is an answer.
+    /// Ready when the client sent nothing for an interval after a ping. Any data counts as a reply.
     fn poll(&mut self, cx: &mut Context<'_>, activity: &Activity) -> Poll<()> {
         let Some(pings) = &mut self.pings else {
             return Poll::Pending;
         };
-        // Makes room for the next ping.
+        // Consumes the pong, so that the next ping can be sent.
         let _ = pings.poll_pong(cx);
         while self.timer.as_mut().poll(cx).is_ready() {
             let bytes_read = activity.bytes_read();
@@ -145,7 +146,7 @@ impl Silence {
                 return Poll::Ready(());
             }
             self.bytes_read = bytes_read;
-            // One that was not answered before it was asked again would be refused by h2; then there is one under way.
+            // h2 rejects a second ping while one is outstanding; then one is under way anyway.
             self.is_pinged = was_silent && pings.send_ping(Ping::opaque()).is_ok();
             let next = Instant::now() + activity.limits().ping_interval;
             self.timer.as_mut().reset(next);

@@ -1,4 +1,4 @@
-//! A connection's stream, watched for the client's leaving, for writes that make no progress and for floods.
+//! The raw stream of a connection, which detects disconnects, stalled writes and floods.
 
 use std::{
     io,
@@ -26,71 +26,71 @@ use crate::{
 };
 
 pin_project! {
-    /// A connection that reports what it reads, and fails when the other side takes too little for too long.
+    /// A connection that reports what it reads, and fails when the peer reads too slowly.
     pub(crate) struct WatchedStream {
         socket: Socket,
         activity: Activity,
         start: Start,
-        // Over HTTP/2.
+        // HTTP/2 only.
         frames: Option<Frames>,
-        // Whether what is read is what the client says, and not an encryption of it.
+        // Whether the bytes are plaintext rather than TLS records.
         is_plain: bool,
-        // Bytes that were read since other connections had their turn.
+        // Bytes read since the last yield.
         work: usize,
-        // When it last had more to read than a turn's worth, if that was not long ago.
+        // When it last had more to read than one turn allows, if recently.
         busy_since: Option<Instant>,
-        // Whether the last write was whole, so that a frame may be written behind it.
+        // Whether the last write was complete, so that a frame may be written after it.
         is_write_whole: bool,
         pace: SendPace,
-        // Runs while a write cannot go on.
+        // Runs while a write is blocked.
         #[pin]
         stall: Sleep,
         stalled_since: Option<Instant>,
-        // Bytes that are read and dropped after a response that came before its request was read.
+        // Limits how long data is discarded after a response that was sent before its request was read.
         #[pin]
         linger: Sleep,
-        lingering: Lingering,
-        // Runs once the client has said that it sends no more.
+        lingering: LingerState,
+        // Runs after the client has closed its sending side.
         #[pin]
         end_grace: Sleep,
         has_ended: bool,
     }
 }
 
-/// So much is read before others have their turn. A client that always has something to read would otherwise keep a thread
-/// for as long as the runtime lets it, which is many megabytes.
+/// Bytes read before yielding. Otherwise a client that always has data would keep its thread for as long as
+/// the runtime's budget allows, which is many megabytes.
 const TURN: usize = 64 << 10;
 
-/// So much is read before a connection counts as busy.
+/// Bytes read at once from which a connection counts as busy.
 const QUIET_TURN: usize = 32 << 10;
 
-/// For so long it is busy after that.
+/// How long it counts as busy after that.
 const BUSY: Duration = Duration::from_secs(1);
 
-/// A frame costs as much as so many bytes.
+/// Cost of a frame, in bytes of a turn.
 const FRAME: usize = 256;
 
-/// A client that closes its side has gone, or has just said all it wants to say: nobody can tell. For so long a request
-/// in work is given the benefit of the doubt; then it is given up.
+/// A client that closes its sending side has either left or merely finished sending; this cannot be
+/// distinguished. A request in progress continues for this long and is then cancelled.
 pub(crate) const END_GRACE: Duration = Duration::from_millis(50);
 
-/// For so long the rest of a request that was answered early is read and thrown away.
+/// How long the rest of a request is read and discarded after an early response.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Bytes that are thrown away at most.
+/// Maximum number of bytes discarded.
 const MAX_LINGER_BYTES: usize = 16 << 20;
 
-/// The first bytes of a connection, if they were read to tell what the client speaks.
+/// The first bytes of a connection, if they were read to detect the protocol.
 #[derive(Default)]
 struct Start {
     bytes: [u8; HTTP2_PREFACE.len()],
     read: usize,
-    /// How many were given out again.
+    /// Number of bytes already replayed.
     given: usize,
 }
 
-/// Whether what still comes is thrown away, and how much was.
-enum Lingering {
+/// Whether incoming data is being discarded, and how much was.
+enum LingerState {
     No,
     Read(usize),
 }
@@ -101,7 +101,7 @@ impl WatchedStream {
         Self::with(Socket::new(stream), frames, true, activity)
     }
 
-    /// What an encrypted connection goes through, accepted on this runtime. What it says is reported by the layer that decrypts it.
+    /// Creates the stream under TLS, accepted on this runtime. The decrypting layer reports its contents.
     pub(crate) fn below_tls(stream: Stream, home: Handle, activity: Activity) -> Self {
         Self::with(Socket::with_home(stream, home), None, false, activity)
     }
@@ -122,13 +122,13 @@ impl WatchedStream {
             stall,
             stalled_since: None,
             linger,
-            lingering: Lingering::No,
+            lingering: LingerState::No,
             end_grace,
             has_ended: false,
         }
     }
 
-    /// Looks at what has come, and leaves it there.
+    /// Peeks at available data.
     pub(crate) fn poll_peek(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -140,12 +140,13 @@ impl WatchedStream {
             .poll_peek(cx, &mut ReadBuf::new(start))
     }
 
-    /// So many frames of HTTP/2 were in what was read last.
+    /// Counts `count` HTTP/2 frames in the last read.
     pub(crate) fn count_frames(self: Pin<&mut Self>, count: usize) {
         *self.project().work += count * FRAME;
     }
 
-    /// Reads until the bytes tell what the client speaks, and keeps them for the next reader. `None` if the client ends before.
+    /// Reads until the protocol is known, and keeps the bytes for the next reader. `None` if the client
+    /// disconnects first.
     pub(crate) fn poll_detect(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -164,7 +165,7 @@ impl WatchedStream {
             let protocol = match HTTP2_PREFACE.strip_prefix(&start.bytes[..start.read]) {
                 None => Protocol::Http1,
                 Some([]) => Protocol::Http2,
-                // One that has sent so much of it will send the rest, or nothing that can be understood.
+                // A client that sent this much of the preface will send the rest, or something invalid.
                 Some(_) => continue,
             };
             *this.frames = (protocol == Protocol::Http2).then(|| Frames::new(Instant::now()));
@@ -173,7 +174,7 @@ impl WatchedStream {
         }
     }
 
-    /// Hands a write's result on, unless the client takes too little for too long.
+    /// Passes on a write's result, unless the client reads too slowly.
     fn watch(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -224,7 +225,7 @@ impl AsyncRead for WatchedStream {
             buf.put_slice(bytes);
             start.given += given;
             if let Some(frames) = this.frames {
-                // A preface has no frames.
+                // The preface contains no frames, so this cannot fail.
                 let _ = frames.read(bytes, Instant::now);
             }
             return Poll::Ready(Ok(()));
@@ -301,7 +302,7 @@ impl AsyncWrite for WatchedStream {
     }
 
     fn is_write_vectored(&self) -> bool {
-        // All streams' are.
+        // Every variant is vectored.
         true
     }
 
@@ -317,14 +318,14 @@ impl AsyncWrite for WatchedStream {
         if !this.activity.has_unread_request() || *this.has_ended {
             return Poll::Ready(Ok(()));
         }
-        // Closed now, the system would tell the client that its bytes were refused, and the client might drop the answer
-        // that it has not read yet.
-        if matches!(this.lingering, Lingering::No) {
-            *this.lingering = Lingering::Read(0);
+        // Closing now would make the kernel send a reset, and the client might drop the response that it has
+        // not read yet.
+        if matches!(this.lingering, LingerState::No) {
+            *this.lingering = LingerState::Read(0);
             this.linger.as_mut().reset(Instant::now() + LINGER);
         }
         let mut scratch = [0; 16 << 10];
-        while let Lingering::Read(read) = this.lingering {
+        while let LingerState::Read(read) = this.lingering {
             let mut buf = ReadBuf::new(&mut scratch);
             match stream.as_mut().poll_read(cx, &mut buf) {
                 Poll::Ready(Ok(())) if !buf.filled().is_empty() && *read < MAX_LINGER_BYTES => {
@@ -347,7 +348,7 @@ mod tests {
     use super::*;
     use crate::ConnectionLimits;
 
-    /// However much there is to read, others have their turn.
+    /// Reading yields to others, however much data there is.
     #[tokio::test]
     async fn reading_pauses_for_others() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -356,7 +357,8 @@ mod tests {
         let (stream, _) = listener.accept().await.unwrap();
         let activity = Activity::new(Protocol::Http2, &ConnectionLimits::default());
         let mut stream = Box::pin(WatchedStream::new(Stream::Tcp(stream), Protocol::Http2, activity));
-        // Frames of no payload but for the preface, so many that their number ends the turn and not their bytes.
+        // After the preface only empty frames, so the number of frames ends the turn and not the number of
+        // bytes.
         let frames = [&[0; 24][..], &[0, 0, 0, HEADERS, 4, 0, 0, 0, 1].repeat(600)].concat();
         client.write_all(&frames).unwrap();
         let (mut read, mut pauses) = (0, 0);

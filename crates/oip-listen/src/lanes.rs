@@ -1,50 +1,52 @@
-//! Lanes: threads of their own for work, and others for connections that keep the server busy, so that neither holds up those
-//! who only ask whether the server is well.
+//! Lanes: separate threads for connections with work and for connections that keep the server busy, so that
+//! neither delays health checks.
 
 use tokio::{join, runtime::Handle};
 
 use crate::spare::keep_one_asleep;
 
-/// The runtimes that connections go to once they have something to do. They need timers and sockets; when one ends, so do the
-/// connections that it has.
+/// The runtimes that connections move to once they have work. They need timers and I/O; when one ends, its
+/// connections end.
 ///
-/// Connections are accepted on the runtime that [`serve`](crate::serve) is called on. Those of HTTP/1 stay there while they send
-/// no other requests than GET and HEAD (one that begins with something else goes to `work` at once), so that a server which is asked whether it lives answers at once, however much it has to
-/// do. Those of HTTP/2 stay until they are busy: their server is best called on the runtime of `work` itself.
+/// Connections are accepted on the runtime that calls [`serve`](crate::serve). HTTP/1 connections stay there
+/// while they send only GET and HEAD requests (one that starts with another method moves to `work`
+/// immediately), so that health checks are fast under load. HTTP/2 connections stay until they are busy, so
+/// their listener is best served on the `work` runtime itself.
 #[derive(Clone, Debug)]
 pub struct Lanes {
     work: Handle,
     busy: Handle,
 }
 
-/// Where a connection is.
+/// The lane of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Lane {
-    /// Where it was accepted.
+    /// The accepting runtime.
     Front,
     Work,
     Busy,
 }
 
 impl Lanes {
-    /// `work` runs connections with requests, and `busy` those of them that have more to read than is read at a time, until
-    /// that was a second ago. Where the threads of `busy` have a lower priority, such connections hold up nobody else.
+    /// Creates lanes. `work` runs connections with requests. `busy` runs those that had more to read than one
+    /// turn allows, until a second after the last time. With a lower priority for the threads of `busy`, they
+    /// do not delay other connections.
     #[must_use]
     pub fn new(work: Handle, busy: Handle) -> Self {
         Self { work, busy }
     }
 
-    /// Lets one thread of each lane sleep while the others keep up, for ever, if it has several; to be run on the runtime that
-    /// connections are accepted on.
+    /// Parks one thread of each lane while the others keep up, forever, if the lane has several. Run it on
+    /// the accepting runtime.
     ///
-    /// A lane is best given one thread more than there are processors: nobody shares a processor then, and where a thread goes
-    /// into work that does not end, the one that slept takes its place within some 125 milliseconds.
+    /// Give a lane one thread more than there are CPUs: then threads do not share a CPU, and if one is
+    /// blocked by long work, the parked thread replaces it within about 125 ms.
     pub async fn keep_awake(self) {
         join!(keep_one_asleep(&self.work), keep_one_asleep(&self.busy));
     }
 
-    /// A lane's runtime, if it is not the current one.
+    /// Returns a lane's runtime, unless it is the current one.
     pub(crate) fn runtime(&self, lane: Lane) -> Option<&Handle> {
         match lane {
             Lane::Front => None,

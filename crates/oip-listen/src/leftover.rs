@@ -1,4 +1,4 @@
-//! The unread rest of a request over HTTP/1, which stands before the next request.
+//! The unread rest of an HTTP/1 request, which has to be consumed before the next request.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -10,14 +10,14 @@ use http_body::Body;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
-/// Takes bodies that are dropped before their end.
+/// Receives bodies dropped before their end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Leftover(Arc<Mutex<Option<Incoming>>>);
 
-/// Bytes of a rest that is read so that the connection can go on.
+/// Maximum number of bytes read to keep the connection usable.
 const MAX_BYTES: u64 = 64 << 10;
 
-/// How long such a rest may take to come.
+/// How long that may take.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 impl Leftover {
@@ -25,9 +25,10 @@ impl Leftover {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(rest);
     }
 
-    /// Reads what was left, if that is little and the client is sending it. Returns whether nothing is left.
+    /// Reads the rest if it is short and the client is sending it. Returns whether the connection can be
+    /// reused.
     ///
-    /// Clients send a head and its body in two writes and do not expect the connection to end between them.
+    /// Clients that send head and body in two writes do not expect the connection to close in between.
     pub(crate) async fn read(&self, is_coming: bool) -> bool {
         let rest = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut rest) = rest else { return true };

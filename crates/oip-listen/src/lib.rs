@@ -1,36 +1,36 @@
 //! An accept loop for hyper services with limits on slow and hostile clients.
 //!
-//! `axum::serve` and tonic's server accept connections and trust them: a client that connects and says nothing, sends
-//! half a header, stalls in the middle of a body or never reads its answer is waited for until the process ends, and
-//! holds up a graceful shutdown for ever. This crate serves the same services (an axum `Router`, tonic's `Routes`, any
-//! tower service) and bounds each of these:
+//! `axum::serve` and tonic's server trust their connections: a client that sends nothing, sends half a
+//! header, stalls in the middle of a body or never reads its response is waited for until the process ends,
+//! and blocks a graceful shutdown forever. This crate serves the same services (an axum `Router`, tonic's
+//! `Routes`, any tower service) and bounds each of these:
 //!
-//! | what a client does | what ends it |
+//! | client behaviour | limit |
 //! |---|---|
-//! | connects and says nothing, or sends half a request's head or half an HTTP/2 preface | [`ConnectionLimits::head_timeout`] |
-//! | keeps a connection open without requests | [`ConnectionLimits::idle_timeout`] |
-//! | stops sending in the middle of a body | [`ConnectionLimits::body_gap_timeout`] |
-//! | trickles a body | [`ConnectionLimits::min_body_rate`], unless it is one of [`ConnectionLimits::conversations`] |
-//! | does not read its answer | [`ConnectionLimits::write_timeout`]; over HTTP/2 that stream is reset, and the connection ends where no stream is read |
-//! | reads its answer slowly | [`ConnectionLimits::min_send_rate`], [`ConnectionLimits::send_rate_grace`] |
-//! | sends a body that the service does not read (HTTP/1) | a small rest is read, else the answer has `Connection: close` |
-//! | vanishes without a word (HTTP/2) | [`ConnectionLimits::ping_interval`] |
-//! | opens more connections than there should be | [`ConnectionLimits::connections`]: the idlest is closed for a new one, else that waits |
-//! | opens more streams than there should be | [`ConnectionLimits::max_streams`], [`ConnectionLimits::streams`]: those that wait for their client give way to new ones, else new ones are refused |
-//! | sends and does not wait for what it sent to be read | [`ConnectionLimits::windows`] |
-//! | floods a connection with frames of HTTP/2 that carry nothing | the connection is closed with `ENHANCE_YOUR_CALM` |
-//! | keeps the server busy with what it sends | its connection lets others go first after each 32 KiB or 128 frames, and moves to threads where it cannot hold up others ([`ConnectionLimits::lanes`]) |
-//! | begins a TLS handshake and does not end it, or only makes handshakes | [`ConnectionLimits::head_timeout`]; handshakes have the threads of busy connections |
-//! | uses up all file descriptors | the loop pauses between attempts instead of spinning |
+//! | sends nothing, half a request head or half an HTTP/2 preface | [`Limits::head_timeout`] |
+//! | keeps a connection open without requests | [`Limits::idle_timeout`] |
+//! | stalls in the middle of a body | [`Limits::body_gap_timeout`] |
+//! | trickles a body | [`Limits::min_body_rate`], except for [`Limits::conversations`] |
+//! | does not read its response | [`Limits::write_timeout`]; over HTTP/2 the stream is reset, and the connection ends if no stream is read |
+//! | reads its response slowly | [`Limits::min_send_rate`], [`Limits::send_rate_grace`] |
+//! | sends a body that the service does not read (HTTP/1) | a short rest is consumed, otherwise the response has `Connection: close` |
+//! | disappears without closing (HTTP/2) | [`Limits::ping_interval`] |
+//! | opens too many connections | [`Limits::connections`]: the longest idle one is closed in favour of a new one, otherwise that waits |
+//! | opens too many streams | [`Limits::max_streams`], [`Limits::streams`]: streams that wait for their client are evicted in favour of new ones, otherwise new ones are refused |
+//! | sends faster than the service reads | [`Limits::windows`] |
+//! | floods a connection with empty HTTP/2 frames | the connection is closed with `ENHANCE_YOUR_CALM` |
+//! | keeps the server busy with data | its connection yields after each 32 KiB or 128 frames, and moves to threads where it cannot delay others ([`Limits::lanes`]) |
+//! | does not finish a TLS handshake, or only makes handshakes | [`Limits::head_timeout`]; handshakes run on the threads of busy connections |
+//! | exhausts the file descriptors | the accept loop backs off instead of spinning |
 //!
-//! Connections come over TCP ([`listen`]) or Unix sockets ([`listen_unix`]), with HTTP/1, HTTP/2 or either of them
-//! ([`Protocol::Either`]). [`serve_each`] makes a service of its own for each connection, which knows its client.
+//! Connections use TCP ([`listen`]) or Unix sockets ([`listen_unix`]), and HTTP/1, HTTP/2 or either
+//! ([`Protocol::Either`]). [`serve_each`] creates a service for each connection, which then knows its client.
 //!
-//! Over a Unix socket a client may pass a descriptor with its connection's first byte, where [`ConnectionLimits::descriptors`] says what it is
-//! for; all others are closed.
+//! Over a Unix socket a client may pass a file descriptor with the first byte of its connection, if
+//! [`Limits::descriptors`] is set; all others are closed.
 //!
-//! A [`Shutdown`] first drains (no new connections; open ones finish their requests) and then, when the caller says so, cuts the
-//! remaining connections.
+//! A [`Shutdown`] first drains (no new connections; open ones finish their requests) and then, on request,
+//! cuts the remaining connections.
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -51,11 +51,12 @@
 //! # }
 //! ```
 //!
-//! [`serve_tls`] does the same over TLS 1.2 and 1.3 ([`Tls`]), with certificates of clients where they are wanted
-//! ([`ClientCertificate`] is an extension of their requests then), and with HTTP/2 for clients that ask for it.
+//! [`serve_tls`] does the same over TLS 1.2 and 1.3 ([`Tls`]), with optional client certificates
+//! ([`ClientCertificate`] is then an extension of their requests), and with HTTP/2 for clients that negotiate
+//! it.
 //!
-//! A request body that is ended for being slow fails with an [`std::io::Error`] of kind `TimedOut`, for the service to
-//! answer with 408 or a similar code.
+//! A request body that is too slow fails with an [`std::io::Error`] of kind `TimedOut`, which the service can
+//! map to 408 or a similar status.
 
 mod activity;
 mod body;

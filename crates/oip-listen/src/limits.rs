@@ -1,4 +1,4 @@
-//! What clients may do: times, numbers and sizes.
+//! Timeouts, rates and sizes that bound clients.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::Descriptors;
 use crate::{ConnectionCap, Lanes, Lasting, StreamCap, Windows};
 
-/// How long clients may take for each thing they do, and how many there may be.
+/// Timeouts and limits for clients.
 ///
 /// ```
 /// use oip_listen::{ConnectionCap, ConnectionLimits};
@@ -19,47 +19,51 @@ use crate::{ConnectionCap, Lanes, Lasting, StreamCap, Windows};
 pub struct ConnectionLimits {
     /// From a connection's start, or a request's first byte, to the end of the request's head (20 s).
     pub head_timeout: Duration,
-    /// How long a connection may be open without a request (75 s).
+    /// Maximum time a connection stays open without a request (default 75 s).
     pub idle_timeout: Duration,
-    /// How long a body may pause (20 s).
+    /// Maximum pause within a body (default 20 s).
     pub body_gap_timeout: Duration,
-    /// Bytes per second that a body must come with on average, once [`ConnectionLimits::body_rate_grace`] is over (1 KiB/s).
+    /// Minimum average rate of a body in bytes per second, after [`Limits::body_rate_grace`] (default 1
+    /// KiB/s).
     pub min_body_rate: u64,
-    /// Paths of requests whose body and answer are a conversation, as in gRPC's streams (none). Their bodies may pause
-    /// for as long as the connection lasts; it is for the service to end those that stop in the middle of something.
+    /// Paths of requests whose body and response form a conversation, such as gRPC streams (default none).
+    /// Their bodies may pause for the lifetime of the connection; the service has to end those that stall
+    /// within a message.
     pub conversations: &'static [&'static str],
-    /// Requests over HTTP/2 that last while nothing is done for them, whose services are told of their place (none).
+    /// Long-lived, mostly idle HTTP/2 requests, whose services can observe eviction (default none).
     pub lasting: Option<Lasting>,
-    /// For how long a body's rate does not count (5 s).
+    /// How long the rate of a body is not checked (default 5 s).
     pub body_rate_grace: Duration,
-    /// How long a client may take to read before the next bytes of an answer can be sent (30 s).
+    /// Maximum time that sending a response may be blocked by the client (default 30 s).
     pub write_timeout: Duration,
-    /// Bytes per second that a client must take of an answer on average, once [`ConnectionLimits::send_rate_grace`] is used up
-    /// (16 KiB/s). What it takes faster does not count for later.
+    /// Minimum average rate at which a client must read a response in bytes per second, once
+    /// [`Limits::send_rate_grace`] is used up (default 16 KiB/s). Faster reading earns no credit for later.
     pub min_send_rate: u64,
-    /// For how long a client may be slower than that (30 s).
+    /// How long a client may be slower than that (default 30 s).
     pub send_rate_grace: Duration,
-    /// How often an HTTP/2 client is asked whether it is still there, and how long it may take to say so (20 s).
+    /// Interval of pings to a silent HTTP/2 client, and the time it has to reply (default 20 s).
     pub ping_interval: Duration,
-    /// Connections at once; share one cap between listeners to bound them together (10,240).
+    /// Maximum number of connections; share one cap between listeners to bound their sum (default 10,240).
     pub connections: ConnectionCap,
-    /// Streams at once on one HTTP/2 connection (100).
+    /// Maximum number of concurrent streams on one HTTP/2 connection (default 100).
     pub max_streams: u32,
-    /// Streams of an HTTP/2 connection that need no room in [`ConnectionLimits::streams`] (2).
+    /// Streams of each HTTP/2 connection that do not count towards [`Limits::streams`] (default 2).
     pub assured_streams: usize,
-    /// All other streams at once, over all connections that share this (1024).
+    /// Maximum number of all other concurrent streams, over all connections that share this (default 1024).
     pub streams: StreamCap,
-    /// Memory for bytes that are received over HTTP/2 and not read yet (64 MiB), beside 16 KiB for each stream.
+    /// Memory for data received over HTTP/2 and not read yet (default 64 MiB), in addition to 16 KiB per
+    /// stream.
     pub windows: Windows,
-    /// The threads for connections that are busy (`None`: all stay where they are accepted).
+    /// Threads for busy connections (`None`: connections stay where they are accepted).
     pub lanes: Option<Lanes>,
-    /// Receives a descriptor that a client passes over a Unix socket (`None`: it is closed, as all others are).
+    /// Receives a descriptor passed over a Unix socket (`None`: it is closed, like all others).
     #[cfg(unix)]
     pub descriptors: Option<Descriptors>,
-    /// Bytes of an HTTP/2 request's headers once decoded, with 32 more for each (64 KiB). A request beyond is answered 431 without a
-    /// body: services that say more have smaller limits of their own.
+    /// Maximum size of an HTTP/2 request's decoded headers in bytes, counting 32 more for each (default 64
+    /// KiB). A larger request gets 431 without a body; services that respond with details have smaller limits
+    /// of their own.
     pub max_header_list_bytes: u32,
-    /// Bytes of an HTTP/1 request's head, and of the buffer that a connection is read with (64 KiB).
+    /// Maximum size of an HTTP/1 request head and of a connection's read buffer in bytes (default 64 KiB).
     pub max_head_bytes: usize,
 }
 

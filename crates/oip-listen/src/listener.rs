@@ -1,4 +1,4 @@
-//! Where connections come from: TCP ports and Unix sockets.
+//! Listeners on TCP ports and Unix sockets.
 
 use std::{fmt, io, net::SocketAddr, path::PathBuf};
 
@@ -8,37 +8,37 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::stream::Stream;
 
-/// Connections that wait to be accepted at most. Beyond that the system drops what clients send to connect, and they try
-/// again after a second. It may allow less.
-const QUEUE: u32 = 4096;
+/// Listen backlog; the system may use less. Beyond it the kernel drops SYNs, and clients retry after 1 s.
+const BACKLOG: u32 = 4096;
 
-/// Opens a listening socket.
+/// Opens a listening TCP socket.
 ///
-/// The system may queue more connections for it than the standard library asks for, so that a burst of clients is not
-/// made to try again. Needs a Tokio runtime.
+/// Its backlog is longer than the standard library's, so that a burst of clients does not have to retry.
+/// Needs a Tokio runtime.
 ///
 /// # Errors
-/// When the address is taken, or not one of this machine's.
+/// When the address is in use, or does not belong to this machine.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() {
         TcpSocket::new_v4()
     } else {
         TcpSocket::new_v6()
     }?;
-    // A server that was just stopped leaves its address in use for a while, unless the next one says that this is fine.
+    // A server that just stopped leaves its port in TIME_WAIT; this allows the next one to bind it.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    socket.listen(QUEUE)
+    socket.listen(BACKLOG)
 }
 
-/// Opens a listening Unix socket at a path, with these permission bits. Its file is removed when the listener is dropped.
+/// Opens a listening Unix socket at `path` with the permission bits `mode`. Its file is removed when the
+/// listener is dropped.
 ///
-/// Clients need the permission to write to the socket's file. It has its permissions before the first client can connect.
-/// A socket that a server left behind when it was killed is replaced; one that a process listens on is not.
+/// Clients need write permission on the socket's file. The permissions are set before the first client can
+/// connect. A stale socket, left behind by a killed server, is replaced; one with a listening process is not.
 /// Needs a Tokio runtime.
 ///
 /// # Errors
-/// When a process listens at the path, something other than a socket is there, or the folder cannot be written to.
+/// When a process listens at the path, the path is not a socket, or the directory is not writable.
 #[cfg(unix)]
 pub fn listen_unix(path: &std::path::Path, mode: u32) -> io::Result<Listener> {
     use std::{fs, os::unix::fs::PermissionsExt};
@@ -58,12 +58,12 @@ pub fn listen_unix(path: &std::path::Path, mode: u32) -> io::Result<Listener> {
         bound => bound?,
     };
     let file = SocketFile::new(path)?.into();
-    // Until `listen` the system refuses clients.
+    // Before `listen`, the kernel refuses clients.
     fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-    Ok(Listener(Inner::Unix(socket.listen(QUEUE)?, file)))
+    Ok(Listener(Inner::Unix(socket.listen(BACKLOG)?, file)))
 }
 
-/// Removes a socket that nobody listens on.
+/// Removes a socket without a listening process.
 #[cfg(unix)]
 fn remove_stale(path: &std::path::Path) -> io::Result<()> {
     use std::{
@@ -83,7 +83,7 @@ fn remove_stale(path: &std::path::Path) -> io::Result<()> {
             "another process listens there",
         )),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-        // Another user's socket, for example: whether somebody listens is not known.
+        // For example another user's socket: whether a process listens is unknown.
         Err(error) => Err(io::Error::new(
             io::ErrorKind::AddrInUse,
             format!("a socket is in its place, and connecting to it fails: {error}"),
@@ -91,7 +91,7 @@ fn remove_stale(path: &std::path::Path) -> io::Result<()> {
     }
 }
 
-/// A listening socket, of TCP or a Unix socket's.
+/// A listening TCP or Unix socket.
 #[derive(Debug)]
 pub struct Listener(Inner);
 
@@ -108,18 +108,18 @@ impl From<TcpListener> for Listener {
     }
 }
 
-/// Where a listener is.
+/// The address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Address {
-    /// A port of TCP.
+    /// A TCP address and port.
     Tcp(SocketAddr),
     /// A Unix socket's path.
     Unix(PathBuf),
 }
 
 impl fmt::Display for Address {
-    /// As `127.0.0.1:8080` or `unix:/run/server.sock`.
+    /// Formats as `127.0.0.1:8080` or `unix:/run/server.sock`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),
@@ -132,15 +132,15 @@ impl fmt::Display for Address {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Peer {
-    /// Its address; none over a Unix socket, whose clients have none.
+    /// Its address; none over a Unix socket, where clients have no address.
     pub address: Option<SocketAddr>,
 }
 
 impl Listener {
-    /// Where it is; of port 0, the port that the system has chosen.
+    /// Returns the address; for port 0, with the port that the system chose.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// When the system call fails.
     pub fn address(&self) -> io::Result<Address> {
         match &self.0 {
             Inner::Tcp(listener) => listener.local_addr().map(Address::Tcp),
@@ -149,11 +149,12 @@ impl Listener {
         }
     }
 
-    /// Another listener on the same socket: each connection is accepted by one of them. The socket is closed, and a Unix socket's file
-    /// removed, with the last of them. Needs the Tokio runtime that accepts its connections.
+    /// Creates another listener on the same socket; each connection is accepted by one of them. Dropping the
+    /// last one closes the socket and removes a Unix socket's file. Needs the Tokio runtime that accepts its
+    /// connections.
     ///
     /// # Errors
-    /// When the system has no descriptor left.
+    /// When the system is out of descriptors.
     #[cfg(unix)]
     pub fn share(&self) -> io::Result<Self> {
         use std::os::fd::AsFd;
@@ -185,20 +186,20 @@ impl Listener {
         }
     }
 
-    /// Stops to listen, but for connections that wait to be accepted. A Unix socket's file is gone from now on, unless another
-    /// listener shares the socket.
-    pub(crate) fn into_queued(self) -> Option<Queued> {
+    /// Closes the listener and returns the connections that wait to be accepted. Removes a Unix socket's
+    /// file, unless another listener shares the socket.
+    pub(crate) fn into_queued(self) -> Option<Backlog> {
         match self.0 {
-            Inner::Tcp(listener) => listener.into_std().ok().map(Queued::Tcp),
+            Inner::Tcp(listener) => listener.into_std().ok().map(Backlog::Tcp),
             #[cfg(unix)]
-            Inner::Unix(listener, _) => listener.into_std().ok().map(Queued::Unix),
+            Inner::Unix(listener, _) => listener.into_std().ok().map(Backlog::Unix),
         }
     }
 }
 
 impl Peer {
     fn tcp(address: SocketAddr) -> Self {
-        // On a socket for both kinds the older addresses look like newer ones.
+        // A dual-stack socket reports IPv4 addresses as IPv6-mapped ones.
         let ip = address.ip().to_canonical();
         Self {
             address: Some(SocketAddr::new(ip, address.port())),
@@ -211,15 +212,15 @@ impl Peer {
     }
 }
 
-/// Connections that wait to be accepted, asked for directly: the runtime may not have heard of them yet.
-pub(crate) enum Queued {
+/// Connections in the listen backlog, accepted directly: the runtime may not have been notified of them yet.
+pub(crate) enum Backlog {
     Tcp(std::net::TcpListener),
     #[cfg(unix)]
     Unix(std::os::unix::net::UnixListener),
 }
 
-impl Queued {
-    /// The next one, if there is one.
+impl Backlog {
+    /// Returns the next connection, if there is one.
     pub(crate) fn next(&self) -> io::Result<(Stream, Peer)> {
         match self {
             Self::Tcp(listener) => {
@@ -238,7 +239,7 @@ impl Queued {
     }
 }
 
-/// The file of a Unix socket, removed when this is dropped, unless another one has taken its place.
+/// The file of a Unix socket, removed on drop unless it was replaced.
 #[cfg(unix)]
 #[derive(Debug)]
 struct SocketFile {
@@ -249,7 +250,7 @@ struct SocketFile {
 #[cfg(unix)]
 impl SocketFile {
     fn new(path: &std::path::Path) -> io::Result<Self> {
-        // The working folder may change.
+        // The working directory may change.
         let path = std::path::absolute(path)?;
         let identity = Self::identity(&path)?;
         Ok(Self { path, identity })

@@ -1,7 +1,7 @@
-//! The places of streams: how many there may be over all connections, and which of them give way to others.
+//! Stream slots: limits HTTP/2 streams over all connections, and evicts waiting ones in favour of others.
 //!
-//! A stream that waits for its client keeps its place only for as long as nobody else needs it, however long its client is silent. A
-//! stream with work in progress keeps it to its end.
+//! A stream that waits for its client keeps its slot only until another stream needs it, however long the
+//! client is silent. A stream with work in progress keeps its slot to the end.
 
 use std::{
     collections::HashMap,
@@ -18,45 +18,48 @@ use std::{
 use http::Extensions;
 use tokio::time::Instant;
 
-/// How many streams there may be at once over all connections that share it, beside the first few of each connection.
+/// The maximum number of streams over all connections that share it, in addition to the first few of each
+/// connection.
 ///
-/// Where all places are taken, a new stream takes the place of one that waits for its client, of the connection that has most of them;
-/// one that will wait itself most of the time ([`Lasting`]) takes none from a connection with fewer than its own. A connection
-/// that has its share already, which is all places divided by the connections that have any, leaves the last eighth of them to
-/// others. A stream that finds no place is refused with `REFUSED_STREAM`, which tells its client that nothing of it was done.
+/// When it is reached, a new stream takes the slot of a stream that waits for its client, on the connection
+/// with the most of them. A stream that will itself mostly wait ([`Lasting`]) takes no slot from a connection
+/// with fewer streams than its own. A connection that has its fair share (all slots divided by the number of
+/// connections with streams) leaves the last eighth of the slots to others. A stream without a slot is
+/// refused with `REFUSED_STREAM`, which tells its client that the request was not processed.
 #[derive(Clone, Debug)]
-pub struct StreamCap(Arc<Shared>);
+pub struct StreamCap(Arc<SharedState>);
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     places: usize,
-    taken: Mutex<Taken>,
+    taken: Mutex<Occupancy>,
     open: AtomicUsize,
     refused: AtomicU64,
     evicted: AtomicU64,
     unread: AtomicU64,
 }
 
-/// What a new stream may take.
+/// Which slots a new stream may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Admission {
-    /// One of its connection's own places.
+    /// One of its connection's own slots.
     Assured,
-    /// Any place of a stream that waits: there is work to do for it.
+    /// The slot of any waiting stream: this one has work to do.
     Work,
-    /// The same, but from no connection with fewer streams than its own: it will wait most of the time too.
+    /// As `Work`, but not from a connection with fewer streams than its own, because this stream will mostly
+    /// wait too.
     Lasting,
 }
 
-/// The places that are taken.
+/// The occupied slots.
 #[derive(Debug, Default)]
-struct Taken {
-    /// By the number of the connection.
+struct Occupancy {
+    /// By connection number.
     by: HashMap<u64, Vec<Arc<Seat>>>,
     total: usize,
 }
 
-/// What has become of streams.
+/// Counts of streams.
 ///
 /// ```
 /// assert_eq!(oip_listen::StreamCap::new(10).counts().open, 0);
@@ -66,19 +69,20 @@ struct Taken {
 pub struct StreamCounts {
     /// Streams that are open now.
     pub open: u64,
-    /// Streams that were refused because there was no place.
+    /// Streams that were refused because no slot was free.
     pub refused: u64,
-    /// Streams that were ended because they waited for their client and another stream, or connection, needed their place.
+    /// Streams that were ended while waiting for their client because another stream or connection needed the
+    /// slot.
     pub evicted: u64,
-    /// Streams that were reset because their client did not read.
+    /// Streams that were reset because the client did not read.
     pub unread: u64,
 }
 
 impl StreamCap {
-    /// A cap of so many streams.
+    /// Creates a cap of `streams`.
     #[must_use]
     pub fn new(streams: usize) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedState {
             places: streams,
             taken: Mutex::default(),
             open: AtomicUsize::new(0),
@@ -88,7 +92,7 @@ impl StreamCap {
         }))
     }
 
-    /// Counts of all streams so far, also of those that need no place here.
+    /// Returns the counts so far, including streams in their connection's own slots.
     #[must_use]
     pub fn counts(&self) -> StreamCounts {
         let shared = &*self.0;
@@ -100,7 +104,7 @@ impl StreamCap {
         }
     }
 
-    /// Admits a stream of a connection to one of the connection's own places, or to one of those that all share, if there is one.
+    /// Admits a stream to one of its connection's own slots or to a shared slot, if there is one.
     pub(crate) fn admit(&self, connection: u64, kind: Admission, seat: Arc<Seat>) -> Option<Place> {
         let is_assured = matches!(kind, Admission::Assured);
         if !is_assured && !self.take(connection, kind, &seat, Instant::now()) {
@@ -118,7 +122,7 @@ impl StreamCap {
 
     fn take(&self, connection: u64, kind: Admission, seat: &Arc<Seat>, now: Instant) -> bool {
         let places = self.0.places;
-        // Its tasks are woken once the places are free to look at again.
+        // Its tasks are woken after the lock is released.
         let mut revoked = None;
         let mut taken = self.lock();
         let own = taken.by.get(&connection).map_or(0, Vec::len);
@@ -130,7 +134,8 @@ impl StreamCap {
             0
         };
         if free <= kept_for_others {
-            // Where places are free, only a connection's share is in the way: it takes from none that has much less.
+            // With slots free, only the connection's share can block it, so it evicts from connections with
+            // about as many.
             let least = match kind {
                 Admission::Lasting => own,
                 Admission::Assured | Admission::Work if free > 0 => own / 2,
@@ -151,27 +156,27 @@ impl StreamCap {
         true
     }
 
-    /// Ends the streams of a connection that makes room for another one, as far as they wait for their client.
+    /// Ends the waiting streams of a connection that is evicted.
     pub(crate) fn evict_all(&self, seats: &[Arc<Seat>]) {
         let evicted = revoke_all(seats);
         self.0.evicted.fetch_add(evicted as u64, Ordering::Relaxed);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
+    fn lock(&self) -> MutexGuard<'_, Occupancy> {
         self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Takes the places of those away that wait for their client; returns how many.
+/// Revokes the slots of waiting streams; returns how many.
 pub(crate) fn revoke_all(seats: &[Arc<Seat>]) -> usize {
     let revoked = seats.iter().filter_map(|seat| seat.revoke(None));
-    revoked.map(Revoked::wake).count()
+    revoked.map(RevokedTasks::wake).count()
 }
 
-impl Taken {
-    /// Ends the stream that has waited for its client for the longest time, of the connection with the most places that has one,
-    /// if they are at least so many.
-    fn evict(&mut self, least: usize, now: Instant) -> Option<Revoked> {
+impl Occupancy {
+    /// Ends the stream that has waited for its client the longest, on the connection with the most slots that
+    /// has a waiting stream, if that has at least `least` slots.
+    fn evict(&mut self, least: usize, now: Instant) -> Option<RevokedTasks> {
         loop {
             let ripe = self.by.iter().filter_map(|(connection, seats)| {
                 let ripe = seats
@@ -186,11 +191,11 @@ impl Taken {
                 self.remove(connection, &seat);
                 return Some(revoked);
             }
-            // Its client has just come back. The next look finds that it works.
+            // Its client just resumed. The next check finds it working.
         }
     }
 
-    /// Removes a stream, unless it has lost its place before.
+    /// Removes a stream, unless its slot was already revoked.
     fn remove(&mut self, connection: u64, seat: &Arc<Seat>) {
         let Some(seats) = self.by.get_mut(&connection) else {
             return;
@@ -205,7 +210,7 @@ impl Taken {
     }
 }
 
-/// The place of an open stream, which is given back when this is dropped.
+/// The slot of an open stream, released on drop.
 pub(crate) struct Place {
     cap: StreamCap,
     connection: u64,
@@ -214,7 +219,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Its client does not read.
+    /// Counts a stream reset because its client did not read.
     pub(crate) fn note_unread(&self) {
         self.cap.0.unread.fetch_add(1, Ordering::Relaxed);
     }
@@ -229,25 +234,25 @@ impl Drop for Place {
     }
 }
 
-/// A thing that a stream waits for its client for.
+/// What a stream waits for from its client.
 #[derive(Clone, Copy)]
 pub(crate) enum Wait {
     /// The next request of a conversation.
     Request,
     /// More of a request's body.
     Body,
-    /// Room for more of its response.
+    /// Flow-control window for more of its response.
     Room,
 }
 
 impl Wait {
-    /// How long it may wait before its place can be given to another.
+    /// Returns how long it may wait before it can be evicted.
     const fn patience(self) -> Duration {
         match self {
-            // It may be on its way.
+            // The request may be on its way.
             Self::Request => Duration::from_millis(200),
             Self::Body => Duration::from_secs(1),
-            // The response is lost then.
+            // Eviction would lose the response.
             Self::Room => Duration::from_secs(5),
         }
     }
@@ -255,39 +260,40 @@ impl Wait {
     const COUNT: usize = 3;
 }
 
-/// Whether a request, and with it its connection, works or waits for its client.
+/// Whether a request, and with it its connection, is working or waiting for its client.
 #[derive(Debug, Default)]
 pub(crate) struct Seat(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// By what it waits for, from when on it may lose its place. While it waits for nothing, it works.
+    /// For each kind of wait, when the stream becomes evictable. It works while all are `None`.
     waits: [Option<Instant>; Wait::COUNT],
     is_revoked: bool,
-    /// Of the connection's task for it, and of the service's.
+    /// The wakers of the connection's task and the service's task.
     wakers: [Option<Waker>; 2],
 }
 
 impl State {
-    /// From when on it may lose its place; `None` while it works. What waits for room has its response to give, whatever else it
-    /// waits for.
+    /// Returns when it becomes evictable; `None` while it works. The wait for window takes precedence,
+    /// because the response would be lost.
     fn ripe(&self) -> Option<Instant> {
         let of_room = self.waits[Wait::Room as usize];
         of_room.or_else(|| self.waits.iter().flatten().min().copied())
     }
 }
 
-/// The tasks of a stream that has lost its place. They are woken without a lock held: a waker may drop what takes it.
+/// The wakers of an evicted stream. They are called without holding a lock: a waker may drop something that
+/// locks.
 #[must_use]
-struct Revoked([Option<Waker>; 2]);
+struct RevokedTasks([Option<Waker>; 2]);
 
-impl Revoked {
+impl RevokedTasks {
     fn wake(self) {
         self.0.into_iter().flatten().for_each(Waker::wake);
     }
 }
 
-/// A task that waits to hear that a place is lost.
+/// A task that waits to hear of an eviction.
 #[derive(Clone, Copy)]
 pub(crate) enum Waiter {
     Connection,
@@ -295,12 +301,12 @@ pub(crate) enum Waiter {
 }
 
 impl Seat {
-    /// It waits for its client.
+    /// Records that it waits for its client.
     pub(crate) fn waits(&self, wait: Wait) {
         self.set(wait, Some(Instant::now() + wait.patience()));
     }
 
-    /// It waits for that no longer.
+    /// Records that it no longer waits for that.
     pub(crate) fn goes_on(&self, wait: Wait) {
         self.set(wait, None);
     }
@@ -309,14 +315,14 @@ impl Seat {
         self.lock().waits[wait as usize] = ripe;
     }
 
-    /// Since when it may lose its place, if it has one and that time has come.
+    /// Returns since when it is evictable, if it has a slot.
     fn ripe_since(&self, now: Instant) -> Option<Instant> {
         let state = self.lock();
         let ripe = state.ripe().filter(|_| !state.is_revoked);
         ripe.filter(|ripe| *ripe <= now)
     }
 
-    /// Since when its connection could do without it, or `if_revoked`; `None` if it works.
+    /// Returns since when it is idle, or `if_revoked` for an evicted one; `None` if it works.
     pub(crate) fn idle_since(&self, if_revoked: Instant) -> Option<Instant> {
         let state = self.lock();
         match state.is_revoked {
@@ -325,22 +331,23 @@ impl Seat {
         }
     }
 
-    /// Takes its place away, if it has waited for its client for long enough by then, or waits at all; returns whom to tell.
-    fn revoke(&self, now: Option<Instant>) -> Option<Revoked> {
+    /// Revokes its slot if it has been evictable by `now`, or without `now` if it waits at all; returns the
+    /// tasks to wake.
+    fn revoke(&self, now: Option<Instant>) -> Option<RevokedTasks> {
         let mut state = self.lock();
         let ripe = state.ripe().filter(|ripe| now.is_none_or(|now| *ripe <= now));
         if ripe.is_none() || state.is_revoked {
             return None;
         }
         state.is_revoked = true;
-        Some(Revoked(mem::take(&mut state.wakers)))
+        Some(RevokedTasks(mem::take(&mut state.wakers)))
     }
 
     pub(crate) fn is_revoked(&self) -> bool {
         self.lock().is_revoked
     }
 
-    /// Ready once its place is lost.
+    /// Ready once its slot is revoked.
     pub(crate) fn poll_revoked(&self, waiter: Waiter, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.lock();
         if state.is_revoked {
@@ -359,7 +366,7 @@ impl Seat {
     }
 }
 
-/// Requests that last while nothing is done for them, such as conversations and what a client subscribes to.
+/// Long-lived requests that are mostly idle, such as conversations and subscriptions.
 ///
 /// ```
 /// use http::Extensions;
@@ -379,7 +386,8 @@ pub struct Lasting {
 }
 
 impl Lasting {
-    /// The requests of these paths, and a function that makes extensions of their place, as their services know it.
+    /// Describes requests with these paths. `introduce` wraps the slot into request extensions that the
+    /// service understands.
     #[must_use]
     pub fn new(paths: &'static [&'static str], introduce: fn(StreamPlace) -> Extensions) -> Self {
         Self { paths, introduce }
@@ -389,38 +397,40 @@ impl Lasting {
         self.paths.contains(&path)
     }
 
-    /// The extensions that a request of a path has, if it is one of these.
+    /// Returns the extensions for a request with this path, if it is one of these.
     pub(crate) fn of(&self, path: &str, seat: &Arc<Seat>) -> Option<Extensions> {
         self.contains(path)
             .then(|| (self.introduce)(StreamPlace(seat.clone())))
     }
 }
 
-/// The place of a stream, for services whose streams last and have nothing to do most of the time: they say so, and end those
-/// streams whose place is needed. See [`Lasting`].
+/// The slot of a stream, for services with long-lived, mostly idle streams: they report when a stream is
+/// idle, and end it when its slot is needed. See [`Lasting`].
 #[derive(Clone, Debug)]
 pub struct StreamPlace(Arc<Seat>);
 
 impl StreamPlace {
-    /// The stream waits for its client's next request, or for something to tell its client: from now on it gives way to others.
+    /// Marks the stream as idle: it waits for its client's next request, or for an event to report. From now
+    /// on it can be evicted.
     pub fn rest(&self) {
         self.0.waits(Wait::Request);
     }
 
-    /// A request of the stream is in work. False when its place is lost already, so that the stream is to end.
+    /// Marks the stream as working. Returns false if its slot was already revoked, so that the stream has to
+    /// end.
     #[must_use]
     pub fn work(&self) -> bool {
         self.0.goes_on(Wait::Request);
         !self.0.is_revoked()
     }
 
-    /// Waits until the stream is to end because its place is needed. It has half a second for its last words, or a second if its
-    /// connection stays.
+    /// Waits until the stream's slot is revoked. The service then has half a second to finish the stream, or
+    /// a second if the connection stays open.
     pub async fn revoked(&self) {
         poll_fn(|cx| self.poll_revoked(cx)).await;
     }
 
-    /// The same, to be polled by one task.
+    /// Polls for the same; for a single task.
     pub fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.poll_revoked(Waiter::Service, cx)
     }
@@ -439,7 +449,7 @@ mod tests {
         Some((seat.clone(), cap.admit(connection, kind, seat)?))
     }
 
-    /// Has waited for long enough.
+    /// Makes a stream evictable.
     fn is_ripe(seat: &Seat) {
         seat.set(Wait::Request, Some(Instant::now()));
     }
@@ -478,7 +488,7 @@ mod tests {
         let cap = StreamCap::new(10);
         let many: Vec<_> = (0..6).map(|_| take(&cap, 1).unwrap()).collect();
         let few: Vec<_> = (0..4).map(|_| take(&cap, 2).unwrap()).collect();
-        // The idlest of all are those of the connection with few.
+        // The longest idle streams belong to the connection with few.
         few.iter().chain(&many).for_each(|(seat, _)| is_ripe(seat));
         let third: Vec<_> = (0..2).map(|_| take(&cap, 3).unwrap()).collect();
         let lost =
@@ -504,7 +514,7 @@ mod tests {
         let mut second: Vec<_> = (0..40).map(|_| take(&cap, 2).unwrap()).collect();
         assert!(take(&cap, 2).is_none(), "it has its share of 40, and 10 are left");
         let third: Vec<_> = (0..10).map(|_| take(&cap, 3).unwrap()).collect();
-        // What comes back goes to those with less.
+        // Freed slots go to connections with fewer streams.
         second.pop();
         assert!(take(&cap, 2).is_none());
         assert!(take(&cap, 3).is_some());

@@ -1,8 +1,8 @@
-//! Futures that wake themselves while they are polled.
+//! Handles futures that wake themselves while they are polled.
 //!
-//! hyper does that with every request that has a body: its parts, all of one task, tell each other of their progress. A runtime
-//! with several threads takes it for new work. It puts the task into its queue, wakes another thread to help with it, and polls once more for
-//! nothing: with one client that was two switches of threads for each request, and half of the time of a small one.
+//! hyper does that for every request with a body: the parts of its task notify each other. A multi-threaded
+//! runtime treats the wake as new work: it queues the task, wakes another thread to help, and polls once more
+//! in vain. With one client this cost two thread switches per request, half the time of a small one.
 
 use std::{
     cell::Cell,
@@ -16,21 +16,21 @@ use std::{
 use atomic_waker::AtomicWaker;
 
 thread_local! {
-    /// Whether what is polled on this thread waits for other tasks.
+    /// Whether the future polled on this thread waits for other tasks.
     static LETS_OTHERS_GO: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Says that the request that is being answered waits for other tasks of its thread: its connection is not polled once more at once, which
-/// would be for nothing.
+/// Tells the connection that its current request waits for other tasks of this thread, so that polling again
+/// immediately would be in vain.
 pub fn let_others_go() {
     LETS_OTHERS_GO.set(true);
 }
 
-/// Polls a future once more where it woke itself, instead of waking its task.
+/// Polls a future again if it woke itself, instead of waking its task.
 #[derive(Debug)]
 pub(crate) struct SelfWakes {
     state: Arc<State>,
-    /// Made of the state, once.
+    /// Created from the state once.
     waker: Waker,
 }
 
@@ -40,11 +40,11 @@ struct State {
     task: AtomicWaker,
 }
 
-/// No poll is running: a wake goes to the task.
+/// Not being polled: a wake goes to the task.
 const IDLE: u8 = 0;
-/// It is polled, and was not woken since that began.
+/// Being polled, not woken since.
 const POLLED: u8 = 1;
-/// It is polled, and was woken since that began.
+/// Being polled, and woken since.
 const WOKEN: u8 = 2;
 
 impl SelfWakes {
@@ -59,8 +59,8 @@ impl SelfWakes {
         }
     }
 
-    /// Polls, and once more if the future was woken meanwhile. If that happens again, or `is_turn_over` says that others have
-    /// their turn now, the task is woken as usual.
+    /// Polls the future, and once more if it was woken meanwhile. If that happens again, or `is_turn_over`
+    /// asks to yield, the task is woken as usual.
     pub(crate) fn poll<T>(
         &self,
         cx: &mut Context<'_>,
@@ -92,7 +92,8 @@ impl Wake for State {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Written also where it is so already: what this thread did before is to be seen by the next poll.
+        // Writes even if the value is unchanged, so that this thread's earlier writes are visible to the next
+        // poll.
         let note = |phase| (phase != IDLE).then_some(WOKEN);
         let noted = self.phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, note);
         if noted.is_err() {
@@ -117,7 +118,8 @@ mod tests {
         }
     }
 
-    /// Counts for a future that wakes itself in its first polls: how often it is polled, and how often its task is woken.
+    /// For a future that wakes itself in its first `self_wakes` polls, returns the number of polls and the
+    /// number of task wakes.
     fn polls_and_wakes(self_wakes: u32, is_turn_over: bool) -> (u32, usize) {
         let task = Arc::new(Task::default());
         let waker = Waker::from(task.clone());
@@ -171,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_wake_of_another_thread_is_never_lost() {
-        // However the wake falls into the poll, either it is polled once more or the task is woken.
+        // However wake and poll interleave, the future is polled again or the task is woken.
         for _ in 0..2_000 {
             let task = Arc::new(Task::default());
             let waker = Waker::from(task.clone());

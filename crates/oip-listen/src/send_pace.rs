@@ -1,13 +1,13 @@
-//! How fast clients must take their answers.
+//! The minimum rate at which clients read responses.
 
 use std::time::Duration;
 
 use crate::ConnectionLimits;
 
-/// How far one client is behind the slowest pace at which it may read.
+/// Tracks how far a client has fallen behind the minimum read rate.
 ///
-/// Reading faster for a while earns nothing for later: the system buffers megabytes at once, and a client that stops behind them
-/// would otherwise have minutes.
+/// Faster reading earns no credit: socket buffers hold megabytes, and a client that stalls after filling them
+/// would get minutes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SendPace {
     behind: Duration,
@@ -52,7 +52,7 @@ mod tests {
         assert_eq!(pace.patience(&limits), second);
         pace.taken(4000, second, &limits);
         assert_eq!(pace.patience(&limits), 4 * second);
-        // Exactly as fast as it must be.
+        // Exactly at the minimum rate.
         for _ in 0..100 {
             pace.taken(1000, second, &limits);
         }

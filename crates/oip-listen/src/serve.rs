@@ -1,4 +1,4 @@
-//! The accept loop, and each connection from its start to its end.
+//! The accept loop, and the lifecycle of a connection.
 
 use std::{
     convert::Infallible,
@@ -34,14 +34,14 @@ use crate::{
     self_wakes::SelfWakes,
     stream::Stream,
     tasks::Tasks,
-    tls::{Refused, Secured, Transport, secure},
+    tls::{HandshakeError, SecureConnection, Transport, secure},
 };
 
 /// Serves a listener's connections until a shutdown, and returns how many connections had to be cut.
 ///
-/// When the shutdown begins, connections that wait to be accepted still are, then the listener is closed. HTTP/2
-/// clients are told to go away; HTTP/1 answers carry `Connection: close`, and connections that stay silent are closed
-/// after a moment, so that a request which is already on its way is answered.
+/// On shutdown, connections in the backlog are still accepted, then the listener is closed. HTTP/2 clients
+/// get GOAWAY; HTTP/1 responses get `Connection: close`, and idle connections are closed after a moment, so
+/// that a request already under way gets its response.
 pub async fn serve<S, B>(
     listener: impl Into<Listener>,
     protocol: Protocol,
@@ -67,8 +67,8 @@ where
     .await
 }
 
-/// The same over TLS. Clients of [`Protocol::Http1`] that ask for HTTP/2 are served that too, by the limits for it; they stay
-/// on the threads for work. Connections over Unix sockets are not encrypted.
+/// Serves over TLS. Clients of [`Protocol::Http1`] that negotiate HTTP/2 get it, with its limits; they stay
+/// on the work threads. Unix socket connections are not encrypted.
 pub async fn serve_tls<S, B>(
     listener: impl Into<Listener>,
     protocol: Protocol,
@@ -95,8 +95,8 @@ where
     .await
 }
 
-/// The same, encrypted or not, with a service for each connection, made when it begins by a function that is told who its
-/// client is.
+/// Serves with or without TLS, with a service for each connection that `make_service` creates from the
+/// client's identity.
 pub async fn serve_each<S, B>(
     listener: impl Into<Listener>,
     protocol: Protocol,
@@ -130,7 +130,7 @@ where
         }
         let lane = connection.activity.lane();
         if is_encrypted {
-            // From where it comes back after the handshake.
+            // It leaves this lane after the handshake.
             connection.activity.go_to(Lane::Busy);
         }
         let tasks = Tasks::new(&connection.activity);
@@ -140,10 +140,10 @@ where
             Some(runtime) => connections.spawn_on(served, runtime),
             None => connections.spawn(served),
         };
-        // Those that are over are forgotten now, else they would be kept until the end.
+        // Reap finished connections, which would otherwise accumulate.
         while connections.try_join_next().is_some() {}
     };
-    // The cap is kept by not accepting: clients beyond it wait in the system's queue, all but this one.
+    // The cap is enforced by not accepting: further clients wait in the backlog, except this one.
     let mut waiting = None;
     let accepting = async {
         loop {
@@ -163,8 +163,8 @@ where
     {
         start(&mut connections, client, room);
     }
-    // Clients that the system has already connected must not be turned away. Asked directly, since the runtime may not
-    // have heard of them yet.
+    // Clients whose connection is established must not be dropped. Accept directly, since the runtime may not
+    // have been notified of them.
     if let Some(queued) = listener.into_queued() {
         while let Some(room) = limits.connections.try_room()
             && let Ok(client) = queued.next()
@@ -174,15 +174,15 @@ where
     }
     let mut cut = 0;
     while let Some(finished) = connections.join_next().await {
-        // A connection whose lane has ended was cut too.
+        // A connection whose lane ended was cut too.
         cut += usize::from(matches!(finished, Ok(Some(false) | None)));
     }
     cut
 }
 
-/// Whether a new connection has sent what is neither a GET nor a HEAD already. Nothing is taken from it.
+/// Returns whether a new connection has already sent something other than GET or HEAD. Consumes nothing.
 ///
-/// Most clients that have something to do send it at once; the thread that accepts them has no more to do with them then.
+/// Most clients with work send it at once; the accepting thread can then hand them over immediately.
 #[cfg(unix)]
 fn begins_work(stream: &Stream) -> bool {
     use rustix::net::{RecvFlags, recv};
@@ -190,7 +190,7 @@ fn begins_work(stream: &Stream) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     match recv(stream, &mut start, flags) {
         Ok((_, 4)) => !matches!(&start, b"GET " | b"HEAD"),
-        // It will be seen when it has come.
+        // Detected later, when it has arrived.
         _ => false,
     }
 }
@@ -200,14 +200,14 @@ fn begins_work(_: &Stream) -> bool {
     false
 }
 
-/// Accepts the next connection, however often that fails.
+/// Accepts the next connection; retries on errors.
 async fn accept(listener: &Listener) -> (Stream, Peer) {
-    /// After this long there may be a descriptor again.
+    /// Delay after which a descriptor may be available again.
     const PAUSE: Duration = Duration::from_millis(100);
     loop {
         match listener.accept().await {
             Ok(client) => return client,
-            // The client gave up while it waited: not our trouble.
+            // The client gave up while it waited in the backlog.
             Err(error) if is_the_clients(&error) => {}
             Err(error) => {
                 tracing::warn!(%error, "cannot accept connections, trying again");
@@ -225,14 +225,14 @@ fn is_the_clients(error: &io::Error) -> bool {
     )
 }
 
-/// The encryption of connections, and the runtime that accepts them.
+/// TLS settings, and the runtime that accepts connections.
 #[derive(Clone)]
 struct Encryption {
     tls: Tls,
     home: Handle,
 }
 
-/// One connection and its patience.
+/// A connection and its limits.
 struct Connection {
     protocol: Protocol,
     encryption: Option<Encryption>,
@@ -257,7 +257,7 @@ impl Connection {
         }
     }
 
-    /// Serves the connection to its end; false when it had to be cut for a shutdown.
+    /// Serves the connection to its end; returns false if it had to be cut by a shutdown.
     async fn serve<S, B>(mut self, mut stream: Stream, service: S, _place: Place, tasks: Tasks) -> bool
     where
         S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
@@ -266,7 +266,7 @@ impl Connection {
         B::Data: Buf + Send,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        // Answers are written in one piece; waiting for more to send would only delay them.
+        // Responses are written at once; Nagle's algorithm would only delay them.
         stream.set_nodelay();
         let Some(encryption) = self.encryption.take() else {
             let first = FirstRequest::of(&mut stream, &self.limits);
@@ -276,7 +276,7 @@ impl Connection {
                     Ok(protocol) => self.protocol = protocol,
                     Err(is_served) => return is_served,
                 }
-                // As if its server was called there.
+                // The same as if its listener were served on that lane.
                 if self.protocol == Protocol::Http2 {
                     self.activity.go_to(Lane::Work);
                 }
@@ -295,13 +295,13 @@ impl Connection {
                 () = self.shutdown.cutting() => return false,
             }
         };
-        let Secured {
+        let SecureConnection {
             transport,
             protocol,
             certificate,
         } = match secured {
             Ok(Ok(secured)) => secured,
-            Ok(Err(Refused::Gone)) => return true,
+            Ok(Err(HandshakeError::Gone)) => return true,
             Ok(Err(refused)) => {
                 encryption.tls.note_refused(&refused);
                 return true;
@@ -311,7 +311,7 @@ impl Connection {
                 return true;
             }
         };
-        // As if its server was called on the threads for work.
+        // The same as if its listener were served on the work lane.
         let is_upgraded = protocol == Protocol::Http2 && self.protocol != protocol;
         self.protocol = protocol;
         self.activity.opened(protocol);
@@ -322,7 +322,7 @@ impl Connection {
         self.serve_on(transport, certificate, first, service, tasks).await
     }
 
-    /// Serves what is spoken on a connection to its end.
+    /// Serves the given protocol until the connection ends.
     async fn serve_on<S, B>(
         self,
         transport: Transport,
@@ -349,7 +349,7 @@ impl Connection {
                 let shutdown = self.shutdown.clone();
                 let service = service_fn(move |request| front.answer(request, shutdown.clone()));
                 let connection = http1::Builder::new()
-                    // The watchdog has timers for heads that this one would only double.
+                    // The watchdog's timers cover request heads.
                     .header_read_timeout(None)
                     .max_buf_size(self.limits.max_head_bytes)
                     .serve_connection(TokioIo::new(transport), service);
@@ -367,7 +367,8 @@ impl Connection {
         }
     }
 
-    /// Finds out what the client speaks. An error is the connection's end before that: whether it was the client's.
+    /// Detects the client's protocol. An error means that the connection ended first; its value says whether
+    /// the client ended it.
     async fn detect(&self, mut stream: Pin<&mut WatchedStream>) -> Result<Protocol, bool> {
         let makes_room = async {
             loop {
@@ -389,16 +390,16 @@ impl Connection {
         }
     }
 
-    /// Drives a connection, and ends it when patience with it is over.
+    /// Drives a connection, and ends it when a timeout passes.
     async fn watch<C, E>(self, connection: C, close: fn(Pin<&mut C>)) -> bool
     where
         C: Future<Output = Result<(), E>>,
         E: fmt::Display,
     {
         let mut connection = pin!(connection);
-        // Over HTTP/2 requests have tasks of their own.
+        // HTTP/2 requests have their own tasks.
         let self_wakes = (self.protocol != Protocol::Http2).then(SelfWakes::new);
-        /// In this time a good client has heard that its connection ends.
+        /// Time for a well-behaved client to notice that its connection ends.
         const GRACE: Duration = Duration::from_millis(500);
         let (mut is_closing, mut is_cut_soon) = (false, false);
         let mut wake = Instant::now();
@@ -462,9 +463,9 @@ impl Connection {
         }
     }
 
-    /// Waits until a shutdown wants this connection closed.
+    /// Waits until a shutdown needs this connection closed.
     async fn close_for_shutdown(&self) {
-        /// Time in which a client that just sent a request over an idle HTTP/1 connection is still answered.
+        /// How long an idle HTTP/1 connection stays open for a request that is already under way.
         const LINGER: Duration = Duration::from_secs(1);
         self.shutdown.draining().await;
         if self.protocol != Protocol::Http2 {

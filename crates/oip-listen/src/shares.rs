@@ -1,46 +1,46 @@
-//! A limit that all connections of HTTP/2 share: bytes that are received before they are read.
+//! HTTP/2 receive windows from a memory budget shared by all connections.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
 
-/// Bytes of memory for windows, over all connections that share it.
+/// The memory budget for receive windows, over all connections that share it.
 ///
-/// Clients send as much as the windows of their connection and streams allow before the service reads it. The first connections have
-/// very large windows, for large tensors and links that are long. When the memory for those is given away the next ones have large
-/// windows, then medium ones, and all others small ones.
+/// Clients may send as much as the windows of their connection and streams allow before the service reads.
+/// The first connections get very large windows, for large tensors and long links. When the budget for those
+/// is used up, the next get large windows, then medium ones, and all others small ones.
 #[derive(Clone, Debug)]
-pub struct Windows(Arc<Shared>);
+pub struct Windows(Arc<SharedState>);
 
 #[derive(Debug)]
-struct Shared {
-    /// Bytes for all windows of each of the sizes.
+struct SharedState {
+    /// Bytes for all windows of each size.
     limit: u64,
     used: [AtomicU64; SIZES.len()],
 }
 
-/// Bytes of a window that is very large, large or medium. A connection whose way there and back takes 1 ms carries 1 GiB/s with the first,
-/// 256 MiB/s with the second. The third is the least that HTTP/2 allows for a connection.
+/// Sizes of very large, large and medium windows in bytes. At a round-trip time of 1 ms the first allows 1
+/// GiB/s, the second 256 MiB/s. The third is the minimum that HTTP/2 allows for a connection.
 const SIZES: [u32; 3] = [1 << 20, LARGE, MEDIUM];
 const LARGE: u32 = 256 << 10;
 const MEDIUM: u32 = 65_535;
-/// Bytes of a small window, of each stream of a connection. It carries 16 MiB/s where the way there and back takes 1 ms.
+/// Size of a small window in bytes, per stream. At a round-trip time of 1 ms it allows 16 MiB/s.
 const SMALL: u32 = 16 << 10;
 
 impl Windows {
-    /// So many bytes, a third of them for the windows of each size above the small one.
+    /// Creates a budget of `bytes`, one third for each size above the small one.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedState {
             limit: bytes / SIZES.len() as u64,
             used: Default::default(),
         }))
     }
 
-    /// The window of a new connection.
+    /// Assigns a window to a new connection.
     pub(crate) fn take(&self) -> Window {
-        let Shared { limit, used } = &*self.0;
+        let SharedState { limit, used } = &*self.0;
         let level = SIZES.iter().zip(used).position(|(size, used)| {
             let more = |used: u64| used.checked_add(u64::from(*size)).filter(|used| used <= limit);
             used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
@@ -53,26 +53,27 @@ impl Windows {
     }
 }
 
-/// The window of a connection, given back when it is dropped.
+/// The window of a connection, returned to the budget on drop.
 #[derive(Debug)]
 pub(crate) struct Window {
-    shared: Arc<Shared>,
-    /// Which of the sizes it has; `None` for the small one.
+    shared: Arc<SharedState>,
+    /// Index into the sizes; `None` for the small one.
     level: Option<usize>,
 }
 
 impl Window {
-    /// Bytes that each stream may send before they are read.
+    /// Returns a stream's window in bytes.
     pub(crate) fn of_stream(&self) -> u32 {
         self.level.map_or(SMALL, |level| SIZES[level])
     }
 
-    /// Bytes that all streams together may send before they are read.
+    /// Returns the connection's window in bytes.
     pub(crate) fn of_connection(&self) -> u32 {
         self.of_stream().max(MEDIUM)
     }
 
-    /// Bytes of the longest frame. Each is held until it is whole, and those other than DATA are not bounded by windows.
+    /// Returns the maximum frame size in bytes. A frame is buffered until complete, and frames other than
+    /// DATA are not bounded by windows.
     pub(crate) fn frame(&self) -> u32 {
         if self.of_stream() >= LARGE {
             LARGE

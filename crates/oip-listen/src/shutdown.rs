@@ -1,9 +1,10 @@
+//! The phases of a graceful shutdown.
+
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// Tells servers to stop: where that helps first by leaving, then by draining, then by cutting. Clones are the same
-/// shutdown.
+/// Tells servers to stop in phases: leave (optional), drain, cut. Clones share state.
 #[derive(Clone, Debug)]
 pub struct Shutdown(Arc<watch::Sender<Phase>>);
 
@@ -16,52 +17,52 @@ enum Phase {
 }
 
 impl Shutdown {
-    /// A shutdown that has not begun.
+    /// Creates a shutdown that has not started.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(watch::Sender::new(Phase::Serving)))
     }
 
-    /// Everything goes on, but answers over HTTP/1 ask their clients to open another connection for the next request.
-    /// It is for the time in which those who send requests here are told to send them elsewhere: clients that still
-    /// have a connection when the drain begins could send a request just when it is closed.
+    /// Keeps serving, but HTTP/1 responses ask clients to reconnect for the next request. For the time in
+    /// which load balancers redirect traffic: a client with an open connection at the start of the drain
+    /// could send a request just as it is closed.
     pub fn leave(&self) {
         self.advance(Phase::Leaving);
     }
 
-    /// No new connections; open ones finish what they are doing.
+    /// Stops accepting connections; open ones finish their requests.
     pub fn drain(&self) {
         self.advance(Phase::Draining);
     }
 
-    /// Open connections are closed at once.
+    /// Closes open connections immediately.
     pub fn cut(&self) {
         self.advance(Phase::Cutting);
     }
 
-    /// Whether a drain has begun.
+    /// Returns whether a drain has begun.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         *self.0.borrow() >= Phase::Draining
     }
 
-    /// Whether clients are asked to open another connection.
+    /// Returns whether clients are asked to reconnect.
     pub(crate) fn is_leaving(&self) -> bool {
         *self.0.borrow() >= Phase::Leaving
     }
 
-    /// Waits until a drain begins.
+    /// Waits until the drain starts.
     pub async fn draining(&self) {
         self.reached(Phase::Draining).await;
     }
 
-    /// Waits until connections are to be cut.
+    /// Waits until connections are cut.
     pub async fn cutting(&self) {
         self.reached(Phase::Cutting).await;
     }
 
     async fn reached(&self, phase: Phase) {
-        // The sender lives as long as this borrow, so the channel cannot be closed.
+        // The sender outlives this borrow, so the channel cannot be closed.
         let _ = self.0.subscribe().wait_for(|current| *current >= phase).await;
     }
 

@@ -1,7 +1,7 @@
-//! A spare thread: a runtime that has one thread more than there are processors lets it sleep for as long as the others keep up.
+//! A spare thread: a runtime with one thread more than there are CPUs parks it while the others keep up.
 //!
-//! Two threads that share a processor take a quarter more time for each request than one, and where one has to let the other go
-//! first, a request waits for milliseconds. But where the only thread does not come back, nobody is answered.
+//! Two threads that share a CPU take a quarter more time per request, and a request waits for milliseconds
+//! whenever one preempts the other. But if the only thread blocks, no request is served.
 
 use std::{sync::mpsc, time::Duration};
 
@@ -11,28 +11,29 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// How often it is looked whether the threads keep up.
+/// Interval of the check whether the threads keep up.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// The same while they have nothing to do.
+/// The interval while they are idle.
 const IDLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long a new task may wait for its turn.
+/// Maximum scheduling delay of a new task.
 const PATIENCE: Duration = Duration::from_millis(25);
 
-/// Lets one thread of the runtime sleep while the others keep up, until the runtime ends. With one thread it does nothing.
+/// Parks one thread of the runtime while the others keep up, until the runtime ends. Does nothing with a
+/// single thread.
 pub(crate) async fn keep_one_asleep(runtime: &Handle) {
     let mut threads = Threads::of(runtime);
     if threads.progress.len() < 2 {
         return;
     }
     loop {
-        // Dropped, it wakes the thread.
+        // Dropping it wakes the parked thread.
         let (awake, spare) = mpsc::channel::<()>();
         let (asleep, is_asleep) = oneshot::channel();
         runtime.spawn(async move {
-            // A thread that takes this from the runtime's common queue may keep the task that it runs next where no other thread
-            // finds it; after this turn it has none.
+            // A worker that takes this task from the shared queue may hold another task in its LIFO slot,
+            // where no other worker can steal it; after this yield the slot is empty.
             tokio::task::yield_now().await;
             let _ = asleep.send(());
             let _ = spare.recv();
@@ -40,7 +41,8 @@ pub(crate) async fn keep_one_asleep(runtime: &Handle) {
         if is_asleep.await.is_err() {
             return;
         }
-        // It may have been this thread that looked at the sockets and timers, while the others sleep.
+        // This thread may have been the one that polls I/O and timers while the others sleep; wake another
+        // one for that.
         drop(runtime.spawn(async {}));
         while threads.look().await < 2 || comes_to_its_turn(runtime).await {}
         drop(awake);
@@ -48,8 +50,8 @@ pub(crate) async fn keep_one_asleep(runtime: &Handle) {
     }
 }
 
-/// Whether a new task is run soon. A thread that looks at the sockets and timers, and goes from there into work that does not end,
-/// leaves nobody there: the new task also wakes another thread that does it.
+/// Returns whether a new task is scheduled soon. If the thread that polls I/O and timers starts blocking
+/// work, nobody polls them: the new task also wakes another thread, which does.
 async fn comes_to_its_turn(runtime: &Handle) -> bool {
     timeout(PATIENCE, runtime.spawn(async {})).await.is_ok()
 }
@@ -57,7 +59,7 @@ async fn comes_to_its_turn(runtime: &Handle) -> bool {
 /// The state of a runtime's threads, as seen from outside.
 struct Threads<'r> {
     runtime: &'r Handle,
-    /// How often each thread began or ended to wait for something to do: odd while it waits.
+    /// Each thread's park/unpark counter: odd while it is parked.
     progress: Vec<u64>,
     interval: Duration,
 }
@@ -71,7 +73,7 @@ impl<'r> Threads<'r> {
         }
     }
 
-    /// Waits for some time, and returns how many threads neither waited for something to do at its end nor came to that.
+    /// Waits a while, and returns how many threads neither were parked at the end nor made progress.
     async fn look(&mut self) -> usize {
         sleep(self.interval).await;
         let metrics = self.runtime.metrics();
@@ -110,7 +112,7 @@ mod tests {
         builder.worker_threads(threads).enable_all().build().unwrap()
     }
 
-    /// Tasks that block so many threads at a time, as seen from within.
+    /// Returns how many of `tasks` blocking tasks run at the same time.
     async fn at_once(runtime: &Handle, tasks: usize) -> usize {
         let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let tasks = (0..tasks).map(|_| {
@@ -136,7 +138,7 @@ mod tests {
             watch.block_on(async {
                 let handle = watched.handle();
                 for _ in 0..2 {
-                    // It falls asleep soon; then one is missing, however much there is to do.
+                    // It is parked soon; then one thread is missing, whatever the load.
                     let start = Instant::now();
                     while at_once(handle, 10).await >= threads {
                         assert!(start.elapsed() < Duration::from_secs(30), "nobody sleeps");
@@ -148,7 +150,7 @@ mod tests {
                         release
                     });
                     let stuck = stuck.collect::<Vec<_>>();
-                    // Timers are seen to as well.
+                    // Timers run too.
                     let task = handle.spawn(sleep(Duration::from_millis(1)));
                     timeout(Duration::from_secs(30), task).await.unwrap().unwrap();
                     drop(stuck);

@@ -1,4 +1,4 @@
-//! A connection's stream: TCP's or a Unix socket's, one type for all that is above it.
+//! A connection's stream: TCP or Unix socket behind one type.
 
 use std::{
     io,
@@ -24,7 +24,7 @@ pub(crate) enum Stream {
     Unix(UnixStream, Option<Reception>),
 }
 
-/// Does the same with whichever stream it is.
+/// Dispatches to the stream of either kind.
 macro_rules! with {
     ($this:expr, $stream:ident => $do:expr) => {
         match $this {
@@ -36,12 +36,12 @@ macro_rules! with {
 }
 
 impl Stream {
-    /// Whether it comes over a network, as far as this machine can tell.
+    /// Returns whether it comes over a network, as far as known.
     pub(crate) fn is_tcp(&self) -> bool {
         matches!(self, Self::Tcp(_))
     }
 
-    /// Looks at what has come, and leaves it there. A Unix socket's cannot be looked at so.
+    /// Peeks at available data. Not supported for Unix sockets.
     pub(crate) fn poll_peek(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<usize>> {
         match self {
             Self::Tcp(stream) => stream.poll_peek(cx, buf),
@@ -50,14 +50,14 @@ impl Stream {
         }
     }
 
-    /// Lets small writes leave at once. A Unix socket's always do.
+    /// Disables Nagle's algorithm. Unix sockets have none.
     pub(crate) fn set_nodelay(&self) {
         if let Self::Tcp(stream) = self {
             let _ = stream.set_nodelay(true);
         }
     }
 
-    /// Receives descriptors until the first request has come. TCP has none.
+    /// Receives descriptors until the first request arrives. `None` for TCP.
     #[cfg(unix)]
     pub(crate) fn receive_descriptors(&mut self) -> Option<Reception> {
         match self {
@@ -66,12 +66,12 @@ impl Stream {
         }
     }
 
-    /// Writes what can be written now.
+    /// Writes as much as possible without waiting.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         with!(self, stream => stream.try_write(bytes))
     }
 
-    /// The same stream, watched by the current runtime from now on.
+    /// Re-registers the stream with the current runtime.
     pub(crate) fn into_current_runtime(self) -> io::Result<Self> {
         match self {
             Self::Tcp(stream) => TcpStream::from_std(stream.into_std()?).map(Self::Tcp),

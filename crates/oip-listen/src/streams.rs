@@ -1,7 +1,7 @@
-//! One stream of HTTP/2, from its request's head to the last byte of its response.
+//! One HTTP/2 stream, from its request head to the last byte of its response.
 //!
-//! A response is given to h2 as far as the client has made room for it and no further, so that a stream whose client does not read
-//! can be reset whenever patience with it ends, and what it holds is freed.
+//! A response is passed to h2 only as far as the flow-control window allows. A stream whose client does not
+//! read can therefore be reset at any time, and its memory is freed.
 
 use std::{
     convert::Infallible,
@@ -27,19 +27,19 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::{body::Report, date, places::Waiter, send_pace::SendPace};
 
-/// Why a stream ended before all of its response was given out.
+/// Why a stream ended before its whole response was handed out.
 enum End {
-    /// The client has reset it, or left.
+    /// The client reset it or disconnected.
     Gone,
-    /// The service broke off its response.
+    /// The service aborted its response.
     Broken,
     /// The client did not read.
     Stuck,
-    /// It waited for its client, and another one needed its place.
+    /// It waited for its client, and another stream needed its slot.
     Evicted,
 }
 
-/// Sends the response that a service gives, for as long as the client wants it and reads it.
+/// Sends the service's response for as long as the client wants it and reads it.
 pub(crate) async fn answer<F, B>(service: F, mut respond: SendResponse<Bytes>, report: Report)
 where
     F: Future<Output = Result<Response<B>, Infallible>>,
@@ -54,14 +54,14 @@ where
         if let Poll::Ready(Ok(response)) = service.as_mut().poll(cx) {
             return Poll::Ready(Ok(response));
         }
-        // Looked at only while the service works: a response that is there is sent.
+        // Checked only while the service works: an available response is sent.
         respond.poll_reset(cx).map(|_| Err(End::Gone))
     });
     let response = match response.await {
         Ok(response) => response,
         Err(end) => {
             if matches!(end, End::Evicted) {
-                // Its request is not even complete: nothing was done.
+                // Its request is not complete, so nothing was processed.
                 respond.send_reset(Reason::REFUSED_STREAM);
             }
             return;
@@ -80,7 +80,7 @@ where
     }
     let mut sender = Sender {
         stream,
-        given: Arc::new(Given {
+        given: Arc::new(PendingResponse {
             report,
             is_waited_for: AtomicBool::new(false),
             sent: Arc::default(),
@@ -100,11 +100,11 @@ where
     }
 }
 
-/// Makes a response's head one of HTTP/2.
+/// Converts a response head to HTTP/2.
 fn complete(response: &mut Response<()>, len: Option<u64>) {
     *response.version_mut() = Version::HTTP_2;
     let headers = response.headers_mut();
-    // Headers that are of HTTP/1's connection alone, and malformed here (RFC 9113, 8.2.2).
+    // Connection-specific headers of HTTP/1, which are malformed in HTTP/2 (RFC 9113, 8.2.2).
     const OF_CONNECTIONS: [HeaderName; 5] = [
         CONNECTION,
         HeaderName::from_static("keep-alive"),
@@ -121,18 +121,18 @@ fn complete(response: &mut Response<()>, len: Option<u64>) {
     headers.entry(DATE).or_insert_with(date::now);
 }
 
-/// Bytes of a response that room is asked for at a time.
+/// Window requested at a time for a response, in bytes.
 const PIECE: usize = 64 << 10;
 
-/// A response that is given to h2, until the last of its bytes are written: a client may take back the room that it made.
-struct Given {
+/// A response passed to h2, tracked until its last byte is written: a client may shrink its window again.
+struct PendingResponse {
     report: Report,
-    /// Whether only h2 has bytes of it left.
+    /// Whether the remaining bytes are all in h2.
     is_waited_for: AtomicBool,
     sent: Arc<AtomicWaker>,
 }
 
-impl Drop for Given {
+impl Drop for PendingResponse {
     fn drop(&mut self) {
         if *self.is_waited_for.get_mut() {
             self.report.waits_no_more(true);
@@ -141,10 +141,10 @@ impl Drop for Given {
     }
 }
 
-/// Bytes of a response, which h2 drops when they are written.
+/// Bytes of a response; h2 drops them once they are written.
 struct Piece {
     bytes: Bytes,
-    _given: Arc<Given>,
+    _given: Arc<PendingResponse>,
 }
 
 impl AsRef<[u8]> for Piece {
@@ -153,18 +153,18 @@ impl AsRef<[u8]> for Piece {
     }
 }
 
-/// Sends a response's body at the client's pace.
+/// Sends a response body at the client's pace.
 struct Sender {
     stream: SendStream<Bytes>,
-    given: Arc<Given>,
+    given: Arc<PendingResponse>,
     pace: SendPace,
-    /// Runs while the client makes no room.
+    /// Runs while there is no window.
     patience: Option<Pin<Box<Sleep>>>,
-    /// Runs once its place is lost, for the service to end it.
+    /// Runs after an eviction, as the service's deadline to end the stream.
     last_words: Option<Pin<Box<Sleep>>>,
 }
 
-/// How long a service may take to end a stream whose place is needed.
+/// How long a service may take to end an evicted stream.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl Sender {
@@ -201,7 +201,7 @@ impl Sender {
         }
     }
 
-    /// Sends a frame of the body in pieces for which there is room.
+    /// Sends a frame of the body in pieces as the window allows.
     async fn send_all(&mut self, mut data: Bytes, is_last: bool) -> Result<(), End> {
         if data.is_empty() && is_last {
             return self.send_data(data, true);
@@ -219,7 +219,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Waits until the client makes room; returns how much, and how long it took.
+    /// Waits for window; returns its size and how long that took.
     async fn wait_for_room(&mut self) -> Result<(usize, Duration), End> {
         let since = Instant::now();
         let deadline = since + self.pace.patience(self.given.report.limits());
@@ -263,7 +263,7 @@ impl Sender {
         }
     }
 
-    /// While the service has nothing to send.
+    /// Polls for a disconnect or eviction while the service has nothing to send.
     fn poll_gone_or_evicted(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         if let Poll::Ready(gone) = self.poll_gone(cx) {
             return Poll::Ready(gone);
@@ -278,7 +278,7 @@ impl Sender {
         self.stream.poll_reset(cx).map(|_| End::Gone)
     }
 
-    /// Waits until h2 has written everything, for as long as that goes on.
+    /// Waits until h2 has written everything, for as long as it makes progress.
     async fn until_sent(self) -> (SendStream<Bytes>, Result<(), End>) {
         let Self {
             mut stream,
@@ -309,7 +309,7 @@ impl Sender {
             if stream.poll_reset(cx).is_ready() {
                 return Poll::Ready(Err(End::Gone));
             }
-            // Its last words may be among what is left.
+            // The final bytes of the service may still be unsent.
             let seat = given.report.seat();
             if !is_revoked && seat.poll_revoked(Waiter::Connection, cx).is_ready() {
                 is_revoked = true;
@@ -319,7 +319,7 @@ impl Sender {
                 if is_revoked {
                     return Poll::Ready(Err(End::Evicted));
                 }
-                // This one is not h2's.
+                // Minus one for the reference held here.
                 let now_left = Arc::strong_count(&given) - 1;
                 if now_left >= left {
                     given.report.is_stuck(since);

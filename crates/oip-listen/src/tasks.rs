@@ -1,4 +1,4 @@
-//! The tasks and the socket of a connection, which move from lane to lane with it.
+//! The tasks and the socket of a connection, which migrate between lanes with it.
 
 use std::{
     future::{Future, poll_fn},
@@ -12,18 +12,18 @@ use tokio::{runtime::Handle, task::JoinSet};
 
 use crate::{activity::Activity, lanes::Lane, stream::Stream};
 
-/// A connection's socket. The runtime of the connection's lane watches it: another one would have to wake the connection
-/// across threads.
+/// A connection's socket. It is registered with the runtime of the connection's lane: another one would have
+/// to wake the connection across threads.
 #[derive(Debug)]
 pub(crate) struct Socket {
     stream: Option<Stream>,
     lane: Lane,
-    /// The runtime it was accepted on, where it comes back to that.
+    /// The accepting runtime, if it may return there.
     home: Option<Handle>,
 }
 
 impl Socket {
-    /// A socket that was accepted on the current runtime.
+    /// Creates a socket that was accepted on the current runtime.
     pub(crate) fn new(stream: Stream) -> Self {
         Self {
             stream: Some(stream),
@@ -32,7 +32,7 @@ impl Socket {
         }
     }
 
-    /// A socket that was accepted on this runtime and may come back to it.
+    /// Creates a socket that was accepted on the runtime `home` and may return to it.
     pub(crate) fn with_home(stream: Stream, home: Handle) -> Self {
         Self {
             home: Some(home),
@@ -40,7 +40,7 @@ impl Socket {
         }
     }
 
-    /// The socket, which is moved to the connection's lane if it is not there yet.
+    /// Returns the stream, after moving it to the connection's lane if necessary.
     pub(crate) fn get(&mut self, activity: &Activity) -> io::Result<&mut Stream> {
         let lane = activity.lane();
         if lane != self.lane {
@@ -60,8 +60,8 @@ impl Socket {
     }
 }
 
-/// The tasks of a connection, which run where it is. They are moved between two polls; timers stay with the runtime that made
-/// them and wake their task wherever it is.
+/// The tasks of a connection, which run on its lane. They migrate between two polls; timers stay with the
+/// runtime that created them and wake their task wherever it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Tasks {
     activity: Activity,
@@ -74,7 +74,7 @@ impl Tasks {
         }
     }
 
-    /// Runs a future from a lane that this is polled on; `None` if the runtime of the future's lane has ended.
+    /// Runs a future, starting on lane `here`; returns `None` if the runtime of its lane has ended.
     pub(crate) async fn drive<F>(self, here: Lane, future: F) -> Option<F::Output>
     where
         F: Future + Send + 'static,
@@ -95,7 +95,7 @@ impl Tasks {
                 return Some(turns.await);
             };
             let (tasks, mut moved) = (self.clone(), future);
-            // Ends with this future.
+            // Aborts its tasks when this future is dropped.
             let mut away = JoinSet::new();
             away.spawn_on(
                 async move {
@@ -115,7 +115,7 @@ impl Tasks {
         }
     }
 
-    /// Polls a future until it ends, or until it belongs to another lane.
+    /// Polls a future until it completes or belongs to another lane.
     async fn stay<F: Future>(&self, here: Lane, future: &mut Pin<Box<F>>) -> Option<F::Output> {
         poll_fn(|cx| {
             if self.activity.lane() != here {
@@ -133,7 +133,7 @@ impl Tasks {
 }
 
 impl Tasks {
-    /// Starts the task of a stream of HTTP/2.
+    /// Spawns the task of an HTTP/2 stream.
     pub(crate) fn execute<F>(&self, future: F)
     where
         F: Future + Send + 'static,

@@ -1,12 +1,13 @@
-//! The server as a process: how soon it is ready, how much memory it takes, and how fast it answers.
+//! Benchmarks the server process: startup time, memory, and latency.
 //!
 //! ```text
 //! cargo bench -p oip-server --bench serve
 //! ```
 //!
-//! It serves the example models on this machine's loopback. Client and server share the processor, so figures are those
-//! of the pair. Connections are kept; every answer is read to its end. `GET /v2/health/live` is the floor: what HTTP
-//! itself costs without tensors or models. HTTP requests are sent as bytes over plain sockets, gRPC requests by `oip-client`.
+//! It serves the example models on loopback. Client and server share the CPU, so figures are those of the
+//! pair. Connections are persistent; every response is read to its end. `GET /v2/health/live` is the
+//! baseline: the cost of HTTP without tensors or models. HTTP requests are sent over plain sockets, gRPC
+//! requests by `oip-client`.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -30,9 +31,9 @@ use oip_types::{
     rest::{RequestEncoding, decode_request, encode_request},
 };
 
-/// Starts that are timed.
+/// Number of timed starts.
 const STARTS: usize = 21;
-/// Requests of a row, over all of its connections together.
+/// Requests per row, over all connections together.
 const REQUESTS: usize = 5000;
 
 const METRICS: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: bench\r\n\r\n";
@@ -99,7 +100,8 @@ fn main() {
     metrics();
 }
 
-/// What a page of metrics takes, of few and of many models; and what a request takes of the server, by its own page.
+/// Measures a metrics page with few and many models, and a request's cost on the server according to its own
+/// metrics.
 fn metrics() {
     const MANY: usize = 100;
     let server = Server::start();
@@ -138,7 +140,7 @@ struct Server {
     process: Child,
     http: SocketAddr,
     grpc: SocketAddr,
-    /// From before the process is started until it says that everything is loaded.
+    /// Time from starting the process until everything is loaded.
     ready: Duration,
 }
 
@@ -180,7 +182,7 @@ impl Server {
         }
     }
 
-    /// A value that its page of metrics shows.
+    /// Returns a value of the metrics page.
     fn metric(&self, sample: &str) -> f64 {
         let mut stream = TcpStream::connect(self.http).unwrap();
         stream.write_all(METRICS).unwrap();
@@ -235,7 +237,7 @@ fn binary_body(json: &[u8]) -> (Bytes, usize) {
     (body.into_bytes(), length)
 }
 
-/// Sends the same request again and again over so many connections; the time of each, and of all.
+/// Sends a request repeatedly over `connections` connections; returns all latencies and the total time.
 fn http(address: SocketAddr, connections: usize, request: &[u8], count: usize) -> (Vec<Duration>, Duration) {
     let start = Instant::now();
     let times = thread::scope(|scope| {
@@ -264,7 +266,7 @@ fn http(address: SocketAddr, connections: usize, request: &[u8], count: usize) -
     (times, start.elapsed())
 }
 
-/// Reads one answer with a length.
+/// Reads one response with a Content-Length.
 fn receive(stream: &mut TcpStream, buffer: &mut Vec<u8>) {
     buffer.clear();
     let mut chunk = vec![0; 64 << 10];
@@ -310,7 +312,7 @@ fn grpc(
         let mut clients = Vec::new();
         for _ in 0..connections {
             let client = GrpcClient::builder(format!("grpc://{address}")).build().unwrap();
-            // Connects.
+            // Opens the connection.
             assert!(client.server_live().await.unwrap());
             clients.push(client);
         }

@@ -18,17 +18,18 @@ use crate::{
     failure::Failure,
 };
 
-/// Options for access: identities and addresses.
+/// Access options: identities and addresses.
 #[derive(Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct AccessOptions {
-    /// A TOML file with identities: how they are known (tokens, JSON Web Tokens, certificates) and what they may do. It is read again
-    /// when it changes
+    /// A TOML file with identities: how they are known (tokens, JSON Web Tokens, certificates) and what they
+    /// may do. It is read again when it changes
     #[arg(long, env = "OIP_AUTH", hide_env = true, value_name = "FILE")]
     auth: Option<PathBuf>,
 
-    /// APIs that require a header with a certain value over HTTP, as `API,API,...:key=value`: health, metadata, inference,
-    /// shared-memory, model-config, model-repository, statistics, trace, logging, metrics. May be given several times
+    /// APIs that require a header with a certain value over HTTP, as `API,API,...:key=value`: health,
+    /// metadata, inference, shared-memory, model-config, model-repository, statistics, trace, logging,
+    /// metrics. May be given several times
     #[arg(
         long,
         env = "OIP_HTTP_RESTRICTED_API",
@@ -46,9 +47,9 @@ pub(crate) struct AccessOptions {
     )]
     grpc_restricted_protocol: Vec<String>,
 
-    /// Origins of web pages whose scripts may call the server over HTTP and read its answers, such as
-    /// `https://app.example.com`; * for all. Calls that change the server also need --allowed-hosts. May be given several
-    /// times, or with commas
+    /// Origins of web pages whose scripts may call the server over HTTP and read its responses, such as
+    /// `https://app.example.com`; * for all. Calls that change the server also need --allowed-hosts. May be
+    /// given several times, or with commas
     #[arg(
         long,
         env = "OIP_CORS_ORIGIN",
@@ -58,32 +59,34 @@ pub(crate) struct AccessOptions {
     )]
     cors_origin: Vec<String>,
 
-    /// A separate address for calls that change the server, over HTTP and gRPC: loading and unloading, logging, shared memory
-    /// and metrics are then answered there and not on the other addresses. HOST:PORT, :PORT or unix:PATH
+    /// A separate address for calls that change the server, over HTTP and gRPC: loading and unloading,
+    /// logging, shared memory and metrics are then answered there and not on the other addresses. HOST:PORT,
+    /// :PORT or unix:PATH
     #[arg(long, env = "OIP_ADMIN_ADDRESS", hide_env = true, value_name = "ADDRESS")]
     admin_address: Option<String>,
 
-    /// Whether calls that change the server are answered on addresses that other machines reach, that of --admin-address among
-    /// them, though neither --auth nor --tls-client-ca says who may make them [default: false]
+    /// Whether calls that change the server are answered on addresses that other machines reach, that of
+    /// --admin-address among them, though neither --auth nor --tls-client-ca says who may make them [default:
+    /// false]
     #[arg(long, env = "OIP_ALLOW_PUBLIC_ADMIN", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     allow_public_admin: Option<bool>,
 }
 
-/// Complete and checked access rules.
+/// The resolved access rules.
 pub(crate) struct Access {
     auth: Option<PathBuf>,
     http: Arc<[Restricted]>,
     grpc: Arc<[Restricted]>,
-    /// Whether admin calls are permitted to everybody, or all clients are authenticated.
+    /// Whether anyone may change the server, or all clients are authenticated.
     allows_all: bool,
     /// The CORS layer.
     pub(crate) cors: Option<CorsLayer>,
-    /// The admin address, if there is one.
+    /// The separate address for calls that change the server, if any.
     pub(crate) admin: Option<Place>,
 }
 
 impl AccessOptions {
-    /// These options, and `other`'s where these say nothing.
+    /// Merges with `other`, which these options override.
     pub(crate) fn or(self, other: Self) -> Self {
         let either = |these: Vec<String>, others: Vec<String>| if these.is_empty() { others } else { these };
         Self {
@@ -96,7 +99,7 @@ impl AccessOptions {
         }
     }
 
-    /// Checks the options. `knows_clients` tells whether all clients have a certificate.
+    /// Validates the options. `knows_clients` is whether all clients need a certificate.
     pub(crate) fn resolve(self, knows_clients: bool) -> Result<Access, Failure> {
         let restricted = |option: &str, texts: &[String], parse: fn(&str) -> Result<Restricted, String>| {
             let wrong = |error: String| Failure::usage(format!("{option}: {error}"));
@@ -125,7 +128,7 @@ impl AccessOptions {
     }
 }
 
-/// Creates the CORS layer for these origins, if there are any.
+/// Returns the CORS layer for these origins, if there are any.
 fn cors(origins: &[String]) -> Result<Option<CorsLayer>, Failure> {
     let allowed = match origins {
         [] => return Ok(None),
@@ -153,7 +156,7 @@ fn cors(origins: &[String]) -> Result<Option<CorsLayer>, Failure> {
     ))
 }
 
-/// Parses an origin as browsers send it: scheme, host, and port unless it is the scheme's default.
+/// Normalizes an origin to the form that browsers send: scheme, host, and port if it is not the default.
 fn origin(text: &str) -> Result<HeaderValue, Failure> {
     let wrong = || {
         let expected = "expected an origin such as https://app.example.com, or * alone";
@@ -176,7 +179,7 @@ fn origin(text: &str) -> Result<HeaderValue, Failure> {
 }
 
 impl Access {
-    /// Returns the groups of calls that are served at an address.
+    /// Returns the calls accepted at an address.
     pub(crate) fn door(&self, is_grpc: bool, is_admin: bool, is_local: bool) -> Door {
         const ADMIN: &str = "it is answered on the address of --admin-address";
         const ADVICE: &str = "give --admin-address an address for such calls, --auth a table of who may make them, or \
@@ -199,7 +202,7 @@ impl Access {
         }
     }
 
-    /// Reads the identities, if configured. Token signatures are verified on the threads of `cpu`.
+    /// Loads the identity table, if there is one. Token signatures are verified on the threads of `cpu`.
     pub(crate) fn guard(&self, cpu: &CpuPool) -> Result<Guard, Failure> {
         let Some(path) = &self.auth else {
             return Ok(Guard::open());
@@ -208,14 +211,14 @@ impl Access {
     }
 }
 
-/// Access control's view of HTTP.
+/// How a gate handles HTTP.
 pub(crate) const HTTP: Transport<axum::body::Body> = Transport {
     is_grpc: false,
     refuse: oip_http::error_response,
     certificate: names,
 };
 
-/// Access control's view of gRPC.
+/// How a gate handles gRPC.
 pub(crate) const GRPC: Transport<oip_grpc::Body> = Transport {
     is_grpc: true,
     refuse: oip_grpc::error_response,
@@ -234,7 +237,7 @@ mod tests {
     use axum::http::Method;
     use oip_auth::{Api, Call};
 
-    /// A route without a rule would require full access.
+    /// An unknown path would require full rights.
     #[test]
     fn every_path_and_call_is_known() {
         for path in oip_http::paths() {

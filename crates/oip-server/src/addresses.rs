@@ -1,4 +1,4 @@
-//! Listening addresses, from options and from hosting platforms' environment variables.
+//! Listening addresses: options, environment variables of hosting platforms, and their resolution.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs},
@@ -12,12 +12,12 @@ use oip_types::HumanDuration;
 
 use crate::failure::Failure;
 
-/// Options for addresses and for shutdown.
+/// Options for addresses and shutdown.
 #[derive(Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct AddressOptions {
-    /// One address that HTTP/1.1, HTTP/2 without TLS, and gRPC share. HTTP and gRPC then have no addresses of their own,
-    /// unless they are given. HOST:PORT, :PORT for all of this machine's addresses, or unix:PATH
+    /// One address that HTTP/1.1, HTTP/2 without TLS, and gRPC share. HTTP and gRPC then have no addresses of
+    /// their own, unless they are given. HOST:PORT, :PORT for all of this machine's addresses, or unix:PATH
     #[arg(long, env = "OIP_ADDRESS", hide_env = true, value_name = "ADDRESS")]
     pub(crate) address: Option<String>,
 
@@ -25,8 +25,9 @@ pub(crate) struct AddressOptions {
     #[arg(long, env = "OIP_PORT", hide_env = true, value_name = "PORT")]
     pub(crate) port: Option<u16>,
 
-    /// Where to listen for HTTP/1.1: HOST:PORT, :PORT for all of this machine's addresses, unix:PATH for a Unix socket, or
-    /// none. Port 0 takes a free one. An IP address alone goes with --http-port [default: 127.0.0.1:8080]
+    /// Where to listen for HTTP/1.1: HOST:PORT, :PORT for all of this machine's addresses, unix:PATH for a
+    /// Unix socket, or none. Port 0 takes a free one. An IP address alone goes with --http-port [default:
+    /// 127.0.0.1:8080]
     #[arg(long, env = "OIP_HTTP_ADDRESS", hide_env = true, value_name = "ADDRESS")]
     pub(crate) http_address: Option<String>,
 
@@ -50,17 +51,17 @@ pub(crate) struct AddressOptions {
     #[arg(long, env = "OIP_UNIX_SOCKET_MODE", hide_env = true, value_name = "MODE")]
     pub(crate) unix_socket_mode: Option<SocketMode>,
 
-    /// How long the server, after a signal to stop, reports that it is not ready but still takes requests, so that load
-    /// balancers can notice. --drain-timeout begins after it [default: 0s]
+    /// How long the server, after a signal to stop, reports that it is not ready but still takes requests, so
+    /// that load balancers can notice. --drain-timeout begins after it [default: 0s]
     #[arg(long, env = "OIP_SHUTDOWN_DELAY", hide_env = true, value_name = "TIME")]
     pub(crate) shutdown_delay: Option<HumanDuration>,
 }
 
 impl AddressOptions {
-    /// These options, and `other`'s where these say nothing.
+    /// Merges with `other`, which these options override.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
-            // The command line's --port takes the place of the file's address, and the other way round.
+            // The command line's --port overrides the file's address, and the reverse.
             port: self.port.or(other.port.filter(|_| self.address.is_none())),
             address: self.address.or(other.address.filter(|_| self.port.is_none())),
             http_address: self.http_address.or(other.http_address),
@@ -73,7 +74,7 @@ impl AddressOptions {
         }
     }
 
-    /// Whether any of them says where to listen.
+    /// Returns whether any option sets an address.
     fn say_where(&self) -> bool {
         let addresses = [&self.address, &self.http_address, &self.grpc_address, &self.host];
         let ports = [self.port, self.http_port, self.grpc_port];
@@ -105,14 +106,14 @@ impl<'de> Deserialize<'de> for SocketMode {
 
 /// The protocol of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Speaks {
+pub(crate) enum AddressProtocol {
     Http,
     Grpc,
     Both,
 }
 
-impl Speaks {
-    /// For messages.
+impl AddressProtocol {
+    /// Returns its name for messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Http => "HTTP",
@@ -122,27 +123,27 @@ impl Speaks {
     }
 }
 
-/// A place to listen at.
+/// A listening address with its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    pub(crate) speaks: Speaks,
-    /// The option that names it, or the options that could, for messages.
+    pub(crate) speaks: AddressProtocol,
+    /// The option that set it, or the options that could, for messages.
     pub(crate) option: &'static str,
-    /// As somebody wrote it, for messages.
+    /// As the user wrote it, for messages.
     pub(crate) text: String,
-    pub(crate) at: At,
+    pub(crate) at: Endpoint,
 }
 
-/// The address itself.
+/// The resolved address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum At {
-    /// The first of these that the machine has.
+pub(crate) enum Endpoint {
+    /// Candidates; the first one available on this machine is used.
     Tcp(Vec<SocketAddr>),
     Unix(PathBuf),
 }
 
-impl At {
-    /// Whether only programs on this machine reach it.
+impl Endpoint {
+    /// Returns whether it is reachable only from this machine.
     pub(crate) fn is_local(&self) -> bool {
         match self {
             Self::Tcp(addresses) => addresses.iter().all(|address| address.ip().is_loopback()),
@@ -151,26 +152,26 @@ impl At {
     }
 }
 
-/// Where the server listens, complete and checked.
+/// All listening addresses, resolved and validated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Addresses {
     pub(crate) places: Vec<Place>,
     pub(crate) unix_socket_mode: u32,
-    /// The variable of the environment that said where, if one did.
+    /// The environment variable that set the port, if one did.
     pub(crate) from_variable: Option<&'static str>,
 }
 
-/// The variables by which hosting platforms say on which port they send requests, the most special first: Vertex AI's, and
+/// Environment variables with which hosting platforms set the port, most specific first: Vertex AI's, and
 /// that of Knative, Cloud Run and many others.
 const PORT_VARIABLES: [&str; 2] = ["AIP_HTTP_PORT", "PORT"];
 
-/// The owner and group of Unix sockets, which may use them.
+/// Default permissions of Unix sockets: owner and group.
 const SOCKET_MODE: SocketMode = SocketMode(0o660);
 
 const DEFAULT_HOST: &str = "127.0.0.1";
 
 impl Addresses {
-    /// What the options say, and where they say nothing the environment.
+    /// Resolves the options, with the environment as fallback.
     pub(crate) fn resolve(
         options: &AddressOptions,
         environment: &dyn Fn(&str) -> Option<String>,
@@ -189,10 +190,10 @@ impl Addresses {
             })?;
             return Ok(Self {
                 places: vec![Place {
-                    speaks: Speaks::Both,
+                    speaks: AddressProtocol::Both,
                     option: "--address",
                     text: format!(":{port}"),
-                    at: At::Tcp(everywhere(port)),
+                    at: Endpoint::Tcp(everywhere(port)),
                 }],
                 unix_socket_mode,
                 from_variable: Some(name),
@@ -202,7 +203,7 @@ impl Addresses {
         let shared = Reader {
             option: "--address",
             port_option: Some("--port"),
-            speaks: Speaks::Both,
+            speaks: AddressProtocol::Both,
             host,
         };
         if let (Some(port), Some(address)) = (options.port, &options.address) {
@@ -213,7 +214,7 @@ impl Addresses {
         let shared = shared.read(options.address.as_deref(), options.port, None)?;
         let of_its_own = |speaks, address: &Option<String>, port, default: u16| {
             let (option, port_option) = match speaks {
-                Speaks::Http => ("--http-address", "--http-port"),
+                AddressProtocol::Http => ("--http-address", "--http-port"),
                 _ => ("--grpc-address", "--grpc-port"),
             };
             let reader = Reader {
@@ -225,8 +226,18 @@ impl Addresses {
             let default = shared.is_none().then_some(default);
             reader.read(address.as_deref(), port, default)
         };
-        let http = of_its_own(Speaks::Http, &options.http_address, options.http_port, 8080)?;
-        let grpc = of_its_own(Speaks::Grpc, &options.grpc_address, options.grpc_port, 9000)?;
+        let http = of_its_own(
+            AddressProtocol::Http,
+            &options.http_address,
+            options.http_port,
+            8080,
+        )?;
+        let grpc = of_its_own(
+            AddressProtocol::Grpc,
+            &options.grpc_address,
+            options.grpc_port,
+            9000,
+        )?;
         let places: Vec<Place> = [shared, http, grpc].into_iter().flatten().collect();
         if places.is_empty() {
             return Err(Failure::usage(
@@ -240,25 +251,28 @@ impl Addresses {
         })
     }
 
-    /// The address that a separate option gives, in the same forms.
+    /// Parses the address given by a separate option.
     pub(crate) fn read_one(option: &'static str, text: &str) -> Result<Option<Place>, Failure> {
         let reader = Reader {
             option,
             port_option: None,
-            speaks: Speaks::Both,
+            speaks: AddressProtocol::Both,
             host: None,
         };
         reader.read(Some(text), None, None)
     }
 
-    /// Whether HTTP is answered, if at all, to programs on this machine only.
+    /// Returns whether HTTP is disabled or reachable only from this machine.
     pub(crate) fn http_is_local(&self) -> bool {
-        let mut http = self.places.iter().filter(|place| place.speaks != Speaks::Grpc);
+        let mut http = self
+            .places
+            .iter()
+            .filter(|place| place.speaks != AddressProtocol::Grpc);
         http.all(|place| place.at.is_local())
     }
 }
 
-/// All addresses of this machine: both kinds where it has IPv6, else the older ones.
+/// Returns the wildcard addresses: dual-stack if IPv6 is available, else IPv4.
 fn everywhere(port: u16) -> Vec<SocketAddr> {
     vec![
         (Ipv6Addr::UNSPECIFIED, port).into(),
@@ -266,16 +280,16 @@ fn everywhere(port: u16) -> Vec<SocketAddr> {
     ]
 }
 
-/// Reads what one transport's options say.
+/// Parses one transport's options.
 struct Reader<'a> {
     option: &'static str,
     port_option: Option<&'static str>,
-    speaks: Speaks,
+    speaks: AddressProtocol,
     host: Option<&'a str>,
 }
 
 impl Reader<'_> {
-    /// The place that an address and a port stand for; without either, the default port.
+    /// Combines address and port; without either, uses the default port.
     fn read(
         &self,
         address: Option<&str>,
@@ -293,26 +307,30 @@ impl Reader<'_> {
         let Some(text) = address else {
             let (port, option) = match (port, default, self.speaks) {
                 (Some(port), _, _) => (port, self.port_option.unwrap_or(self.option)),
-                (None, Some(port), Speaks::Http) => (port, "--port or --http-address"),
-                (None, Some(port), Speaks::Grpc) => (port, "--port or --grpc-address"),
-                (None, Some(port), Speaks::Both) => (port, self.option),
+                (None, Some(port), AddressProtocol::Http) => (port, "--port or --http-address"),
+                (None, Some(port), AddressProtocol::Grpc) => (port, "--port or --grpc-address"),
+                (None, Some(port), AddressProtocol::Both) => (port, self.option),
                 (None, None, _) => return Ok(None),
             };
             let host = self.host.unwrap_or(DEFAULT_HOST);
             let shown = with_port(host, port);
-            return Ok(place_of(option, shown, At::Tcp(look_up("--host", host, port)?)));
+            return Ok(place_of(
+                option,
+                shown,
+                Endpoint::Tcp(look_up("--host", host, port)?),
+            ));
         };
         let place = |text: String, at| place_of(self.option, text, at);
-        // A host alone, as Triton has it: its port is another option's, or the default one.
+        // A bare host, as in Triton: its port comes from another option, or is the default.
         if text.parse::<IpAddr>().is_ok() || text == "localhost" {
             let usual = match self.speaks {
-                Speaks::Grpc => 9000,
-                Speaks::Http | Speaks::Both => 8080,
+                AddressProtocol::Grpc => 9000,
+                AddressProtocol::Http | AddressProtocol::Both => 8080,
             };
             let port = port.unwrap_or(usual);
             return Ok(place(
                 with_port(text, port),
-                At::Tcp(look_up(self.option, text, port)?),
+                Endpoint::Tcp(look_up(self.option, text, port)?),
             ));
         }
         if let (Some(port), Some(port_option)) = (port, self.port_option) {
@@ -325,7 +343,7 @@ impl Reader<'_> {
             return Ok(None);
         }
         if let Some(path) = text.strip_prefix("unix:") {
-            // With slashes for an empty host, as URLs have it.
+            // An empty URL host adds two slashes.
             let path = path.strip_prefix("//").unwrap_or(path);
             if path.is_empty() {
                 return Err(self.wrong(text));
@@ -336,19 +354,19 @@ impl Reader<'_> {
                     self.option
                 )));
             }
-            return Ok(place(format!("unix:{path}"), At::Unix(PathBuf::from(path))));
+            return Ok(place(format!("unix:{path}"), Endpoint::Unix(PathBuf::from(path))));
         }
         if let Some(port) = text.strip_prefix(':') {
             let port = port.parse().map_err(|_| self.wrong(text))?;
-            return Ok(place(text.to_owned(), At::Tcp(everywhere(port))));
+            return Ok(place(text.to_owned(), Endpoint::Tcp(everywhere(port))));
         }
-        // No host has a slash in its name, so nobody need be asked for it.
+        // A host cannot contain a slash, so do not look it up.
         let found = (!text.contains('/'))
             .then(|| text.to_socket_addrs().ok())
             .flatten();
         let address = found.and_then(|mut found| found.next());
         let address = address.ok_or_else(|| self.wrong(text))?;
-        Ok(place(text.to_owned(), At::Tcp(vec![address])))
+        Ok(place(text.to_owned(), Endpoint::Tcp(vec![address])))
     }
 
     fn wrong(&self, text: &str) -> Failure {
@@ -359,7 +377,7 @@ impl Reader<'_> {
     }
 }
 
-/// A host and a port as one text.
+/// Formats host and port.
 fn with_port(host: &str, port: u16) -> String {
     match host.parse::<Ipv6Addr>() {
         Ok(address) => format!("[{address}]:{port}"),
@@ -367,7 +385,7 @@ fn with_port(host: &str, port: u16) -> String {
     }
 }
 
-/// The address of a host that is given without a port.
+/// Resolves a host given without a port.
 fn look_up(option: &str, host: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let found = (bare, port).to_socket_addrs().ok();
@@ -384,7 +402,7 @@ fn look_up(option: &str, host: &str, port: u16) -> Result<Vec<SocketAddr>, Failu
 mod tests {
     use super::*;
 
-    /// The addresses that options lead to, as texts: protocol and address.
+    /// Resolves options to protocol and address, as strings.
     fn places(
         change: impl FnOnce(&mut AddressOptions),
         environment: &[(&str, &str)],
@@ -398,12 +416,12 @@ mod tests {
         let addresses = Addresses::resolve(&options, &environment).map_err(|failure| failure.message)?;
         let shown = addresses.places.iter().map(|place| {
             let at = match &place.at {
-                At::Tcp(addresses) => addresses
+                Endpoint::Tcp(addresses) => addresses
                     .iter()
                     .map(ToString::to_string)
                     .collect::<Vec<_>>()
                     .join("|"),
-                At::Unix(path) => format!("unix:{}", path.display()),
+                Endpoint::Unix(path) => format!("unix:{}", path.display()),
             };
             format!("{} {at}", place.speaks.name())
         });

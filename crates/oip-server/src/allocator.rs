@@ -1,17 +1,19 @@
-//! Memory: mimalloc for small buffers; large ones are mapped by themselves, and some of them are kept for a while on a shelf.
+//! The allocator: mimalloc for small buffers; large ones are mapped individually, and some are cached for a
+//! while after they are freed.
 //!
-//! In the C library's allocator threads share arenas, each with a lock. A thread that wants ten bytes to answer that the
-//! server lives then waits for one of low priority that has the lock and no processor, or that lets the arena grow while
-//! others change the process's mappings: tens of milliseconds under attack. In mimalloc each thread has a heap of its own.
-//! Large buffers would stay in those heaps, a gigabyte under attack. So they are mapped by themselves and go back to the system
-//! at once. But a network's values between two operators are such buffers, and a third of the time of a run went into page
-//! faults. So [`Keeping`] keeps some of what is freed, for the next of the same size, and for a few seconds only; what is there the
-//! longest makes room. And buffers of megabytes that models take are asked for in huge pages, of which one fault maps 512 times as much.
-//! What requests take is not, small or large: of a page that is touched once the system clears 2 MiB, of which the memory budget knows
-//! nothing. mimalloc asks for such pages unless it is built without that (its feature `no_thp`), and under attack half of the work of the thread that
-//! answers signs of life was to clear them.
+//! In the C library's allocator, threads share arenas, each with a lock. A thread that needs ten bytes for a
+//! liveness response then waits for a low-priority thread that holds the lock without a CPU, or that grows
+//! the arena while others change the address space: tens of milliseconds under attack. mimalloc has a heap
+//! per thread. But large buffers would stay in those heaps (a gigabyte under attack), so they are mapped
+//! individually and returned to the system. Since intermediate tensors of a network are such buffers, and a
+//! third of a run's time was spent on page faults, [`CachingAllocator`] caches freed buffers for reuse at the same
+//! size, for a few seconds only and with eviction of the oldest. Buffers of several megabytes for models use
+//! huge pages, for which one fault maps 512 times as much. Buffers for requests do not, large or small: on
+//! first touch of a huge page the system clears 2 MiB, which the memory budget does not account for. mimalloc
+//! requests huge pages unless built without them (its feature `no_thp`); under attack, half of the liveness
+//! thread's work was clearing them.
 //!
-//! Builds for debugging are without it: tests of the whole workspace link an allocator that counts, and there can be one.
+//! Debug builds do not use it: the workspace's tests link a counting allocator, and there can be only one.
 #![cfg_attr(
     debug_assertions,
     allow(dead_code, reason = "it is the program's allocator in release builds only")
@@ -32,34 +34,34 @@ use std::{
 use mimalloc::MiMalloc;
 use oip_service::ByteBudget;
 
-/// Buffers from this size on are mapped by themselves.
+/// Minimum size of individually mapped buffers.
 const LEAST: usize = 128 << 10;
-/// Those up to this size are kept.
+/// Maximum size of cached buffers.
 const MOST: usize = 32 << 20;
-/// Where a page begins on any machine.
+/// Page alignment, valid on any machine.
 const PAGE: usize = 4 << 10;
 
-/// The most that is kept, in bytes and in buffers.
+/// Maximum size of the cache in bytes, and in buffers.
 const MAX_BYTES: usize = 32 << 20;
 const MAX_BLOCKS: usize = 192;
-/// The most bytes where a model has freed them and requests take little memory: the values of one run of a network for images, which
-/// have many sizes.
+/// Maximum size of the cache for buffers freed by models while requests use little memory: the intermediate
+/// tensors of one run of a vision network.
 const MAX_BYTES_OF_MODELS: usize = 128 << 20;
-/// Requests take little memory where they have at most this part of the budget.
+/// Requests use little memory if they hold at most this fraction of the budget.
 const LITTLE: u64 = 8;
 
-/// How often what was not used is given back: a buffer stays for one to two of these.
+/// Interval of returning unused buffers; a buffer stays for one to two intervals.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 #[cfg(all(not(debug_assertions), not(feature = "count-allocations")))]
 #[global_allocator]
-static ALLOCATOR: Keeping = Keeping;
+static ALLOCATOR: CachingAllocator = CachingAllocator;
 
 #[cfg(all(not(debug_assertions), feature = "count-allocations"))]
 #[global_allocator]
-static ALLOCATOR: counting::Counting = counting::Counting;
+static ALLOCATOR: counting::CountingAllocator = counting::CountingAllocator;
 
-/// Counts what is allocated, to measure what a request takes; it is in no program that serves.
+/// Counts allocations, to measure the cost of a request; not part of production builds.
 #[cfg(feature = "count-allocations")]
 pub(crate) mod counting {
     use std::{
@@ -67,12 +69,12 @@ pub(crate) mod counting {
         sync::atomic::{AtomicU64, Ordering},
     };
 
-    use super::Keeping;
+    use super::CachingAllocator;
 
     static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
     static BYTES: AtomicU64 = AtomicU64::new(0);
 
-    /// How many allocations there were since the start, and of how many bytes together. One that is made larger counts once more.
+    /// Returns the numbers of allocations and allocated bytes since the start. A reallocation counts again.
     pub(crate) fn counted() -> (u64, u64) {
         (ALLOCATIONS.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed))
     }
@@ -82,69 +84,70 @@ pub(crate) mod counting {
         BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// The server's allocator, which it asks for everything.
-    pub(super) struct Counting;
+    /// The global allocator with counters.
+    pub(super) struct CountingAllocator;
 
-    // SAFETY: all is `Keeping`'s.
+    // SAFETY: delegates everything to `CachingAllocator`.
     #[allow(unsafe_code, reason = "an allocator can only be written so")]
-    unsafe impl GlobalAlloc for Counting {
+    unsafe impl GlobalAlloc for CountingAllocator {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             count(layout.size());
-            // SAFETY: the caller's own promise.
-            unsafe { Keeping.alloc(layout) }
+            // SAFETY: the caller's contract.
+            unsafe { CachingAllocator.alloc(layout) }
         }
 
         unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
             count(layout.size());
-            // SAFETY: the caller's own promise.
-            unsafe { Keeping.alloc_zeroed(layout) }
+            // SAFETY: the caller's contract.
+            unsafe { CachingAllocator.alloc_zeroed(layout) }
         }
 
         unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-            // SAFETY: the caller's own promise.
-            unsafe { Keeping.dealloc(block, layout) }
+            // SAFETY: the caller's contract.
+            unsafe { CachingAllocator.dealloc(block, layout) }
         }
 
         unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
             count(new_size);
-            // SAFETY: the caller's own promise.
-            unsafe { Keeping.realloc(block, layout, new_size) }
+            // SAFETY: the caller's contract.
+            unsafe { CachingAllocator.realloc(block, layout, new_size) }
         }
     }
 }
 
 thread_local! {
-    /// Whether this thread loads or runs models. It has no destructor, so that the allocator may look at it at any time.
+    /// Whether this thread loads or runs models. It has no destructor, so the allocator may read it at any
+    /// time.
     static IS_MODELS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Says that what this thread allocates from now on is for models.
+/// Marks this thread's allocations as belonging to models.
 pub(crate) fn note_model_thread() {
     IS_MODELS.set(true);
 }
 
-/// Whether this process has nothing but a model.
+/// Whether this process runs only a model.
 static IS_WORKER: AtomicBool = AtomicBool::new(false);
 
-/// Says that all that this process allocates from now on is for a model.
+/// Marks all allocations of this process as belonging to a model.
 pub(crate) fn note_worker() {
     IS_WORKER.store(true, Ordering::Relaxed);
 }
 
-/// The memory of requests.
+/// The request memory budget.
 static BUDGET: OnceLock<ByteBudget> = OnceLock::new();
 
-/// Says which budget the memory of requests is charged to. The first one counts.
+/// Sets the request memory budget. The first call wins.
 pub(crate) fn note_budget(budget: ByteBudget) {
     let _ = BUDGET.set(budget);
 }
 
-/// Whether requests take so much memory that little should be kept.
+/// Returns whether requests use so much memory that the cache should be small.
 fn is_short(budget: &ByteBudget) -> bool {
     budget.used() > budget.limit() / LITTLE
 }
 
-/// The most bytes to keep, after a model's thread or another one has freed a buffer.
+/// Returns the maximum cache size after a model thread or another thread freed a buffer.
 fn most(is_models: bool, is_short: bool) -> usize {
     match is_models && !is_short {
         true => MAX_BYTES_OF_MODELS,
@@ -152,21 +155,21 @@ fn most(is_models: bool, is_short: bool) -> usize {
     }
 }
 
-/// Whether what this thread allocates is for models.
+/// Returns whether this thread's allocations belong to models.
 fn is_for_models() -> bool {
     IS_MODELS.get() || IS_WORKER.load(Ordering::Relaxed)
 }
 
 static SHELF: Mutex<Shelf> = Mutex::new(Shelf::new());
 
-/// mimalloc for small buffers, and mappings behind a shelf for large ones.
-struct Keeping;
+/// mimalloc for small buffers, cached mappings for large ones.
+struct CachingAllocator;
 
-/// Small buffers: no thread waits for another.
+/// Allocates small buffers without contention between threads.
 static SMALL: MiMalloc = MiMalloc;
 
-impl Keeping {
-    /// Takes a buffer from the shelf. Nobody waits: if another thread is at it, there is none.
+impl CachingAllocator {
+    /// Takes a buffer from the cache. Does not wait: if another thread holds the lock, returns none.
     fn take(layout: Layout) -> Option<*mut u8> {
         let mut shelf = match SHELF.try_lock() {
             Ok(shelf) => shelf,
@@ -176,7 +179,7 @@ impl Keeping {
         shelf.take(layout)
     }
 
-    /// Takes memory from the system, for which all that is kept is given back if it must be.
+    /// Maps memory; if the system has none left, empties the cache and retries.
     fn map(layout: Layout) -> *mut u8 {
         let block = pages::map(layout);
         if !block.is_null() || give_back(0) == 0 {
@@ -185,7 +188,7 @@ impl Keeping {
         pages::map(layout)
     }
 
-    /// Puts a buffer onto the shelf, in the place of those that have been there the longest.
+    /// Adds a buffer to the cache, evicting the oldest ones.
     fn put(block: *mut u8, layout: Layout) -> bool {
         let is_short = BUDGET.get().is_some_and(is_short);
         let most = most(is_for_models(), is_short);
@@ -198,16 +201,16 @@ impl Keeping {
             if shelf.put(block, layout, most) {
                 return true;
             }
-            // A model's buffers make no room for those of requests, unless there should be fewer of both.
+            // A model's buffers do not displace those of requests, unless the cache must shrink.
             if layout.size() > MOST || (shelf.bytes > most && !is_short) {
                 return false;
             }
             let Some(oldest) = shelf.take_old(0) else {
                 return false;
             };
-            // Others need not wait for the system.
+            // Unmap outside the lock.
             drop(shelf);
-            // SAFETY: it was mapped with this layout, and nothing else has it.
+            // SAFETY: it was mapped with this layout, and nothing else refers to it.
             #[allow(unsafe_code, reason = "as for the allocator")]
             unsafe {
                 pages::unmap(oldest.address, oldest.layout);
@@ -216,8 +219,8 @@ impl Keeping {
     }
 }
 
-/// The layout that buffers of about this size are mapped with, `None` for those that are not mapped by themselves. It is the
-/// same for all layouts that it is returned for, and at least as large.
+/// Returns the rounded layout with which buffers of about this size are mapped, `None` for small ones. It is
+/// a fixed point of this function, and at least as large as `layout`.
 fn mapped(layout: Layout) -> Option<Layout> {
     if layout.size() < LEAST || layout.align() > PAGE {
         return None;
@@ -230,24 +233,25 @@ fn mapped(layout: Layout) -> Option<Layout> {
     Layout::from_size_align(size, PAGE).ok()
 }
 
-/// Whether mimalloc gives a block of this layout without being told its alignment, which takes half of the work: its blocks begin
-/// at multiples of 16 bytes, those of less than 16 bytes at multiples of 8.
+/// Returns whether mimalloc's default alignment suffices for a layout, which halves the work: blocks are
+/// aligned to 16 bytes, those smaller than 16 bytes to 8.
 fn is_aligned_anyway(layout: Layout) -> bool {
     layout.align() <= 8 || (layout.align() == 16 && layout.size() >= 16)
 }
 
-// SAFETY: memory is mapped, or comes from mimalloc, with the layout that `mapped` gives for the caller's, or with the caller's
-// own where `mapped` gives none, and is given back the same way: `mapped` depends on nothing but the layout, which callers repeat. What
-// is on the shelf has no other owner: it is put there when its owner frees it, and leaves it when it gets the next.
+// SAFETY: memory is mapped, or allocated by mimalloc, with the layout that `mapped` returns for the caller's,
+// or with the caller's own if it returns none, and is freed the same way: `mapped` depends only on the
+// layout, which callers repeat. Cached buffers have no other owner: they enter the cache when freed, and
+// leave it when reused.
 #[allow(unsafe_code, reason = "an allocator can only be written so")]
-unsafe impl GlobalAlloc for Keeping {
+unsafe impl GlobalAlloc for CachingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(layout) = mapped(layout) else {
             if is_aligned_anyway(layout) {
-                // SAFETY: any size is allowed, and the block has the alignment that is asked for.
+                // SAFETY: any size is allowed, and the block has the required alignment.
                 return unsafe { libmimalloc_sys::mi_malloc(layout.size()) }.cast();
             }
-            // SAFETY: the caller's own promise.
+            // SAFETY: the caller's contract.
             return unsafe { SMALL.alloc(layout) };
         };
         Self::take(layout).unwrap_or_else(|| Self::map(layout))
@@ -255,15 +259,15 @@ unsafe impl GlobalAlloc for Keeping {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let Some(larger) = mapped(layout) else {
-            // SAFETY: the caller's own promise.
+            // SAFETY: the caller's contract.
             return unsafe { SMALL.alloc_zeroed(layout) };
         };
         if let Some(block) = Self::take(larger) {
-            // SAFETY: the block has at least so many bytes.
+            // SAFETY: the block has at least this size.
             unsafe { ptr::write_bytes(block, 0, layout.size()) };
             return block;
         }
-        // The system maps zeros.
+        // The system maps zeroed pages.
         Self::map(larger)
     }
 
@@ -288,11 +292,11 @@ unsafe impl GlobalAlloc for Keeping {
             // SAFETY: as above.
             (None, None) => unsafe { SMALL.realloc(block, layout, new_size) },
             _ => {
-                // SAFETY: the caller's own promise about the size.
+                // SAFETY: the caller's contract about the size.
                 let new = unsafe { self.alloc(new_layout) };
                 if !new.is_null() {
                     let length = layout.size().min(new_size);
-                    // SAFETY: both have so many bytes, and the new one is nobody else's.
+                    // SAFETY: both blocks have this size, and the new one is not aliased.
                     unsafe {
                         ptr::copy_nonoverlapping(block, new, length);
                         self.dealloc(block, layout);
@@ -304,8 +308,7 @@ unsafe impl GlobalAlloc for Keeping {
     }
 }
 
-/// Memory from the system itself, a whole number of pages each.
-///
+/// Page-granular memory from the system.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code, reason = "memory is mapped so")]
 mod pages {
@@ -313,9 +316,9 @@ mod pages {
 
     use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap, munmap};
 
-    /// Zeros, or a null pointer.
+    /// Maps zeroed memory; returns null on failure.
     pub(super) fn map(layout: Layout) -> *mut u8 {
-        // SAFETY: new memory, at no place of ours.
+        // SAFETY: a new mapping at an address that the system chooses.
         let mapped = unsafe {
             mmap_anonymous(
                 ptr::null_mut(),
@@ -328,25 +331,25 @@ mod pages {
             return ptr::null_mut();
         };
         if layout.size() >= HUGE_PAGE && super::is_for_models() {
-            // SAFETY: of what was just mapped, and its contents stay.
+            // SAFETY: the range was just mapped, and the advice does not change its contents.
             let _ = unsafe { madvise(block, layout.size(), Advice::LinuxHugepage) };
         }
         block.cast()
     }
 
-    /// From this size on the system can back a mapping with pages of this size.
+    /// Minimum size of a mapping with huge pages.
     const HUGE_PAGE: usize = 2 << 20;
 
-    /// Moves to a place of another size, or returns a null pointer and leaves it as it is.
+    /// Resizes a mapping, possibly moving it; returns null on failure and leaves it unchanged.
     pub(super) unsafe fn remap(block: *mut u8, old: Layout, new: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise that it was mapped with the old layout and that nobody else uses it.
+        // SAFETY: the caller guarantees that it was mapped with the old layout and is not used by others.
         let moved = unsafe { mremap(block.cast(), old.size(), new.size(), MremapFlags::MAYMOVE) };
         moved.map_or(ptr::null_mut(), <*mut _>::cast)
     }
 
     pub(super) unsafe fn unmap(block: *mut u8, layout: Layout) {
-        // Pages are given back first, which keeps no other thread from mapping; then only the addresses are left.
-        // SAFETY: the caller's promise that it was mapped with this layout and that nobody uses it.
+        // First free the pages, which does not block other threads' mappings; then only the address range is
+        // left. SAFETY: the caller guarantees that it was mapped with this layout and is unused.
         unsafe {
             let _ = madvise(block.cast(), layout.size(), Advice::LinuxDontNeed);
             let _ = munmap(block.cast(), layout.size());
@@ -365,17 +368,17 @@ mod pages {
     }
 
     pub(super) unsafe fn remap(block: *mut u8, old: Layout, new: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise that it was mapped with the old layout; both have the same alignment.
+        // SAFETY: the caller guarantees that it was mapped with the old layout; both have the same alignment.
         unsafe { System.realloc(block, old, new.size()) }
     }
 
     pub(super) unsafe fn unmap(block: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise that it was mapped with this layout.
+        // SAFETY: the caller guarantees that it was mapped with this layout.
         unsafe { System.dealloc(block, layout) }
     }
 }
 
-/// Freed buffers. It has a fixed size, for it cannot allocate.
+/// The cache of freed buffers. Its size is fixed, because it cannot allocate.
 struct Shelf {
     blocks: [Block; MAX_BLOCKS],
     count: usize,
@@ -386,11 +389,11 @@ struct Shelf {
 struct Block {
     address: *mut u8,
     layout: Layout,
-    /// Intervals that have ended since it was freed.
+    /// Number of intervals since it was freed.
     age: u32,
 }
 
-// SAFETY: the addresses are of memory that nothing else uses, wherever the shelf is looked at.
+// SAFETY: the addresses refer to memory that nothing else uses, on whichever thread the cache is accessed.
 #[allow(unsafe_code, reason = "pointers are not `Send` by themselves")]
 unsafe impl Send for Shelf {}
 
@@ -407,7 +410,7 @@ impl Shelf {
         }
     }
 
-    /// The buffer of this layout that was freed last: it may still be in the processor's cache.
+    /// Returns the most recently freed buffer of this layout, which may still be in the CPU cache.
     fn take(&mut self, layout: Layout) -> Option<*mut u8> {
         let index = self.blocks[..self.count]
             .iter()
@@ -415,7 +418,7 @@ impl Shelf {
         Some(self.remove(index).address)
     }
 
-    /// Keeps a buffer, unless it is too large or there are more than so many bytes then.
+    /// Caches a buffer, unless it is too large or the cache would exceed `most` bytes.
     fn put(&mut self, address: *mut u8, layout: Layout, most: usize) -> bool {
         let has_room = layout.size() <= MOST && self.count < MAX_BLOCKS && self.bytes + layout.size() <= most;
         if has_room {
@@ -438,7 +441,7 @@ impl Shelf {
         block
     }
 
-    /// Takes one that is at least so old.
+    /// Takes a buffer of at least this age.
     fn take_old(&mut self, age: u32) -> Option<Block> {
         let index = self.blocks[..self.count]
             .iter()
@@ -447,12 +450,12 @@ impl Shelf {
     }
 }
 
-/// Gives back what has been on the shelf for so many intervals; returns how many bytes that was.
+/// Returns buffers of at least this age to the system; returns the bytes freed.
 fn give_back(age: u32) -> usize {
     let mut freed = 0;
     while let Some(block) = SHELF.lock().unwrap_or_else(PoisonError::into_inner).take_old(age) {
         freed += block.layout.size();
-        // SAFETY: it was allocated with this layout, and nothing else has it.
+        // SAFETY: it was allocated with this layout, and nothing else refers to it.
         #[allow(unsafe_code, reason = "as for the allocator")]
         unsafe {
             pages::unmap(block.address, block.layout);
@@ -461,7 +464,7 @@ fn give_back(age: u32) -> usize {
     freed
 }
 
-/// Lets a thread give back what is not used again. Without the thread, what is kept stays: it has a limit.
+/// Starts a thread that returns unused buffers. Without the thread, they stay in the cache, which is bounded.
 pub(crate) fn give_back_what_is_unused() {
     let clear = || {
         let mut untrimmed = 0;
@@ -476,25 +479,25 @@ pub(crate) fn give_back_what_is_unused() {
             untrimmed = trim(untrimmed);
         }
     };
-    // Other code does the same when memory runs out.
+    // Allocation failure is handled the same way elsewhere.
     let _ = thread::Builder::new().name("memory".to_owned()).spawn(clear);
 }
 
-/// Free memory of mimalloc's goes back to the system once its delay is over. mimalloc looks for such memory only when a thread wants or frees a page:
-/// what a model's last run has freed would stay for as long as nothing else runs.
+/// Makes mimalloc return free memory after its purge delay. mimalloc purges only when a thread allocates or
+/// frees a page, so memory freed by a model's last run would stay as long as nothing else runs.
 #[allow(unsafe_code, reason = "mimalloc has no other interface")]
 fn purge() {
-    // SAFETY: takes a flag; only memory that nobody uses is given back.
+    // SAFETY: takes a flag; frees only unused memory.
     unsafe { libmimalloc_sys::mi_collect(false) };
 }
 
-/// What libraries in C have freed, such as ONNX Runtime with a model's session, goes back to the system too, if it is much: the
-/// C library's allocator, which they use, gives back only what is free at the end of its arenas.
+/// Makes the C library's allocator return large amounts of free memory, such as those of an ONNX Runtime
+/// session: on its own it returns only what is free at the end of its arenas.
 ///
-/// What was given back still counts as free, so it is done again only when the count has changed: takes the count after
-/// the last time and returns the one after this.
+/// Returned memory still counts as free, so this runs again only when the count has changed: takes the count
+/// after the last run and returns the current one.
 ///
-/// The count has 32 bits: what counts it in 64, `mallinfo2`, is not there before glibc 2.33. All that counts is how much it changed.
+/// The count has 32 bits; `mallinfo2` with 64 bits needs glibc 2.33. Only changes matter.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[allow(unsafe_code, reason = "the C library's allocator has no other interface")]
 fn trim(last: u32) -> u32 {
@@ -503,7 +506,7 @@ fn trim(last: u32) -> u32 {
     if !has_changed_much(last, free) {
         return last;
     }
-    // SAFETY: takes a number; only memory that nobody uses is given back.
+    // SAFETY: takes a number; frees only unused memory.
     unsafe { libc::malloc_trim(1 << 20) };
     free
 }
@@ -513,7 +516,7 @@ fn trim(last: u32) -> u32 {
     last
 }
 
-/// Whether a count of bytes that starts again at 4 GiB has gone up or down by 8 MiB.
+/// Returns whether a 32-bit byte count has changed by 8 MiB in either direction.
 #[cfg_attr(
     not(all(target_os = "linux", target_env = "gnu")),
     allow(dead_code, reason = "other C libraries have no such count")
@@ -523,27 +526,27 @@ fn has_changed_much(last: u32, now: u32) -> bool {
     now.wrapping_sub(last).min(last.wrapping_sub(now)) >= MUCH
 }
 
-/// Tells the allocators to give freed memory back to the system. To be called before there are threads.
+/// Configures the allocators to return freed memory to the system. Call before starting threads.
 #[allow(
     unsafe_code,
     reason = "the allocators have no other interfaces; they are only given numbers"
 )]
 pub(crate) fn give_back_what_is_freed() {
-    /// `mi_option_purge_delay`, which the crate has no name for.
+    /// `mi_option_purge_delay`, which the crate does not name.
     const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
     const MILLISECONDS: core::ffi::c_long = 100;
-    // SAFETY: takes two numbers; what it does not know it ignores.
+    // SAFETY: takes two numbers; unknown options are ignored.
     unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, MILLISECONDS) };
-    // The C library's serves libraries in C, and builds for debugging. Left alone, it raises the size from which buffers are
-    // mapped by themselves with each one that is freed, up to 32 MiB, and keeps smaller ones in up to eight arenas per processor.
+    // For C libraries and debug builds. By default glibc raises its mmap threshold up to 32 MiB whenever a
+    // mapped buffer is freed, and uses up to eight arenas per CPU for smaller ones.
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     for (parameter, value) in [
-        // Setting this also ends its raising.
+        // Setting it also disables the automatic increase.
         (libc::M_MMAP_THRESHOLD, 128 << 10),
         (libc::M_TRIM_THRESHOLD, 1 << 20),
         (libc::M_ARENA_MAX, 2),
     ] {
-        // SAFETY: takes two numbers; what it does not know it refuses.
+        // SAFETY: takes two numbers; unknown parameters are rejected.
         unsafe { libc::mallopt(parameter, value) };
     }
 }
@@ -602,12 +605,12 @@ mod tests {
         let put = |shelf: &mut Shelf, number, size| shelf.put(address(number), layout(size), MAX_BYTES);
         assert!(put(&mut shelf, 1, 1 << 20) && put(&mut shelf, 2, 1 << 20));
         assert_eq!(shelf.take(layout(2 << 20)), None);
-        // The last that came goes first.
+        // Last in, first out.
         assert_eq!(shelf.take(layout(1 << 20)), Some(address(2)));
         assert!(put(&mut shelf, 3, MAX_BYTES - (1 << 20)));
         assert!(!put(&mut shelf, 4, LEAST));
         assert!(!put(&mut shelf, 4, MOST + 1));
-        // A model's has more room.
+        // A model's buffers have more room.
         assert!(shelf.put(address(5), layout(LEAST), MAX_BYTES_OF_MODELS));
         assert_eq!(shelf.take(layout(LEAST)), Some(address(5)));
         assert!(shelf.take_old(1).is_none());
@@ -644,7 +647,7 @@ mod tests {
                     panic!("{size} aligned to {align}");
                 };
                 // SAFETY: it is freed once, below.
-                let block = unsafe { Keeping.alloc(layout) };
+                let block = unsafe { CachingAllocator.alloc(layout) };
                 assert!(
                     !block.is_null() && block.addr().is_multiple_of(align),
                     "{layout:?}"
@@ -654,7 +657,7 @@ mod tests {
         }
         for (block, layout) in blocks {
             // SAFETY: it was allocated with this layout.
-            unsafe { Keeping.dealloc(block, layout) };
+            unsafe { CachingAllocator.dealloc(block, layout) };
         }
     }
 
@@ -666,23 +669,23 @@ mod tests {
                 let size = LEAST - 3 + round * 8111;
                 let layout = |size: usize| Layout::from_size_align(size, 1).unwrap_or(Layout::new::<u8>());
                 let is_all = |block: *const u8, size: usize, byte: u8| {
-                    // SAFETY: blocks have been written as far as they are read.
+                    // SAFETY: the bytes read were written before.
                     let bytes = unsafe { std::slice::from_raw_parts(block, size) };
                     bytes.iter().all(|found| *found == byte)
                 };
-                // SAFETY: each block is used within its layout, and freed with the one that it has at last.
+                // SAFETY: each block is used within its layout, and freed with its final layout.
                 unsafe {
-                    let zeroed = Keeping.alloc_zeroed(layout(size));
+                    let zeroed = CachingAllocator.alloc_zeroed(layout(size));
                     assert!(is_all(zeroed, size, 0));
                     ptr::write_bytes(zeroed, 99, size);
-                    let block = Keeping.alloc(layout(size));
+                    let block = CachingAllocator.alloc(layout(size));
                     ptr::write_bytes(block, seed, size);
-                    Keeping.dealloc(zeroed, layout(size));
-                    let block = Keeping.realloc(block, layout(size), 2 * size);
+                    CachingAllocator.dealloc(zeroed, layout(size));
+                    let block = CachingAllocator.realloc(block, layout(size), 2 * size);
                     assert!(is_all(block, size, seed));
-                    let block = Keeping.realloc(block, layout(2 * size), round + 1);
+                    let block = CachingAllocator.realloc(block, layout(2 * size), round + 1);
                     assert!(is_all(block, round + 1, seed));
-                    Keeping.dealloc(block, layout(round + 1));
+                    CachingAllocator.dealloc(block, layout(round + 1));
                 }
             }
         };
@@ -694,7 +697,7 @@ mod tests {
         give_back(0);
     }
 
-    /// A loop in a model makes a million small values, and then nothing runs.
+    /// A loop in a model creates a million small values, and then nothing runs.
     #[cfg(target_os = "linux")]
     #[test]
     #[allow(unsafe_code, reason = "allocators are called so")]
@@ -718,21 +721,20 @@ mod tests {
                     block
                 };
                 let blocks: Vec<*mut u8> = (0..BYTES / layout.size())
-                    .map(|_| write(Keeping.alloc(layout)))
+                    .map(|_| write(CachingAllocator.alloc(layout)))
                     .collect();
                 let most = resident();
                 blocks
                     .into_iter()
-                    .for_each(|block| Keeping.dealloc(block, layout));
+                    .for_each(|block| CachingAllocator.dealloc(block, layout));
                 let _ = freed.send(most);
             }
-            // The thread stays, as those of models do.
+            // The thread stays alive, like model threads.
             let _ = wait.recv();
         });
         let most = is_freed.recv().unwrap_or_default();
-        // mimalloc does nothing for a thread that never took anything from it.
-        // SAFETY: it is freed once, with its layout.
-        unsafe { Keeping.dealloc(Keeping.alloc(layout), layout) };
+        // mimalloc ignores threads that never allocated. SAFETY: it is freed once, with its layout.
+        unsafe { CachingAllocator.dealloc(CachingAllocator.alloc(layout), layout) };
         assert!(most > before + BYTES / 2, "{most} of {before}");
         let has_gone = (0..100).any(|_| {
             thread::sleep(Duration::from_millis(100));

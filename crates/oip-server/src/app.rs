@@ -1,4 +1,4 @@
-//! The running server: starts what the configuration asks for, serves until a signal, and shuts down in
+//! The running server: starts everything in the configuration, serves until a signal, and shuts down in
 //! order.
 
 use std::{
@@ -28,32 +28,32 @@ use tokio::{
 use tower::{Layer, util::Either};
 
 #[cfg(feature = "otlp")]
-use crate::pushed::{self, Pushed};
+use crate::pushed::{self, MetricsPush};
 use crate::{
     access_options,
-    addresses::Speaks,
-    bound::{ADMIN_CONNECTIONS, Bound, bind},
+    addresses::AddressProtocol,
+    bound::{ADMIN_CONNECTIONS, BoundSocket, bind},
     capture_options,
     config::Config,
     failure::Failure,
     in_place::transport_threads,
     lasting_calls::lasting,
-    metrics::{Counts, Crowds, Metrics},
+    metrics::{ConnectionCaps, Counts, Metrics},
     notify,
     one_port::OnePort,
-    opening::{self, Opened, Sources},
+    opening::{self, Sources, StartupOutcome},
     options::LogFormat,
     platforms::Aliases,
     reach,
     reload::Reloads,
     report,
-    signals::{INTERRUPTED, Signals, Wish},
+    signals::{INTERRUPTED, SignalAction, Signals},
     telemetry::{self, Log, LogEnd},
     tls_options,
-    traffic::{AccessLog, Load, Observed, Totals, Traces, Traffic, Transport},
+    traffic::{AccessLog, Load, ObservedService, Totals, Traces, Traffic, Transport},
 };
 
-/// Interval at which files of certificates and identities are checked for changes.
+/// Interval of checking certificate and identity files.
 const FILES_PERIOD: Duration = Duration::from_secs(5);
 
 /// Serves until a signal, and returns the exit code.
@@ -66,7 +66,7 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     let is_json = matches!(config.log_format, LogFormat::Json);
     let mut outcome = serve_until_signal(config, &log, start);
     if is_json && let Err(failure) = &outcome {
-        // Some programs read only the log.
+        // Programs read only the log.
         tracing::error!(reason = failure.message, "the server cannot run");
         outcome = Ok(ExitCode::from(failure.exit_code));
     }
@@ -75,13 +75,14 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
 }
 
 fn serve_until_signal(config: Config, log: &Log, start: Instant) -> Result<ExitCode, Failure> {
-    // One thread accepts connections and answers health requests.
+    // One thread accepts connections and responds to health checks.
     let runtime = threads(Builder::new_multi_thread().thread_name("front").worker_threads(1))?;
-    // Quick models run here too.
+    // Fast models run here too.
     let work = threads(lane().thread_name("io"))?;
     let busy = threads(lane().thread_name("busy-io").on_thread_start(give_way))?;
     let served = serve_on([&runtime, &work, &busy], config, log, start);
-    // Threads that hang in a model, or sleep as spares, must not keep the process alive.
+    // Neither a hanging thread nor a parked spare one may keep the process alive, also after a startup
+    // failure.
     for runtime in [runtime, work, busy] {
         runtime.shutdown_background();
     }
@@ -91,14 +92,14 @@ fn serve_until_signal(config: Config, log: &Log, start: Instant) -> Result<ExitC
     })
 }
 
-/// Serves until a signal. Returns whether no request was aborted.
+/// Serves until a signal; returns true when nothing had to be cut.
 fn serve_on(
     [runtime, work, busy]: [&Runtime; 3],
     mut config: Config,
     log: &Log,
     start: Instant,
 ) -> Result<bool, Failure> {
-    // Before anything slow: process 1 receives only signals that it handles.
+    // Before anything slow: a process with id 1 receives only signals that it handles.
     let mut signals = {
         let _context = runtime.enter();
         Signals::catch().map_err(|error| {
@@ -120,10 +121,10 @@ fn serve_on(
         .map(|place| (place, false))
         .chain(admin)
     {
-        // gRPC connections are accepted on the runtime that serves them.
+        // gRPC connections are accepted on the lane where they stay.
         let at = match place.speaks {
-            Speaks::Grpc => work.handle(),
-            Speaks::Http | Speaks::Both => runtime.handle(),
+            AddressProtocol::Grpc => work.handle(),
+            AddressProtocol::Http | AddressProtocol::Both => runtime.handle(),
         };
         let _context = at.enter();
         bound.push(bind(place, is_admin, config.addresses.unix_socket_mode)?);
@@ -134,10 +135,10 @@ fn serve_on(
         repository,
         guard,
     } = match runtime.block_on(reading)? {
-        Opened::Read(sources) => *sources,
-        Opened::Ended { is_clean } => return Ok(is_clean),
+        StartupOutcome::Read(sources) => *sources,
+        StartupOutcome::Ended { is_clean } => return Ok(is_clean),
     };
-    let doors = Doors { bound, tls, guard };
+    let doors = Listeners { bound, tls, guard };
 
     let (shutdown_delay, drain_timeout) = (config.shutdown_delay, config.drain_timeout);
     let app = {
@@ -147,7 +148,7 @@ fn serve_on(
     Ok(runtime.block_on(app.run_until_signal(shutdown_delay, drain_timeout, &log.end)))
 }
 
-/// Builds a runtime for connections with requests.
+/// Creates the runtime of a lane for connections with requests.
 fn lane() -> Builder {
     let mut builder = Builder::new_multi_thread();
     builder
@@ -156,7 +157,7 @@ fn lane() -> Builder {
     builder
 }
 
-/// Stack size of threads that run models, as for the engine's threads. Only touched pages take memory.
+/// Stack size of threads that run models, as for the engine's threads. Memory is used only as far as touched.
 const MODEL_STACK: usize = 16 << 20;
 
 fn threads(builder: &mut Builder) -> Result<Runtime, Failure> {
@@ -164,15 +165,15 @@ fn threads(builder: &mut Builder) -> Result<Runtime, Failure> {
     runtime.map_err(|error| Failure::run(format!("the system gives no threads: {error}")))
 }
 
-/// Lowers the priority of this thread; outside of Linux, of the whole process.
+/// Lowers the priority of the current thread (on Linux; elsewhere of the process).
 fn give_way() {
     #[cfg(target_os = "linux")]
     let _ = rustix::process::nice(5);
 }
 
-/// Listening sockets, and their TLS settings.
-struct Doors {
-    bound: Vec<Bound>,
+/// The listening sockets and their TLS settings.
+struct Listeners {
+    bound: Vec<BoundSocket>,
     tls: Option<Tls>,
     guard: Guard,
 }
@@ -189,21 +190,21 @@ struct App {
     #[cfg_attr(not(feature = "otlp"), expect(dead_code, reason = "there are none"))]
     traces: Option<Arc<Traces>>,
     #[cfg(feature = "otlp")]
-    pushed: Option<Pushed>,
+    pushed: Option<MetricsPush>,
 }
 
 impl App {
-    /// Starts the transports, and loads models in the background.
+    /// Starts the transports, which respond immediately, and loads models in the background.
     fn start(
         config: Config,
-        doors: Doors,
+        doors: Listeners,
         repository: Repositories,
         signals: Signals,
         log: &Log,
         work: &Handle,
         start: Instant,
     ) -> Result<Self, Failure> {
-        let Doors { bound, tls, guard } = doors;
+        let Listeners { bound, tls, guard } = doors;
         let access_log =
             AccessLog::start(config.access_log, config.access_log_file.clone()).map_err(|error| {
                 let file = config
@@ -216,13 +217,13 @@ impl App {
                 ))
             })?;
         let recorder = config.capture.map(capture_options::start).transpose()?;
-        let answering = |other: Speaks| -> Vec<Address> {
+        let answering = |other: AddressProtocol| -> Vec<Address> {
             let bound = bound
                 .iter()
                 .filter(|bound| bound.speaks != other && !bound.is_admin);
             bound.map(|bound| bound.address.clone()).collect()
         };
-        let (http, grpc) = (answering(Speaks::Grpc), answering(Speaks::Http));
+        let (http, grpc) = (answering(AddressProtocol::Grpc), answering(AddressProtocol::Http));
         let is_text = matches!(config.log_format, LogFormat::Text);
         let addresses = reach::Addresses {
             http: http.clone(),
@@ -315,7 +316,7 @@ impl App {
                 Counts {
                     dropped: log.dropped.clone(),
                     totals: totals.clone(),
-                    crowds: Crowds {
+                    crowds: ConnectionCaps {
                         connections: vec![config.connections.connections.clone(), admin_connections.clone()],
                         streams: vec![config.connections.streams.clone()],
                     },
@@ -382,7 +383,7 @@ impl App {
         }
         let access = config.access;
         let serving = bound.into_iter().map(|bound| {
-            let Bound {
+            let BoundSocket {
                 listener,
                 speaks,
                 is_admin,
@@ -395,8 +396,7 @@ impl App {
                 let rest = if is_admin { &admin_rest } else { &rest };
                 let gate = Gate::new(rest.clone(), guard.clone(), door, access_options::HTTP);
                 match &access.cors {
-                    // Outside of access control: browsers ask for permission to send a token without sending
-                    // it.
+                    // Outside the gate: browsers send CORS preflight requests without a token.
                     Some(cors) => Either::Left(cors.layer(gate)),
                     None => Either::Right(gate),
                 }
@@ -411,19 +411,22 @@ impl App {
             let door = access.door(true, is_admin, is_local);
             let calls = Gate::new(calls.clone(), guard.clone(), door, access_options::GRPC);
             match speaks {
-                Speaks::Http => {
-                    let make = move |peer: &Peer| Observed::new(rest.clone(), traffic.clone(), speaks, peer);
+                AddressProtocol::Http => {
+                    let make =
+                        move |peer: &Peer| ObservedService::new(rest.clone(), traffic.clone(), speaks, peer);
                     let limits = of_address(&limits);
                     tokio::spawn(serve_each(listener, Protocol::Http1, tls, make, limits, shutdown))
                 }
-                Speaks::Grpc => {
-                    let make = move |peer: &Peer| Observed::new(calls.clone(), traffic.clone(), speaks, peer);
+                AddressProtocol::Grpc => {
+                    let make =
+                        move |peer: &Peer| ObservedService::new(calls.clone(), traffic.clone(), speaks, peer);
                     let limits = of_address(&conversing);
                     work.spawn(serve_each(listener, Protocol::Http2, tls, make, limits, shutdown))
                 }
-                Speaks::Both => {
+                AddressProtocol::Both => {
                     let both = OnePort::new(rest, calls);
-                    let make = move |peer: &Peer| Observed::new(both.clone(), traffic.clone(), speaks, peer);
+                    let make =
+                        move |peer: &Peer| ObservedService::new(both.clone(), traffic.clone(), speaks, peer);
                     let limits = of_address(&conversing);
                     tokio::spawn(serve_each(
                         listener,
@@ -469,8 +472,8 @@ impl App {
         })
     }
 
-    /// Serves until the first signal to stop, waits for the shutdown delay, then drains. Returns whether no
-    /// request was aborted.
+    /// Serves until the first termination signal, leaves, then drains; returns true when nothing had to be
+    /// cut.
     async fn run_until_signal(
         mut self,
         shutdown_delay: Duration,
@@ -479,8 +482,8 @@ impl App {
     ) -> bool {
         let signal = loop {
             match self.signals.next().await {
-                Wish::End(signal) => break signal,
-                Wish::Reload => self.reloads = self.reloads.run().await,
+                SignalAction::End(signal) => break signal,
+                SignalAction::Reload => self.reloads = self.reloads.run().await,
             }
         };
         notify::tell("STOPPING=1");
@@ -531,7 +534,7 @@ impl App {
     }
 }
 
-/// Returns unused request memory to the system from time to time.
+/// Returns memory that requests no longer need to the system.
 async fn free_unused_buffers(budget: ByteBudget) {
     let mut ticks = interval(Duration::from_secs(5));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -545,7 +548,7 @@ async fn free_unused_buffers(budget: ByteBudget) {
     }
 }
 
-/// Waits for transports and then models to finish, and aborts the rest at the deadline.
+/// Waits for the transports and then the models to finish, and cuts what is left at the deadline.
 async fn drain(
     engine: Arc<Engine>,
     shutdown: Shutdown,

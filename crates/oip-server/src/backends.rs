@@ -19,20 +19,20 @@ use crate::{
     telemetry::start_in_worker,
 };
 
-/// The first argument of a process that runs one model for a server. No option of the server has this form, and none of it is
-/// for people.
+/// The first argument of a worker process, which runs one model for a server. It cannot be confused with an
+/// option and is not for users.
 pub(crate) const WORKER: &str = "worker";
 
-/// Instead of a library's path: it is looked for.
+/// The value that requests a search for the library.
 #[cfg(feature = "onnx")]
 const AUTO: &str = "auto";
 
-/// Everything that backends are made from.
+/// The settings that backends are created from.
 #[derive(Clone)]
 pub(crate) struct BackendConfig {
-    /// The library of ONNX Runtime, if it is to be used.
+    /// The ONNX Runtime library, if it is used.
     onnxruntime: Option<PathBuf>,
-    /// Bytes that its values may take.
+    /// Memory limit for its values in bytes.
     #[cfg(feature = "onnx")]
     onnxruntime_memory: Option<u64>,
     /// The GPUs that models take which do not ask for one.
@@ -46,14 +46,14 @@ pub(crate) struct BackendConfig {
     budget: ByteBudget,
     isolate_models: bool,
     memory_limit: Option<u64>,
-    /// Threads that compute at a time, if that is not the number of cores.
+    /// Number of compute threads, if it differs from the number of cores.
     threads: Option<NonZeroUsize>,
-    /// Tokens of one run of a text model.
+    /// Maximum number of tokens per run of a text model.
     #[cfg(feature = "text")]
     max_batch_tokens: Option<NonZeroUsize>,
     #[cfg(feature = "python")]
     python: PythonOptions,
-    /// The log's levels, for workers.
+    /// Log levels for workers.
     log: String,
 }
 
@@ -85,8 +85,9 @@ impl BackendConfig {
         }
     }
 
-    /// The server's backends, by the files they load. Models of all of them can have processes of their own; only those
-    /// that bring code, which ONNX files do, trees and tensor files do not, have them by a word for all.
+    /// Creates the server's backends, in the order in which they claim files. Any model can be isolated in
+    /// its own process; `--isolate-models` applies only to backends that run code from files, which tree and
+    /// tensor backends do not.
     pub(crate) fn isolated(&self) -> Result<Vec<Arc<dyn Backend>>, Failure> {
         #[cfg(feature = "onnx")]
         if let Some(bytes) = self.onnxruntime_memory {
@@ -110,8 +111,8 @@ impl BackendConfig {
         Ok(backends)
     }
 
-    /// Adds models in Python, which have processes of their own without being asked. A `model.py` is looked for first, since a
-    /// folder that has one often has its weights beside it; unless it is not allowed, and is only there to say so.
+    /// Adds Python models, which are always isolated. `model.py` is checked first, because its directory
+    /// often contains weights too. If Python is not allowed, the backend only reports that.
     #[cfg(feature = "python")]
     fn add_python(&self, backends: &mut Vec<Arc<dyn Backend>>) {
         use backend_python::{BoosterBackend, PythonBackend, SavedObjectBackend, Settings};
@@ -135,7 +136,7 @@ impl BackendConfig {
         backends.push(Arc::new(SavedObjectBackend::new(objects)));
     }
 
-    /// With the path of a library instead of the wish to look for one, so that workers have the same.
+    /// Replaces the request to search for a library by its path, so that workers use the same one.
     fn with_library_found(&self) -> Self {
         #[cfg(feature = "onnx")]
         if self.onnxruntime.as_deref() == Some(std::path::Path::new(AUTO)) {
@@ -154,14 +155,14 @@ impl BackendConfig {
         self.clone()
     }
 
-    /// The backends themselves.
+    /// Creates the plain backends.
     fn plain(&self) -> Result<Vec<Arc<dyn Backend>>, Failure> {
         #[cfg(feature = "onnx")]
         backend_onnx::OnnxBackend::limit_threads(self.threads, crate::allocator::note_model_thread);
         #[cfg(feature = "onnx")]
         let onnx: Arc<dyn Backend> = Arc::new(onnx(self.onnxruntime.as_deref(), self.gpus.as_ref())?);
         Ok(vec![
-            // First, since its directories have models of ONNX, which these would be without it.
+            // First, because its directories contain ONNX models, which would otherwise be claimed directly.
             #[cfg(feature = "text")]
             Arc::new(oip_text::TextBackend::new(onnx.clone(), self.text_options())),
             // Then this one, since a folder with a model often has its weights beside it.
@@ -180,6 +181,7 @@ impl BackendConfig {
         ])
     }
 
+    /// Wraps a backend with text models.
     #[cfg(feature = "text")]
     fn text_options(&self) -> oip_text::TextOptions {
         oip_text::TextOptions::default().with(|options| {
@@ -189,8 +191,8 @@ impl BackendConfig {
         })
     }
 
-    /// This program as a worker with the same backends. It gets every option on its command line, also
-    /// those that came from the environment, where it would find them too.
+    /// Returns the command that runs this program as a worker with the same backends. It passes all options
+    /// on the command line, including those from the environment, which overrides the worker's environment.
     fn worker(&self) -> std::process::Command {
         let mut command = std::process::Command::new(this_program());
         command.arg(WORKER).arg(format!("--log={}", self.log));
@@ -216,20 +218,20 @@ impl BackendConfig {
     }
 }
 
-/// The life of a worker: `worker`, options, and the model's name for people who look at processes.
+/// Runs a worker: `worker`, options, and the model's name, which makes the process recognizable.
 pub(crate) fn work(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode, Failure> {
     let mut arguments: Vec<OsString> = arguments.collect();
     arguments.pop();
     let arguments = [OsString::from("oip-server")].into_iter().chain(arguments);
     let options = Options::try_parse_from(arguments).map_err(|error| Failure::usage(one_line(&error)))?;
-    // Of the rows of a tensor file a worker has those of one request at a time, which have a limit.
+    // A worker handles one request's tensors at a time, which are limited already.
     let config = BackendConfig::new(&options, ByteBudget::new(u64::MAX));
     start_in_worker(&config.log)?;
     note_worker();
     Ok(oip_worker::run(&config.plain()?))
 }
 
-/// Says how many models wait for ONNX Runtime and whether there is a library, in one sentence; `None` if none does.
+/// Returns advice in one sentence if models need ONNX Runtime; `None` otherwise.
 #[cfg(feature = "onnx")]
 pub(crate) fn advice(models: &[ModelStatus]) -> Option<String> {
     let needs = |model: &&ModelStatus| backend_onnx::OnnxBackend::needs_onnx_runtime(&model.reason);
@@ -253,7 +255,7 @@ pub(crate) fn advice(_: &[ModelStatus]) -> Option<String> {
     None
 }
 
-/// ONNX models. A library that cannot be loaded is told before any model is.
+/// Creates the ONNX backend. An unusable library is reported before any model is loaded.
 #[cfg(feature = "onnx")]
 fn onnx(
     library: Option<&std::path::Path>,

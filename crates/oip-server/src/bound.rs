@@ -1,4 +1,4 @@
-//! Binds listening sockets.
+//! Listening sockets for the configured addresses.
 
 use std::{
     io::{self, ErrorKind},
@@ -9,38 +9,38 @@ use oip_listen::{Address, Listener, listen};
 use tokio::net::TcpListener;
 
 use crate::{
-    addresses::{At, Place, Speaks},
+    addresses::{AddressProtocol, Endpoint, Place},
     failure::Failure,
 };
 
-/// A listening socket and its actual address.
-pub(crate) struct Bound {
+/// A listening socket with its actual address.
+pub(crate) struct BoundSocket {
     pub(crate) listener: Listener,
     pub(crate) address: Address,
-    pub(crate) speaks: Speaks,
+    pub(crate) speaks: AddressProtocol,
     /// Whether it is the admin address.
     pub(crate) is_admin: bool,
-    /// Whether only programs on this machine reach it.
+    /// Whether it is reachable only from this machine.
     pub(crate) is_local: bool,
 }
 
-/// Maximum connections of the admin address, which other addresses cannot use up.
+/// Number of connections reserved for the admin address, which other clients cannot exhaust.
 pub(crate) const ADMIN_CONNECTIONS: usize = 64;
 
-/// Binds an address; `unix_socket_mode` are the permissions of a Unix socket. Call within the runtime that
-/// accepts.
-pub(crate) fn bind(place: &Place, is_admin: bool, unix_socket_mode: u32) -> Result<Bound, Failure> {
+/// Listens at an address, with these permissions for a Unix socket. Needs the runtime that accepts its
+/// connections.
+pub(crate) fn bind(place: &Place, is_admin: bool, unix_socket_mode: u32) -> Result<BoundSocket, Failure> {
     let listener = match &place.at {
-        At::Tcp(addresses) => listen_on_first(addresses).map(Listener::from),
+        Endpoint::Tcp(addresses) => listen_on_first(addresses).map(Listener::from),
         #[cfg(unix)]
-        At::Unix(path) => oip_listen::listen_unix(path, unix_socket_mode),
+        Endpoint::Unix(path) => oip_listen::listen_unix(path, unix_socket_mode),
         #[cfg(not(unix))]
-        At::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+        Endpoint::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
     };
     #[cfg(not(unix))]
     let _ = unix_socket_mode;
     let bound = listener.and_then(|listener| {
-        Ok(Bound {
+        Ok(BoundSocket {
             address: listener.address()?,
             listener,
             speaks: place.speaks,
@@ -59,12 +59,12 @@ pub(crate) fn bind(place: &Place, is_admin: bool, unix_socket_mode: u32) -> Resu
     })
 }
 
-/// Binds the first address that the machine has.
+/// Listens on the first available address.
 fn listen_on_first(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
     let mut last = io::ErrorKind::AddrNotAvailable.into();
     for address in addresses {
         match listen(*address) {
-            // Errors for a missing IPv6 differ by system, but are neither of these.
+            // Errors about missing IPv6 vary, but these two are not among them.
             Err(error) if !matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied) => {
                 last = error;
             }

@@ -9,25 +9,25 @@ use oip_types::ByteSize;
 
 use crate::failure::Failure;
 
-/// Settings for recording requests and responses, from the configuration file.
+/// Recording settings of the configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct CaptureOptions {
-    /// Directory for recordings; `None` to record nothing.
+    /// The directory to record in; `None` disables recording.
     pub(crate) capture: Option<PathBuf>,
 
-    /// Fraction of requests to record, 0 to 1.
+    /// The fraction of requests to record, from 0 to 1.
     pub(crate) capture_rate: Option<f64>,
 
-    /// Models to record; empty for all. `*` is a wildcard.
+    /// Name patterns of models to record, with the wildcard `*`; empty for all.
     pub(crate) capture_models: Vec<String>,
 
-    /// Maximum size of the directory; nothing is recorded beyond it.
+    /// Maximum size of the directory.
     pub(crate) capture_limit: Option<ByteSize>,
 }
 
 impl CaptureOptions {
-    /// Returns the recorder's configuration, if requests are recorded.
+    /// Returns the recorder's configuration, if recording is enabled.
     pub(crate) fn resolve(self) -> Result<Option<RecorderConfig>, Failure> {
         let Some(folder) = self.capture else {
             for (option, is_given) in [
@@ -59,7 +59,7 @@ impl CaptureOptions {
     }
 }
 
-/// Opens the directory.
+/// Opens the directory and starts the recorder.
 pub(crate) fn start(config: RecorderConfig) -> Result<Recorder, Failure> {
     let (folder, rate) = (config.folder.display().to_string(), config.rate);
     let recorder = Recorder::start(config).map_err(|error| Failure::run(format!("capture: {error}")))?;

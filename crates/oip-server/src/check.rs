@@ -19,12 +19,13 @@ Examples:
   oip-server check iris.onnx --json
   oip-server check --config production.toml";
 
-/// Loads all models as the server would, and prints which of them are ready. Ends with 1 when a model would not be served, or when
-/// there is none.
+/// Loads all models as the server would, and prints which of them are ready. Ends with 1 when a model would
+/// not be served, or when there is none.
 #[derive(Debug, Parser)]
 #[command(name = "oip-server check", after_help = EXAMPLES, max_term_width = 110)]
 pub(crate) struct Check {
-    /// Print JSON: a list of models with their inputs and outputs, or the reasons why they would not be served
+    /// Print JSON: a list of models with their inputs and outputs, or the reasons why they would not be
+    /// served
     #[arg(long)]
     json: bool,
 
@@ -32,11 +33,11 @@ pub(crate) struct Check {
     options: Options,
 }
 
-/// Runs `check` with its arguments.
+/// Runs `check` with the arguments after it.
 pub(crate) fn run(check: Check) -> Result<ExitCode, Failure> {
     let start = Instant::now();
     let Check { json, mut options } = check;
-    // The table lists what is loaded and why the rest is not; the log is for other problems.
+    // The table shows what is loaded and why the rest is not; the log is for other problems.
     options
         .log
         .get_or_insert_with(|| format!("warn,{}=error", oip_engine::UNAVAILABLE));

@@ -41,44 +41,44 @@ struct Completions {
     after_help = "Example: oip-server man ~/.local/share/man/man1"
 )]
 struct Man {
-    /// The folder to write them to
+    /// The directory to write them to
     folder: PathBuf,
 }
 
-/// What the command line asks for.
-pub(crate) enum Asked {
+/// The parsed command line.
+pub(crate) enum Invocation {
     /// Serve.
     Serve(Box<Options>),
-    /// Exit with this code; the command has run.
+    /// A subcommand ran, with this exit code.
     Done(ExitCode),
 }
 
 /// Parses the command line, and runs subcommands.
-pub(crate) fn run(arguments: &[OsString]) -> Result<Asked, Failure> {
+pub(crate) fn run(arguments: &[OsString]) -> Result<Invocation, Failure> {
     let rest = || arguments.iter().skip(1).cloned();
     let done = match arguments.first().and_then(|first| first.to_str()) {
         Some("check") => parse::<Check>("check", rest())?.map(check::run),
         Some("init") => parse::<Init>("init", rest())?.map(|init| init::run(&init)),
         Some("completions") => parse::<Completions>("completions", rest())?.map(|completions| {
-            // A closed pipe is no failure.
+            // A closed pipe is not an error.
             let _ = stdout().write_all(completing(completions.shell).as_bytes());
             Ok(ExitCode::SUCCESS)
         }),
         Some("man") => parse::<Man>("man", rest())?.map(|man| write_pages(&man.folder)),
-        // Unless there is a directory of this name.
+        // Like other programs, unless a path of this name exists.
         Some("help") if arguments.len() > 1 || !Path::new("help").exists() => {
             return run(&rest().chain(once("--help".into())).collect::<Vec<_>>());
         }
-        // Accepted as a synonym, unless there is a directory of this name.
+        // A common alias, unless a path of this name exists.
         Some("serve") if arguments.len() > 1 || !Path::new("serve").exists() => {
             return serve(&arguments[1..]);
         }
         _ => return serve(arguments),
     };
-    Ok(Asked::Done(done.unwrap_or(Ok(ExitCode::SUCCESS))?))
+    Ok(Invocation::Done(done.unwrap_or(Ok(ExitCode::SUCCESS))?))
 }
 
-fn serve(arguments: &[OsString]) -> Result<Asked, Failure> {
+fn serve(arguments: &[OsString]) -> Result<Invocation, Failure> {
     let all = once(OsString::from(PROGRAM)).chain(arguments.iter().cloned());
     let parsed = whole()
         .try_get_matches_from(all)
@@ -90,18 +90,18 @@ fn serve(arguments: &[OsString]) -> Result<Asked, Failure> {
             {
                 return Err(Failure::usage(answer));
             }
-            Ok(Asked::Serve(Box::new(options)))
+            Ok(Invocation::Serve(Box::new(options)))
         }
         Err(error) if error.use_stderr() => Err(Failure::usage(mistakes::told(&error, arguments))),
-        // Help and version are no errors.
+        // Help and version are not errors.
         Err(error) => {
             let _ = error.print();
-            Ok(Asked::Done(ExitCode::SUCCESS))
+            Ok(Invocation::Done(ExitCode::SUCCESS))
         }
     }
 }
 
-/// Parses the arguments of a command; `None` if help was requested, which has been printed.
+/// Parses the arguments of a subcommand; `None` after printing help.
 fn parse<T: Parser>(name: &str, arguments: impl Iterator<Item = OsString>) -> Result<Option<T>, Failure> {
     let program = OsString::from(format!("{PROGRAM} {name}"));
     let arguments: Vec<OsString> = arguments.collect();
@@ -118,8 +118,8 @@ fn parse<T: Parser>(name: &str, arguments: impl Iterator<Item = OsString>) -> Re
     }
 }
 
-/// Builds the whole command line for help, completions and man pages. [`run`] parses subcommands itself,
-/// since their options include the server's.
+/// Returns the complete command line for help, completions and manual pages. Parsing uses [`run`] instead,
+/// because subcommands share the server's options, which would contain them recursively.
 fn whole() -> Command {
     let commands = [
         help::arranged(Check::command()).name("check"),
@@ -135,15 +135,16 @@ fn whole() -> Command {
         .subcommands(commands.map(|command| command.version(env!("CARGO_PKG_VERSION"))))
 }
 
-/// Generates the completion script of a shell.
+/// Returns the completion script for a shell.
 fn completing(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut whole(), PROGRAM, &mut script);
     let script = String::from_utf8_lossy(&script);
-    // clap_complete's bash script encodes the hyphen of the program's name in two ways: where it sets the
-    // command, and where it looks up the command's options.
+    // For bash, clap_complete mangles the hyphen of the program's name differently where it sets the command
+    // and where it looks up its options.
     let [sought, set] = ["__subcmd__", "__"].map(|hyphen| PROGRAM.replace('-', hyphen) + "__subcmd__");
-    // Let bash complete file names where no option has been started.
+    // bash completes file names only if there is no other candidate, so without options unless a word was
+    // begun.
     script.replace(&sought, &set).replace(
         r#"compgen -W "${opts}" --"#,
         r#"compgen -W "${opts}" -X "$([[ ${cur} == -* ]] || echo '-*')" --"#,
@@ -151,7 +152,7 @@ fn completing(shell: Shell) -> String {
 }
 
 fn write_pages(folder: &Path) -> Result<ExitCode, Failure> {
-    /// Writes the man pages, each with the program's name and version.
+    /// Writes manual pages, which all name the program and its version.
     fn write(command: &Command, folder: &Path) -> io::Result<()> {
         for command in command.get_subcommands() {
             write(command, folder)?;
@@ -184,7 +185,7 @@ mod tests {
         whole().debug_assert();
     }
 
-    /// Each command's help has examples, and each of them parses.
+    /// Every command has examples, and each is a valid command line.
     #[test]
     fn every_command_has_examples_that_are_its_own() {
         let whole = whole();
@@ -218,7 +219,7 @@ mod tests {
         }
     }
 
-    /// Returns the arguments of example lines in a help text, without shell syntax and comments.
+    /// Extracts the arguments of the example lines in a help text, without shell syntax and comments.
     fn examples(help: &str) -> Vec<Vec<String>> {
         let call = format!("{PROGRAM} ");
         let lines = help

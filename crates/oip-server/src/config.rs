@@ -1,4 +1,4 @@
-//! The server's complete and checked configuration.
+//! Resolves options to a complete and validated configuration.
 
 #[cfg(target_os = "linux")]
 use std::sync::Arc;
@@ -38,60 +38,60 @@ use crate::{
     traffic::AccessLogForm,
 };
 
-/// Complete and checked configuration.
+/// The complete and validated configuration.
 pub(crate) struct Config {
     pub(crate) model_repositories: Vec<PathBuf>,
     pub(crate) model_name: Option<String>,
     pub(crate) addresses: Addresses,
     pub(crate) source: SourceOptions,
-    /// Allowed files, until they are passed to the repository.
+    /// The allowed files, until the repository takes them.
     pub(crate) digests: Option<RequiredDigests>,
     pub(crate) engine: EngineConfig,
     pub(crate) backends: BackendConfig,
     pub(crate) http: HttpConfig,
     pub(crate) grpc: GrpcConfig,
-    /// Whether `/metrics` is enabled.
+    /// Whether `/metrics` is served.
     pub(crate) allow_metrics: bool,
-    /// Whether `/` is enabled.
+    /// Whether the console is served at `/`.
     pub(crate) allow_console: bool,
-    /// The last log lines, if the console may show them.
+    /// Recent log lines, if the console may show them.
     pub(crate) log_tail: Option<LogTail>,
-    /// Shared memory settings; `None` if disabled.
+    /// `None` unless clients may use system shared memory.
     pub(crate) shared_memory: Option<RegionsConfig>,
     pub(crate) connections: ConnectionLimits,
     /// The server's certificate; `None` without TLS.
     pub(crate) tls: Option<TlsFiles>,
-    /// Access rules.
+    /// The access rules.
     pub(crate) access: Access,
-    /// Host names of the admin address. They are checked against DNS rebinding whenever those of other
-    /// addresses are.
+    /// Host names accepted at the admin address: a local one is protected against web pages even if the
+    /// others are not.
     pub(crate) admin_hosts: AllowedHosts,
-    /// How long the server accepts requests after a signal to stop.
+    /// How long the server accepts requests after a termination signal.
     pub(crate) shutdown_delay: Duration,
     pub(crate) drain_timeout: Duration,
     pub(crate) log_format: LogFormat,
     pub(crate) log: String,
     pub(crate) access_log: AccessLogForm,
-    /// Recording of requests and responses, if enabled.
+    /// The recorder's configuration, if recording is enabled.
     pub(crate) capture: Option<RecorderConfig>,
-    /// Export of traces, if enabled.
+    /// Trace export, if enabled.
     #[cfg(feature = "otlp")]
     pub(crate) traces: Option<TraceConfig>,
-    /// Push of metrics, if enabled.
+    /// Metrics export, if enabled.
     #[cfg(feature = "otlp")]
     pub(crate) pushed_metrics: Option<oip_telemetry::MetricsConfig>,
     pub(crate) access_log_file: Option<PathBuf>,
-    /// The configuration file, if its log setting is in effect.
+    /// The configuration file, if it determines the log levels.
     pub(crate) log_file: Option<PathBuf>,
-    /// Warnings about environment variables that are ignored.
+    /// Warnings about ignored environment variables.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Log lines that the console can show.
+/// Number of log lines that the console can show.
 const CONSOLE_LOG_LINES: usize = 500;
 
 impl Config {
-    /// Merges options from command line and environment with those of the file and with defaults.
+    /// Merges the options of command line and environment with those of the file, and applies defaults.
     pub(crate) fn resolve(options: Options) -> Result<Self, Failure> {
         if let Some(answer) = file_options::in_environment(|name| env::var(name).ok()) {
             return Err(Failure::usage(answer));
@@ -172,8 +172,8 @@ impl Config {
             options.load_model,
         )?;
         let allowed_hosts = allowed_hosts(&options.allowed_hosts, addresses.http_is_local())?;
-        // It is private to its client, so it is enabled unless the operator disables shared memory
-        // altogether.
+        // A connection's own memory affects no other client, so it is enabled unless the operator disables
+        // shared memory.
         #[cfg(target_os = "linux")]
         let allow_connection_memory = options.system_shared_memory != Some(false);
         #[cfg(target_os = "linux")]
@@ -190,7 +190,7 @@ impl Config {
         let tls = options.tls.files()?;
         let knows_clients = tls.as_ref().is_some_and(|files| files.client_ca.is_some());
         let access = options.access.resolve(knows_clients)?;
-        // With an admin address, the log is shown only there.
+        // If there is an admin address, only that shows the log.
         let log_is_local = match &access.admin {
             Some(admin) => admin.at.is_local(),
             None => addresses.http_is_local(),
@@ -299,7 +299,7 @@ impl Config {
     }
 }
 
-/// Returns the host names that requests may use.
+/// Returns the accepted host names.
 fn allowed_hosts(names: &[String], is_local: bool) -> Result<AllowedHosts, Failure> {
     if names.iter().any(|name| name == "*") {
         return Ok(AllowedHosts::any());
@@ -346,10 +346,10 @@ fn control(
     })
 }
 
-/// The promise made by `--allow-mapped-models`.
+/// Returns the guarantee expressed by `--allow-mapped-models`.
 #[expect(unsafe_code, reason = "files are the operator's")]
 fn operators_word() -> Promise {
-    // SAFETY: the operator has promised that nothing writes to or truncates the models' files. This program
-    // does not, and other programs are outside of its control.
+    // SAFETY: the operator guarantees that the models' files are not changed or truncated. This program does
+    // not do so; other programs are the operator's responsibility.
     unsafe { Promise::new() }
 }

@@ -1,11 +1,10 @@
-//! Passes file descriptors of client memory, received over Unix sockets, from the listener to both
-//! transports.
+//! Converts descriptors passed over Unix sockets into memory regions for both transports.
 
 use axum::http::Extensions;
 use oip_listen::Descriptors;
 use oip_service::ConnectionRegion;
 
-/// Returns access to the descriptors that came with a request to register memory for the connection.
+/// Accepts descriptors with requests that register a connection's memory.
 pub(crate) fn descriptors() -> Descriptors {
     const REGISTER: &[&str] = &[
         oip_http::REGISTER_CONNECTION_MEMORY,

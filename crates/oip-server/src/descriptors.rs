@@ -1,4 +1,4 @@
-//! Limit and table of file descriptors.
+//! Raises the limit on file descriptors.
 
 use std::io::stderr;
 
@@ -7,30 +7,31 @@ use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
 
-/// Raises the soft limit to the hard limit.
+/// Raises the soft limit on descriptors to the hard limit.
 ///
-/// Shells and service managers usually leave it at 1024 for programs that use `select`. Connections, models
-/// and shared memory regions need a descriptor each.
+/// Shells and service managers usually set the soft limit to 1024, for programs that use `select`.
+/// Connections, models and shared memory regions need one descriptor each.
 pub(crate) fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
         maximum: limit.maximum,
     };
-    // Otherwise the limit stays lower, and errors report when it is reached.
+    // If it fails, the server has fewer descriptors, and reports when it runs out.
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-/// Descriptors for the default number of connections, and for models, regions and timers.
+/// The default number of connections, plus models, regions and timers.
 const USUAL: u64 = 16 << 10;
 
-/// Lets the kernel allocate its descriptor table now, 9 bytes per descriptor. Call before there are threads.
+/// Makes the kernel allocate a descriptor table of the usual size now, 9 bytes per entry. Call before
+/// starting threads.
 ///
-/// The kernel doubles a full table. In a process with several threads, this stops the allocating thread for
-/// an RCU grace period, some 20 ms while many clients connect.
+/// The kernel doubles the table when it is full. This is immediate in a single-threaded process, but with
+/// several threads each doubling waits for an RCU grace period: about 20 ms while many clients connect.
 pub(crate) fn make_room() {
     let most = getrlimit(Resource::Nofile).current.unwrap_or(USUAL);
     let last = USUAL.min(most).saturating_sub(1);
-    // A descriptor with a high number, closed at once. On failure the table grows on demand.
+    // Opens and closes a high-numbered descriptor. If it fails, the table grows on demand.
     let _ = i32::try_from(last).map(|last| fcntl_dupfd_cloexec(stderr(), last));
 }

@@ -1,19 +1,19 @@
-//! Example requests for a shell, derived from a model's metadata.
+//! Generates example requests for a shell from model metadata.
 
 use oip_types::{ExampleInput, ModelMetadata};
 use serde_json::{Value, json};
 
-/// Maximum elements of all inputs: longer lines are unreadable.
+/// Maximum number of elements of all inputs; a longer line is unreadable.
 const MOST: u64 = 64;
 
-/// A request with zeros and empty strings.
+/// An example request for a model, with zeros and empty strings.
 pub(crate) struct Example<'m> {
     model: &'m str,
     inputs: Vec<ExampleInput<'m>>,
 }
 
 impl<'m> Example<'m> {
-    /// Creates an example; `None` if inputs are large, or names do not belong in a shell.
+    /// Creates an example; `None` when inputs are large, or names are unsafe in a shell.
     pub(crate) fn of(metadata: &'m ModelMetadata) -> Option<Self> {
         let inputs = ExampleInput::all_of(metadata);
         let total = inputs
@@ -29,14 +29,14 @@ impl<'m> Example<'m> {
         is_fine.then_some(Self { model, inputs })
     }
 
-    /// Formats the request for `curl`. `curl` contains the options in front of the URL.
+    /// Returns a `curl` command for a server at this URL, with these options.
     pub(crate) fn curl(&self, url: &str, path: &str) -> String {
         let inputs: Vec<Value> = self.inputs.iter().map(ExampleInput::json).collect();
         let body = json!({"inputs": inputs}).to_string();
         format!("curl -s {url}/v2/models/{path}/infer -d {}", quoted(&body))
     }
 
-    /// Formats the request for the program `tensor`. `options` begin with a space each.
+    /// Returns a `tensor` command with these options, each preceded by a blank.
     pub(crate) fn tensor(&self, options: &str) -> String {
         let mut command = format!("tensor infer{options} --model {}", quoted(self.model));
         for input in &self.inputs {

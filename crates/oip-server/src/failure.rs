@@ -1,11 +1,13 @@
-/// Why the server failed, in one line, and its exit code.
+//! A fatal error of the program and its exit code.
+
+/// A fatal error in one line, and the exit code.
 pub(crate) struct Failure {
     pub(crate) message: String,
     pub(crate) exit_code: u8,
 }
 
 impl Failure {
-    /// Creates a failure of the command line, the environment or the configuration file.
+    /// Creates an error about the command line, environment or configuration file.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
@@ -13,7 +15,7 @@ impl Failure {
         }
     }
 
-    /// Creates any other failure.
+    /// Creates any other error.
     pub(crate) fn run(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),

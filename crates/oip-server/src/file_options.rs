@@ -1,5 +1,4 @@
-//! Settings that exist only in the configuration file, and the error for those on a command line or in the
-//! environment.
+//! Settings that exist only in the configuration file, and hints for users who give them elsewhere.
 
 use std::ffi::OsString;
 
@@ -58,23 +57,23 @@ pub(crate) enum GrpcForm {
     Typed,
 }
 
-/// A setting as shown in the help.
+/// A setting, as shown in the help.
 pub(crate) struct FileSetting {
     pub(crate) name: &'static str,
-    /// An example value in TOML.
+    /// A TOML value.
     example: &'static str,
     kind: Kind,
     about: &'static str,
 }
 
-/// How a command line value is written in TOML.
+/// How a value from the command line is written in TOML.
 #[derive(Clone, Copy)]
 enum Kind {
     Text,
     Number,
     #[cfg(feature = "otlp")]
     List,
-    /// A list, comma-separated on a command line.
+    /// A list that the command line separates by commas.
     CommaList,
 }
 
@@ -190,7 +189,7 @@ pub(crate) const FILE_SETTINGS: &[FileSetting] = &[
 ];
 
 impl FileOptions {
-    /// Reads these settings from a configuration file, ignoring others.
+    /// Parses these settings of a configuration file, ignoring all others.
     pub(crate) fn from_file(text: &str) -> Result<Self, toml::de::Error> {
         Ok(Self {
             capture: toml::from_str(text)?,
@@ -204,12 +203,12 @@ impl FileOptions {
 }
 
 impl FileSetting {
-    /// Returns the environment variable that an option of this name would have.
+    /// Returns the environment variable that corresponds to the option's name.
     pub(crate) fn variable(&self) -> String {
         format!("OIP_{}", self.name.replace('-', "_").to_uppercase())
     }
 
-    /// Returns the line for a configuration file with these values, or with the example.
+    /// Formats a configuration line with these values, or with the example if there are none.
     fn line(&self, values: &[String]) -> String {
         // JSON strings are valid TOML strings.
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
@@ -232,7 +231,7 @@ impl FileSetting {
     }
 }
 
-/// Returns the lines to put into a configuration file, if a command line has such a setting.
+/// Returns a hint with the lines to write, if the command line contains such a setting.
 pub(crate) fn on_command_line(arguments: &[OsString]) -> Option<String> {
     let words: Vec<&str> = arguments
         .iter()
@@ -259,7 +258,7 @@ pub(crate) fn on_command_line(arguments: &[OsString]) -> Option<String> {
     answer(found)
 }
 
-/// The same for environment variables.
+/// Does the same for environment variables.
 pub(crate) fn in_environment(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let found = FILE_SETTINGS.iter().filter_map(|setting| {
         let name = setting.variable();
@@ -284,7 +283,7 @@ fn answer(found: Vec<(String, String)>) -> Option<String> {
     ))
 }
 
-/// Returns the section of the help about the configuration file.
+/// Returns the help section about the configuration file.
 pub(crate) fn help() -> String {
     let mut text = "Only in the configuration file (--config FILE), one line each:\n".to_owned();
     for setting in FILE_SETTINGS {
@@ -316,7 +315,7 @@ mod tests {
         }
     }
 
-    /// The example in the page for operators contains each setting, and parses.
+    /// The operator page's example contains every setting and is a valid file.
     #[test]
     fn the_page_for_operators_has_every_setting_of_the_file() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating.md");
@@ -356,7 +355,7 @@ mod tests {
                 && lines.ends_with("`capture-rate = 0.5`, `capture-models = [\"a*\", \"b\", \"c\"]`"),
             "{lines}"
         );
-        // Without a value the example is shown; arguments after `--` are paths.
+        // Without a value the hint shows the example; arguments after `--` are paths.
         assert!(
             told(&["--cpu-threads", "--log=warn"])
                 .unwrap()

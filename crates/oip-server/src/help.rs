@@ -1,8 +1,8 @@
-//! Layout of the help: options under headings, and the short list of `-h`.
+//! Arranges the help: options under headings, and the short list of `-h`.
 
 use clap::Command;
 
-/// Headings with their options, in order. Every option of serving is in one of them.
+/// The headings with their options, in order. Every serving option is in one of them.
 const HEADINGS: [(&str, &[&str]); 7] = [
     (
         "Models",
@@ -88,7 +88,7 @@ const HEADINGS: [(&str, &[&str]); 7] = [
     ("Advanced", &["config"]),
 ];
 
-/// The options of `-h`, with a line for each.
+/// The options of `-h`, with one line each.
 const SHORT: [(&str, &str); 12] = [
     (
         "model-repository",
@@ -128,8 +128,8 @@ const SHORT: [(&str, &str); 12] = [
     ("config", "A TOML file with any of the options"),
 ];
 
-/// Arranges a command's options under headings, most of them in the long help only. Other options stay as
-/// they are.
+/// Arranges a command's options under headings, and hides most of them from the short help. Other options are
+/// unchanged.
 pub(crate) fn arranged(command: Command) -> Command {
     command.mut_args(|argument| {
         let long = argument.get_long().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! Running quick models on the transports' threads: the setting, and the number of threads.
+//! Runs fast models on the transports' threads: the setting, and the number of threads it needs.
 
 use std::{
     future::{Future, poll_fn},
@@ -18,21 +18,21 @@ use oip_engine::InPlace;
 
 use oip_types::HumanDuration;
 
-/// Returns the engine's setting: models whose runs take at most about `time` run on their request's thread,
-/// if nothing in a request can prolong a run. With zero, every request goes to a thread of its model.
+/// Returns the engine's setting: models whose runs take at most about `time` run on the thread that has their
+/// request, if nothing in a request can make a run longer. Zero disables it.
 pub(crate) fn setting(time: Option<HumanDuration>) -> Option<InPlace> {
     let limit = time.map_or(DEFAULT_LIMIT, |time| time.0);
     let is_wanted = !limit.is_zero();
     is_wanted.then(|| InPlace::new(limit, transport_threads() - 1, || Box::pin(others_first())))
 }
 
-/// Completes once the runtime has run its other tasks. tokio's own yield completes at the second poll for any
-/// reason, and connections poll their requests twice per turn.
+/// Yields to the runtime's other tasks. tokio's `yield_now` completes at its second poll, whatever the
+/// reason, and connections poll their requests twice in a turn.
 async fn others_first() {
     let mut turn: Option<Arc<Turn>> = None;
     poll_fn(|cx| match &turn {
         Some(turn) => {
-            // A request moves from task to task with its connection.
+            // A request moves between tasks with its connection.
             turn.task.register(cx.waker());
             match turn.is_over.load(Ordering::Acquire) {
                 true => Poll::Ready(()),
@@ -54,7 +54,7 @@ async fn others_first() {
     .await;
 }
 
-/// A pending yield, which completes when it is woken.
+/// A turn of the other tasks, which ends when this is woken.
 struct Turn {
     is_over: AtomicBool,
     task: AtomicWaker,
@@ -67,11 +67,11 @@ impl Wake for Turn {
     }
 }
 
-/// About the cost of waking two threads.
+/// About the cost of two thread wake-ups and the handover between.
 const DEFAULT_LIMIT: Duration = Duration::from_micros(100);
 
-/// Threads of a lane's runtime: one for each processor, all of which may run models, and a spare one in case
-/// one of them does not return.
+/// Number of threads of a lane's runtime: one per CPU, all of which may run models, and a spare one that is
+/// parked until one of them blocks.
 pub(crate) fn transport_threads() -> usize {
     1 + thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }

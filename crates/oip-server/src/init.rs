@@ -1,4 +1,4 @@
-//! `oip-server init`: writes an example repository that serves at once.
+//! `oip-server init`: writes an example repository that can be served immediately.
 
 use std::{
     fs,
@@ -11,11 +11,12 @@ use clap::Parser;
 
 use crate::failure::Failure;
 
-/// Writes an example repository: a network that reads digits, a tensor file, a pipeline of both, and a page that says how to go on.
+/// Writes an example repository: a network that reads digits, a tensor file, a pipeline of both, and a page
+/// that says how to go on.
 #[derive(Debug, Parser)]
 #[command(name = "oip-server init", after_help = "Example: oip-server init shop")]
 pub(crate) struct Init {
-    /// The folder to write it to: a new one, or one that is empty
+    /// The directory to write it to: a new one, or one that is empty
     #[arg(default_value = "models")]
     folder: PathBuf,
 }
@@ -87,7 +88,7 @@ From the folder that holds this page:
 `oip-server . --model-control-mode poll` loads what changes here while it runs.
 ";
 
-/// Writes the files, and prints what to do next.
+/// Writes the files, and prints the next steps.
 pub(crate) fn run(init: &Init) -> Result<ExitCode, Failure> {
     let folder = &init.folder;
     let shown = folder.display();
@@ -103,7 +104,7 @@ pub(crate) fn run(init: &Init) -> Result<ExitCode, Failure> {
     let next = format!(
         "wrote an example repository\n\n  oip-server {shown}\n\n{shown}/README.md says how to go on\n"
     );
-    // A closed pipe is no failure.
+    // Ignored if standard output is closed.
     let _ = stdout().write_all(next.as_bytes());
     Ok(ExitCode::SUCCESS)
 }
@@ -122,6 +123,6 @@ fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    // Never overwrites a file that was created meanwhile.
+    // Never overwrites a file created concurrently.
     fs::File::create_new(path)?.write_all(content)
 }

@@ -1,4 +1,4 @@
-//! Passes slots for long-lived calls from the listener to the gRPC services.
+//! Connects the listener's stream slots to the gRPC services.
 
 use std::{
     sync::Arc,
@@ -9,19 +9,19 @@ use axum::http::Extensions;
 use oip_listen::{Lasting, StreamPlace};
 use oip_service::{CallPlace, KeptPlace};
 
-/// Returns access to the listener's slots for long-lived gRPC calls.
+/// The long-lived gRPC calls that are mostly idle.
 pub(crate) fn lasting() -> Lasting {
     Lasting::new(oip_grpc::LASTING, |place| {
         let mut extensions = Extensions::new();
-        extensions.insert(CallPlace::new(Arc::new(Kept(place))));
+        extensions.insert(CallPlace::new(Arc::new(ListenerPlace(place))));
         extensions
     })
 }
 
-/// A slot held by the call.
-struct Kept(StreamPlace);
+/// A slot managed by the listener.
+struct ListenerPlace(StreamPlace);
 
-impl KeptPlace for Kept {
+impl KeptPlace for ListenerPlace {
     fn rest(&self) {
         self.0.rest();
     }

@@ -1,4 +1,4 @@
-//! The protocol's logging extension: log levels that can be changed while the server runs.
+//! The logging extension: changes the process's log levels at run time.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,21 +12,21 @@ use tracing_subscriber::{
     reload,
 };
 
-/// The filter of log lines.
+/// Filters log lines.
 pub(crate) type LogFilter = FilterFn<Box<dyn Fn(&Metadata<'_>) -> bool + Send + Sync>>;
 
-/// Read-only settings and their values.
+/// Read-only settings with their values.
 const FIXED: [(&str, &str); 2] = [("log_file", ""), ("log_format", "ISO8601")];
 
-/// Log settings under Triton's names, and the handle of the filter.
+/// The log settings under Triton's names, with a handle on the filter.
 pub(crate) struct LogControl {
     settings: Mutex<Settings>,
     filter: reload::Handle<LogFilter, Registry>,
 }
 
-/// The levels in effect.
+/// The effective levels and their origin.
 struct Settings {
-    /// From `--log`.
+    /// The levels of `--log`.
     base: Targets,
     changes: Changes,
 }
@@ -43,7 +43,7 @@ struct Changes {
 }
 
 impl LogControl {
-    /// Creates a control with the filter `base`, and the filter layer.
+    /// Returns the control and the filter, initially with the levels `base`.
     pub(crate) fn new(base: Targets) -> (Self, reload::Layer<LogFilter, Registry>) {
         let (layer, filter) = reload::Layer::new(Changes::default().filter(base.clone()));
         let changes = Changes::default();
@@ -54,7 +54,7 @@ impl LogControl {
         (control, layer)
     }
 
-    /// Resets to another filter; clients' changes are lost.
+    /// Replaces the base levels and discards clients' changes.
     pub(crate) fn restart(&self, base: Targets) -> Result<(), ServiceError> {
         let mut now = self.lock();
         let settings = Settings {
@@ -71,7 +71,7 @@ impl LogControl {
         self.filter
             .reload(settings.changes.filter(settings.base.clone()))
             .map_err(|error| ServiceError::internal("the log is gone").caused_by(error))?;
-        // At start, whoever installs the filter does this.
+        // At startup this is done when the filter is installed.
         log::set_max_level(log_level(most));
         Ok(())
     }
@@ -111,7 +111,7 @@ impl Logging for LogControl {
             changed.set(name, value)?;
         }
         if changed != now.changes {
-            // Logged under the old settings, so that the log tells why it becomes silent.
+            // Logged under the old settings, so that the log explains why it falls silent.
             let shown: Vec<String> = changes
                 .iter()
                 .map(|(name, value)| format!("{name}={value}"))
@@ -178,8 +178,8 @@ impl Changes {
         Ok(())
     }
 
-    /// Returns the most verbose level that may pass. Libraries that use the crate `log` check it first;
-    /// otherwise each of their messages would go through the filter.
+    /// Returns the most verbose level that can pass. Libraries that use the crate `log` skip messages above
+    /// it, which would otherwise go through the filter.
     fn most(self, base: &Targets) -> LevelFilter {
         let base = Layer::<Registry>::max_level_hint(base).unwrap_or(LevelFilter::TRACE);
         let changed = [
@@ -192,7 +192,7 @@ impl Changes {
         changed.map(|(_, level)| level).fold(base, Ord::max)
     }
 
-    /// Builds the filter: by the changed levels, else by `--log`.
+    /// Creates the filter: a changed level takes precedence over `--log`.
     fn filter(self, base: Targets) -> LogFilter {
         let most = self.most(&base);
         let allows = move |metadata: &Metadata<'_>| {
@@ -213,7 +213,7 @@ impl Changes {
     }
 }
 
-/// A target that traces bytes as sent, tokens in headers included. It is never logged, whatever `--log` says.
+/// This target logs raw bytes, including tokens in headers, so it is always excluded.
 const BYTES: &str = "ureq_proto";
 
 /// Converts a level for the crate `log`.
@@ -229,7 +229,7 @@ fn log_level(level: LevelFilter) -> log::LevelFilter {
     same.map_or(log::LevelFilter::Off, |(_, of_log)| of_log)
 }
 
-/// Returns whether a target is one of this workspace. Debug messages of dependencies do not help here.
+/// Returns whether a target belongs to this workspace; others' debug messages are not useful here.
 fn is_ours(target: &str) -> bool {
     ["oip_", "backend_"].iter().any(|ours| target.starts_with(ours))
 }

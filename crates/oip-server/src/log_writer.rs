@@ -1,5 +1,5 @@
-//! Writes log lines to standard error from a thread of its own, over a bounded queue, so that serving never
-//! waits for the log's reader. Dropped lines are counted and reported.
+//! Writes the log to standard error from a background thread with a bounded queue, so that serving never
+//! waits for the reader of the log. Dropped lines are counted and reported.
 
 use std::{
     io::{self, Write, stderr},
@@ -19,27 +19,27 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::options::LogFormat;
 
-/// Writes lines to standard error on a thread of its own.
+/// Writes lines to standard error from a background thread.
 ///
-/// Lines queue up while nobody reads them; beyond the capacity, new ones are dropped.
+/// If the reader blocks, lines are queued up to a limit, and then dropped.
 #[derive(Clone)]
 pub(crate) struct LogWriter {
     queue: SyncSender<Message>,
     format: LogFormat,
-    dropped: Arc<Dropped>,
+    dropped: Arc<DropCounters>,
 }
 
-/// Counts dropped lines, and the bytes in the queue.
+/// Counters of queued and dropped lines.
 #[derive(Debug, Default)]
-pub(crate) struct Dropped {
+pub(crate) struct DropCounters {
     /// Bytes of queued lines.
     waiting: AtomicUsize,
-    /// Dropped lines that the log has not reported yet.
+    /// Dropped lines not reported yet.
     unsaid: AtomicU64,
     all: AtomicU64,
 }
 
-impl Dropped {
+impl DropCounters {
     fn add(&self) {
         self.unsaid.fetch_add(1, Ordering::Relaxed);
         self.all.fetch_add(1, Ordering::Relaxed);
@@ -53,17 +53,17 @@ impl Dropped {
 
 enum Message {
     Line(Vec<u8>),
-    /// Marks a point in the queue. Dropping the sender tells the waiting thread that it was reached.
+    /// Write everything queued before it, then drop this, which wakes the waiting caller.
     Flush(SyncSender<()>),
 }
 
 impl LogWriter {
-    /// Maximum queued lines.
+    /// Maximum number of queued lines.
     const CAPACITY: usize = 4096;
 
     pub(crate) fn start(format: LogFormat, tail: Option<LogTail>) -> Self {
         let (queue, messages) = sync_channel(Self::CAPACITY);
-        let dropped = Arc::new(Dropped::default());
+        let dropped = Arc::new(DropCounters::default());
         let writing = {
             let dropped = dropped.clone();
             move || write_all(&messages, &dropped, format, tail.as_ref(), &mut stderr())
@@ -77,12 +77,12 @@ impl LogWriter {
         }
     }
 
-    /// Returns the counter of dropped lines.
-    pub(crate) fn dropped(&self) -> Arc<Dropped> {
+    /// Returns the counters of dropped lines.
+    pub(crate) fn dropped(&self) -> Arc<DropCounters> {
         self.dropped.clone()
     }
 
-    /// Waits until all queued lines are written, at most for `patience`.
+    /// Waits until all lines so far are written, at most `patience`.
     pub(crate) fn flush(&self, patience: Duration) {
         let start = Instant::now();
         let (done, is_done) = sync_channel(0);
@@ -98,10 +98,10 @@ impl LogWriter {
     }
 }
 
-/// The thread's loop.
+/// The thread's loop: writes incoming lines.
 fn write_all(
     messages: &Receiver<Message>,
-    dropped: &Dropped,
+    dropped: &DropCounters,
     format: LogFormat,
     tail: Option<&LogTail>,
     out: &mut impl Write,
@@ -111,10 +111,10 @@ fn write_all(
         if missing > 0 {
             let _ = out.write_all(&dropped_line(missing, format));
         }
-        // A closed or full standard error does not end the loop.
+        // Continue when standard error is closed or full.
         match message {
             Message::Line(line) => {
-                // First, since standard error may block while nobody reads it.
+                // Before standard error, which may block.
                 if let Some(tail) = tail {
                     let kept = shortened(line.clone(), format, MAX_BYTES);
                     tail.push(&String::from_utf8_lossy(&kept));
@@ -127,7 +127,7 @@ fn write_all(
     }
 }
 
-/// Formats the line that reports dropped ones, with the time of the following line.
+/// Formats the line that reports dropped ones, with the time of the next line.
 fn dropped_line(count: u64, format: LogFormat) -> Vec<u8> {
     let message = "log lines were dropped here because standard error was not read in time";
     match format {
@@ -162,11 +162,11 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// A line being formatted; it is queued when dropped.
+/// A line being formatted; it is sent on drop.
 pub(crate) struct Line<'a> {
     writer: &'a LogWriter,
     bytes: Vec<u8>,
-    /// Maximum bytes; the rest is truncated.
+    /// Maximum length; the rest is truncated.
     most: usize,
 }
 
@@ -200,20 +200,19 @@ impl Drop for Line<'_> {
     }
 }
 
-/// Maximum bytes of a line; longer ones are truncated.
+/// Maximum length of a line in bytes.
 const MAX_BYTES: usize = 4096;
 
-/// A field whose events may be longer. They are rare, and the code that logs them bounds their number and
-/// size.
+/// The field of events that may be longer; the code that logs them bounds their number and length.
 const TRACEBACK: &str = "traceback";
 
-/// Queued bytes from which on those events are truncated too.
+/// Bytes queued from which those events are truncated too.
 const MAX_WAITING: usize = 16 << 20;
 
-/// Bytes of an event with a traceback of 64 KiB, indented or as JSON.
+/// Maximum length of an event with a traceback of 64 KiB, indented or as JSON.
 const MAX_WITH_TRACEBACK: usize = 160 << 10;
 
-/// Truncates a line so that it is still valid UTF-8, or valid JSON.
+/// Truncates a line to at most `most` bytes, keeping it valid UTF-8 or JSON.
 fn shortened(mut line: Vec<u8>, format: LogFormat, most: usize) -> Vec<u8> {
     if line.len() <= most {
         return line;
@@ -234,7 +233,7 @@ fn shortened(mut line: Vec<u8>, format: LogFormat, most: usize) -> Vec<u8> {
     line
 }
 
-/// Truncates the long strings of a JSON object until it fits.
+/// Shortens the long strings of a JSON object until it fits.
 fn shortened_json(line: &[u8], most: usize) -> Option<Vec<u8>> {
     let mut value: Value = serde_json::from_slice(line).ok()?;
     let mut longest = most / 2;
@@ -320,7 +319,7 @@ mod tests {
 
         for (format, tail) in [(LogFormat::Text, "1\nend"), (LogFormat::Json, "1\\nend\"")] {
             let (queue, messages) = sync_channel(8);
-            let dropped = Arc::new(Dropped::default());
+            let dropped = Arc::new(DropCounters::default());
             let writer = LogWriter {
                 queue,
                 format,
@@ -352,7 +351,7 @@ mod tests {
     #[test]
     fn dropped_lines_are_counted_and_said() {
         let (queue, messages) = sync_channel(2);
-        let dropped = Arc::new(Dropped::default());
+        let dropped = Arc::new(DropCounters::default());
         let writer = LogWriter {
             queue,
             format: LogFormat::Json,

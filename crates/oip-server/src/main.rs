@@ -1,7 +1,7 @@
-//! `oip-server`: serves a model repository over the Open Inference Protocol, HTTP and gRPC.
+//! `oip-server`: serves the models of a directory over the Open Inference Protocol, HTTP and gRPC.
 //!
 //! The binary only combines libraries: it turns options into a configuration, builds an engine and two
-//! transports, and runs them until a signal.
+//! transports from it, and runs them until a signal.
 
 mod access_options;
 mod addresses;
@@ -61,7 +61,7 @@ use std::{
     process::ExitCode,
 };
 
-use crate::{commands::Asked, config::Config, failure::Failure};
+use crate::{commands::Invocation, config::Config, failure::Failure};
 
 fn main() -> ExitCode {
     allocator::give_back_what_is_freed();
@@ -80,14 +80,14 @@ fn main() -> ExitCode {
     allocator::give_back_what_is_unused();
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let outcome = commands::run(&arguments).and_then(|asked| match asked {
-        Asked::Serve(options) => Config::resolve(*options).and_then(app::run),
-        Asked::Done(code) => Ok(code),
+        Invocation::Serve(options) => Config::resolve(*options).and_then(app::run),
+        Invocation::Done(code) => Ok(code),
     });
     outcome.unwrap_or_else(|failure| fail(&failure))
 }
 
 fn fail(failure: &Failure) -> ExitCode {
-    // A closed standard error is no failure.
+    // Ignored if standard error is closed.
     let _ = writeln!(stderr(), "error: {}", failure.message);
     ExitCode::from(failure.exit_code)
 }

@@ -1,4 +1,4 @@
-//! Explains wrong command lines in one line, with suggestions.
+//! One-line errors for wrong command lines, with suggestions.
 
 use std::{
     env,
@@ -12,12 +12,12 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::{examples::quoted, file_options};
 
-/// Name of the program.
+/// The program's name.
 pub(crate) const PROGRAM: &str = "oip-server";
 
 const COMMANDS: [&str; 4] = ["check", "init", "completions", "man"];
 
-/// Explains an error in the arguments of serving.
+/// Explains an error in arguments that were parsed for serving.
 pub(crate) fn told(error: &clap::Error, arguments: &[OsString]) -> String {
     moved(error, arguments)
         .or_else(|| misplaced(error, arguments))
@@ -45,7 +45,7 @@ fn overwriting(command: &str, error: &clap::Error) -> Option<String> {
     }
 }
 
-/// Explains options that exist only in the configuration file.
+/// Returns the hint for options that exist only in the configuration file.
 fn moved(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
     let is_unknown = error.kind() == ErrorKind::UnknownArgument;
     is_unknown
@@ -53,7 +53,7 @@ fn moved(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
         .flatten()
 }
 
-/// Explains a command that is misspelled or follows other arguments, and was parsed as a path.
+/// Returns the hint for a misspelt or misplaced subcommand, which was parsed as a path.
 fn misplaced(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
     let at = arguments.iter().position(|word| read_as_path(word).is_some())?;
     let is_of_words = match error.kind() {
@@ -64,18 +64,18 @@ fn misplaced(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
     is_of_words.then(|| command_first(arguments, at)).flatten()
 }
 
-/// Explains a path that does not exist and may be a command.
+/// Returns the hint for a nonexistent path that may be a subcommand.
 pub(crate) fn told_of_path(path: &Path, arguments: &[OsString]) -> Option<String> {
     let at = arguments.iter().position(|word| word == path.as_os_str())?;
     command_first(arguments, at)
 }
 
-/// Suggests the command line with the command at `at` moved to the front.
+/// Returns the command line with the subcommand at index `at` moved to the front.
 fn command_first(arguments: &[OsString], at: usize) -> Option<String> {
     let word = arguments.get(at)?;
     let command = read_as_path(word)?;
     let (before, after) = (&arguments[..at], &arguments[at + 1..]);
-    // `check` takes the options of serving; other commands do not.
+    // Only `check` shares the serving options.
     let has_options = before
         .iter()
         .any(|argument| argument.as_encoded_bytes().starts_with(b"-"));
@@ -93,7 +93,7 @@ fn command_first(arguments: &[OsString], at: usize) -> Option<String> {
     })
 }
 
-/// Returns the command that a word may be or misspell, unless a file or directory has that name.
+/// Returns the subcommand that a word is or resembles, unless a file or directory has that name.
 fn read_as_path(word: &OsStr) -> Option<&'static str> {
     meant(word).filter(|_| !Path::new(word).exists())
 }
@@ -113,7 +113,7 @@ fn two_paths(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
     ))
 }
 
-/// Formats a call of the program for a shell. URLs are omitted, since a query may contain a key.
+/// Formats a command line to paste. Omits URLs, whose query may contain a key.
 fn call<'a>(command: &str, arguments: impl Iterator<Item = &'a OsString>) -> String {
     let mut call = format!("{PROGRAM} {command}");
     for argument in arguments {
@@ -127,10 +127,10 @@ fn call<'a>(command: &str, arguments: impl Iterator<Item = &'a OsString>) -> Str
     call
 }
 
-/// Returns the command that a word may misspell.
+/// Returns the subcommand that a word may misspell.
 fn meant(text: &OsStr) -> Option<&'static str> {
     let text = text.to_str()?;
-    // One slip in a word of four letters, two in a long one, none in a short one.
+    // Allowed typos: none in short words, one from four letters, two in long ones.
     let slips = |known: &str| match known.len() {
         0..=3 => 0,
         4..=9 => 1,
@@ -140,7 +140,7 @@ fn meant(text: &OsStr) -> Option<&'static str> {
     COMMANDS.into_iter().find(is_near)
 }
 
-/// Formats clap's message in one line.
+/// Formats clap's error in one line.
 pub(crate) fn one_line(error: &clap::Error) -> String {
     if let Some((argument, field)) = field_of_configuration(error) {
         return format!(
@@ -151,7 +151,7 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let wanted =
         lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
-    // A path that begins with a hyphen is unlikely.
+    // A path that starts with a hyphen is not what the user wants.
     let wanted = wanted.filter(|line| !line.starts_with("tip: to pass '"));
     let (mut joined, mut is_list) = (String::new(), false);
     for line in wanted {
@@ -176,8 +176,8 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
     format!("{joined} (--help shows all options)")
 }
 
-/// For an invalid value that is not on the command line, returns the option as clap names it and the
-/// environment variable.
+/// Returns the option whose value is wrong but not on the command line, as clap names it, with the
+/// environment variable it came from.
 fn variable(error: &clap::Error) -> Option<(&str, String)> {
     let is_value = matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue);
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg).filter(|_| is_value) else {
@@ -196,7 +196,8 @@ fn variable(error: &clap::Error) -> Option<(&str, String)> {
     is_set.then_some((option.as_str(), variable))
 }
 
-/// Recognizes an unknown option that is a field of model configurations.
+/// Returns an unknown option that is a field of model configurations, which cannot be set for the whole
+/// server.
 fn field_of_configuration(error: &clap::Error) -> Option<(&str, &'static str)> {
     const FIELDS: [&str; 8] = [
         "dynamic_batching",

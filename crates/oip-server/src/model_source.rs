@@ -1,4 +1,4 @@
-//! Opens model repositories: directories, and URLs that are mirrored into directories.
+//! Model sources: directories, and URLs mirrored to a directory.
 
 use std::{
     collections::BTreeSet,
@@ -11,7 +11,7 @@ use oip_service::Backend;
 
 use crate::{config::Config, failure::Failure};
 
-/// Opens the configured repositories. Models at URLs are downloaded first.
+/// Opens the configured repositories. Models of URLs are fetched first.
 pub(crate) fn open(config: &mut Config) -> Result<Repositories, Failure> {
     let backends = config.backends.isolated()?;
     let name = config.model_name.as_deref();
@@ -34,7 +34,7 @@ pub(crate) fn open(config: &mut Config) -> Result<Repositories, Failure> {
             )));
         }
         let repository = match path.to_str().filter(|text| is_url(text)) {
-            // The links in cached views do not lead out.
+            // The views of a cache contain no links that lead outside.
             Some(url) => remote::open(url, config, &backends, |path| open_folder(path, &[]))?,
             None => {
                 let also = &config.source.repository_also;
@@ -53,8 +53,8 @@ pub(crate) fn open(config: &mut Config) -> Result<Repositories, Failure> {
     Ok(repositories.into())
 }
 
-/// Returns the only file of a directory that could be a model. If models may be added later, digests are
-/// required, or there are other repositories, the directory remains a repository.
+/// Returns the only model file of a directory without other model candidates. A directory is treated as a
+/// repository if models may be added later, files must be listed, or there are other repositories.
 fn only_file(repository: &Repository) -> Option<String> {
     let is_empty = repository.model_names().is_ok_and(|names| names.is_empty());
     match &repository.misplaced_files()[..] {
@@ -76,7 +76,7 @@ mod remote {
     use super::*;
     use oip_types::ByteSize;
 
-    /// Mirrors a URL into a repository's directory.
+    /// Keeps a repository's directory in sync with its URL.
     struct Store(Mirror);
 
     impl Upstream for Store {

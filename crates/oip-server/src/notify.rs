@@ -1,24 +1,24 @@
-//! Readiness notification for systemd services of `Type=notify` (`NOTIFY_SOCKET`).
+//! Notifies systemd of readiness and shutdown. A `Type=notify` service has its socket in `NOTIFY_SOCKET`.
 
-/// Notifies systemd, if it asks for that. Failures are ignored.
+/// Notifies systemd, if requested. Failures are ignored.
 pub(crate) fn tell(state: &str) {
     #[cfg(unix)]
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
         && let Err(error) = send(&socket, state)
     {
-        tracing::warn!(%error, state, "systemd cannot be told; NOTIFY_SOCKET names no socket that it listens on");
+        tracing::warn!(%error, state, "cannot notify systemd: it does not listen on NOTIFY_SOCKET");
     }
     #[cfg(not(unix))]
     let _ = state;
 }
 
-/// Sends a state as one datagram.
+/// Sends one state as a datagram.
 #[cfg(unix)]
 fn send(socket: &std::ffi::OsStr, state: &str) -> std::io::Result<()> {
     use std::os::unix::{ffi::OsStrExt, net::UnixDatagram};
 
     let datagram = UnixDatagram::unbound()?;
-    // systemd reads at once; any other reader must not block the server.
+    // systemd reads immediately; any other reader must not block the server.
     datagram.set_nonblocking(true)?;
     #[cfg(target_os = "linux")]
     if let Some(name) = socket.as_bytes().strip_prefix(b"@") {

@@ -14,7 +14,7 @@ use tower_service::Service;
 
 use crate::traffic::is_grpc;
 
-/// Dispatches each request to one of both services.
+/// Dispatches each request to one of two services.
 #[derive(Clone)]
 pub(crate) struct OnePort<H, G> {
     http: H,

@@ -1,5 +1,5 @@
-//! The server while it opens repositories and reads the identities, which may take minutes over a network:
-//! live, not ready, and stopped by a signal.
+//! The server while its repositories and identity table are being read, which may take minutes for remote
+//! ones: it is live, not ready, and stops on a signal.
 
 use std::{
     convert::Infallible,
@@ -29,8 +29,8 @@ use tower_service::Service;
 
 use crate::{
     access_options::{GRPC, HTTP},
-    addresses::Speaks,
-    bound::{ADMIN_CONNECTIONS, Bound},
+    addresses::AddressProtocol,
+    bound::{ADMIN_CONNECTIONS, BoundSocket},
     config::Config,
     failure::Failure,
     model_source, notify,
@@ -38,15 +38,15 @@ use crate::{
     signals::{INTERRUPTED, Signals},
 };
 
-/// What the server starts with.
+/// What the server needs before it can start.
 pub(crate) struct Sources {
     pub(crate) config: Config,
     pub(crate) repository: Repositories,
     pub(crate) guard: Guard,
 }
 
-/// Result of opening.
-pub(crate) enum Opened {
+/// The result of reading it.
+pub(crate) enum StartupOutcome {
     Read(Box<Sources>),
     /// A signal arrived first.
     Ended {
@@ -55,18 +55,18 @@ pub(crate) enum Opened {
     },
 }
 
-/// Local directories are opened within this time. Until then clients wait in the listen backlog.
+/// Local directories are read within this time; clients wait in the listen backlog meanwhile.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Opens repositories and reads the identities. If that takes long, health requests are answered meanwhile,
-/// and all others are told that the server is starting.
+/// Opens the repositories and reads the identity table. If that takes long, serves health checks meanwhile,
+/// and rejects other requests as starting.
 pub(crate) async fn read(
     mut config: Config,
-    bound: &[Bound],
+    bound: &[BoundSocket],
     tls: Option<&Tls>,
     work: &Handle,
     signals: &mut Signals,
-) -> Result<Opened, Failure> {
+) -> Result<StartupOutcome, Failure> {
     let drain_timeout = config.drain_timeout;
     let (http, grpc, limits) = (
         config.http.clone(),
@@ -87,12 +87,12 @@ pub(crate) async fn read(
         () = sleep(PATIENCE) => None,
         signal = signals.next_end() => {
             tracing::info!(signal, "ended before models were read");
-            return Ok(Opened::Ended { is_clean: true });
+            return Ok(StartupOutcome::Ended { is_clean: true });
         }
     };
     if let Some(read) = quick {
         let read: Result<Sources, Failure> = read.unwrap_or_else(|lost| resume_unwind(lost.into_panic()));
-        return read.map(Box::new).map(Opened::Read);
+        return read.map(Box::new).map(StartupOutcome::Read);
     }
     tracing::info!("reading repositories and identities; requests about health are answered meanwhile");
     let opening = Opening::start(bound, tls, http, grpc, &limits, work)?;
@@ -100,7 +100,7 @@ pub(crate) async fn read(
         read = reading => match read.unwrap_or_else(|lost| resume_unwind(lost.into_panic())) {
             Ok(sources) => {
                 opening.leave();
-                Ok(Opened::Read(Box::new(sources)))
+                Ok(StartupOutcome::Read(Box::new(sources)))
             }
             Err(failure) => {
                 opening.end(Duration::ZERO).await;
@@ -117,7 +117,7 @@ pub(crate) async fn read(
                     std::process::exit(INTERRUPTED);
                 }
             };
-            Ok(Opened::Ended { is_clean })
+            Ok(StartupOutcome::Ended { is_clean })
         }
     }
 }
@@ -130,9 +130,9 @@ struct Opening {
 }
 
 impl Opening {
-    /// Serves on the sockets, which stay open for the real server.
+    /// Serves on these sockets, which stay open for the real server.
     fn start(
-        bound: &[Bound],
+        bound: &[BoundSocket],
         tls: Option<&Tls>,
         http: HttpConfig,
         grpc: GrpcConfig,
@@ -140,7 +140,7 @@ impl Opening {
         work: &Handle,
     ) -> Result<Self, Failure> {
         let (shutdown, mut transports) = (Shutdown::new(), Vec::new());
-        let service: Arc<dyn InferenceService> = Arc::new(Starting);
+        let service: Arc<dyn InferenceService> = Arc::new(StartingService);
         let calls = oip_grpc::service(service.clone(), grpc);
         let rest = HealthOnly::new(oip_http::service(service, http), HTTP);
         for bound in bound {
@@ -148,22 +148,22 @@ impl Opening {
             if bound.is_admin {
                 limits.connections = ConnectionCap::new(ADMIN_CONNECTIONS);
             }
-            let of_work = (bound.speaks == Speaks::Grpc).then(|| work.enter());
+            let of_work = (bound.speaks == AddressProtocol::Grpc).then(|| work.enter());
             let listener = bound.listener.share().map_err(|error| {
                 Failure::run(format!("cannot listen on {} once more: {error}", bound.address))
             })?;
             drop(of_work);
             let (rest, calls) = (rest.clone(), HealthOnly::new(calls.clone(), GRPC));
             transports.push(match bound.speaks {
-                Speaks::Http => {
+                AddressProtocol::Http => {
                     let make = move |_: &Peer| rest.clone();
                     tokio::spawn(serve_each(listener, Protocol::Http1, tls, make, limits, shutdown))
                 }
-                Speaks::Grpc => {
+                AddressProtocol::Grpc => {
                     let make = move |_: &Peer| calls.clone();
                     work.spawn(serve_each(listener, Protocol::Http2, tls, make, limits, shutdown))
                 }
-                Speaks::Both => {
+                AddressProtocol::Both => {
                     let both = OnePort::new(rest, calls);
                     let make = move |_: &Peer| both.clone();
                     tokio::spawn(serve_each(
@@ -184,14 +184,14 @@ impl Opening {
         })
     }
 
-    /// Stops accepting, in favour of the real server. Clients reconnect.
+    /// Stops in favour of the real server: clients reconnect.
     fn leave(self) {
         self.calls.drain_streams();
         self.shutdown.drain();
     }
 
-    /// Waits until all connections are closed, and aborts them after the timeout. Returns whether none was
-    /// aborted.
+    /// Waits until all connections are closed, and cuts them after a timeout; returns true if none had to be
+    /// cut.
     async fn end(self, drain_timeout: Duration) -> bool {
         self.calls.drain_streams();
         self.shutdown.drain();
@@ -216,10 +216,10 @@ impl Opening {
 
 const REASON: &str = "the server is starting: its repositories and identities are being read";
 
-/// The inference service of a starting server, without models.
-struct Starting;
+/// The service of a starting server, which has no models.
+struct StartingService;
 
-impl InferenceService for Starting {
+impl InferenceService for StartingService {
     fn server_metadata(&self) -> ServerMetadata {
         ServerMetadata::new("tensorferry", env!("CARGO_PKG_VERSION"))
     }
@@ -245,7 +245,7 @@ fn starting() -> ServiceError {
     ServiceError::new(ErrorCode::Unavailable, REASON).retry_after(Duration::from_secs(1))
 }
 
-/// Passes health requests, and refuses all others, since access rules are not known yet.
+/// Passes on health checks and rejects all other requests, because access rights are not known yet.
 struct HealthOnly<S, B> {
     service: S,
     transport: Transport<B>,

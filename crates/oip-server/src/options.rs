@@ -23,12 +23,12 @@ use crate::{
     traffic::TrafficOptions,
 };
 
-/// The text behind the options in the help. Paragraphs are lines, which the terminal's width breaks.
+/// Returns the help text after the options. A paragraph is one line, wrapped at the terminal's width.
 pub(crate) fn after_help() -> String {
     format!("{SOURCES_HELP}\n{}\n{USE_HELP}", file_options::help())
 }
 
-/// Where models and options come from.
+/// Help on the sources of models and options.
 const SOURCES_HELP: &str = "\
 A repository holds models as <model>/<version>/model.onnx; the highest version is served, or those that the version \
 policy in <model>/config.pbtxt wants. A folder with model.onnx right in it is one model without versions. A tensor file \
@@ -41,7 +41,7 @@ configuration file, by its name (model-repository = \"models\"). The command lin
 environment over the file.
 ";
 
-/// How the server is called and ended.
+/// Help on starting and stopping the server.
 const USE_HELP: &str = "\
 Examples:
   oip-server init shop                writes an example repository
@@ -57,7 +57,7 @@ SIGTERM or SIGINT: no new connections, open requests are finished, then the proc
 had to be cut after --drain-timeout. A second signal ends it at once with code 130. SIGHUP opens the access log's file \
 again, and reads again: certificates, the table of --auth, the log's levels in the configuration file.";
 
-/// The text behind the options of `-h`.
+/// The text after the options of `-h`.
 pub(crate) const AFTER_HELP_SHORT: &str = "\
 Examples:
   oip-server init shop                writes an example repository
@@ -67,7 +67,7 @@ Examples:
 
 --help has all options, also for the environment (OIP_PORT=8000) and the configuration file (port = 8000).";
 
-/// The default levels of the log.
+/// The default log levels.
 pub(crate) const DEFAULT_LOG: &str = "info";
 
 /// Serves models over the Open Inference Protocol (KServe V2), HTTP and gRPC.
@@ -75,13 +75,13 @@ pub(crate) const DEFAULT_LOG: &str = "info";
 #[command(name = "oip-server", version, max_term_width = 110)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct Options {
-    /// A folder with models, a folder with one model, a model's file, or the URL of one of these. It overrides
-    /// --model-repository
+    /// A directory with models, a directory with one model, a model's file, or the URL of one of these. It
+    /// overrides --model-repository
     #[arg(value_name = "PATH")]
     #[serde(skip)]
     pub(crate) path: Option<PathBuf>,
 
-    // No comment of documentation, where URLs would have to be marked.
+    // A plain attribute, because in doc comments URLs would need markup.
     #[arg(
         long,
         env = "OIP_MODEL_REPOSITORY",
@@ -97,7 +97,7 @@ pub(crate) struct Options {
     #[serde(skip)]
     pub(crate) source: SourceOptions,
 
-    /// The name of the model when there is only one [default: the name of its folder or file]
+    /// The name of the model when there is only one [default: the name of its directory or file]
     #[arg(long, env = "OIP_MODEL_NAME", hide_env = true, value_name = "NAME")]
     pub(crate) model_name: Option<String>,
 
@@ -109,7 +109,8 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_REPOSITORY_POLL_SECS", hide_env = true, value_name = "N")]
     pub(crate) repository_poll_secs: Option<NonZeroU32>,
 
-    /// A model to load at start, with --model-control-mode=explicit; * for all. May be given several times, or with commas
+    /// A model to load at start, with --model-control-mode=explicit; * for all. May be given several times,
+    /// or with commas
     #[arg(
         long,
         env = "OIP_LOAD_MODEL",
@@ -123,7 +124,8 @@ pub(crate) struct Options {
     #[serde(skip)]
     pub(crate) addresses: AddressOptions,
 
-    /// Threads that compute models at a time; a request of a large ONNX model uses those that are idle [default: the number of cores]
+    /// Threads that compute models at a time; a request of a large ONNX model uses those that are idle
+    /// [default: the number of cores]
     #[arg(long, env = "OIP_THREADS", hide_env = true, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
 
@@ -148,18 +150,20 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_MAX_ANSWER_SIZE", hide_env = true, value_name = "SIZE")]
     pub(crate) max_answer_size: Option<ByteSize>,
 
-    /// Tokens of one run of a text model, padding included; texts of similar length run together [default: 8192]
+    /// Tokens of one run of a text model, padding included; texts of similar length run together [default:
+    /// 8192]
     #[cfg(feature = "text")]
     #[arg(long, env = "OIP_MAX_BATCH_TOKENS", hide_env = true, value_name = "COUNT")]
     pub(crate) max_batch_tokens: Option<NonZeroUsize>,
 
-    /// Memory for requests and their answers, over both transports; beyond it new ones are refused. At least
-    /// --max-request-size [default: 512MiB]
+    /// Memory for requests and their responses, over both transports; beyond it new ones are refused. At
+    /// least --max-request-size [default: 512MiB]
     #[arg(long, env = "OIP_MEMORY_BUDGET", hide_env = true, value_name = "SIZE")]
     pub(crate) memory_budget: Option<ByteSize>,
 
-    /// Whether model files may be mapped instead of read, if their configuration asks for it. You promise that these files
-    /// are not changed or truncated while the server runs: it would crash, or give wrong answers [default: false]
+    /// Whether model files may be mapped instead of read, if their configuration asks for it. You promise
+    /// that these files are not changed or truncated while the server runs: it would crash, or give wrong
+    /// answers [default: false]
     #[arg(long, env = "OIP_ALLOW_MAPPED_MODELS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) allow_mapped_models: Option<bool>,
 
@@ -200,14 +204,15 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_ALLOW_CONSOLE", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) allow_console: Option<bool>,
 
-    /// Whether the console shows the log's last lines, to every client that reaches the port [default: true on a loopback
-    /// address; with --admin-address, if that is one]
+    /// Whether the console shows the log's last lines, to every client that reaches the port [default: true
+    /// on a loopback address; with --admin-address, if that is one]
     #[arg(long, env = "OIP_ALLOW_CONSOLE_LOG", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) allow_console_log: Option<bool>,
 
-    /// Host names of this server, besides IP addresses and names without a dot. On a loopback address, and on any address if
-    /// this is given, requests with other names in the header Host are refused, since a web page could have resolved them to
-    /// this server. Web pages of these hosts may change the server. May be given several times, or with commas; * for all
+    /// Host names of this server, besides IP addresses and names without a dot. On a loopback address, and on
+    /// any address if this is given, requests with other names in the header Host are refused, since a web
+    /// page could have resolved them to this server. Web pages of these hosts may change the server. May be
+    /// given several times, or with commas; * for all
     #[arg(
         long,
         env = "OIP_ALLOWED_HOSTS",
@@ -217,8 +222,9 @@ pub(crate) struct Options {
     )]
     pub(crate) allowed_hosts: Vec<String>,
 
-    /// Whether clients may pass tensors in system shared memory. They can then read and write all shared memory that this server
-    /// can [default: false]. An explicit `false` also refuses memory that a client shares over its Unix socket
+    /// Whether clients may pass tensors in system shared memory. They can then read and write all shared
+    /// memory that this server can [default: false]. An explicit `false` also refuses memory that a client
+    /// shares over its Unix socket
     #[arg(long, env = "OIP_SYSTEM_SHARED_MEMORY", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) system_shared_memory: Option<bool>,
 
@@ -242,9 +248,10 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_LOG", hide_env = true, value_name = "FILTER")]
     pub(crate) log: Option<String>,
 
-    /// The library of ONNX Runtime (libonnxruntime.so, 1.17 or newer) to run ONNX models with instead of the built-in
-    /// runtime, or `auto` to look for one: beside the program, by `ORT_DYLIB_PATH`, in the active virtual environment, among python3's packages and
-    /// the system's libraries. Without this option `ORT_DYLIB_PATH` in the environment names it
+    /// The library of ONNX Runtime (libonnxruntime.so, 1.17 or newer) to run ONNX models with instead of the
+    /// built-in runtime, or `auto` to look for one: beside the program, by `ORT_DYLIB_PATH`, in the active
+    /// virtual environment, among python3's packages and the system's libraries. Without this option
+    /// `ORT_DYLIB_PATH` in the environment names it
     #[arg(long, env = "OIP_ONNXRUNTIME", hide_env = true, value_name = "PATH")]
     pub(crate) onnxruntime: Option<PathBuf>,
 
@@ -275,7 +282,7 @@ pub(crate) struct Options {
     #[serde(skip)]
     pub(crate) config: Option<PathBuf>,
 
-    /// What only the configuration file has.
+    /// Settings that exist only in the configuration file.
     #[arg(skip)]
     #[serde(skip)]
     pub(crate) file: FileOptions,
@@ -303,11 +310,11 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// What is wrong in a configuration file, and where.
+/// An error in a configuration file and its position.
 #[derive(Debug)]
 pub(crate) struct FileError {
     pub(crate) message: String,
-    /// Bytes of the text.
+    /// The byte range in the file.
     pub(crate) span: Option<Range<usize>>,
 }
 
@@ -321,9 +328,9 @@ impl From<toml::de::Error> for FileError {
 }
 
 impl Options {
-    /// Reads a configuration file's text.
+    /// Parses a configuration file.
     pub(crate) fn from_file(text: &str) -> Result<Self, FileError> {
-        // Flattened structs could not be read at once with the others without losing the places of errors.
+        // Parsed separately, because flattening the structs would lose the positions of errors.
         let table = DeTable::parse(text)?;
         let command = Self::command();
         for key in table.get_ref().keys() {
@@ -354,9 +361,11 @@ impl Options {
         })
     }
 
-    /// A warning for each unknown variable whose name begins with `OIP_`, out of the names of all variables.
+    /// Returns a warning for each unknown variable whose name begins with `OIP_`, given the names of all
+    /// variables.
     ///
-    /// Kubernetes makes variables such as `OIP_SERVER_SERVICE_HOST` for a service called `oip-server`; of these nothing is said.
+    /// Ignores variables such as `OIP_SERVER_SERVICE_HOST`, which Kubernetes sets for a service called
+    /// `oip-server`.
     pub(crate) fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {
         let command = Self::command();
         let known = || {
@@ -381,7 +390,7 @@ impl Options {
         warnings
     }
 
-    /// These options, and `other`'s, a configuration file's, where these say nothing.
+    /// Merges with `other`, a configuration file's options, which these override.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             path: self.path.or(other.path),
@@ -401,7 +410,7 @@ impl Options {
             },
             addresses: self.addresses.or(other.addresses),
             traffic: self.traffic.or(other.traffic),
-            // No command line has them.
+            // Not available on the command line.
             file: other.file,
             config: self.config.or(other.config),
             threads: self.threads.or(other.threads),
@@ -445,9 +454,9 @@ impl Options {
     }
 }
 
-/// The known name that a name is a misspelling of.
+/// Returns the known name that a name may misspell.
 fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
-    /// As clap has it for options on the command line.
+    /// The same threshold as clap uses for options.
     const ALIKE: f64 = 0.8;
     let rated = known.map(|known| (strsim::jaro(name, known), known));
     let best = rated.max_by(|(one, _), (other, _)| one.total_cmp(other));
@@ -503,7 +512,7 @@ mod tests {
             if name == "config" {
                 continue;
             }
-            // A value that every kind of option understands in some form.
+            // A value that every kind of option accepts in some form.
             let accepted = [
                 "1", "true", "\"1s\"", "\"1KiB\"", "\"json\"", "\"poll\"", "\"660\"", "\"x\"", "[\"x\"]",
             ];
@@ -526,7 +535,7 @@ mod tests {
         assert_eq!(unknown.span, Some(12..23));
     }
 
-    /// Options that the files for deploying and the page for operators name exist.
+    /// Options named in deployment manifests and in the operator page exist.
     #[test]
     fn options_in_manifests_are_known() {
         use std::{fs, path::Path};
@@ -541,7 +550,7 @@ mod tests {
                     folders.push(path);
                 } else if is_text {
                     let text = fs::read_to_string(path).unwrap();
-                    // Docker's and cargo's own stand in lines of their own kind.
+                    // Options of Docker and cargo are on lines of their own kind.
                     let lines = text.lines().filter(|line| {
                         !["#", "RUN", "COPY"]
                             .iter()

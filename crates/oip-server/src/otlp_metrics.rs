@@ -1,4 +1,4 @@
-//! Settings for pushing metrics to a collector.
+//! Settings for pushing metrics.
 
 use std::time::Duration;
 
@@ -13,18 +13,18 @@ use crate::{
     trace_options::{TraceOptions, authorities, headers, resource},
 };
 
-/// Settings for pushing metrics to a collector, from the configuration file.
+/// Metrics export settings of the configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct MetricOptions {
-    /// The collector, which may be that of traces.
+    /// The collector, which may be the same as for traces.
     pub(crate) otlp_metrics_endpoint: Option<String>,
 
-    /// Interval between pushes.
+    /// The interval between pushes.
     pub(crate) otlp_metrics_interval: Option<HumanDuration>,
 }
 
-/// Permitted intervals.
+/// Reasonable intervals.
 const INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
 fn sensible(name: &str, time: Duration) -> Result<Duration, Failure> {
@@ -38,7 +38,7 @@ fn sensible(name: &str, time: Duration) -> Result<Duration, Failure> {
 }
 
 impl MetricOptions {
-    /// Returns where metrics are pushed, if enabled. `traces` has `otlp-attribute` and `otlp-ca`.
+    /// Returns the exporter's configuration, if enabled. `traces` contains `otlp-attribute` and `otlp-ca`.
     pub(crate) fn resolve(
         self,
         traces: &TraceOptions,

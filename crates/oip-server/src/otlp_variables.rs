@@ -1,10 +1,10 @@
-//! OpenTelemetry's environment variables for collectors, sampling and intervals. The configuration file takes
-//! precedence.
+//! OpenTelemetry's standard environment variables for collectors, sampling and intervals. The configuration
+//! file overrides them.
 //!
 //! Platforms set such variables for all programs. An unsupported exporter, endpoint, protocol, sampler or
 //! interval is a warning, as OpenTelemetry specifies, and counts as unset. Invalid headers, attributes and
-//! certificates end the start: without them data would be sent without a token, without an owner, or to the
-//! wrong receiver.
+//! certificates are fatal: without them data would be sent without a token, without an owner, or to the wrong
+//! receiver.
 
 use std::{env, time::Duration};
 
@@ -12,23 +12,23 @@ use oip_telemetry::{Endpoint, EndpointError};
 
 use crate::failure::Failure;
 
-/// A signal that is exported.
+/// A signal sent to a collector.
 pub(crate) struct Signal {
-    /// The signal's part in variable names.
+    /// Its part in variable names.
     pub(crate) name: &'static str,
 }
 
 pub(crate) const TRACES: Signal = Signal { name: "TRACES" };
 pub(crate) const METRICS: Signal = Signal { name: "METRICS" };
 
-/// Variable of the metrics interval in milliseconds.
+/// The variable with the metrics interval in milliseconds.
 pub(crate) const INTERVAL: &str = "OTEL_METRIC_EXPORT_INTERVAL";
 
 const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
 const SAMPLER_ARGUMENT: &str = "OTEL_TRACES_SAMPLER_ARG";
 
 impl Signal {
-    /// Returns the collector: from the configuration file, else from a variable.
+    /// Returns the collector: that of the configuration file, else that of a variable.
     pub(crate) fn endpoint(
         &self,
         setting: &str,
@@ -83,7 +83,7 @@ fn told(name: &str, endpoint: Result<Endpoint, EndpointError>) -> Result<Option<
     endpoint.map_err(|error| Failure::usage(format!("{name}: {error}")))
 }
 
-/// Returns a variable's value, or `otherwise` and a warning.
+/// Returns a variable's value, or the default with a warning.
 pub(crate) fn or_warn<T>(said: Result<T, Failure>, otherwise: T, warnings: &mut Vec<String>) -> T {
     said.unwrap_or_else(|failure| {
         let warning = format!("{}; it is ignored", failure.message);
@@ -95,7 +95,7 @@ pub(crate) fn or_warn<T>(said: Result<T, Failure>, otherwise: T, warnings: &mut 
     })
 }
 
-/// Returns the fraction of requests without a `traceparent` to trace.
+/// Returns the sampling ratio for requests without a `traceparent`.
 pub(crate) fn ratio() -> Result<f64, Failure> {
     match variable(SAMPLER).as_deref() {
         None | Some("parentbased_always_on") => Ok(1.0),
@@ -130,7 +130,7 @@ fn is_disabled() -> bool {
     variable("OTEL_SDK_DISABLED").is_some_and(|text| text.eq_ignore_ascii_case("true"))
 }
 
-/// Returns a variable's value. Empty counts as unset, as OpenTelemetry specifies.
+/// Returns a variable's value. Empty counts as unset, as OpenTelemetry defines.
 fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }

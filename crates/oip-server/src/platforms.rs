@@ -1,20 +1,19 @@
-//! Aliases of paths for hosting platforms.
+//! Request paths of hosting platforms, which are aliases of protocol paths.
 
 use axum::http::{
     Request, Uri,
     uri::{Parts, PathAndQuery},
 };
 
-/// Aliases and their targets. Usually empty, and then requests are not compared.
+/// Aliases and their targets. Usually empty, so nothing is compared.
 #[derive(Debug, Default)]
 pub(crate) struct Aliases(Vec<(String, PathAndQuery)>);
 
 impl Aliases {
-    /// Returns the aliases for a server with one model: always `SageMaker`'s, and those that Vertex AI sets
-    /// in the environment.
+    /// Creates the aliases for a server with one model: always `SageMaker`'s, and Vertex AI's according to
+    /// its environment variables.
     ///
-    /// `/invocations` takes requests of protocol version 2, as Triton does; Vertex AI predictions use version
-    /// 1.
+    /// `/invocations` accepts V2 requests, as in Triton; Vertex predictions use V1.
     pub(crate) fn new(only_model: Option<&str>, environment: &dyn Fn(&str) -> Option<String>) -> Self {
         let mut aliases = Self::default();
         let route = |name: &str| environment(name).filter(|path| path.starts_with('/'));
@@ -39,7 +38,7 @@ impl Aliases {
         }
     }
 
-    /// Replaces the path of a request, if it is an alias.
+    /// Replaces an aliased path by its target.
     pub(crate) fn apply<B>(&self, request: &mut Request<B>) {
         let path = request.uri().path();
         let Some((_, meant)) = self.0.iter().find(|(alias, _)| alias == path) else {
@@ -53,7 +52,7 @@ impl Aliases {
     }
 }
 
-/// Percent-encodes a name for a path.
+/// Encodes a name as a path segment.
 fn in_path(name: &str) -> String {
     use std::fmt::Write;
     let mut path = String::new();
@@ -62,7 +61,7 @@ fn in_path(name: &str) -> String {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
                 path.push(char::from(byte));
             }
-            // Writing to a string cannot fail.
+            // Writing to a string does not fail.
             _ => drop(write!(path, "%{byte:02X}")),
         }
     }

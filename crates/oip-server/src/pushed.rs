@@ -1,4 +1,4 @@
-//! Push of metrics to a collector.
+//! Pushes metrics to a collector.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,28 +6,28 @@ use oip_telemetry::{MetricsConfig, MetricsExporter};
 
 use crate::{failure::Failure, metrics::Metrics};
 
-/// A running push.
-pub(crate) struct Pushed {
+/// A running metrics export.
+pub(crate) struct MetricsPush {
     exporter: MetricsExporter,
-    /// Keeps the metrics alive.
+    /// Kept alive while metrics are pushed.
     _metrics: Arc<Metrics>,
 }
 
-impl Pushed {
-    /// Pushes once more, for at most `patience`.
+impl MetricsPush {
+    /// Pushes once more, and waits at most `patience` for that.
     pub(crate) fn finish(&self, patience: Duration) {
         self.exporter.finish(patience);
     }
 }
 
 /// Starts pushing.
-pub(crate) fn start(metrics: &Arc<Metrics>, config: MetricsConfig) -> Result<Pushed, Failure> {
+pub(crate) fn start(metrics: &Arc<Metrics>, config: MetricsConfig) -> Result<MetricsPush, Failure> {
     let endpoint = config.endpoint.metrics_url().to_owned();
     let exporter = metrics
         .push(config)
         .map_err(|error| Failure::run(format!("the system gives no thread for metrics: {error}")))?;
     tracing::info!(endpoint, "metrics are pushed");
-    Ok(Pushed {
+    Ok(MetricsPush {
         exporter,
         _metrics: metrics.clone(),
     })

@@ -6,32 +6,32 @@ use oip_listen::{Address, ServerCertificate};
 
 use crate::{examples::quoted, shown::shown};
 
-/// The server's addresses, for people.
+/// The server's addresses for people.
 #[derive(Clone)]
 pub(crate) struct Addresses {
     pub(crate) http: Vec<Address>,
     pub(crate) grpc: Vec<Address>,
-    /// The admin address, if there is one.
+    /// The admin address, if separate.
     pub(crate) admin: Option<Address>,
-    /// TLS settings; `None` without TLS.
+    /// TLS facts, if TLS is enabled.
     pub(crate) encryption: Option<Encryption>,
-    /// Whether clients need to authenticate.
+    /// Whether running models requires authentication.
     pub(crate) wants_token: bool,
     pub(crate) has_console: bool,
 }
 
-/// What clients need to know about the server's TLS.
+/// The facts about the server's TLS that clients need.
 #[derive(Clone)]
 pub(crate) struct Encryption {
     pub(crate) certificate: ServerCertificate,
-    /// File of the certificate.
+    /// The certificate file.
     pub(crate) file: PathBuf,
     /// Whether clients need certificates.
     pub(crate) knows_clients: bool,
 }
 
 impl Encryption {
-    /// Returns a host name for URLs: one that the certificate covers, preferring the machine's own names.
+    /// Returns a host name from the certificate, preferring this machine's names.
     fn host(&self, address: SocketAddr) -> String {
         let names = &self.certificate.names;
         let ip = address.ip().to_string();
@@ -53,18 +53,18 @@ impl Encryption {
     }
 }
 
-/// How pasted commands reach the server.
+/// How commands to paste reach the server.
 pub(crate) struct Way {
     /// Options of `curl` and the URL, before the path.
     pub(crate) curl: String,
     /// Options of `tensor`, if it can reach the server.
     pub(crate) tensor: Option<String>,
-    /// Notes to print first.
+    /// Notes to print first, one line each.
     pub(crate) notes: Vec<&'static str>,
 }
 
 impl Addresses {
-    /// Returns the URL scheme of TCP addresses.
+    /// Returns the URL scheme.
     pub(crate) fn scheme(&self) -> &'static str {
         if self.encryption.is_some() {
             "https://"
@@ -73,8 +73,7 @@ impl Addresses {
         }
     }
 
-    /// Returns the first HTTP port with an address that works on the server's machine: the wildcard address
-    /// is not one to connect to.
+    /// Returns the first HTTP port at a connectable address: the wildcard address is replaced.
     fn http_port(&self) -> Option<SocketAddr> {
         let tcp = self.http.iter().find_map(|address| match address {
             Address::Tcp(address) => Some(*address),
@@ -90,7 +89,7 @@ impl Addresses {
         Some(address)
     }
 
-    /// Returns a URL of that port, with a name that the certificate covers.
+    /// Returns a URL of that port, with a host name from the certificate.
     pub(crate) fn url(&self) -> Option<String> {
         let address = self.http_port()?;
         Some(match &self.encryption {
@@ -99,7 +98,7 @@ impl Addresses {
         })
     }
 
-    /// Returns how a person on this machine reaches HTTP, if enabled.
+    /// Returns how to reach HTTP from this machine, if it listens.
     pub(crate) fn way(&self) -> Option<Way> {
         let mut way = Way {
             curl: String::new(),

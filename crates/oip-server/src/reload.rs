@@ -2,7 +2,7 @@
 
 use tokio::task::spawn_blocking;
 
-/// Parts to reload, each independently: a part that fails keeps its current state.
+/// The independent parts to reload: one that fails keeps its previous state and does not affect the others.
 #[derive(Default)]
 pub(crate) struct Reloads(Vec<Reload>);
 
@@ -35,7 +35,7 @@ impl Reloads {
             }
             reloads
         });
-        // The panic has been logged; the state of the other parts is unknown then.
+        // A panic is already logged; the other parts are not usable afterwards.
         reloading.await.unwrap_or_default()
     }
 }

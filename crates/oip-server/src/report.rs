@@ -1,4 +1,4 @@
-//! Prints the server's addresses, models and next steps for a person.
+//! Console output for people: addresses, models, and next steps.
 
 use std::{
     fmt::Write as _,
@@ -19,22 +19,22 @@ use crate::{
     shown::shown,
 };
 
-/// Prints to standard output; failures are ignored.
+/// Prints to standard output, ignoring errors.
 fn print(text: &str) {
     let _ = stdout().write_all(text.as_bytes());
     let _ = stdout().flush();
 }
 
-/// Layout of a table for its destination.
+/// Terminal properties of standard output.
 #[derive(Clone, Copy)]
-struct Look {
-    /// Columns of the terminal; unlimited elsewhere.
+struct TerminalStyle {
+    /// Terminal columns; unlimited otherwise.
     width: usize,
-    /// Whether states are coloured: on a terminal, unless `NO_COLOR` is set.
+    /// Colours on a terminal, unless `NO_COLOR` is set.
     is_coloured: bool,
 }
 
-impl Look {
+impl TerminalStyle {
     #[cfg(test)]
     const PLAIN: Self = Self {
         width: usize::MAX,
@@ -53,7 +53,7 @@ impl Look {
     }
 }
 
-/// Prints the addresses, before anything is loaded.
+/// Prints the addresses before anything is loaded.
 pub(crate) fn listening(addresses: &Addresses) {
     let mut text = format!("oip-server {}\n", env!("CARGO_PKG_VERSION"));
     let scheme = |address: &Address| match address {
@@ -79,19 +79,19 @@ pub(crate) fn listening(addresses: &Addresses) {
     print(&text);
 }
 
-/// Prints the models, once all are loaded or have failed.
+/// Prints the models once everything is loaded or has failed.
 pub(crate) fn models(
     models: &[ModelStatus],
     passed_over: &[PassedOver],
     addresses: &Addresses,
     elapsed: Duration,
 ) {
-    let mut text = summary(models, passed_over, elapsed, Look::of_stdout());
+    let mut text = summary(models, passed_over, elapsed, TerminalStyle::of_stdout());
     text += &next_steps(models, addresses);
     print(&text);
 }
 
-/// Logs files without effect, for programs that read only the log.
+/// Logs what is not served, for programs that read only the log.
 pub(crate) fn log_passed_over(models: &[ModelStatus], passed_over: &[PassedOver]) {
     for PassedOver { file, advice, .. } in passed_over {
         tracing::warn!(file, advice, "a file is not served");
@@ -108,7 +108,7 @@ fn next_steps(models: &[ModelStatus], addresses: &Addresses) -> String {
     let mut text = String::new();
     let begin = |text: &mut String, way: &Way| {
         text.push_str("\ntry:\n");
-        // Comments, so that all lines can be pasted at once.
+        // Notes are comments, so that all lines can be pasted at once.
         for note in &way.notes {
             let _ = writeln!(text, "  # {note}");
         }
@@ -135,7 +135,7 @@ fn next_steps(models: &[ModelStatus], addresses: &Addresses) -> String {
 
 /// Prints what would be served.
 pub(crate) fn checked(models: &[ModelStatus], passed_over: &[PassedOver], elapsed: Duration) {
-    print(summary(models, passed_over, elapsed, Look::of_stdout()).trim_start());
+    print(summary(models, passed_over, elapsed, TerminalStyle::of_stdout()).trim_start());
 }
 
 /// Prints the same as JSON.
@@ -173,7 +173,12 @@ pub(crate) fn as_json(models: &[ModelStatus], passed_over: &[PassedOver]) {
     print(&format!("{report:#}\n"));
 }
 
-fn summary(models: &[ModelStatus], passed_over: &[PassedOver], elapsed: Duration, look: Look) -> String {
+fn summary(
+    models: &[ModelStatus],
+    passed_over: &[PassedOver],
+    elapsed: Duration,
+    look: TerminalStyle,
+) -> String {
     let mut text = String::from("\n");
     match models.is_empty() {
         true => text.push_str("No models are loaded.\n"),
@@ -198,8 +203,8 @@ fn summary(models: &[ModelStatus], passed_over: &[PassedOver], elapsed: Duration
     text
 }
 
-/// Formats a row per version, with further rows for several inputs or outputs.
-fn table(models: &[ModelStatus], look: Look) -> String {
+/// Formats a table with a row per version, and more rows for several inputs or outputs.
+fn table(models: &[ModelStatus], look: TerminalStyle) -> String {
     let titles = [
         "MODEL",
         "VERSION",
@@ -277,7 +282,7 @@ fn table(models: &[ModelStatus], look: Look) -> String {
             .unwrap_or(0)
     };
     let mut widths: [usize; 7] = std::array::from_fn(width);
-    // Inputs and outputs share the remaining width; the narrower column yields what it does not need.
+    // Inputs and outputs share the remaining width; the narrower one leaves its rest to the other.
     let fixed = widths[..5].iter().sum::<usize>() + 2 * 6;
     let left = look.width.saturating_sub(fixed).max(2 * LEAST);
     if widths[5].saturating_add(widths[6]) > left {
@@ -309,10 +314,10 @@ fn table(models: &[ModelStatus], look: Look) -> String {
     text
 }
 
-/// Minimum characters for inputs and outputs, however narrow the terminal.
+/// Minimum width of inputs and outputs.
 const LEAST: usize = 16;
 
-/// Truncates a string to a width, with an ellipsis.
+/// Truncates a string to a width, marking the truncation.
 fn shortened(text: &str, width: usize) -> String {
     match text.char_indices().nth(width) {
         None => text.to_owned(),
@@ -320,7 +325,7 @@ fn shortened(text: &str, width: usize) -> String {
     }
 }
 
-/// Colours the state of a table line; the heading is bold.
+/// Colours the state in a line; the heading is bold.
 fn coloured(line: &str, state: &str) -> String {
     let code = match state {
         "STATE" => return format!("\x1b[1m{line}\x1b[0m"),
@@ -331,7 +336,7 @@ fn coloured(line: &str, state: &str) -> String {
     line.replacen(&format!(" {state}"), &format!(" \x1b[{code}m{state}\x1b[0m"), 1)
 }
 
-/// Maximum inputs or outputs shown per version; tensor files have thousands.
+/// Maximum number of inputs or outputs shown per version; tensor files have thousands.
 const SHOWN: usize = 8;
 
 fn tensor(tensor: &TensorMetadata) -> String {
@@ -370,7 +375,7 @@ mod tests {
             outputs.collect(),
         );
         let ready = ModelStatus::new("many", None, ModelState::Ready, "").with_metadata(Arc::new(metadata));
-        let text = table(&[ready], Look::PLAIN);
+        let text = table(&[ready], TerminalStyle::PLAIN);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 1 + SHOWN + 1);
         assert!(lines[2].ends_with("t\u{fffd}1 UINT8[]"), "{text}");
@@ -384,7 +389,7 @@ mod tests {
     fn names_of_folders_are_harmless_too() {
         let name = "evil\u{1b}[2J\u{202e}x";
         let failed = ModelStatus::new(name, Some("1\n2"), ModelState::Unavailable, "no\rgood\u{7}");
-        let text = table(&[failed], Look::PLAIN);
+        let text = table(&[failed], TerminalStyle::PLAIN);
         assert!(
             text.contains("evil\u{fffd}[2J\u{fffd}x 1\u{fffd}2: no\u{fffd}good\u{fffd}"),
             "{text:?}"
@@ -413,7 +418,7 @@ mod tests {
         let causal = Joining::alone("CumSum 'y' runs along axis 0").advising("write max_batch_size: 8");
         let alone = ModelStatus::new("sums", None, ModelState::Ready, "").with_joining(causal);
         assert_eq!(
-            table(&[ready, failed, alone], Look::PLAIN),
+            table(&[ready, failed, alone], TerminalStyle::PLAIN),
             "\
 MODEL   VERSION  STATE        LOADED IN  BATCHED  INPUTS          OUTPUTS
 digits  1        READY        12 ms      proven   X FP32[-1, 64]  label INT64[-1]
@@ -432,16 +437,16 @@ sums: batched: no (CumSum 'y' runs along axis 0; to promise that rows are indepe
         let long = |name: &str| TensorMetadata::new(name.repeat(20), DataType::FP32, &[-1, 64]);
         let metadata = ModelMetadata::new("m", "onnx_onnxv1", vec![long("in")], vec![long("out")]);
         let model = ModelStatus::new("m", Some("1"), ModelState::Ready, "").with_metadata(Arc::new(metadata));
-        let look = Look {
+        let look = TerminalStyle {
             width: 80,
             is_coloured: false,
         };
         let text = table(std::slice::from_ref(&model), look);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert_eq!(text.matches('…').count(), 2, "{text}");
-        let look = Look {
+        let look = TerminalStyle {
             is_coloured: true,
-            ..Look::PLAIN
+            ..TerminalStyle::PLAIN
         };
         let text = table(&[model], look);
         assert!(
@@ -517,7 +522,7 @@ sums: batched: no (CumSum 'y' runs along axis 0; to promise that rows are indepe
             edit(addresses.encryption.as_mut().unwrap());
         };
 
-        // Clients have to trust a self-signed certificate itself, by a name that it covers.
+        // Clients trust a self-signed certificate directly, with one of its names.
         let text = next(
             &["*.example.com", "models.example.com", "localhost"],
             &|addresses| {
@@ -532,7 +537,7 @@ sums: batched: no (CumSum 'y' runs along axis 0; to promise that rows are indepe
         let tensor = "tensor infer --url https://localhost:8443 --ca 'my certificates/server.pem' \
                       --header \"authorization=Bearer $TOKEN\" --model m ";
         assert!(lines[4].starts_with(tensor), "{text}");
-        // rustls does not accept a CA certificate from a server.
+        // rustls rejects a CA certificate as a server certificate.
         let text = next(&["127.0.0.1"], &|addresses| {
             edit(addresses, &|tls| {
                 (tls.certificate.is_self_signed, tls.certificate.is_authority) = (true, true);
@@ -543,7 +548,7 @@ sums: batched: no (CumSum 'y' runs along axis 0; to promise that rows are indepe
             "{text}"
         );
 
-        // Certificates of a CA, and of clients, are the person's own.
+        // With a CA and client certificates, users supply the files.
         let text = next(&["*.example.com", "x;y", "models.example.com"], &|addresses| {
             addresses.wants_token = true;
             edit(addresses, &|tls| tls.knows_clients = true);

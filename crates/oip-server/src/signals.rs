@@ -1,16 +1,18 @@
+//! Signals: termination, reload, and ignored ones.
+
 use std::{future::pending, io};
 
 use rustix::process::Signal as Number;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that the server handles, from now on.
+/// The signals handled by the server, from the time of creation.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// `None` where it cannot be caught.
+    /// `None` if the system does not allow handling it.
     hangup: Option<Signal>,
-    /// Caught only so that they do not end the process: SIGXFSZ of a log file at its limit, and SIGUSR1 and
-    /// SIGUSR2, by which tools ask other servers to reopen logs or dump state.
+    /// Handled only to survive them: the file size limit of a log, and SIGUSR1 and SIGUSR2, with which tools
+    /// ask other servers to reopen logs or dump state.
     _survived: Vec<Signal>,
 }
 
@@ -33,17 +35,17 @@ impl Signals {
         })
     }
 
-    /// Waits for the next signal to stop, and returns its name. Other signals are discarded.
+    /// Waits for the next termination signal, and returns its name. Ignores others.
     pub(crate) async fn next_end(&mut self) -> &'static str {
         loop {
-            if let Wish::End(signal) = self.next().await {
+            if let SignalAction::End(signal) = self.next().await {
                 return signal;
             }
         }
     }
 
     /// Waits for the next signal.
-    pub(crate) async fn next(&mut self) -> Wish {
+    pub(crate) async fn next(&mut self) -> SignalAction {
         let hangup = async {
             match &mut self.hangup {
                 Some(hangup) => hangup.recv().await,
@@ -51,19 +53,19 @@ impl Signals {
             }
         };
         tokio::select! {
-            _ = self.terminate.recv() => Wish::End("SIGTERM"),
-            _ = self.interrupt.recv() => Wish::End("SIGINT"),
-            _ = hangup => Wish::Reload,
+            _ = self.terminate.recv() => SignalAction::End("SIGTERM"),
+            _ = self.interrupt.recv() => SignalAction::End("SIGINT"),
+            _ = hangup => SignalAction::Reload,
         }
     }
 }
 
-/// Exit code after a second signal.
+/// The exit code after a second signal.
 pub(crate) const INTERRUPTED: i32 = 130;
 
-/// What a signal asks for.
-pub(crate) enum Wish {
-    /// Stop; the name of the signal.
+/// What a signal requests.
+pub(crate) enum SignalAction {
+    /// Termination, with the signal's name.
     End(&'static str),
     /// Reload files.
     Reload,

@@ -1,4 +1,4 @@
-//! Options for repositories at a URL, and for what is believed of any.
+//! Options for remote repositories, and for trust in any repository.
 
 use std::{fs, path::PathBuf};
 
@@ -10,16 +10,17 @@ use crate::failure::Failure;
 #[cfg(feature = "stores")]
 use oip_types::ByteSize;
 
-/// Options for repositories that are somewhere else, and for what is believed of any.
+/// Options for remote repositories, and for trust in any repository.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct SourceOptions {
-    /// The folder that caches models from URLs [default: tensorferry/models in the user's cache folder]
+    /// The directory that caches models from URLs [default: tensorferry/models in the user's cache directory]
     #[cfg(feature = "stores")]
     #[arg(long, env = "OIP_REPOSITORY_CACHE", hide_env = true, value_name = "DIR")]
     pub(crate) repository_cache: Option<PathBuf>,
 
-    /// Largest size of that folder; the oldest unused models are removed first [default: as much as the disk has]
+    /// Largest size of that directory; the oldest unused models are removed first [default: as much as the
+    /// disk has]
     #[cfg(feature = "stores")]
     #[arg(
         long,
@@ -29,24 +30,26 @@ pub(crate) struct SourceOptions {
     )]
     pub(crate) repository_cache_limit: Option<ByteSize>,
 
-    /// Certificates (PEM) of trusted authorities for servers with models, instead of the authorities that browsers trust
+    /// Certificates (PEM) of trusted authorities for servers with models, instead of the authorities that
+    /// browsers trust
     #[cfg(feature = "stores")]
     #[arg(long, env = "OIP_REPOSITORY_CA", hide_env = true, value_name = "FILE")]
     pub(crate) repository_ca: Option<PathBuf>,
 
-    /// A folder outside of the repository to which its links may lead, such as the blobs of a Hugging Face cache. May be given
-    /// several times
+    /// A directory outside of the repository to which its links may lead, such as the blobs of a Hugging Face
+    /// cache. May be given several times
     #[arg(long, env = "OIP_REPOSITORY_ALSO", hide_env = true, value_name = "DIR")]
     pub(crate) repository_also: Vec<PathBuf>,
 
-    /// A list of the files that may be loaded, with their SHA-256, as sha256sum prints it in the repository's folder. A file
-    /// with another digest, or that is not listed, is not loaded: models, configurations, weights, labels
+    /// A list of the files that may be loaded, with their SHA-256, as sha256sum prints it in the repository's
+    /// directory. A file with another digest, or that is not listed, is not loaded: models, configurations,
+    /// weights, labels
     #[arg(long, env = "OIP_REQUIRE_DIGESTS", hide_env = true, value_name = "FILE")]
     pub(crate) require_digests: Option<PathBuf>,
 }
 
 impl SourceOptions {
-    /// These options, and `other`'s where these say nothing.
+    /// Merges with `other`, which these options override.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             #[cfg(feature = "stores")]
@@ -64,9 +67,9 @@ impl SourceOptions {
         }
     }
 
-    /// The files that may be loaded, if not all may.
+    /// Returns the allowed files, if they are restricted.
     pub(crate) fn digests(&self) -> Result<Option<RequiredDigests>, Failure> {
-        /// A hundred thousand files with long names have less.
+        /// Maximum size in bytes; enough for a hundred thousand files with long names.
         const LONGEST: u64 = 64 << 20;
         let Some(path) = &self.require_digests else {
             return Ok(None);

@@ -1,3 +1,5 @@
+//! Sets up logging.
+
 use std::{io::stderr, panic, path::Path, sync::Arc, thread, time::Duration};
 
 use oip_console::LogTail;
@@ -14,31 +16,31 @@ use crate::{
     config_file::read_file,
     failure::Failure,
     log_settings::LogControl,
-    log_writer::{Dropped, LogWriter},
+    log_writer::{DropCounters, LogWriter},
     options::{DEFAULT_LOG, LogFormat},
 };
 
 /// The running log.
 pub(crate) struct Log {
-    /// Changes the levels.
+    /// Changes levels.
     pub(crate) control: Arc<LogControl>,
-    /// Counts dropped lines.
-    pub(crate) dropped: Arc<Dropped>,
+    /// Counts lines dropped because the reader was too slow.
+    pub(crate) dropped: Arc<DropCounters>,
     pub(crate) end: LogEnd,
 }
 
-/// Flushes the log when the process ends.
+/// Flushes the log on exit.
 #[derive(Clone)]
 pub(crate) struct LogEnd(LogWriter);
 
 impl LogEnd {
-    /// Waits until the last lines are written, with a timeout, since a full pipe may never be read.
+    /// Waits for the last lines, with a timeout: a full pipe may never be read.
     pub(crate) fn write_out(&self) {
         self.0.flush(Duration::from_millis(500));
     }
 }
 
-/// Installs the log to standard error, and logs panics.
+/// Starts logging to standard error, and logs panics.
 pub(crate) fn start(log: &str, format: LogFormat, tail: Option<LogTail>) -> Result<Log, Failure> {
     let filter = filter(log)?;
     let writer = LogWriter::start(format, tail);
@@ -59,7 +61,7 @@ pub(crate) fn start(log: &str, format: LogFormat, tail: Option<LogTail>) -> Resu
     })
 }
 
-/// Reloads the log levels from a configuration file; the default levels if it sets none.
+/// Reloads the log levels from a configuration file; without the setting, uses the defaults.
 pub(crate) fn reload(control: &LogControl, file: &Path) -> Result<String, String> {
     let options = read_file(file).map_err(|failure| failure.message)?;
     let log = options.log.as_deref().unwrap_or(DEFAULT_LOG);
@@ -70,7 +72,7 @@ pub(crate) fn reload(control: &LogControl, file: &Path) -> Result<String, String
     Ok(log.to_owned())
 }
 
-/// Installs the log of a worker to standard error, which the server reads by line and adds the time to.
+/// Starts a worker's log on standard error, which the server reads line by line and adds timestamps to.
 pub(crate) fn start_in_worker(log: &str) -> Result<(), Failure> {
     let layer = fmt::layer().without_time().with_ansi(false).with_writer(stderr);
     let layer = layer.log_internal_errors(false).with_filter(filter(log)?);
@@ -79,7 +81,7 @@ pub(crate) fn start_in_worker(log: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Logs panics, instead of the standard message with paths of the build machine.
+/// Logs panics instead of printing the standard message, which contains paths of the build machine.
 fn log_panics() {
     panic::set_hook(Box::new(|panic| {
         let text = panic.payload_as_str().unwrap_or("without a message");
@@ -96,7 +98,7 @@ fn filter(log: &str) -> Result<Targets, Failure> {
     })
 }
 
-/// Parses a filter. A single word must be a level, since a misspelled level would count as a target.
+/// Parses a filter. A bare word must be a level: a misspelled one would be taken for a target.
 fn parse_filter(text: &str) -> Option<Targets> {
     let is_sound = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
     let parts: Vec<_> = text.split(',').map(str::trim).collect();
@@ -104,7 +106,7 @@ fn parse_filter(text: &str) -> Option<Targets> {
     all.then(|| parts.join(",").parse().ok())?
 }
 
-/// Removes the build machine's directories from a source location.
+/// Strips the build machine's directories from a source location.
 fn short(place: &str) -> &str {
     let crates = place.split_once("/registry/src/").map(|(_, rest)| rest);
     let after_index = crates.and_then(|rest| rest.split_once('/')).map(|(_, rest)| rest);
@@ -135,7 +137,7 @@ mod tests {
         assert!(parse_filter("inof").is_none());
     }
 
-    /// The panic of a model in a worker process is a log line without paths of the build machine.
+    /// A panic of an isolated model is one log line without paths of the build machine.
     #[test]
     fn panics_in_workers_are_lines_of_the_log() {
         const CHILD: &str = "OIP_TEST_PANICS";
@@ -143,7 +145,7 @@ mod tests {
             start_in_worker("info")
                 .map_err(|failure| failure.message)
                 .unwrap();
-            // Panics inside the crate `bytes`, in cargo's directory.
+            // A panic inside the crate `bytes`, in cargo's directory.
             let _ = thread::spawn(|| bytes::Bytes::from_static(b"x").slice(5..)).join();
             return;
         }

@@ -8,12 +8,12 @@ use serde::Deserialize;
 
 use crate::failure::Failure;
 
-/// With what connections are encrypted, on both transports.
+/// TLS options of both transports.
 #[derive(Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct TlsOptions {
-    /// The server's certificate as PEM, followed by its intermediate certificates. Both transports then speak only TLS 1.2 and
-    /// 1.3. This file and the two below are read again when they change
+    /// The server's certificate as PEM, followed by its intermediate certificates. Both transports then speak
+    /// only TLS 1.2 and 1.3. This file and the two below are read again when they change
     #[arg(long, env = "OIP_TLS_CERTIFICATE", hide_env = true, value_name = "FILE")]
     tls_certificate: Option<PathBuf>,
 
@@ -27,7 +27,7 @@ pub(crate) struct TlsOptions {
 }
 
 impl TlsOptions {
-    /// These options, and `other`'s where these say nothing.
+    /// Merges with `other`, which these options override.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             tls_certificate: self.tls_certificate.or(other.tls_certificate),

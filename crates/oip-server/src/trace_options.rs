@@ -15,24 +15,24 @@ use crate::{
     traffic::Traces,
 };
 
-/// Settings for traces by OpenTelemetry, from the configuration file.
+/// Trace export settings of the configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct TraceOptions {
     /// The collector.
     pub(crate) otlp_endpoint: Option<String>,
 
-    /// Fraction of requests without a `traceparent` to trace, 0 to 1.
+    /// The sampling ratio for requests without a `traceparent`, from 0 to 1.
     pub(crate) otlp_sample_ratio: Option<f64>,
 
-    /// Certificates (PEM) of trusted CAs for collectors of traces and metrics, instead of the usual ones.
+    /// CA certificates (PEM) for collectors of traces and metrics, instead of the public ones.
     pub(crate) otlp_ca: Option<PathBuf>,
 
     /// Resource attributes, `NAME=VALUE`.
     pub(crate) otlp_attribute: Vec<String>,
 }
 
-/// Configuration of traces.
+/// Trace export to be started.
 #[derive(Debug)]
 pub(crate) struct TraceConfig {
     exporter: ExporterConfig,
@@ -40,8 +40,8 @@ pub(crate) struct TraceConfig {
 }
 
 impl TraceOptions {
-    /// Returns where traces are exported, if enabled. `has_metrics` tells whether metrics are exported under
-    /// the same resource.
+    /// Returns the trace configuration, if enabled. `has_metrics` is whether metrics are exported under the
+    /// same resource.
     pub(crate) fn resolve(
         self,
         has_metrics: bool,
@@ -83,7 +83,7 @@ impl TraceOptions {
     }
 }
 
-/// Returns the resource attributes, from variables and the setting `otlp-attribute`.
+/// Returns the resource attributes from environment variables and the setting `otlp-attribute`.
 pub(crate) fn resource(attributes: &[String]) -> Result<Vec<(String, String)>, Failure> {
     let mut resource = vec![
         ("service.name".to_owned(), "oip-server".to_owned()),
@@ -114,13 +114,13 @@ pub(crate) fn resource(attributes: &[String]) -> Result<Vec<(String, String)>, F
     Ok(resource)
 }
 
-/// Returns an instance id, the same for traces and metrics of this process.
+/// Returns the instance id, shared by traces and metrics of this run.
 fn instance() -> &'static str {
     static INSTANCE: OnceLock<String> = OnceLock::new();
     INSTANCE.get_or_init(|| SpanId::random().to_string())
 }
 
-/// Returns the headers for a signal's collector: the signal's own, else the common ones.
+/// Returns the headers for a signal's collector: the specific ones, else the general ones.
 pub(crate) fn headers(signal: &str) -> Result<Vec<(String, String)>, Failure> {
     let own = format!("OTEL_EXPORTER_OTLP_{signal}_HEADERS");
     match env::var_os(&own) {
@@ -129,8 +129,8 @@ pub(crate) fn headers(signal: &str) -> Result<Vec<(String, String)>, Failure> {
     }
 }
 
-/// Returns the CAs of a signal's collector: from `otlp-ca`, else from the signal's variable, else from the
-/// common one.
+/// Returns the CA certificates for a signal's collector: those of `otlp-ca`, else of the signal's variable,
+/// else of the general one.
 pub(crate) fn authorities(signal: &str, option: Option<&Path>) -> Result<Option<Authorities>, Failure> {
     let variables = [
         format!("OTEL_EXPORTER_OTLP_{signal}_CERTIFICATE"),

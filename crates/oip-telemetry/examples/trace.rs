@@ -1,4 +1,4 @@
-//! Sends the trace of one request to a collector of OpenTelemetry, and says whether it took it.
+//! Sends the trace of one request to an OpenTelemetry collector, and prints whether it was accepted.
 //!
 //! ```sh
 //! cargo run --package oip-telemetry --example trace -- http://127.0.0.1:4318

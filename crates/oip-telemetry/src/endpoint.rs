@@ -1,5 +1,5 @@
-//! Where traces and metrics go and whose certificates are believed there, and pairs of names and values as OpenTelemetry's variables
-//! have them.
+//! Collector endpoints, trusted authorities, and name-value lists in the format of OpenTelemetry's
+//! environment variables.
 
 use std::fmt;
 
@@ -9,14 +9,14 @@ use ureq::{
     tls::{Certificate, PemItem, RootCerts, parse_pem},
 };
 
-/// A collector's addresses for traces and metrics.
+/// A collector's URLs for traces and metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     traces: String,
     metrics: String,
 }
 
-/// Authorities that a collector's certificate must be signed by one of, in place of those that browsers trust.
+/// CA certificates that a collector's certificate must be signed by, instead of the public ones.
 ///
 /// ```
 /// let error = oip_telemetry::Authorities::from_pem(b"no certificate").unwrap_err();
@@ -26,10 +26,10 @@ pub struct Endpoint {
 pub struct Authorities(RootCerts);
 
 impl Authorities {
-    /// The certificates in a text of PEM, at least one.
+    /// Parses PEM certificates, at least one.
     ///
     /// # Errors
-    /// When it has none, or has sections that cannot be read.
+    /// When there is none, or a section is invalid.
     pub fn from_pem(pem: &[u8]) -> Result<Self, EndpointError> {
         let mut certificates = Vec::<Certificate<'static>>::new();
         for item in parse_pem(pem) {
@@ -58,20 +58,20 @@ impl fmt::Debug for Authorities {
     }
 }
 
-/// Why an address, a list of pairs or authorities cannot be used.
+/// Why a URL, a list of pairs or certificates are invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointError(String);
 
-/// The paths of traces and metrics below a collector's address.
+/// The paths of traces and metrics below a collector's URL.
 const TRACES: &str = "/v1/traces";
 const METRICS: &str = "/v1/metrics";
 
 impl Endpoint {
-    /// Reads a collector's URL; traces are sent to `/v1/traces` below it, metrics to `/v1/metrics`. It may end with one of these
-    /// already.
+    /// Parses a collector's URL; traces are sent to `/v1/traces` below it, metrics to `/v1/metrics`. It may
+    /// already end with one of these.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The problem.
     pub fn parse(url: &str) -> Result<Self, EndpointError> {
         check(url)?;
         let base = url.trim_end_matches('/');
@@ -83,10 +83,11 @@ impl Endpoint {
         })
     }
 
-    /// Reads the URL of one signal, as `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` has it: messages are sent to just this one.
+    /// Parses the URL of one signal, as in `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`: messages are sent to exactly
+    /// this URL.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The problem.
     pub fn exact(url: &str) -> Result<Self, EndpointError> {
         check(url)?;
         Ok(Self {
@@ -95,27 +96,27 @@ impl Endpoint {
         })
     }
 
-    /// The URL that traces are sent to.
+    /// Returns the URL for traces.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.traces
     }
 
-    /// The URL that metrics are sent to.
+    /// Returns the URL for metrics.
     #[must_use]
     pub fn metrics_url(&self) -> &str {
         &self.metrics
     }
 }
 
-/// Refuses what is no URL of a collector.
+/// Checks that a string is a collector's URL.
 fn check(url: &str) -> Result<(), EndpointError> {
     let wrong = |why: &str| {
         Err(EndpointError(format!(
             "expected the URL of a collector, such as http://127.0.0.1:4318; {why}"
         )))
     };
-    // It would be in the log.
+    // Credentials in the URL would be logged.
     if url.contains('@') {
         return wrong(
             "found one with a password, which belongs into the variable OTEL_EXPORTER_OTLP_HEADERS",
@@ -136,11 +137,11 @@ fn check(url: &str) -> Result<(), EndpointError> {
     Ok(())
 }
 
-/// Reads `name=value,name=value` with percent-encoded values, as `OTEL_EXPORTER_OTLP_HEADERS` and
-/// `OTEL_RESOURCE_ATTRIBUTES` have them.
+/// Parses `name=value,name=value` with percent-encoded values, the format of `OTEL_EXPORTER_OTLP_HEADERS` and
+/// `OTEL_RESOURCE_ATTRIBUTES`.
 ///
 /// # Errors
-/// Which of them is wrong, without its value, which may be a secret.
+/// The name of the invalid pair, without its value, which may be secret.
 pub fn read_pairs(text: &str) -> Result<Vec<(String, String)>, EndpointError> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     let pairs = parts.enumerate().map(|(index, part)| {

@@ -1,4 +1,4 @@
-//! The way to the collector: a bounded queue and a thread that sends.
+//! Exports spans to a collector: a bounded queue and a sending thread.
 
 use std::{
     io,
@@ -20,28 +20,28 @@ use crate::{
     span::Span,
 };
 
-/// The collector for traces, and the name that they are sent under.
+/// Configuration of a trace exporter.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ExporterConfig {
     /// The collector.
     pub endpoint: Endpoint,
-    /// Headers of each request to it, such as one with a token.
+    /// Headers of each request to it, such as authorization.
     pub headers: Vec<(String, String)>,
-    /// Authorities for the collector's certificate; without them, those that browsers trust.
+    /// CA certificates for the collector; `None` for the public ones.
     pub authorities: Option<Authorities>,
-    /// What the program is: `service.name` and so on.
+    /// Attributes of the program: `service.name` and so on.
     pub resource: Vec<(String, String)>,
-    /// Requests whose spans may wait.
+    /// Maximum number of requests whose spans may be queued.
     pub capacity: usize,
-    /// How long the collector may take to answer.
+    /// Timeout of a request to the collector.
     pub timeout: Duration,
-    /// How long to wait before trying again, at first; each time twice as long, up to 30 seconds.
+    /// Initial back-off; doubles after each failure, up to 30 seconds.
     pub back_off: Duration,
 }
 
 impl ExporterConfig {
-    /// To a collector, without headers, as no program in particular.
+    /// Creates a configuration without headers and resource attributes.
     #[must_use]
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
@@ -55,7 +55,7 @@ impl ExporterConfig {
         }
     }
 
-    /// The same, changed.
+    /// Returns the configuration with `change` applied.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
@@ -63,7 +63,8 @@ impl ExporterConfig {
     }
 }
 
-/// Sends spans to a collector, from a thread of its own. What finds no room on the way there, or is not taken, is counted.
+/// Sends spans to a collector from a background thread. Counts spans dropped because the queue is full or the
+/// collector rejects them.
 #[derive(Clone, Debug)]
 pub struct Exporter {
     queue: SyncSender<Message>,
@@ -74,34 +75,34 @@ pub struct Exporter {
 struct Counts {
     sent: AtomicU64,
     dropped: AtomicU64,
-    /// Spans in the queue.
+    /// Number of spans in the queue.
     waiting: AtomicU64,
-    /// The program ends: nothing is tried again.
+    /// The program is exiting: no retries.
     is_ending: AtomicBool,
 }
 
 enum Message {
     Spans(Vec<Span>),
-    /// Everything before it is to be sent; then this is dropped, which tells who waits.
+    /// Send everything queued before it, then drop this, which wakes the waiting caller.
     Flush(SyncSender<()>),
 }
 
-/// Spans that are sent in one message, and how long they gather.
+/// Maximum number of spans per message, and how long they are collected.
 const BATCH: usize = 512;
 const GATHER: Duration = Duration::from_secs(1);
 
-/// Spans in the queue, at most: a stream has hundreds where other requests have ten.
+/// Maximum number of spans in the queue: a stream has hundreds, other requests about ten.
 const MOST_WAITING: u64 = 16 << 10;
 
-/// The longest wait before trying again, and how often the same spans are tried.
+/// Maximum back-off, and maximum number of attempts for the same spans.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 const TRIES: u32 = 5;
 
 impl Exporter {
-    /// Starts the thread. The collector is first asked when there is something to send.
+    /// Starts the thread. Connects to the collector only when there is something to send.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// When no thread can be created.
     pub fn start(config: ExporterConfig) -> io::Result<Self> {
         let (queue, messages) = sync_channel(config.capacity.max(1));
         let counts = Arc::new(Counts::default());
@@ -122,7 +123,7 @@ impl Exporter {
         Ok(Self { queue, counts })
     }
 
-    /// Sends the spans of a request on their way, or drops and counts them. Never waits.
+    /// Queues the spans of a request, or drops and counts them. Never blocks.
     pub fn export(&self, spans: Vec<Span>) {
         let count = spans.len() as u64;
         let waiting = self.counts.waiting.fetch_add(count, Relaxed) + count;
@@ -132,19 +133,19 @@ impl Exporter {
         }
     }
 
-    /// Spans that the collector has taken.
+    /// Returns the number of spans accepted by the collector.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.counts.sent.load(Relaxed)
     }
 
-    /// Spans that found no room, or that the collector did not take.
+    /// Returns the number of spans dropped or rejected.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.counts.dropped.load(Relaxed)
     }
 
-    /// For the end of the program: sends what is there, trying once, and waits for that at most so long.
+    /// Sends what is queued with a single attempt each, and waits at most `patience` for that. Call at exit.
     pub fn finish(&self, patience: Duration) {
         self.counts.is_ending.store(true, Relaxed);
         let start = Instant::now();
@@ -161,12 +162,12 @@ impl Exporter {
     }
 }
 
-/// The thread.
+/// The background thread.
 struct Sender {
     poster: Poster,
     config: ExporterConfig,
     counts: Arc<Counts>,
-    /// Since when the collector takes nothing: said once, and once when that is over.
+    /// Since when sending has failed. Failure and recovery are logged once each.
     failing_since: Option<Instant>,
 }
 
@@ -196,7 +197,7 @@ impl Sender {
         }
     }
 
-    /// Sends spans, again and again if that may help, and forgets them.
+    /// Sends spans, with retries where useful, and clears them.
     fn send(&mut self, spans: &mut Vec<Span>) {
         if spans.is_empty() {
             return;
@@ -239,7 +240,7 @@ impl Sender {
         }
     }
 
-    /// Waits, unless the program ends.
+    /// Waits, unless the program is exiting.
     fn pause(&self, time: Duration) {
         let end = Instant::now() + time;
         while Instant::now() < end && !self.counts.is_ending.load(Relaxed) {
@@ -247,7 +248,7 @@ impl Sender {
         }
     }
 
-    /// Sends a message, and gives how many of its spans the collector did not take.
+    /// Sends a message, and returns how many of its spans were rejected.
     fn post(&self, message: &[u8]) -> Result<u64, Refusal> {
         let Some(partial) = self.poster.post(message)? else {
             return Ok(0);

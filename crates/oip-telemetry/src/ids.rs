@@ -1,17 +1,17 @@
-//! Ids of traces and spans, and the header `traceparent` of W3C's Trace Context that carries them between programs.
+//! Trace and span ids, and the W3C Trace Context header `traceparent` that carries them between programs.
 
 use std::fmt;
 
-/// The id of a trace: never zero.
+/// A trace id, never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TraceId(pub(crate) u128);
 
-/// The id of a span: never zero.
+/// A span id, never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SpanId(pub(crate) u64);
 
 impl TraceId {
-    /// A new one.
+    /// Creates a random id.
     #[must_use]
     pub fn random() -> Self {
         Self(fastrand::u128(1..))
@@ -19,7 +19,7 @@ impl TraceId {
 }
 
 impl SpanId {
-    /// A new one.
+    /// Creates a random id.
     #[must_use]
     pub fn random() -> Self {
         Self(fastrand::u64(1..))
@@ -38,19 +38,19 @@ impl fmt::Display for SpanId {
     }
 }
 
-/// The span that a request comes from, by its `traceparent`.
+/// The caller's span of a request, from its `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parent {
     /// The trace.
     pub trace: TraceId,
-    /// The caller's span.
+    /// The caller's span id.
     pub span: SpanId,
     /// Whether the caller records the trace.
     pub is_sampled: bool,
 }
 
 impl Parent {
-    /// Reads the header's value; `None` if it is malformed. Later versions may say more behind a further dash.
+    /// Parses the header's value; `None` if it is malformed. Later versions may append fields after a dash.
     #[must_use]
     pub fn parse(value: &str) -> Option<Self> {
         let mut parts = value.split('-');

@@ -1,8 +1,9 @@
-//! Traces of requests and metrics, sent to a collector of OpenTelemetry by OTLP over HTTP with protobuf.
+//! Request traces and metrics for an OpenTelemetry collector, over OTLP/HTTP with protobuf.
 //!
-//! A [`Sampler`] decides at a request's head whether it is traced: as the caller's `traceparent` says, or by a ratio. Traced
-//! requests go to an [`Exporter`] as [`Span`]s when they are over. The exporter has a bounded queue and a thread: requests never
-//! wait for the collector, and spans that find no room are counted. A [`MetricsExporter`] has a thread that pushes totals at an interval.
+//! A [`Sampler`] decides from a request's head whether it is traced: by the caller's `traceparent`, or by a
+//! ratio. Traced requests are passed to an [`Exporter`] as [`Span`]s when they end. The exporter has a
+//! bounded queue and a thread: requests never wait for the collector, and spans that do not fit are counted.
+//! A [`MetricsExporter`] pushes metrics periodically from a thread.
 //!
 //! ```
 //! use std::time::SystemTime;

@@ -1,5 +1,5 @@
-//! OTLP's messages for traces, as far as they are sent (`opentelemetry/proto/trace/v1/trace.proto` 1.x), and what those for metrics
-//! share with them.
+//! OTLP trace messages, reduced to the fields in use (`opentelemetry/proto/trace/v1/trace.proto` 1.x), and
+//! types shared with metrics.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -95,14 +95,14 @@ enum Any {
     Number(i64),
 }
 
-/// The collector's answer.
+/// The collector's response.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Answer {
     #[prost(message, optional, tag = "1")]
     pub(crate) partial_success: Option<PartialSuccess>,
 }
 
-/// The part of an accepted request that the collector rejected.
+/// The rejected part of an accepted request.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct PartialSuccess {
     #[prost(int64, tag = "1")]
@@ -117,7 +117,7 @@ const SERVER: i32 = 2;
 const ERROR: i32 = 2;
 
 impl Request {
-    /// The spans of a program with these attributes.
+    /// Creates a request with spans of a program with these attributes.
     pub(crate) fn new(resource: &[(String, String)], version: &str, spans: &[Span]) -> Self {
         Self {
             resource_spans: vec![ResourceSpans {
@@ -162,7 +162,7 @@ impl SpanMessage {
 }
 
 impl Resource {
-    /// What a program says of itself.
+    /// Creates the resource, which describes the program.
     pub(crate) fn new(attributes: &[(String, String)]) -> Self {
         let attributes = attributes.iter().map(|(key, value)| KeyValue::text(key, value));
         Self {
@@ -172,7 +172,7 @@ impl Resource {
 }
 
 impl Scope {
-    /// This library, in a version.
+    /// Creates the instrumentation scope: this library and its version.
     pub(crate) fn new(version: &str) -> Self {
         Self {
             name: env!("CARGO_PKG_NAME").to_owned(),

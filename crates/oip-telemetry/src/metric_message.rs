@@ -1,4 +1,4 @@
-//! OTLP's messages for metrics, as far as they are sent: `opentelemetry/proto/metrics/v1/metrics.proto` 1.x.
+//! OTLP metric messages, reduced to the fields in use: `opentelemetry/proto/metrics/v1/metrics.proto` 1.x.
 
 use prost::{Message, Oneof};
 
@@ -112,7 +112,7 @@ pub(crate) struct HistogramPoint {
 pub(crate) const CUMULATIVE: i32 = 2;
 
 impl Request {
-    /// The metrics of a program with these attributes.
+    /// Creates a request with metrics of a program with these attributes.
     pub(crate) fn new(resource: &[(String, String)], version: &str, metrics: Vec<Metric>) -> Self {
         Self {
             resource_metrics: vec![ResourceMetrics {

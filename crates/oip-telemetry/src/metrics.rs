@@ -1,4 +1,4 @@
-//! Metrics, pushed to a collector at an interval.
+//! Pushes metrics to a collector periodically.
 
 use std::{
     collections::{HashMap, hash_map::DefaultHasher},
@@ -24,7 +24,7 @@ use crate::{
     post::Poster,
 };
 
-/// Samples that mean the same, and differ in what they are of.
+/// One metric; samples differ by label.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MetricFamily {
@@ -32,55 +32,55 @@ pub struct MetricFamily {
     pub name: &'static str,
     /// Its description, for people.
     pub description: &'static str,
-    /// How its samples go on.
+    /// The kind of metric.
     pub kind: MetricKind,
     /// The samples.
     pub samples: Vec<Sample>,
 }
 
-/// How samples go on.
+/// The kind of metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MetricKind {
-    /// Only upwards, or from 0 again.
+    /// Monotonic, except for resets to 0.
     Counter,
-    /// Up and down.
+    /// Goes up and down.
     Gauge,
-    /// Counters of values by how large they were.
+    /// Counts of observations by value.
     Histogram,
 }
 
-/// A sample, and what it is of.
+/// A sample and its labels.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Sample {
-    /// Names and values.
+    /// The labels: names and values.
     pub labels: Vec<(String, String)>,
-    /// What was counted or measured.
+    /// The value.
     pub value: SampleValue,
 }
 
-/// What was counted or measured.
+/// The value of a sample.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SampleValue {
-    /// A whole number.
+    /// An integer.
     Integer(u64),
-    /// Any number.
+    /// A real number.
     Real(f64),
-    /// How many values were how large.
+    /// A histogram.
     Histogram {
-        /// The largest value of each range but the last one.
+        /// Upper bounds (inclusive) of all buckets except the last.
         bounds: Vec<f64>,
-        /// Values by range, without those below; one more than there are bounds.
+        /// Count of each bucket, not cumulative; one more than bounds.
         counts: Vec<u64>,
-        /// The sum of all values.
+        /// The sum of all observations.
         sum: f64,
     },
 }
 
 impl MetricFamily {
-    /// A family without samples.
+    /// Creates a family without samples.
     #[must_use]
     pub fn new(name: &'static str, description: &'static str, kind: MetricKind) -> Self {
         Self {
@@ -97,28 +97,28 @@ impl MetricFamily {
     }
 }
 
-/// The collector for metrics, the name that they are sent under, and how often.
+/// Configuration of a metrics exporter.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MetricsConfig {
     /// The collector.
     pub endpoint: Endpoint,
-    /// Headers of each request to it, such as one with a token.
+    /// Headers of each request to it, such as authorization.
     pub headers: Vec<(String, String)>,
-    /// Authorities for the collector's certificate; without them, those that browsers trust.
+    /// CA certificates for the collector; `None` for the public ones.
     pub authorities: Option<Authorities>,
-    /// What the program is: `service.name` and so on.
+    /// Attributes of the program: `service.name` and so on.
     pub resource: Vec<(String, String)>,
-    /// Time between two pushes.
+    /// Interval between pushes.
     pub interval: Duration,
-    /// How long the collector may take to answer.
+    /// Timeout of a request to the collector.
     pub timeout: Duration,
-    /// How long to wait after a failure, at first; each time twice as long, up to the interval.
+    /// Initial back-off after a failure; doubles each time, up to the interval.
     pub back_off: Duration,
 }
 
 impl MetricsConfig {
-    /// To a collector once a minute, without headers, as no program in particular.
+    /// Creates a configuration with an interval of one minute, without headers and resource attributes.
     #[must_use]
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
@@ -132,7 +132,7 @@ impl MetricsConfig {
         }
     }
 
-    /// The same, changed.
+    /// Returns the configuration with `change` applied.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
@@ -140,8 +140,8 @@ impl MetricsConfig {
     }
 }
 
-/// Pushes metrics to a collector from a thread of its own. Values are totals, so that a push that fails loses nothing that the next
-/// one does not say, and nothing waits for it.
+/// Pushes metrics to a collector from a background thread. Values are cumulative, so a failed push loses
+/// nothing that the next one does not contain, and nothing waits for it.
 #[derive(Clone, Debug)]
 pub struct MetricsExporter {
     messages: Sender<SyncSender<()>>,
@@ -154,20 +154,20 @@ struct Counts {
     failed: AtomicU64,
 }
 
-/// Names and values of a sample.
+/// Labels of a sample.
 type Labels = [(String, String)];
 
-/// Samples of one message: collectors take some MiB.
+/// Maximum number of samples per message: collectors accept a few MiB.
 const MOST_SAMPLES: usize = 4096;
 
-/// The first push is at a random moment within this time, since many servers may start at once.
+/// The first push happens at a random time within this interval, because many servers may start at once.
 const FIRST: Duration = Duration::from_secs(5);
 
 impl MetricsExporter {
-    /// Starts the thread; it calls `collect` for what there is at a moment.
+    /// Starts the thread, which calls `collect` for the current metrics.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// When no thread can be created.
     pub fn start(
         config: MetricsConfig,
         collect: impl FnMut() -> Vec<MetricFamily> + Send + 'static,
@@ -194,19 +194,19 @@ impl MetricsExporter {
         Ok(Self { messages, counts })
     }
 
-    /// Pushes that the collector has taken.
+    /// Returns the number of pushes accepted by the collector.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.counts.sent.load(Relaxed)
     }
 
-    /// Pushes that failed.
+    /// Returns the number of failed pushes.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.counts.failed.load(Relaxed)
     }
 
-    /// For the end of the program: pushes once more, and waits for that at most so long.
+    /// Pushes once more, and waits at most `patience` for that. Call at exit.
     pub fn finish(&self, patience: Duration) {
         let (done, is_done) = sync_channel(0);
         if self.messages.send(done).is_ok() {
@@ -215,16 +215,16 @@ impl MetricsExporter {
     }
 }
 
-/// The thread.
+/// The background thread.
 struct Pusher<F> {
     poster: Poster,
     config: MetricsConfig,
     counts: Arc<Counts>,
     collect: F,
     starts: Starts,
-    /// How long to wait after the next failure.
+    /// Back-off after the next failure.
     wait: Duration,
-    /// Since when the collector takes nothing: said once, and once when that is over.
+    /// Since when pushing has failed. Failure and recovery are logged once each.
     failing_since: Option<Instant>,
 }
 
@@ -244,7 +244,7 @@ impl<F: FnMut() -> Vec<MetricFamily>> Pusher<F> {
         }
     }
 
-    /// Sends all metrics once, and says when to do so again.
+    /// Pushes all metrics once, and returns the time until the next push.
     fn push(&mut self) -> Duration {
         let families = (self.collect)();
         let mut rejected = None;
@@ -282,13 +282,13 @@ impl<F: FnMut() -> Vec<MetricFamily>> Pusher<F> {
     }
 }
 
-/// When counters began at 0, which collectors want to know.
+/// The start times of counters, which collectors require.
 struct Starts {
-    /// Of those that are there the first time.
+    /// The start time of counters in the first collection.
     at: u64,
-    /// When counters were looked at last; what begins later began after that.
+    /// The time of the previous collection; a counter that is new afterwards started after it.
     looked: Option<u64>,
-    /// The last value and the start of each counter.
+    /// The last value and the start time of each counter.
     known: HashMap<u64, (f64, u64)>,
 }
 
@@ -301,7 +301,7 @@ impl Starts {
         }
     }
 
-    /// The start of a counter, which a model that was loaded again begins anew.
+    /// Returns the start time of a counter; a reloaded model restarts its counters.
     fn of(&self, key: u64, value: f64) -> u64 {
         match self.known.get(&key) {
             Some((last, start)) if value >= *last => *start,
@@ -310,7 +310,7 @@ impl Starts {
     }
 }
 
-/// Families as OTLP has them, in messages that are not too large.
+/// Converts metrics to OTLP messages of bounded size.
 fn messages(families: Vec<MetricFamily>, starts: &mut Starts, now: SystemTime) -> Vec<Vec<Metric>> {
     let time = nanoseconds(now);
     let mut known = HashMap::new();
@@ -360,7 +360,7 @@ fn data(
     };
     let mut number = |sample: Sample, is_counter: bool| {
         let (real, value) = match sample.value {
-            // Beyond the type there are no counts.
+            // Counts never exceed the type.
             SampleValue::Integer(value) => {
                 let integer = i64::try_from(value).unwrap_or(i64::MAX);
                 (value as f64, Number::Integer(integer))
@@ -447,11 +447,11 @@ mod tests {
             starts.map(|start| start / 1_000_000_000).collect::<Vec<_>>()
         };
         assert_eq!(look(5, 1, 10), [1]);
-        // One more model, and then both from 0 again.
+        // One more counter, then both reset to 0.
         assert_eq!(look(7, 2, 20), [1, 10]);
         assert_eq!(look(0, 2, 30), [20, 20]);
         assert_eq!(look(3, 2, 40), [20, 20]);
-        // Series that are gone are forgotten.
+        // Series that disappeared are forgotten.
         assert_eq!(look(9, 0, 50), [0; 0]);
         assert_eq!(look(9, 1, 60), [50]);
     }

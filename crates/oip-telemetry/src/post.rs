@@ -1,4 +1,4 @@
-//! One message to a collector, over HTTP/1.
+//! Sends one message to a collector over HTTP/1.
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ pub(crate) struct Poster {
     headers: Vec<(String, String)>,
 }
 
-/// Why a message was not taken.
+/// Why a message was not accepted.
 pub(crate) struct Refusal {
     pub(crate) reason: String,
-    /// Whether the same may be taken later.
+    /// Whether a retry may succeed.
     pub(crate) is_passing: bool,
 }
 
-/// Bytes of an answer that are read, and characters of a refusal that are shown.
+/// Maximum number of bytes read of a response, and of characters shown of an error.
 const MOST_ANSWER: u64 = 64 << 10;
 const MOST_SHOWN: usize = 200;
 
@@ -55,7 +55,7 @@ impl Poster {
         }
     }
 
-    /// Sends a message, and gives what the collector did not take of it, if that is something.
+    /// Sends a message, and returns what the collector rejected, if anything.
     pub(crate) fn post(&self, message: &[u8]) -> Result<Option<PartialSuccess>, Refusal> {
         let mut request = self
             .agent
@@ -79,7 +79,7 @@ impl Poster {
                 error => error.to_string(),
             },
         })?;
-        // Read to its end, so that the connection is used again.
+        // Reads the body to its end, so that the connection is reusable.
         let body = answer.body_mut().with_config().limit(MOST_ANSWER).read_to_vec();
         let status = answer.status();
         if !status.is_success() {
@@ -92,7 +92,7 @@ impl Poster {
             };
             return Err(Refusal {
                 reason: format!("it answers {status}{said}"),
-                // As the specification says.
+                // The retryable statuses of the specification.
                 is_passing: [
                     StatusCode::TOO_MANY_REQUESTS,
                     StatusCode::BAD_GATEWAY,

@@ -2,24 +2,23 @@
 
 use crate::ids::{Parent, TraceId};
 
-/// Decides which requests are traced. A caller that says whether it records the trace is followed; of the others a ratio is
-/// traced.
+/// Decides which requests are traced: as the caller's `traceparent` says, otherwise a ratio of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampler {
-    /// Of 2^63.
+    /// The sampling threshold, scaled to 2^63.
     bound: u64,
 }
 
 impl Sampler {
-    /// Traces this part of the requests whose caller says nothing: 0 none, 1 all.
+    /// Creates a sampler for this ratio of requests without a caller's decision: 0 for none, 1 for all.
     #[must_use]
     pub fn new(ratio: f64) -> Self {
-        // Rounding is no matter here, and what is beyond the range ends at it.
+        // Rounding is irrelevant here, and the cast saturates.
         let bound = (ratio.clamp(0.0, 1.0) * (1_u64 << 63) as f64) as u64;
         Self { bound }
     }
 
-    /// The trace that a request belongs to, if it is recorded.
+    /// Returns the trace id of a request, if it is traced.
     #[must_use]
     pub fn decide(&self, parent: Option<&Parent>) -> Option<TraceId> {
         match parent {
@@ -27,7 +26,7 @@ impl Sampler {
             None if self.bound == 0 => None,
             None => {
                 let trace = TraceId::random();
-                // By the id, as other samplers decide.
+                // Decides by the trace id, like other samplers.
                 ((trace.0 as u64) >> 1 < self.bound).then_some(trace)
             }
         }
@@ -48,7 +47,7 @@ mod tests {
             (part(0.0), part(1.0), part(7.0), part(-1.0)),
             (0, 20_000, 20_000, 0)
         );
-        // Ten standard deviations and more.
+        // More than ten standard deviations.
         assert!((4_000..6_000).contains(&part(0.25)));
         let parent = |is_sampled| Parent {
             is_sampled,

@@ -1,10 +1,10 @@
-//! A part of a request's time.
+//! Spans: timed operations within a trace.
 
 use std::{borrow::Cow, time::SystemTime};
 
 use crate::ids::{SpanId, TraceId};
 
-/// A part of a request's time, with what is known of it.
+/// A timed operation, with its attributes.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Span {
@@ -12,30 +12,30 @@ pub struct Span {
     pub trace: TraceId,
     /// Its own id.
     pub id: SpanId,
-    /// The span that it is a part of.
+    /// The parent span.
     pub parent: Option<SpanId>,
-    /// A name out of few: collectors group by it.
+    /// A name of low cardinality, because collectors group by it.
     pub name: Cow<'static, str>,
-    /// Whether it answers a caller.
+    /// Whether it serves a caller.
     pub kind: Kind,
     /// When it began.
     pub start: SystemTime,
     /// When it ended.
     pub end: SystemTime,
-    /// Its attributes, by OpenTelemetry's names if there are any.
+    /// Its attributes, named by OpenTelemetry's conventions where they exist.
     pub attributes: Vec<(&'static str, Value)>,
-    /// Why it failed, if it did.
+    /// The error, if it failed.
     pub failure: Option<String>,
 }
 
-/// A span's place between programs.
+/// The kind of span.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
-    /// Within this program.
+    /// An internal operation.
     #[default]
     Internal,
-    /// The answer to another program's request.
+    /// Serving a request from another program.
     Server,
 }
 
@@ -43,14 +43,14 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {
-    /// Text.
+    /// A string.
     Text(Cow<'static, str>),
-    /// A whole number.
+    /// An integer.
     Number(i64),
 }
 
 impl Span {
-    /// A span within the program, without attributes.
+    /// Creates an internal span without attributes.
     #[must_use]
     pub fn new(
         trace: TraceId,

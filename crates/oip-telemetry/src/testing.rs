@@ -1,5 +1,5 @@
-//! A collector for tests: answers `POST /v1/traces` and `/v1/metrics` as it is told to, and gives what came. Messages are read by field numbers
-//! here, so that both halves cannot be wrong in the same way.
+//! A test collector: responds to `POST /v1/traces` and `/v1/metrics` as scripted, and records messages. It
+//! decodes messages by field number, independently of the exporter, so that both cannot share an error.
 #![allow(
     clippy::unwrap_used,
     clippy::missing_panics_doc,
@@ -15,92 +15,92 @@ use std::{
     time::Duration,
 };
 
-/// A message that came.
+/// A recorded message.
 #[derive(Debug)]
 pub struct Posted {
-    /// The request's line and headers.
+    /// The request line and headers.
     pub head: String,
-    /// What the program says of itself.
+    /// The resource attributes.
     pub resource: BTreeMap<String, String>,
-    /// The spans, in their order.
+    /// The spans, in order.
     pub spans: Vec<Received>,
-    /// The metrics, by their names.
+    /// The metrics by name.
     pub metrics: BTreeMap<String, ReceivedMetric>,
 }
 
-/// A metric as it came.
+/// A received metric.
 #[derive(Debug, Default)]
 pub struct ReceivedMetric {
     /// `gauge`, `sum` or `histogram`.
     pub kind: &'static str,
-    /// For people.
+    /// The description.
     pub description: String,
     /// `AggregationTemporality`.
     pub temporality: u64,
     /// Whether it is a counter.
     pub is_monotonic: bool,
-    /// The points.
+    /// The data points.
     pub points: Vec<ReceivedPoint>,
 }
 
-/// A point of a metric as it came.
+/// A received data point.
 #[derive(Debug, Default)]
 pub struct ReceivedPoint {
     /// Its labels.
     pub attributes: BTreeMap<String, String>,
-    /// Nanoseconds since 1970.
+    /// Start time in nanoseconds since 1970.
     pub start: u64,
-    /// The same.
+    /// Time in nanoseconds since 1970.
     pub time: u64,
     /// The value, or a histogram's sum.
     pub value: f64,
-    /// Of a histogram: how many values there were.
+    /// For a histogram: the number of observations.
     pub count: u64,
-    /// How many there were in each range.
+    /// For a histogram: the bucket counts.
     pub counts: Vec<u64>,
-    /// The ranges.
+    /// For a histogram: the bucket bounds.
     pub bounds: Vec<f64>,
 }
 
-/// A span as it came.
+/// A received span.
 #[derive(Debug, Default)]
 pub struct Received {
-    /// In hexadecimal digits, as the next two are.
+    /// The trace id in hexadecimal digits, like the next two.
     pub trace: String,
     /// Its own id.
     pub id: String,
-    /// Empty if it has none.
+    /// The parent's id; empty if there is none.
     pub parent: String,
     /// Its name.
     pub name: String,
     /// `SpanKind`.
     pub kind: u64,
-    /// Nanoseconds since 1970.
+    /// Start in nanoseconds since 1970.
     pub start: u64,
-    /// The same.
+    /// End in nanoseconds since 1970.
     pub end: u64,
-    /// Numbers as text.
+    /// The attributes; numbers as strings.
     pub attributes: BTreeMap<String, String>,
     /// `StatusCode` and message.
     pub failure: Option<(u64, String)>,
 }
 
-/// A collector on a socket.
+/// A collector on a local socket.
 #[derive(Debug)]
 pub struct Collector {
-    /// Its URL, without a path.
+    /// Its URL without a path.
     pub url: String,
     posted: Receiver<Posted>,
 }
 
 impl Collector {
-    /// Answers with these, one after the other, and from then on with 200: a status line's end and a body.
+    /// Starts a collector that sends these responses in turn, then 200: the end of a status line, and a body.
     #[must_use]
     pub fn start(answers: Vec<(&'static str, Vec<u8>)>) -> Self {
         Self::on(TcpListener::bind("127.0.0.1:0").unwrap(), answers)
     }
 
-    /// The same on a socket that listens.
+    /// Does the same on a given listener.
     #[must_use]
     pub fn on(listener: TcpListener, answers: Vec<(&'static str, Vec<u8>)>) -> Self {
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -114,13 +114,13 @@ impl Collector {
         Self { url, posted }
     }
 
-    /// The next message that came.
+    /// Returns the next recorded message.
     #[must_use]
     pub fn message(&self) -> Posted {
         self.posted.recv_timeout(Duration::from_secs(60)).unwrap()
     }
 
-    /// Whether nothing comes for so long.
+    /// Returns whether no message arrives for `time`.
     #[must_use]
     pub fn has_nothing_for(&self, time: Duration) -> bool {
         self.posted.recv_timeout(time).is_err()
@@ -286,7 +286,7 @@ fn pair(message: &[u8]) -> (String, String) {
     (String::from_utf8(key.to_vec()).unwrap(), value)
 }
 
-/// The fields of a message of protobuf.
+/// The fields of a protobuf message.
 struct Fields<'a>(&'a [u8]);
 
 enum Field<'a> {
@@ -295,7 +295,7 @@ enum Field<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The contents of one field, as often as it is there.
+    /// Returns all occurrences of a length-delimited field.
     fn messages(self, wanted: u64) -> impl Iterator<Item = &'a [u8]> {
         self.filter_map(move |(field, value)| match value {
             Field::Bytes(bytes) if field == wanted => Some(bytes),

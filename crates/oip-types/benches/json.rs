@@ -1,7 +1,7 @@
-//! JSON bodies of one million numbers: reading into typed buffers and writing from them, beside other libraries.
+//! Decodes and encodes JSON bodies of one million numbers, and compares with other libraries.
 //!
-//! Everything is in memory and warm. Readers get the body of a whole inference request and must give the numbers;
-//! writers get the numbers and must give the body of a whole response.
+//! Everything is in memory and warm. Decoders get the body of a whole inference request and produce the
+//! numbers; encoders get the numbers and produce the body of a whole response.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -23,7 +23,7 @@ static ALLOCATOR: PeakAlloc = PeakAlloc;
 
 const COUNT: usize = 1_000_000;
 
-/// The request as a typed structure, for the libraries that read into those.
+/// The request as a typed structure, for libraries that deserialize into one.
 #[derive(Serialize, Deserialize)]
 struct Request<T> {
     inputs: Vec<Input<T>>,
@@ -37,7 +37,7 @@ struct Input<T> {
     data: Vec<T>,
 }
 
-/// Numbers between -1 and 1 with all their digits, as activations and embeddings are.
+/// Returns numbers between -1 and 1 with all their digits, like activations and embeddings.
 fn floats() -> Vec<f32> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let next = || {

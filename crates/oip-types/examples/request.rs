@@ -1,4 +1,4 @@
-//! Reads an inference request in JSON from standard input and checks it against a model, as a server does.
+//! Reads an inference request in JSON from standard input and checks it against a model, as a server would.
 //!
 //! ```sh
 //! echo '{"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]}]}' |

@@ -1,10 +1,11 @@
-//! Numbers of bytes as people write them, in options and configurations.
+//! Byte sizes as people write them in options and configurations.
 
 use std::{error::Error, fmt, str::FromStr};
 
-/// A number of bytes such as `64MiB`, `1GB` or `1000`: KiB, MiB, GiB and TiB, or Ki, Mi, Gi and Ti, are powers of 1024, KB, MB, GB and TB of 1000.
+/// A byte size such as `64MiB`, `1GB` or `1000`. KiB, MiB, GiB and TiB (or Ki, Mi, Gi and Ti) are powers of
+/// 1024; KB, MB, GB and TB are powers of 1000.
 ///
-/// Printed, it has the largest unit that is exact; with `{:#}` as it stands in a sentence.
+/// Displays with the largest unit that is exact; `{:#}` puts a space before the unit, for use in a sentence.
 ///
 /// ```
 /// use oip_types::ByteSize;
@@ -22,13 +23,13 @@ pub struct ByteSize(pub u64);
 /// The units with their powers of two, largest first.
 const UNITS: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
-/// Everything that is read, in capitals; the shorter ones end others, so they come last.
+/// Accepted units in upper case. A unit that is the suffix of another one comes after it.
 const READ: [(&str, u64); 14] = [
     ("TIB", 1 << 40),
     ("GIB", 1 << 30),
     ("MIB", 1 << 20),
     ("KIB", 1 << 10),
-    // Kubernetes' names.
+    // Kubernetes spells them without the B.
     ("TI", 1 << 40),
     ("GI", 1 << 30),
     ("MI", 1 << 20),
@@ -71,22 +72,22 @@ impl fmt::Display for ByteSize {
 #[cfg(feature = "rest")]
 impl<'de> serde::Deserialize<'de> for ByteSize {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        /// A text with a unit, or a plain number of bytes.
+        /// A string with a unit, or a plain number of bytes.
         #[derive(serde::Deserialize)]
         #[serde(untagged)]
-        enum Written {
+        enum StringOrNumber {
             Text(String),
             Number(u64),
         }
-        match <Written as serde::Deserialize>::deserialize(deserializer) {
-            Ok(Written::Text(text)) => text.parse().map_err(serde::de::Error::custom),
-            Ok(Written::Number(bytes)) => Ok(Self(bytes)),
+        match <StringOrNumber as serde::Deserialize>::deserialize(deserializer) {
+            Ok(StringOrNumber::Text(text)) => text.parse().map_err(serde::de::Error::custom),
+            Ok(StringOrNumber::Number(bytes)) => Ok(Self(bytes)),
             Err(_) => Err(serde::de::Error::custom(ByteSizeError)),
         }
     }
 }
 
-/// A text that is not a number of bytes.
+/// The error for a string that is not a byte size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ByteSizeError;

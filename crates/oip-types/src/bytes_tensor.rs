@@ -1,3 +1,5 @@
+//! Tensors of byte strings (BYTES) in the protocol's length-prefixed form.
+
 use std::{fmt, ops::Range};
 
 use bytes::{BufMut, Bytes};
@@ -5,10 +7,10 @@ use tensor_core::Shape;
 
 use crate::ServiceError;
 
-/// A tensor of byte strings, in the protocol's raw form: each element is its length as a little-endian `u32`, then
-/// its bytes, back to back.
+/// A tensor of byte strings, in the protocol's raw form: each element is its length as a little-endian `u32`,
+/// then its bytes, back to back.
 ///
-/// The form is checked once, on the way in, so that elements can be walked without errors. Like a
+/// The form is checked once, in the constructor, so iterating over elements cannot fail. Like a
 /// [`Tensor`](tensor_core::Tensor) it is a shape and shared [`Bytes`].
 ///
 /// ```
@@ -29,14 +31,14 @@ pub struct BytesTensor {
 }
 
 impl BytesTensor {
-    /// Bytes that stand before each element and give its length.
+    /// Bytes of the length prefix of each element.
     pub const LENGTH_PREFIX: usize = 4;
 
-    /// Checks the raw form against the shape and keeps it, without a copy.
+    /// Checks the raw form against the shape and keeps it without copying.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when a length or an element is cut off, or when the
-    /// number of elements is not the shape's.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when a length or an element is truncated, or
+    /// when the number of elements differs from the shape's.
     pub fn new(shape: Shape, raw: Bytes) -> Result<Self, ServiceError> {
         let mut found: u64 = 0;
         let mut rest = &raw[..];
@@ -65,11 +67,11 @@ impl BytesTensor {
         Ok(Self { shape, raw })
     }
 
-    /// Puts elements into the raw form.
+    /// Encodes elements into the raw form.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when their number is not the shape's, or one is 4 GiB
-    /// or longer.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when their number differs from the shape's, or
+    /// one is 4 GiB or longer.
     pub fn from_elements<E: AsRef<[u8]>>(
         shape: Shape,
         elements: impl IntoIterator<Item = E>,
@@ -94,41 +96,41 @@ impl BytesTensor {
         Ok(())
     }
 
-    /// The dimensions.
+    /// Returns the dimensions.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// The raw form.
+    /// Returns the raw form.
     #[must_use]
     pub fn raw(&self) -> &Bytes {
         &self.raw
     }
 
-    /// Gives the raw form away.
+    /// Converts into the raw form.
     #[must_use]
     pub fn into_raw(self) -> Bytes {
         self.raw
     }
 
-    /// The elements in row-major order.
+    /// Returns the elements in row-major order.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         self.ranges().map(|range| &self.raw[range])
     }
 
-    /// The elements in row-major order, each sharing the tensor's bytes.
+    /// Returns the elements in row-major order, each sharing the tensor's bytes.
     pub fn elements(&self) -> impl Iterator<Item = Bytes> + '_ {
         self.ranges().map(|range| self.raw.slice(range))
     }
 
-    /// For callers that hold the proof already.
+    /// Creates a tensor from parts that the caller has already checked.
     pub(crate) fn new_unchecked(shape: Shape, raw: Bytes) -> Self {
         debug_assert!(Self::new(shape.clone(), raw.clone()).is_ok());
         Self { shape, raw }
     }
 
-    /// Where each element's bytes stand in the raw form.
+    /// Returns the byte range of each element in the raw form.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let mut at = 0;
         std::iter::from_fn(move || {
@@ -140,7 +142,7 @@ impl BytesTensor {
     }
 }
 
-/// Shows the shape only: elements may be large, and private.
+/// Prints only the shape: elements may be large and private.
 impl fmt::Debug for BytesTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "BytesTensor(BYTES{})", self.shape)

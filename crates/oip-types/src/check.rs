@@ -1,4 +1,4 @@
-//! Requests and responses against what the model says about itself.
+//! Checks requests and responses against the model's metadata.
 
 use std::fmt;
 
@@ -10,14 +10,14 @@ use crate::{
 };
 
 impl ModelMetadata {
-    /// Checks that a request has this model's inputs, no others and at least those that are required, each with the
-    /// right datatype, rank and fixed dimensions, and asks only for outputs it has, each once.
+    /// Checks that a request has only inputs of this model, all required ones among them, each with the right
+    /// datatype, rank and fixed dimensions, and that it requests only existing outputs, each once.
     ///
     /// Byte lengths need no check here: a [`TensorValue`] cannot disagree with its own shape.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that names the input or output, what was expected
-    /// and what was found.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that names the input or output, what was
+    /// expected and what was found.
     pub fn check_request(&self, request: &InferRequest) -> Result<(), ServiceError> {
         for (index, input) in request.inputs.iter().enumerate() {
             let Some(expected) = self.inputs.iter().find(|expected| expected.name == input.name) else {
@@ -72,19 +72,19 @@ impl ModelMetadata {
         Ok(())
     }
 
-    /// Checks what the model gave against what it promised, and picks the requested outputs in the requested
-    /// order; all of them, in the model's order, when none were named, but for optional ones that it did not give.
+    /// Checks the model's outputs against its metadata and picks the requested ones in the requested order.
+    /// If the request names none, picks all in the model's order; optional outputs may be missing.
     ///
     /// # Errors
-    /// [`Internal`](crate::ErrorCode::Internal) that names the output: a model that breaks its own metadata is
-    /// not the client's fault.
+    /// [`Internal`](crate::ErrorCode::Internal) that names the output: a model that violates its own metadata
+    /// is not the client's fault.
     pub fn pick_outputs(
         &self,
         requested: &[RequestedOutput],
         given: Vec<InferOutput>,
     ) -> Result<Vec<InferOutput>, ServiceError> {
         let known = |name: &str| self.outputs.iter().find(|known| known.name == name);
-        // Models give their outputs in their own order as a rule, and then each is found where the last one was.
+        // Models usually return outputs in metadata order, so each search starts after the previous match.
         let mut at = 0;
         let extra = given.iter().find(|output| {
             let found = position_from(&self.outputs, at, |known| known.name == output.name);
@@ -143,7 +143,8 @@ impl ModelMetadata {
     }
 }
 
-/// Where something is, looked for from a place on and then before it.
+/// Finds the first item that satisfies `is_it`, searching from index `from` to the end and then from the
+/// start.
 fn position_from<T>(items: &[T], from: usize, is_it: impl Fn(&T) -> bool) -> Option<usize> {
     let from = from.min(items.len());
     let (before, after) = items.split_at(from);
@@ -151,7 +152,7 @@ fn position_from<T>(items: &[T], from: usize, is_it: impl Fn(&T) -> bool) -> Opt
     behind.or_else(|| before.iter().position(&is_it))
 }
 
-/// How a value differs from what its model says of it.
+/// How a value differs from its metadata.
 enum Mismatch<'a> {
     Datatype {
         expected: DataType,
@@ -192,7 +193,7 @@ fn check_value<'a>(
     Ok(())
 }
 
-/// The first few names, for a person who mistyped one.
+/// Lists the first few names, for people who mistyped one.
 fn list(tensors: &[TensorMetadata]) -> String {
     const SHOWN: usize = 5;
     let names: Vec<String> = tensors.iter().take(SHOWN).map(ToString::to_string).collect();
@@ -326,7 +327,7 @@ mod tests {
         model.inputs.push(k.optional());
         let x = || request().with_input("x", floats(&[1, 2]));
         assert!(model.check_request(&x()).is_ok());
-        // But when it is there, it is as it must be.
+        // If an optional input is present, it is checked like any other.
         let error = model
             .check_request(&x().with_input("k", Tensor::scalar(1i32)))
             .unwrap_err();
@@ -354,7 +355,7 @@ mod tests {
         assert!(model.pick_outputs(&[], vec![]).is_err(), "y is required");
     }
 
-    /// Thousands of outputs are picked in thousands of steps, not in millions.
+    /// Picking many outputs takes linear time, not quadratic.
     #[test]
     fn many_outputs() {
         const COUNT: usize = 50_000;
@@ -399,7 +400,7 @@ mod tests {
         );
     }
 
-    /// MD-06: a model that breaks its own metadata.
+    /// MD-06: a model that violates its own metadata.
     #[test]
     fn md_06_broken_promises_are_the_servers_fault() {
         let y = || InferOutput::new("y", floats(&[3]));

@@ -1,4 +1,5 @@
-//! The classification extension: the highest values of an output and where they stand, instead of the output itself.
+//! The classification extension: returns the highest values of an output with their indices and labels
+//! instead of the output.
 
 use std::{cmp::Ordering, fmt::Display};
 
@@ -6,15 +7,15 @@ use tensor_core::{DType, Element, Shape, Tensor};
 
 use crate::{BytesTensor, ParameterValue, Parameters, ServiceError, TensorValue};
 
-/// On a requested output: how many classes are wanted.
+/// Parameter of a requested output: the number of classes.
 const CLASSIFICATION: &str = "classification";
-/// Elements that an output may have to be classified, as in Triton.
+/// Maximum number of elements in an output to classify, as in Triton.
 const MAX_ELEMENTS: u64 = 1_000_000;
 
-/// Takes the number of classes that are wanted of an output, if any are.
+/// Takes the requested number of classes out of an output's parameters, if it is there.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is no positive integer.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is not a positive integer.
 pub fn take_class_count(parameters: &mut Parameters) -> Result<Option<u64>, ServiceError> {
     let Some(value) = parameters.remove(CLASSIFICATION) else {
         return Ok(None);
@@ -28,18 +29,19 @@ pub fn take_class_count(parameters: &mut Parameters) -> Result<Option<u64>, Serv
     count.map(Some).ok_or_else(wrong)
 }
 
-/// The parameter that [`take_class_count`] reads.
+/// Returns the parameter that [`take_class_count`] reads.
 #[must_use]
 pub fn class_count_parameter(count: u64) -> (String, ParameterValue) {
     let count = i64::try_from(count).unwrap_or(i64::MAX);
     (CLASSIFICATION.to_owned(), ParameterValue::Int64(count))
 }
 
-/// The `count` highest values of an output, highest first, as `"<value>:<index>"` or `"<value>:<index>:<label>"`.
+/// Returns the `count` highest values of an output, highest first, as `"<value>:<index>"` or
+/// `"<value>:<index>:<label>"`.
 ///
-/// Values have six decimals when they are floats, as C++ prints them and Triton's clients expect. With `is_batched`,
-/// the first dimension counts rows that are classified on their own. Equal values come in the order of their indices,
-/// NaN comes last. The shape is `[count]`, or `[rows, count]`, with fewer classes when the output has no more.
+/// Float values have six decimals, as C++ prints them and Triton's clients expect. With `is_batched`, each
+/// row of the first dimension is classified separately. Equal values are ordered by index; NaN comes last.
+/// The shape is `[count]` or `[rows, count]`, with fewer classes if the output has fewer elements.
 ///
 /// ```
 /// use oip_types::classify;
@@ -53,8 +55,8 @@ pub fn class_count_parameter(count: u64) -> (String, ParameterValue) {
 /// ```
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the output's datatype has no order (BOOL, BYTES) or is
-/// a 16-bit float, or when it has more than a million elements.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the output's datatype has no order (BOOL,
+/// BYTES) or is a 16-bit float, or when it has more than a million elements.
 pub fn classify(
     value: &TensorValue,
     count: u64,
@@ -107,7 +109,7 @@ struct Job<'l> {
 
 impl Job<'_> {
     fn of<T: Class>(&self, tensor: &Tensor) -> Vec<String> {
-        // The dtype was matched just before.
+        // The caller matched the dtype, so the conversion succeeds.
         let values = tensor.to_vec::<T>().unwrap_or_default();
         if self.count == 0 {
             return Vec::new();

@@ -1,3 +1,5 @@
+//! The protocol's datatypes and their names.
+
 use std::fmt;
 
 use tensor_core::{DType, Naming, Quoted};
@@ -6,7 +8,7 @@ use crate::ServiceError;
 
 /// The type of a tensor's elements as the protocol names it: a fixed-width dtype, or BYTES.
 ///
-/// BF16 is an extension that Triton and its clients know too. Names are case-sensitive.
+/// BF16 is an extension shared with Triton and its clients. Names are case-sensitive.
 ///
 /// ```
 /// use oip_types::DataType;
@@ -18,14 +20,14 @@ use crate::ServiceError;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DataType {
-    /// Elements of fixed width.
+    /// Fixed-width elements.
     Fixed(DType),
     /// Byte strings of any length.
     Bytes,
 }
 
 impl DataType {
-    /// Truth values, one byte each.
+    /// Booleans, one byte each.
     pub const BOOL: Self = Self::Fixed(DType::Bool);
     /// Unsigned 8-bit integers.
     pub const UINT8: Self = Self::Fixed(DType::U8);
@@ -54,7 +56,7 @@ impl DataType {
     /// Byte strings.
     pub const BYTES: Self = Self::Bytes;
 
-    /// The protocol's name.
+    /// Returns the protocol's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -63,11 +65,11 @@ impl DataType {
         }
     }
 
-    /// Looks the protocol's name up.
+    /// Looks up a datatype by the protocol's name.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there is no such name, with a suggestion when
-    /// only its spelling is off.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the name is unknown, with a suggestion
+    /// when it is only misspelled.
     pub fn from_name(name: &str) -> Result<Self, ServiceError> {
         if name == Self::Bytes.name() {
             return Ok(Self::Bytes);
@@ -87,7 +89,7 @@ impl DataType {
             })
     }
 
-    /// The fixed-width dtype, `None` for BYTES.
+    /// Returns the fixed-width dtype; `None` for BYTES.
     #[must_use]
     pub const fn dtype(self) -> Option<DType> {
         match self {

@@ -1,10 +1,12 @@
+//! The closed list of service errors and its mapping to HTTP and gRPC status codes.
+
 use std::{error::Error, fmt, time::Duration};
 
 use tensor_core::{CastError, SparseError, SpecError};
 
 /// Everything that can go wrong with a request, as one closed list for both transports.
 ///
-/// [`ErrorCode::http_status`] and [`ErrorCode::grpc_code`] are the one table that says what a client sees.
+/// [`ErrorCode::http_status`] and [`ErrorCode::grpc_code`] map a code to the status that clients see.
 ///
 /// ```
 /// use oip_types::ErrorCode;
@@ -14,13 +16,13 @@ use tensor_core::{CastError, SparseError, SpecError};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
-    /// The request is malformed or does not fit the model. Sending it again will not help.
+    /// The request is malformed or does not fit the model. Retrying does not help.
     InvalidArgument,
-    /// The client has not said who it is, or not in a way that is believed.
+    /// The client sent no credentials, or invalid ones.
     Unauthenticated,
-    /// The client may not do this.
+    /// The client is not allowed to do this.
     PermissionDenied,
-    /// There is no such model, version or resource.
+    /// The model, version or resource does not exist.
     NotFound,
     /// The body or message is larger than the server accepts.
     TooLarge,
@@ -28,15 +30,15 @@ pub enum ErrorCode {
     UnsupportedEncoding,
     /// The server does not offer this operation.
     Unimplemented,
-    /// A queue or a memory budget is full. Try again later.
+    /// A queue or a memory budget is full. Retry later.
     Overloaded,
-    /// The model or the server is not ready. Try again later.
+    /// The model or the server is not ready. Retry later.
     Unavailable,
     /// The request arrived too slowly.
     SlowRequest,
-    /// The deadline passed before the answer was ready.
+    /// The deadline passed before the response was ready.
     DeadlineExceeded,
-    /// The client went away or cancelled the request.
+    /// The client disconnected or cancelled the request.
     Cancelled,
     /// The model failed, or the server has a bug.
     Internal,
@@ -60,25 +62,25 @@ impl ErrorCode {
         Self::Internal,
     ];
 
-    /// The HTTP status this code is answered with.
+    /// Returns the HTTP status for this code.
     #[must_use]
     pub const fn http_status(self) -> u16 {
         self.row().0
     }
 
-    /// The gRPC status code this code is answered with.
+    /// Returns the gRPC status for this code.
     #[must_use]
     pub const fn grpc_code(self) -> i32 {
         self.row().1
     }
 
-    /// Whether the same request may succeed later; then HTTP answers carry `Retry-After`.
+    /// Returns whether the same request may succeed later. If so, HTTP responses carry `Retry-After`.
     #[must_use]
     pub const fn is_retryable(self) -> bool {
         matches!(self, Self::Overloaded | Self::Unavailable)
     }
 
-    /// The table: HTTP status and gRPC code.
+    /// Maps each code to its HTTP status and gRPC code.
     const fn row(self) -> (u16, i32) {
         match self {
             Self::InvalidArgument => (400, 3),      // INVALID_ARGUMENT
@@ -98,10 +100,10 @@ impl ErrorCode {
     }
 }
 
-/// An error on its way to a client: a code for programs, a message for people, and a cause for the log.
+/// An error to send to a client: a code for programs, a message for people, and a cause for the log.
 ///
-/// The message names what it is about (model, input), what was expected and what was found. It is all the client
-/// sees; the cause stays with the server.
+/// The message names the subject (model, input), the expected value and the value found. Clients see only the
+/// message; the cause is logged.
 ///
 /// ```
 /// use oip_types::{ErrorCode, ServiceError};
@@ -122,10 +124,10 @@ struct Inner {
 }
 
 impl ServiceError {
-    /// The longest message in bytes; longer ones are cut, so that an answer stays small whatever was sent.
+    /// Maximum message length in bytes. Longer messages are truncated, which keeps error responses small.
     pub const MAX_MESSAGE: usize = 700;
 
-    /// An error with a code and a message.
+    /// Creates an error with a code and a message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         let mut error = Self(Box::new(Inner {
             code,
@@ -137,17 +139,17 @@ impl ServiceError {
         error
     }
 
-    /// [`ErrorCode::InvalidArgument`] with a message.
+    /// Creates an [`ErrorCode::InvalidArgument`] error.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::InvalidArgument, message)
     }
 
-    /// [`ErrorCode::Internal`] with a message.
+    /// Creates an [`ErrorCode::Internal`] error.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::Internal, message)
     }
 
-    /// Puts `context: ` before the message.
+    /// Prefixes the message with `context: `.
     #[must_use]
     pub fn within(mut self, context: impl fmt::Display) -> Self {
         self.0.message = format!("{context}: {}", self.0.message);
@@ -155,40 +157,41 @@ impl ServiceError {
         self
     }
 
-    /// Keeps a cause for the log; clients do not see it.
+    /// Attaches a cause for the log; clients do not see it.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
         self
     }
 
-    /// Says when trying again may help.
+    /// Sets the delay after which a retry may succeed.
     #[must_use]
     pub fn retry_after(mut self, delay: Duration) -> Self {
         self.0.retry_after = Some(delay);
         self
     }
 
-    /// The code, for programs.
+    /// Returns the code, for programs.
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         self.0.code
     }
 
-    /// The message, for people.
+    /// Returns the message, for people.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// When trying again may help: one second for retryable codes unless the error knows better.
+    /// Returns the delay before a retry: one second for retryable codes unless [`ServiceError::retry_after`]
+    /// set another.
     #[must_use]
     pub fn retry_delay(&self) -> Option<Duration> {
         let default = self.0.code.is_retryable().then_some(Duration::from_secs(1));
         self.0.retry_after.or(default)
     }
 
-    /// The message and all causes in one line, for the log.
+    /// Returns the message and all causes in one line, for the log.
     #[must_use]
     pub fn report(&self) -> String {
         causes(self)

@@ -1,11 +1,12 @@
-//! Requests made up from what a model says that it takes: for descriptions of an API, banners and forms.
+//! Example requests generated from model metadata, for API descriptions, banners and forms.
 
 use crate::{ModelMetadata, TensorMetadata};
 
-/// Rows and columns of an image where a model leaves them free: networks halve them five times at most.
+/// Rows and columns of an image when the model leaves them free. Networks halve them at most five times.
 const IMAGE_SIDE: u64 = 32;
 
-/// An input of an example request: a tensor of zeros (or empty texts, or `false`) with a shape that the model takes.
+/// An input of an example request: a tensor of zeros (or empty strings, or `false`) with a shape that the
+/// model accepts.
 ///
 /// ```
 /// use oip_types::{DataType, ExampleInput, ModelMetadata, TensorMetadata};
@@ -23,8 +24,8 @@ pub struct ExampleInput<'m> {
 }
 
 impl<'m> ExampleInput<'m> {
-    /// The inputs that a request needs: all that are required; of a model whose inputs are all optional, such as a tensor file,
-    /// the first.
+    /// Returns the inputs that a request needs: all required ones. If all inputs are optional, as for a
+    /// tensor file, returns the first.
     #[must_use]
     pub fn all_of(model: &'m ModelMetadata) -> Vec<Self> {
         let mut chosen: Vec<&TensorMetadata> = model.inputs.iter().filter(|input| !input.optional).collect();
@@ -36,7 +37,7 @@ impl<'m> ExampleInput<'m> {
 
     fn of(tensor: &'m TensorMetadata) -> Self {
         let own = tensor.shape.dims();
-        // Batches of images, with channels before or after rows and columns.
+        // Image batches, NCHW or NHWC.
         let is_image = matches!(own, [_, Some(1 | 3 | 4), ..] | [.., Some(1 | 3 | 4)]) && own.len() == 4;
         let size = |(axis, dim): (usize, &Option<u64>)| match dim {
             Some(dim) => *dim,
@@ -51,25 +52,26 @@ impl<'m> ExampleInput<'m> {
         Self { tensor, dims }
     }
 
-    /// What the model says of the input.
+    /// Returns the input's metadata.
     #[must_use]
     pub fn tensor(&self) -> &'m TensorMetadata {
         self.tensor
     }
 
-    /// The shape: one row, 1 or the least useful size for what is free.
+    /// Returns the shape: a batch of one, and for other free dimensions 1 or the smallest useful size.
     #[must_use]
     pub fn dims(&self) -> &[u64] {
         &self.dims
     }
 
-    /// How many elements that makes; `None` for more than a `u64` counts.
+    /// Returns the number of elements; `None` if it overflows `u64`.
     #[must_use]
     pub fn elements(&self) -> Option<u64> {
         self.dims.iter().try_fold(1u64, |all, dim| all.checked_mul(*dim))
     }
 
-    /// How many values or lists there are at most on one level of its data in lists: more than elements where a dimension is 0.
+    /// Returns the largest number of values or lists on one nesting level of the nested JSON form. This
+    /// exceeds the number of elements when a dimension is 0.
     #[must_use]
     pub fn width(&self) -> Option<u64> {
         self.dims
@@ -78,10 +80,10 @@ impl<'m> ExampleInput<'m> {
     }
 }
 
-/// As JSON. These allocate something for each value and list: look at [`ExampleInput::width`] before.
+/// JSON forms. They allocate for each value and list, so check [`ExampleInput::width`] first.
 #[cfg(feature = "rest")]
 impl ExampleInput<'_> {
-    /// The input as a member of `inputs` in a request's body, with data in one list.
+    /// Returns the input as an item of `inputs` in a request body, with flat data.
     #[must_use]
     pub fn json(&self) -> serde_json::Value {
         serde_json::json!({
@@ -92,7 +94,7 @@ impl ExampleInput<'_> {
         })
     }
 
-    /// The data in lists, as deep as there are dimensions.
+    /// Returns the data as nested lists, one level per dimension.
     #[must_use]
     pub fn nested(&self) -> serde_json::Value {
         fn nest(dims: &[u64], zero: &serde_json::Value) -> serde_json::Value {
@@ -134,7 +136,7 @@ mod tests {
         assert_eq!(dims(&[-1, 12, -1, 64]), [1, 12, 1, 64]);
         let huge = TensorMetadata::new("x", DataType::FP32, &[i64::MAX, i64::MAX]);
         assert_eq!(ExampleInput::of(&huge).elements(), None);
-        // Lists of nothing are lists all the same.
+        // Empty lists count too.
         for dims in [[1 << 30, 0], [0, 1 << 30]] {
             let empty = TensorMetadata::new("x", DataType::FP32, &dims);
             let example = ExampleInput::of(&empty);

@@ -1,8 +1,8 @@
-//! Times as people write them, in options and configurations.
+//! Durations as people write them in options and configurations.
 
 use std::{error::Error, fmt, str::FromStr, time::Duration};
 
-/// A time such as `30s`, `500ms` or `2min`; a plain number counts seconds.
+/// A duration such as `30s`, `500ms` or `2min`; a plain number is in seconds.
 ///
 /// ```
 /// use std::time::Duration;
@@ -44,16 +44,16 @@ impl<'de> serde::Deserialize<'de> for HumanDuration {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         use serde::de::Error as _;
 
-        /// A text with a unit, or a plain number of seconds.
+        /// A string with a unit, or a plain number of seconds.
         #[derive(serde::Deserialize)]
         #[serde(untagged)]
-        enum Written {
+        enum StringOrNumber {
             Text(String),
             Number(f64),
         }
-        let text = match <Written as serde::Deserialize>::deserialize(deserializer) {
-            Ok(Written::Text(text)) => text,
-            Ok(Written::Number(seconds)) => seconds.to_string(),
+        let text = match <StringOrNumber as serde::Deserialize>::deserialize(deserializer) {
+            Ok(StringOrNumber::Text(text)) => text,
+            Ok(StringOrNumber::Number(seconds)) => seconds.to_string(),
             Err(_) => {
                 return Err(D::Error::custom(
                     "expected a time, such as \"30s\" or 30 (seconds)",
@@ -64,7 +64,7 @@ impl<'de> serde::Deserialize<'de> for HumanDuration {
     }
 }
 
-/// A text that is not a time.
+/// The error for a string that is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HumanDurationError {
     message: String,

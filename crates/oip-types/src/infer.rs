@@ -19,18 +19,18 @@ use crate::{DataType, Elements, ModelRef, Parameters, ServiceError, SharedMemory
 pub struct InferRequest {
     model_name: String,
     model_version: Option<String>,
-    /// The client's name for this request; the response carries it too.
+    /// The client's id for this request; the response repeats it.
     pub id: Option<String>,
     /// Parameters of the request as a whole.
     pub parameters: Parameters,
     /// The input tensors.
     pub inputs: Vec<InferInput>,
-    /// The outputs wanted; none named means all of them.
+    /// The requested outputs; empty for all.
     pub outputs: Vec<RequestedOutput>,
 }
 
 impl InferRequest {
-    /// A request to a model, without inputs yet.
+    /// Creates a request to a model, without inputs yet.
     #[must_use]
     pub fn new(model: ModelRef<'_>) -> Self {
         Self {
@@ -43,11 +43,11 @@ impl InferRequest {
         }
     }
 
-    /// Bytes of memory that it takes beside the elements of its tensors, about: names, parameters and the tables that
-    /// hold them.
+    /// Estimates the memory of names, parameters and the collections that hold them, in bytes. Tensor
+    /// elements are not included.
     #[must_use]
     pub fn overhead_bytes(&self) -> usize {
-        /// An entry of a table, with what the table keeps free.
+        /// One entry of a collection, with its share of the spare capacity.
         const ENTRY: usize = 128;
         let parameters = |parameters: &Parameters| {
             let entries = parameters.iter().map(|(name, value)| {
@@ -75,7 +75,8 @@ impl InferRequest {
         self
     }
 
-    /// Adds an input whose elements the server finds in shared memory: what is sent is its datatype and shape, and the place.
+    /// Adds an input whose elements are in shared memory. The request carries its datatype, its shape and the
+    /// location.
     ///
     /// ```
     /// use oip_types::{DataType, InferRequest, ModelRef, SharedMemorySlice};
@@ -105,7 +106,7 @@ impl InferRequest {
         Ok(self)
     }
 
-    /// Asks for an output.
+    /// Requests an output.
     #[must_use]
     pub fn with_output(mut self, name: impl Into<String>) -> Self {
         self.outputs.push(RequestedOutput {
@@ -115,10 +116,10 @@ impl InferRequest {
         self
     }
 
-    /// Which model is to run.
+    /// Returns the model to run.
     ///
     /// # Panics
-    /// Never: the names were checked when the request was made.
+    /// Never: names are checked by the constructor.
     #[must_use]
     pub fn model(&self) -> ModelRef<'_> {
         ModelRef::new(&self.model_name, self.model_version.as_deref())
@@ -134,10 +135,10 @@ impl InferRequest {
             .map(|input| &input.value)
     }
 
-    /// Takes an input's value out by name, for models that pass it on.
+    /// Removes an input by name and returns its value.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there is no such input.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the input does not exist.
     pub fn take_input(&mut self, name: &str) -> Result<TensorValue, ServiceError> {
         let position = self.inputs.iter().position(|input| input.name == name);
         let position = position.ok_or_else(|| ServiceError::invalid(format!("input '{name}' is missing")))?;
@@ -177,44 +178,34 @@ fn elements<T: Element>(value: &TensorValue) -> Result<Elements<T>, String> {
     Elements::new(value.shape().clone(), values).map_err(|error| error.to_string())
 }
 
-/// An input tensor with its name.
+/// A named input tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InferInput {
-    /// The model's name for it.
+    /// The name in the model's metadata.
     pub name: String,
-    /// What it holds.
+    /// The tensor.
     pub value: TensorValue,
-    /// Parameters of this input. Where they name a place in shared memory
-    /// ([`SharedMemorySlice::to_parameters`]), clients send the place and not the value.
+    /// Parameters of this input. If they name a slice of shared memory
+    /// ([`SharedMemorySlice::to_parameters`]), clients send that slice instead of the value.
     pub parameters: Parameters,
 }
 
-/// An output the client wants.
+/// An output that the client requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestedOutput {
-    /// The model's name for it.
+    /// The name in the model's metadata.
     pub name: String,
     /// Parameters of this output.
     pub parameters: Parameters,
 }
 
-/// A response to a request.
-///
-/// ```
-/// use oip_types::{InferOutput, InferResponse};
-/// use tensor_core::Tensor;
-///
-/// let y = InferOutput::new("y", Tensor::from_slice([2], &[2.0f32, 4.0])?);
-/// let response = InferResponse::new("double", vec![y]).with_version(Some("1".to_owned()));
-/// assert_eq!(response.get::<f32>("y")?[..], [2.0, 4.0]);
-/// # Ok::<(), oip_types::ServiceError>(())
-/// ```
+/// A model's response to an inference request.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct InferResponse {
-    /// The model that ran.
+    /// The name of the model that ran.
     pub model_name: String,
-    /// The version of it that ran; none for models without versions.
+    /// The version that ran; none for models without versions.
     pub model_version: Option<String>,
     /// The request's id.
     pub id: Option<String>,
@@ -284,22 +275,22 @@ impl InferResponse {
     }
 }
 
-/// An output tensor with its name.
+/// A named output tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InferOutput {
-    /// The model's name for it.
+    /// The name in the model's metadata.
     pub name: String,
-    /// What it holds.
+    /// The tensor.
     pub value: TensorValue,
-    /// Parameters of this output. REST bodies carry them for binary outputs only: Triton's C++ client gives up on a
-    /// JSON output that has any.
+    /// Parameters of this output. REST bodies carry them only for binary outputs: Triton's C++ client fails
+    /// on JSON outputs with parameters.
     pub parameters: Parameters,
-    /// Where in shared memory the client finds its bytes, which then do not travel with the response.
+    /// The shared memory slice that holds the bytes; they are then not part of the response.
     pub shared_memory: Option<SharedMemorySlice>,
 }
 
 impl InferOutput {
-    /// An output without parameters.
+    /// Creates an output without parameters.
     pub fn new(name: impl Into<String>, value: impl Into<TensorValue>) -> Self {
         Self {
             name: name.into(),

@@ -1,10 +1,10 @@
-//! Whether the requests of different callers are joined into batches, as it is shown everywhere.
+//! Whether a server batches requests of different clients, and why.
 
 use std::fmt;
 
 use crate::{ModelConfig, model_config::ConfigParameter};
 
-/// On whose word the requests of different callers are joined into batches, if they are.
+/// Why requests of different clients are, or are not, joined into batches.
 ///
 /// ```
 /// use oip_types::Joining;
@@ -21,24 +21,24 @@ use crate::{ModelConfig, model_config::ConfigParameter};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Joining {
-    /// They are joined because the configuration or the model's own code says so.
+    /// Batched: the configuration or the backend declares it.
     Declared,
-    /// They are joined because the model's file proves that rows are independent.
+    /// Batched: analysis of the model file proves that rows are independent.
     Proven,
-    /// Each request runs alone.
+    /// Not batched: each request runs alone.
     Alone {
-        /// Why, without a full stop.
+        /// The reason, without a full stop.
         reason: String,
-        /// What to do so that they are joined, as a clause such as "write `max_batch_size`: 8"; empty where nothing helps.
+        /// How to enable batching, as a clause such as "write `max_batch_size`: 8"; empty if nothing helps.
         advice: String,
     },
 }
 
 impl Joining {
-    /// The parameter of a model's configuration that shows it. Only the server writes it.
+    /// The configuration parameter that reports it. Only the server sets it.
     pub const PARAMETER: &str = "batched";
 
-    /// Each request runs alone, for this reason.
+    /// Creates [`Joining::Alone`] with a reason.
     pub fn alone(reason: impl Into<String>) -> Self {
         Self::Alone {
             reason: reason.into(),
@@ -46,7 +46,7 @@ impl Joining {
         }
     }
 
-    /// The same with what to do so that requests are joined, as a clause; nothing changes where they are.
+    /// Sets the advice on how to enable batching, as a clause. Has no effect if requests are joined.
     #[must_use]
     pub fn advising(self, advice: impl Into<String>) -> Self {
         match self {
@@ -58,13 +58,13 @@ impl Joining {
         }
     }
 
-    /// Whether requests are joined.
+    /// Returns whether requests are joined.
     #[must_use]
     pub fn is_joined(&self) -> bool {
         !matches!(self, Self::Alone { .. })
     }
 
-    /// `declared`, `proven` or `no`, which is the first word of the text.
+    /// Returns `declared`, `proven` or `no`: the first word of the display form.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
@@ -74,7 +74,7 @@ impl Joining {
         }
     }
 
-    /// Puts it into a model's complete configuration.
+    /// Writes it into a model's complete configuration.
     pub fn show_in(&self, config: &mut ModelConfig) {
         let shown = ConfigParameter {
             string_value: self.to_string(),
@@ -82,7 +82,7 @@ impl Joining {
         config.parameters.insert(Self::PARAMETER.to_owned(), shown);
     }
 
-    /// What a server says about it in a model's complete configuration, where it says it.
+    /// Reads it from a model's complete configuration, if the server reported it.
     #[must_use]
     pub fn shown_in(config: &ModelConfig) -> Option<&str> {
         let shown = config.parameters.get(Self::PARAMETER)?;

@@ -1,20 +1,22 @@
-//! The Open Inference Protocol (KServe V2) without a transport: its nouns, its rules and its REST encodings.
+//! The Open Inference Protocol (KServe V2) without a transport: its types, its rules and its REST encodings.
 //!
-//! Servers and clients of both transports share this crate, so that a request means the same however it travels:
+//! Servers and clients of both transports share this crate, so a request means the same over HTTP and gRPC:
 //!
-//! - **Nouns**: [`InferRequest`], [`InferResponse`], [`ModelMetadata`], [`Parameters`]. A tensor is a [`TensorValue`]:
-//!   fixed-width elements ([`tensor_core::Tensor`]) or byte strings ([`BytesTensor`]), either way a shape and shared
-//!   bytes that are known to agree.
-//! - **Rules**: [`ModelMetadata::check_request`] checks a request against a model, [`ModelMetadata::pick_outputs`] a
-//!   model's outputs against its metadata; [`RequestLimits`] and [`ModelRef`] check what clients send.
-//! - **Extensions**: the nouns of repository index, model configuration, statistics, logging, shared memory; and
+//! - **Types**: [`InferRequest`], [`InferResponse`], [`ModelMetadata`], [`Parameters`]. A tensor is a
+//!   [`TensorValue`]: fixed-width elements ([`tensor_core::Tensor`]) or byte strings ([`BytesTensor`]), in
+//!   both cases a shape and shared bytes that agree.
+//! - **Rules**: [`ModelMetadata::check_request`] checks a request against a model,
+//!   [`ModelMetadata::pick_outputs`] a model's outputs against its metadata; [`Limits`] and [`ModelRef`]
+//!   check what clients send.
+//! - **Extensions**: types for repository index, model configuration, statistics, logging, shared memory; and
 //!   [`classify`].
-//! - **Errors**: [`ServiceError`] with an [`ErrorCode`] from one closed list that both transports map alike.
-//! - **Options**: [`ByteSize`], and with the feature `durations` `HumanDuration`: sizes and times as people write them.
-//! - **Encodings** (feature `rest`, on by default): [`rest`] reads and writes JSON bodies straight from and to typed
-//!   buffers, and the binary tensor data extension without copying.
+//! - **Errors**: [`ServiceError`] with an [`ErrorCode`] from one closed list, mapped to HTTP and gRPC status.
+//! - **Options**: [`ByteSize`], and with the feature `durations` `HumanDuration`: sizes and durations as
+//!   people write them.
+//! - **Encodings** (feature `rest`, on by default): [`rest`] decodes JSON bodies into typed buffers and
+//!   encodes from them, and handles the binary tensor data extension without copying.
 //!
-//! `docs/oip.md` of the repository lists the decisions where the protocol's text leaves something open.
+//! `docs/oip.md` of the repository lists the decisions where the specification is ambiguous.
 //!
 //! ```
 //! use oip_types::{DataType, InferRequest, ModelMetadata, ModelRef, TensorMetadata};

@@ -1,8 +1,10 @@
+//! Limits on what a request may contain.
+
 use tensor_core::Shape;
 
 use crate::ServiceError;
 
-/// RequestLimits of a request, checked before any model is involved.
+/// Limits on a request, checked before any model is involved.
 ///
 /// ```
 /// use oip_types::RequestLimits;
@@ -16,15 +18,15 @@ use crate::ServiceError;
 pub struct RequestLimits {
     /// Inputs and requested outputs together (default 256).
     pub tensors: usize,
-    /// Dimensions of one tensor (default 32).
+    /// Number of dimensions of a tensor (default 32).
     pub rank: usize,
-    /// Parameters of one request, input or output (default 256).
+    /// Number of parameters of a request, input or output (default 256).
     pub parameters: usize,
-    /// Bytes of a request id (default 1 KiB).
+    /// Length of a request id in bytes (default 1 KiB).
     pub id_bytes: usize,
-    /// Nesting of a JSON value (default 64).
+    /// Nesting depth of a JSON value (default 64).
     pub json_depth: usize,
-    /// Bytes that all tensors of one body take once decoded (default 64 MiB).
+    /// Decoded size of all tensors of a body in bytes (default 64 MiB).
     pub tensor_bytes: usize,
 }
 
@@ -49,11 +51,11 @@ impl RequestLimits {
         self
     }
 
-    /// Turns dimensions from the wire into a shape.
+    /// Converts dimensions from the wire into a shape.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there are too many, one is negative, or their
-    /// product does not fit 64 bits.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there are too many, one is negative, or
+    /// their product overflows 64 bits.
     pub fn shape(&self, dims: &[i64]) -> Result<Shape, ServiceError> {
         self.check_rank(dims.len())?;
         let checked = dims
@@ -65,7 +67,7 @@ impl RequestLimits {
         Shape::new(&dims).map_err(|error| ServiceError::invalid(error.to_string()))
     }
 
-    /// Checks the number of dimensions of one tensor.
+    /// Checks the rank of a tensor.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there are too many.
@@ -85,7 +87,7 @@ impl RequestLimits {
         within("inputs and outputs", count, self.tensors)
     }
 
-    /// Checks the number of parameters in one place.
+    /// Checks the number of parameters of a request, input or output.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there are too many.
@@ -93,7 +95,7 @@ impl RequestLimits {
         within("parameters", count, self.parameters)
     }
 
-    /// Checks the length of a request id; an empty one counts as none.
+    /// Checks the length of a request id; an empty id becomes `None`.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is too long.
@@ -124,7 +126,7 @@ fn within(what: &str, found: usize, limit: usize) -> Result<(), ServiceError> {
 mod tests {
     use super::*;
 
-    /// HT-24, GR-23: dimensions that are no dimensions.
+    /// HT-24, GR-23: invalid dimensions.
     #[test]
     fn gr_23_hostile_dimensions_are_refused() {
         let limits = RequestLimits::default();

@@ -1,3 +1,5 @@
+//! Settings of the logging extension.
+
 use std::{collections::BTreeMap, fmt};
 
 use tensor_core::Quoted;
@@ -13,7 +15,7 @@ pub type LogSettings = BTreeMap<String, LogSetting>;
     serde(untagged)
 )]
 pub enum LogSetting {
-    /// On or off.
+    /// A switch.
     Bool(bool),
     /// A level.
     Uint32(u32),

@@ -1,23 +1,24 @@
-//! Memory that decoding and encoding take, as the caller allows it.
+//! Memory budgets: decoding and encoding ask the caller before they allocate.
 
 use bytes::Bytes;
 
 use crate::ServiceError;
 
-/// Allows memory for a request, or refuses it. Whatever may become large asks before it allocates.
+/// A memory budget for a request. Anything that may become large asks it before allocating.
 ///
-/// `oip-service` implements it for the lease of a request; [`Unlimited`] is for callers that trust what they read.
+/// `oip-service` implements it for the lease of a request; [`Unlimited`] is for callers that trust their
+/// input.
 pub trait Memory {
-    /// Allows a buffer of so many bytes.
+    /// Grants a buffer of `bytes`.
     ///
     /// # Errors
     /// [`TooLarge`](crate::ErrorCode::TooLarge) or [`Overloaded`](crate::ErrorCode::Overloaded) when there is no room.
     fn reserve(&self, bytes: usize) -> Result<Box<dyn Reservation>, ServiceError>;
 
-    /// Whether to go on; asked between pieces of work that takes long.
+    /// Checks whether to continue; called between steps of long work.
     ///
     /// # Errors
-    /// When the answer is not wanted any more.
+    /// When the response is not needed any more.
     fn check(&self) -> Result<(), ServiceError> {
         Ok(())
     }
@@ -28,17 +29,17 @@ pub trait Reservation: Send {
     /// Allows more bytes for the buffer.
     ///
     /// # Errors
-    /// As [`Memory::reserve`].
+    /// Same as [`Memory::grant`].
     fn grow(&mut self, bytes: usize) -> Result<(), ServiceError>;
 
-    /// Gives back what is beyond so many bytes.
+    /// Returns everything beyond `bytes`.
     fn shrink_to(&mut self, bytes: usize);
 
-    /// Ties the grant to the buffer: it is given back when the last slice of the buffer is dropped.
+    /// Ties the grant to the buffer: the memory is returned when the last slice of the buffer is dropped.
     fn own(self: Box<Self>, buffer: Bytes) -> Bytes;
 }
 
-/// Allows everything.
+/// Grants everything.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unlimited;
 

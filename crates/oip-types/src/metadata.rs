@@ -1,24 +1,26 @@
+//! Metadata of servers, models and tensors.
+
 use std::fmt;
 
 use tensor_core::Shape;
 
 use crate::DataType;
 
-/// What a server says about itself.
+/// Metadata of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct ServerMetadata {
-    /// A name for the server.
+    /// The server's name.
     pub name: String,
     /// The server's version.
     pub version: String,
-    /// The protocol's extensions it offers, under Triton's names.
+    /// The supported protocol extensions, under Triton's names.
     pub extensions: Vec<String>,
 }
 
 impl ServerMetadata {
-    /// A server's name and version, without extensions of its own.
+    /// Creates metadata without extensions.
     pub fn new(name: impl Into<String>, version: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -28,7 +30,7 @@ impl ServerMetadata {
     }
 }
 
-/// What a server says about a model.
+/// Metadata of a model.
 ///
 /// ```
 /// use oip_types::{DataType, ModelMetadata, ShapePattern, TensorMetadata};
@@ -44,20 +46,20 @@ impl ServerMetadata {
 pub struct ModelMetadata {
     /// The model's name.
     pub name: String,
-    /// The versions that may be asked for, oldest first; empty for models without versions.
+    /// The available versions, oldest first; empty for models without versions.
     #[cfg_attr(feature = "rest", serde(default, skip_serializing_if = "Vec::is_empty"))]
     pub versions: Vec<String>,
-    /// What runs the model, as `<project>_<format>`.
+    /// The platform that runs the model, as `<project>_<format>`.
     #[cfg_attr(feature = "rest", serde(default))]
     pub platform: String,
-    /// The inputs it takes; required unless they are [`optional`](TensorMetadata::optional).
+    /// The inputs; required unless [`optional`](TensorMetadata::optional).
     pub inputs: Vec<TensorMetadata>,
-    /// The outputs it gives.
+    /// The outputs.
     pub outputs: Vec<TensorMetadata>,
 }
 
 impl ModelMetadata {
-    /// A model without versions. The platform is written as `<project>_<format>`.
+    /// Creates metadata of a model without versions. `platform` is written as `<project>_<format>`.
     pub fn new(
         name: impl Into<String>,
         platform: impl Into<String>,
@@ -73,7 +75,7 @@ impl ModelMetadata {
         }
     }
 
-    /// The same with versions, oldest first.
+    /// Sets the versions, oldest first.
     #[must_use]
     pub fn with_versions(mut self, versions: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.versions = versions.into_iter().map(Into::into).collect();
@@ -81,41 +83,41 @@ impl ModelMetadata {
     }
 }
 
-/// What a server says about an input or output of a model.
+/// Metadata of an input or output of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]
 pub struct TensorMetadata {
-    /// The model's name for it.
+    /// The tensor's name.
     pub name: String,
     /// The element type.
     #[cfg_attr(feature = "rest", serde(with = "crate::rest::datatype_name"))]
     pub datatype: DataType,
-    /// The dimensions, some of which may be free.
+    /// The dimensions; some may be free.
     #[cfg_attr(feature = "rest", serde(with = "crate::rest::pattern_dims"))]
     pub shape: ShapePattern,
-    /// Of an input: requests may leave it out. Of an output: the model may leave it out of the answer to a request that
-    /// names no outputs.
+    /// For an input: requests may omit it. For an output: the model may omit it from the response to a
+    /// request that names no outputs.
     ///
-    /// The protocol's metadata has no place for this, so it is not on the wire and `false` for clients that read it from there.
-    /// Requests that differ in their optional inputs cannot be joined to a batch.
+    /// The protocol's metadata cannot express this, so it is not sent, and clients that read metadata from
+    /// the wire see `false`. Requests that differ in their optional inputs cannot be batched together.
     #[cfg_attr(feature = "rest", serde(skip))]
     pub optional: bool,
-    /// Of an output: the shape is what is known of it, and answers may have another, even with other numbers of dimensions.
-    /// Some models' shapes follow from values, and files can be wrong about them.
+    /// For an output: the shape is a hint, and responses may differ from it, even in rank. Shapes can depend
+    /// on values, and model files can be wrong about them.
     ///
-    /// The protocol's metadata has no place for this either.
+    /// The protocol's metadata cannot express this either.
     #[cfg_attr(feature = "rest", serde(skip))]
     pub approximate: bool,
 }
 
 impl TensorMetadata {
-    /// A required input or an output; dimensions of -1 (or any negative number) are free.
+    /// Creates a required input or an output; dimensions of -1 (or any negative number) are free.
     pub fn new(name: impl Into<String>, datatype: DataType, dims: &[i64]) -> Self {
         Self::with_shape(name, datatype, ShapePattern::from_wire(dims))
     }
 
-    /// A required input or an output with shapes of a pattern.
+    /// Creates a required input or an output with a shape pattern.
     pub fn with_shape(name: impl Into<String>, datatype: DataType, shape: ShapePattern) -> Self {
         Self {
             name: name.into(),
@@ -126,7 +128,7 @@ impl TensorMetadata {
         }
     }
 
-    /// The same, but it may be left out.
+    /// Marks it as optional.
     #[must_use]
     pub fn optional(self) -> Self {
         Self {
@@ -135,7 +137,7 @@ impl TensorMetadata {
         }
     }
 
-    /// The same, but answers may have another shape.
+    /// Marks its shape as approximate.
     #[must_use]
     pub fn approximate(self) -> Self {
         Self {
@@ -184,7 +186,7 @@ pub struct ShapePattern {
 }
 
 impl ShapePattern {
-    /// A pattern from dimensions, `None` where any size will do.
+    /// Creates a pattern from dimensions; `None` matches any size.
     #[must_use]
     pub fn new(dims: Vec<Option<u64>>) -> Self {
         Self {
@@ -193,7 +195,7 @@ impl ShapePattern {
         }
     }
 
-    /// A pattern for any number of dimensions of any size, none included, before those in `last`.
+    /// Creates a pattern with any number of leading dimensions (possibly none) before those in `last`.
     #[must_use]
     pub fn with_any_leading(last: Vec<Option<u64>>) -> Self {
         Self {
@@ -202,27 +204,27 @@ impl ShapePattern {
         }
     }
 
-    /// A pattern from the wire's form, where free dimensions are -1.
+    /// Creates a pattern from the wire form, in which free dimensions are -1.
     #[must_use]
     pub fn from_wire(dims: &[i64]) -> Self {
         Self::new(dims.iter().map(|&dim| u64::try_from(dim).ok()).collect())
     }
 
-    /// The dimensions, `None` where any size will do; if there may be [any before
-    /// them](ShapePattern::has_any_leading), the last ones.
+    /// Returns the dimensions; `None` matches any size. With [any leading
+    /// dimensions](ShapePattern::has_any_leading), these are the last ones.
     #[must_use]
     pub fn dims(&self) -> &[Option<u64>] {
         &self.dims
     }
 
-    /// Whether any number of dimensions may come before those of [`ShapePattern::dims`].
+    /// Returns whether any number of dimensions may come before those of [`ShapePattern::dims`].
     #[must_use]
     pub fn has_any_leading(&self) -> bool {
         self.has_any_leading
     }
 
-    /// The wire's form, where free dimensions are -1. It has none for any number of leading dimensions: they are shown as
-    /// one that is free, the case that clients are most likely to mean.
+    /// Returns the wire form, in which free dimensions are -1. The wire form cannot express any number of
+    /// leading dimensions; they become one free dimension, the most common case.
     pub fn to_wire(&self) -> impl Iterator<Item = i64> + '_ {
         let leading = self.has_any_leading.then_some(-1);
         let dims = self.dims.iter();
@@ -230,7 +232,7 @@ impl ShapePattern {
         leading.into_iter().chain(dims)
     }
 
-    /// Whether a shape has this rank and these fixed dimensions.
+    /// Returns whether `shape` has this rank and these fixed dimensions.
     #[must_use]
     pub fn matches(&self, shape: &Shape) -> bool {
         let Some(leading) = shape.rank().checked_sub(self.dims.len()) else {

@@ -1,6 +1,6 @@
-//! How a model is configured, with the names and the JSON form that Triton's clients and tools read.
+//! Model configurations, with the field names and the JSON form of Triton's clients and tools.
 //!
-//! Fields that are absent in JSON have their defaults; those that are not known are passed over.
+//! Fields absent from JSON take their defaults; unknown fields are ignored.
 
 use std::collections::BTreeMap;
 
@@ -14,42 +14,42 @@ use crate::DataType;
     serde(default)
 )]
 pub struct ModelConfig {
-    /// The model's name; empty where the folder's name says it.
+    /// The model's name; empty to use the directory's name.
     pub name: String,
-    /// What runs the model, as `<project>_<format>`.
+    /// The platform that runs the model, as `<project>_<format>`.
     pub platform: String,
     /// The backend that loads it.
     pub backend: String,
-    /// Which of several runtimes the backend uses.
+    /// The runtime to use, if the backend has several.
     pub runtime: String,
-    /// Which of the versions in the repository are served.
+    /// Which versions of the repository are served.
     pub version_policy: VersionPolicy,
-    /// Rows that one run takes at most; 0 for models that take no batches.
+    /// Maximum batch size; 0 for models without batching.
     pub max_batch_size: u32,
     /// The inputs, without the batch dimension when [`ModelConfig::max_batch_size`] is above 0.
     pub input: Vec<InputConfig>,
-    /// The outputs, likewise.
+    /// The outputs, likewise without the batch dimension.
     pub output: Vec<OutputConfig>,
-    /// How many instances of the model run.
+    /// The instances of the model.
     pub instance_group: Vec<InstanceGroup>,
     /// What makes it faster without changing what it computes.
     #[cfg_attr(feature = "rest", serde(skip_serializing_if = "Optimization::is_empty"))]
     pub optimization: Optimization,
     /// The model's file, where it is not the backend's usual name.
     pub default_model_filename: String,
-    /// How requests are joined into batches; absent when they are not.
+    /// How requests are batched; absent if they are not.
     #[cfg_attr(feature = "rest", serde(skip_serializing_if = "Option::is_none"))]
     pub dynamic_batching: Option<DynamicBatching>,
-    /// The steps of a pipeline; absent for other models.
+    /// The steps of a pipeline (ensemble); absent for other models.
     #[cfg_attr(feature = "rest", serde(skip_serializing_if = "Option::is_none"))]
     pub ensemble_scheduling: Option<EnsembleScheduling>,
     /// The backend's own settings.
     pub parameters: BTreeMap<String, ConfigParameter>,
-    /// Requests that are run before the model counts as ready.
+    /// Warm-up requests, run before the model becomes ready.
     pub model_warmup: Vec<Warmup>,
-    /// Whether one request can have several answers.
+    /// Whether a request may have several responses.
     pub model_transaction_policy: TransactionPolicy,
-    /// Whether answers are kept for requests that come again.
+    /// Whether responses are cached.
     pub response_cache: ResponseCache,
 }
 
@@ -61,16 +61,16 @@ pub struct ModelConfig {
     serde(rename_all = "snake_case")
 )]
 pub enum VersionPolicy {
-    /// The newest.
+    /// The newest versions.
     Latest {
-        /// How many of them.
+        /// How many.
         num_versions: u32,
     },
-    /// All.
+    /// All versions.
     All {},
-    /// Those that are named.
+    /// The listed versions.
     Specific {
-        /// Their numbers.
+        /// The version numbers.
         versions: Vec<i64>,
     },
 }
@@ -90,22 +90,22 @@ pub struct InputConfig {
     /// Its datatype.
     #[cfg_attr(feature = "rest", serde(with = "crate::rest::config_datatype"))]
     pub data_type: DataType,
-    /// `FORMAT_NONE`, or what an image's dimensions mean.
+    /// `FORMAT_NONE`, or the layout of an image.
     #[cfg_attr(feature = "rest", serde(default))]
     pub format: InputFormat,
     /// Its dimensions; -1 for free ones.
     #[cfg_attr(feature = "rest", serde(default))]
     pub dims: Vec<i64>,
-    /// The shape under which the model sees it, if another.
+    /// The shape that the model sees, if different.
     #[cfg_attr(feature = "rest", serde(default, skip_serializing_if = "Option::is_none"))]
     pub reshape: Option<Reshape>,
     /// Whether it holds a shape.
     #[cfg_attr(feature = "rest", serde(default))]
     pub is_shape_tensor: bool,
-    /// Whether requests of different shapes may be in one batch.
+    /// Whether a batch may contain requests of different shapes.
     #[cfg_attr(feature = "rest", serde(default))]
     pub allow_ragged_batch: bool,
-    /// Whether requests may leave it out.
+    /// Whether requests may omit it.
     #[cfg_attr(feature = "rest", serde(default))]
     pub optional: bool,
 }
@@ -122,10 +122,10 @@ pub struct OutputConfig {
     /// Its dimensions; -1 for free ones.
     #[cfg_attr(feature = "rest", serde(default))]
     pub dims: Vec<i64>,
-    /// The shape under which clients see it, if another.
+    /// The shape that clients see, if different.
     #[cfg_attr(feature = "rest", serde(default, skip_serializing_if = "Option::is_none"))]
     pub reshape: Option<Reshape>,
-    /// A file in the model's folder with one label per line, for the classification extension.
+    /// A file in the model's directory with one label per line, for the classification extension.
     #[cfg_attr(feature = "rest", serde(default))]
     pub label_filename: String,
     /// Whether it holds a shape.
@@ -133,11 +133,11 @@ pub struct OutputConfig {
     pub is_shape_tensor: bool,
 }
 
-/// What the dimensions of an image mean.
+/// The layout of an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub enum InputFormat {
-    /// Nothing is said.
+    /// Unspecified.
     #[default]
     #[cfg_attr(feature = "rest", serde(rename = "FORMAT_NONE"))]
     None,
@@ -149,7 +149,7 @@ pub enum InputFormat {
     Nchw,
 }
 
-/// Another shape for the same elements.
+/// A different shape for the same elements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -161,7 +161,7 @@ pub struct Reshape {
     pub shape: Vec<i64>,
 }
 
-/// Instances of a model.
+/// A group of instances of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -171,9 +171,9 @@ pub struct Reshape {
 pub struct InstanceGroup {
     /// A name for the group.
     pub name: String,
-    /// On what they run.
+    /// Where they run.
     pub kind: InstanceKind,
-    /// How many, on each GPU if there are several; 0 for the server's choice.
+    /// The number of instances; 0 lets the server choose.
     pub count: u32,
     /// The GPUs that they run on, by CUDA's numbers; empty for the server's choice.
     #[cfg_attr(feature = "rest", serde(skip_serializing_if = "Vec::is_empty"))]
@@ -195,11 +195,11 @@ impl InstanceGroup {
     }
 }
 
-/// On what instances run.
+/// Where instances run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub enum InstanceKind {
-    /// The server's choice.
+    /// The server chooses.
     #[default]
     #[cfg_attr(feature = "rest", serde(rename = "KIND_AUTO"))]
     Auto,
@@ -209,7 +209,7 @@ pub enum InstanceKind {
     /// The CPU.
     #[cfg_attr(feature = "rest", serde(rename = "KIND_CPU"))]
     Cpu,
-    /// What the model itself says.
+    /// The model decides.
     #[cfg_attr(feature = "rest", serde(rename = "KIND_MODEL"))]
     Model,
 }
@@ -270,24 +270,24 @@ pub struct Accelerator {
     serde(default)
 )]
 pub struct DynamicBatching {
-    /// Batch sizes that are worth waiting for.
+    /// Batch sizes worth waiting for.
     pub preferred_batch_size: Vec<u32>,
-    /// How long a request may wait for others, in microseconds.
+    /// Maximum time a request waits for others, in microseconds.
     pub max_queue_delay_microseconds: u64,
-    /// Whether answers come in the order of the requests.
+    /// Whether responses are sent in the order of requests.
     pub preserve_ordering: bool,
-    /// Priorities from 1, the highest, to this; 0 when there are none.
+    /// The number of priorities, 1 being the highest; 0 for none.
     pub priority_levels: u64,
-    /// The priority of requests that do not say.
+    /// The priority of requests that do not set one.
     pub default_priority_level: u64,
-    /// What happens to requests that wait.
+    /// The queue policy of requests without a more specific one.
     #[cfg_attr(feature = "rest", serde(skip_serializing_if = "Option::is_none"))]
     pub default_queue_policy: Option<QueuePolicy>,
-    /// The same for single priorities.
+    /// Queue policies by priority.
     pub priority_queue_policy: BTreeMap<u64, QueuePolicy>,
 }
 
-/// What happens to requests that wait.
+/// How long requests may wait, and how many.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -295,17 +295,17 @@ pub struct DynamicBatching {
     serde(default)
 )]
 pub struct QueuePolicy {
-    /// What happens to those that waited too long.
+    /// What happens on timeout.
     pub timeout_action: TimeoutAction,
-    /// How long is too long, in microseconds; 0 for never.
+    /// The timeout in microseconds; 0 for none.
     pub default_timeout_microseconds: u64,
-    /// Whether a request may say a time of its own.
+    /// Whether a request may set its own timeout.
     pub allow_timeout_override: bool,
-    /// How many may wait; 0 for the server's choice.
+    /// Maximum queue length; 0 lets the server choose.
     pub max_queue_size: u32,
 }
 
-/// What happens to requests that waited too long.
+/// What happens to requests that time out in the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -320,7 +320,7 @@ pub enum TimeoutAction {
     Delay,
 }
 
-/// A pipeline of models.
+/// A pipeline of models (ensemble).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -328,7 +328,7 @@ pub enum TimeoutAction {
     serde(default)
 )]
 pub struct EnsembleScheduling {
-    /// Its steps; which runs when is up to what they need.
+    /// The steps; their order follows from their inputs and outputs.
     pub step: Vec<EnsembleStep>,
 }
 
@@ -342,11 +342,11 @@ pub struct EnsembleScheduling {
 pub struct EnsembleStep {
     /// The model's name.
     pub model_name: String,
-    /// Its version; -1 for the server's choice.
+    /// Its version; -1 lets the server choose.
     pub model_version: i64,
-    /// From the model's inputs to the pipeline's tensors.
+    /// Maps the model's inputs to tensors of the pipeline.
     pub input_map: BTreeMap<String, String>,
-    /// From the model's outputs to the pipeline's tensors.
+    /// Maps the model's outputs to tensors of the pipeline.
     pub output_map: BTreeMap<String, String>,
 }
 
@@ -361,7 +361,7 @@ impl Default for EnsembleStep {
     }
 }
 
-/// A backend's own setting.
+/// A backend-specific setting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -373,7 +373,7 @@ pub struct ConfigParameter {
     pub string_value: String,
 }
 
-/// A request that is run before the model counts as ready.
+/// A warm-up request, run before the model becomes ready.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -381,13 +381,13 @@ pub struct ConfigParameter {
     serde(default)
 )]
 pub struct Warmup {
-    /// A name for messages.
+    /// A name for log messages.
     pub name: String,
-    /// Rows, for models that take batches.
+    /// The batch size, for models that support batching.
     pub batch_size: u32,
     /// The inputs by name.
     pub inputs: BTreeMap<String, WarmupInput>,
-    /// How often it is run; 0 counts as 1.
+    /// How often to run it; 0 counts as 1.
     pub count: u32,
 }
 
@@ -401,12 +401,12 @@ pub struct WarmupInput {
     /// Its dimensions, without the batch dimension.
     #[cfg_attr(feature = "rest", serde(default))]
     pub dims: Vec<i64>,
-    /// What is in it.
+    /// Its contents.
     #[cfg_attr(feature = "rest", serde(flatten))]
     pub data: WarmupData,
 }
 
-/// What is in an input of a warm-up request.
+/// The contents of a warm-up input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -416,13 +416,13 @@ pub struct WarmupInput {
 pub enum WarmupData {
     /// Zeros.
     ZeroData(bool),
-    /// Any values.
+    /// Random values.
     RandomData(bool),
-    /// A file in the model's folder `warmup`, in raw form.
+    /// A file in the model's `warmup` directory, in raw form.
     InputDataFile(String),
 }
 
-/// Whether one request can have several answers.
+/// Whether a request may have several responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -430,11 +430,11 @@ pub enum WarmupData {
     serde(default)
 )]
 pub struct TransactionPolicy {
-    /// It can have any number of them, none included.
+    /// Any number of responses per request, including none.
     pub decoupled: bool,
 }
 
-/// Whether answers are kept for requests that come again.
+/// Whether responses are cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -442,13 +442,13 @@ pub struct TransactionPolicy {
     serde(default)
 )]
 pub struct ResponseCache {
-    /// They are.
+    /// Enables the cache.
     pub enable: bool,
 }
 
-/// The names that model configurations give the datatypes.
+/// The names of datatypes in model configurations.
 impl DataType {
-    /// The name in a model configuration, such as `TYPE_FP32`; byte strings are `TYPE_STRING`.
+    /// Returns the name in model configurations, such as `TYPE_FP32`; byte strings are `TYPE_STRING`.
     #[must_use]
     pub fn config_name(self) -> String {
         match self {
@@ -457,7 +457,7 @@ impl DataType {
         }
     }
 
-    /// Looks a model configuration's name up.
+    /// Looks up a datatype by its name in model configurations.
     #[must_use]
     pub fn from_config_name(name: &str) -> Option<Self> {
         match name.strip_prefix("TYPE_")? {

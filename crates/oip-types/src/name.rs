@@ -1,14 +1,16 @@
+//! Model and version names that are safe as file names and path segments.
+
 use std::fmt;
 
 use tensor_core::Quoted;
 
 use crate::ServiceError;
 
-/// Which model is meant: a name and, if the client cares, a version. Both are known to be safe as a name of a file,
-/// a log line or a path segment.
+/// A reference to a model: a name and an optional version. Both are safe as a file name, in a log line and as
+/// a path segment.
 ///
-/// A name is 1 to 255 bytes of UTF-8 without control characters, `/` or `\`; it is no `.`, `..` or `~`, not even with
-/// blanks around it, and no hidden file's name (`.x`).
+/// A name is 1 to 255 bytes of UTF-8 without control characters, `/` or `\`. It is not `.`, `..` or `~`, even
+/// with surrounding blanks, and not a hidden file's name (`.x`).
 ///
 /// ```
 /// use oip_types::ModelRef;
@@ -27,10 +29,10 @@ pub struct ModelRef<'a> {
 }
 
 impl<'a> ModelRef<'a> {
-    /// Checks name and version.
+    /// Creates a reference after checking name and version.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when either is no safe name.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when either is not a safe name.
     pub fn new(name: &'a str, version: Option<&'a str>) -> Result<Self, ServiceError> {
         let version = version.filter(|version| !version.is_empty());
         check_name("model name", name)?;
@@ -38,13 +40,13 @@ impl<'a> ModelRef<'a> {
         Ok(Self { name, version })
     }
 
-    /// The model's name.
+    /// Returns the model's name.
     #[must_use]
     pub fn name(&self) -> &'a str {
         self.name
     }
 
-    /// The version asked for, `None` for the server's choice.
+    /// Returns the requested version; `None` lets the server choose.
     #[must_use]
     pub fn version(&self) -> Option<&'a str> {
         self.version
@@ -61,13 +63,13 @@ impl fmt::Display for ModelRef<'_> {
     }
 }
 
-/// Checks a name of a model or of a version; `what` says which, for the message.
+/// Checks a model or version name; `what` names the kind in the message.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) with the rule that is broken.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) with the rule that is violated.
 pub fn check_name(what: &str, name: &str) -> Result<(), ServiceError> {
     const MAX_BYTES: usize = 255;
-    // Nearly all names are like this.
+    // Fast path: nearly all names consist of these bytes.
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
     let starts_plainly = name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
     if starts_plainly && name.len() <= MAX_BYTES && name.bytes().all(is_plain) {
@@ -94,7 +96,7 @@ pub fn check_name(what: &str, name: &str) -> Result<(), ServiceError> {
 mod tests {
     use super::*;
 
-    /// MR-01, GR-26: names that could leave the repository's folder.
+    /// MR-01, GR-26: names that could escape the repository's directory.
     #[test]
     fn mr_01_unsafe_names_are_refused() {
         let long = "a".repeat(256);
@@ -126,7 +128,7 @@ mod tests {
         }
     }
 
-    /// MR-02: odd names that are only names.
+    /// MR-02: odd but harmless names.
     #[test]
     fn mr_02_odd_names_are_allowed() {
         for name in [

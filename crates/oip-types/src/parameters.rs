@@ -1,3 +1,5 @@
+//! Request parameters and their values.
+
 use std::{collections::BTreeMap, fmt};
 
 use tensor_core::Quoted;
@@ -18,7 +20,7 @@ pub type Parameters = BTreeMap<String, ParameterValue>;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ParameterValue {
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
     /// A signed integer: every JSON integer, gRPC's `int64_param`.
     Int64(i64),
@@ -31,7 +33,7 @@ pub enum ParameterValue {
 }
 
 impl ParameterValue {
-    /// The truth value, if it is one.
+    /// Returns the boolean, if it is one.
     #[must_use]
     pub fn as_bool(&self) -> Option<bool> {
         match self {
@@ -40,7 +42,7 @@ impl ParameterValue {
         }
     }
 
-    /// The value as an unsigned integer, if it is an integer and not negative.
+    /// Returns the value as an unsigned integer, if it is a non-negative integer.
     #[must_use]
     pub fn as_u64(&self) -> Option<u64> {
         match self {
@@ -50,7 +52,7 @@ impl ParameterValue {
         }
     }
 
-    /// The string, if it is one.
+    /// Returns the string, if it is one.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
         match self {
@@ -72,7 +74,7 @@ impl fmt::Display for ParameterValue {
     }
 }
 
-/// Checks the name of a request parameter: names that start with `triton_` are reserved for the protocol.
+/// Checks the name of a request parameter: names starting with `triton_` are reserved for the protocol.
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the name is reserved.
@@ -87,10 +89,10 @@ pub fn check_parameter_name(name: &str) -> Result<(), ServiceError> {
     Ok(())
 }
 
-/// Takes a parameter out that must be a boolean if it is there.
+/// Removes a boolean parameter and returns it, if present.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is something else.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is not a boolean.
 pub fn take_bool(parameters: &mut Parameters, name: &str) -> Result<Option<bool>, ServiceError> {
     let Some(value) = parameters.remove(name) else {
         return Ok(None);

@@ -1,3 +1,5 @@
+//! Types of the model repository extension: index, load and unload.
+
 use std::{collections::BTreeMap, fmt};
 
 use bytes::Bytes;
@@ -5,24 +7,24 @@ use tensor_core::Quoted;
 
 use crate::{ParameterValue, Parameters, ServiceError};
 
-/// A version of a model in the repository's index.
+/// An entry of the repository index: one version of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct ModelIndexEntry {
     /// The model's name.
     pub name: String,
-    /// The version; none for models without versions and for those that were never loaded.
+    /// The version; none for models without versions and for models never loaded.
     #[cfg_attr(feature = "rest", serde(default, skip_serializing_if = "Option::is_none"))]
     pub version: Option<String>,
-    /// How it is; none for models that were never loaded.
+    /// The state; none for models never loaded.
     #[cfg_attr(feature = "rest", serde(default, skip_serializing_if = "Option::is_none"))]
     pub state: Option<ModelState>,
-    /// Why it is not ready, for people; empty when there is nothing to say.
+    /// The reason it is not ready, for people; may be empty.
     #[cfg_attr(feature = "rest", serde(default, skip_serializing_if = "String::is_empty"))]
     pub reason: String,
 }
 
-/// How a version of a model is, by the names that Triton gives the states.
+/// The state of a model version, with Triton's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(
     feature = "rest",
@@ -32,18 +34,18 @@ pub struct ModelIndexEntry {
 pub enum ModelState {
     /// Unknown.
     Unknown,
-    /// It takes requests.
+    /// Ready for requests.
     Ready,
-    /// It does not: it failed to load, or was unloaded.
+    /// Failed to load, or unloaded.
     Unavailable,
-    /// It is being loaded.
+    /// Being loaded.
     Loading,
-    /// It finishes what it has and goes.
+    /// Finishing requests before it is unloaded.
     Unloading,
 }
 
 impl ModelState {
-    /// The name on the wire.
+    /// Returns the name on the wire.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -55,7 +57,7 @@ impl ModelState {
         }
     }
 
-    /// The state of a name on the wire; what is no known name is [`ModelState::Unknown`].
+    /// Returns the state for a name on the wire; unknown names map to [`ModelState::Unknown`].
     #[must_use]
     pub fn from_name(name: &str) -> Self {
         let all = [Self::Ready, Self::Unavailable, Self::Loading, Self::Unloading];
@@ -71,18 +73,19 @@ impl fmt::Display for ModelState {
     }
 }
 
-/// How a model is to be loaded, beyond what stands in the repository.
+/// Options of a load request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoadOptions {
-    /// A model configuration in JSON that holds instead of the repository's.
+    /// A model configuration in JSON that replaces the repository's.
     pub config: Option<String>,
-    /// The model's files by their paths in its folder, such as `1/model.onnx`. Triton takes them; Tensorferry refuses them.
+    /// The model's files by path in its directory, such as `1/model.onnx`. Triton accepts them; Tensorferry
+    /// rejects them.
     pub files: BTreeMap<String, Bytes>,
 }
 
 impl LoadOptions {
-    /// The same after some changes.
+    /// Returns the options with `change` applied.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
@@ -91,11 +94,11 @@ impl LoadOptions {
 
     /// Reads the parameters of a load request.
     ///
-    /// Triton lets a client send the model's files as well (`file:<path>`). That is not offered: what runs is what the
-    /// operator put into the repository.
+    /// Triton lets clients send the model's files too (`file:<path>`). Here only files that the operator put
+    /// into the repository are run.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) for parameters that are not known, and for files.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) for unknown parameters and for files.
     pub fn read(parameters: Parameters) -> Result<Self, ServiceError> {
         let mut options = Self::default();
         for (name, value) in parameters {
@@ -112,16 +115,16 @@ impl LoadOptions {
     }
 }
 
-/// How a model is to be unloaded.
+/// Options of an unload request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnloadOptions {
-    /// Whether models that were loaded only because of this one go as well.
+    /// Whether to also unload models that were loaded only as dependencies of this one.
     pub unload_dependents: bool,
 }
 
 impl UnloadOptions {
-    /// The same after some changes.
+    /// Returns the options with `change` applied.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
@@ -131,7 +134,7 @@ impl UnloadOptions {
     /// Reads the parameters of an unload request.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) for parameters that are not known.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) for unknown parameters.
     pub fn read(mut parameters: Parameters) -> Result<Self, ServiceError> {
         const UNLOAD_DEPENDENTS: &str = "unload_dependents";
         let unload_dependents = crate::take_bool(&mut parameters, UNLOAD_DEPENDENTS)?.unwrap_or(false);
@@ -170,7 +173,7 @@ mod tests {
         assert_eq!(ModelState::from_name("State.READY"), ModelState::Unknown);
     }
 
-    /// MR-05: files do not come by API.
+    /// MR-05: load requests cannot carry files.
     #[test]
     fn mr_05_files_in_load_requests_are_refused() {
         let string = |text: &str| ParameterValue::String(text.to_owned());

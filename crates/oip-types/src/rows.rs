@@ -1,4 +1,4 @@
-//! Tensors joined and cut along axis 0: what makes a batch of requests and requests of a batch.
+//! Concatenates and splits tensors along axis 0, for batching.
 
 use std::iter;
 
@@ -8,14 +8,14 @@ use tensor_core::{SpecError, Tensor, TensorSpec};
 use crate::{BytesTensor, ErrorCode, ServiceError, TensorValue};
 
 impl TensorValue {
-    /// The length of axis 0, `None` for a scalar.
+    /// Returns the length of axis 0; `None` for a scalar.
     #[must_use]
     pub fn rows(&self) -> Option<u64> {
         self.shape().dims().first().copied()
     }
 
-    /// Puts tensors of the same datatype and trailing dimensions after one another along axis 0. One tensor is passed
-    /// on as it is; more are copied once.
+    /// Concatenates tensors of the same datatype and trailing dimensions along axis 0. A single tensor is
+    /// returned as is; several are copied once.
     ///
     /// ```
     /// use oip_types::TensorValue;
@@ -30,8 +30,8 @@ impl TensorValue {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](ErrorCode::InvalidArgument) when the tensors do not fit, are scalars, or there is none;
-    /// [`Overloaded`](ErrorCode::Overloaded) when there is no memory for the copy.
+    /// [`InvalidArgument`](ErrorCode::InvalidArgument) when the tensors do not fit together, are scalars, or
+    /// `parts` is empty; [`Overloaded`](ErrorCode::Overloaded) when there is no memory for the copy.
     pub fn join_rows(parts: &[&Self]) -> Result<Self, ServiceError> {
         let (first, others) = match parts {
             [] => return Err(ServiceError::invalid("expected tensors to join, found none")),
@@ -70,7 +70,7 @@ impl TensorValue {
         parts.iter().for_each(|part| raw.extend_from_slice(part.raw()));
 
         match first {
-            // The elements of all are whole and as many as the shapes say.
+            // The inputs are valid, and the joined shape has their number of elements.
             Self::Bytes(_) => Ok(Self::Bytes(BytesTensor::new_unchecked(shape, raw.into()))),
             Self::Fixed(first) => {
                 let spec = TensorSpec::new(first.spec().dtype(), shape).map_err(invalid)?;
@@ -79,12 +79,12 @@ impl TensorValue {
         }
     }
 
-    /// Cuts axis 0 into pieces of so many rows, which share the tensor's bytes. Byte strings have no places that could
-    /// be computed, so they are walked through once.
+    /// Splits axis 0 into pieces of `counts` rows, which share the tensor's bytes. Offsets of byte strings
+    /// cannot be computed, so those are walked once.
     ///
     /// # Errors
-    /// [`InvalidArgument`](ErrorCode::InvalidArgument) when the tensor is a scalar or has not as many rows as all pieces
-    /// together.
+    /// [`InvalidArgument`](ErrorCode::InvalidArgument) when the tensor is a scalar or its number of rows is
+    /// not the sum of `counts`.
     pub fn split_rows(&self, counts: &[u64]) -> Result<Vec<Self>, ServiceError> {
         let expected = counts.iter().try_fold(0u64, |sum, count| sum.checked_add(*count));
         if self.rows() != expected || expected.is_none() {
@@ -114,7 +114,7 @@ fn split_strings(tensor: &BytesTensor, counts: &[u64]) -> Result<Vec<TensorValue
     let mut start = 0;
     let piece = |count: &u64| {
         let shape = tensor.shape().with_leading_dim(*count).map_err(invalid)?;
-        // The tensor has as many elements as its shape says: that fits memory.
+        // A tensor of this shape exists in memory, so the count fits `usize`.
         let elements = shape.element_count() as usize;
         let end = iter::repeat_with(|| ends.next())
             .take(elements)

@@ -1,17 +1,19 @@
+//! Types of the shared memory extensions.
+
 use bytes::Bytes;
 use tensor_core::Quoted;
 
 use crate::{ParameterValue, Parameters, ServiceError};
 
-/// On an input or a requested output: the region its bytes are in.
+/// Parameter of an input or requested output: the region that holds its bytes.
 const REGION: &str = "shared_memory_region";
-/// How many bytes they are.
+/// Parameter: the number of bytes.
 const BYTE_SIZE: &str = "shared_memory_byte_size";
-/// Where in the region they begin.
+/// Parameter: the offset in the region.
 const OFFSET: &str = "shared_memory_offset";
 
-/// The name of the region that a connection over a Unix socket has for itself. On every other connection it names nothing, and
-/// no region can be registered under it.
+/// The name of the region that belongs to a connection over a Unix socket. On other connections it names
+/// nothing, and regions cannot be registered under it.
 pub const CONNECTION_REGION: &str = "$connection";
 
 /// A region of system shared memory that a client registered.
@@ -20,23 +22,23 @@ pub const CONNECTION_REGION: &str = "$connection";
 pub struct SharedMemoryRegion {
     /// The name that requests use.
     pub name: String,
-    /// The system's name for the memory, as `shm_open` takes it.
+    /// The system's name for the memory, as passed to `shm_open`.
     pub key: String,
-    /// Where in that memory the region begins, in bytes.
+    /// The offset of the region in that memory, in bytes.
     pub offset: u64,
-    /// Bytes of the region.
+    /// The region's length in bytes.
     pub byte_size: u64,
 }
 
-/// A region of a graphics card's memory that a client registered (CUDA shared memory extension).
+/// A region of GPU memory that a client registered (CUDA shared memory extension).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct CudaMemoryRegion {
     /// The name that requests use.
     pub name: String,
-    /// The card's number.
+    /// The GPU's index.
     pub device_id: u64,
-    /// Bytes of the region.
+    /// The region's length in bytes.
     pub byte_size: u64,
 }
 
@@ -45,9 +47,9 @@ pub struct CudaMemoryRegion {
 pub struct SharedMemorySlice {
     /// The region's name.
     pub region: String,
-    /// Where in the region it begins, in bytes.
+    /// The offset in the region, in bytes.
     pub offset: u64,
-    /// Bytes of it.
+    /// The length in bytes.
     pub byte_size: u64,
 }
 
@@ -55,7 +57,7 @@ impl SharedMemorySlice {
     /// Takes the slice out of the parameters of an input or output, if they name one.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when a parameter is missing or no fitting value.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when a parameter is missing or invalid.
     pub fn take(parameters: &mut Parameters) -> Result<Option<Self>, ServiceError> {
         let Some(region) = parameters.remove(REGION) else {
             return match [BYTE_SIZE, OFFSET]
@@ -94,20 +96,20 @@ impl SharedMemorySlice {
         }))
     }
 
-    /// Whether the parameters name a slice of the connection's own region.
+    /// Returns whether the parameters name a slice of the connection's own region.
     #[must_use]
     pub fn is_of_connection(parameters: &Parameters) -> bool {
         let region = parameters.get(REGION).and_then(ParameterValue::as_str);
         region == Some(CONNECTION_REGION)
     }
 
-    /// Whether the parameters of an input or output name a slice.
+    /// Returns whether the parameters of an input or output name a slice.
     #[must_use]
     pub fn is_in(parameters: &Parameters) -> bool {
         parameters.contains_key(REGION)
     }
 
-    /// The parameters that [`SharedMemorySlice::take`] reads.
+    /// Returns the parameters that [`SharedMemorySlice::take`] reads.
     #[must_use]
     pub fn to_parameters(&self) -> Parameters {
         let number = |value: u64| ParameterValue::Int64(i64::try_from(value).unwrap_or(i64::MAX));
@@ -122,17 +124,17 @@ impl SharedMemorySlice {
     }
 }
 
-/// What reads the shared memory that inputs are in.
+/// Reads inputs from shared memory.
 pub trait ReadSharedMemory {
-    /// A copy of the bytes of a slice: clients may change theirs at any time.
+    /// Copies the bytes of a slice: clients may change theirs at any time.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there is no such region or the slice is not within
-    /// it.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the region does not exist or does not
+    /// contain the slice.
     fn read(&self, slice: &SharedMemorySlice) -> Result<Bytes, ServiceError>;
 }
 
-/// No shared memory: every read is refused.
+/// Rejects every read: there is no shared memory.
 ///
 /// ```
 /// use oip_types::{NoSharedMemory, ReadSharedMemory, SharedMemorySlice};

@@ -1,14 +1,16 @@
-/// How often something happened, and how long that took together.
+//! Types of the statistics extension.
+
+/// A count of events and their total duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct StatisticDuration {
-    /// How often.
+    /// The number of events.
     pub count: u64,
-    /// Nanoseconds altogether.
+    /// The total duration in nanoseconds.
     pub ns: u64,
 }
 
-/// What the statistics extension says about one version of a model, since it was loaded.
+/// Statistics of one model version since it was loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct ModelStatistics {
@@ -16,73 +18,74 @@ pub struct ModelStatistics {
     pub name: String,
     /// Its version; empty for models without versions.
     pub version: String,
-    /// When it last ran, in milliseconds since 1970; 0 for never.
+    /// The time of the last inference, in milliseconds since 1970; 0 for never.
     pub last_inference: u64,
-    /// Inferences: rows of batches, or requests of models that take no batches.
+    /// Number of inferences: batch rows, or requests for models without batching.
     pub inference_count: u64,
-    /// Runs of the model, each for one batch.
+    /// Number of model runs, one per batch.
     pub execution_count: u64,
-    /// Requests, by how they ended and by where their time went.
+    /// Requests by outcome and by phase.
     pub inference_stats: InferStatistics,
-    /// For models that answer one request more than once, which none here does. Clients want the member all the same.
+    /// For models with several responses per request, which are not supported. Clients expect the member all
+    /// the same.
     #[cfg_attr(feature = "rest", serde(default))]
     pub response_stats: ResponseStatistics,
-    /// Runs, by batch size, smallest first.
+    /// Runs by batch size, smallest first.
     pub batch_stats: Vec<BatchStatistics>,
-    /// Memory the model holds.
+    /// Memory that the model uses.
     pub memory_usage: Vec<MemoryUsage>,
 }
 
-/// Nothing: see [`ModelStatistics::response_stats`].
+/// Empty: see [`ModelStatistics::response_stats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct ResponseStatistics {}
 
-/// Requests, by how they ended and by where their time went.
+/// Requests by outcome and by phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct InferStatistics {
-    /// Requests that were answered, from arrival to answer.
+    /// Successful requests, from arrival to response.
     pub success: StatisticDuration,
-    /// Requests that failed, from arrival to answer.
+    /// Failed requests, from arrival to response.
     pub fail: StatisticDuration,
-    /// Waiting for the model.
+    /// Time in the queue.
     pub queue: StatisticDuration,
     /// Preparing inputs.
     pub compute_input: StatisticDuration,
     /// Running the model.
     pub compute_infer: StatisticDuration,
-    /// Taking outputs out.
+    /// Collecting outputs.
     pub compute_output: StatisticDuration,
-    /// Looking up answers that were kept.
+    /// Lookups of cached responses.
     pub cache_hit: StatisticDuration,
-    /// Looking up answers that were not, and keeping them.
+    /// Lookups that missed, with the insertion afterwards.
     pub cache_miss: StatisticDuration,
 }
 
-/// Runs of one batch size.
+/// Statistics of one batch size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct BatchStatistics {
-    /// Rows.
+    /// The batch size.
     pub batch_size: u64,
     /// Preparing inputs.
     pub compute_input: StatisticDuration,
     /// Running the model.
     pub compute_infer: StatisticDuration,
-    /// Taking outputs out.
+    /// Collecting outputs.
     pub compute_output: StatisticDuration,
 }
 
-/// Memory of one kind.
+/// Memory usage of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub struct MemoryUsage {
     /// The kind of memory: `CPU`.
     #[cfg_attr(feature = "rest", serde(rename = "type"))]
     pub kind: String,
-    /// Which of several.
+    /// The index among several of this kind.
     pub id: i64,
-    /// Bytes.
+    /// The number of bytes.
     pub byte_size: u64,
 }

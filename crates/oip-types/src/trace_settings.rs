@@ -1,5 +1,5 @@
 use std::collections::BTreeMap;
 
-/// Settings of traces by name, each with its values: most have one, levels may have several. Among changes, one without values goes
-/// back to what it was at the start.
+/// Trace settings by name, each with its values: most have one, levels may have several. In an update, a
+/// setting without values is reset to its initial value.
 pub type TraceSettings = BTreeMap<String, Vec<String>>;

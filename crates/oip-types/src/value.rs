@@ -1,11 +1,13 @@
+//! A tensor of either kind: fixed-width elements or byte strings.
+
 use bytes::Bytes;
 use tensor_core::{Shape, SpecError, Tensor, TensorSpec};
 
 use crate::{BytesTensor, DataType, ServiceError};
 
-/// What an input or output holds: a tensor of fixed-width elements or one of byte strings.
+/// The value of an input or output: a tensor of fixed-width elements or of byte strings.
 ///
-/// Either way it is a shape and shared bytes in the protocol's raw form, and the two are known to agree.
+/// In both cases it is a shape and shared bytes in the protocol's raw form, which agree.
 ///
 /// ```
 /// use oip_types::{DataType, TensorValue};
@@ -27,17 +29,17 @@ pub enum TensorValue {
 }
 
 impl TensorValue {
-    /// Checks raw bytes against datatype and shape and keeps them, without a copy.
+    /// Checks raw bytes against datatype and shape and keeps them without copying.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the bytes are not what datatype and shape take,
-    /// or when that does not fit 64 bits.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the length does not match datatype and
+    /// shape, or the size overflows 64 bits.
     pub fn from_raw(datatype: DataType, shape: Shape, raw: Bytes) -> Result<Self, ServiceError> {
         let dtype = match datatype {
             DataType::Bytes => return BytesTensor::new(shape, raw).map(Self::Bytes),
             DataType::Fixed(dtype) => dtype,
         };
-        // The one way to fail, told with the protocol's name of the datatype.
+        // Reports the only possible failure with the protocol's name of the datatype.
         let overflow = |error| match error {
             SpecError::ByteLengthOverflow { shape, .. } => {
                 format!("the byte length of {datatype}{shape} does not fit 64 bits")
@@ -56,12 +58,12 @@ impl TensorValue {
             .map_err(|error| ServiceError::invalid(error.to_string()))
     }
 
-    /// Zeros, false or empty strings: what stands for elements that are elsewhere, such as in shared memory. Memory that was
-    /// not written to costs nothing with most systems.
+    /// Creates a value of zeros, false or empty strings, as a placeholder for elements that are elsewhere,
+    /// such as in shared memory. On most systems, memory that is never written costs nothing.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the bytes do not fit 64 bits, are more than `most`, or when
-    /// there is no room for them.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the size overflows 64 bits, exceeds
+    /// `most`, or cannot be allocated.
     pub fn zeros(datatype: DataType, shape: Shape, most: usize) -> Result<Self, ServiceError> {
         let width = match datatype {
             DataType::Bytes => BytesTensor::LENGTH_PREFIX as u64,
@@ -78,12 +80,13 @@ impl TensorValue {
             ServiceError::invalid(message)
         };
         let len = len.ok_or_else(no_room)?;
-        // `vec!` cannot fail gracefully, and a reserved vector would be written to.
+        // `vec!` aborts on failure, and resizing a reserved vector would write to it; so test the
+        // reservation, then use `vec!`.
         Vec::<u8>::new().try_reserve_exact(len).map_err(|_| no_room())?;
         Self::from_raw(datatype, shape, vec![0; len].into())
     }
 
-    /// The element type.
+    /// Returns the element type.
     #[must_use]
     pub fn datatype(&self) -> DataType {
         match self {
@@ -92,7 +95,7 @@ impl TensorValue {
         }
     }
 
-    /// The dimensions.
+    /// Returns the dimensions.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         match self {
@@ -101,7 +104,7 @@ impl TensorValue {
         }
     }
 
-    /// The elements in raw form: row-major and little-endian, or length-prefixed strings.
+    /// Returns the elements in raw form: row-major and little-endian, or length-prefixed strings.
     #[must_use]
     pub fn raw(&self) -> &Bytes {
         match self {
@@ -110,10 +113,10 @@ impl TensorValue {
         }
     }
 
-    /// The same value with another handle on the same bytes: one that does something when they are freed.
+    /// Returns the same value with its bytes wrapped by `wrap`, for instance to run code when they are freed.
     ///
     /// # Panics
-    /// When `wrap` gives other bytes than it got.
+    /// When `wrap` returns different bytes.
     #[must_use]
     pub fn with_handle(self, wrap: impl FnOnce(Bytes) -> Bytes) -> Self {
         let place = self.raw().as_ptr_range();
@@ -128,7 +131,7 @@ impl TensorValue {
         match self {
             Self::Fixed(tensor) => {
                 let spec = tensor.spec().clone();
-                // The length is the same, so this cannot be refused.
+                // The length is unchanged, so this cannot fail.
                 let tensor = Tensor::new(spec, wrap(tensor.into_bytes()));
                 Self::Fixed(tensor.unwrap_or_else(|_| unreachable!("the bytes are the same")))
             }
@@ -139,7 +142,7 @@ impl TensorValue {
         }
     }
 
-    /// Gives the raw form away.
+    /// Converts into the raw form.
     #[must_use]
     pub fn into_raw(self) -> Bytes {
         match self {
@@ -148,7 +151,7 @@ impl TensorValue {
         }
     }
 
-    /// The tensor of fixed-width elements, `None` for byte strings.
+    /// Returns the tensor of fixed-width elements; `None` for byte strings.
     #[must_use]
     pub fn as_fixed(&self) -> Option<&Tensor> {
         match self {
@@ -157,7 +160,7 @@ impl TensorValue {
         }
     }
 
-    /// The tensor of byte strings, `None` for fixed-width elements.
+    /// Returns the tensor of byte strings; `None` for fixed-width elements.
     #[must_use]
     pub fn as_bytes(&self) -> Option<&BytesTensor> {
         match self {

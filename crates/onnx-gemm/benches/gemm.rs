@@ -4,7 +4,8 @@
 //! cargo bench -p onnx-gemm
 //! ```
 //!
-//! FP32 with a packed second factor, FP32 with both factors computed, and 8-bit integers. Everything is in memory and warm, on one thread.
+//! FP32 with a packed second factor, FP32 with both factors computed, and 8-bit integers. Everything is in
+//! memory and warm, on one thread.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

@@ -1,4 +1,4 @@
-//! A matrix of weights, packed once and multiplied with batches of rows.
+//! Packs a weight matrix once and multiplies it with batches of input rows.
 //!
 //! ```sh
 //! cargo run --package onnx-gemm --example weights

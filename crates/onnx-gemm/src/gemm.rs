@@ -8,13 +8,14 @@ use crate::{
     shapes::expect_product,
 };
 
-/// Rows below which packing them costs more than it saves.
+/// The row count below which packing costs more time than it saves.
 const FEW_ROWS: usize = 4;
 
-/// Multiplications between two calls of [`Pace::spend`].
+/// The number of multiplications between two calls of [`Pace::spend`].
 const PART: usize = 1 << 20;
 
-/// Writes the product of two row-major matrices, `a` of `rows` by `depth` and `b` of `depth` by `columns`, to the row-major matrix `c`.
+/// Writes the product of two row-major matrices, `a` of `rows` by `depth` and `b` of `depth` by `columns`, to
+/// the row-major matrix `c`.
 ///
 /// For a second factor that several products share, [`PackedMatrix`](crate::PackedMatrix) is faster.
 ///
@@ -22,7 +23,7 @@ const PART: usize = 1 << 20;
 /// As [`Pace::spend`].
 ///
 /// # Panics
-/// If a slice has not as many elements as its matrix.
+/// If the length of a slice differs from the size of its matrix.
 ///
 /// ```
 /// let mut c = [0.0; 2];
@@ -41,7 +42,7 @@ pub fn gemm<P: Pace>(
         c.fill(0.0);
         return Ok(());
     }
-    // The only column of b is contiguous, as a row would be.
+    // A single column of `b` is contiguous in memory, like a row.
     if columns == 1 {
         let block = (PART / depth).max(4);
         for (a, c) in a.chunks(block * depth).zip(c.chunks_mut(block)) {
@@ -73,17 +74,17 @@ pub fn gemm<P: Pace>(
     })
 }
 
-/// Elements of a second factor that are packed at a time.
+/// The number of elements of the second factor that are packed at a time.
 const PACKED: usize = 1 << 18;
 
-/// Writes the product of a row-major matrix with the transpose of one, `a` of `rows` by `depth` and `b` of `columns` by `depth`, to the row-major
-/// matrix `c`.
+/// Writes the product of the row-major matrix `a` (`rows` by `depth`) and the transpose of the row-major
+/// matrix `b` (`columns` by `depth`) to `c`.
 ///
 /// # Errors
 /// As [`Pace::spend`].
 ///
 /// # Panics
-/// If a slice has not as many elements as its matrix.
+/// If the length of a slice differs from the size of its matrix.
 ///
 /// ```
 /// let mut c = [0.0; 2];
@@ -97,7 +98,7 @@ pub fn gemm_nt<P: Pace>(
     c: &mut [f32],
     pace: &mut P,
 ) -> Result<(), P::Stopped> {
-    /// Rows below which packing `b` costs more than it saves.
+    /// The row count below which packing `b` costs more time than it saves.
     const FEW_ROWS: usize = 8;
     expect_product([a.len(), b.len(), c.len()], [rows, depth, columns]);
     if depth == 0 || columns == 0 {
@@ -108,7 +109,7 @@ pub fn gemm_nt<P: Pace>(
         return gemm(a, b, [rows, depth, columns], c, pace);
     }
     if rows >= FEW_ROWS {
-        // A part of `b` is packed at a time, so that the buffer stays small.
+        // `b` is packed in parts, to keep the buffer small.
         let block = (PACKED / depth / PANEL).max(1) * PANEL;
         for (part, b) in b.chunks(block * depth).enumerate() {
             pace.spend(b.len() as u64)?;
@@ -138,7 +139,7 @@ mod tests {
         transpose,
     };
 
-    /// -1, 0 and 1, so that sums of a million products are exact in any order.
+    /// Returns -1, 0 and 1 in turn: sums of a million products are exact in any order.
     fn numbers(count: usize, step: usize) -> Vec<f32> {
         (0..count).map(|at| (at * step % 3) as f32 - 1.0).collect()
     }
@@ -146,7 +147,7 @@ mod tests {
     #[test]
     fn products_are_those_of_plain_loops() {
         for rows in [0, 1, 3, 4, 8, 9] {
-            // More than `PART` multiplications of one column, too.
+            // Also more than `PART` multiplications for one column.
             for depth in [0, 1, 7, PART + 3] {
                 for columns in [0, 1, 2, 15, 49, 130] {
                     if depth > PART && !(2..=3).contains(&(rows * columns)) {

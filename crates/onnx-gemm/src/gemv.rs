@@ -1,10 +1,10 @@
-//! Products of one row with a matrix, which is read once: nothing is packed.
+//! Products of a row vector with a matrix (GEMV). The matrix is read once, so nothing is packed.
 
-/// Writes the dot product of `x` with each row of `b` to `y`: `y = B * x`. `stride` is the distance between the rows of `b`, of which there
-/// are as many as elements of `y`.
+/// Writes the dot product of `x` with each row of `b` to `y`: `y = B * x`. `stride` is the distance between
+/// two rows of `b`; `b` has `y.len()` rows.
 ///
 /// # Panics
-/// If a row ends past the end of `b`.
+/// If a row extends past the end of `b`.
 ///
 /// ```
 /// let mut y = [0.0; 2];
@@ -30,10 +30,11 @@ fn expect_rows(depth: usize, len: usize, stride: usize, rows: usize) {
     );
 }
 
-/// Writes a linear combination of rows to `y`: the sum over `k` of `x[k] * values[offsets[k]..]`, `y = x * B` for a row-major `B`.
+/// Writes a linear combination of rows to `y`: the sum over `k` of `x[k] * values[offsets[k]..]`, `y = x * B`
+/// for a row-major `B`.
 ///
 /// # Panics
-/// If there are fewer offsets than elements of `x`, or a row ends past the end of `values`.
+/// If `offsets` is shorter than `x`, or a row extends past the end of `values`.
 ///
 /// ```
 /// let mut y = [0.0; 2];
@@ -73,7 +74,7 @@ impl pulp::WithSimd for Dots<'_> {
     fn with_simd<S: pulp::Simd>(self, simd: S) {
         let depth = self.x.len();
         let (head, tail) = S::as_simd_f32s(self.x);
-        // Four rows at a time: independent sums hide the latency of the additions.
+        // Four rows at a time: independent accumulators hide the latency of the additions.
         let (groups, last) = self.y.as_chunks_mut::<4>();
         let all_in_groups = groups.len() * 4;
         for (group, y) in groups.iter_mut().enumerate() {
@@ -108,7 +109,7 @@ impl pulp::WithSimd for Dots<'_> {
     }
 }
 
-/// Sums with the end of a dot product, which fills no vector.
+/// Adds the tail of a dot product, shorter than a vector, to `sums`.
 #[inline(always)]
 fn with_rest<S: pulp::Simd>(simd: S, a: &[f32], b: &[f32], sums: S::f32s) -> S::f32s {
     if a.is_empty() {
@@ -158,7 +159,7 @@ impl pulp::WithSimd for Combination<'_> {
     }
 }
 
-/// Writes `VECTORS` vectors of a combination from the column `first` on.
+/// Writes `VECTORS` vectors of a linear combination, from column `first`.
 #[inline(always)]
 #[allow(
     clippy::manual_memcpy,
@@ -192,7 +193,7 @@ fn combine<S: pulp::Simd, const VECTORS: usize>(
 mod tests {
     use super::*;
 
-    /// Multiples of a power of two, so that sums are exact in any order.
+    /// Returns multiples of a power of two: sums are exact in any order.
     fn numbers(count: usize, seed: usize) -> Vec<f32> {
         (0..count)
             .map(|index| ((index * 7 + seed) % 11) as f32 / 4.0 - 1.25)

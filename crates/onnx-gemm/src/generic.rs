@@ -1,18 +1,18 @@
-//! Matrix products of FP64 and integers, which need no order of their own.
+//! Matrix products of `f64` and integers, which need no packed layout.
 
 use crate::{Pace, shapes::expect_product};
 
-/// An element of matrices: `f32`, `f64`, `i32`, `i64`, `u32` or `u64`. Integers wrap around.
+/// An element type of a matrix: `f32`, `f64`, `i32`, `i64`, `u32` or `u64`. Integers wrap around.
 pub trait Number: sealed::Sealed + Copy + Default + Send + Sync + 'static {
-    /// `self + a * b`, with one rounding if `IS_FUSED`.
+    /// Returns `self + a * b`, rounded once if `IS_FUSED`.
     #[must_use]
     fn add_product<const IS_FUSED: bool>(self, a: Self, b: Self) -> Self;
 
-    /// `self + other`.
+    /// Returns `self + other`.
     #[must_use]
     fn sum(self, other: Self) -> Self;
 
-    /// `self * other`.
+    /// Returns `self * other`.
     #[must_use]
     fn times(self, other: Self) -> Self;
 }
@@ -69,16 +69,17 @@ macro_rules! integers {
 }
 integers! { i32 i64 u32 u64 }
 
-/// Columns that are computed for all rows before the next ones.
+/// The number of columns that are computed for all rows before the next ones.
 const PANEL: usize = 8;
 
-/// Rows whose sums stay in registers together.
+/// The number of rows whose accumulators stay in registers together.
 const ROWS: usize = 4;
 
-/// Multiplications of one step of [`Pace`].
+/// The number of multiplications in one step of [`Pace`].
 const PER_STEP: u64 = 4;
 
-/// Adds the product of two row-major matrices, `a` of `rows` by `depth` and `b` of `depth` by `columns`, to the row-major matrix `c`.
+/// Adds the product of two row-major matrices, `a` of `rows` by `depth` and `b` of `depth` by `columns`, to
+/// the row-major matrix `c`.
 ///
 /// Each element of the product is summed from its first term to its last before it is added.
 ///
@@ -86,7 +87,7 @@ const PER_STEP: u64 = 4;
 /// As [`Pace::spend`].
 ///
 /// # Panics
-/// If a slice has not as many elements as its matrix.
+/// If the length of a slice differs from the size of its matrix.
 ///
 /// ```
 /// let mut c = [1_i64, 1];
@@ -121,14 +122,14 @@ pub fn add_gemm<T: Number, P: Pace>(
     Ok(())
 }
 
-/// The product of all rows with one panel of columns.
+/// Multiplies all rows by one panel of columns.
 struct Panel<'p, T> {
     a: &'p [T],
     panel: &'p [[T; PANEL]],
     c: &'p mut [T],
     rows: usize,
     columns: usize,
-    /// The panel's first column.
+    /// The first column of the panel.
     first: usize,
     width: usize,
 }
@@ -138,7 +139,7 @@ impl<T: Number> pulp::WithSimd for Panel<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, _: S) {
-        // Processors with vectors of 8 lanes have fused multiply-add.
+        // All processors with vectors of 8 lanes have fused multiply-add.
         match S::F32_LANES >= 8 {
             true => self.add::<true>(),
             false => self.add::<false>(),

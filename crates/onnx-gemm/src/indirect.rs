@@ -1,7 +1,9 @@
-//! Indirect GEMM: the rows of the second factor are runs of one slice, each at an offset of its own.
+//! Indirect GEMM: each row of the second factor is a contiguous run of one slice, at an offset given by the
+//! caller.
 //!
-//! That is all the arithmetic of a convolution: row `k` of the second factor is the part of the image that tap `k` of the kernel sees, so
-//! that no im2col matrix is written. A panel of columns is computed for all rows before the next one, and stays in the nearest caches.
+//! A convolution needs nothing else: row `k` of the second factor is the part of the image that tap `k` of
+//! the kernel covers, so no im2col matrix is written. A panel of columns is computed for all rows before the
+//! next one, so that it stays in the L1 and L2 caches.
 
 use crate::{
     Pace,
@@ -9,16 +11,19 @@ use crate::{
     pack::{BLOCK, aligned, packed_len},
 };
 
-/// Columns of one call of [`IndirectGemm::take`], with one row.
+/// The number of columns passed to one call of [`IndirectGemm::take`] if there is one row.
 const RUN: usize = 2048;
 
-/// Elements of [`IndirectGemm::values`] past the last column that a product of one row may read, and ignores.
+/// The number of elements after the last column of [`IndirectGemm::values`] that a one-row product may read;
+/// their values do not matter.
 pub const SLACK: usize = PANEL;
 
-/// Blocks of rows from which on a panel is copied to contiguous memory first: its lines are far apart, and each block reads them again.
+/// The number of row blocks from which a panel is first copied to contiguous memory: its rows are far apart,
+/// and each block reads them again.
 const COPIED_FROM: usize = 5;
 
-/// Whether this processor has vectors of at least 8 `f32`, for which this crate's kernels are made. They are correct on all others too.
+/// Returns whether this processor has vectors of at least 8 `f32`, for which the kernels of this crate are
+/// optimized. They are correct on all processors.
 #[must_use]
 pub fn has_wide_vectors() -> bool {
     struct Lanes;
@@ -33,8 +38,8 @@ pub fn has_wide_vectors() -> bool {
     pulp::Arch::new().dispatch(Lanes) >= 8
 }
 
-/// A product whose second factor is addressed by offsets: for each row `r` and column `c`, `bias[r]` plus the sum over `k` of
-/// `weights[r][k] * values[offsets[k] + c]`.
+/// A product whose second factor is addressed by offsets: for each row `r` and column `c`, `bias[r]` plus the
+/// sum over `k` of `weights[r][k] * values[offsets[k] + c]`.
 ///
 /// ```
 /// use onnx_gemm::{IndirectGemm, Unpaced, pack_rows};
@@ -59,22 +64,23 @@ pub fn has_wide_vectors() -> bool {
 /// assert_eq!(output, [[6.0, 9.0, 12.0], [12.0; 3]]);
 /// ```
 pub struct IndirectGemm<'p, P, F> {
-    /// Rows of the first factor, at least 1.
+    /// The row count of the first factor, at least 1.
     pub rows: usize,
-    /// The first factor, as [`pack_rows`](crate::pack_rows) returns it; elements past its end are ignored.
+    /// The first factor in the layout of [`pack_rows`](crate::pack_rows); extra elements are ignored.
     pub weights: &'p [f32],
-    /// The initial sum of each row.
+    /// The initial value of each row's sums.
     pub bias: &'p [f32],
-    /// Everything that the second factor consists of.
+    /// The slice that contains all rows of the second factor.
     pub values: &'p [f32],
     /// The index in `values` at which each row of the second factor begins.
     pub offsets: &'p [usize],
-    /// Columns of the second factor.
+    /// The column count of the second factor.
     pub columns: usize,
     /// Called before each panel.
     pub pace: &'p mut P,
-    /// Receives each panel once it is complete, in the order of columns: its first column, the number of its columns, its sums in row-major
-    /// order, and the stride of its rows. Sums past the last row and past the last column are unspecified; the callee may overwrite all.
+    /// Receives each complete panel, in column order: its first column, its column count, its sums in
+    /// row-major order, and the row stride of the sums. Values past the last row and column are unspecified,
+    /// and the callee may overwrite all of them.
     pub take: F,
 }
 
@@ -85,8 +91,8 @@ impl<P: Pace, F: FnMut(usize, usize, &mut [f32], usize)> IndirectGemm<'_, P, F> 
     /// As [`Pace::spend`].
     ///
     /// # Panics
-    /// If `rows` is 0, if `weights` or `bias` are shorter than the rows and offsets demand, or if a row of the second factor ends past the end of
-    /// `values`. With one row it must end [`SLACK`] elements before that.
+    /// If `rows` is 0, if `weights` or `bias` are too short, or if a row of the second factor extends past
+    /// the end of `values`. With one row, it must end [`SLACK`] elements before the end.
     pub fn run(self) -> Result<(), P::Stopped> {
         let (rows, columns) = (self.rows, self.columns);
         assert!(rows > 0, "a product without rows");
@@ -110,7 +116,7 @@ impl<P: Pace, F: FnMut(usize, usize, &mut [f32], usize)> IndirectGemm<'_, P, F> 
         pulp::Arch::new().dispatch(self)
     }
 
-    /// One row, for which panels gain nothing.
+    /// Computes the product of a single row, for which panels have no benefit.
     #[inline(always)]
     fn one_row<S: pulp::Simd>(mut self, simd: S) -> Result<(), P::Stopped> {
         const VECTORS: usize = 4;
@@ -192,32 +198,33 @@ impl<P: Pace, F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for Indi
     }
 }
 
-/// Rows of a block of [`BlockedGemm`]: each has a panel of sums.
+/// The number of rows in a block of [`BlockedGemm`], each with a panel of sums.
 pub(crate) const BLOCK_ROWS: usize = 1 << 10;
 
-/// A product like that of [`IndirectGemm`] without bias, computed in blocks of rows, so that its buffers stay small whatever the number of
-/// rows.
+/// The product of [`IndirectGemm`] without bias, computed in blocks of rows, so that the buffer size does not
+/// depend on the row count.
 pub struct BlockedGemm<'p> {
-    /// Rows of the first factor.
+    /// The row count of the first factor.
     pub rows: usize,
-    /// The first factor, as [`pack_columns`](crate::pack_columns) returns it, or [`pack_rows`](crate::pack_rows) for more than one row.
+    /// The first factor in the layout of [`pack_columns`](crate::pack_columns), or of
+    /// [`pack_rows`](crate::pack_rows) if there is more than one row.
     pub weights: &'p [f32],
-    /// Everything that the second factor consists of.
+    /// The slice that contains all rows of the second factor.
     pub values: &'p [f32],
     /// The index in `values` at which each row of the second factor begins.
     pub offsets: &'p [usize],
-    /// Columns of the second factor.
+    /// The column count of the second factor.
     pub columns: usize,
 }
 
 impl BlockedGemm<'_> {
-    /// Computes all sums and calls `give` with runs of them: the row, the first column, the sums.
+    /// Computes all sums and calls `give(row, first_column, sums)` for each contiguous run.
     ///
     /// # Errors
     /// As [`Pace::spend`].
     ///
     /// # Panics
-    /// If a row of the second factor ends past the end of `values`, or `weights` are too few.
+    /// If a row of the second factor extends past the end of `values`, or `weights` is too short.
     pub fn run<P: Pace>(
         &self,
         pace: &mut P,
@@ -227,7 +234,7 @@ impl BlockedGemm<'_> {
         for first_row in (0..self.rows).step_by(BLOCK_ROWS) {
             let rows = BLOCK_ROWS.min(self.rows - first_row);
             IndirectGemm {
-                // One row has an order of its own, and needs slack.
+                // The layout for one row differs, and it needs slack.
                 rows: rows.max(2),
                 weights: &self.weights[first_row * depth..],
                 bias: &vec![0.0; rows.max(2)],
@@ -258,7 +265,7 @@ mod tests {
         pack::{pack_columns, pack_rows},
     };
 
-    /// Small whole numbers, so that sums are exact in any order.
+    /// Returns small integers: sums are exact in any order.
     fn number(index: usize) -> f32 {
         (index * 7919 % 17) as f32 - 8.0
     }

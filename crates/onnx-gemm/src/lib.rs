@@ -1,7 +1,8 @@
-//! Matrix products for neural networks on the CPU, without operators, tensors or files.
+//! Matrix products for neural networks on the CPU. The crate knows neither operators nor tensors nor files.
 //!
-//! All matrices are slices in row-major order. Microkernels are vectorised at run time (AVX2, AVX-512, NEON, or scalar code) by the crate
-//! `pulp`, without `unsafe`. One module has `unsafe`: it calls functions for AVX-512 VNNI, which `pulp` lacks, once that is detected.
+//! All matrices are slices in row-major order. The microkernels are vectorized at run time (AVX2, AVX-512,
+//! NEON, or scalar code) by the crate `pulp`, without `unsafe`. One module has `unsafe`: it calls AVX-512
+//! VNNI intrinsics, which `pulp` lacks, after run-time detection.
 //!
 //! | product | for |
 //! |---|---|
@@ -26,11 +27,12 @@
 //!
 //! Long products call a [`Pace`] between blocks, whose error ends them; [`Unpaced`] never does.
 //!
-//! Sizes are checked: every function panics if a slice does not fit the sizes that it is given with. Buffers for packed factors are at most as
-//! large as the factors, filled up to whole blocks.
+//! Sizes are checked: every function panics if a slice does not fit the sizes that it is given with. Buffers
+//! for packed factors are at most as large as the factors, filled up to whole blocks.
 //!
-//! FP32 products with a packed second factor take between 0.8 and 1.2 times as long as those of the fastest of `rten-gemm`, `gemm` and
-//! `matrixmultiply`, by size (one thread, Zen 4); the page docs/benchmarks.md of the repository has the table.
+//! FP32 products with a packed second factor take between 0.8 and 1.2 times as long as those of the fastest
+//! of `rten-gemm`, `gemm` and `matrixmultiply`, by size (one thread, Zen 4); the page docs/benchmarks.md of
+//! the repository has the table.
 
 mod gemm;
 mod gemv;

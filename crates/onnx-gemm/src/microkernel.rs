@@ -2,28 +2,32 @@
 
 use crate::pack::{BLOCK, copy_line};
 
-/// Columns of a panel, which is computed for all rows before the next one and stays in the nearest caches meanwhile.
+/// The column count of a panel. A panel is computed for all rows before the next one, so that it stays in the
+/// L1 and L2 caches.
 pub(crate) const PANEL: usize = 48;
 
-/// Terms that are summed before the sums go back to memory: the lines of a panel that fit into the second-level cache.
+/// The number of terms that are summed before the sums are written back to memory: that many rows of a panel
+/// fit the L2 cache.
 pub(crate) const DEPTH: usize = 512;
 
-/// Multiplications of one step of [`Pace`](crate::Pace).
+/// The number of multiplications in one step of [`Pace`](crate::Pace).
 pub(crate) const PER_STEP: u64 = 16;
 
 /// A packed first factor.
 pub(crate) struct Rows<'r> {
-    /// As [`pack_rows`](crate::pack_rows) returns it for more than one row.
+    /// The weights in the layout of [`pack_rows`](crate::pack_rows) for more than one row.
     pub(crate) weights: &'r [[f32; BLOCK]],
-    /// Initial sums, for each block of rows.
+    /// The initial sums of each block of rows.
     pub(crate) bias: &'r [[f32; BLOCK]],
     pub(crate) terms: usize,
 }
 
 impl Rows<'_> {
-    /// Adds the products of all rows with the first `vectors` vectors of a panel, for one term from `term` on for each offset.
+    /// Adds the products of all rows with the first `vectors` vectors of a panel. There is one term for each
+    /// offset; the first has index `term`.
     ///
-    /// The line of a term is `values[offset..]`. `sums` has [`PANEL`] elements for each row; if `term` is 0 the bias is their initial value.
+    /// The row of a term is `values[offset..]`. `sums` has [`PANEL`] elements per row. If `term` is 0, the
+    /// sums start from the bias.
     #[inline(always)]
     pub(crate) fn add<S: pulp::Simd>(
         &self,
@@ -37,7 +41,8 @@ impl Rows<'_> {
         let lanes = S::F32_LANES;
         let (terms, blocks) = (self.terms, self.bias.len());
         let end = term + offsets.len();
-        // AVX2 has 16 registers: with 12 sums too few are left for the factors, and one sum would be spilled for each term.
+        // AVX2 has 16 registers: 12 sums would leave too few for the factors, and one sum would be spilled
+        // for each term.
         let most = if lanes >= 16 { 3 } else { 2 };
         let mut block = 0;
         while block < blocks {
@@ -81,7 +86,8 @@ impl Rows<'_> {
     }
 }
 
-/// Copies the lines of a panel into one contiguous panel. Elements past the end of `values` are left as they are.
+/// Copies the rows of a panel into one contiguous panel. Elements past the end of `values` are left
+/// unchanged.
 #[inline(always)]
 #[allow(
     clippy::manual_memcpy,
@@ -109,12 +115,12 @@ pub(crate) fn copy_panel<S: pulp::Simd>(_: S, values: &[f32], offsets: &[usize],
 struct Tile<'t> {
     values: &'t [f32],
     offsets: &'t [usize],
-    /// Initial sums of each block of rows; empty to go on with what is in memory.
+    /// The initial sums of each block of rows; empty to continue from the sums in memory.
     bias: &'t [[f32; BLOCK]],
 }
 
 impl Tile<'_> {
-    /// Adds the product of `BLOCKS` blocks of rows with `VECTORS` vectors of a panel.
+    /// Adds the product of `BLOCKS` blocks of rows and `VECTORS` vectors of a panel.
     #[inline(always)]
     #[allow(
         clippy::manual_memcpy,
@@ -173,7 +179,7 @@ impl Tile<'_> {
     }
 }
 
-/// Writes the product of one row with `VECTORS` vectors of each line.
+/// Writes the product of one row and `VECTORS` vectors of each term.
 #[inline(always)]
 #[allow(
     clippy::manual_memcpy,

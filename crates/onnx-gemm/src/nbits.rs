@@ -1,10 +1,10 @@
-//! Weights of 2, 4 or 8 bits in blocks, each with a scale and a zero point.
+//! Block-quantized weights of 2, 4 or 8 bits: each block has a scale and a zero point.
 
 use std::borrow::Cow;
 
-/// The layout of a column of block-quantised weights: `weight = (number - zero_point) * scale`.
+/// The layout of a column of block-quantized weights: `weight = (number - zero_point) * scale`.
 ///
-/// Numbers follow each other from the lowest bits of a byte to its highest. Each block begins with a byte of its own.
+/// Numbers are packed from the low bits of a byte to the high ones. Each block begins at a byte boundary.
 ///
 /// ```
 /// use onnx_gemm::BlockQuantized;
@@ -21,7 +21,7 @@ pub struct BlockQuantized {
 }
 
 impl BlockQuantized {
-    /// A layout of `block` numbers of `bits` bits for each scale.
+    /// Creates a layout with a scale for every `block` numbers of `bits` bits.
     ///
     /// # Panics
     /// If `bits` is not 2, 4 or 8, or `block` is 0.
@@ -32,40 +32,40 @@ impl BlockQuantized {
         Self { bits, block }
     }
 
-    /// The number in the middle of the range, 2^(bits - 1): the zero point of symmetric quantisation.
+    /// Returns the middle of the number range, 2^(bits - 1): the zero point of symmetric quantization.
     #[must_use]
     pub fn middle(&self) -> u8 {
         1 << (self.bits - 1)
     }
 
-    /// Numbers of a block.
+    /// Returns the number of weights per block.
     #[must_use]
     pub fn block(&self) -> usize {
         self.block
     }
 
-    /// Blocks of a column of `depth` numbers.
+    /// Returns the number of blocks in a column of `depth` numbers.
     #[must_use]
     pub fn blocks(&self, depth: usize) -> usize {
         depth.div_ceil(self.block)
     }
 
-    /// Bytes of a block.
+    /// Returns the size of a block in bytes.
     #[must_use]
     pub fn block_bytes(&self) -> usize {
         packed_bytes(self.bits, self.block)
     }
 
-    /// Bytes that `count` numbers take, as zero points are packed.
+    /// Returns the bytes that `count` packed numbers take. Zero points are packed this way.
     #[must_use]
     pub fn packed_bytes(&self, count: usize) -> usize {
         packed_bytes(self.bits, count)
     }
 
-    /// The number at `index` of packed numbers.
+    /// Returns the number at `index` of the packed numbers.
     ///
     /// # Panics
-    /// If it lies past the end.
+    /// If `index` is past the end.
     #[inline]
     #[must_use]
     pub fn number(&self, packed: &[u8], index: usize) -> u8 {
@@ -77,7 +77,7 @@ impl BlockQuantized {
     /// Unpacks a column, in the order of [`ordered`](Self::ordered).
     ///
     /// # Panics
-    /// If there are fewer packed bytes, scales or zero points than the blocks of the column need.
+    /// If `packed`, `scales` or `zero_points` are too short for the blocks of the column.
     pub fn unpack(&self, packed: &[u8], scales: &[f32], zero_points: &[f32], column: &mut [f32]) {
         let blocks = self.blocks(column.len());
         assert!(
@@ -99,8 +99,9 @@ impl BlockQuantized {
         });
     }
 
-    /// Rows of `depth` elements in the order of unpacked columns: with 4 bits, the elements at even positions of each block before those at
-    /// odd ones, so that a byte's halves are unpacked by vectors. A dot product has the same terms either way.
+    /// Reorders rows of `depth` elements like unpacked columns. With 4 bits, the elements at even positions
+    /// of a block come before those at odd positions, so that vector instructions can unpack both halves of a
+    /// byte. The terms of a dot product are the same either way.
     ///
     /// # Panics
     /// If `depth` is 0.
@@ -121,7 +122,7 @@ impl BlockQuantized {
     }
 }
 
-/// Bytes of packed numbers, without overflow.
+/// Returns the bytes of `count` packed numbers, without overflow.
 fn packed_bytes(bits: usize, count: usize) -> usize {
     count.div_ceil(8 / bits)
 }

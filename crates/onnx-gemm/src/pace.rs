@@ -1,9 +1,9 @@
 //! Cooperative cancellation of long products.
 
-/// Decides between blocks of work whether a product goes on.
+/// Decides between blocks of work whether a product continues.
 ///
-/// A product calls [`spend`](Self::spend) before each block with its estimated cost, and returns the error unchanged. What it has written
-/// by then is incomplete.
+/// A product calls [`spend`](Self::spend) with the estimated cost before each block and returns its error
+/// unchanged. The output is incomplete then.
 ///
 /// ```
 /// struct Budget(u64);
@@ -25,17 +25,17 @@
 /// assert_eq!(found, Err(Exhausted));
 /// ```
 pub trait Pace {
-    /// The error that ends a product.
+    /// The error that cancels a product.
     type Stopped;
 
-    /// Accounts for `steps` of the work that follows; a step takes some nanoseconds on one core.
+    /// Accounts for `steps` of the following work; a step takes a few nanoseconds on one core.
     ///
     /// # Errors
-    /// If the product is to end.
+    /// If the product is to be cancelled.
     fn spend(&mut self, steps: u64) -> Result<(), Self::Stopped>;
 }
 
-/// A [`Pace`] that never stops a product.
+/// A [`Pace`] that never cancels a product.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unpaced;
 
@@ -48,7 +48,7 @@ impl Pace for Unpaced {
     }
 }
 
-/// A pace that ends after so many steps.
+/// A pace that cancels after the given number of steps.
 #[cfg(test)]
 #[derive(Debug)]
 pub(crate) struct Budget(pub(crate) u64);

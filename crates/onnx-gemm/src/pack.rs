@@ -1,10 +1,10 @@
-//! The packed order of a first factor: blocks of [`BLOCK`] rows, column-major within a block.
+//! The packed layout of a first factor: blocks of [`BLOCK`] rows, column-major within a block.
 
-/// Rows of a block of a packed first factor.
+/// The number of rows in a block of a packed first factor.
 pub(crate) const BLOCK: usize = 4;
 
-/// Packs a row-major matrix of `rows` rows as [`IndirectGemm`](crate::IndirectGemm) reads it: blocks of four rows, column-major within
-/// a block, the last block filled up with zeros. A matrix of one row stays as it is.
+/// Packs a row-major matrix of `rows` rows for [`IndirectGemm`](crate::IndirectGemm): blocks of four rows,
+/// column-major within a block, the last block padded with zeros. A matrix of one row is unchanged.
 ///
 /// The number of columns is `matrix.len() / rows`.
 ///
@@ -43,7 +43,7 @@ pub fn pack_rows(rows: usize, matrix: &[f32]) -> Vec<f32> {
 /// Returns the row-major matrix of `rows` rows that [`pack_rows`] packed.
 ///
 /// # Panics
-/// If the length is not that of such a matrix.
+/// If the length of `packed` is not that of such a matrix.
 #[must_use]
 pub fn unpack_rows(rows: usize, packed: &[f32]) -> Vec<f32> {
     let depth = depth(packed_len(rows, 1), packed);
@@ -58,15 +58,16 @@ pub fn unpack_rows(rows: usize, packed: &[f32]) -> Vec<f32> {
     (0..rows * depth).map(element).collect()
 }
 
-/// Packs the transpose of a row-major matrix of `rows` columns as [`pack_rows`] packs a matrix of `rows` rows. A single row is filled up to
-/// a block too, so that [`BlockedGemm`](crate::BlockedGemm) takes any number of rows.
+/// Packs the transpose of a row-major matrix with `rows` columns, in the layout of [`pack_rows`] for `rows`
+/// rows. A single row is padded to a block too, so that [`BlockedGemm`](crate::BlockedGemm) accepts any row
+/// count.
 ///
 /// # Panics
 /// If the length is not a multiple of `rows`.
 #[must_use]
 pub fn pack_columns(rows: usize, matrix: &[f32]) -> Vec<f32> {
     let depth = depth(rows, matrix);
-    // More than one row, because that has an order of its own.
+    // At least two rows, because the layout of one row differs.
     let mut packed = vec![0.0; packed_len(rows.max(2), depth)];
     let blocks = packed.chunks_exact_mut((BLOCK * depth).max(1));
     for (block, first) in blocks.zip((0..rows).step_by(BLOCK)) {
@@ -81,7 +82,7 @@ pub fn pack_columns(rows: usize, matrix: &[f32]) -> Vec<f32> {
     packed
 }
 
-/// The length of what [`pack_rows`] returns for a matrix of `rows` by `depth`.
+/// Returns the length of the result of [`pack_rows`] for a matrix of `rows` by `depth`.
 ///
 /// # Panics
 /// If it does not fit a `usize`.
@@ -95,7 +96,7 @@ pub fn packed_len(rows: usize, depth: usize) -> usize {
         .expect("the length of a packed matrix fits a usize")
 }
 
-/// The columns of a matrix.
+/// Returns the column count of a matrix.
 #[track_caller]
 fn depth(rows: usize, matrix: &[f32]) -> usize {
     assert!(
@@ -106,7 +107,7 @@ fn depth(rows: usize, matrix: &[f32]) -> usize {
     matrix.len() / rows.max(1)
 }
 
-/// The rows of a block that is full.
+/// Returns the rows of a full block, `None` if there are fewer.
 fn four_rows(matrix: &[f32], depth: usize) -> Option<[&[f32]; BLOCK]> {
     let (first, rest) = matrix.split_at_checked(depth)?;
     let (second, rest) = rest.split_at_checked(depth)?;
@@ -114,7 +115,8 @@ fn four_rows(matrix: &[f32], depth: usize) -> Option<[&[f32]; BLOCK]> {
     Some([first, second, third, rest.get(..depth)?])
 }
 
-/// Copies as many elements as both slices have. Faster than `copy_from_slice` for the few dozen elements of one row of a tile.
+/// Copies the first `min(from.len(), to.len())` elements. It is faster than `copy_from_slice` for the few
+/// dozen elements in a row of a tile.
 #[inline(always)]
 pub fn copy_line(from: &[f32], to: &mut [f32]) {
     const FEW: usize = 256;
@@ -133,8 +135,8 @@ pub fn copy_line(from: &[f32], to: &mut [f32]) {
     }
 }
 
-/// Zeros, `count` of them from the returned index on, which is aligned to a cache line: a vector of 64 bytes that crosses two lines takes
-/// twice as long to load.
+/// Returns a buffer of zeros and the index, aligned to a cache line, from which it has `count` elements: a
+/// load of 64 bytes that crosses two cache lines takes twice as long.
 pub(crate) fn aligned(count: usize) -> (Vec<f32>, usize) {
     const LINE: usize = 64 / size_of::<f32>();
     let numbers = vec![0.0f32; count + LINE - 1];

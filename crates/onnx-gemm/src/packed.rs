@@ -1,4 +1,4 @@
-//! A constant second factor of FP32 products, packed once in the order in which all products read it.
+//! A constant second factor of FP32 products, packed once in the layout in which all products read it.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -10,20 +10,20 @@ use crate::{
     shapes::{expect_matrix, expect_rows},
 };
 
-/// Multiple of columns to which the last panel is filled up: the lanes of the widest vectors.
+/// The multiple to which the column count of the last panel is padded: the lanes of the widest vectors.
 const LANES: usize = 16;
 
-/// How the elements of a matrix follow each other.
+/// The memory order of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// The elements of a row are contiguous.
     RowMajor,
-    /// The elements of a column are contiguous: the matrix is given as the rows of its transpose.
+    /// The elements of a column are contiguous: the input is the row-major transpose.
     ColumnMajor,
 }
 
-/// A second factor of FP32 products in panels of 48 columns, row-major within a panel. The last panel is filled up with zeros to a multiple
-/// of 16 columns.
+/// A second factor of FP32 products in panels of 48 columns, row-major within a panel. The last panel is
+/// padded with zeros to a multiple of 16 columns.
 ///
 /// ```
 /// use onnx_gemm::{Order, PackedMatrix, Unpaced};
@@ -36,7 +36,7 @@ pub enum Order {
 #[derive(Debug)]
 pub struct PackedMatrix {
     numbers: Vec<f32>,
-    /// The index of the first panel, which is aligned to a cache line.
+    /// The index of the first panel, aligned to a cache line.
     start: usize,
     depth: usize,
     columns: usize,
@@ -46,7 +46,7 @@ impl PackedMatrix {
     /// Packs a matrix of `depth` rows and `columns` columns.
     ///
     /// # Panics
-    /// If `matrix` has not `depth * columns` elements.
+    /// If `matrix.len()` is not `depth * columns`.
     #[must_use]
     pub fn new(matrix: &[f32], [depth, columns]: [usize; 2], order: Order) -> Self {
         expect_matrix("b", matrix.len(), [depth, columns]);
@@ -77,30 +77,32 @@ impl PackedMatrix {
         }
     }
 
-    /// Rows of the matrix, which are the columns of the first factor.
+    /// Returns the row count, which equals the column count of the first factor.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    /// Columns of the matrix.
+    /// Returns the column count.
     #[must_use]
     pub fn columns(&self) -> usize {
         self.columns
     }
 
-    /// The panel that begins at column `first`.
+    /// Returns the panel that begins at column `first`.
     fn panel(&self, first: usize, width: usize) -> &[f32] {
         &self.numbers[self.start + first * self.depth..][..width * self.depth]
     }
 
-    /// Writes the product of the row-major matrix `a` with this one to `c`, row-major too. The number of rows is that of `c`.
+    /// Writes the product of the row-major matrix `a` and this matrix to `c`, row-major. The row count is
+    /// that of `c`.
     ///
     /// # Errors
     /// As [`Pace::spend`].
     ///
     /// # Panics
-    /// If `a` and `c` have not the same number of whole rows, of [`depth`](Self::depth) and of [`columns`](Self::columns) elements.
+    /// If `a` does not consist of rows of [`depth`](Self::depth) elements, `c` not of rows of
+    /// [`columns`](Self::columns) elements, or their row counts differ.
     pub fn multiply<P: Pace>(&self, a: &[f32], c: &mut [f32], pace: &mut P) -> Result<(), P::Stopped> {
         expect_rows(a.len(), self.depth, c.len(), self.columns);
         if self.depth == 0 {
@@ -112,7 +114,8 @@ impl PackedMatrix {
         self.multiply_columns(a, c, [self.columns, 0], pace)
     }
 
-    /// At most `count` ranges of columns, about as long as each other, for [`multiply_part`](Self::multiply_part).
+    /// Splits the columns into at most `count` ranges of similar size, for
+    /// [`multiply_part`](Self::multiply_part).
     pub fn parts(&self, count: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let columns = self.columns;
         let width = columns.div_ceil(count.max(1)).next_multiple_of(PANEL);
@@ -120,8 +123,8 @@ impl PackedMatrix {
         starts.map(move |start| start..columns.min(start + width))
     }
 
-    /// Writes some columns of the product of `a` with this matrix: one slice of `c` for each row, as long as `columns`. Each element of the
-    /// product is the same number, bit by bit, as that of [`multiply`](Self::multiply).
+    /// Writes the columns `columns` of the product of `a` and this matrix to `c`, which has one slice per
+    /// row, as long as `columns`. The result is bitwise identical to that of [`multiply`](Self::multiply).
     ///
     /// ```
     /// use onnx_gemm::{FirstFactor, Order, PackedMatrix, Unpaced};
@@ -140,7 +143,8 @@ impl PackedMatrix {
     /// As [`Pace::spend`].
     ///
     /// # Panics
-    /// If `columns` is no range that [`parts`](Self::parts) gives, `a` is of another depth, or `c` does not fit both.
+    /// If `columns` is not a range of [`parts`](Self::parts), the depth of `a` differs, or the size of `c`
+    /// does not match.
     pub fn multiply_part<P: Pace>(
         &self,
         a: &FirstFactor<'_>,
@@ -185,8 +189,8 @@ impl PackedMatrix {
         })
     }
 
-    /// Writes the product to some columns of the row-major matrix `c` of `stride` columns: those from `column` on. Neither depth nor columns
-    /// may be 0.
+    /// Writes the product to the columns from `column` of the row-major matrix `c` with `stride` columns.
+    /// Neither depth nor column count may be 0.
     pub(crate) fn multiply_columns<P: Pace>(
         &self,
         a: &[f32],
@@ -210,12 +214,13 @@ impl PackedMatrix {
     }
 }
 
-/// Rows of a first factor, packed once for several ranges of columns of the second. Up to four rows stay as they are.
+/// Rows of a first factor, packed once for several column ranges of the second. Up to four rows are not
+/// packed.
 #[derive(Debug)]
 pub struct FirstFactor<'a> {
     rows: usize,
     depth: usize,
-    /// Row-major, or as [`pack_rows`] returns them.
+    /// Row-major, or in the layout of [`pack_rows`].
     numbers: Cow<'a, [f32]>,
 }
 
@@ -223,7 +228,7 @@ impl<'a> FirstFactor<'a> {
     /// Packs a row-major matrix whose rows have `depth` elements.
     ///
     /// # Panics
-    /// If a row is not whole.
+    /// If `matrix.len()` is not a multiple of `depth`.
     #[must_use]
     pub fn new(matrix: &'a [f32], depth: usize) -> Self {
         let rows = matrix.len() / depth.max(1);
@@ -236,10 +241,10 @@ impl<'a> FirstFactor<'a> {
     }
 }
 
-/// Rows that are not packed.
+/// The row count up to which rows are not packed.
 const FEW: usize = 4;
 
-/// The width of the panel that begins at column `first`.
+/// Returns the width of the panel that begins at column `first`.
 fn width(columns: usize, first: usize) -> usize {
     PANEL.min((columns - first).next_multiple_of(LANES))
 }
@@ -247,10 +252,10 @@ fn width(columns: usize, first: usize) -> usize {
 struct Product<'p, P, G> {
     matrix: &'p PackedMatrix,
     a: &'p FirstFactor<'p>,
-    /// Whole panels.
+    /// A range of whole panels.
     columns: Range<usize>,
     pace: &'p mut P,
-    /// Takes sums: the row, the first column, and a number for each column from that on.
+    /// Receives a row, its first column, and the sums of the columns from there.
     give: G,
 }
 
@@ -270,7 +275,8 @@ impl<P: Pace, G: FnMut(usize, usize, &[f32])> pulp::WithSimd for Product<'_, P, 
 }
 
 impl<P: Pace, G: FnMut(usize, usize, &[f32])> Product<'_, P, G> {
-    /// Few rows, which are not packed: the sums of all of them stay in registers, and the matrix is read at the speed of memory.
+    /// Computes up to four rows without packing: all their sums stay in registers, and the matrix is read at
+    /// memory speed.
     #[inline(always)]
     fn few<S: pulp::Simd, const ROWS: usize>(mut self, simd: S) -> Result<(), P::Stopped> {
         let (depth, end) = (self.matrix.depth, self.columns.end);
@@ -334,7 +340,7 @@ impl<P: Pace, G: FnMut(usize, usize, &[f32])> Product<'_, P, G> {
     }
 }
 
-/// Writes the product of `ROWS` rows with `VECTORS` vectors of a panel.
+/// Writes the product of `ROWS` rows and `VECTORS` vectors of a panel.
 #[inline(always)]
 #[allow(
     clippy::needless_range_loop,
@@ -377,7 +383,7 @@ mod tests {
         pace::{Budget, Exhausted},
     };
 
-    /// Small whole numbers, so that sums are exact in any order.
+    /// Returns small integers: sums are exact in any order.
     fn numbers(count: usize, step: usize) -> Vec<f32> {
         (0..count).map(|at| (at * step % 17) as f32 - 8.0).collect()
     }

@@ -1,6 +1,6 @@
-//! Checks of slices against the matrices that they are.
+//! Checks of slice lengths against matrix sizes.
 
-/// Panics unless a matrix has `rows * columns` elements.
+/// Panics unless the slice called `name` has `rows * columns` elements.
 #[track_caller]
 pub(crate) fn expect_matrix(name: &str, len: usize, [rows, columns]: [usize; 2]) {
     assert_eq!(

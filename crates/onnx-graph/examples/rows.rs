@@ -1,4 +1,4 @@
-//! Says what an ONNX model takes and gives, and whether its rows are independent.
+//! Prints the inputs and outputs of an ONNX model, and whether its rows are independent.
 //!
 //! ```sh
 //! cargo run --package onnx-graph --example rows -- model.onnx

@@ -31,7 +31,7 @@ pub fn names(model: &ModelProto) -> Result<Vec<String>, Error> {
     })?;
     if names.len() > MAX_FILES {
         return Err(Error::invalid(format!(
-            "the model's external data stands in {} files, the limit is {MAX_FILES}",
+            "the model's external data is in {} files, the limit is {MAX_FILES}",
             names.len()
         )));
     }

@@ -1,4 +1,4 @@
-//! An operator made from a node, asked for the shape of its output, and run.
+//! Creates an operator from a node, computes its output shape, and runs it.
 //!
 //! ```sh
 //! cargo run --package onnx-kernels --example operator

@@ -1,4 +1,4 @@
-//! An operator made from a node's attributes, and computed for batches of two sizes.
+//! Creates an operator from the attributes of a node, and computes it for batches of two sizes.
 //!
 //! ```sh
 //! cargo run --package onnx-ml --example scaler

@@ -1,4 +1,4 @@
-//! `OneHotEncoder`, `FeatureVectorizer` and `ArrayFeatureExtractor`: features by position and by category.
+//! `OneHotEncoder`, `FeatureVectorizer` and `ArrayFeatureExtractor`: selecting and encoding feature columns.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -14,7 +14,7 @@ use onnx_tensor::{
     size,
 };
 
-/// One column for each category.
+/// Creates the operator `OneHotEncoder`, which has one output column per category.
 pub fn one_hot(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let (ints, strings) = (attributes.ints("cats_int64s"), attributes.texts("cats_strings")?);
@@ -28,15 +28,15 @@ pub fn one_hot(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(OneHotEncoder {
         categories,
         count,
-        // ONNX's name for it: unknown categories become zeros.
+        // The ONNX attribute `zeros`: an unknown category becomes a row of zeros.
         ignores_unknown: attributes.int("zeros", 1) != 0,
     }))
 }
 
-/// Features of a row.
+/// The maximum number of features in a row.
 const MAX_WIDTH: usize = 1 << 30;
 
-/// Inputs side by side, as FP32.
+/// Creates the operator `FeatureVectorizer`, which concatenates its inputs as FP32.
 pub fn vectorizer(node: &Node) -> Result<Box<dyn Compute>> {
     let widths = Attributes(node).ints("inputdimensions");
     let widths: Option<Vec<usize>> = widths.iter().map(|&width| usize::try_from(width).ok()).collect();
@@ -50,7 +50,7 @@ pub fn vectorizer(node: &Node) -> Result<Box<dyn Compute>> {
     }
 }
 
-/// Columns by position.
+/// Creates the operator `ArrayFeatureExtractor`, which selects columns by index.
 pub fn extractor(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(ArrayFeatureExtractor))
 }
@@ -68,7 +68,7 @@ enum Categories {
     Strings(HashMap<String, usize>),
 }
 
-/// Each category's column. The last of equal ones counts.
+/// Returns the column of each category. Of equal categories, the last one counts.
 fn positions<C: std::hash::Hash + Eq>(categories: impl Iterator<Item = C>) -> HashMap<C, usize> {
     categories
         .enumerate()
@@ -95,7 +95,7 @@ impl Kernel for OneHotEncoder {
 
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
         let input = &inputs[0];
-        // A list of numbers, and of columns.
+        // The indices are collected in a list of numbers and a list of columns.
         size::admit_now(input.len() as u64 * 24)?;
         let mut pace = Pace::default();
         let columns: Vec<Option<usize>> = match &self.categories {
@@ -125,9 +125,9 @@ impl Kernel for OneHotEncoder {
 
 #[derive(Debug)]
 struct FeatureVectorizer {
-    /// Of each input.
+    /// The width of each input.
     widths: Vec<usize>,
-    /// Of all together.
+    /// The sum of the widths.
     width: usize,
 }
 

@@ -1,4 +1,4 @@
-//! `LabelEncoder`: values for keys, of any of the types that ONNX's versions 1, 2 and 4 of it know.
+//! `LabelEncoder`: maps keys to values, with the types of its versions 1, 2 and 4.
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
@@ -14,7 +14,7 @@ use onnx_tensor::{
     size,
 };
 
-/// `LabelEncoder`.
+/// Creates the operator `LabelEncoder`.
 pub fn label_encoder(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     if attributes.has("classes_strings") {
@@ -45,10 +45,10 @@ pub fn label_encoder(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(LabelEncoder::new(&keys, &values, &default)?))
 }
 
-/// The default of ONNX's text for strings.
+/// The default of `default_string` in the ONNX specification.
 const UNUSED: &str = "_Unused";
 
-/// Before version 2 there was one list of strings, for both directions: which one it is the input's type tells.
+/// Reads version 1, which has one list of strings for both directions. The input type decides the direction.
 fn first_version(attributes: Attributes<'_>) -> Result<Box<dyn Compute>> {
     let strings = Tensor::vector(&attributes.texts("classes_strings")?);
     let ints = Tensor::vector(&(0..strings.len() as i64).collect::<Vec<_>>());
@@ -59,10 +59,10 @@ fn first_version(attributes: Attributes<'_>) -> Result<Box<dyn Compute>> {
     )?;
     let default = Tensor::vector(&[attributes.text("default_string", UNUSED).to_owned()]);
     let to_string = LabelEncoder::new(&ints, &strings, &default)?;
-    Ok(kernel(Both { to_int, to_string }))
+    Ok(kernel(FirstVersion { to_int, to_string }))
 }
 
-/// The list of an attribute whose name tells its type.
+/// Returns the attribute `<what>_tensor`, `<what>_strings`, `<what>_int64s` or `<what>_floats` as a tensor.
 fn list(attributes: Attributes<'_>, what: &str) -> Result<Tensor> {
     let tensor = attributes
         .get(&format!("{what}_tensor"))
@@ -91,24 +91,24 @@ fn list(attributes: Attributes<'_>, what: &str) -> Result<Tensor> {
     })
 }
 
-/// Values by key, all of one type each.
+/// A map from keys of one type to values of one type.
 #[derive(Debug)]
 struct LabelEncoder {
     key_type: ElementType,
     places: Places,
-    /// The default is the last.
+    /// The values; the last one is the default.
     values: Tensor,
 }
 
-/// Where the value of each key stands.
+/// The index of each key's value.
 #[derive(Debug)]
 enum Places {
     Texts(HashMap<String, usize>),
-    /// By bits.
+    /// By the bits of the number.
     Numbers(HashMap<u64, usize>),
 }
 
-/// A number as a key.
+/// A numeric key type.
 trait Key: Element + Copy {
     fn bits(self) -> u64;
 }
@@ -128,7 +128,7 @@ impl Key for f64 {
     fn bits(self) -> u64 {
         match self.is_nan() {
             true => Self::NAN.to_bits(),
-            // Both zeros are equal.
+            // The two zeros are equal.
             false => (self + 0.0).to_bits(),
         }
     }
@@ -140,7 +140,7 @@ impl Key for f32 {
     }
 }
 
-/// Runs `$body` with `$T` bound to the Rust type of a number that may be a key.
+/// Runs `$body` with `$T` bound to the Rust type of a numeric key.
 macro_rules! with_key {
     ($element_type:expr, $T:ident => $body:expr) => {
         match $element_type {
@@ -158,7 +158,7 @@ macro_rules! with_key {
     }};
 }
 
-/// The keys of an encoder by place, of which the first of equal ones counts.
+/// Returns the index of each key. Of equal keys, the first one counts.
 fn places<K: Hash + Eq>(keys: impl Iterator<Item = K>) -> HashMap<K, usize> {
     let mut places = HashMap::new();
     for (index, key) in keys.enumerate() {
@@ -184,7 +184,8 @@ impl LabelEncoder {
         })
     }
 
-    /// Gives the place of the value of each key, in order. There may be more keys than there is room for a list.
+    /// Calls `take` with the value index of each key, in order. A callback, because a list of indices might
+    /// not fit the memory limit.
     fn each(&self, keys: &Tensor, take: &mut dyn FnMut(usize)) -> Result<()> {
         let default = self.values.len() - 1;
         let mut pace = Pace::default();
@@ -234,14 +235,14 @@ fn encoded<U: Unit>(encoder: &LabelEncoder, keys: &Tensor) -> Result<Tensor> {
     Tensor::from_units(encoder.values.element_type(), keys.shape(), made)
 }
 
-/// Strings to integers and back.
+/// Maps strings to integers and integers to strings, depending on the input type.
 #[derive(Debug)]
-struct Both {
+struct FirstVersion {
     to_int: LabelEncoder,
     to_string: LabelEncoder,
 }
 
-impl Kernel for Both {
+impl Kernel for FirstVersion {
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         match inputs[0].element_type {
             ElementType::String => self.to_int.outputs(inputs),

@@ -1,7 +1,7 @@
-//! Operators of `ai.onnx.ml`, which scikit-learn's models are exported to, and of strings, as functions of tensors.
+//! The operators of `ai.onnx.ml`, to which scikit-learn's models are exported, and string operators.
 //!
-//! A function such as [`tree_classifier`] makes an operator from a node's attributes: a [`Compute`](onnx_tensor::operator::Compute). Scores
-//! and labels are those of ONNX Runtime.
+//! Functions such as [`tree_classifier`] create an operator, a [`Compute`](onnx_tensor::operator::Compute),
+//! from a node's attributes. Scores and labels are those of ONNX Runtime.
 //!
 //! ```
 //! use onnx_tensor::{
@@ -38,7 +38,7 @@ pub use linear::{classifier as linear_classifier, regressor as linear_regressor}
 pub use scale::{binarizer, imputer, normalizer, scaler};
 pub use svm::{classifier as svm_classifier, regressor as svm_regressor};
 
-/// A product of vectors, added up in several lanes.
+/// Returns the dot product, summed in several lanes.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     const LANES: usize = 8;
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
@@ -52,7 +52,7 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// The position of the greatest score, the first of equal ones.
+/// Returns the index of the greatest score, the first one on ties.
 fn greatest(scores: &[f32]) -> usize {
     let mut best = 0;
     for (index, score) in scores.iter().enumerate() {

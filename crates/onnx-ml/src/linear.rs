@@ -17,7 +17,7 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
-/// `LinearRegressor`.
+/// Creates the operator `LinearRegressor`.
 pub fn regressor(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let targets = usize::try_from(attributes.int("targets", 1)).unwrap_or(0);
@@ -27,7 +27,7 @@ pub fn regressor(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// `LinearClassifier`.
+/// Creates the operator `LinearClassifier`.
 pub fn classifier(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let labels = Labels::read(attributes, "classlabels_ints", "classlabels_strings")?;
@@ -55,10 +55,10 @@ pub fn classifier(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// Products of features and coefficients.
+/// Computes scores as linear combinations of the features.
 #[derive(Debug)]
 struct Scores {
-    /// One row for each score.
+    /// Row-major: one row per score.
     coefficients: Vec<f32>,
     intercepts: Vec<f32>,
     features: usize,
@@ -68,7 +68,7 @@ impl Scores {
     fn read(attributes: Attributes<'_>, count: usize) -> Result<Self> {
         let coefficients = attributes.floats("coefficients").to_vec();
         let mut intercepts = attributes.floats("intercepts").to_vec();
-        // No more than there are coefficients: the number is the file's.
+        // `count` comes from the file; it is limited by the number of coefficients.
         if intercepts.is_empty() && count <= coefficients.len() {
             intercepts = vec![0.0; count];
         }
@@ -147,7 +147,7 @@ struct Classifier {
     scores: Scores,
     post: PostTransform,
     labels: Labels,
-    /// One score for two classes.
+    /// Whether one score decides between two classes.
     is_binary: bool,
 }
 

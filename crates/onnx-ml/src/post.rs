@@ -1,10 +1,10 @@
-//! Transformations of scores: ONNX's `post_transform`, as ONNX Runtime computes it.
+//! Score transformations: the ONNX attribute `post_transform`, as ONNX Runtime computes it.
 
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::{faults::Refusal, node::Attributes};
 
-/// A transformation of a row of scores.
+/// A transformation of the scores of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PostTransform {
     None,
@@ -14,12 +14,12 @@ pub(crate) enum PostTransform {
     Probit,
 }
 
-/// What the one score of a classifier of two classes is.
+/// The meaning of the single score of a binary classifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Single {
-    /// The probability of the second class; the first class has the rest of 1.
+    /// The probability of the second class; that of the first is `1 - score`.
     Probability,
-    /// The margin of the second class; the first class has the opposite.
+    /// The margin of the second class; that of the first is `-score`.
     Margin,
 }
 
@@ -35,7 +35,7 @@ impl PostTransform {
         })
     }
 
-    /// Transforms a row of two or more scores.
+    /// Transforms the two or more scores of a row in place.
     pub(crate) fn apply(self, scores: &mut [f32]) {
         match self {
             Self::None => {}
@@ -61,8 +61,8 @@ impl PostTransform {
         }
     }
 
-    /// The scores of both classes, from the one score that a classifier of two computes. Logistic functions make
-    /// probabilities of margins; others are left out, as ONNX Runtime does.
+    /// Returns the scores of both classes of a binary classifier from its single score. Only logistic turns
+    /// margins into probabilities; ONNX Runtime ignores the other transformations.
     pub(crate) fn pair(self, score: f32, single: Single) -> [f32; 2] {
         match (self, single) {
             (Self::Logistic, _) => [logistic(-score), logistic(score)],
@@ -71,8 +71,8 @@ impl PostTransform {
         }
     }
 
-    /// Transforms the score of a regressor of one target: ONNX Runtime has softmax and logistic functions for several
-    /// targets only.
+    /// Transforms the score of a regressor with one target. ONNX Runtime applies softmax and logistic only to
+    /// several targets.
     pub(crate) fn single_target(self, score: f32) -> f32 {
         match self {
             Self::Probit => probit(score),
@@ -80,10 +80,11 @@ impl PostTransform {
         }
     }
 
-    /// Refuses what has no meaning for one score of two classes.
+    /// Checks that the transformation is defined for the single score of a binary classifier.
     ///
     /// # Errors
-    /// For PROBIT: ONNX Runtime transforms the score and leaves the other class's memory as it was.
+    /// If it is PROBIT: ONNX Runtime transforms the score and leaves the output of the other class
+    /// uninitialized.
     pub(crate) fn check_pair(self) -> Result<()> {
         if self == Self::Probit {
             bail!(Refusal(
@@ -106,7 +107,7 @@ pub(crate) fn logistic(score: f32) -> f32 {
     if score < 0.0 { 1.0 - positive } else { positive }
 }
 
-/// ONNX Runtime's approximation, constants included.
+/// Approximates the probit function with the formula and constants of ONNX Runtime.
 fn probit(score: f32) -> f32 {
     #[allow(clippy::approx_constant, reason = "ONNX Runtime's constants")]
     const PI: f32 = 3.14159;

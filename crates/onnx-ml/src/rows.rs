@@ -1,4 +1,4 @@
-//! Inputs as rows of features, and labels of classes: what scikit-learn's operators have in common.
+//! Feature rows and class labels, which all operators of scikit-learn's models share.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::{cancelling::Pace, elements, faults::Refusal, node::Attributes, operator::Fact, size};
 
-/// A matrix of features, one row for each example.
+/// A row-major matrix of features, one row per example.
 pub(crate) struct Rows<'a, T: Clone> {
     pub(crate) count: usize,
     pub(crate) width: usize,
@@ -14,7 +14,7 @@ pub(crate) struct Rows<'a, T: Clone> {
 }
 
 impl<'a> Rows<'a, f32> {
-    /// Reads numbers of any type as FP32.
+    /// Reads a tensor of any numeric type as FP32.
     pub(crate) fn read(tensor: &'a Tensor) -> Result<Self> {
         let (count, width) = shape(tensor)?;
         let values = match tensor.element_type() {
@@ -34,10 +34,10 @@ impl<'a> Rows<'a, f64> {
 }
 
 impl<T: Clone> Rows<'_, T> {
-    /// The same rows for a forest, so many at a time that a request that is cancelled ends soon.
+    /// Splits the rows into batches for a tree ensemble, small enough that a cancelled request ends soon.
     ///
     /// # Errors
-    /// As [`Pace::spend`], where the time is over.
+    /// Yields the error of [`Pace::spend`] if the deadline has passed.
     pub(crate) fn parts(&self) -> impl Iterator<Item = Result<flat_forest::Rows<'_, T>>> {
         const ROWS: usize = 64;
         (0..self.count).step_by(ROWS).map(|first| {
@@ -49,12 +49,12 @@ impl<T: Clone> Rows<'_, T> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &[T]> {
-        // Rows without features are rows too.
+        // A row without features is still a row.
         (0..self.count).map(|row| &self.values[row * self.width..(row + 1) * self.width])
     }
 }
 
-/// Number and width of the rows: a vector is one row.
+/// Returns the row count and the width. A vector is one row.
 fn shape(tensor: &Tensor) -> Result<(usize, usize)> {
     match *tensor.shape() {
         [width] => Ok((1, width)),
@@ -63,7 +63,7 @@ fn shape(tensor: &Tensor) -> Result<(usize, usize)> {
     }
 }
 
-/// The number of rows of an input that is numeric, as a dimension.
+/// Returns the row count of a numeric input as a dimension.
 pub(crate) fn count(input: &Fact) -> Result<Dim> {
     if matches!(input.element_type, ElementType::String | ElementType::Bool) {
         bail!(Refusal("takes numbers only".to_owned()));
@@ -78,7 +78,8 @@ pub(crate) fn count(input: &Fact) -> Result<Dim> {
     }
 }
 
-/// Fails a load whose input is known to be narrower than what the model reads of it, or a run.
+/// Checks that rows of `width` features have the `needed` features that the model reads, at load or at run
+/// time.
 pub(crate) fn expect_width(width: usize, needed: usize) -> Result<()> {
     if width >= needed {
         return Ok(());
@@ -88,7 +89,7 @@ pub(crate) fn expect_width(width: usize, needed: usize) -> Result<()> {
     )))
 }
 
-/// The classes of a classifier.
+/// The class labels of a classifier.
 #[derive(Clone, Debug)]
 pub(crate) enum Labels {
     Ints(Vec<i64>),
@@ -96,7 +97,7 @@ pub(crate) enum Labels {
 }
 
 impl Labels {
-    /// Reads labels from the attributes of these names.
+    /// Reads the labels from the attribute `ints` or `strings`.
     pub(crate) fn read(attributes: Attributes<'_>, ints: &str, strings: &str) -> Result<Self> {
         let texts = attributes.texts(strings)?;
         match (attributes.ints(ints), texts.is_empty()) {
@@ -121,7 +122,7 @@ impl Labels {
         }
     }
 
-    /// The labels of some classes.
+    /// Returns the labels of `classes` as a tensor.
     pub(crate) fn of(&self, classes: &[usize]) -> Result<Tensor> {
         let shape = [classes.len()];
         match self {

@@ -1,4 +1,4 @@
-//! `Scaler`, `Normalizer`, `Binarizer` and `Imputer`: features to features.
+//! `Scaler`, `Normalizer`, `Binarizer` and `Imputer`: feature preprocessing.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
-/// `(x - offset) * scale`, for each feature or for all alike.
+/// Creates the operator `Scaler`: `(x - offset) * scale`, per feature or with one value for all.
 pub fn scaler(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let (offset, scale) = (
@@ -28,7 +28,7 @@ pub fn scaler(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Scaler { offset, scale }))
 }
 
-/// Divides each row by its norm.
+/// Creates the operator `Normalizer`, which divides each row by its norm.
 pub fn normalizer(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(match Attributes(node).text("norm", "MAX") {
         "MAX" => Normalizer::Max,
@@ -38,14 +38,14 @@ pub fn normalizer(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// 1 for what is above the threshold, else 0.
+/// Creates the operator `Binarizer`: 1 for values above the threshold, otherwise 0.
 pub fn binarizer(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Binarizer {
         threshold: Attributes(node).float("threshold", 0.0),
     }))
 }
 
-/// Other values for the one that stands for a missing one.
+/// Creates the operator `Imputer`, which replaces the value that marks missing data.
 pub fn imputer(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let (floats, ints) = (
@@ -120,7 +120,7 @@ impl Kernel for Normalizer {
         for row in out.chunks_exact_mut(width) {
             pace.spend(row.len() as u64)?;
             let norm = match self {
-                // The greatest value, not the greatest magnitude, as ONNX has it.
+                // ONNX defines this norm as the greatest value, not the greatest magnitude.
                 Self::Max => row.iter().copied().fold(f32::NEG_INFINITY, f32::max),
                 Self::L1 => row.iter().map(|x| x.abs()).sum(),
                 Self::L2 => row.iter().map(|x| x * x).sum::<f32>().sqrt(),
@@ -216,7 +216,7 @@ fn impute<T: Element + Copy, V>(
     elements::tensor(input.shape(), out)
 }
 
-/// As many values as features are needed, or one for all.
+/// Checks that there is one value for each of `width` features, or one for all.
 fn check_width(values: usize, width: usize) -> Result<()> {
     if values == 1 || values == width {
         return Ok(());

@@ -17,11 +17,11 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
-/// `SVMRegressor`.
+/// Creates the operator `SVMRegressor`.
 pub fn regressor(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let coefficients = attributes.floats("coefficients").to_vec();
-    // ONNX Runtime does not apply one either.
+    // ONNX Runtime does not support a transformation either.
     if PostTransform::read(attributes)? != PostTransform::None {
         bail!(Refusal("has a post_transform, which is not supported".to_owned()));
     }
@@ -44,7 +44,7 @@ pub fn regressor(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// `SVMClassifier`.
+/// Creates the operator `SVMClassifier`.
 pub fn classifier(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let labels = Labels::read(attributes, "classlabels_ints", "classlabels_strings")?;
@@ -104,11 +104,11 @@ pub fn classifier(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(classifier))
 }
 
-/// A kernel function, and the support vectors that inputs are checked against.
+/// A kernel function and the support vectors.
 #[derive(Debug)]
 struct Machine {
     function: Function,
-    /// Row by row.
+    /// Row-major.
     vectors: Vec<f32>,
     count: usize,
     features: usize,
@@ -123,8 +123,8 @@ enum Function {
 }
 
 impl Machine {
-    /// Reads a kernel with so many support vectors; without any, the model is linear and its coefficients say how
-    /// wide rows are.
+    /// Reads a kernel with `count` support vectors. Without support vectors the model is linear, and rows
+    /// have `linear_width` features.
     fn read(attributes: Attributes<'_>, count: usize, linear_width: usize) -> Result<Self> {
         let parameter = |index: usize| {
             attributes
@@ -167,7 +167,7 @@ impl Machine {
         bail!(BadInput(format!("{needed} features are needed, found {found}")))
     }
 
-    /// The kernel's value for a row and each support vector.
+    /// Writes the kernel value of `row` and each support vector to `values`.
     fn values(&self, row: &[f32], values: &mut Vec<f32>, pace: &mut Pace) -> Result<()> {
         pace.spend((self.count as u64).saturating_mul(8 + self.features as u64))?;
         values.clear();
@@ -190,7 +190,7 @@ struct Regressor {
     machine: Machine,
     coefficients: Vec<f32>,
     bias: f32,
-    /// Whether it only tells what is like the training data (1) from what is not (-1).
+    /// Whether the model only separates inliers (1) from outliers (-1).
     is_one_class: bool,
 }
 
@@ -232,7 +232,7 @@ impl Kernel for Regressor {
 #[derive(Debug)]
 struct Classifier {
     machine: Machine,
-    /// Support vectors of each class; empty for a linear model.
+    /// The number of support vectors of each class; empty for a linear model.
     counts: Vec<usize>,
     coefficients: Vec<f32>,
     rho: Vec<f32>,
@@ -248,8 +248,8 @@ impl Classifier {
         self.labels.len()
     }
 
-    /// Columns of the scores: with probabilities, or for a linear model, one for each class; else one for each pair of
-    /// classes, or two if there is but one pair.
+    /// Returns the number of score columns: one per class with probabilities or for a linear model; otherwise
+    /// one per pair of classes, or two if there is only one pair.
     fn width(&self) -> usize {
         let classes = self.classes();
         match self.counts.is_empty() || !self.slopes.is_empty() {
@@ -259,12 +259,13 @@ impl Classifier {
         }
     }
 
-    /// Whether two classes share the score of their only pair.
+    /// Returns whether two classes share the score of their only pair.
     fn has_single(&self) -> bool {
         self.classes() == 2 && !self.counts.is_empty() && self.slopes.is_empty()
     }
 
-    /// What that score is: ONNX Runtime takes it for a margin only where nothing transforms it.
+    /// Returns the meaning of the single score. ONNX Runtime treats it as a margin only without a
+    /// transformation.
     fn single(&self) -> Single {
         match self.post {
             PostTransform::None => Single::Margin,
@@ -272,7 +273,8 @@ impl Classifier {
         }
     }
 
-    /// The class of a linear model: that of the greatest score, or of two classes the second if any score is large.
+    /// Returns the class of a linear model: that of the greatest score, or with two classes the second one if
+    /// the greatest score exceeds the threshold.
     fn greatest(&self, scores: &[f32]) -> usize {
         let greatest = crate::greatest(scores);
         let is_second = match scores[greatest] {
@@ -286,7 +288,7 @@ impl Classifier {
         }
     }
 
-    /// How each pair of classes decides, and how often each class won.
+    /// Computes the decision value of each pair of classes, and counts the votes for each class.
     fn duels(&self, values: &[f32], scores: &mut Vec<f32>, votes: &mut [u32]) {
         let vectors = self.machine.count;
         let mut starts = Vec::with_capacity(self.classes());
@@ -312,7 +314,7 @@ impl Classifier {
         }
     }
 
-    /// Probabilities of all classes from those of pairs.
+    /// Computes class probabilities from pairwise scores.
     fn probabilities(&self, scores: &[f32], out: &mut [f32], pace: &mut Pace) -> Result<()> {
         let classes = self.classes();
         let mut pairs = vec![0.0f32; classes * classes];
@@ -356,10 +358,11 @@ impl Kernel for Classifier {
                 winners.push(self.greatest(&scores));
             } else {
                 self.machine.values(row, &mut values, &mut pace)?;
-                // Each support vector is part of a duel with each other class.
+                // Each support vector is used once for every other class.
                 pace.spend((classes * (classes + self.machine.count)) as u64)?;
                 self.duels(&values, &mut scores, &mut votes);
-                // Votes decide with probabilities too, as libsvm does: the most probable class may be another one.
+                // Votes decide the class even with probabilities, as in libsvm: the most probable class may
+                // differ.
                 winners.push(most_votes(&votes));
                 if !self.slopes.is_empty() {
                     self.probabilities(&scores, out, &mut pace)?;
@@ -382,7 +385,7 @@ impl Kernel for Classifier {
     }
 }
 
-/// The class that won most duels, the first of equal ones.
+/// Returns the class with the most votes, the first one on ties.
 fn most_votes(votes: &[u32]) -> usize {
     let mut most = 0;
     for (class, count) in votes.iter().enumerate() {
@@ -393,7 +396,7 @@ fn most_votes(votes: &[u32]) -> usize {
     most
 }
 
-/// Couples probabilities of pairs of classes into those of all classes, by libsvm's iteration.
+/// Combines pairwise probabilities into class probabilities with the iteration of libsvm.
 fn couple(classes: usize, pairs: &[f32], out: &mut [f32], pace: &mut Pace) -> Result<()> {
     let at = |i: usize, j: usize| i * classes + j;
     let mut q = vec![0.0f32; classes * classes];
@@ -431,7 +434,7 @@ fn couple(classes: usize, pairs: &[f32], out: &mut [f32], pace: &mut Pace) -> Re
     Ok(())
 }
 
-/// ONNX Runtime reads regressors' inputs as FP32 only.
+/// Checks that the input is FP32, the only type that ONNX Runtime accepts for regressors.
 fn expect_single(input: &Fact) -> Result<()> {
     if input.element_type == ElementType::F32 {
         return Ok(());

@@ -1,14 +1,6 @@
-//! The form of the schemas of ONNX's operators.
+//! The representation of ONNX's operator schemas.
 
-/// An operator of ONNX in all its versions.
-///
-/// ```
-/// let schema = onnx_operators::schema_of("", "Squeeze").ok_or("no schema")?;
-/// // Its axes became a second input in operator set 13.
-/// assert_eq!(schema.inputs, [(1, 1, 1), (13, 1, 2)]);
-/// assert_eq!(schema.attributes, [("axes", 1, 12)]);
-/// # Ok::<(), &str>(())
-/// ```
+/// An ONNX operator in all its versions.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Schema {
@@ -16,18 +8,18 @@ pub struct Schema {
     pub domain: &'static str,
     /// Its name.
     pub name: &'static str,
-    /// The operator set from which on there are so many inputs, at least and at most.
+    /// The minimum and maximum input count, with the operator set from which it applies.
     pub inputs: &'static [(i64, usize, usize)],
-    /// The same of outputs, at most.
+    /// The maximum output count, with the operator set from which it applies.
     pub outputs: &'static [(i64, usize)],
-    /// The attributes that not all versions have, with the first and the last operator set.
+    /// The attributes that some versions lack, with the first and last operator set that has them.
     pub attributes: &'static [(&'static str, i64, i64)],
 }
 
-/// As many as the node names.
+/// No limit on the count.
 pub const ANY: usize = usize::MAX;
 
-/// Still there.
+/// The current operator set still has it.
 pub const LATEST: i64 = i64::MAX;
 
 pub(crate) const fn schema(

@@ -1,4 +1,5 @@
-//! A program with `tensor` as one of its commands: `cargo run -p tensor-cli --example command tensor inspect x.safetensors`.
+//! Embeds `tensor` as a command of another program:
+//! `cargo run -p tensor-cli --example command tensor inspect x.safetensors`.
 
 use std::process::ExitCode;
 

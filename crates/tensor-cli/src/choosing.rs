@@ -1,17 +1,18 @@
-//! Which tensors a command works on, under which names, and as which dtype.
+//! Options that select, rename and cast tensors.
 
 use clap::Args;
 use fmt_core::{Error, TensorReader};
 use tensor_core::{DType, DTypeKind};
 use tensor_files::{Composite, Pattern, Recast, Renaming, Selection};
 
-use crate::named::Named;
+use crate::named::NamedParser;
 
-/// Options that choose tensors. Patterns see names as they are in the file.
+/// Options that select tensors. Patterns match names as they are in the file.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Tensors")]
-pub(crate) struct Choosing {
-    /// Only tensors whose names fit: a glob such as 'model.layers.*', or a regular expression behind re:. Can be repeated.
+pub(crate) struct SelectionOptions {
+    /// Only tensors whose names fit: a glob such as 'model.layers.*', or a regular expression behind re:. Can
+    /// be repeated.
     #[arg(long, value_name = "PATTERN")]
     include: Vec<Pattern>,
     /// No tensors whose names fit. Can be repeated.
@@ -20,17 +21,18 @@ pub(crate) struct Choosing {
     /// Other names for those that fit: 'model.*=>*', or 're:layers\.(\d+)=>h.$1'. The first that fits counts.
     #[arg(long, value_name = "FROM=>TO")]
     rename: Vec<Renaming>,
-    /// Convert floats, and quantised blocks that are understood, to f16, bf16, f32 or f64: to the nearest, ties to even.
-    /// Integers and bools stay as they are; others must be left out or keep their dtype. Numbers beyond the range are a loss (--allow-loss=range).
-    #[arg(long, value_name = "DTYPE", value_parser = Named { names: float_names, parse: float })]
+    /// Convert floats, and quantised blocks that are understood, to f16, bf16, f32 or f64: to the nearest,
+    /// ties to even. Integers and bools stay as they are; others must be left out or keep their dtype.
+    /// Numbers beyond the range are a loss (--allow-loss=range).
+    #[arg(long, value_name = "DTYPE", value_parser = NamedParser { names: float_names, parse: float })]
     dtype: Option<DType>,
     /// With --dtype: those that fit keep theirs. Can be repeated.
     #[arg(long, value_name = "PATTERN", requires = "dtype")]
     keep_dtype: Vec<Pattern>,
 }
 
-impl Choosing {
-    /// Leaves the chosen tensors, under their new names, in files that are taken together.
+impl SelectionOptions {
+    /// Keeps only the selected tensors, under their new names, in files that are read together.
     pub(crate) fn select(&self, files: &mut [&mut Composite<'_>]) -> Result<(), Error> {
         let mut selection = Selection::default();
         selection.include.clone_from(&self.include);
@@ -42,7 +44,7 @@ impl Choosing {
         selection.apply(files)
     }
 
-    /// The tensors as another dtype, if one is asked for.
+    /// Casts the tensors, if `--dtype` is given.
     pub(crate) fn recast<'r>(&self, sources: &'r Composite<'_>) -> Result<Option<Recast<'r>>, Error> {
         let Some(dtype) = self.dtype else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! `tensor convert`, `merge` and `split`: from one format to another, into one file or many.
+//! `tensor convert`, `merge` and `split`: converts between formats, from and to one or many files.
 
 use std::{
     io::Write,
@@ -11,7 +11,7 @@ use tensor_core::{DType, Quoted};
 use tensor_files::{AllowedLoss, Composite, ConvertOptions, Loss, Recast, ShardOptions};
 
 use crate::{
-    choosing::Choosing,
+    choosing::SelectionOptions,
     failure::{About, Outcome},
     files,
     options::{Convert, LossKind, Merge, Split, Target},
@@ -56,18 +56,19 @@ pub(crate) fn split(options: &Split, out: &mut (impl Write + Send)) -> Outcome {
     job.run(out)
 }
 
-/// The source, the target, and the options of a conversion.
+/// The source, the target and the options of a conversion.
 struct Job<'o> {
     from: &'o [PathBuf],
     to: &'o Path,
     target: &'o Target,
-    choosing: &'o Choosing,
+    choosing: &'o SelectionOptions,
     max_shard_size: Option<u64>,
     json: bool,
 }
 
 impl Job<'_> {
-    /// Writes everything into one file, which appears when it is complete, into many with an index, or to standard output.
+    /// Writes one file, which appears atomically when complete, several files with an index, or to standard
+    /// output.
     fn run(&self, out: &mut (impl Write + Send)) -> Outcome {
         let start = Instant::now();
         let source_files = files::source_files(self.from);
@@ -112,19 +113,19 @@ impl Job<'_> {
             report.files = sharded
                 .files
                 .iter()
-                .map(|file| report::Written::at(file))
+                .map(|file| report::WrittenFile::at(file))
                 .collect();
             report.index = sharded.index.map(|index| index.display().to_string());
             sharded.losses
         } else {
             let converted = tensor_files::convert(reader, &*format, to, &options).about(to);
-            report.files.push(report::Written::at(to));
+            report.files.push(report::WrittenFile::at(to));
             converted.map_err(unless_interrupted)?.losses
         };
         let as_bits = bits.as_ref().map(Recast::losses).unwrap_or_default();
         let losses = [as_bits, losses].concat();
         let unconverted = recast.as_ref().map(Recast::unconverted).unwrap_or_default();
-        // The bar is gone before anything is printed.
+        // Removes the progress bar before anything is printed.
         drop(bits);
         drop(recast);
         drop(sources);
@@ -134,15 +135,15 @@ impl Job<'_> {
             unconverted: &unconverted,
         };
         if files::is_standard(to) {
-            // Standard output has the file, so that notes go elsewhere.
+            // Standard output carries the file, so notes go to standard error.
             return notes.print(&mut std::io::stderr());
         }
         if self.json {
-            report.losses = losses.iter().map(report::Lost::of).collect();
+            report.losses = losses.iter().map(report::LostItem::of).collect();
             report.losses.extend(
                 conflicts
                     .iter()
-                    .map(|(key, file)| report::Lost::conflict(key, file)),
+                    .map(|(key, file)| report::LostItem::conflict(key, file)),
             );
             report.unconverted = unconverted.into_iter().map(|(name, _)| name).collect();
             report.elapsed_ms = start.elapsed().as_secs_f64() * 1e3;
@@ -157,7 +158,7 @@ impl Job<'_> {
         Ok(())
     }
 
-    /// The file to write: for a folder, into which many go, what they are called after.
+    /// Returns the file to write; for a directory, the base name of the files in it.
     fn file_name(&self, sources: &Composite<'_>) -> Outcome<PathBuf> {
         let is_folder = self.to.is_dir() || self.to.as_os_str().to_string_lossy().ends_with('/');
         if files::is_standard(self.to) && self.max_shard_size.is_some() {
@@ -181,7 +182,7 @@ impl Job<'_> {
     }
 }
 
-/// Keys under which the files say different things: the first file's value stays.
+/// Returns metadata keys with different values in the files; the first file's value is kept.
 fn conflicts(sources: &Composite<'_>, target: &Target) -> Result<Vec<(String, String)>, Error> {
     let mut conflicts = sources
         .conflicts()
@@ -208,16 +209,16 @@ fn allowed(target: &Target) -> AllowedLoss {
     }
 }
 
-/// What a conversion has to tell people.
+/// Notes about a conversion for people.
 struct Notes<'n> {
     losses: &'n [Loss],
     conflicts: &'n [(String, String)],
-    /// Tensors that --dtype left as they are, with their dtypes.
+    /// Tensors that --dtype did not convert, with their dtypes.
     unconverted: &'n [(String, DType)],
 }
 
 impl Notes<'_> {
-    /// Prints what was lost or dropped, all of a kind in one line.
+    /// Prints what was lost or dropped, one line per kind.
     fn print(&self, out: &mut dyn Write) -> Outcome {
         const SHOWN: usize = 5;
         let (mut keys, mut attributes, mut dtypes) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! What tells of the command line: the scripts that complete it, and its manual pages.
+//! Generates shell completions and manual pages.
 
 use std::{io, path::Path};
 
@@ -8,19 +8,20 @@ use clap_mangen::Man;
 
 use crate::options::Options;
 
-/// The script that completes commands and options in a shell.
+/// Returns the completion script for a shell.
 pub(crate) fn completing(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Options::command(), "tensor", &mut script);
     let script = String::from_utf8_lossy(&script);
-    // bash completes names of files only where there is nothing else: where no word has been begun, that is, without options.
+    // bash completes file names only if there is no other candidate, so without options unless a word was
+    // begun.
     script.replace(
         r#"compgen -W "${opts}" --"#,
         r#"compgen -W "${opts}" -X "$([[ ${cur} == -* ]] || echo '-*')" --"#,
     )
 }
 
-/// Writes the pages of a command and of those below it, which all name the program and its version.
+/// Writes the manual pages of a command and its subcommands, which all name the program and its version.
 pub(crate) fn write_pages(command: &Command, folder: &Path) -> io::Result<()> {
     for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
         write_pages(command, folder)?;

@@ -1,4 +1,4 @@
-//! `tensor diff`: what two files do not have in common.
+//! `tensor diff`: compares two files.
 
 use std::io::Write;
 
@@ -17,12 +17,12 @@ use crate::{
 #[derive(Serialize)]
 struct Report {
     is_same: bool,
-    differences: Vec<Found>,
-    notes: Vec<Found>,
+    differences: Vec<DiffItem>,
+    notes: Vec<DiffItem>,
 }
 
 #[derive(Serialize)]
-struct Found {
+struct DiffItem {
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     tensor: Option<String>,
@@ -34,7 +34,7 @@ struct Found {
     second: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     elements: Option<u64>,
-    /// In units of the elements; a text where it is no number that JSON has.
+    /// In units of the elements; a string if JSON cannot express the number.
     #[serde(skip_serializing_if = "Option::is_none")]
     farthest: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,7 +46,7 @@ struct Found {
     message: String,
 }
 
-impl Found {
+impl DiffItem {
     fn of(difference: &Difference) -> Self {
         let mut found = Self {
             kind: "other",
@@ -122,7 +122,7 @@ pub(crate) fn run(options: &Diff, out: &mut impl Write) -> Outcome {
     );
     let differences = tensor_files::diff(one_of(&first, &left), one_of(&second, &right), tolerance);
     drop(first);
-    // The bar is gone before anything is printed.
+    // Removes the progress bar before anything is printed.
     drop(left);
     let is_note = |found: &&Difference| {
         let says = matches!(
@@ -135,8 +135,8 @@ pub(crate) fn run(options: &Diff, out: &mut impl Write) -> Outcome {
     if options.json {
         let report = Report {
             is_same: real.is_empty(),
-            differences: real.iter().map(|found| Found::of(found)).collect(),
-            notes: notes.iter().map(|found| Found::of(found)).collect(),
+            differences: real.iter().map(|found| DiffItem::of(found)).collect(),
+            notes: notes.iter().map(|found| DiffItem::of(found)).collect(),
         };
         report::print(&report, out)?;
     } else {

@@ -1,4 +1,5 @@
-//! `tensor rename` and `tensor set`: another index behind the data where the format allows, else the file anew.
+//! `tensor rename` and `tensor set`: rewrite only the index where the format allows, otherwise the whole
+//! file.
 
 use std::{
     io::Write,
@@ -23,7 +24,8 @@ pub(crate) fn rename(options: &Rename, out: &mut impl Write) -> Outcome {
     match shard_with(&options.file, &options.from, &options.to)? {
         Some((shard, index)) => {
             rename_in(&shard, &options.from, &options.to)?;
-            // Until the index has its name the old one is there, which does not fit: such a checkpoint is refused.
+            // Until the new index is in place, the old one contradicts the files; such a checkpoint is
+            // rejected.
             if let Some(index) = index {
                 index.persist().about(&options.file)?;
             }
@@ -33,7 +35,7 @@ pub(crate) fn rename(options: &Rename, out: &mut impl Write) -> Outcome {
     tell(&options.file, options.json, out)
 }
 
-/// The result, for programs.
+/// Prints the result.
 pub(crate) fn tell(path: &Path, is_json: bool, out: &mut impl Write) -> Outcome {
     if is_json {
         let done = serde_json::json!({ "file": path.display().to_string(), "file_bytes": files::len(path) });
@@ -42,9 +44,10 @@ pub(crate) fn tell(path: &Path, is_json: bool, out: &mut impl Write) -> Outcome 
     Ok(())
 }
 
-/// For a checkpoint in many files the one that has the tensor, and the index that is to be, if it has one.
+/// For a sharded checkpoint, returns the file that contains the tensor, and the updated index if there is
+/// one.
 fn shard_with(path: &Path, from: &str, to: &str) -> Outcome<Option<(PathBuf, Option<CompleteFile>)>> {
-    // A path that leads nowhere may stand for files; opening it says why it does not.
+    // A nonexistent path may stand for shards; opening it reports the error.
     let files = tensor_files::checkpoint_files(path).about(path)?;
     if let [only] = &files[..] {
         return Ok((only != path).then(|| (only.clone(), None)));
@@ -69,7 +72,7 @@ fn shard_with(path: &Path, from: &str, to: &str) -> Outcome<Option<(PathBuf, Opt
     Ok(Some((shard, Some(file.complete().about(index_path)?))))
 }
 
-/// Whether a path may stand for many files.
+/// Returns whether a path may be a sharded checkpoint.
 pub(crate) fn is_of_many(path: &Path) -> bool {
     path.is_dir() || tensor_files::is_index(path)
 }
@@ -107,11 +110,8 @@ pub(crate) fn set(options: &Set, out: &mut impl Write) -> Outcome {
 fn set_in(options: &Set) -> Outcome {
     let path = &*options.file;
     if is_of_many(path) {
-        let error = Error::new(
-            ErrorKind::Unsupported,
-            "each file of a checkpoint says something of itself",
-        );
-        return Err(error.expected("one of its files")).about(path);
+        let error = Error::new(ErrorKind::Unsupported, "metadata belongs to one file");
+        return Err(error.expected("one file of the checkpoint")).about(path);
     }
     let (key, value) = &options.assignment;
     let value = (!value.is_empty()).then_some(value.as_str());
@@ -138,12 +138,12 @@ fn set_in(options: &Set) -> Outcome {
     }
 }
 
-/// The format of a file that is to be changed. An earlier change that did not come to an end is undone first.
+/// Returns the format of a file to edit. Rolls back an interrupted edit first.
 fn format_of(path: &Path) -> Outcome<&'static dyn Format> {
     let mut journal = path.as_os_str().to_owned();
     journal.push(".append-journal");
     if Path::new(&journal).exists() {
-        // A file without its end is recognised by its beginning, or by its name.
+        // A truncated file is recognized by its beginning or its name.
         match files::detect(path)?.id() {
             "tbuf" => fmt_tbuf::recover(path),
             "ztensor" => fmt_ztensor::recover(path),
@@ -155,7 +155,7 @@ fn format_of(path: &Path) -> Outcome<&'static dyn Format> {
     files::detect(path)
 }
 
-/// Writes a file anew with other tensors, names or metadata, in its own format.
+/// Rewrites a file in its own format with other tensors, names or metadata.
 pub(crate) fn rewrite(path: &Path, change: impl FnOnce(&mut Composite<'_>) -> Result<(), Error>) -> Outcome {
     let format = files::detect(path)?;
     let options = ConvertOptions {

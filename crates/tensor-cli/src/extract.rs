@@ -1,4 +1,4 @@
-//! `tensor extract`: one tensor, some of its rows, or some tensors into a file of their own.
+//! `tensor extract`: writes one tensor, some rows of it, or several tensors to a file.
 
 use std::{
     io::{self, Write},
@@ -19,7 +19,7 @@ use crate::{
     sources::{self, unless_interrupted},
 };
 
-/// Refuses what turned out on the way to be lost.
+/// Fails if data was lost while writing.
 fn refuse_loss(lost: &[Loss], path: &Path) -> Outcome {
     lost.first().map_or(Ok(()), |loss| {
         let error = Error::new(ErrorKind::Unsupported, format!("the dtype cannot hold {loss}"));
@@ -51,7 +51,7 @@ pub(crate) fn run(options: &Extract, out: &mut (impl Write + Send)) -> Outcome {
     match (format, options.rows) {
         (Some(format), None) => {
             let options = ConvertOptions {
-                // A part of a file is not expected to say what the whole says of itself.
+                // A part of a file need not carry the whole file's metadata.
                 allow_loss: AllowedLoss {
                     names: true,
                     metadata: true,
@@ -74,7 +74,7 @@ pub(crate) fn run(options: &Extract, out: &mut (impl Write + Send)) -> Outcome {
                 one.copy(&mut |bytes| out.write_all(bytes).map_err(failed))
                     .about(path)
                     .map_err(unless_interrupted)?;
-                // Written bytes cannot be taken back, but the command fails.
+                // Output already written cannot be undone, but the command fails.
                 return refuse_loss(&late(), path);
             }
             let output = source_files.output_for(target, &output);
@@ -127,7 +127,7 @@ impl<'r> One<'r> {
         self.pieces()?.try_for_each(|piece| sink(&piece?))
     }
 
-    /// Writes a file of a format, or the bytes alone.
+    /// Writes a file of a format, or the raw bytes.
     fn write(&self, format: Option<&dyn Format>, file: &mut OutputFile) -> Result<(), Error> {
         let entry = &self.reader.entries()[0];
         let Some(format) = format else {
@@ -155,7 +155,7 @@ impl<'r> One<'r> {
     }
 }
 
-/// Begins a file of one tensor; formats that have no names need none.
+/// Starts a file of one tensor; formats without names need none.
 fn create<'w>(
     format: &dyn Format,
     file: &'w mut OutputFile,

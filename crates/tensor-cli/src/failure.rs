@@ -1,4 +1,4 @@
-//! How commands end when they do not end well.
+//! Failures of commands, and their exit codes.
 
 use std::{
     fmt,
@@ -18,32 +18,32 @@ pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 /// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Something is wrong with a file, or with what was asked of it.
+    /// An error about a file or an operation on it.
     File { path: String, error: Error },
-    /// A call to a server failed, or was not made because it would have; the kind is for programs.
+    /// A call to a server failed, or invalid input prevented it; the kind is for programs.
     #[cfg(feature = "client")]
     Call {
         kind: String,
         message: String,
-        /// Whether the server says that it does not have what was asked for.
+        /// Whether the server reports that the object does not exist.
         is_not_found: bool,
     },
-    /// Standard output or the like failed.
+    /// I/O error on standard output or similar.
     Io(io::Error),
-    /// What the command looked for is there: differences, damage. It has been printed.
+    /// The command found differences or damage, which it has printed.
     Found,
-    /// Two files could not be compared in full; it has been printed.
+    /// Two files could not be compared completely, which it has printed.
     NotCompared,
-    /// The user ended it.
+    /// The user interrupted it.
     Interrupted,
 }
 
 impl Failure {
-    /// Tells the user, on standard error.
+    /// Prints the error on standard error.
     #[allow(clippy::print_stderr, reason = "this is where errors go")]
     pub(crate) fn report(&self) {
         match self {
-            // The reader of the output has seen enough.
+            // The reader of the output closed the pipe.
             Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             Self::Found | Self::NotCompared => {}
             failure if AutoStream::choice(&io::stderr()) == ColorChoice::Never => eprintln!("{failure}"),
@@ -56,7 +56,7 @@ impl Failure {
         }
     }
 
-    /// Tells a program, on a line of its own. What was found has been told.
+    /// Prints the error as a JSON line. Findings are already printed.
     pub(crate) fn to_json(&self, out: &mut impl Write) -> io::Result<()> {
         let (file, kind, message) = match self {
             Self::Found | Self::NotCompared => return Ok(()),
@@ -70,7 +70,7 @@ impl Failure {
         report::print(&serde_json::json!({ "error": error }), out)
     }
 
-    /// The program's exit code. Users of `diff` know 1 for a difference and 2 for trouble.
+    /// Returns the exit code. As for `diff`, 1 means a difference and 2 trouble.
     pub(crate) fn code(&self, is_diff: bool) -> ExitCode {
         match self {
             Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
@@ -103,7 +103,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Says which file an error is about.
+/// Adds the file to an error.
 pub(crate) trait About<T> {
     fn about(self, path: &Path) -> Outcome<T>;
 }

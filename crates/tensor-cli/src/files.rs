@@ -1,4 +1,4 @@
-//! Files of every format, by path.
+//! Opens files of every format by path.
 
 use std::{
     fs, io,
@@ -21,23 +21,23 @@ use crate::{
 
 static READ_OPTIONS: OnceLock<ReadOptions> = OnceLock::new();
 
-/// From now on files are read in this way.
+/// Sets how files are read.
 pub(crate) fn read_with(options: ReadOptions) {
     // Set once, by `main`.
     let _ = READ_OPTIONS.set(options);
 }
 
-/// How files are read.
+/// Returns how files are read.
 pub(crate) fn read_options() -> ReadOptions {
     READ_OPTIONS.get().cloned().unwrap_or_default()
 }
 
-/// Whether a path stands for standard input or output.
+/// Returns whether a path means standard input or output.
 pub(crate) fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Opens a file of whichever format it is, or a checkpoint of several.
+/// Opens a file of any format, or a sharded checkpoint.
 pub(crate) fn open(path: &Path) -> Outcome<Composite<'static>> {
     #[cfg(feature = "remote")]
     if let Some(location) = crate::remote::location(path) {
@@ -54,7 +54,7 @@ pub(crate) fn open(path: &Path) -> Outcome<Composite<'static>> {
     Ok(noted(opened, path))
 }
 
-/// Says on standard error what is odd about the files of a checkpoint together.
+/// Prints warnings about the files of a checkpoint on standard error.
 #[allow(clippy::print_stderr, reason = "this is where notes go")]
 fn noted<'r>(opened: Composite<'r>, path: &Path) -> Composite<'r> {
     for note in opened.notes() {
@@ -63,7 +63,7 @@ fn noted<'r>(opened: Composite<'r>, path: &Path) -> Composite<'r> {
     opened
 }
 
-/// Standard input as a file: itself if it is one, else copied to a temporary file that has no name.
+/// Opens standard input: directly if it is a file, otherwise through an unnamed temporary copy.
 fn standard_input() -> Result<FileSource, Error> {
     let cannot_read = |error| Error::io("standard input cannot be read", error);
     #[cfg(unix)]
@@ -100,7 +100,7 @@ fn hint(error: Error, path: &Path) -> Error {
     }
 }
 
-/// The first file in `MODEL/VERSION/` of a folder that is of a format, as repositories of models have them.
+/// Returns the first file of a known format in `MODEL/VERSION/`, the layout of model repositories.
 fn file_of_a_model(repository: &Path) -> Option<PathBuf> {
     let sorted = |folder: &Path| {
         let entries = fs::read_dir(folder).into_iter().flatten();
@@ -118,14 +118,15 @@ fn file_of_a_model(repository: &Path) -> Option<PathBuf> {
     files.find(|file| tensor_files::format_of_path(file).is_some())
 }
 
-/// How many bytes a file has, or all files of a checkpoint. Not known for standard input and for an index on a server.
+/// Returns the size of a file, or of all files of a checkpoint. Unknown for standard input and for an index
+/// on a server.
 pub(crate) fn len(path: &Path) -> Option<u64> {
     if is_standard(path) {
         return None;
     }
     #[cfg(feature = "remote")]
     if let Some(location) = crate::remote::location(path) {
-        // The files of an index are not all asked for.
+        // Determining the sizes of all files of an index would take too many requests.
         let is_index = tensor_files::is_index(Path::new(location));
         return (!is_index).then(|| crate::remote::len(location));
     }
@@ -134,7 +135,7 @@ pub(crate) fn len(path: &Path) -> Option<u64> {
     lens.sum()
 }
 
-/// Refuses a place on a server as one to write to.
+/// Rejects remote locations as targets.
 pub(crate) fn check_local(path: &Path) -> Outcome {
     #[cfg(feature = "remote")]
     if crate::remote::location(path).is_some() {
@@ -148,7 +149,7 @@ pub(crate) fn check_local(path: &Path) -> Outcome {
     Ok(())
 }
 
-/// The permissions of the narrowest of these files: what is made of them is to be read by nobody else.
+/// Returns the most restrictive permissions of these files, for the output made from them.
 pub(crate) fn narrowest_mode(paths: &[PathBuf]) -> Option<u32> {
     #[cfg(unix)]
     {
@@ -165,13 +166,13 @@ pub(crate) fn narrowest_mode(paths: &[PathBuf]) -> Option<u32> {
     }
 }
 
-/// The files behind paths, to be noted before these are opened.
+/// Records the identity of source files before they are opened.
 pub(crate) fn source_files(from: &[PathBuf]) -> SourceFiles {
     let paths = from.iter().filter(|path| !is_standard(path));
     SourceFiles::of(paths.map(PathBuf::as_path))
 }
 
-/// How a file is made from others.
+/// Returns the options for writing an output file.
 pub(crate) fn output_options(no_clobber: bool, from: &[PathBuf]) -> OutputOptions {
     let mut options = OutputOptions::default();
     options.is_new = no_clobber;
@@ -179,7 +180,7 @@ pub(crate) fn output_options(no_clobber: bool, from: &[PathBuf]) -> OutputOption
     options
 }
 
-/// The format of a file that is to be changed.
+/// Returns the format of a file to edit.
 pub(crate) fn detect(path: &Path) -> Outcome<&'static dyn Format> {
     check_local(path)?;
     if is_standard(path) {
@@ -189,7 +190,7 @@ pub(crate) fn detect(path: &Path) -> Outcome<&'static dyn Format> {
         );
         return Err(error.expected("a path; or convert, which writes a new file")).about(path);
     }
-    // A pipe is not waited for.
+    // Does not block on a named pipe.
     let source = FileSource::open(path)
         .map_err(|error| hint(error, path))
         .about(path)?;
@@ -197,13 +198,13 @@ pub(crate) fn detect(path: &Path) -> Outcome<&'static dyn Format> {
     tensor_files::detect(&head.about(path)?, source.len(), Some(path)).about(path)
 }
 
-/// The format to write a file in: the one that is asked for, else the one of its extension; with its settings.
+/// Returns the output format with its settings: the requested one, or that of the extension.
 pub(crate) fn target(path: &Path, target: &Target) -> Outcome<Box<dyn Format>> {
     check_local(path)?;
     let format = match &target.format {
         Some(id) => {
             let format = tensor_files::format(id).ok_or_else(|| unknown("the format", id));
-            // The format says what to write instead.
+            // The format says which one to write instead.
             format.and_then(|format| match format.is_written() {
                 true => Ok(format),
                 false => format
@@ -236,12 +237,12 @@ fn unknown(what: &str, found: &str) -> Error {
         .found(format_args!("'{found}'"))
 }
 
-/// Options beyond the format.
+/// Format-specific options.
 struct Settings {
     ztensor: WriteOptions,
     btf: fmt_btf::WriteOptions,
     tbuf: fmt_tbuf::WriteOptions,
-    /// Each option that was given, and the formats that have it.
+    /// The options given, each with the formats that support it.
     given: Vec<(&'static str, &'static [&'static str])>,
 }
 

@@ -1,4 +1,4 @@
-//! Names and metadata of files whose index stands at the beginning: in place where there is room.
+//! Edits names and metadata of files with the index at the start, in place if there is room.
 
 use std::path::Path;
 
@@ -9,12 +9,12 @@ use crate::{
     files,
 };
 
-/// Gives a tensor of a safetensors or GGUF file another name.
+/// Renames a tensor of a safetensors or GGUF file.
 pub(crate) fn rename(path: &Path, from: &str, to: &str) -> Outcome {
     edit(path, |editor| editor.rename(from, to))
 }
 
-/// Says something of a safetensors or GGUF file, or takes it back.
+/// Sets or removes metadata of a safetensors or GGUF file.
 pub(crate) fn set(path: &Path, key: &str, value: Option<&str>) -> Outcome {
     edit(path, |editor| {
         editor.set(key, value);

@@ -1,6 +1,6 @@
-//! A sketch of how values are distributed, in one line of text.
+//! A one-line histogram.
 
-/// Counts of values in equal parts of the range between two numbers.
+/// Counts of values in equal buckets of a range.
 #[derive(Clone, Debug)]
 pub(crate) struct Histogram {
     min: f64,
@@ -11,7 +11,7 @@ pub(crate) struct Histogram {
 impl Histogram {
     const PARTS: usize = 40;
 
-    /// Between these two; infinities are left out.
+    /// Creates a histogram of the range from `min` to `max`; infinities are ignored.
     pub(crate) fn new(min: f64, max: f64) -> Self {
         let (min, max) = (min.max(f64::MIN), max.min(f64::MAX));
         Self {
@@ -25,7 +25,7 @@ impl Histogram {
         if !value.is_finite() {
             return;
         }
-        // Halves, so that the range of all doubles does not overflow.
+        // Halved, so that the range of all doubles does not overflow.
         let place = (value / 2.0 - self.min / 2.0) / self.width;
         let part = if place.is_nan() {
             0
@@ -35,7 +35,7 @@ impl Histogram {
         self.counts[part.min(Self::PARTS - 1)] += 1;
     }
 
-    /// A bar for each part, as high as its count beside the highest.
+    /// Returns one bar character per bucket, scaled to the highest count.
     pub(crate) fn sketch(&self) -> String {
         const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         let most = self.counts.iter().copied().max().unwrap_or(0).max(1);

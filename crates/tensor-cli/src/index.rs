@@ -1,4 +1,4 @@
-//! `tensor index`: the index of a checkpoint in many files, checked against them and written anew.
+//! `tensor index`: checks the index of a sharded checkpoint, or rewrites it.
 
 use std::{
     collections::BTreeMap,
@@ -61,7 +61,7 @@ pub(crate) fn run(options: &Index, out: &mut impl Write) -> Outcome {
     }
 }
 
-/// The files of a checkpoint: `STEM-00001-of-00003.EXTENSION` and so on.
+/// The shards of a checkpoint: `STEM-00001-of-00003.EXTENSION` and so on.
 struct Parts {
     stem: String,
     extension: String,
@@ -69,7 +69,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Those of the only checkpoint in a directory.
+    /// Finds the shards of the only checkpoint in a directory.
     fn of(folder: &Path) -> Result<Self, Error> {
         let failed = |error| Error::io("the directory cannot be read", error);
         let mut found: BTreeMap<(String, String, u32), Vec<u32>> = BTreeMap::new();
@@ -112,7 +112,7 @@ impl Parts {
         format!("{stem}-{number:05}-of-{count:05}.{extension}")
     }
 
-    /// What the files hold.
+    /// Builds the index from the files.
     fn index(&self, folder: &Path) -> Outcome<ShardIndex> {
         let (mut files_of, mut total) = (BTreeMap::new(), 0u64);
         for name in &self.files {
@@ -130,7 +130,7 @@ impl Parts {
     }
 }
 
-/// The parts of a name such as `model-00001-of-00003.safetensors`.
+/// Splits a name such as `model-00001-of-00003.safetensors` into its parts.
 fn part_name(name: &str) -> Option<(String, String, u32, u32)> {
     let (rest, extension) = name.rsplit_once('.')?;
     let (rest, count) = rest.rsplit_once("-of-")?;

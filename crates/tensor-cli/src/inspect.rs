@@ -1,4 +1,4 @@
-//! `tensor inspect`: what a file holds.
+//! `tensor inspect`: shows the contents of a file.
 
 use std::{collections::BTreeMap, fmt::Write as _, io::Write, path::Path};
 
@@ -19,7 +19,7 @@ use crate::{
     table,
 };
 
-/// What is shown of a file.
+/// The information shown about a file.
 #[derive(Serialize)]
 struct File<'r> {
     file: String,
@@ -29,11 +29,11 @@ struct File<'r> {
     tensors: Tensors<'r>,
 }
 
-/// The tensors that are shown. Each is described when it is needed: a file may have millions.
+/// The tensors shown. Each is described lazily: a file may have millions.
 struct Tensors<'r> {
     reader: &'r Composite<'r>,
     indices: Vec<usize>,
-    /// One for each, where they were asked for.
+    /// The digest of each, if requested.
     digests: Vec<Option<String>>,
     stats: Vec<Option<Stats>>,
 }
@@ -57,7 +57,7 @@ impl Serialize for Tensors<'_> {
     }
 }
 
-/// What is shown of a tensor. Datatypes are named as NumPy names them.
+/// The information shown about a tensor, with NumPy's dtype names.
 #[derive(Serialize)]
 struct Tensor<'r> {
     index: usize,
@@ -70,7 +70,7 @@ struct Tensor<'r> {
     encoding: &'r str,
     #[serde(skip_serializing_if = "is_false")]
     big_endian: bool,
-    /// The file that has it, of a checkpoint in many.
+    /// The shard that contains it.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<&'r str>,
     offset_bytes: u64,
@@ -102,7 +102,7 @@ pub(crate) fn run(options: &Inspect, out: &mut impl Write) -> Outcome {
             writeln!(out)?;
         }
         match inspect(path, options, out) {
-            // The others are still to be looked at.
+            // Continue with the other files.
             Err(failure @ Failure::File { .. }) => {
                 if let Some(earlier) = failed.replace(failure) {
                     earlier.report();
@@ -163,7 +163,7 @@ fn inspect(path: &Path, options: &Inspect, out: &mut impl Write) -> Outcome {
     Ok(())
 }
 
-/// The digest of a tensor's bytes, if they can be had.
+/// Computes the digest of a tensor's bytes, if they are readable.
 fn digest(reader: &Composite<'_>, index: usize, progress: &mut Progress) -> Result<Option<String>, Error> {
     let entry = &reader.entries()[index];
     if entry.unsupported.is_some() && !entry.is_copied_only() {
@@ -178,7 +178,7 @@ fn digest(reader: &Composite<'_>, index: usize, progress: &mut Progress) -> Resu
     Ok(Some(hex(&hash.finalize())))
 }
 
-/// The indices of the tensors with these names; of all if there are none.
+/// Returns the indices of the named tensors; of all if there are no names.
 fn wanted(reader: &dyn TensorReader, names: &[String]) -> Result<Vec<usize>, Error> {
     if names.is_empty() {
         return Ok((0..reader.entries().len()).collect());
@@ -186,7 +186,7 @@ fn wanted(reader: &dyn TensorReader, names: &[String]) -> Result<Vec<usize>, Err
     names.iter().map(|name| find(reader, name)).collect()
 }
 
-/// The index of the tensor with this name.
+/// Returns the index of the tensor with this name.
 pub(crate) fn find(reader: &dyn TensorReader, name: &str) -> Result<usize, Error> {
     reader.find(name).ok_or_else(|| {
         let error = Error::new(ErrorKind::OutOfBounds, "there is no such tensor").of_tensor(name);
@@ -197,7 +197,7 @@ pub(crate) fn find(reader: &dyn TensorReader, name: &str) -> Result<usize, Error
     })
 }
 
-/// A tensor whose name has the other in it, or the other way round.
+/// Returns a tensor whose name contains the given one, or the reverse.
 fn nearest<'r>(reader: &'r dyn TensorReader, name: &str) -> Option<&'r str> {
     let name = name.to_lowercase();
     let names = reader.entries().iter().map(|entry| entry.name.as_str());
@@ -246,12 +246,12 @@ fn describe(index: usize, entry: &Entry) -> Tensor<'_> {
         sha256: None,
         attributes: &entry.attributes,
         stats: None,
-        // Dtypes that are only copied can be read, though not as numbers.
+        // Dtypes without arithmetic can be read as bytes.
         unsupported: entry.unsupported.as_deref().filter(|_| !entry.is_copied_only()),
     }
 }
 
-/// Characters of a metadata value that are shown to people; GGUF files have whole vocabularies in one.
+/// Characters of a metadata value shown; GGUF stores whole vocabularies in one.
 const METADATA_SHOWN: usize = 500;
 
 fn show(file: &File<'_>, files: usize, out: &mut impl Write) -> Outcome {
@@ -313,7 +313,7 @@ fn show(file: &File<'_>, files: usize, out: &mut impl Write) -> Outcome {
     Ok(())
 }
 
-/// Facts that do not fit into the table.
+/// Prints details that do not fit into the table.
 fn show_more(tensor: &Tensor<'_>, out: &mut impl Write) -> Outcome {
     let mut lines = Vec::new();
     if let Some(reason) = tensor.unsupported {

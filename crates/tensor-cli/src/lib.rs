@@ -1,5 +1,5 @@
-//! The program `tensor`: inspects, verifies, converts, compares and edits files of tensors, and moves them between files
-//! and models. As a library it can be a command of another program, which then shares code with it.
+//! The program `tensor`: inspects, verifies, converts, compares and edits tensor files, and exchanges them
+//! with models on servers. As a library it can be embedded as a command of another program.
 
 mod choosing;
 #[cfg(feature = "client")]
@@ -44,8 +44,8 @@ use crate::{
     options::{Command, Options},
 };
 
-/// Runs the program with these arguments, the first of which is its name, and says what the process is to end with. Wrong
-/// arguments, `--help` and `--version` end the process at once.
+/// Runs the program with `arguments`, the first of which is its name, and returns the exit code. Wrong
+/// arguments, `--help` and `--version` end the process immediately.
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     #[cfg_attr(not(feature = "client"), expect(unused_mut, reason = "nothing is handed on"))]
@@ -68,7 +68,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // Results from before the failure are still worth seeing.
+            // Print results from before the failure.
             if is_json {
                 let _ = failure.to_json(&mut out);
             }

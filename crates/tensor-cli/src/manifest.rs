@@ -1,4 +1,4 @@
-//! `tensor manifest`: digests that are the same in every format; and files checked against them.
+//! `tensor manifest`: format-independent digests, and verification against them.
 
 use std::{
     cell::RefCell,
@@ -40,7 +40,7 @@ pub(crate) fn run(options: &Options, out: &mut impl Write) -> Outcome {
         None => &all,
     };
     let manifest = of(reader, &options.paths[0])?;
-    // A number that became infinite is not what the checkpoint says.
+    // A number that became infinite differs from the checkpoint's.
     let lost = recast.as_ref().map(Recast::losses).unwrap_or_default();
     if let Some(loss) = lost.first() {
         let error = Error::new(
@@ -58,7 +58,7 @@ pub(crate) fn run(options: &Options, out: &mut impl Write) -> Outcome {
     Ok(())
 }
 
-/// The manifest of what is open.
+/// Computes the manifest of open files.
 pub(crate) fn of(files: &dyn TensorReader, path: &Path) -> Outcome<Manifest> {
     let lens = files.entries().iter().filter_map(Entry::byte_len);
     let progress = RefCell::new(Progress::new(lens.fold(0, u64::saturating_add)));
@@ -71,7 +71,7 @@ pub(crate) fn of(files: &dyn TensorReader, path: &Path) -> Outcome<Manifest> {
 
 /// Reads a manifest from a file.
 pub(crate) fn read(path: &Path) -> Outcome<Manifest> {
-    /// Two million tensors with long names have less.
+    /// Maximum size in bytes; enough for two million tensors with long names.
     const LONGEST: u64 = 1 << 30;
     let source = FileSource::open(path).about(path)?;
     if source.len() > LONGEST {
@@ -100,7 +100,7 @@ fn digest_of_file(path: &Path) -> Outcome<String> {
     }
 }
 
-/// A line as `sha256sum` prints it, and takes it back with `-c`.
+/// Formats a line as `sha256sum` prints it and checks it with `-c`.
 fn line(digest: &str, file: &Path) -> String {
     let name = file.display().to_string();
     if !name.contains(['\n', '\r', '\\']) {

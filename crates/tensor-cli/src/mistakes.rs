@@ -1,4 +1,4 @@
-//! Wrong command lines: tips at what may have been meant.
+//! Tips for wrong command lines.
 
 use std::ffi::OsString;
 
@@ -9,8 +9,8 @@ use clap::{
 
 use crate::options::Options;
 
-/// The same error. In the place of clap's tip that an unknown option may be passed as a value, which nobody wants, stands how the
-/// command takes what it means.
+/// Adds a tip to an error: replaces clap's advice on passing an unknown option as a value with the right
+/// option of this command.
 pub(crate) fn with_tip(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
         return error;

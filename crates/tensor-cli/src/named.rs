@@ -1,4 +1,4 @@
-//! Values of options that have names, which help and completions show.
+//! Parsers of option values with a list of names for help and completions.
 
 use std::ffi::OsStr;
 
@@ -7,14 +7,14 @@ use clap::{
     builder::{PossibleValue, TypedValueParser},
 };
 
-/// Parses a value of which these are the names; what else is accepted or refused, the parser alone says.
+/// A value parser with a list of names; only the parser decides what is accepted.
 #[derive(Clone)]
-pub(crate) struct Named<P> {
+pub(crate) struct NamedParser<P> {
     pub(crate) names: fn() -> Vec<&'static str>,
     pub(crate) parse: P,
 }
 
-impl<P: TypedValueParser> TypedValueParser for Named<P> {
+impl<P: TypedValueParser> TypedValueParser for NamedParser<P> {
     type Value = P::Value;
 
     fn parse_ref(&self, command: &Command, argument: Option<&Arg>, value: &OsStr) -> Result<P::Value, Error> {

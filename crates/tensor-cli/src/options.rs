@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use fmt_core::ReadOptions;
 
-use crate::{choosing::Choosing, named::Named, units::size};
+use crate::{choosing::SelectionOptions, named::NamedParser, units::size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,73 +17,75 @@ Examples:
 
 /// Inspect, verify, convert, compare and edit files of tensors; run models on them.
 ///
-/// Formats are recognised by their content, and for new files by the extension: TensorBuffers (.tbuf), TFRT's Binary Tensor
-/// Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz), GGUF (.gguf), zTensor 2.x
-/// (.zt with `--to ztensor2`: the Python package `ztensor` of today reads this, not 0.1), and for reading only zTensor 1.x
-/// (.zt), PyTorch (.pt, .pth, .bin), whose code is never run, and the weights of ONNX models (.onnx).
+/// Formats are recognised by their content, and for new files by the extension: TensorBuffers (.tbuf), TFRT's
+/// Binary Tensor Format (.btf), zTensor 0.1 (.zt), safetensors (.safetensors), NumPy (.npy, .npz), GGUF
+/// (.gguf), zTensor 2.x (.zt with `--to ztensor2`: the Python package `ztensor` of today reads this, not
+/// 0.1), and for reading only zTensor 1.x (.zt), PyTorch (.pt, .pth, .bin), whose code is never run, and the
+/// weights of ONNX models (.onnx).
 ///
-/// A file to read can be on a server that answers range requests: `https://HOST/PATH`, `hf://OWNER/REPO/FILE` for the
-/// Hugging Face Hub (`HF_TOKEN`, `HF_ENDPOINT`), or `s3://BUCKET/KEY` (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
-/// `AWS_REGION`, `AWS_ENDPOINT_URL`, or a profile in `~/.aws`, `AWS_PROFILE`). Only what is needed of it is fetched.
+/// A file to read can be on a server that answers range requests: `https://HOST/PATH`, `hf://OWNER/REPO/FILE`
+/// for the Hugging Face Hub (`HF_TOKEN`, `HF_ENDPOINT`), or `s3://BUCKET/KEY` (`AWS_ACCESS_KEY_ID`,
+/// `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT_URL`, or a profile in `~/.aws`, `AWS_PROFILE`). Only
+/// what is needed of it is fetched.
 ///
-/// A file called `-` is standard input, which is copied to a temporary file first, or standard output. A file that is
-/// written appears when it is complete, and replaces one of its name; a link stays and the file that it leads to is
-/// replaced; devices and pipes are written through.
+/// A file called `-` is standard input, which is copied to a temporary file first, or standard output. An
+/// output file appears when it is complete, and replaces an existing one. If it is a symbolic link, its
+/// target is replaced; devices and pipes are written directly.
 #[derive(Debug, Parser)]
 #[command(name = "tensor", version, max_term_width = 100, after_help = EXAMPLES)]
 pub(crate) struct Options {
     #[command(subcommand)]
     pub(crate) command: Command,
     #[command(flatten)]
-    pub(crate) reading: Reading,
+    pub(crate) reading: ReadingOptions,
     #[cfg(any(feature = "client", feature = "remote"))]
     #[command(flatten)]
     pub(crate) servers: Servers,
 }
 
-/// How servers are spoken to, those of files and those of models.
+/// Connections to servers, both file servers and inference servers.
 #[cfg(any(feature = "client", feature = "remote"))]
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Servers")]
 pub(crate) struct Servers {
-    /// Trust the authorities whose certificates are in this file (PEM), and no others: for files on servers instead of Mozilla's
-    /// list, for inference servers instead of the system's. Without the option the environment variable `SSL_CERT_FILE` names one.
+    /// Trust only the certificate authorities in this file (PEM), instead of Mozilla's list for file servers
+    /// and the system's for inference servers. The default is the environment variable `SSL_CERT_FILE`.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
-    /// Allow http:// for files on other machines too: anybody on the network path can then change the file.
+    /// Allow http:// for files on other hosts too: anybody on the network path can then modify the file.
     #[cfg(feature = "remote")]
     #[arg(long, global = true)]
     pub(crate) allow_http: bool,
 }
 
-/// How files are read.
+/// Limits for reading.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Reading")]
-pub(crate) struct Reading {
-    /// Accept files that break rules which cannot lead to wrong data; docs/formats says which.
+pub(crate) struct ReadingOptions {
+    /// Accept files that break rules which cannot lead to wrong data, as listed in docs/formats.
     #[arg(long, global = true)]
     pub(crate) lenient: bool,
-    /// The largest index that is read [default: 256 MiB].
+    /// Maximum size of an index [default: 256 MiB].
     #[arg(long, global = true, value_name = "SIZE", value_parser = size)]
     pub(crate) max_index: Option<u64>,
-    /// The most tensors in a file [default: 2000000].
+    /// Maximum number of tensors in a file [default: 2000000].
     #[arg(long, global = true, value_name = "COUNT")]
     pub(crate) max_tensors: Option<u64>,
-    /// The most dimensions of a tensor [default: 64].
+    /// Maximum number of dimensions of a tensor [default: 64].
     #[arg(long, global = true, value_name = "COUNT")]
     pub(crate) max_rank: Option<u64>,
-    /// The longest name [default: 64 KiB].
+    /// Maximum length of a name [default: 64 KiB].
     #[arg(long, global = true, value_name = "SIZE", value_parser = size)]
     pub(crate) max_name: Option<u64>,
-    /// The most attributes of one tensor, or of a file [default: 65536].
+    /// Maximum number of attributes of a tensor or a file [default: 65536].
     #[arg(long, global = true, value_name = "COUNT")]
     pub(crate) max_fields: Option<u64>,
-    /// The most memory for a tensor that must be decoded as a whole [default: 4 GiB].
+    /// Maximum memory for a tensor that must be decoded as a whole [default: 4 GiB].
     #[arg(long, global = true, value_name = "SIZE", value_parser = size)]
     pub(crate) max_decoded: Option<u64>,
 }
 
-impl Reading {
+impl ReadingOptions {
     pub(crate) fn options(&self) -> ReadOptions {
         let mut options = ReadOptions {
             lenient: self.lenient,
@@ -106,59 +108,59 @@ impl Reading {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show what a file holds.
+    /// Show the contents of a file.
     Inspect(Inspect),
-    /// Check structure and checksums, and name what is legal but odd.
+    /// Check structure and checksums, and report what is valid but unusual.
     Verify(Verify),
     /// Write a file in another format or with other settings.
     Convert(Convert),
     /// Compare two files, of the same format or not, by names and content.
     Diff(Diff),
-    /// Write the tensors of several files, or of a checkpoint in many, into one.
+    /// Merge the tensors of several files, or of a sharded checkpoint, into one file.
     Merge(Merge),
-    /// Write a file as a checkpoint in many files, with an index, as Hugging Face's libraries do.
+    /// Split a file into a sharded checkpoint with an index, in the layout of Hugging Face's libraries.
     Split(Split),
-    /// Print a digest for each tensor that is the same in every format, ready to be signed.
+    /// Print a digest for each tensor, which is the same in all formats and can be signed.
     Manifest(Manifest),
-    /// Write one tensor, some of its rows, or some tensors to a file of their own.
+    /// Write one tensor, some of its rows, or several tensors to a new file.
     Extract(Extract),
-    /// Rename a tensor. TensorBuffers and zTensor get a new index after their data, safetensors and GGUF a new header if there
-    /// is room; other formats are rewritten.
+    /// Rename a tensor. TensorBuffers and zTensor get a new index after their data, safetensors and GGUF a
+    /// new header if there is room; other formats are rewritten.
     Rename(Rename),
     /// Set metadata of a file or attributes of a tensor, in place where `rename` can.
     Set(Set),
-    /// Write one tensor of another file into a file, in the place of the tensor of that name or behind the others. The file is
-    /// written anew.
-    Put(Put),
-    /// Write one tensor of another file into a file, behind the others; the name must be new.
-    Append(Put),
-    /// Check the index of a checkpoint in many files against them, and write it anew.
+    /// Write one tensor of another file into a file: replaces the tensor of that name or appends it. The file
+    /// is rewritten.
+    Put(PutOptions),
+    /// Append one tensor of another file to a file; the name must be new.
+    Append(PutOptions),
+    /// Check the index of a sharded checkpoint against its files, and rewrite it.
     Index(Index),
-    /// Run a model on a server: inputs from files, outputs into files or as a table.
+    /// Run a model on a server, with inputs from files, and outputs into files or as a table.
     #[cfg(feature = "client")]
     Infer(crate::client::options::Infer),
-    /// Send recorded requests again, and compare the answers with the recorded ones.
+    /// Send recorded requests again, and compare the responses with the recorded ones.
     #[cfg(feature = "client")]
     Replay(crate::client::options::Replay),
-    /// Measure how fast a model on a server answers.
+    /// Measure the latency and throughput of a model on a server.
     #[cfg(feature = "client")]
     Bench(crate::client::options::Bench),
     /// List the models of a server.
     #[cfg(feature = "client")]
     Ls(crate::client::options::List),
-    /// Show inputs and outputs of a model on a server.
+    /// Show the inputs and outputs of a model on a server.
     #[cfg(feature = "client")]
     Show(crate::client::options::Show),
-    /// Show whether a server is ready, and its models' statistics.
+    /// Show whether a server is ready, and the statistics of its models.
     #[cfg(feature = "client")]
     Status(crate::client::options::StatusOptions),
-    /// Make a server load models, or load them again.
+    /// Make a server load or reload models.
     #[cfg(feature = "client")]
     Load(crate::client::options::Load),
     /// Make a server unload models.
     #[cfg(feature = "client")]
     Unload(crate::client::options::Unload),
-    /// Print a script that completes commands and options in your shell.
+    /// Print a completion script for your shell.
     #[command(
         after_help = "Examples:\n  tensor completions bash > ~/.local/share/bash-completion/completions/tensor\n  tensor completions zsh > ~/.zfunc/_tensor\n  tensor completions fish > ~/.config/fish/completions/tensor.fish"
     )]
@@ -169,13 +171,13 @@ pub(crate) enum Command {
     /// Write manual pages.
     #[command(after_help = "Example: tensor man ~/.local/share/man/man1")]
     Man {
-        /// The folder to write them to.
+        /// The directory to write them to.
         folder: PathBuf,
     },
 }
 
 impl Command {
-    /// Whether the command leaves nothing that an interrupt would have to undo or to report.
+    /// Returns whether the command changes nothing, so that an interrupt has nothing to undo or report.
     pub(crate) fn is_reading_only(&self) -> bool {
         match self {
             Self::Inspect(_) | Self::Verify(_) | Self::Diff(_) | Self::Manifest(_) => true,
@@ -185,7 +187,7 @@ impl Command {
         }
     }
 
-    /// Whether the command talks to a program.
+    /// Returns whether the output is for a program.
     pub(crate) fn is_json(&self) -> bool {
         match self {
             Self::Inspect(options) => options.json,
@@ -220,7 +222,7 @@ impl Command {
         }
     }
 
-    /// The inference server that the command is for, if it is for one.
+    /// Returns the connection options of a client command.
     #[cfg(feature = "client")]
     pub(crate) fn connection(&mut self) -> Option<&mut crate::client::options::Connection> {
         match self {
@@ -256,22 +258,23 @@ impl Command {
     after_help = "Examples:\n  tensor inspect model.safetensors\n  tensor inspect --stats -t embed.weight model.gguf\n  tensor inspect hf://openai-community/gpt2/model.safetensors"
 )]
 pub(crate) struct Inspect {
-    /// The files, or folders or indices of checkpoints in many files.
+    /// The files. A sharded checkpoint is given by its directory or index.
     #[arg(required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// Only the tensor of this name. Can be repeated.
     #[arg(long = "tensor", short, value_name = "NAME")]
     pub(crate) tensors: Vec<String>,
-    /// As JSON for programs, an object for each file on a line of its own.
+    /// Print JSON for programs, one object per file and line.
     #[arg(long)]
     pub(crate) json: bool,
-    /// With the SHA-256 of each tensor's bytes, row-major and little-endian; of a sparse one's indices, then values.
+    /// Print the SHA-256 of each tensor's bytes, row-major and little-endian; for a sparse tensor, of its
+    /// indices and then its values.
     #[arg(long)]
     pub(crate) sha256: bool,
-    /// With least, greatest and mean value, the number of NaNs, and a sketch of the distribution.
+    /// Print minimum, maximum and mean, the number of NaNs, and a sketch of the distribution.
     #[arg(long)]
     pub(crate) stats: bool,
-    /// With the values themselves, summarised as NumPy prints them.
+    /// Print the values, summarized like NumPy does.
     #[arg(long, conflicts_with = "json")]
     pub(crate) values: bool,
 }
@@ -282,16 +285,17 @@ pub(crate) struct Verify {
     /// The files.
     #[arg(required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// Also fail for findings that are legal but odd.
+    /// Also fail for findings that are valid but unusual.
     #[arg(long, conflicts_with = "index")]
     pub(crate) strict: bool,
-    /// Compare all tensors with a manifest from `tensor manifest`, text or JSON: names, dtypes, shapes and contents.
+    /// Compare all tensors with a manifest from `tensor manifest`, text or JSON: names, dtypes, shapes and
+    /// contents.
     #[arg(long, value_name = "FILE", conflicts_with = "index")]
     pub(crate) manifest: Option<PathBuf>,
-    /// As JSON for programs, an object for each file on a line of its own.
+    /// Print JSON for programs, one object per file and line.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Check the index only, and read none of the data: no checksums, no padding.
+    /// Check only the index, without reading data: no checksums, no padding.
     #[arg(long)]
     pub(crate) index: bool,
 }
@@ -301,18 +305,19 @@ pub(crate) struct Verify {
     after_help = "Examples:\n  tensor convert model.safetensors model.zt --compress\n  tensor convert Llama-3-8B/ half.safetensors --dtype bf16 --keep-dtype '*norm*'\n  cat a.npz | tensor convert - - --to safetensors > a.safetensors"
 )]
 pub(crate) struct Convert {
-    /// The file to read, or the folder or the index of a checkpoint in many files.
+    /// The file to read, or the directory or index of a sharded checkpoint.
     pub(crate) from: PathBuf,
-    /// The file to write; - for standard output, with --to. With --max-shard-size a folder, or the name of the whole.
+    /// The file to write; - for standard output, with --to. With --max-shard-size, the directory or the base
+    /// name of the shards.
     pub(crate) to: PathBuf,
-    /// Write many files of at most so many bytes of tensors (5GB, 512MiB) and an index, as `split` does.
+    /// Write shards with at most this many bytes of tensors (5GB, 512MiB) and an index, as `split` does.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) max_shard_size: Option<u64>,
     #[command(flatten)]
-    pub(crate) choosing: Choosing,
+    pub(crate) choosing: SelectionOptions,
     #[command(flatten)]
     pub(crate) target: Target,
-    /// What was written and what was lost as JSON.
+    /// Print what was written and lost as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -320,19 +325,19 @@ pub(crate) struct Convert {
 #[derive(Args, Debug)]
 #[command(after_help = "Example: tensor split model.safetensors out/ --max-shard-size 5GB")]
 pub(crate) struct Split {
-    /// The file to read, or the folder or the index of a checkpoint in many files.
+    /// The file to read, or the directory or index of a sharded checkpoint.
     pub(crate) from: PathBuf,
-    /// The folder to write to, or the name that one file would have: out/model.safetensors gives
+    /// The directory to write to, or the base name of the shards: out/model.safetensors gives
     /// out/model-00001-of-00003.safetensors and so on, and out/model.safetensors.index.json.
     pub(crate) to: PathBuf,
-    /// Bytes of tensors in one file at most: 5GB, 512MiB or bytes. A larger tensor has a file of its own.
+    /// Maximum bytes of tensors per shard: 5GB, 512MiB or bytes. A larger tensor gets a separate shard.
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "5GB")]
     pub(crate) max_shard_size: u64,
     #[command(flatten)]
-    pub(crate) choosing: Choosing,
+    pub(crate) choosing: SelectionOptions,
     #[command(flatten)]
     pub(crate) target: Target,
-    /// What was written and what was lost as JSON.
+    /// Print what was written and lost as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -342,17 +347,18 @@ pub(crate) struct Split {
     after_help = "Examples:\n  tensor manifest model.safetensors > model.manifest\n  tensor manifest --files checkpoint/ > SHA256SUMS\n  tensor verify --manifest model.manifest copy.zt"
 )]
 pub(crate) struct Manifest {
-    /// The files, whose tensors are taken together. No two of them may have the same name.
+    /// The files. A tensor name may occur in only one of them.
     #[arg(required = true, value_name = "FILES")]
     pub(crate) paths: Vec<PathBuf>,
-    /// Digests of whole files instead, as sha256sum prints and checks them: of a checkpoint's index and its files.
+    /// Print digests of whole files instead, in the format of sha256sum; for a sharded checkpoint, of its
+    /// index and shards.
     #[arg(long, conflicts_with_all = ["json", "include", "exclude", "rename", "dtype"])]
     pub(crate) files: bool,
-    /// As JSON, which can be checked as well.
+    /// Print JSON, which can be verified too.
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) choosing: Choosing,
+    pub(crate) choosing: SelectionOptions,
 }
 
 #[derive(Args, Debug)]
@@ -361,65 +367,67 @@ pub(crate) struct Merge {
     /// The file to write.
     #[arg(long, short)]
     pub(crate) output: PathBuf,
-    /// The files to read. No two of their tensors may have the same name.
+    /// The files to read. A tensor name may occur in only one of them.
     #[arg(required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// Write many files of at most so many bytes of tensors (5GB, 512MiB) and an index, as `split` does.
+    /// Write shards with at most this many bytes of tensors (5GB, 512MiB) and an index, as `split` does.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub(crate) max_shard_size: Option<u64>,
     #[command(flatten)]
-    pub(crate) choosing: Choosing,
+    pub(crate) choosing: SelectionOptions,
     #[command(flatten)]
     pub(crate) target: Target,
-    /// What was written and what was lost as JSON.
+    /// Print what was written and lost as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// How a file is written.
+/// Options for the output file.
 #[derive(Args, Debug)]
 pub(crate) struct Target {
-    /// The format, if the extension does not tell.
-    #[arg(long = "to", value_name = "FORMAT", value_parser = Named { names: written_formats, parse: clap::builder::StringValueParser::new() })]
+    /// The format, if the extension does not identify it.
+    #[arg(long = "to", value_name = "FORMAT", value_parser = NamedParser { names: written_formats, parse: clap::builder::StringValueParser::new() })]
     pub(crate) format: Option<String>,
-    /// Go on without what the format cannot hold: tensors, sparsity, names, parts (of archives), range (numbers that
-    /// become infinite with --dtype), or all of these. What is lost is printed.
+    /// Continue without what the format cannot represent: tensors, sparsity, names, parts (of archives),
+    /// range (numbers that become infinite with --dtype), or all of these. Losses are printed.
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, value_delimiter = ',', default_missing_value = "all")]
     pub(crate) allow_loss: Vec<LossKind>,
-    /// Also fail for metadata that the format cannot hold; otherwise it is dropped and named.
+    /// Also fail for metadata that the format cannot represent; otherwise it is dropped and reported.
     #[arg(long)]
     pub(crate) strict: bool,
     /// Compress (zTensor).
     #[arg(long)]
     pub(crate) compress: bool,
-    /// How hard to compress, from 1 (fast) to 19 (small).
+    /// Compression level from 1 (fast) to 19 (small).
     #[arg(long, value_name = "1-19", requires = "compress", default_value_t = 3)]
     pub(crate) level: i32,
-    /// Threads that compress [default: as many as the machine has processors, 16 at most]. The file is the same.
+    /// Number of compression threads [default: the number of processors, at most 16]. The output does not
+    /// depend on it.
     #[arg(long, value_name = "COUNT", requires = "compress", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
     /// The checksum of each tensor (zTensor) [default: crc32c].
     #[arg(long)]
     pub(crate) checksum: Option<Checksum>,
-    /// The order of bytes in a number (zTensor) [default: little].
+    /// The byte order of numbers (zTensor) [default: little].
     #[arg(long)]
     pub(crate) endian: Option<Endian>,
-    /// Follow the specification to the letter, even where existing readers need more (zTensor, BTF).
+    /// Follow the specification strictly, even where existing readers need more (zTensor, BTF).
     #[arg(long)]
     pub(crate) strict_spec: bool,
     /// Alignment of data in bytes (zTensor from 64, TensorBuffers from 1) [default: 64].
     #[arg(long, value_name = "BYTES")]
     pub(crate) align: Option<u32>,
-    /// The number that marks sparse tensors: 2 as specified, or 1 as TFRT's own code reads (BTF) [default: 2].
+    /// The number that marks sparse tensors: 2 as specified, or 1 as TFRT's code reads (BTF) [default: 2].
     #[arg(long, value_name = "1|2", value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) btf_coo_tag: Option<u8>,
-    /// Write no file of names beside one whose format has none; tensors are then called 0, 1, ... (BTF).
+    /// Write no sidecar file with the names for a format without names; tensors are then called 0, 1, ...
+    /// (BTF).
     #[arg(long)]
     pub(crate) no_sidecar: bool,
     /// Store elements of a dtype that the format lacks as unsigned integers of the same width, bit for bit.
     #[arg(long)]
     pub(crate) as_bits: bool,
-    /// Fail if the file to write exists.
+    /// Fail if the output file exists.
     #[arg(long)]
     pub(crate) no_clobber: bool,
 }
@@ -452,9 +460,9 @@ pub(crate) enum Endian {
     after_help = "Examples:\n  tensor diff old.safetensors new.safetensors\n  tensor diff --rtol 1e-3 model.safetensors model.gguf"
 )]
 pub(crate) struct Diff {
-    /// One file.
+    /// The first file.
     pub(crate) left: PathBuf,
-    /// The other.
+    /// The second file.
     pub(crate) right: PathBuf,
     /// Tolerance relative to the number in the second file.
     #[arg(long, value_name = "PARTS", default_value_t = 0.0, value_parser = tolerance)]
@@ -462,12 +470,12 @@ pub(crate) struct Diff {
     /// Absolute tolerance.
     #[arg(long, value_name = "DIFFERENCE", default_value_t = 0.0, value_parser = tolerance)]
     pub(crate) atol: f64,
-    /// Report different metadata and attributes of tensors as a difference, not as a note.
+    /// Report different metadata and attributes as a difference, not as a note.
     #[arg(long)]
     pub(crate) metadata: bool,
     #[command(flatten)]
-    pub(crate) choosing: Choosing,
-    /// As JSON, for programs.
+    pub(crate) choosing: SelectionOptions,
+    /// Print JSON for programs.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -479,22 +487,22 @@ pub(crate) struct Diff {
 pub(crate) struct Extract {
     /// The file.
     pub(crate) file: PathBuf,
-    /// The tensor; without it those that --include names.
+    /// The tensor; without it, the tensors that --include selects.
     #[arg(required_unless_present = "include", conflicts_with = "include")]
     pub(crate) tensor: Option<String>,
-    /// Rows along the first axis, from the first to before the second: 10:20, :20, 10:.
+    /// Rows along the first axis, end exclusive: 10:20, :20, 10:.
     #[arg(long, value_name = "FROM:TO", value_parser = rows)]
     pub(crate) rows: Option<Rows>,
-    /// The file to write, in the format of its extension; any other name, or -, gets the raw bytes of one tensor,
-    /// row-major and little-endian.
+    /// The file to write, in the format of its extension; for any other name, or -, the raw bytes of one
+    /// tensor, row-major and little-endian.
     #[arg(long, short)]
     pub(crate) output: PathBuf,
     #[command(flatten)]
-    pub(crate) choosing: Choosing,
-    /// What was written as JSON.
+    pub(crate) choosing: SelectionOptions,
+    /// Print what was written as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Fail if the file to write exists.
+    /// Fail if the output file exists.
     #[arg(long)]
     pub(crate) no_clobber: bool,
 }
@@ -504,11 +512,11 @@ pub(crate) struct Extract {
 pub(crate) struct Rename {
     /// The file.
     pub(crate) file: PathBuf,
-    /// The tensor's name now.
+    /// The current name of the tensor.
     pub(crate) from: String,
     /// Its new name.
     pub(crate) to: String,
-    /// What was done as JSON.
+    /// Print what was changed as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -523,10 +531,10 @@ pub(crate) struct Set {
     /// The key and its value; an empty value removes the key.
     #[arg(value_name = "KEY=VALUE", value_parser = assignment)]
     pub(crate) assignment: (String, String),
-    /// Set it for this tensor rather than for the file.
+    /// Set an attribute of this tensor instead of metadata of the file.
     #[arg(long)]
     pub(crate) tensor: Option<String>,
-    /// What was done as JSON.
+    /// Print what was changed as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -535,17 +543,17 @@ pub(crate) struct Set {
 #[command(
     after_help = "Examples:\n  tensor put model.safetensors lm_head.weight new.npy\n  tensor append model.gguf extra.bias other.zt --tensor bias"
 )]
-pub(crate) struct Put {
+pub(crate) struct PutOptions {
     /// The file to write to.
     pub(crate) file: PathBuf,
-    /// The tensor's name there.
+    /// The name of the tensor in that file.
     pub(crate) name: String,
-    /// The file that has the tensor.
+    /// The file to read the tensor from.
     pub(crate) from: PathBuf,
-    /// Which tensor of that file; it may be left out where there is one only.
+    /// The tensor in the source file; optional if it has only one.
     #[arg(long, value_name = "NAME")]
     pub(crate) tensor: Option<String>,
-    /// What was done as JSON.
+    /// Print what was changed as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -553,12 +561,13 @@ pub(crate) struct Put {
 #[derive(Args, Debug)]
 #[command(after_help = "Example: tensor index out/ --write")]
 pub(crate) struct Index {
-    /// The directory with the files, such as model-00001-of-00003.safetensors.
+    /// The directory with the shards, such as model-00001-of-00003.safetensors.
     pub(crate) folder: PathBuf,
-    /// Write the index where it is missing or does not fit; without the option such an index is told with exit code 1.
+    /// Write the index if it is missing or does not match; without this option, such an index is an error
+    /// (exit code 1).
     #[arg(long)]
     pub(crate) write: bool,
-    /// What was found as JSON.
+    /// Print the result as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -624,7 +633,7 @@ mod tests {
         Options::command().debug_assert();
     }
 
-    /// Each command shows how it is called, and each of these lines is one that the program takes.
+    /// Every command has examples, and each is a valid command line.
     #[test]
     fn every_command_has_examples_that_are_its_own() {
         let whole = Options::command();
@@ -646,7 +655,7 @@ mod tests {
         }
     }
 
-    /// The arguments of the lines in a help text that call the program, up to what is for the shell or explains the line.
+    /// Extracts the arguments of the example lines in a help text, without shell redirections and comments.
     fn examples(help: &str) -> Vec<Vec<String>> {
         let mut found = Vec::new();
         for line in help.lines() {
@@ -657,7 +666,7 @@ mod tests {
                 .iter()
                 .filter_map(|sign| call.find(sign));
             let call = &call[..end.min().unwrap_or(call.len())];
-            // Every other part stands between quotes, where blanks belong to a word.
+            // Every other part is inside quotes, where blanks belong to a word.
             let mut words = vec![String::new()];
             for (index, part) in call.split('\'').enumerate() {
                 let mut pieces = match index % 2 {

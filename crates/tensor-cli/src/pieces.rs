@@ -1,4 +1,4 @@
-//! A tensor's bytes in pieces, so that memory stays small however large the tensor is.
+//! Reads tensors in chunks, so that memory stays bounded.
 
 use std::ops::Range;
 
@@ -7,19 +7,19 @@ use fmt_core::{
 };
 use tensor_core::{Bytes, Shape, Tensor, TensorSpec};
 
-/// Bytes that are held at a time.
+/// Bytes per chunk.
 const PIECE: usize = 1 << 20;
 
-/// Parts of a tensor, one after the other.
+/// Consecutive parts of a tensor.
 struct Parts<'r> {
     stream: Option<Box<dyn TensorStream + 'r>>,
     piece: usize,
 }
 
-/// A tensor's bytes, one piece after the other.
+/// The bytes of a tensor in chunks.
 pub(crate) type Pieces<'r> = Box<dyn Iterator<Item = Result<Bytes, Error>> + 'r>;
 
-/// Goes through the bytes of a tensor that is not sparse: row-major and little-endian.
+/// Reads a dense tensor in chunks, row-major and little-endian.
 pub(crate) fn parts(reader: &dyn TensorReader, index: usize) -> Result<Pieces<'_>, Error> {
     let len = reader.entries()[index].byte_len().unwrap_or(u64::MAX);
     let piece = usize::try_from(len).map_or(PIECE, |len| len.clamp(1, PIECE));
@@ -29,12 +29,12 @@ pub(crate) fn parts(reader: &dyn TensorReader, index: usize) -> Result<Pieces<'_
     }))
 }
 
-/// Goes through the bytes of some rows of a dense tensor.
+/// Reads some rows of a dense tensor in chunks.
 ///
-/// A few rows are read where they are. Many are read one group after the other where that takes no more than reading
-/// them once, else out of the tensor's stream, of which the front is passed over.
+/// A few rows are read directly. Many are read group by group if the format reads each byte only once that
+/// way; otherwise from the tensor's stream, after skipping its beginning.
 pub(crate) fn rows(reader: &dyn TensorReader, index: usize, rows: Range<u64>) -> Result<Pieces<'_>, Error> {
-    /// Bytes of rows that are read in one go.
+    /// Bytes of rows read at once.
     const TOGETHER: u64 = 8 << 20;
     let entry = &reader.entries()[index];
     let spec = entry.spec();
@@ -93,7 +93,8 @@ impl Iterator for Parts<'_> {
     }
 }
 
-/// Shows a tensor's bytes as writers take them: row-major and little-endian; of a sparse one the indices, then the values.
+/// Passes a tensor's bytes to `see` as writers take them: row-major and little-endian; for a sparse tensor
+/// first indices, then values.
 pub(crate) fn each(
     reader: &dyn TensorReader,
     index: usize,
@@ -107,13 +108,13 @@ pub(crate) fn each(
     tensor_files::read_ahead(reader, index, see)
 }
 
-/// Elements of a large tensor that are printed at each end of each axis.
+/// Elements printed at each end of each axis of a large tensor.
 const EDGE: u64 = 3;
-/// Elements up to which a tensor is printed as it is.
+/// Maximum number of elements of a tensor that is printed in full.
 const PRINTED_WHOLE: u64 = 1000;
 
-/// A tensor that prints as another one does, and has no more elements than are printed: of each long axis the ends, and
-/// one entry for all between them. Returns the tensor and whether anything was left out.
+/// Reduces a tensor to the elements that are printed: the ends of each long axis, and one placeholder for the
+/// middle. Returns it with whether anything was omitted.
 pub(crate) fn printable(reader: &dyn TensorReader, index: usize) -> Result<(Tensor, bool), Error> {
     let spec = reader.entries()[index].spec();
     let spec = spec.ok_or_else(|| Error::new(ErrorKind::Unsupported, "the dtype has no values to print"))?;
@@ -147,12 +148,12 @@ pub(crate) fn printable(reader: &dyn TensorReader, index: usize) -> Result<(Tens
     Ok((tensor, true))
 }
 
-/// The numbers of the elements that are kept, in order.
+/// Returns the indices of the elements kept, in order.
 fn positions(dims: &[u64]) -> Vec<u64> {
     let mut positions = vec![0];
     for &dim in dims {
         let kept = dim.min(2 * EDGE + 1);
-        // Behind the first ends comes any one of the middle, then the last ends.
+        // After the leading elements comes one of the middle, then the trailing ones.
         let entry = |at: u64| if at <= EDGE { at } else { dim - (kept - at) };
         positions = positions
             .iter()

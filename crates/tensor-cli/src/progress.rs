@@ -1,4 +1,4 @@
-//! Progress on long work, and the wish to end it.
+//! Progress bars, and interrupts.
 
 use std::{
     io::{self, IsTerminal},
@@ -12,10 +12,10 @@ use crate::failure::{Failure, Outcome};
 
 static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether an interrupt ends the process at once: nothing has been begun that is to be undone or reported.
+/// Whether an interrupt ends the process immediately, because there is nothing to undo or report.
 static ENDS_AT_ONCE: AtomicBool = AtomicBool::new(false);
 
-/// Waits for input. An interrupt ends the process at once.
+/// Waits for input; an interrupt ends the process immediately.
 pub(crate) fn waiting<T>(wait: impl FnOnce() -> T) -> T {
     let before = ENDS_AT_ONCE.swap(true, Ordering::SeqCst);
     let waited = wait();
@@ -23,8 +23,8 @@ pub(crate) fn waiting<T>(wait: impl FnOnce() -> T) -> T {
     waited
 }
 
-/// From now on Ctrl-C and TERM end a command that only reads at once. In others the first one sets what [`is_interrupted`]
-/// returns, so that half-written files are removed, and a second one ends the process.
+/// Handles Ctrl-C and TERM: a read-only command ends immediately. For others the first signal sets
+/// [`is_interrupted`], so that partial files are removed, and a second one ends the process.
 pub(crate) fn listen_for_interrupts(is_reading_only: bool) -> Outcome {
     ENDS_AT_ONCE.store(is_reading_only, Ordering::SeqCst);
     let heard = || {
@@ -34,24 +34,24 @@ pub(crate) fn listen_for_interrupts(is_reading_only: bool) -> Outcome {
             std::process::exit(130);
         }
     };
-    // A file beyond the system's limit is an error of writing, with a message, instead of the end of the process.
+    // Turns exceeding the file size limit into a write error instead of a fatal signal.
     #[cfg(unix)]
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default())?;
     ctrlc::set_handler(heard).map_err(|error| Failure::Io(io::Error::other(error)))
 }
 
-/// Whether the user wants to end it.
+/// Returns whether the user interrupted.
 pub(crate) fn is_interrupted() -> bool {
     IS_INTERRUPTED.load(Ordering::SeqCst)
 }
 
-/// A line on a terminal that says how a measurement stands.
+/// A progress line for a measurement.
 #[cfg(feature = "client")]
-pub(crate) struct Live(ProgressBar);
+pub(crate) struct ProgressLine(ProgressBar);
 
 #[cfg(feature = "client")]
-impl Live {
-    /// Nothing is shown where standard error is no terminal.
+impl ProgressLine {
+    /// Creates the line; hidden if standard error is not a terminal.
     pub(crate) fn new() -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{spinner} {elapsed}  {wide_msg}");
@@ -65,13 +65,13 @@ impl Live {
 }
 
 #[cfg(feature = "client")]
-impl Drop for Live {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }
 }
 
-/// A bar with rate and time left, on a terminal, for work that takes long.
+/// A progress bar with rate and remaining time for long work.
 pub(crate) struct Progress {
     bar: ProgressBar,
     start: Instant,
@@ -79,10 +79,10 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Work that is over sooner shows no bar.
+    /// The bar appears only after this time.
     const PATIENCE: Duration = Duration::from_millis(500);
 
-    /// For work on so many bytes.
+    /// Creates a bar for `bytes` of work.
     pub(crate) fn new(bytes: u64) -> Self {
         let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::hidden());
         let style =
@@ -94,7 +94,7 @@ impl Progress {
         }
     }
 
-    /// So many more bytes are done.
+    /// Advances by `bytes`.
     pub(crate) fn advance(&mut self, bytes: u64) {
         if !self.is_shown && self.start.elapsed() > Self::PATIENCE {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());

@@ -1,4 +1,4 @@
-//! `tensor put` and `tensor append`: one tensor of another file into a file.
+//! `tensor put` and `tensor append`: copy one tensor from another file into a file.
 
 use std::io::Write;
 
@@ -9,20 +9,20 @@ use crate::{
     edit,
     failure::{About, Outcome},
     files, inspect,
-    options::Put,
+    options::PutOptions,
 };
 
-/// Replaces the tensor of the name, or adds it behind the others.
-pub(crate) fn put(options: &Put, out: &mut impl Write) -> Outcome {
+/// Replaces the tensor of that name, or appends it.
+pub(crate) fn put(options: &PutOptions, out: &mut impl Write) -> Outcome {
     write(options, true, out)
 }
 
-/// Adds it behind the others; the name must be new.
-pub(crate) fn append(options: &Put, out: &mut impl Write) -> Outcome {
+/// Appends a tensor; the name must be new.
+pub(crate) fn append(options: &PutOptions, out: &mut impl Write) -> Outcome {
     write(options, false, out)
 }
 
-fn write(options: &Put, is_replacing: bool, out: &mut impl Write) -> Outcome {
+fn write(options: &PutOptions, is_replacing: bool, out: &mut impl Write) -> Outcome {
     let path = &*options.file;
     files::check_local(path)?;
     if edit::is_of_many(path) {
@@ -42,7 +42,7 @@ fn write(options: &Put, is_replacing: bool, out: &mut impl Write) -> Outcome {
             }
             changed.retain(|entry: &Entry| entry.name != options.name);
         }
-        // What the other file says of itself is not said of this one.
+        // The other file's metadata is not copied.
         let metadata = changed.metadata().clone();
         changed.append(tensor)?;
         *changed.metadata_mut() = metadata;
@@ -51,8 +51,8 @@ fn write(options: &Put, is_replacing: bool, out: &mut impl Write) -> Outcome {
     edit::tell(path, options.json, out)
 }
 
-/// The tensor that is to be written, under its name: the one that is asked for, or the only one.
-fn one_of(options: &Put) -> Outcome<Composite<'static>> {
+/// Opens the source tensor, the named or the only one, under its new name.
+fn one_of(options: &PutOptions) -> Outcome<Composite<'static>> {
     let mut source = files::open(&options.from)?;
     let wanted = match (&options.tensor, source.entries()) {
         (Some(name), _) => inspect::find(&source, name).about(&options.from)?,

@@ -1,4 +1,4 @@
-//! Files on servers.
+//! Opens remote files.
 
 use std::{
     collections::HashMap,
@@ -14,21 +14,21 @@ use crate::{options::Servers, progress};
 
 static SERVERS: OnceLock<Servers> = OnceLock::new();
 
-/// Open files by location: no file is opened twice.
+/// Open files by location, so that no file is opened twice.
 static OPEN: Mutex<Option<HashMap<String, Arc<RemoteSource>>>> = Mutex::new(None);
 
-/// From now on servers are spoken to in this way.
+/// Sets how servers are accessed.
 pub(crate) fn read_with(servers: Servers) {
     // Set once, by `main`.
     let _ = SERVERS.set(servers);
 }
 
-/// The location on a server that a path really is.
+/// Returns the remote location, if a path is one.
 pub(crate) fn location(path: &Path) -> Option<&str> {
     path.to_str().filter(|path| tensor_remote::is_remote(path))
 }
 
-/// Opens a file of whichever format it is, or an index and the files that it names, which are beside it.
+/// Opens a remote file of any format, or an index with the files next to it.
 pub(crate) fn open_composite(location: &str, options: &ReadOptions) -> Result<Composite<'static>, Error> {
     if !tensor_files::is_index(Path::new(location)) {
         return open(location, options).map(|reader| Composite::new(location, reader));
@@ -44,7 +44,7 @@ pub(crate) fn open_composite(location: &str, options: &ReadOptions) -> Result<Co
     tensor_files::open_shards(&index, options, |file| open(&format!("{folder}/{file}"), options))
 }
 
-/// Opens a file of whichever format it is.
+/// Opens a remote file of any format.
 fn open(location: &str, options: &ReadOptions) -> Result<Box<dyn TensorReader>, Error> {
     let source = source(location)?;
     let open = || {
@@ -56,13 +56,13 @@ fn open(location: &str, options: &ReadOptions) -> Result<Box<dyn TensorReader>, 
     progress::waiting(open)
 }
 
-/// How many bytes a file that was opened has.
+/// Returns the size of an open file.
 pub(crate) fn len(location: &str) -> u64 {
     source(location).map_or(0, |source| source.len())
 }
 
 fn source(location: &str) -> Result<Arc<RemoteSource>, Error> {
-    // Nothing is done half under the lock.
+    // No critical section panics halfway.
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     let open = open.get_or_insert_default();
     if let Some(source) = open.get(location) {
@@ -70,7 +70,7 @@ fn source(location: &str) -> Result<Arc<RemoteSource>, Error> {
     }
     let servers = SERVERS.get().cloned().unwrap_or_default();
     let mut options = RemoteOptions::default().with_plain_http(servers.allow_http);
-    // Not read by clap, which would show the option in each usage line as if it were needed.
+    // Not read by clap, which would list the option in each usage line as if it were required.
     let named = std::env::var_os("SSL_CERT_FILE").filter(|path| !path.is_empty());
     if let Some(path) = servers.ca.or_else(|| named.map(Into::into)) {
         options = options.with_authorities(&path)?;

@@ -1,4 +1,4 @@
-//! Results of commands for programs (`--json`): one JSON object a line. docs/tensor.md has the keys.
+//! JSON reports of commands (`--json`): one object per line. docs/tensor.md lists the keys.
 
 use std::{
     fs,
@@ -10,13 +10,13 @@ use std::{
 use serde::Serialize;
 use tensor_files::Loss;
 
-/// Prints one object on a line of its own.
+/// Prints one object as a line.
 pub(crate) fn print(report: &impl Serialize, out: &mut impl Write) -> io::Result<()> {
     serde_json::to_writer(&mut *out, report)?;
     writeln!(out)
 }
 
-/// A number. JSON has no infinities and no NaN: they are texts.
+/// Returns a JSON number, or a string for NaN and the infinities.
 pub(crate) fn number(value: f64) -> serde_json::Value {
     match serde_json::Number::from_f64(value) {
         Some(number) => number.into(),
@@ -25,25 +25,25 @@ pub(crate) fn number(value: f64) -> serde_json::Value {
     }
 }
 
-/// What was written.
+/// The report of a conversion.
 #[derive(Serialize)]
 pub(crate) struct Conversion {
-    pub(crate) files: Vec<Written>,
+    pub(crate) files: Vec<WrittenFile>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) index: Option<String>,
     pub(crate) tensors: usize,
-    pub(crate) losses: Vec<Lost>,
-    /// Tensors that `--dtype` left as they are.
+    pub(crate) losses: Vec<LostItem>,
+    /// Tensors that `--dtype` did not convert.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) unconverted: Vec<String>,
     pub(crate) elapsed_ms: f64,
 }
 
 impl Conversion {
-    /// Into one file, without loss.
+    /// Creates the report of one file written without loss.
     pub(crate) fn of_one(path: &Path, tensors: usize, start: Instant) -> Self {
         Self {
-            files: vec![Written::at(path)],
+            files: vec![WrittenFile::at(path)],
             index: None,
             tensors,
             losses: Vec::new(),
@@ -53,14 +53,14 @@ impl Conversion {
     }
 }
 
-/// A file that was written.
+/// A written file.
 #[derive(Serialize)]
-pub(crate) struct Written {
+pub(crate) struct WrittenFile {
     file: String,
     file_bytes: u64,
 }
 
-impl Written {
+impl WrittenFile {
     pub(crate) fn at(path: &Path) -> Self {
         Self {
             file: path.display().to_string(),
@@ -69,9 +69,9 @@ impl Written {
     }
 }
 
-/// Something that a target does not hold.
+/// Data that the target cannot hold.
 #[derive(Serialize)]
-pub(crate) struct Lost {
+pub(crate) struct LostItem {
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     tensor: Option<String>,
@@ -80,7 +80,7 @@ pub(crate) struct Lost {
     message: String,
 }
 
-impl Lost {
+impl LostItem {
     pub(crate) fn of(loss: &Loss) -> Self {
         let (kind, tensor, key) = match loss {
             Loss::Tensor(name, _) => ("tensor", Some(name), None),
@@ -102,7 +102,7 @@ impl Lost {
         }
     }
 
-    /// A file says something else under a key than one before it.
+    /// Creates the report of a metadata key whose value differs from an earlier file's.
     pub(crate) fn conflict(key: &str, file: &str) -> Self {
         Self {
             kind: "metadata",

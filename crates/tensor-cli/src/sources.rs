@@ -1,4 +1,4 @@
-//! One file or several as one, whose reading can be watched and ended.
+//! Reads one or several files as one, with progress and interrupts.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,7 +14,7 @@ use crate::{
     progress::{self, Progress},
 };
 
-/// Opens files as one, no two of which may have a tensor of the same name.
+/// Opens files as one; tensor names must be unique.
 pub(crate) fn open_all(paths: &[PathBuf]) -> Outcome<Composite<'static>> {
     let mut all: Option<Composite<'static>> = None;
     for path in paths {
@@ -28,12 +28,12 @@ pub(crate) fn open_all(paths: &[PathBuf]) -> Outcome<Composite<'static>> {
     all.ok_or_else(error).about(Path::new(""))
 }
 
-/// The same, with a bar on a terminal while it is read, and an end when the user wants one.
+/// Adds a progress bar and an interrupt check to reading.
 pub(crate) fn watched(sources: Composite<'_>) -> Composite<'_> {
     let lens = sources.entries().iter().filter_map(Entry::byte_len);
     let progress = Mutex::new(Progress::new(lens.fold(0, u64::saturating_add)));
     sources.watched(move |bytes| {
-        // A panic elsewhere leaves nothing half-done in a progress bar.
+        // A panic elsewhere leaves the progress bar usable.
         let mut progress = progress.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         progress.advance(bytes);
         match progress::is_interrupted() {
@@ -43,7 +43,7 @@ pub(crate) fn watched(sources: Composite<'_>) -> Composite<'_> {
     })
 }
 
-/// An interrupt rather than the error that it caused.
+/// Replaces an error that an interrupt caused.
 pub(crate) fn unless_interrupted(failure: Failure) -> Failure {
     if progress::is_interrupted() {
         Failure::Interrupted

@@ -1,4 +1,4 @@
-//! A summary of a tensor's values.
+//! Summary statistics of a tensor's values.
 
 use fmt_core::{Error, ErrorKind, Layout, TensorReader};
 use serde::{Serialize, Serializer};
@@ -6,16 +6,16 @@ use tensor_core::{DType, Element, Shape, TensorSpec, TensorView, bf16, f16};
 
 use crate::{histogram::Histogram, report};
 
-/// What the values of a tensor are like. Bools count as 0 and 1; large integers are rounded to doubles.
+/// Statistics of a tensor's values. Bools count as 0 and 1; large integers are rounded to doubles.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Stats {
-    /// The least value that is a number, if there is one.
+    /// The minimum, ignoring NaN.
     #[serde(serialize_with = "number")]
     pub(crate) min: Option<f64>,
-    /// The greatest.
+    /// The maximum, ignoring NaN.
     #[serde(serialize_with = "number")]
     pub(crate) max: Option<f64>,
-    /// The mean of those that are finite.
+    /// The mean of the finite values.
     #[serde(serialize_with = "number")]
     pub(crate) mean: Option<f64>,
     /// The number of NaNs.
@@ -28,13 +28,13 @@ pub(crate) struct Stats {
     pub(crate) histogram: Option<Histogram>,
 }
 
-/// See [`report::number`].
+/// Serializes with [`report::number`].
 fn number<S: Serializer>(value: &Option<f64>, out: S) -> Result<S::Ok, S::Error> {
     value.map(report::number).serialize(out)
 }
 
 impl Stats {
-    /// Of a dense tensor's elements, or of a sparse one's stored values.
+    /// Computes statistics of a dense tensor's elements, or of a sparse tensor's stored values.
     pub(crate) fn of(reader: &dyn TensorReader, index: usize) -> Result<Self, Error> {
         let mut stats = Self {
             min: None,
@@ -88,10 +88,10 @@ fn each(reader: &dyn TensorReader, index: usize, mut see: impl FnMut(f64)) -> Re
     })
 }
 
-/// Shows all elements of a tensor as doubles.
+/// Passes all elements to `see` as doubles.
 pub(crate) fn see_all(tensor: &TensorView<'_>, see: &mut impl FnMut(f64)) {
     fn elements<T: Element>(tensor: &TensorView<'_>, see: &mut impl FnMut(f64), to_f64: impl Fn(T) -> f64) {
-        // The type is the tensor's own, so there is no other case.
+        // The type matches the tensor's dtype.
         if let Ok(elements) = tensor.iter::<T>() {
             elements.for_each(|element| see(to_f64(element)));
         }
@@ -110,7 +110,7 @@ pub(crate) fn see_all(tensor: &TensorView<'_>, see: &mut impl FnMut(f64)) {
         DType::BF16 => elements::<bf16>(tensor, see, bf16::to_f64),
         DType::F32 => elements::<f32>(tensor, see, f64::from),
         DType::F64 => elements::<f64>(tensor, see, |value| value),
-        // Its elements have no values as doubles, so there are no statistics.
+        // A dtype without arithmetic has no statistics.
         _ => {}
     }
 }

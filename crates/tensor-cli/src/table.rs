@@ -1,18 +1,18 @@
-//! Tables and sizes for people.
+//! Formats tables and sizes for people.
 
 use std::io::{self, IsTerminal, Write};
 
-/// How things may look on standard output.
+/// Terminal properties of standard output.
 #[derive(Clone, Copy)]
-pub(crate) struct Look {
-    /// Columns of the terminal; a file or a pipe takes all there is.
+pub(crate) struct TerminalStyle {
+    /// Terminal columns; unlimited for a file or pipe.
     width: usize,
-    /// Colours: on a terminal, unless `NO_COLOR` is set.
+    /// Colours on a terminal, unless `NO_COLOR` is set.
     #[cfg(feature = "client")]
     is_coloured: bool,
 }
 
-impl Look {
+impl TerminalStyle {
     pub(crate) fn of_stdout() -> Self {
         let stdout = io::stdout();
         let size = stdout.is_terminal().then(terminal_size::terminal_size).flatten();
@@ -23,7 +23,7 @@ impl Look {
         }
     }
 
-    /// A model's state, in colour where that is wanted.
+    /// Formats a model's state, in colour if enabled.
     #[cfg(feature = "client")]
     pub(crate) fn state(self, state: &str) -> String {
         match (self.is_coloured, state) {
@@ -34,7 +34,7 @@ impl Look {
     }
 }
 
-/// Prints rows with their columns aligned, as wide as the terminal at most; the columns in `right` to the right.
+/// Prints rows with aligned columns, at most as wide as the terminal; columns in `right` are right-aligned.
 #[cfg(feature = "client")]
 pub(crate) fn print<const N: usize>(
     out: &mut impl Write,
@@ -44,16 +44,16 @@ pub(crate) fn print<const N: usize>(
     print_each(out, rows.iter().cloned(), right)
 }
 
-/// The same for rows that are made twice rather than kept: there may be millions.
+/// Prints rows that are generated twice rather than stored: there may be millions.
 pub(crate) fn print_each<const N: usize>(
     out: &mut impl Write,
     rows: impl Iterator<Item = [String; N]> + Clone,
     right: &[usize],
 ) -> io::Result<()> {
-    print_within(out, rows, right, Look::of_stdout().width)
+    print_within(out, rows, right, TerminalStyle::of_stdout().width)
 }
 
-/// The characters of a cell that are seen: those of colours are not.
+/// Returns the visible characters of a cell, without colour codes.
 fn seen(cell: &str) -> usize {
     let mut is_code = false;
     let visible = cell.chars().filter(|char| {
@@ -65,7 +65,7 @@ fn seen(cell: &str) -> usize {
     visible.count()
 }
 
-/// A column is never narrower than this, whatever the terminal.
+/// Minimum width of a column.
 const LEAST: usize = 8;
 
 fn print_within<const N: usize>(
@@ -80,7 +80,7 @@ fn print_within<const N: usize>(
             *width = seen(cell).max(*width);
         }
     }
-    // The widest column gives way first. Numbers, which stand to the right, are never cut.
+    // Shrinks the widest column first. Numbers, which are right-aligned, are never truncated.
     let total = |widths: &[usize; N]| widths.iter().sum::<usize>() + 2 * (N - 1);
     while total(&widths) > most {
         let widest = (0..N).filter(|column| !right.contains(column) && widths[*column] > LEAST);
@@ -116,7 +116,7 @@ fn print_within<const N: usize>(
     Ok(())
 }
 
-/// A number of bytes as people say it.
+/// Formats a size in bytes with a unit.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let (mut value, mut unit) = (bytes as f64, 0);
@@ -131,13 +131,13 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// A number of tensors.
+/// Formats a number of tensors.
 pub(crate) fn tensors(count: usize) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} tensor{plural}")
 }
 
-/// A number with about six digits.
+/// Formats a number with about six digits.
 pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
     if size != 0.0 && !(1e-4..1e9).contains(&size) {
@@ -147,7 +147,8 @@ pub(crate) fn number(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Text of a file, as one line without characters that would move the cursor or change how others are shown.
+/// Escapes text from a file into one line without characters that move the cursor or change how others are
+/// displayed.
 pub(crate) fn text(text: &str) -> String {
     text.chars()
         .flat_map(|char| {
@@ -160,7 +161,7 @@ pub(crate) fn text(text: &str) -> String {
         .collect()
 }
 
-/// The same, with a note in place of what comes after the first `most` characters.
+/// Does the same, and replaces everything after `most` characters with a note.
 pub(crate) fn shortened(long: &str, most: usize) -> String {
     match long.char_indices().nth(most) {
         None => text(long),
@@ -195,7 +196,7 @@ mod tests {
             narrow.contains("n…") && narrow.contains("123456789") && narrow.contains("\x1b[32mab\x1b[0m")
         );
         assert!(printed(usize::MAX).contains(&"n".repeat(60)));
-        // Too narrow for anything: cut as far as it goes, and no panic.
+        // Too narrow for any content: truncated as far as possible, without a panic.
         assert!(printed(3).contains("nnnnnnn…  "));
     }
 
@@ -220,7 +221,7 @@ mod tests {
     #[test]
     fn text_stays_on_its_line() {
         assert_eq!(text("a\n\x1b[31mb\u{e9}"), "a\\n\\u{1b}[31mb\u{e9}");
-        // As if the name ended with .txt.
+        // Would display as if the name ended with .txt.
         assert_eq!(text("a\u{202e}txt.exe"), "a\\u{202e}txt.exe");
     }
 }

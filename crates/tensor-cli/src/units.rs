@@ -1,11 +1,11 @@
-//! Sizes and times as people write them, in the forms that clap wants.
+//! Parsers of sizes and durations for clap.
 
 #[cfg(feature = "client")]
 use std::time::Duration;
 
 use oip_types::ByteSize;
 
-/// A number of bytes above 0, with a unit as Hugging Face's libraries read it: GB is 10^9, GiB is 2^30.
+/// Parses a positive size with a unit as in Hugging Face's libraries: GB is 10^9, GiB is 2^30.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let parsed = text.trim().parse().ok();
     parsed
@@ -14,7 +14,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "expected a size such as 5GB, 512MiB or 1000000".to_owned())
 }
 
-/// A time with a unit, or seconds.
+/// Parses a duration with a unit, or in seconds.
 #[cfg(feature = "client")]
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let parsed = text

@@ -1,4 +1,4 @@
-//! `tensor verify`: whether files are what they claim to be, or what a manifest says.
+//! `tensor verify`: checks files against their checksums or a manifest.
 
 use std::{io::Write, path::Path};
 
@@ -22,21 +22,21 @@ struct Verdict {
     format: String,
     is_good: bool,
     tensors: usize,
-    /// Tensors that were checked against a checksum.
+    /// Number of tensors with a verified checksum.
     checked: usize,
     unchecked: usize,
-    errors: Vec<Found>,
-    notes: Vec<Found>,
-    oddities: Vec<Odd>,
+    errors: Vec<Finding>,
+    notes: Vec<Finding>,
+    oddities: Vec<Oddity>,
 }
 
 #[derive(Serialize)]
-struct Found {
+struct Finding {
     kind: String,
     message: String,
 }
 
-impl Found {
+impl Finding {
     fn of(error: &Error) -> Self {
         Self {
             kind: error.kind().to_string(),
@@ -46,7 +46,7 @@ impl Found {
 }
 
 #[derive(Serialize)]
-struct Odd {
+struct Oddity {
     #[serde(skip_serializing_if = "Option::is_none")]
     tensor: Option<String>,
     message: String,
@@ -56,7 +56,7 @@ struct Odd {
     end_bytes: Option<u64>,
 }
 
-impl Odd {
+impl Oddity {
     fn of(lint: Lint) -> Self {
         Self {
             tensor: lint.tensor,
@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Verify, out: &mut impl Write) -> Outcome {
     for path in &options.files {
         let reader = match files::open(path) {
             Ok(reader) => reader,
-            // The others are still to be looked at.
+            // Continue with the other files.
             Err(failure @ Failure::File { .. }) => {
                 if options.json {
                     failure.to_json(out)?;
@@ -85,7 +85,7 @@ pub(crate) fn run(options: &Verify, out: &mut impl Write) -> Outcome {
             Err(other) => return Err(other),
         };
         let mut verdict = Verdict::of(&reader, path);
-        // Opening has proven everything structural.
+        // Opening has validated the structure.
         if !options.index {
             verdict.read(&reader, path, options.strict, expected.as_ref())?;
         }
@@ -106,7 +106,7 @@ pub(crate) fn run(options: &Verify, out: &mut impl Write) -> Outcome {
 }
 
 impl Verdict {
-    /// Before any data is read.
+    /// Creates the verdict before any data is read.
     fn of(reader: &Composite<'_>, path: &Path) -> Self {
         Self {
             file: path.display().to_string(),
@@ -121,7 +121,7 @@ impl Verdict {
         }
     }
 
-    /// Reads everything.
+    /// Reads and checks all data.
     fn read(
         &mut self,
         reader: &Composite<'_>,
@@ -136,15 +136,15 @@ impl Verdict {
                 Ok(Verification::UnknownChecksum(kind)) => {
                     let what = format!("a checksum of the unknown kind {}", Quoted(&kind));
                     let note = Error::new(ErrorKind::Unsupported, what).of_tensor(&entry.name);
-                    self.notes.push(Found::of(&note));
+                    self.notes.push(Finding::of(&note));
                     self.unchecked += 1;
                 }
                 Ok(_) => self.unchecked += 1,
                 Err(error) if error.kind() == ErrorKind::Unsupported => {
-                    self.notes.push(Found::of(&error));
+                    self.notes.push(Finding::of(&error));
                     self.unchecked += 1;
                 }
-                Err(error) => self.errors.push(Found::of(&error)),
+                Err(error) => self.errors.push(Finding::of(&error)),
             }
             progress.advance(entry.stored_size());
         }
@@ -153,17 +153,17 @@ impl Verdict {
             match manifest::of(reader, path) {
                 Ok(found) => {
                     let differences = expected.differences(&found).into_iter();
-                    self.errors.extend(differences.map(|(tensor, what)| Found {
+                    self.errors.extend(differences.map(|(tensor, what)| Finding {
                         kind: ErrorKind::Changed.to_string(),
                         message: format!("tensor {} {what}", Quoted(&tensor)),
                     }));
                 }
-                Err(Failure::File { error, .. }) => self.errors.push(Found::of(&error)),
+                Err(Failure::File { error, .. }) => self.errors.push(Finding::of(&error)),
                 Err(other) => return Err(other),
             }
         }
         let lints = reader.lints().about(path)?;
-        self.oddities = lints.into_iter().map(Odd::of).collect();
+        self.oddities = lints.into_iter().map(Oddity::of).collect();
         self.is_good = self.errors.is_empty() && (!is_strict || self.oddities.is_empty());
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A tensor, some of its rows without a copy, and what is refused.
+//! Creates a tensor, takes some of its rows without copying, and shows errors.
 //!
 //! ```sh
 //! cargo run --package tensor-core --example rows

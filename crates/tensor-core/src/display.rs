@@ -1,3 +1,5 @@
+//! Prints tensors like NumPy prints arrays.
+
 use std::fmt::{self, Write};
 
 use half::{bf16, f16};
@@ -9,9 +11,9 @@ use crate::{
 
 /// Prints a tensor's elements for people, laid out and summarised as NumPy prints arrays.
 ///
-/// Tensors of more than [`threshold`](Self::threshold) elements show [`edge_items`](Self::edge_items) at each end of
-/// each axis, and floats share one format. Work and output are bounded, whatever the tensor's size and rank: only
-/// elements that are shown are read.
+/// Tensors of more than [`threshold`](Self::threshold) elements show [`edge_items`](Self::edge_items) at each
+/// end of each axis, and floats share one format. Work and output are bounded for any size and rank: only
+/// displayed elements are read.
 ///
 /// ```
 /// use tensor_core::{Shape, Tensor};
@@ -34,7 +36,7 @@ pub struct TensorDisplay<'a> {
 }
 
 impl<'a> TensorView<'a> {
-    /// For printing with settings; [`fmt::Display`] prints with NumPy's defaults.
+    /// Returns a printer with settings; [`fmt::Display`] uses NumPy's defaults.
     #[must_use]
     pub fn display(&self) -> TensorDisplay<'a> {
         TensorDisplay::new(self.clone())
@@ -48,7 +50,7 @@ impl fmt::Display for TensorView<'_> {
 }
 
 impl<'a> TensorDisplay<'a> {
-    /// Cells shown at the very most, however many axes are summarised.
+    /// Maximum number of elements shown, however many axes are summarised.
     const MAX_CELLS: u64 = 10_000;
 
     fn new(view: TensorView<'a>) -> Self {
@@ -61,13 +63,13 @@ impl<'a> TensorDisplay<'a> {
         }
     }
 
-    /// Element count above which the middle is left out (default 1000).
+    /// Sets the element count above which the middle is omitted (default 1000).
     #[must_use]
     pub fn threshold(self, threshold: u64) -> Self {
         Self { threshold, ..self }
     }
 
-    /// Entries shown at each end of a summarised axis (default 3, at least 1).
+    /// Sets the number of entries shown at each end of a summarised axis (default 3, at least 1).
     #[must_use]
     pub fn edge_items(self, edge_items: u64) -> Self {
         Self {
@@ -76,19 +78,19 @@ impl<'a> TensorDisplay<'a> {
         }
     }
 
-    /// Digits after the decimal point at most (default 8).
+    /// Sets the maximum number of digits after the decimal point (default 8).
     #[must_use]
     pub fn precision(self, precision: usize) -> Self {
         Self { precision, ..self }
     }
 
-    /// Characters per line before elements wrap (default 75).
+    /// Sets the number of characters per line before elements wrap (default 75).
     #[must_use]
     pub fn line_width(self, line_width: usize) -> Self {
         Self { line_width, ..self }
     }
 
-    /// Which entries each axis shows.
+    /// Returns which entries each axis shows.
     fn axes(&self) -> Vec<Axis> {
         let dims = self.view.shape().dims();
         let summarise = self.view.spec().element_count() > self.threshold;
@@ -109,7 +111,8 @@ impl<'a> TensorDisplay<'a> {
                 },
             )
             .collect();
-        // Many short axes can still multiply to far too much: then outer axes show their first entry only.
+        // Many short axes can still multiply to too many elements; then outer axes show only their first
+        // entry.
         let cells = |axes: &[Axis]| {
             axes.iter()
                 .map(Axis::shown)
@@ -129,7 +132,7 @@ impl<'a> TensorDisplay<'a> {
         axes
     }
 
-    /// The element positions that are shown, in row-major order.
+    /// Returns the indices of the displayed elements, in row-major order.
     fn positions(axes: &[Axis]) -> Vec<usize> {
         axes.iter().fold(vec![0], |outer, axis| {
             let entries = (0..axis.head).chain(axis.dim - axis.tail..axis.dim);
@@ -200,7 +203,7 @@ impl fmt::Display for TensorDisplay<'_> {
 
 type Cells = std::vec::IntoIter<String>;
 
-/// One axis and how many entries it shows at its head and its tail.
+/// The number of entries that an axis shows at its head and tail.
 #[derive(Clone, Copy)]
 struct Axis {
     dim: u64,
@@ -214,13 +217,13 @@ impl Axis {
     }
 }
 
-/// Keeps track of the column, for wrapping.
+/// Tracks the column, for wrapping.
 struct Lines<'f, 'a> {
     f: &'f mut fmt::Formatter<'a>,
     column: usize,
     indent: usize,
     line_width: usize,
-    /// Blanks due before the next text; a line break swallows them.
+    /// Blanks before the next word; a line break drops them.
     blanks: usize,
 }
 
@@ -246,7 +249,8 @@ impl Lines<'_, '_> {
         self.text("]")
     }
 
-    /// An element after `space` columns, on a new line when it and the brackets still open would not fit.
+    /// Writes an element after `space` columns, or on a new line if it does not fit together with the closing
+    /// brackets.
     fn word(&mut self, word: &str, space: usize) -> fmt::Result {
         let fits = self.column + space + word.chars().count() + self.indent <= self.line_width;
         if space > 0 && !fits && self.column > self.indent {
@@ -267,7 +271,7 @@ impl Lines<'_, '_> {
     }
 }
 
-/// How elements of one type are written in equal columns.
+/// Formats elements of one type in columns of equal width.
 trait Cell: Sized {
     fn format(elements: &[Self], precision: usize) -> Vec<String>;
 }
@@ -309,7 +313,7 @@ macro_rules! float_cells {
     )*};
 }
 
-// Each with the decimal digits its precision is worth, and its shortest form that reads back as the same value.
+// For each type: its decimal precision, and its shortest form that parses back to the same value.
 float_cells! {
     f16, 3, |x: f16| shortest_narrow(x.to_f32(), |y| f16::from_f32(y) == x);
     bf16, 2, |x: bf16| shortest_narrow(x.to_f32(), |y| bf16::from_f32(y) == x);
@@ -317,7 +321,7 @@ float_cells! {
     f64, 15, |x: f64| format!("{x:e}");
 }
 
-/// The shortest scientific form of a 16-bit float; 8 digits after the point always suffice.
+/// Returns the shortest scientific form of a 16-bit float; 8 digits after the point always suffice.
 fn shortest_narrow(value: f32, same: impl Fn(f32) -> bool) -> String {
     let forms = (0..8).map(|digits| format!("{value:.digits$e}"));
     forms
@@ -341,7 +345,7 @@ impl Float {
             .count()
     }
 
-    /// The parts before and after the point.
+    /// Returns the parts before and after the point.
     fn positional(&self, precision: usize) -> (String, String) {
         let exponent: i32 = self
             .shortest
@@ -353,7 +357,7 @@ impl Float {
         split_at(&text, '.')
     }
 
-    /// The parts before the point, after it, the exponent's sign and its digits.
+    /// Returns the parts before the point, after it, the exponent's sign and its digits.
     fn scientific(&self, precision: usize) -> (String, String, char, String) {
         let fraction_digits = self.significant_digits() - 1;
         let text = format!("{:.1$e}", self.value, fraction_digits.min(precision));
@@ -372,7 +376,8 @@ fn split_at(number: &str, point: char) -> (String, String) {
     (integer.to_owned(), fraction.trim_end_matches('0').to_owned())
 }
 
-/// One format for all: exponents when magnitudes are large, tiny or far apart, else aligned decimal points.
+/// Formats all floats alike: with exponents if magnitudes are large, tiny or far apart, otherwise with
+/// aligned decimal points.
 fn format_floats(floats: &[Float], precision: usize, decimal_digits: i32) -> Vec<String> {
     let magnitudes = floats
         .iter()
@@ -417,7 +422,7 @@ fn format_floats(floats: &[Float], precision: usize, decimal_digits: i32) -> Vec
     pad_left(all.collect())
 }
 
-/// Right-aligns all cells in the widest one's width.
+/// Right-aligns all cells to the widest one.
 fn pad_left(cells: Vec<String>) -> Vec<String> {
     let width = cells.iter().map(String::len).max().unwrap_or(0);
     cells.into_iter().map(|cell| format!("{cell:>width$}")).collect()
@@ -433,7 +438,7 @@ mod tests {
             .to_string()
     }
 
-    /// The expected texts are what NumPy 2.4 prints for the same arrays.
+    /// The expected output is NumPy 2.4's for the same arrays.
     #[test]
     fn prints_like_numpy() {
         assert_eq!(show(&[3], &[0.5f32, 1.0, 0.1]), "[0.5 1.  0.1]");

@@ -1,11 +1,13 @@
+//! The element types and their names in other projects.
+
 use std::{fmt, str::FromStr};
 
 use crate::Quoted;
 
 /// The type of a tensor's elements: fixed width, one value per element.
 ///
-/// The list is closed on purpose. A new dtype changes what every reader, writer and encoder must do, so adding
-/// one is a breaking change that the compiler should point out.
+/// The list is closed on purpose: a new dtype affects every reader, writer and encoder, so adding one is a
+/// breaking change that the compiler should flag.
 ///
 /// ```
 /// use tensor_core::{DType, Naming};
@@ -64,7 +66,7 @@ impl DType {
         Self::F64,
     ];
 
-    /// Bytes per element.
+    /// Returns the bytes per element.
     #[must_use]
     pub const fn size(self) -> usize {
         match self {
@@ -75,7 +77,7 @@ impl DType {
         }
     }
 
-    /// What sort of number an element is.
+    /// Returns the kind of number.
     #[must_use]
     pub const fn kind(self) -> DTypeKind {
         match self {
@@ -86,13 +88,13 @@ impl DType {
         }
     }
 
-    /// The canonical name: `bool`, `u8`, `f32`, `bf16`.
+    /// Returns the canonical name: `bool`, `u8`, `f32`, `bf16`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.name_in(Naming::Canonical)
     }
 
-    /// The name a neighbour uses for this dtype.
+    /// Returns its name in another project.
     #[must_use]
     pub const fn name_in(self, naming: Naming) -> &'static str {
         let row = NAMES[self as usize];
@@ -105,11 +107,11 @@ impl DType {
         }
     }
 
-    /// Looks a name up in one naming. Names are case-sensitive.
+    /// Looks up a name of one naming scheme. Names are case-sensitive.
     ///
     /// # Errors
-    /// [`UnknownDType`] when the naming has no such name; it carries a suggestion when the name is a known one
-    /// in other letters or of another naming.
+    /// [`UnknownDType`] when the scheme lacks the name; carries a suggestion if the name differs only in case
+    /// or belongs to another scheme.
     pub fn from_name(naming: Naming, name: &str) -> Result<Self, UnknownDType> {
         Self::ALL
             .into_iter()
@@ -143,7 +145,7 @@ impl FromStr for DType {
     }
 }
 
-/// What sort of number a dtype holds.
+/// The kind of number a dtype holds.
 ///
 /// ```
 /// use tensor_core::{DType, DTypeKind};
@@ -152,7 +154,7 @@ impl FromStr for DType {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DTypeKind {
-    /// Truth values.
+    /// Booleans.
     Bool,
     /// Unsigned integers.
     Unsigned,
@@ -162,7 +164,7 @@ pub enum DTypeKind {
     Float,
 }
 
-/// The project whose names for dtypes are used.
+/// A naming scheme for dtypes.
 ///
 /// ```
 /// use tensor_core::{DType, Naming};
@@ -184,7 +186,7 @@ pub enum Naming {
 }
 
 impl Naming {
-    /// Every naming.
+    /// Every naming scheme.
     pub const ALL: [Self; 5] = [
         Self::Canonical,
         Self::Numpy,
@@ -194,7 +196,7 @@ impl Naming {
     ];
 }
 
-/// A name that is no dtype's.
+/// The error for an unknown dtype name.
 ///
 /// ```
 /// use tensor_core::{DType, Naming};
@@ -210,16 +212,16 @@ pub struct UnknownDType {
 }
 
 impl UnknownDType {
-    /// How much of a hostile name an error keeps.
+    /// Maximum length of an untrusted name kept in an error, in characters.
     const KEPT_CHARS: usize = 2 * Quoted::MAX_CHARS;
 
-    /// The name as given, cut when it was very long.
+    /// Returns the name as given, truncated if very long.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The dtype that was probably meant.
+    /// Returns the dtype that was probably meant.
     #[must_use]
     pub fn suggestion(&self) -> Option<DType> {
         self.suggestion
@@ -238,7 +240,7 @@ impl fmt::Display for UnknownDType {
 
 impl std::error::Error for UnknownDType {}
 
-/// One row per dtype in declaration order: canonical, NumPy, OIP, Triton configuration, safetensors.
+/// For each dtype in declaration order: canonical, NumPy, OIP, Triton configuration and safetensors names.
 const NAMES: [(&str, &str, &str, &str, &str); 13] = [
     ("bool", "bool", "BOOL", "TYPE_BOOL", "BOOL"),
     ("u8", "uint8", "UINT8", "TYPE_UINT8", "U8"),

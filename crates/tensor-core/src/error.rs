@@ -1,8 +1,10 @@
+//! Errors of casts and of sparse tensors.
+
 use std::fmt;
 
 use crate::{DType, Shape, SpecError, TensorSpec};
 
-/// Why bytes cannot be seen as a slice of a Rust type.
+/// Why bytes cannot be cast to a slice of a Rust type.
 ///
 /// ```
 /// use tensor_core::{CastError, DType, Tensor};
@@ -12,9 +14,9 @@ use crate::{DType, Shape, SpecError, TensorSpec};
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CastError {
-    /// The tensor holds another dtype.
+    /// The tensor has a different dtype.
     DType {
-        /// The dtype asked for.
+        /// The requested dtype.
         expected: DType,
         /// The tensor's dtype.
         found: DType,
@@ -24,7 +26,7 @@ pub enum CastError {
         /// The element type.
         dtype: DType,
     },
-    /// A byte of a bool tensor is neither 0 nor 1, so it cannot be seen as a Rust `bool` in place.
+    /// A byte of a bool tensor is neither 0 nor 1, so it cannot be cast to `bool` in place.
     NotBool {
         /// The index of the first such element.
         index: usize,
@@ -36,7 +38,7 @@ pub enum CastError {
         /// The element type.
         dtype: DType,
     },
-    /// The shape is larger than those of the other crate's arrays can be.
+    /// The shape exceeds what the other crate's arrays support.
     Shape {
         /// The dimensions.
         shape: Shape,
@@ -66,14 +68,14 @@ impl fmt::Display for CastError {
 
 impl std::error::Error for CastError {}
 
-/// The message: it is what a program shows whose `main` returns the error.
+/// Prints the message, because a program whose `main` returns the error shows this.
 impl fmt::Debug for CastError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// Why coordinates and values are not a sparse tensor, or one too large to make dense.
+/// Why coordinates and values do not form a sparse tensor, or one is too large to make dense.
 ///
 /// ```
 /// use tensor_core::{Shape, SparseCoo, SparseError, Tensor};
@@ -97,9 +99,9 @@ pub enum SparseError {
     },
     /// A coordinate lies outside its dimension.
     IndexOutOfRange {
-        /// Which of the stored entries.
+        /// The index of the stored entry.
         entry: u64,
-        /// Which axis of it.
+        /// The axis.
         axis: usize,
         /// The coordinate.
         index: u64,
@@ -111,14 +113,14 @@ pub enum SparseError {
         /// The later of the two, in stored order.
         entry: u64,
     },
-    /// The dense tensor would be larger than the caller allows.
+    /// The dense tensor would exceed the caller's budget.
     OverBudget {
-        /// The dense tensor.
+        /// The spec of the dense tensor.
         spec: TensorSpec,
         /// The caller's budget in bytes.
         budget: u64,
     },
-    /// Dtype and shape of the dense tensor do not fit each other.
+    /// The dense tensor's dtype and shape are invalid together.
     Spec(SpecError),
 }
 
@@ -158,7 +160,7 @@ impl fmt::Display for SparseError {
 
 impl std::error::Error for SparseError {}
 
-/// The message: it is what a program shows whose `main` returns the error.
+/// Prints the message, because a program whose `main` returns the error shows this.
 impl fmt::Debug for SparseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -1,11 +1,11 @@
-//! What a file is that cannot be opened as what it should be.
+//! Identifies files of the wrong kind by their first bytes.
 
 use std::fmt;
 
 use crate::Quoted;
 
-/// What a file is, by its first bytes and its length. Every reader that fails to open a file asks this, so that a pointer of
-/// Git LFS or an error page is named wherever it stands in a model's place.
+/// The kind of a file, detected from its first bytes and its length. Every reader that fails to open a file
+/// uses it, so that a Git LFS pointer or an error page in place of a model is reported as such.
 ///
 /// ```
 /// use tensor_core::FileKind;
@@ -20,56 +20,57 @@ use crate::Quoted;
 pub enum FileKind {
     /// No bytes.
     Empty,
-    /// Zeros, where every format has something else.
+    /// All zeros, which no format starts with.
     Zeros,
-    /// What Git keeps in the place of a large file, of so many bytes.
+    /// A Git LFS pointer to a file of this many bytes.
     LfsPointer(Option<u64>),
-    /// A page of a server.
+    /// An HTML page.
     Html,
-    /// Text, such as an error message; its beginning.
+    /// Text, such as an error message, with its beginning.
     Text(String),
-    /// A compressed file, by the name of the program.
+    /// A compressed file, with the name of the program.
     Compressed(&'static str),
     /// A tar archive.
     Tar,
-    /// A zip archive that is none of those below.
+    /// Any other zip archive.
     Zip,
-    /// NumPy's archive of arrays.
+    /// A NumPy archive of arrays.
     Npz,
-    /// A checkpoint of PyTorch.
+    /// A PyTorch checkpoint.
     TorchCheckpoint,
-    /// A program of PyTorch.
+    /// A TorchScript program.
     TorchScript,
-    /// A Python pickle that is no checkpoint.
+    /// Any other Python pickle.
     Pickle,
     /// HDF5, such as Keras' `.h5`.
     Hdf5,
-    /// Of safetensors.
+    /// A safetensors file.
     Safetensors,
-    /// Of llama.cpp.
+    /// A llama.cpp model (GGUF).
     Gguf,
-    /// One array of NumPy.
+    /// A NumPy array.
     Npy,
-    /// zTensor, of any version.
+    /// A zTensor file of any version.
     Ztensor,
-    /// TensorBuffers.
+    /// A TensorBuffers file.
     TensorBuffers,
     /// An ONNX model.
     Onnx,
-    /// A model in ONNX Runtime's own format.
+    /// A model in ONNX Runtime's format.
     Ort,
-    /// A model of TensorFlow Lite.
+    /// A TensorFlow Lite model.
     TfLite,
     /// TensorFlow's `saved_model.pb`.
     SavedModel,
-    /// A frozen graph of TensorFlow.
+    /// A frozen TensorFlow graph.
     GraphDef,
-    /// A model of CatBoost.
+    /// A CatBoost model.
     CatBoost,
 }
 
 impl FileKind {
-    /// The kind of a file of `len` bytes that begins with `head`, of which 512 bytes are enough; `None` for all others.
+    /// Detects the kind of a file of `len` bytes that starts with `head`, of which 512 bytes suffice; `None`
+    /// if unknown.
     #[must_use]
     pub fn of(head: &[u8], len: u64) -> Option<Self> {
         let has = |at: usize, mark: &[u8]| head.get(at..at + mark.len()) == Some(mark);
@@ -94,13 +95,13 @@ impl FileKind {
             _ if starts(b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19") => Self::TorchCheckpoint,
             // Protocols 2 to 5, and an opcode.
             [0x80, 2..=5, opcode, ..] if *opcode != 0 => Self::Pickle,
-            // The version of its schema, which is 1; ONNX's is 3 at least.
+            // The schema version, which is 1; ONNX's is at least 3.
             _ if starts(b"\x08\x01\x12") => Self::SavedModel,
-            // Its version, then a field of the model.
+            // The IR version, followed by a field of the model.
             [8, 2..=20, 0x12 | 0x1a | 0x22 | 0x28 | 0x32 | 0x3a | 0x42, ..] => Self::Onnx,
             _ if has(4, b"ORTM") => Self::Ort,
             _ if has(4, b"TFL3") => Self::TfLite,
-            // A node, whose name comes first.
+            // A node, starting with its name.
             [b'\n', 1..=0x7f, b'\n', ..] if len > 16 && !is_text(head) => Self::GraphDef,
             [b'\n', 0x80..=0xff, 1..=0x7f, b'\n', ..] => Self::GraphDef,
             _ if head.iter().all(|byte| *byte == 0) => Self::Zeros,
@@ -109,7 +110,7 @@ impl FileKind {
         })
     }
 
-    /// What to do with it, in words that end a sentence; `None` where that depends on what was wanted.
+    /// Returns advice that ends a sentence; `None` if it depends on what the user wanted.
     #[must_use]
     pub fn advice(&self) -> Option<&'static str> {
         Some(match self {
@@ -127,7 +128,7 @@ impl FileKind {
         })
     }
 
-    /// The short name of the format, where it is one that can be opened here.
+    /// Returns the short name of the format, if it is supported.
     #[must_use]
     pub fn format(&self) -> Option<&'static str> {
         Some(match self {
@@ -144,7 +145,7 @@ impl FileKind {
     }
 }
 
-/// As the object of a sentence: `a zip archive`.
+/// Formats as a noun phrase: `a zip archive`.
 impl fmt::Display for FileKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -179,14 +180,14 @@ impl fmt::Display for FileKind {
     }
 }
 
-/// The size that a pointer of Git LFS gives.
+/// Parses the size in a Git LFS pointer.
 fn size_of_pointer(head: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(head).ok()?;
     text.lines()
         .find_map(|line| line.strip_prefix("size ")?.parse().ok())
 }
 
-/// By the name of an archive's first member.
+/// Detects the kind by the name of an archive's first member.
 fn of_archive(head: &[u8]) -> FileKind {
     let len = match head.get(26..28) {
         Some(len) => usize::from(len[0]) | usize::from(len[1]) << 8,
@@ -197,20 +198,20 @@ fn of_archive(head: &[u8]) -> FileKind {
     match name {
         _ if name.ends_with(b".npy") => FileKind::Npz,
         _ if name.ends_with(b"/data.pkl") => FileKind::TorchCheckpoint,
-        // `torch.jit.save` writes the storages, or constants and code, first.
+        // `torch.jit.save` writes storages, or constants and code, first.
         _ if name.ends_with(b"/data/0") || name.ends_with(b"/constants.pkl") => FileKind::TorchScript,
         _ => FileKind::Zip,
     }
 }
 
-/// The length of a header, and a header behind it.
+/// Returns whether there is a header length followed by a header.
 fn is_safetensors(head: &[u8]) -> bool {
     const LONGEST: u64 = 100_000_000;
     let length = head.first_chunk().map(|length| u64::from_le_bytes(*length));
     length.is_some_and(|length| (2..=LONGEST).contains(&length)) && head.get(8) == Some(&b'{')
 }
 
-/// Whether it is text as far as one sees; a character may be cut off at the end.
+/// Returns whether the bytes are text, allowing for a truncated character at the end.
 fn is_text(head: &[u8]) -> bool {
     let text = match std::str::from_utf8(head) {
         Ok(text) => text,
@@ -298,7 +299,7 @@ mod tests {
         for (head, expected) in cases {
             assert_eq!(kind(head).as_ref(), Some(&expected), "{expected}");
         }
-        // Counts of tensors and offsets, as BTF has them; other bytes.
+        // Tensor counts and offsets as in BTF headers, and other bytes.
         for tensors in [8u64, 640, 0x0308, 10, 0x010a] {
             let head = [tensors, 8 * tensors + 8].map(u64::to_le_bytes).concat();
             assert_eq!(kind(&head), None, "{tensors}");

@@ -10,7 +10,7 @@
 //! | [`TensorSpec`] | dtype and shape whose byte length is known to fit `u64` |
 //! | [`Tensor`] | a spec and exactly that many bytes, shared |
 //! | [`TensorView`] | the same, borrowed; typed access lives here |
-//! | [`SpareBuffers`] | memory of tensors that are gone, for the next ones |
+//! | [`SpareBuffers`] | buffers of dropped tensors, for reuse |
 //! | [`SparseCoo`] | coordinates and values, every coordinate known to lie inside the shape |
 //!
 //! Constructors prove what the type promises, so nothing needs to be checked twice:
@@ -31,7 +31,8 @@
 //! # Ok::<(), SpecError>(())
 //! ```
 //!
-//! Elements are Rust's own numbers, and [`struct@f16`] and [`bf16`] of the crate `half`, which are here by the same names:
+//! Elements are Rust's own numbers, and [`struct@f16`] and [`bf16`] of the crate `half`, which are here by
+//! the same names:
 //!
 //! ```
 //! use tensor_core::{Tensor, bf16};

@@ -1,4 +1,4 @@
-//! Tensors as arrays of the crate `ndarray`, and back (feature `ndarray`).
+//! Converts tensors to `ndarray` arrays and back (feature `ndarray`).
 
 use std::borrow::Cow;
 
@@ -7,20 +7,21 @@ use ndarray::{Array, ArrayBase, ArrayD, ArrayViewD, Data, Dimension, IxDyn};
 use crate::{CastError, Element, Shape, SpecError, Tensor, TensorView};
 
 impl<'a> TensorView<'a> {
-    /// The elements in place as an array (feature `ndarray`).
+    /// Returns the elements in place as an array (feature `ndarray`).
     ///
     /// # Errors
-    /// As [`TensorView::as_slice`]; [`CastError::Shape`] for dimensions that `ndarray` does not take, which a tensor without
-    /// elements can have.
+    /// Those of [`TensorView::as_slice`]; [`CastError::Shape`] for dimensions that `ndarray` does not
+    /// support, possible for a tensor without elements.
     pub fn to_array_view<T: Element>(&self) -> Result<ArrayViewD<'a, T>, CastError> {
         let elements = self.as_slice()?;
         ArrayViewD::from_shape(dims_of(self.shape())?, elements).map_err(|_| too_large(self.shape()))
     }
 
-    /// A copy of the elements as an array (feature `ndarray`), whatever the bytes' alignment.
+    /// Returns a copy of the elements as an array (feature `ndarray`), whatever the bytes' alignment.
     ///
     /// # Errors
-    /// [`CastError::DType`] when the dtype is another one; [`CastError::Shape`] as [`TensorView::to_array_view`].
+    /// [`CastError::DType`] when the dtype differs; [`CastError::Shape`] as for
+    /// [`TensorView::to_array_view`].
     pub fn to_array<T: Element>(&self) -> Result<ArrayD<T>, CastError> {
         let elements = self.to_cow().map(Cow::into_owned)?;
         ArrayD::from_shape_vec(dims_of(self.shape())?, elements).map_err(|_| too_large(self.shape()))
@@ -61,25 +62,25 @@ impl<T: Element> TryFrom<&Tensor> for ArrayD<T> {
     }
 }
 
-/// Without a copy where the array's elements stand row by row, on little-endian hosts.
+/// Does not copy if the array is row-major, on little-endian hosts.
 impl<T: Element, D: Dimension> TryFrom<Array<T, D>> for Tensor {
     type Error = SpecError;
 
     fn try_from(array: Array<T, D>) -> Result<Self, SpecError> {
-        // A part of a larger array, or one of another order, is copied.
+        // A slice of a larger array, or one in another order, is copied.
         if !array.is_standard_layout() {
             return Self::try_from(&array);
         }
         let shape = shape_of(array.shape())?;
         let (mut elements, offset) = array.into_raw_vec_and_offset();
         elements.drain(..offset.unwrap_or(0));
-        // Fits, since the array is in memory.
+        // The array is in memory, so the count fits `usize`.
         elements.truncate(shape.element_count() as usize);
         Self::from_vec(shape, elements)
     }
 }
 
-/// A copy of the elements, in row-major order.
+/// Copies the elements in row-major order.
 impl<T, S, D> TryFrom<&ArrayBase<S, D>> for Tensor
 where
     T: Element,

@@ -1,9 +1,11 @@
+//! Quotes untrusted names for messages.
+
 use std::fmt::{self, Write};
 
-/// Displays a name that came from outside: quoted, escaped, and cut to [`Quoted::MAX_CHARS`] characters.
+/// Displays an untrusted name: quoted, escaped, and truncated to [`Quoted::MAX_CHARS`] characters.
 ///
-/// Control characters, line breaks and invisible formatting (such as right-to-left overrides) are escaped, so a
-/// hostile name can neither forge a log line nor flood one.
+/// Control characters, line breaks and invisible formatting (such as right-to-left overrides) are escaped, so
+/// a hostile name can neither forge a log line nor flood one.
 ///
 /// ```
 /// use tensor_core::Quoted;
@@ -13,17 +15,17 @@ use std::fmt::{self, Write};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Quoted<'a>(
-    /// The name to show.
+    /// The name.
     pub &'a str,
 );
 
 impl Quoted<'_> {
-    /// Characters of the name that are shown; an ellipsis stands for the rest.
+    /// Maximum number of characters shown; an ellipsis replaces the rest.
     pub const MAX_CHARS: usize = 64;
 }
 
-/// Whether a character would not be seen where it stands, or would change how others are shown: control characters, line
-/// and paragraph separators, overrides of the direction, joiners without a width, tags.
+/// Returns whether a character is invisible or changes how others are displayed: control characters, line and
+/// paragraph separators, bidirectional overrides, zero-width joiners, tags.
 ///
 /// ```
 /// assert!(tensor_core::is_invisible('\u{202e}') && !tensor_core::is_invisible(' '));

@@ -1,4 +1,4 @@
-//! Dimensions, and what can be wrong with them: every other type of the crate is made of a [`Shape`].
+//! Shapes: validated dimensions, and their errors.
 
 use std::{fmt, ops::Range};
 
@@ -6,10 +6,10 @@ use smallvec::SmallVec;
 
 use crate::DType;
 
-/// The dimensions of a tensor, outermost first, with a product that is known to fit `u64`.
+/// The dimensions of a tensor, outermost first, whose product fits `u64`.
 ///
-/// A shape without dimensions is a scalar: one element. A shape with a dimension of 0 has no elements, whatever
-/// its other dimensions are and in whatever order they stand.
+/// A shape without dimensions is a scalar with one element. A shape with a dimension of 0 has no elements,
+/// whatever the order and size of the others.
 ///
 /// ```
 /// use tensor_core::Shape;
@@ -30,11 +30,11 @@ impl Shape {
     /// The largest rank a shape may have (NumPy's limit too).
     pub const MAX_RANK: usize = 64;
 
-    /// Checks the dimensions and keeps them.
+    /// Creates a shape after checking the dimensions.
     ///
     /// # Errors
-    /// [`SpecError::RankTooLarge`] beyond [`Shape::MAX_RANK`] dimensions; [`SpecError::ElementCountOverflow`] when
-    /// no dimension is 0 and the product does not fit `u64`.
+    /// [`SpecError::RankTooLarge`] beyond [`Shape::MAX_RANK`] dimensions; [`SpecError::ElementCountOverflow`]
+    /// when no dimension is 0 and the product does not fit `u64`.
     pub fn new(dims: &[u64]) -> Result<Self, SpecError> {
         if dims.len() > Self::MAX_RANK {
             return Err(SpecError::RankTooLarge { rank: dims.len() });
@@ -47,13 +47,13 @@ impl Shape {
         }
     }
 
-    /// The shape without dimensions: one element.
+    /// Returns the shape without dimensions: one element.
     #[must_use]
     pub fn scalar() -> Self {
         Self::default()
     }
 
-    /// The shape `[len]`.
+    /// Returns the shape `[len]`.
     #[must_use]
     pub fn vector(len: u64) -> Self {
         Self {
@@ -61,19 +61,19 @@ impl Shape {
         }
     }
 
-    /// The dimensions, outermost first.
+    /// Returns the dimensions, outermost first.
     #[must_use]
     pub fn dims(&self) -> &[u64] {
         &self.dims
     }
 
-    /// The number of dimensions.
+    /// Returns the number of dimensions.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.dims.len()
     }
 
-    /// The number of elements: the product of the dimensions, 1 for a scalar.
+    /// Returns the number of elements: the product of the dimensions, 1 for a scalar.
     #[must_use]
     pub fn element_count(&self) -> u64 {
         if self.dims.contains(&0) {
@@ -83,21 +83,21 @@ impl Shape {
         }
     }
 
-    /// The same shape with another leading dimension, as after joining or cutting along axis 0.
+    /// Returns the shape with a different leading dimension, as after concatenating or splitting along axis
+    /// 0.
     ///
     /// # Errors
-    /// [`SpecError::ScalarHasNoRows`] for a scalar; [`SpecError::ElementCountOverflow`] when the new product does
-    /// not fit.
+    /// [`SpecError::ScalarHasNoRows`] for a scalar; [`SpecError::ElementCountOverflow`] when the new product
+    /// overflows.
     pub fn with_leading_dim(&self, rows: u64) -> Result<Self, SpecError> {
         let mut dims = self.dims.clone();
         *dims.first_mut().ok_or(SpecError::ScalarHasNoRows)? = rows;
         Self::new(&dims)
     }
 
-    /// The shape of one entry along axis 0, `None` for a scalar.
+    /// Returns the shape of one entry along axis 0, `None` for a scalar.
     ///
-    /// The tail of `[0, 2^63, 2^63]` is no valid shape: such a tensor has no rows to speak of, and this is `None`
-    /// too.
+    /// Returns `None` also when the tail is invalid by itself, as for `[0, 2^63, 2^63]`, which has no rows.
     #[must_use]
     pub fn row(&self) -> Option<Self> {
         let (_, tail) = self.dims.split_first()?;
@@ -141,7 +141,7 @@ impl TryFrom<Vec<u64>> for Shape {
     }
 }
 
-/// What dimensions are given as: a [`Shape`], or numbers.
+/// Types that convert into a [`Shape`]: a shape, or numbers.
 ///
 /// ```
 /// use tensor_core::{IntoShape, Shape};
@@ -150,10 +150,10 @@ impl TryFrom<Vec<u64>> for Shape {
 /// # Ok::<(), tensor_core::SpecError>(())
 /// ```
 pub trait IntoShape {
-    /// The shape.
+    /// Returns the shape.
     ///
     /// # Errors
-    /// As [`Shape::new`].
+    /// Same as [`Shape::new`].
     fn into_shape(self) -> Result<Shape, SpecError>;
 }
 
@@ -187,7 +187,7 @@ impl<const N: usize> IntoShape for &[u64; N] {
     }
 }
 
-/// The product of dimensions, `None` when it overflows. One 0 makes it 0 before anything can overflow.
+/// Returns the product of dimensions, `None` on overflow. A 0 gives 0, even if other factors overflow.
 fn checked_product(dims: &[u64]) -> Option<u64> {
     if dims.contains(&0) {
         return Some(0);
@@ -196,7 +196,7 @@ fn checked_product(dims: &[u64]) -> Option<u64> {
         .try_fold(1u64, |product, &dim| product.checked_mul(dim))
 }
 
-/// Why a dtype, a shape and some bytes are not a tensor, or not the one asked for.
+/// Why a dtype, a shape and bytes do not form a tensor, or not the requested one.
 ///
 /// ```
 /// use tensor_core::{Shape, SpecError};
@@ -224,31 +224,31 @@ pub enum SpecError {
         /// The dimensions.
         shape: Shape,
     },
-    /// The bytes are not as many as the spec takes.
+    /// The number of bytes differs from the spec's.
     LengthMismatch {
         /// The element type.
         dtype: DType,
         /// The dimensions.
         shape: Shape,
-        /// How many bytes these take.
+        /// The number of bytes required.
         expected: u64,
-        /// How many bytes there are.
+        /// The number of bytes found.
         found: u64,
     },
-    /// A scalar was asked for rows.
+    /// Rows were requested of a scalar.
     ScalarHasNoRows,
-    /// Rows beyond the leading dimension, or a range that ends before it starts.
+    /// The row range exceeds the leading dimension, or ends before it starts.
     RowsOutOfRange {
-        /// The rows asked for.
+        /// The requested rows.
         rows: Range<u64>,
         /// The leading dimension.
         available: u64,
     },
-    /// The new shape has another number of elements.
+    /// The new shape has a different number of elements.
     ReshapeMismatch {
         /// The tensor's shape.
         from: Shape,
-        /// The shape asked for.
+        /// The requested shape.
         to: Shape,
     },
 }
@@ -295,7 +295,7 @@ impl fmt::Display for SpecError {
 
 impl std::error::Error for SpecError {}
 
-/// The message: it is what a program shows whose `main` returns the error.
+/// Prints the message, because a program whose `main` returns the error shows this.
 impl fmt::Debug for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

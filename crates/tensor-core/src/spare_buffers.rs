@@ -1,4 +1,5 @@
-//! Buffers that were used and can be used again: warm memory, where the system would give fresh pages that it has to clear.
+//! Reuses large buffers: memory that is already mapped, where fresh pages would have to be cleared by the
+//! system.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 
-/// Buffers that were used, up to a number of bytes, for those that need some of about the same size.
+/// A pool of used buffers up to a total size, for requests of about the same size.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -27,26 +28,26 @@ use bytes::Bytes;
 #[derive(Debug)]
 pub struct SpareBuffers {
     most: u64,
-    /// What `kept.bytes` is, to be read without the lock.
+    /// A copy of `kept.bytes` that is readable without the lock.
     bytes: AtomicU64,
-    kept: Mutex<Kept>,
+    kept: Mutex<Pool>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
-    /// By capacity, then in the order in which they came.
+struct Pool {
+    /// By capacity, then by age.
     buffers: BTreeMap<(usize, u64), Vec<u8>>,
     bytes: u64,
     arrivals: u64,
-    /// The fewest bytes that were kept since the last [`SpareBuffers::trim`]: so many were not needed.
+    /// The low-water mark in bytes since the last [`SpareBuffers::trim`]: this much was not needed.
     lowest: u64,
 }
 
 impl SpareBuffers {
-    /// Bytes from which a buffer is kept. Smaller ones are cheap to allocate.
+    /// Minimum size of a pooled buffer in bytes. Smaller ones are cheap to allocate.
     pub const LEAST_KEPT: usize = 64 << 10;
 
-    /// Keeps at most so many bytes.
+    /// Creates a pool of at most `most` bytes.
     #[must_use]
     pub fn new(most: u64) -> Self {
         Self {
@@ -56,13 +57,13 @@ impl SpareBuffers {
         }
     }
 
-    /// Bytes of all buffers that are kept.
+    /// Returns the total size of the pooled buffers in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// A buffer with at least this capacity, and at most a quarter more. It has the contents with which it came.
+    /// Takes a buffer with at least this capacity, and at most a quarter more. It still has its old contents.
     #[must_use]
     pub fn take(&self, capacity: usize) -> Option<Vec<u8>> {
         if capacity < Self::LEAST_KEPT || self.bytes() == 0 {
@@ -79,7 +80,7 @@ impl SpareBuffers {
         Some(buffer)
     }
 
-    /// Keeps a buffer, if it is large enough and there is room for it.
+    /// Adds a buffer to the pool, if it is large enough and there is room.
     pub fn put(&self, buffer: Vec<u8>) {
         let bytes = buffer.capacity() as u64;
         if buffer.capacity() < Self::LEAST_KEPT || bytes > self.most {
@@ -95,14 +96,15 @@ impl SpareBuffers {
         kept.buffers.insert(key, buffer);
         self.count(&mut kept);
         drop(kept);
-        // Freeing takes a while, so it is done without the lock.
+        // Freeing takes a while, so it happens outside the lock.
         drop(excess);
     }
 
-    /// The first `len` bytes of a buffer. It is kept once their last slice is dropped, if the [`SpareBuffers`] still exist then.
+    /// Returns the first `len` bytes of a buffer. When their last slice is dropped, the buffer returns to the
+    /// pool if that still exists.
     ///
     /// # Panics
-    /// When the buffer has fewer bytes.
+    /// When the buffer has fewer than `len` bytes.
     #[must_use]
     pub fn lend(self: &Arc<Self>, buffer: Vec<u8>, len: usize) -> Bytes {
         let found = buffer.len();
@@ -110,14 +112,14 @@ impl SpareBuffers {
             len <= found,
             "expected a buffer of at least {len} bytes, found {found}"
         );
-        Bytes::from_owner(Lent {
+        Bytes::from_owner(LentBuffer {
             buffer,
             len,
             home: Arc::downgrade(self),
         })
     }
 
-    /// Frees at least so many bytes, or all.
+    /// Frees at least `bytes`, or everything.
     pub fn free(&self, bytes: u64) {
         let mut freed = Vec::new();
         let mut kept = self.lock();
@@ -127,7 +129,7 @@ impl SpareBuffers {
         drop(freed);
     }
 
-    /// Frees as much as has lain unused since the last call.
+    /// Frees what was unused since the last call.
     pub fn trim(&self) {
         let mut freed = Vec::new();
         let mut kept = self.lock();
@@ -139,32 +141,32 @@ impl SpareBuffers {
         drop(freed);
     }
 
-    /// Notes what is kept now.
-    fn count(&self, kept: &mut Kept) {
+    /// Updates the counters.
+    fn count(&self, kept: &mut Pool) {
         self.bytes.store(kept.bytes, Ordering::Relaxed);
         kept.lowest = kept.lowest.min(kept.bytes);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        // Updates are atomic, so lock poisoning is ignored.
+    fn lock(&self) -> MutexGuard<'_, Pool> {
+        // Every critical section leaves the state consistent, so a poisoned lock is usable.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A buffer that comes back.
-struct Lent {
+/// A buffer that returns to the pool on drop.
+struct LentBuffer {
     buffer: Vec<u8>,
     len: usize,
     home: Weak<SpareBuffers>,
 }
 
-impl AsRef<[u8]> for Lent {
+impl AsRef<[u8]> for LentBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.buffer[..self.len]
     }
 }
 
-impl Drop for Lent {
+impl Drop for LentBuffer {
     fn drop(&mut self) {
         if let Some(home) = self.home.upgrade() {
             home.put(std::mem::take(&mut self.buffer));
@@ -172,7 +174,7 @@ impl Drop for Lent {
     }
 }
 
-impl Kept {
+impl Pool {
     fn remove_largest(&mut self, bytes: u64, removed: &mut Vec<Vec<u8>>) {
         let mut sum = 0;
         while sum < bytes
@@ -227,7 +229,7 @@ mod tests {
             spare.put(Vec::with_capacity(size * KIB));
             assert!(spare.bytes() <= 300 << 10);
         }
-        // The largest one made room.
+        // The largest one was freed to make room.
         assert_eq!(spare.bytes(), 264 << 10);
         spare.put(Vec::with_capacity(301 * KIB));
         assert_eq!(spare.bytes(), 264 << 10);
@@ -245,7 +247,7 @@ mod tests {
         }
         spare.trim();
         assert_eq!(spare.bytes(), 400 << 10, "they have just come");
-        // Three are in use at the same time, one is not needed.
+        // At most three are in use at the same time, so one is not needed.
         let used: Vec<_> = (0..3).map(|_| spare.take(100 * KIB).unwrap()).collect();
         used.into_iter().for_each(|buffer| spare.put(buffer));
         spare.trim();

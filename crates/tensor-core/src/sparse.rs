@@ -1,12 +1,14 @@
+//! Sparse tensors in coordinate (COO) form.
+
 use std::borrow::Cow;
 
 use crate::{Bytes, DType, Shape, SparseError, Tensor, TensorSpec, TensorView, element::cast_or_copy};
 
 /// A sparse tensor in coordinate (COO) form: `nnz` values, each with its coordinates.
 ///
-/// Indices are a `u64[nnz, rank]` tensor and values a `[nnz]` tensor of the element type; every index is known to be
-/// smaller than its dimension. Entries may stand in any order, and may repeat: then the later one wins when the
-/// tensor is made dense. [`SparseCoo::sorted`] is the canonical form, row-major and without repeats.
+/// Indices are a `u64[nnz, rank]` tensor and values a `[nnz]` tensor; every index is smaller than its
+/// dimension. Entries may be in any order and may repeat; the last one wins when the tensor is made dense.
+/// [`SparseCoo::sorted`] gives the canonical form, row-major and without duplicates.
 ///
 /// ```
 /// use tensor_core::{Shape, SparseCoo, Tensor};
@@ -31,12 +33,12 @@ pub struct SparseCoo {
 }
 
 impl SparseCoo {
-    /// Checks that indices and values belong together and that every index lies inside `shape`.
+    /// Checks that indices and values match and that every index lies inside `shape`.
     ///
     /// # Errors
     /// [`SparseError::Layout`] when `indices` is not `u64[nnz, rank]` or `values` not `[nnz]`;
-    /// [`SparseError::IndexOutOfRange`] for the first coordinate outside its axis; [`SparseError::Spec`] when the
-    /// dense tensor's byte length does not fit `u64`.
+    /// [`SparseError::IndexOutOfRange`] for the first coordinate outside its axis; [`SparseError::Spec`] when
+    /// the dense tensor's byte length does not fit `u64`.
     pub fn new(shape: Shape, indices: Tensor, values: Tensor) -> Result<Self, SparseError> {
         let spec = TensorSpec::new(values.spec().dtype(), shape)?;
         let &[nnz] = values.shape().dims() else {
@@ -99,7 +101,7 @@ impl SparseCoo {
         }
         let nnz = (values.len() / width) as u64;
         let part = |dtype, shape: Shape, bytes: Bytes| {
-            // Both parts were filled by the loop above, nnz at a time.
+            // The loop above filled both parts together, so the spec is valid.
             let spec = TensorSpec::new(dtype, shape).unwrap_or_else(|_| unreachable!());
             Tensor::new_unchecked_len(spec, bytes)
         };
@@ -115,37 +117,37 @@ impl SparseCoo {
         }
     }
 
-    /// Dtype and shape of the dense tensor this stands for.
+    /// Returns the spec of the dense tensor.
     #[must_use]
     pub fn spec(&self) -> &TensorSpec {
         &self.spec
     }
 
-    /// The dimensions of the dense tensor.
+    /// Returns the dimensions of the dense tensor.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         self.spec.shape()
     }
 
-    /// The number of stored entries.
+    /// Returns the number of stored entries.
     #[must_use]
     pub fn nnz(&self) -> u64 {
         self.values.spec().element_count()
     }
 
-    /// The coordinates, `u64[nnz, rank]`.
+    /// Returns the coordinates, `u64[nnz, rank]`.
     #[must_use]
     pub fn indices(&self) -> &Tensor {
         &self.indices
     }
 
-    /// The values, `[nnz]`, in the order of the coordinates.
+    /// Returns the values, `[nnz]`, in the order of the coordinates.
     #[must_use]
     pub fn values(&self) -> &Tensor {
         &self.values
     }
 
-    /// The same tensor with its entries in row-major order.
+    /// Returns the same tensor with its entries in row-major order.
     ///
     /// # Errors
     /// [`SparseError::Duplicate`] when two entries have the same coordinates.
@@ -180,11 +182,12 @@ impl SparseCoo {
         })
     }
 
-    /// The dense tensor, zeros where nothing is stored. A repeated coordinate takes its last value.
+    /// Returns the dense tensor, with zeros where nothing is stored. For duplicate coordinates the last value
+    /// wins.
     ///
     /// # Errors
-    /// [`SparseError::OverBudget`] when the dense tensor takes more than `budget` bytes. It is returned before
-    /// anything is allocated.
+    /// [`SparseError::OverBudget`] when the dense tensor takes more than `budget` bytes. Nothing is allocated
+    /// then.
     pub fn to_dense(&self, budget: u64) -> Result<Tensor, SparseError> {
         let over_budget = || SparseError::OverBudget {
             spec: self.spec.clone(),
@@ -209,21 +212,21 @@ impl SparseCoo {
         Ok(Tensor::new_unchecked_len(self.spec.clone(), dense.into()))
     }
 
-    /// The indices, `rank` per entry; [`SparseCoo::entries`] cuts them.
+    /// Returns the indices, `rank` per entry; [`SparseCoo::entries`] splits them.
     fn flat_indices(&self) -> Cow<'_, [u64]> {
         cast_or_copy(self.indices.bytes())
     }
 
-    /// The coordinates of each entry, in stored order.
+    /// Returns the coordinates of each entry, in stored order.
     fn entries<'a>(&self, flat: &'a [u64]) -> impl Iterator<Item = &'a [u64]> + use<'a> {
         let rank = self.shape().rank();
-        // No chunks_exact: entries of a sparse scalar have no coordinates.
+        // Not `chunks_exact`, because entries of a sparse scalar have no coordinates.
         (0..self.nnz() as usize).map(move |entry| &flat[entry * rank..][..rank])
     }
 }
 
-/// Row-major strides in elements. Only asked of shapes that have elements, so products cannot overflow; for the
-/// others the figures are not used.
+/// Returns row-major strides in elements. Meaningful only for shapes with elements, whose products cannot
+/// overflow.
 fn strides(shape: &Shape) -> Vec<u64> {
     let mut stride = 1u64;
     let mut strides: Vec<u64> = shape
@@ -265,7 +268,7 @@ mod tests {
             }
         );
         assert!(sparse(&[2, 3], &[u64::MAX, 0], &[1]).is_err());
-        // A shape with a 0 dimension has room for no entry.
+        // A shape with a 0 dimension cannot have entries.
         assert!(sparse(&[0, 3], &[0, 0], &[1]).is_err());
         assert_eq!(
             sparse(&[0, 3], &[], &[])

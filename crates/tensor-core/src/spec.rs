@@ -1,8 +1,10 @@
+//! A dtype and a shape with a valid byte length.
+
 use std::{fmt, ops::Range};
 
 use crate::{DType, Shape, SpecError};
 
-/// A dtype and a shape whose byte length is known to fit `u64`: everything about a tensor but its values.
+/// A dtype and a shape whose byte length fits `u64`: everything about a tensor except its values.
 ///
 /// ```
 /// use tensor_core::{DType, Shape, TensorSpec};
@@ -20,7 +22,7 @@ pub struct TensorSpec {
 }
 
 impl TensorSpec {
-    /// Joins a dtype and a shape.
+    /// Combines a dtype and a shape.
     ///
     /// # Errors
     /// [`SpecError::ByteLengthOverflow`] when elements times element size do not fit `u64`.
@@ -31,31 +33,31 @@ impl TensorSpec {
         }
     }
 
-    /// The element type.
+    /// Returns the element type.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The dimensions.
+    /// Returns the dimensions.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn element_count(&self) -> u64 {
         self.shape.element_count()
     }
 
-    /// The number of bytes all elements take, without padding.
+    /// Returns the number of bytes all elements take, without padding.
     #[must_use]
     pub fn byte_len(&self) -> u64 {
         self.shape.element_count() * self.dtype.size() as u64
     }
 
-    /// Dtype and shape of some rows (entries along axis 0), and where among the row-major bytes of the whole they stand.
+    /// Returns the spec of a range of rows (entries along axis 0), and their byte range within the tensor.
     ///
     /// ```
     /// use tensor_core::{DType, Shape, TensorSpec};
@@ -67,21 +69,21 @@ impl TensorSpec {
     /// ```
     ///
     /// # Errors
-    /// [`SpecError::ScalarHasNoRows`], or [`SpecError::RowsOutOfRange`] when the range leaves the leading dimension or
-    /// ends before it starts; [`SpecError::ElementCountOverflow`] for rows of `[0, 2^63, 2^63]` and the like, which
-    /// have no size.
+    /// [`SpecError::ScalarHasNoRows`], or [`SpecError::RowsOutOfRange`] when the range exceeds the leading
+    /// dimension or ends before it starts; [`SpecError::ElementCountOverflow`] for rows whose size overflows,
+    /// such as those of `[0, 2^63, 2^63]`.
     pub fn rows(&self, rows: Range<u64>) -> Result<(Self, Range<u64>), SpecError> {
         let available = *self.shape.dims().first().ok_or(SpecError::ScalarHasNoRows)?;
         if rows.start > rows.end || rows.end > available {
             return Err(SpecError::RowsOutOfRange { rows, available });
         }
         let part = Self::new(self.dtype, self.shape.with_leading_dim(rows.end - rows.start)?)?;
-        // A tensor with bytes has rows, and products with them do not exceed its length.
+        // A nonempty tensor has rows, and row offsets do not exceed its length.
         let row_len = self.byte_len().checked_div(available).unwrap_or(0);
         Ok((part, rows.start * row_len..rows.end * row_len))
     }
 
-    /// The same elements under another shape.
+    /// Returns the spec with another shape of the same element count.
     ///
     /// # Errors
     /// [`SpecError::ReshapeMismatch`] when the element counts differ.
@@ -95,13 +97,13 @@ impl TensorSpec {
         Self::new(self.dtype, shape)
     }
 
-    /// Takes the spec apart.
+    /// Splits into dtype and shape.
     #[must_use]
     pub fn into_parts(self) -> (DType, Shape) {
         (self.dtype, self.shape)
     }
 
-    /// Proves that `found` bytes are exactly what this spec takes, and returns that as a `usize`.
+    /// Checks that `found` bytes are exactly what this spec requires.
     pub(crate) fn check_len(&self, found: usize) -> Result<(), SpecError> {
         if self.byte_len() == found as u64 {
             return Ok(());

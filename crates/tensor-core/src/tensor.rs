@@ -1,3 +1,5 @@
+//! Owned tensors with shared bytes.
+
 use std::{borrow::Cow, fmt, ops::Range};
 
 use crate::{
@@ -6,8 +8,8 @@ use crate::{
 
 /// An owned tensor: a spec and exactly that many row-major little-endian bytes, shared.
 ///
-/// Cloning, taking rows and reshaping share the bytes. Where the bytes come from (a file read or mapped, a frame of
-/// a socket, a `Vec`) is [`Bytes`]' business, so a tensor can travel from any of them to any other unchanged.
+/// Cloning, taking rows and reshaping share the bytes. They may come from any source that [`Bytes`] supports:
+/// a file read or mapped, a frame of a socket, a `Vec`.
 ///
 /// Equality compares specs and bytes: two NaNs with the same bits are equal, 0.0 and -0.0 are not.
 ///
@@ -28,27 +30,27 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Joins a spec and its bytes, which are not copied.
+    /// Combines a spec and its bytes without copying.
     ///
     /// # Errors
-    /// [`SpecError::LengthMismatch`] when the bytes are not exactly as many as the spec takes.
+    /// [`SpecError::LengthMismatch`] when the number of bytes differs from the spec's.
     pub fn new(spec: TensorSpec, bytes: impl Into<Bytes>) -> Result<Self, SpecError> {
         let bytes = bytes.into();
         spec.check_len(bytes.len())?;
         Ok(Self { spec, bytes })
     }
 
-    /// For callers that hold the proof already.
+    /// Creates a tensor from parts that the caller has already checked.
     pub(crate) fn new_unchecked_len(spec: TensorSpec, bytes: Bytes) -> Self {
         debug_assert!(spec.check_len(bytes.len()).is_ok());
         Self { spec, bytes }
     }
 
-    /// Takes over a vector of elements; on little-endian hosts without a copy.
+    /// Converts a vector of elements; does not copy on little-endian hosts.
     ///
     /// # Errors
-    /// [`SpecError::LengthMismatch`] when the shape has another number of elements;
-    /// [`SpecError::ByteLengthOverflow`] when its byte length does not fit `u64`; as [`Shape::new`].
+    /// [`SpecError::LengthMismatch`] when the shape has a different number of elements;
+    /// [`SpecError::ByteLengthOverflow`] when its byte length overflows `u64`; those of [`Shape::new`].
     pub fn from_vec<T: Element>(shape: impl IntoShape, elements: Vec<T>) -> Result<Self, SpecError> {
         let shape = shape.into_shape()?;
         let bytes = match le_bytes(&elements) {
@@ -69,13 +71,13 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// As [`Tensor::from_vec`].
+    /// Same as [`Tensor::from_vec`].
     pub fn from_slice<T: Element>(shape: impl IntoShape, elements: &[T]) -> Result<Self, SpecError> {
         let bytes = Bytes::copy_from_slice(&le_bytes(elements));
         Self::new(TensorSpec::new(T::DTYPE, shape.into_shape()?)?, bytes)
     }
 
-    /// A tensor without dimensions that holds one value.
+    /// Creates a scalar tensor.
     pub fn scalar<T: Element>(value: T) -> Self {
         let bytes = Bytes::copy_from_slice(&le_bytes(&[value]));
         // One element of at most eight bytes: its spec cannot overflow.
@@ -83,31 +85,31 @@ impl Tensor {
         Self::new_unchecked_len(spec, bytes)
     }
 
-    /// Dtype and shape.
+    /// Returns the dtype and shape.
     #[must_use]
     pub fn spec(&self) -> &TensorSpec {
         &self.spec
     }
 
-    /// The dimensions.
+    /// Returns the dimensions.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         self.spec.shape()
     }
 
-    /// The elements' bytes: row-major, little-endian, no padding.
+    /// Returns the elements' bytes: row-major, little-endian, no padding.
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// Gives the bytes away.
+    /// Converts into the bytes.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         self.bytes
     }
 
-    /// A borrowed view, where typed access lives.
+    /// Returns a borrowed view, which has typed access.
     #[must_use]
     pub fn view(&self) -> TensorView<'_> {
         TensorView::new_unchecked_len(self.spec.clone(), &self.bytes)
@@ -116,24 +118,24 @@ impl Tensor {
     /// Copies the elements into a vector, in row-major order.
     ///
     /// # Errors
-    /// [`CastError::DType`] when the dtype is another one.
+    /// [`CastError::DType`] when the dtype differs.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, CastError> {
         self.view().to_cow().map(Cow::into_owned)
     }
 
-    /// Entries `rows` along axis 0, sharing the bytes.
+    /// Returns entries `rows` along axis 0, sharing the bytes.
     ///
     /// # Errors
-    /// [`SpecError::ScalarHasNoRows`], or [`SpecError::RowsOutOfRange`] when the range leaves the leading dimension
-    /// or ends before it starts.
+    /// [`SpecError::ScalarHasNoRows`], or [`SpecError::RowsOutOfRange`] when the range leaves the leading
+    /// dimension or ends before it starts.
     pub fn rows(&self, rows: Range<u64>) -> Result<Self, SpecError> {
         let (spec, bytes) = self.spec.rows(rows)?;
-        // The whole tensor is in memory, so its rows' offsets fit `usize`.
+        // The whole tensor is in memory, so byte offsets fit `usize`.
         let bytes = self.bytes.slice(bytes.start as usize..bytes.end as usize);
         Ok(Self { spec, bytes })
     }
 
-    /// The same elements under another shape, sharing the bytes.
+    /// Returns the same elements with another shape, sharing the bytes.
     ///
     /// # Errors
     /// [`SpecError::ReshapeMismatch`] when the element counts differ.
@@ -146,7 +148,7 @@ impl Tensor {
 }
 
 impl TensorView<'_> {
-    /// An owned tensor with a copy of the bytes.
+    /// Copies into an owned tensor.
     #[must_use]
     pub fn to_tensor(&self) -> Tensor {
         Tensor::new_unchecked_len(self.spec().clone(), Bytes::copy_from_slice(self.bytes()))
@@ -159,7 +161,7 @@ impl fmt::Display for Tensor {
     }
 }
 
-/// Shows the spec only: values may be large, and private.
+/// Prints only the spec: values may be large and private.
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tensor({})", self.spec)

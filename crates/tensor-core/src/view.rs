@@ -1,3 +1,5 @@
+//! Borrowed tensors and typed access.
+
 use std::{borrow::Cow, fmt, ops::Range};
 
 use crate::{
@@ -7,7 +9,7 @@ use crate::{
 
 /// A borrowed tensor: a spec and exactly that many row-major little-endian bytes that live elsewhere.
 ///
-/// Typed access is zero-copy when dtype, alignment and host allow, and never undefined behaviour when they do not:
+/// Typed access is zero-copy when dtype, alignment and host allow it, and otherwise an error or a copy:
 ///
 /// ```
 /// use std::borrow::Cow;
@@ -33,81 +35,81 @@ pub struct TensorView<'a> {
 }
 
 impl<'a> TensorView<'a> {
-    /// Joins a spec and its bytes.
+    /// Combines a spec and its bytes.
     ///
     /// # Errors
-    /// [`SpecError::LengthMismatch`] when the bytes are not exactly as many as the spec takes.
+    /// [`SpecError::LengthMismatch`] when the number of bytes differs from the spec's.
     pub fn new(spec: TensorSpec, bytes: &'a [u8]) -> Result<Self, SpecError> {
         spec.check_len(bytes.len())?;
         Ok(Self { spec, bytes })
     }
 
-    /// For callers that hold the proof already.
+    /// Creates a view from parts that the caller has already checked.
     pub(crate) fn new_unchecked_len(spec: TensorSpec, bytes: &'a [u8]) -> Self {
         debug_assert!(spec.check_len(bytes.len()).is_ok());
         Self { spec, bytes }
     }
 
-    /// Dtype and shape.
+    /// Returns the dtype and shape.
     #[must_use]
     pub fn spec(&self) -> &TensorSpec {
         &self.spec
     }
 
-    /// The dimensions.
+    /// Returns the dimensions.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         self.spec.shape()
     }
 
-    /// The elements' bytes: row-major, little-endian, no padding.
+    /// Returns the elements' bytes: row-major, little-endian, no padding.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The elements in place.
+    /// Returns the elements in place.
     ///
     /// # Errors
-    /// [`CastError`] when the dtype is another one, the bytes are misaligned for `T`, a bool is neither 0 nor 1, or
-    /// the host is big-endian and `T` has several bytes. [`TensorView::to_cow`] copes with all but the first.
+    /// [`CastError`] when the dtype differs, the bytes are misaligned for `T`, a bool is neither 0 nor 1, or
+    /// the host is big-endian and `T` has several bytes. [`TensorView::to_cow`] handles all but the first.
     pub fn as_slice<T: Element>(&self) -> Result<&'a [T], CastError> {
         self.expect_dtype::<T>()?;
         cast(self.bytes)
     }
 
-    /// The elements, in place where possible and as a copy where the bytes are misaligned, not canonical bools
-    /// (non-zero becomes true), or the host is big-endian.
+    /// Returns the elements, in place if possible. Copies if the bytes are misaligned, contain non-canonical
+    /// bools (nonzero becomes true), or the host is big-endian.
     ///
     /// # Errors
-    /// [`CastError::DType`] when the dtype is another one.
+    /// [`CastError::DType`] when the dtype differs.
     pub fn to_cow<T: Element>(&self) -> Result<Cow<'a, [T]>, CastError> {
         self.expect_dtype::<T>()?;
         Ok(cast_or_copy(self.bytes))
     }
 
-    /// The elements one by one in row-major order, whatever the alignment.
+    /// Iterates over the elements in row-major order, for any alignment.
     ///
     /// # Errors
-    /// [`CastError::DType`] when the dtype is another one.
+    /// [`CastError::DType`] when the dtype differs.
     pub fn iter<T: Element>(&self) -> Result<impl ExactSizeIterator<Item = T> + use<'a, T>, CastError> {
         self.expect_dtype::<T>()?;
         Ok(iter(self.bytes))
     }
 
-    /// Entries `rows` along axis 0, without a copy.
+    /// Returns entries `rows` along axis 0 without copying.
     ///
     /// # Errors
-    /// [`SpecError::ScalarHasNoRows`], or [`SpecError::RowsOutOfRange`] when the range leaves the leading dimension
-    /// or ends before it starts.
+    /// [`SpecError::ScalarHasNoRows`], or [`SpecError::RowsOutOfRange`] when the range leaves the leading
+    /// dimension or ends before it starts.
     pub fn rows(&self, rows: Range<u64>) -> Result<Self, SpecError> {
         let (spec, bytes) = self.spec.rows(rows)?;
-        // The whole tensor is in memory, so its rows' offsets fit `usize`.
+        // The whole tensor is in memory, so byte offsets fit `usize`.
         let bytes = &self.bytes[bytes.start as usize..bytes.end as usize];
         Ok(Self { spec, bytes })
     }
 
-    /// The same elements under another shape.
+    /// Returns the same elements with another shape.
     ///
     /// # Errors
     /// [`SpecError::ReshapeMismatch`] when the element counts differ.
@@ -129,7 +131,7 @@ impl<'a> TensorView<'a> {
     }
 }
 
-/// Shows the spec only: values may be large, and private.
+/// Prints only the spec: values may be large and private.
 impl fmt::Debug for TensorView<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TensorView({})", self.spec)

@@ -27,8 +27,11 @@ pub(crate) fn open_onnx(
 fn open_beside(folder: &Path, name: &Path) -> Result<Arc<dyn ByteSource>, Error> {
     let is_below = |component| matches!(component, Component::Normal(_) | Component::CurDir);
     let outside = || {
-        let error = Error::new(ErrorKind::Unsupported, "it does not stand beside the model");
-        error.expected("a file in the model's folder or below")
+        let error = Error::new(
+            ErrorKind::Unsupported,
+            "the file is outside of the model's directory",
+        );
+        error.expected("a file in the model's directory or below")
     };
     if name.as_os_str().is_empty() || !name.components().all(is_below) {
         return Err(outside());

@@ -166,7 +166,10 @@ impl Manifest {
             false => of_text(text)?,
         };
         if manifest.content_sha256() != content {
-            let error = Error::new(ErrorKind::Corrupt, "the manifest's digest of its own lines");
+            let error = Error::new(
+                ErrorKind::Corrupt,
+                "the manifest was modified: its digest differs",
+            );
             return Err(error.expected(manifest.content_sha256()).found(content));
         }
         Ok(manifest)

@@ -1,6 +1,6 @@
-//! BTF files that are mapped, beside a plain mapping and beside safetensors of the same bytes.
+//! Opens mapped BTF files, compared with a plain mapping and with safetensors of the same bytes.
 //!
-//! `cargo bench -p tensor-mmap --bench btf`; a gigabyte is written to the temporary folder (`TMPDIR`).
+//! `cargo bench -p tensor-mmap --bench btf`; writes a gigabyte to the temporary directory (`TMPDIR`).
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
 
 use std::{fs::File, hint::black_box, path::Path};
@@ -63,7 +63,7 @@ fn write(btf: &Path, safetensors: &Path) {
 
 #[expect(unsafe_code, reason = "the files are this benchmark's own")]
 fn map(path: &Path) -> Bytes {
-    // SAFETY: nobody else knows of the file.
+    // SAFETY: no other process uses the file.
     unsafe { tensor_mmap::map(&File::open(path).unwrap()).unwrap() }
 }
 

@@ -1,6 +1,7 @@
-//! zTensor files that are mapped, beside a plain mapping and beside safetensors and zTensor 2 files of the same tensors.
+//! Opens mapped zTensor files, compared with a plain mapping and with safetensors and zTensor 2 files of the
+//! same tensors.
 //!
-//! `cargo bench -p tensor-mmap --bench ztensor`; a gigabyte is written to the temporary folder (`TMPDIR`).
+//! `cargo bench -p tensor-mmap --bench ztensor`; writes a gigabyte to the temporary directory (`TMPDIR`).
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
 
 use std::{
@@ -47,7 +48,7 @@ fn main() {
     comparison.rounds(11).run();
 }
 
-/// As in `crates/fmt-ztensor/benches/files.rs`, where the same files are read.
+/// The same as in `crates/fmt-ztensor/benches/files.rs`, which reads the files.
 fn open_many(folder: &Path) {
     let names = (0..10_000).map(|number| format!("model.layers.{}.{}.weight", number / 6, number % 6));
     let names: Vec<String> = names.collect();
@@ -96,7 +97,7 @@ fn write_one(ours: &Path, safetensors: &Path) {
 
 #[expect(unsafe_code, reason = "the files are this benchmark's own")]
 fn map(path: &Path) -> Bytes {
-    // SAFETY: nobody else knows of the file.
+    // SAFETY: no other process uses the file.
     unsafe { tensor_mmap::map(&File::open(path).unwrap()).unwrap() }
 }
 

@@ -1,8 +1,7 @@
-//! Files as shared [`Bytes`] by mapping: no copy, no reading ahead of use.
+//! Maps files as shared [`Bytes`]: no copy, and pages are read on first use.
 //!
-//! Mapping is an `unsafe fn` because nothing in the
-//! system keeps others from changing or truncating the file: the caller must keep its contract. If you cannot, read the
-//! file instead, which costs one copy.
+//! Mapping is an `unsafe fn` because the system does not prevent other processes from changing or truncating
+//! the file: the caller must guarantee that. If you cannot, read the file instead, which costs one copy.
 //!
 //! ```
 //! let path = std::path::Path::new("weights");
@@ -10,7 +9,7 @@
 //! # let path = folder.path().join("weights");
 //! std::fs::write(&path, b"0123456789")?;
 //! let file = std::fs::File::open(&path)?;
-//! // SAFETY: nobody else knows of this file.
+//! // SAFETY: no other process uses this file.
 //! #[expect(unsafe_code)]
 //! let bytes = unsafe { tensor_mmap::map(&file)? };
 //! assert_eq!(bytes, "0123456789");
@@ -20,7 +19,8 @@
 //! # std::io::Result::Ok(())
 //! ```
 //!
-//! [`SharedMemory`] (Linux) is memory that two processes read and write, copied in and out through pointers only.
+//! [`SharedMemory`] (Linux) is memory that two processes read and write; it is accessed only by copying
+//! through pointers.
 
 #[cfg(target_os = "linux")]
 mod shared;
@@ -34,15 +34,16 @@ pub use shared::SharedMemory;
 
 /// Maps a whole file.
 ///
-/// The mapping lives as long as any part of the bytes. A file without bytes needs no mapping and gets none.
+/// The mapping lives as long as any slice of the bytes. An empty file needs no mapping.
 ///
 /// # Safety
-/// For as long as any part of the returned bytes lives, no process may truncate the file or write to it. Truncation
-/// makes reading the missing part end the process with SIGBUS; writing changes bytes that Rust takes for constant.
-/// Renaming another file over this one, or deleting it, is fine: the mapping keeps what it maps.
+/// While any slice of the returned bytes lives, no process may truncate the file or write to it. After
+/// truncation, reading the missing part ends the process with SIGBUS; writing changes bytes that Rust assumes
+/// constant. Renaming another file over this one, or deleting it, is safe: the mapping keeps the old
+/// contents.
 ///
 /// # Errors
-/// When the system cannot map it; `InvalidInput` for what is no regular file.
+/// When the system call fails; `InvalidInput` when it is not a regular file.
 #[expect(unsafe_code, reason = "the caller vouches for the file")]
 pub unsafe fn map(file: &File) -> io::Result<Bytes> {
     let metadata = file.metadata()?;
@@ -55,21 +56,22 @@ pub unsafe fn map(file: &File) -> io::Result<Bytes> {
     if metadata.len() == 0 {
         return Ok(Bytes::new());
     }
-    // SAFETY: the caller promises that the file stays as it is while the mapping lives.
+    // SAFETY: the caller guarantees that the file does not change while the mapping lives.
     let mapping = unsafe { Mmap::map(file)? };
     Ok(Bytes::from_owner(mapping))
 }
 
-/// The promise that [`map`] demands, made once for many files: by code that knows that they stay as they are, handed on to
-/// where they are mapped.
+/// The guarantee that [`map`] demands, given once for many files by code that knows that they do not change,
+/// and passed to the code that maps them.
 ///
-/// A server, for instance, knows nothing of its files, but the operator may, and say so when the server is started.
+/// A server, for instance, knows nothing about its files, but the operator may, and can give the guarantee at
+/// startup.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("weights");
 /// # std::fs::write(&path, b"0123456789")?;
-/// // SAFETY: nobody else knows of this folder.
+/// // SAFETY: no other process uses this folder.
 /// #[expect(unsafe_code)]
 /// let promise = unsafe { tensor_mmap::Promise::new() };
 /// assert_eq!(promise.map(&std::fs::File::open(&path)?)?, "0123456789");
@@ -79,7 +81,7 @@ pub unsafe fn map(file: &File) -> io::Result<Bytes> {
 pub struct Promise(());
 
 impl Promise {
-    /// Makes the promise.
+    /// Gives the guarantee.
     ///
     /// # Safety
     /// That of [`map`], for every file that is mapped by this value or a copy of it.
@@ -89,19 +91,19 @@ impl Promise {
         Self(())
     }
 
-    /// Maps a whole file, as [`map`].
+    /// Maps a whole file like [`map`].
     ///
     /// # Errors
-    /// As [`map`].
+    /// Same as [`map`].
     #[expect(unsafe_code, reason = "the promise vouches for the file")]
     pub fn map(self, file: &File) -> io::Result<Bytes> {
-        // SAFETY: the promise was made by an unsafe function with the same contract.
+        // SAFETY: the value was created by an unsafe function with the same contract.
         unsafe { map(file) }
     }
 }
 
-/// Maps a whole file, and asks the system to read all of it before this returns, so that later access does not wait for
-/// the disk page by page.
+/// Maps a whole file and has the system read all of it before returning, so that later access does not wait
+/// for the disk page by page.
 ///
 /// # Safety
 /// As [`map`].
@@ -112,13 +114,13 @@ impl Promise {
 pub unsafe fn map_and_prefault(file: &File) -> io::Result<Bytes> {
     let metadata = file.metadata()?;
     if metadata.len() == 0 || !metadata.is_file() {
-        // SAFETY: the caller promises what `map` demands.
+        // SAFETY: the caller guarantees what `map` demands.
         return unsafe { map(file) };
     }
-    // SAFETY: the caller promises that the file stays as it is while the mapping lives.
+    // SAFETY: the caller guarantees that the file does not change while the mapping lives.
     let mapping = unsafe { Mmap::map(file)? };
     #[cfg(target_os = "linux")]
-    // Older kernels do not know the stronger wish; then the weaker one must do, and if that fails nothing is lost.
+    // Older kernels lack MADV_POPULATE_READ; fall back to the weaker hint, whose failure is harmless.
     if mapping.advise(Advice::PopulateRead).is_err() {
         let _ = mapping.advise(Advice::WillNeed);
     }
@@ -140,17 +142,17 @@ mod tests {
             let content: Vec<u8> = (0..len).map(|byte| byte as u8).collect();
             fs::write(&path, &content).unwrap();
             let file = File::open(&path).unwrap();
-            // SAFETY: nobody changes the file.
+            // SAFETY: no process changes the file.
             let (mapped, prefaulted) = unsafe { (map(&file).unwrap(), map_and_prefault(&file).unwrap()) };
             assert_eq!((&mapped[..], &prefaulted[..]), (&content[..], &content[..]));
         }
         let folder = File::open(folder.path()).unwrap();
-        // SAFETY: a folder cannot be mapped.
+        // SAFETY: a directory cannot be mapped.
         let refused = unsafe { map(&folder) }.unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
     }
 
-    /// FS-04: a file that is replaced or deleted stays whole for programs that have mapped it.
+    /// FS-04: a replaced or deleted file stays readable for programs that have mapped it.
     #[test]
     #[expect(unsafe_code, reason = "the files are this test's own")]
     fn fs_04_replaced_and_deleted_files_stay_mapped() {
@@ -158,7 +160,7 @@ mod tests {
         let (path, other) = (folder.path().join("a"), folder.path().join("b"));
         fs::write(&path, vec![1; 10_000]).unwrap();
         fs::write(&other, vec![2; 10]).unwrap();
-        // SAFETY: the file itself is not changed, only its name goes to another.
+        // SAFETY: the file itself does not change, only its name.
         let mapped = unsafe { map(&File::open(&path).unwrap()).unwrap() };
         fs::rename(&other, &path).unwrap();
         fs::remove_file(&path).unwrap();

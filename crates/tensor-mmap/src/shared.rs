@@ -1,4 +1,4 @@
-//! Memory that two processes share, of a size that nobody can change.
+//! Memory of fixed size shared by two processes.
 
 use std::{
     fmt, fs, io,
@@ -12,10 +12,10 @@ use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
 };
 
-/// Memory that is shared with another process, which may change its contents at any time but never its size.
+/// Memory shared with another process, which may change its contents at any time but never its size.
 ///
-/// Bytes are copied in and out, and no reference to them is ever made: whatever the other process does, the copies may have wrong
-/// numbers and nothing else happens. Linux only, whose seals keep the size.
+/// Bytes are copied in and out without creating references: whatever the other process does, the worst effect
+/// is wrong values in the copies. Linux only, because it relies on memfd seals to fix the size.
 ///
 /// ```
 /// use tensor_mmap::SharedMemory;
@@ -31,7 +31,7 @@ use rustix::fs::{
 /// ```
 pub struct SharedMemory {
     len: u64,
-    /// Threads of this process take turns.
+    /// Serializes threads of this process.
     mapping: Mutex<MmapRaw>,
 }
 
@@ -43,18 +43,20 @@ impl fmt::Debug for SharedMemory {
     }
 }
 
-/// The type of file system that `fstatfs` gives for memory of `memfd_create`. Huge pages have another one: the system may have none
-/// left when one is first used, and ends the process.
+/// The file system type that `fstatfs` reports for `memfd_create`. Huge pages have another type: the system
+/// may run out of them on first access, which ends the process.
 const TMPFS: u64 = 0x0102_1994;
 
-/// Seals that keep the size.
+/// Seals that fix the size.
 const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 impl SharedMemory {
-    /// Memory of so many bytes, all zero, and the descriptor for the other process. Pages take memory once they are written to.
+    /// Creates zeroed memory of `len` bytes, and the descriptor for the other process. Pages are allocated on
+    /// first write.
     ///
     /// # Errors
-    /// When the system has none; `InvalidInput` for no bytes; `Unsupported` as [`SharedMemory::open`].
+    /// When the system call fails; `InvalidInput` for a length of zero; `Unsupported` as in
+    /// [`SharedMemory::open`].
     pub fn new(len: u64) -> io::Result<(Self, OwnedFd)> {
         check_overcommit()?;
         let file = memfd_create("tensor-mmap", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -63,17 +65,17 @@ impl SharedMemory {
         Ok((Self::map(&file, len)?, file))
     }
 
-    /// Memory that another process has made, of at most so many bytes. The descriptor is closed.
+    /// Maps memory that another process created, of at most `most` bytes. Closes the descriptor.
     ///
     /// # Errors
-    /// `InvalidInput`, with what was expected, for a descriptor of anything but writable memory whose size is sealed, and for
-    /// none; `FileTooLarge` for too many bytes; `Unsupported` where the system counts memory so strictly that a page may be missing when it is
-    /// used (`vm.overcommit_memory=2`), which ends the process.
+    /// `InvalidInput`, with the expectation, when the descriptor is not writable memory with a sealed size,
+    /// or is empty; `FileTooLarge` when it is larger than `most`; `Unsupported` when strict overcommit
+    /// (`vm.overcommit_memory=2`) could make a page unavailable on access, which ends the process.
     pub fn open(file: OwnedFd, most: u64) -> io::Result<Self> {
         check_overcommit()?;
         let expected =
             "expected a descriptor of memfd_create with the seals F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL";
-        // Only memfds and files of tmpfs have seals, and the latter never these.
+        // Only memfds and tmpfs files have seals, and the latter never these.
         let seals = fcntl_get_seals(&file)
             .map_err(|_| wrong(format!("{expected}, found a descriptor that cannot have seals")))?;
         if !seals.contains(SIZE_SEALS) {
@@ -82,7 +84,7 @@ impl SharedMemory {
         if u64::try_from(fstatfs(&file)?.f_type).ok() != Some(TMPFS) {
             return Err(wrong(format!("{expected}, found huge pages")));
         }
-        // The seals keep it as it is from here on.
+        // From here on the seals guarantee the size.
         let len = u64::try_from(fstat(&file)?.st_size).unwrap_or_default();
         if len == 0 || len > most {
             let kind = match len {
@@ -110,36 +112,37 @@ impl SharedMemory {
         })
     }
 
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it never is")]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether all of these bytes are in it.
+    /// Returns whether a range is inside it.
     #[must_use]
     pub fn has(&self, offset: u64, len: u64) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.len)
     }
 
-    /// Appends a copy of some bytes to a buffer.
+    /// Appends a copy of a range to a buffer.
     ///
     /// # Errors
-    /// `InvalidInput` for bytes that are not all in it; `OutOfMemory`.
+    /// `InvalidInput` when the range is not inside; `OutOfMemory`.
     #[expect(unsafe_code, reason = "shared memory is reached by its pointer")]
     pub fn append_to(&self, offset: u64, len: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
         self.check(offset, len)?;
-        // Both are within a mapping, whose size is a `usize`.
+        // Both lie within a mapping, whose size is a `usize`.
         let (offset, len) = (offset as usize, len as usize);
         buffer
             .try_reserve_exact(len)
             .map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mapping = self.mapping.lock().unwrap_or_else(PoisonError::into_inner);
         let end = buffer.len();
-        // SAFETY: the range is in the mapping, which lives and whose file cannot shrink; the vector has room for it, and its memory
-        // is not the mapping's; no other thread of this process writes there while the lock is held, and what another process writes
-        // meanwhile gives some bytes or others, all of which are valid. They are written before they count.
+        // SAFETY: the range is in the mapping, which is alive and whose file cannot shrink; the vector has
+        // capacity for it and does not overlap the mapping; no other thread of this process writes there
+        // while the lock is held; concurrent writes by another process yield arbitrary bytes, all of which
+        // are valid. The length is set after they are written.
         unsafe {
             ptr::copy_nonoverlapping(mapping.as_ptr().add(offset), buffer.as_mut_ptr().add(end), len);
             buffer.set_len(end + len);
@@ -150,13 +153,13 @@ impl SharedMemory {
     /// Copies bytes into it.
     ///
     /// # Errors
-    /// `InvalidInput` if they would not all be in it.
+    /// `InvalidInput` when they would not fit inside.
     #[expect(unsafe_code, reason = "shared memory is reached by its pointer")]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.check(offset, bytes.len() as u64)?;
         let mapping = self.mapping.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the range is in the mapping, which lives, is writable and whose file cannot shrink; no reference points into it,
-        // and the lock keeps other threads of this process away.
+        // SAFETY: the range is in the mapping, which is alive and writable and whose file cannot shrink; no
+        // reference points into it, and the lock excludes other threads of this process.
         unsafe {
             let start = mapping.as_mut_ptr().add(offset as usize);
             ptr::copy_nonoverlapping(bytes.as_ptr(), start, bytes.len());
@@ -175,8 +178,8 @@ impl SharedMemory {
     }
 }
 
-/// Refuses shared memory where a page that is first touched may be refused, which is a `SIGBUS`: with the other two settings the
-/// system always has a page, or frees one as for any other memory.
+/// Rejects strict overcommit, under which the first access to a page can fail with `SIGBUS`. With the other
+/// two settings the system provides a page, or reclaims one as for any other memory.
 fn check_overcommit() -> io::Result<()> {
     let setting = fs::read_to_string("/proc/sys/vm/overcommit_memory");
     match setting.as_deref().map(str::trim) {
@@ -195,7 +198,7 @@ fn wrong(message: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, message)
 }
 
-/// The seals of these that are there.
+/// Names the missing seals.
 fn shown(seals: SealFlags) -> String {
     let known = [
         (SealFlags::SHRINK, "F_SEAL_SHRINK"),
@@ -304,7 +307,7 @@ mod tests {
     #[test]
     fn huge_pages_are_refused() {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
-        // Where the system cannot make them, no client can pass them.
+        // A system that cannot create them has no clients that pass them.
         let Ok(file) = memfd_create("test", flags) else {
             return;
         };

@@ -1,4 +1,4 @@
-//! How many bytes a file on a server has, and its first ones, without fetching the rest.
+//! Prints the size of a remote file and its first bytes, without fetching the rest.
 //!
 //! ```sh
 //! cargo run --package tensor-remote --example head -- https://HOST/model.safetensors

@@ -1,4 +1,4 @@
-//! Sources that are read by futures, and reading them from code that blocks.
+//! Asynchronous sources, and a blocking adapter for them.
 
 use std::{
     io::{self, Read},
@@ -16,8 +16,8 @@ use crate::{IndexPlace, RemoteSource, source::Fetch};
 /// The result of a read.
 pub type ReadFuture<'a> = Pin<Box<dyn Future<Output = io::Result<Bytes>> + Send + 'a>>;
 
-/// Where a file's bytes come from, for code that does not block. Each read is one range; joining reads and keeping parts
-/// is done by [`RemoteSource::from_async`].
+/// An asynchronous source of a file's bytes. Each read is one range request; [`RemoteSource::from_async`]
+/// coalesces reads and caches parts.
 ///
 /// ```
 /// use std::{io, ops::Range, sync::Arc};
@@ -26,7 +26,7 @@ pub type ReadFuture<'a> = Pin<Box<dyn Future<Output = io::Result<Bytes>> + Send 
 /// use fmt_safetensors::SafetensorsReader;
 /// use tensor_remote::{AsyncByteSource, ReadFuture, RemoteSource};
 ///
-/// /// A file that some service keeps.
+/// /// A file kept by some service.
 /// struct Kept(Bytes);
 ///
 /// impl AsyncByteSource for Kept {
@@ -58,33 +58,33 @@ pub type ReadFuture<'a> = Pin<Box<dyn Future<Output = io::Result<Bytes>> + Send 
 /// # }
 /// ```
 pub trait AsyncByteSource: Send + Sync {
-    /// The number of bytes, which does not change.
+    /// Returns the number of bytes, which is constant.
     fn len(&self) -> u64;
 
-    /// Whether there are none.
+    /// Returns whether the file is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Some of the bytes: just this range, which is not empty and inside the file.
+    /// Reads exactly this nonempty range, which lies inside the file.
     ///
     /// # Errors
-    /// When they cannot be read, or are not there any more (`UnexpectedEof`).
+    /// When reading fails or the file became shorter (`UnexpectedEof`).
     fn read(&self, range: Range<u64>) -> ReadFuture<'_>;
 }
 
 impl RemoteSource {
-    /// Reads a source of futures in a way that blocks, on a runtime that other threads drive. The part that has the index
-    /// by the file's name is read at once.
+    /// Adapts an asynchronous source to blocking reads, on a runtime driven by other threads. Immediately
+    /// reads the part that contains the index, as guessed from the file's name.
     ///
     /// # Errors
-    /// When that part cannot be read.
+    /// When that read fails.
     ///
     /// # Panics
-    /// This and every read, when called from within a future: use `tokio::task::spawn_blocking`.
+    /// This and every read, when called inside a future: use `tokio::task::spawn_blocking`.
     pub fn from_async(source: Arc<dyn AsyncByteSource>, name: &str, runtime: Handle) -> Result<Self, Error> {
         let (len, place) = (source.len(), IndexPlace::of_name(name));
-        let fetch = Blocking { source, runtime };
+        let fetch = BlockingFetch { source, runtime };
         let mut parts = Vec::new();
         for range in [Some(0..place.front().min(len)), place.end(len)]
             .into_iter()
@@ -100,12 +100,12 @@ impl RemoteSource {
     }
 }
 
-struct Blocking {
+struct BlockingFetch {
     source: Arc<dyn AsyncByteSource>,
     runtime: Handle,
 }
 
-impl Blocking {
+impl BlockingFetch {
     fn pieces(&self, range: Range<u64>) -> Pieces {
         Pieces {
             source: Arc::clone(&self.source),
@@ -116,13 +116,13 @@ impl Blocking {
     }
 }
 
-impl Fetch for Blocking {
+impl Fetch for BlockingFetch {
     fn fetch(&self, range: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
         Ok(Box::new(self.pieces(range)))
     }
 }
 
-/// A range, some of it at a time.
+/// Reads a range piece by piece.
 struct Pieces {
     source: Arc<dyn AsyncByteSource>,
     runtime: Handle,
@@ -130,7 +130,7 @@ struct Pieces {
     piece: Bytes,
 }
 
-/// The most that is read at a time, and held.
+/// Maximum size of a read, and so of the buffer.
 const LARGEST_PIECE: u64 = 8 << 20;
 
 impl Read for Pieces {

@@ -1,10 +1,10 @@
-//! Where a file has its index: what is asked for first.
+//! Guesses where a file has its index, which is requested first.
 
 use std::ops::Range;
 
-/// Where a file has its index, and how many bytes of that end are asked for first.
+/// The location of a file's index, and how many bytes to request there first.
 ///
-/// A guess that is too small costs another request, one that is too large some bytes.
+/// A guess that is too small costs another request; one that is too large costs some bytes.
 ///
 /// ```
 /// use tensor_remote::IndexPlace;
@@ -14,38 +14,38 @@ use std::ops::Range;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexPlace {
-    /// At the beginning, in so many bytes.
+    /// At the start, within this many bytes.
     Front(u64),
-    /// At the end, in so many bytes, or in the last 8192nd part of the file (4 MiB at most) where that is more: files with
-    /// more data have more tensors.
+    /// At the end, within this many bytes or, if more, the last 8192nd part of the file (at most 4 MiB):
+    /// larger files have more tensors.
     End(u64),
 }
 
-/// What is asked for at the beginning of a file that has its index at the end. It tells the file's length and format.
+/// Bytes requested at the start of a file with its index at the end. They show the file's length and format.
 const BEGINNING: u64 = 32 << 10;
-/// A file that is so many times as long as an index at its end is nothing unusual.
+/// Assumed ratio of file size to index size.
 const DATA_PER_INDEX: u64 = 8192;
-/// The most that is asked for at the end because the file is long.
+/// Maximum bytes requested at the end because of the file's size.
 const LARGEST_END: u64 = 4 << 20;
 
 impl IndexPlace {
-    /// What to expect of a file with such a name.
+    /// Guesses by file name.
     #[must_use]
     pub fn of_name(name: &str) -> Self {
         let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
         match extension.to_ascii_lowercase().as_str() {
-            // The vocabulary of a tokenizer stands in the header.
+            // The header contains the tokenizer's vocabulary.
             "gguf" => Self::Front(4 << 20),
             "npy" | "btf" => Self::Front(64 << 10),
             "zt" | "ztensor" | "tbuf" | "tbufs" => Self::End(256 << 10),
-            // The directory of an archive has some 100 bytes for each tensor.
+            // An archive's directory has about 100 bytes per tensor.
             "npz" | "pt" | "pth" | "ckpt" | "bin" | "zip" => Self::End(128 << 10),
-            // Some 100 bytes for each tensor.
+            // About 100 bytes per tensor.
             _ => Self::Front(256 << 10),
         }
     }
 
-    /// Bytes of the beginning that are asked for first, before the file's length is known.
+    /// Returns how many bytes to request at the start, before the file's length is known.
     pub(crate) fn front(self) -> u64 {
         match self {
             Self::Front(len) => len.max(1),
@@ -53,7 +53,7 @@ impl IndexPlace {
         }
     }
 
-    /// What is asked for next of a file with so many bytes, when those of [`IndexPlace::front`] are there.
+    /// Returns the range to request next, once [`IndexPlace::front`] is there and the length is known.
     pub(crate) fn end(self, len: u64) -> Option<Range<u64>> {
         let Self::End(guess) = self else {
             return None;

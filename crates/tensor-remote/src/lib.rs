@@ -1,8 +1,8 @@
-//! Files on servers as sources of bytes, so that every reader of tensor files works over the network by ranges.
+//! Remote files as byte sources, so that every tensor file reader works over the network with range requests.
 //!
-//! A [`RemoteSource`] is a [`ByteSource`](fmt_core::ByteSource). It fetches the parts of a file that a reader wants, and little
-//! more: the first request (two if the index is at the end) brings the part of the file where its
-//! format keeps the index, reads that follow each other share one answer, and nothing large is held in memory.
+//! A [`RemoteSource`] is a [`ByteSource`](fmt_core::ByteSource). It fetches the requested parts of a file and
+//! little more: the first request (two if the index is at the end) fetches the part that contains the index,
+//! sequential reads share one response, and nothing large is buffered.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -18,20 +18,20 @@
 //! # }
 //! ```
 //!
-//! # Checks of what servers send
+//! # Validation of responses
 //!
-//! Responses are checked. Each answer must be the range that was asked for, by its status, its `Content-Range` and
-//! its number of bytes. An answer that belongs to another version of the file, by its `ETag`, `Last-Modified` or length,
-//! is an error of the kind [`Changed`](fmt_core::ErrorKind::Changed). Memory grows with what has arrived, not with what
-//! was announced. Answers that stop or come too slowly are asked for again from where they stopped.
+//! Each response must match the requested range by its status, its `Content-Range` and its number of bytes. A
+//! response for another version of the file, by its `ETag`, `Last-Modified` or length, is an error of the
+//! kind [`Changed`](fmt_core::ErrorKind::Changed). Memory grows with the bytes received, not with the
+//! announced length. Responses that break off or are too slow are resumed where they stopped.
 //!
 //! # Features
 //!
 //! - `http` (default): [`open`] for `https://` and `hf://`, blocking, TLS by rustls.
-//! - `hub`: `HubFolder`, the list of files of a repository on the Hub at one commit.
-//! - `connector`: `RemoteConnector`, by which the crate `object_store` speaks to its servers with this crate's client.
-//! - `s3`: `s3://` too, by requests that are signed.
-//! - `async`: `AsyncByteSource` for what is read by futures, and `RemoteSource::from_async` to read it here.
+//! - `hub`: `HubFolder` lists the files of a Hub repository at a commit.
+//! - `connector`: `RemoteConnector` lets the crate `object_store` use this crate's HTTP client.
+//! - `s3`: `s3://` with signed requests.
+//! - `async`: `AsyncByteSource` for asynchronous sources, and `RemoteSource::from_async` to adapt them.
 //! - `object-store`: `StoredObject`, an object of the crate `object_store`.
 
 #![cfg_attr(

@@ -1,4 +1,4 @@
-//! Objects of object stores, by the crate `object_store`.
+//! Objects of stores supported by the crate `object_store`.
 
 use std::{fmt, io, ops::Range, sync::Arc};
 
@@ -8,7 +8,8 @@ use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt
 
 use crate::{AsyncByteSource, ReadFuture};
 
-/// An object of a store: S3, Google Cloud Storage, Azure, a folder, memory or whatever `object_store` is built with.
+/// An object of a store: S3, Google Cloud Storage, Azure, a directory, memory or any other that
+/// `object_store` supports.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -29,17 +30,18 @@ use crate::{AsyncByteSource, ReadFuture};
 /// # }
 /// ```
 ///
-/// [`RemoteSource::from_async`](crate::RemoteSource::from_async) makes it a source for readers of tensor files.
+/// [`RemoteSource::from_async`](crate::RemoteSource::from_async) makes it a source for readers of tensor
+/// files.
 pub struct StoredObject {
     store: Arc<dyn ObjectStore>,
     object: ObjectMeta,
 }
 
 impl StoredObject {
-    /// Asks the store for length and version.
+    /// Queries the store for length and version.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] when it has no such object or cannot be asked.
+    /// [`ErrorKind::Io`] when the object does not exist or the request fails.
     pub async fn open(store: Arc<dyn ObjectStore>, path: Path) -> Result<Self, Error> {
         let object = store.head(&path).await;
         let object =
@@ -47,7 +49,7 @@ impl StoredObject {
         Ok(Self { store, object })
     }
 
-    /// What the store says of it.
+    /// Returns the store's metadata.
     #[must_use]
     pub fn meta(&self) -> &ObjectMeta {
         &self.object

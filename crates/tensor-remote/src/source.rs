@@ -1,4 +1,4 @@
-//! Reads that follow each other become few requests, and index parts that are read twice are fetched once.
+//! Coalesces sequential reads into few requests, and caches index parts.
 
 use std::{
     collections::VecDeque,
@@ -14,22 +14,22 @@ use std::{
 use bytes::Bytes;
 use fmt_core::ByteSource;
 
-/// What can be asked for a range of a file.
+/// Fetches ranges of a file.
 pub(crate) trait Fetch: Send + Sync {
-    /// Asks for a range, which is not empty and lies inside the file. The reader gives just these bytes, or an error.
+    /// Requests a nonempty range inside the file. The reader yields exactly these bytes, or an error.
     fn fetch(&self, range: Range<u64>) -> io::Result<Box<dyn Read + Send>>;
 }
 
-/// A file that is read by ranges from somewhere far away.
+/// A file read by ranges over the network.
 ///
-/// - Parts up to 256 KiB are kept, 16 MiB of them at most, so an index is fetched once. No request asks for less than
-///   32 KiB, since the way there costs more.
-/// - Larger parts are not kept: readers take them out of an answer that is still arriving. Reads that go on where the
-///   last one ended use the same answer. Up to four answers are open at a time.
-/// - A part that is announced with [`ByteSource::will_read`] is one request. Without that, reads that follow each other
-///   ask for ever more in advance, up to 64 MiB.
+/// - Parts up to 256 KiB are cached (16 MiB in total), so an index is fetched once. Requests cover at least
+///   32 KiB, because a round trip costs more than that.
+/// - Larger parts are not cached: they are read from a response that is still arriving. Sequential reads use
+///   the same response. Up to four responses are open at a time.
+/// - A part announced with [`ByteSource::will_read`] is fetched with one request. Otherwise sequential reads
+///   increase the read-ahead, up to 64 MiB.
 ///
-/// Several threads can read at once; each then has answers of its own.
+/// Several threads can read concurrently, each with its own responses.
 pub struct RemoteSource {
     len: u64,
     name: String,
@@ -39,67 +39,67 @@ pub struct RemoteSource {
     bytes: AtomicU64,
 }
 
-/// What a source has cost so far.
+/// Network usage of a source so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Traffic {
-    /// Ranges that were asked for; redirects and repetitions after failures are not counted.
+    /// Number of range requests, not counting redirects and retries.
     pub requests: u64,
-    /// Bytes of the file that were received.
+    /// Bytes received of the file.
     pub bytes: u64,
 }
 
 #[derive(Default)]
 struct State {
-    /// Small parts, the last used ones behind.
+    /// Cached small parts, in LRU order.
     blocks: VecDeque<Block>,
-    /// Answers that are arriving, the last used ones behind.
-    answers: VecDeque<Answer>,
-    /// Where fetched parts ended and how much was asked for in advance there.
+    /// Open responses, in LRU order.
+    answers: VecDeque<OpenResponse>,
+    /// Ends of fetched parts, with the read-ahead used there.
     ends: VecDeque<(u64, u64)>,
-    /// Parts that will be read from front to back.
+    /// Announced ranges, to be read sequentially.
     announced: VecDeque<Range<u64>>,
 }
 
 struct Block {
     start: u64,
     bytes: Bytes,
-    /// The first bytes, which have the index or the format's mark, are kept.
+    /// The first bytes, with the index or magic number, are never evicted.
     is_pinned: bool,
 }
 
-struct Answer {
+struct OpenResponse {
     at: u64,
     end: u64,
     reader: Box<dyn Read + Send>,
 }
 
-/// The least that is asked for.
+/// Minimum request size.
 const LEAST: u64 = 32 << 10;
-/// The largest part that is kept.
+/// Maximum size of a cached part.
 const LARGEST_BLOCK: u64 = 256 << 10;
-/// Parts that are kept.
+/// Maximum number of cached parts.
 const BLOCKS: usize = 64;
-/// Answers that are open at a time.
+/// Maximum number of open responses.
 const ANSWERS: usize = 4;
-/// The most that is asked for in advance.
+/// Maximum read-ahead.
 const LARGEST_WINDOW: u64 = 64 << 20;
-/// Bytes that are passed over rather than asked for anew.
+/// Gap that is skipped in a response rather than requested anew, in bytes.
 const GAP: u64 = 64 << 10;
-/// Ends and announcements that are remembered.
+/// Maximum number of remembered ends and announcements.
 const REMEMBERED: usize = 16;
-/// Memory is asked for before it is filled in steps that begin with this.
+/// Initial allocation step; memory is allocated in growing steps as data arrives.
 const FIRST_STEP: u64 = 1 << 20;
 
 impl RemoteSource {
-    /// A source of `len` bytes; `parts` are those that are there already, with their places.
+    /// Creates a source of `len` bytes; `parts` are already fetched, with their offsets.
     pub(crate) fn new(len: u64, name: String, fetch: Box<dyn Fetch>, parts: Vec<(u64, Bytes)>) -> Self {
         let mut state = State::default();
         let (mut requests, mut received) = (0, 0);
         for (start, bytes) in parts {
             let len = bytes.len() as u64;
             (requests, received) = (requests + 1, received + len);
-            // An index that goes on behind it needs as much again at least.
+            // An index that extends beyond it needs at least as much again.
             state.ends.push_back((start + len, len / 2));
             state.blocks.push_back(Block {
                 start,
@@ -117,13 +117,13 @@ impl RemoteSource {
         }
     }
 
-    /// The file's name: what is behind the last slash.
+    /// Returns the file's name: the part after the last slash.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What has been asked for and received so far.
+    /// Returns the network usage so far.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         Traffic {
@@ -133,22 +133,22 @@ impl RemoteSource {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing under the lock panics half-way.
+        // No critical section panics halfway.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fills `out` with the bytes from `at` on. The caller will want all up to `wanted`.
+    /// Fills `out` from offset `at`. The caller will read up to `wanted`.
     fn fill(&self, mut at: u64, mut out: &mut [u8], wanted: u64) -> io::Result<()> {
         while !out.is_empty() {
             let found = self.state().find(at);
             let taken = match found {
-                Found::Kept(bytes) => {
+                Available::Kept(bytes) => {
                     let len = bytes.len().min(out.len());
                     out[..len].copy_from_slice(&bytes[..len]);
                     len
                 }
-                Found::Arriving(answer) => self.take_from(answer, at, out)?,
-                Found::Nothing => self.ask(at, out, wanted)?,
+                Available::Arriving(answer) => self.take_from(answer, at, out)?,
+                Available::Nothing => self.ask(at, out, wanted)?,
             };
             at += taken as u64;
             out = &mut out[taken..];
@@ -156,13 +156,13 @@ impl RemoteSource {
         Ok(())
     }
 
-    /// Asks for what begins at `at`; returns how much of it went into `out`.
+    /// Requests data from offset `at`; returns how much of it went into `out`.
     fn ask(&self, at: u64, out: &mut [u8], wanted: u64) -> io::Result<usize> {
         let end = self.state().plan(at, wanted.max(at + out.len() as u64), self.len);
         self.requests.fetch_add(1, Relaxed);
         let mut reader = self.fetch.fetch(at..end)?;
         if end - at > LARGEST_BLOCK {
-            return self.take_from(Answer { at, end, reader }, at, out);
+            return self.take_from(OpenResponse { at, end, reader }, at, out);
         }
         let mut bytes = vec![0; (end - at) as usize];
         reader.read_exact(&mut bytes)?;
@@ -178,8 +178,8 @@ impl RemoteSource {
         Ok(len)
     }
 
-    /// Fills `out` as far as an answer has it, which is then kept for the read that goes on there.
-    fn take_from(&self, mut answer: Answer, at: u64, out: &mut [u8]) -> io::Result<usize> {
+    /// Fills `out` from a response, and keeps the response for the next sequential read.
+    fn take_from(&self, mut answer: OpenResponse, at: u64, out: &mut [u8]) -> io::Result<usize> {
         let skipped = io::copy(&mut (&mut answer.reader).take(at - answer.at), &mut io::sink())?;
         let len = usize::try_from(answer.end - at).map_or(out.len(), |left| left.min(out.len()));
         answer.reader.read_exact(&mut out[..len])?;
@@ -196,22 +196,23 @@ impl RemoteSource {
     }
 }
 
-/// What there is of the bytes from some place on.
-enum Found {
+/// The available data at an offset.
+enum Available {
     Kept(Bytes),
-    Arriving(Answer),
+    Arriving(OpenResponse),
     Nothing,
 }
 
 impl State {
-    fn find(&mut self, at: u64) -> Found {
+    fn find(&mut self, at: u64) -> Available {
         if let Some(bytes) = self.kept(at) {
-            return Found::Kept(bytes);
+            return Available::Kept(bytes);
         }
-        self.take_answer(at).map_or(Found::Nothing, Found::Arriving)
+        self.take_answer(at)
+            .map_or(Available::Nothing, Available::Arriving)
     }
 
-    /// What is kept from `at` on.
+    /// Returns cached bytes from offset `at`.
     fn kept(&mut self, at: u64) -> Option<Bytes> {
         let has = |block: &Block| block.start <= at && at - block.start < block.bytes.len() as u64;
         let place = self.blocks.iter().position(has)?;
@@ -230,14 +231,14 @@ impl State {
         }
     }
 
-    /// An answer that is about to arrive at `at`.
-    fn take_answer(&mut self, at: u64) -> Option<Answer> {
-        let near = |answer: &Answer| answer.at <= at && at - answer.at <= GAP && at < answer.end;
+    /// Takes the open response that reaches `at` next.
+    fn take_answer(&mut self, at: u64) -> Option<OpenResponse> {
+        let near = |answer: &OpenResponse| answer.at <= at && at - answer.at <= GAP && at < answer.end;
         let place = self.answers.iter().position(near)?;
         self.answers.remove(place)
     }
 
-    /// Up to where to ask for what begins at `at`.
+    /// Returns the end of the request that starts at `at`.
     fn plan(&mut self, at: u64, wanted: u64, len: u64) -> u64 {
         let follows = |(end, _): &(u64, u64)| *end <= at && at - *end <= GAP;
         let before = self.ends.iter().position(follows);
@@ -245,12 +246,12 @@ impl State {
             Some((_, window)) => (2 * window).min(LARGEST_WINDOW),
             None => LEAST,
         };
-        // An announcement is for one reading.
+        // An announcement applies to one pass.
         let announced = self.announced.iter().position(|range| range.contains(&at));
         let announced = announced.and_then(|place| self.announced.remove(place));
         let announced = announced.map_or(0, |range| range.end);
         let mut end = wanted.max(announced).max(at.saturating_add(window)).min(len);
-        // An index that is longer than was guessed lacks its beginning only.
+        // For an index longer than guessed, only its beginning is missing.
         let pinned = self.blocks.iter().filter(|block| block.is_pinned);
         for start in pinned.map(|block| block.start) {
             if (at + 1..end).contains(&start) {
@@ -285,7 +286,7 @@ impl ByteSource for RemoteSource {
         if let Some(bytes) = kept.filter(|bytes| bytes.len() as u64 >= len) {
             return Ok(bytes.slice(..len as usize));
         }
-        // The file's length is what a server says. No more memory is taken than twice what has arrived.
+        // The length comes from the server. Allocates at most twice what has arrived.
         let mut buffer = Vec::new();
         while (buffer.len() as u64) < len {
             let had = buffer.len();

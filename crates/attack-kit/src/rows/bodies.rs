@@ -1,4 +1,4 @@
-//! Bodies over HTTP that grow when they are decompressed, or that hardly come.
+//! HTTP bodies that expand when decompressed, or arrive slowly.
 
 use std::{future::Future, rc::Rc, time::Duration};
 
@@ -15,19 +15,19 @@ use crate::{
     server::Target,
 };
 
-/// A valid request behind so many spaces that it fills the limit; compressed, a thousandth of that.
+/// Returns a valid request padded with leading spaces to the size limit; it compresses a thousandfold.
 fn padded_echo(size: usize) -> Vec<u8> {
     let mut body = vec![b' '; size - SMALL_ECHO.len()];
     body.extend_from_slice(SMALL_ECHO.as_bytes());
     gzip(&body)
 }
 
-/// Clients that all at once send valid bodies which grow a thousandfold, and wait for their answers.
+/// Many clients at once send valid bodies that expand a thousandfold, and wait for responses.
 pub fn gzip_crowd(target: Target, scale: Scale, tally: Tally) -> impl Future<Output = ()> {
     crowd(target, scale, tally, || Duration::from_secs(120))
 }
 
-/// The same, but each client leaves shortly after it has sent its body.
+/// The same, but each client disconnects shortly after sending its body.
 pub fn gzip_crowd_that_leaves(target: Target, scale: Scale, tally: Tally) -> impl Future<Output = ()> {
     let patience = || Duration::from_millis(fastrand::u64(5..500));
     crowd(target, scale, tally, patience)
@@ -63,8 +63,8 @@ fn crowd(
     }
 }
 
-/// Clients that announce bodies as large as the limit and send them just fast enough not to be cut: together they announce
-/// eight times the budget. Those that are cut begin again.
+/// Clients announce bodies of the maximum size and send them just fast enough not to be cut: in total they
+/// announce eight times the budget. Cut clients reconnect.
 pub async fn drip(target: Target, scale: Scale, tally: Tally) {
     let mut clients = JoinSet::new();
     for _ in 0..8 * scale.budget / scale.request {

@@ -1,4 +1,4 @@
-//! Many connections that each keep the server waiting with as much as they may send.
+//! Many connections that each occupy the server with as much as they may send.
 
 use std::{future::Future, rc::Rc, time::Duration};
 
@@ -15,13 +15,13 @@ use crate::{
     server::Target,
 };
 
-/// How many connections there are.
+/// Number of connections.
 const CONNECTIONS: usize = 200;
 
-/// How many there are where each does little.
+/// Number of connections where each does little.
 const MANY: usize = 1000;
 
-/// Connections that send heads of HTTP/1 without end, as long as the server takes, and then wait.
+/// Connections send endless HTTP/1 heads for as long as the server accepts them, and then wait.
 pub async fn long_heads(target: Target, _: Scale, tally: Tally) {
     let line = format!("x: {}\r\n", "y".repeat(4000));
     let mut clients = JoinSet::new();
@@ -44,13 +44,14 @@ pub async fn long_heads(target: Target, _: Scale, tally: Tally) {
     while clients.join_next().await.is_some() {}
 }
 
-/// Connections of HTTP/2 with 100 streams each, whose heads are as long as they may be and whose messages do not come.
+/// HTTP/2 connections with 100 streams each, whose heads have the maximum size and whose messages do not
+/// arrive.
 pub async fn long_heads_of_streams(target: Target, _: Scale, tally: Tally) {
     let long = HeaderMap::from_iter([(HeaderName::from_static("x-filler"), value(&"y".repeat(7_000)))]);
     heads_of_streams(target, tally, Method::Unary, long).await;
 }
 
-/// The same with as many headers of one byte as a head may have.
+/// The same with the maximum number of one-byte headers.
 pub async fn crowded_heads_of_streams(target: Target, _: Scale, tally: Tally) {
     let names = (0..200).filter_map(|number| HeaderName::try_from(format!("x{number}")).ok());
     let crowd = names.map(|name| (name, value("y"))).collect();
@@ -78,7 +79,7 @@ async fn heads_of_streams(target: Target, tally: Tally, method: Method, headers:
                 }
             }
             tally.add("100 streams");
-            // They stay open, whatever they are answered.
+            // They stay open, whatever the response.
             let answers = streams.iter_mut().map(|(response, _)| response);
             for answer in answers {
                 match answer.await {
@@ -92,7 +93,7 @@ async fn heads_of_streams(target: Target, tally: Tally, method: Method, headers:
     while clients.join_next().await.is_some() {}
 }
 
-/// Connections of both transports that have asked once and then idle.
+/// Connections of both transports that sent one request and are idle.
 pub async fn idle_connections(target: Target, _: Scale, tally: Tally) {
     let mut clients = JoinSet::new();
     for number in 0..2 * MANY {
@@ -108,7 +109,7 @@ pub async fn idle_connections(target: Target, _: Scale, tally: Tally) {
     while clients.join_next().await.is_some() {}
 }
 
-/// Asks once, then waits until the server closes.
+/// Sends one request, then waits until the server closes.
 async fn idle_http(target: Target) -> Result<()> {
     let mut http = Http::connect(target.http).await?;
     http.post(&infer_path(ECHO), "", SMALL_ECHO.as_bytes()).await?;
@@ -126,8 +127,8 @@ async fn idle_grpc(target: Target) -> Result<()> {
     Ok(())
 }
 
-/// Connections that each send small requests on a stream of `ModelStreamInfer` until the server's windows are full, and
-/// never read an answer.
+/// Connections that send small `ModelStreamInfer` requests until the server's windows are full, and never
+/// read.
 pub async fn unread_requests(target: Target, _: Scale, tally: Tally) {
     let message = Framed::plain(&infer(ECHO, Some(("x", &[7; 2000]))));
     let mut clients = JoinSet::new();
@@ -154,7 +155,7 @@ pub async fn unread_requests(target: Target, _: Scale, tally: Tally) {
     while clients.join_next().await.is_some() {}
 }
 
-/// Streams of `ModelStreamInfer` that send one large request after the other and never read an answer.
+/// `ModelStreamInfer` streams that send large requests one after the other and never read.
 pub fn unread_conversations(target: Target, scale: Scale, tally: Tally) -> impl Future<Output = ()> {
     let data = vec![7; scale.request / 64];
     let message = Framed::plain(&infer(ECHO, Some(("x", &data))));

@@ -1,4 +1,4 @@
-//! gRPC messages that are small on the wire and large, or slow to read, once decoded.
+//! gRPC messages that are small on the wire, and large or slow to decode.
 
 use std::future::Future;
 
@@ -9,15 +9,15 @@ use crate::{
     server::Target,
 };
 
-/// A message that fills the limit on requests with the smallest pieces of one kind.
+/// A message filled up to the size limit with tiny items of one kind.
 pub struct Bomb {
-    /// Which pieces.
+    /// The kind of item.
     pub name: &'static str,
-    /// The message of about so many bytes.
+    /// Builds a message of about this size.
     pub message: fn(usize) -> Vec<u8>,
 }
 
-/// Every field that repeats, and what is only slow.
+/// Every repeated field, and slow ones.
 pub const BOMBS: &[Bomb] = &[
     Bomb {
         name: "empty inputs",
@@ -94,7 +94,7 @@ pub const BOMBS: &[Bomb] = &[
     },
 ];
 
-/// As many parameters with names of their own as there is room for.
+/// As many distinct parameters as fit.
 fn parameters(size: usize, number: u32) -> Vec<u8> {
     let mut message = Vec::with_capacity(size);
     let mut name = 0u32;
@@ -111,7 +111,7 @@ fn parameters(size: usize, number: u32) -> Vec<u8> {
     message
 }
 
-/// Content inside of messages inside of messages, by the fields that lead to it.
+/// Nests content in messages along a path of fields.
 fn inside(path: &[u32], content: &[u8]) -> Vec<u8> {
     path.iter().rev().fold(content.to_vec(), |inner, number| {
         let mut outer = Vec::with_capacity(inner.len() + 8);
@@ -120,8 +120,8 @@ fn inside(path: &[u32], content: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Sends the bomb once compressed and once as it is, each on four streams of one connection. The messages are made before
-/// this returns.
+/// Sends the bomb compressed and uncompressed, each on four streams of one connection. The messages are built
+/// before this returns.
 pub fn bomb(
     target: Target,
     scale: Scale,
@@ -129,7 +129,7 @@ pub fn bomb(
     kind: &Bomb,
     method: Method,
 ) -> impl Future<Output = ()> + use<> {
-    // The frames around the content take some bytes of the limit.
+    // The enclosing messages take some bytes of the limit.
     let message = (kind.message)(scale.request - 64);
     let messages = [Framed::gzip(&message), Framed::plain(&message)];
     async move {
@@ -140,7 +140,7 @@ pub fn bomb(
             };
             let call = || async {
                 match grpc.call(method, &framed).await {
-                    // Errors of requests in a stream stand in its messages, and the stream ends well.
+                    // A stream's request errors are in its messages, and the stream ends normally.
                     Ok(answer) if answer.code == 0 => tally.add("an answer"),
                     Ok(answer) => tally.add(format_args!("grpc {}", answer.code)),
                     Err(_) => tally.add("closed"),

@@ -1,4 +1,4 @@
-//! Frames of HTTP/2, written by hand, that cost their sender less than the server; and HTTP/1's cheapest requests.
+//! Hand-written HTTP/2 frames that cost the sender less than the server, and the cheapest HTTP/1 requests.
 
 use std::{
     io,
@@ -13,20 +13,20 @@ use tokio::{
 
 use crate::{rows::Tally, server::Target};
 
-/// Bytes that are sent again and again on one connection.
+/// Bytes sent repeatedly on one connection.
 pub struct Flood {
-    /// What is sent.
+    /// Its name.
     pub name: &'static str,
-    /// What comes first.
+    /// The bytes at the start of the connection.
     start: fn() -> Vec<u8>,
-    /// A piece, by its number.
+    /// The repeated bytes, by index.
     piece: fn(u32) -> Vec<u8>,
     is_http1: bool,
-    /// Whether the server closes the connection for it: no good client sends so much of it.
+    /// Whether the server closes the connection for it, because no well-behaved client sends so much.
     pub is_ended: bool,
 }
 
-/// All of them.
+/// All floods.
 pub const FLOODS: &[Flood] = &[
     Flood {
         name: "streams that are reset at once",
@@ -206,11 +206,11 @@ fn preface() -> Vec<u8> {
     .concat()
 }
 
-/// A header, literal and without Huffman's code.
+/// Returns a literal HPACK header without Huffman coding.
 fn header(name: &str, value: &str) -> Vec<u8> {
     let mut block = vec![0];
     for text in [name, value] {
-        // Lengths from 127 on take more bytes: the rest in groups of seven bits.
+        // Lengths from 127 are continued in groups of seven bits.
         match u8::try_from(text.len()).ok().filter(|length| *length < 127) {
             Some(length) => block.push(length),
             None => {
@@ -248,10 +248,11 @@ fn post(start: &str, rest: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// For how long a flood lasts when the server does not end it.
+/// Duration of a flood that the server does not end.
 const DURATION: Duration = Duration::from_secs(5);
 
-/// Floods one connection; when the server closes it, begins again. Answers of HTTP/1 are not read, those of HTTP/2 are.
+/// Floods a connection, reconnecting when the server closes it. HTTP/2 responses are read, HTTP/1 responses
+/// are not.
 pub async fn flood(target: Target, tally: Tally, kind: &'static Flood) {
     let start = Instant::now();
     while start.elapsed() < DURATION {
@@ -262,7 +263,7 @@ pub async fn flood(target: Target, tally: Tally, kind: &'static Flood) {
     }
 }
 
-/// Floods until the time is over; an error when the server closes before that.
+/// Floods until time is up; an error when the server closes earlier.
 async fn once(target: Target, kind: &Flood, start: Instant) -> io::Result<u32> {
     let address = if kind.is_http1 { target.http } else { target.grpc };
     let (mut reader, mut writer) = TcpStream::connect(address).await?.into_split();
@@ -283,7 +284,7 @@ async fn once(target: Target, kind: &Flood, start: Instant) -> io::Result<u32> {
                 pieces.extend_from_slice(&(kind.piece)(number));
                 number += 1;
             }
-            // A server that does not take more is waited for: then the flood costs it nothing.
+            // Waits while the server does not read: the flood costs it nothing then.
             match timeout(Duration::from_secs(1), writer.write_all(&pieces)).await {
                 Ok(written) => written?,
                 Err(_) => continue,

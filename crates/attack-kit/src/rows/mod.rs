@@ -1,4 +1,4 @@
-//! The attacks: each is a function that behaves badly until it is done or dropped, and counts what it was answered.
+//! The attacks: each is an async function that misbehaves until it ends or is dropped, and counts responses.
 
 mod bodies;
 mod connections;
@@ -27,34 +27,34 @@ pub use shared_memory::{Region, shared_memory};
 pub use streams::{silent_streams, unread_stream};
 pub use tally::Tally;
 
-/// An attack that runs until it is done or dropped.
+/// An attack that runs until it ends or is dropped.
 pub type Attack = Pin<Box<dyn Future<Output = ()>>>;
 
-/// One attack by its name, as the table shows it.
+/// An attack with its name in the table.
 pub struct Row {
     /// The name.
     pub name: String,
-    /// Options of the server beside the default ones.
+    /// Server options in addition to the defaults.
     pub options: &'static [&'static str],
-    /// What it uses up.
+    /// The kind of resource it exhausts.
     pub kind: Kind,
-    /// Makes what is sent; the attack begins when the future is first polled.
+    /// Prepares the attack, which begins when the future is first polled.
     pub start: Box<dyn Fn(Target, Scale, Tally) -> Attack + Send + Sync>,
 }
 
-/// What an attack uses up.
+/// The kind of resource an attack exhausts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Large requests and answers, from few connections.
+    /// Memory: large requests and responses from few connections.
     Large,
-    /// Many connections that each hold a little.
+    /// Connections: many, each holding a little.
     Crowd,
-    /// As many small things as go through. Good clients need not keep half of their rate beside it: a flood keeps a processor busy at
-    /// the client's side alone, so that on a small machine their rate says little.
+    /// CPU: as many small operations as possible. Well-behaved clients need not keep half their rate: a flood
+    /// keeps a CPU busy on the client's side alone, so on a small machine their rate says little.
     Flood,
 }
 
-/// All attacks.
+/// Returns all attacks.
 #[must_use]
 pub fn all() -> Vec<Row> {
     fn row<F: Future<Output = ()> + 'static>(

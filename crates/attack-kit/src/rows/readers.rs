@@ -1,4 +1,4 @@
-//! Clients that ask for large answers and do not read them, or a byte a second.
+//! Clients that request large responses and read nothing, or a byte per second.
 
 use std::{future::Future, rc::Rc, time::Duration};
 
@@ -13,10 +13,10 @@ use crate::{
     server::Target,
 };
 
-/// How long a client that was refused waits before it tries again.
+/// How long a refused client waits before it retries.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Clients that ask for a large tensor as JSON, with a body of 13 bytes, and read a byte a second.
+/// Clients request a large tensor as JSON with a body of 13 bytes, and read a byte per second.
 pub async fn slow_json(target: Target, scale: Scale, tally: Tally) {
     let mut clients = JoinSet::new();
     for _ in 0..scale.readers {
@@ -33,7 +33,7 @@ pub async fn slow_json(target: Target, scale: Scale, tally: Tally) {
     while clients.join_next().await.is_some() {}
 }
 
-/// Asks once and reads slowly until the server closes; returns the status.
+/// Sends one request and reads slowly until the server closes; returns the status.
 async fn slow_answer(target: Target, tally: &Tally) -> std::io::Result<u16> {
     let mut http = Http::connect_small(target.http).await?;
     http.post(&infer_path(LARGE), "", br#"{"inputs":[]}"#).await?;
@@ -45,7 +45,8 @@ async fn slow_answer(target: Target, tally: &Tally) -> std::io::Result<u16> {
     Ok(status)
 }
 
-/// One connection of HTTP/2 with 100 streams that each ask for a large tensor, and open their windows by a byte a second.
+/// One HTTP/2 connection with 100 streams that each request a large tensor and open their windows by a byte
+/// per second.
 pub async fn slow_streams(target: Target, tally: Tally, method: Method) {
     let Ok(grpc) = Grpc::connect_with_window(target.grpc, 1).await else {
         return tally.add("no connection");
@@ -64,7 +65,7 @@ pub async fn slow_streams(target: Target, tally: Tally, method: Method) {
                     return tally.add("closed");
                 };
                 match response.headers().get("grpc-status") {
-                    // The head of an answer that goes on.
+                    // The head of a response that continues.
                     None => tally.add("an answer"),
                     Some(code) => tally.add(format_args!("grpc {}", code.to_str().unwrap_or("?"))),
                 }
@@ -76,7 +77,7 @@ pub async fn slow_streams(target: Target, tally: Tally, method: Method) {
     while streams.join_next().await.is_some() {}
 }
 
-/// Clients that send large tensors in binary form to be given back, and never read.
+/// Clients send large tensors in binary form to be echoed, and never read.
 pub fn unread_echoes(target: Target, scale: Scale, tally: Tally) -> impl Future<Output = ()> {
     let (headers, body) = binary_echo(&vec![7; scale.request / 4 * 3]);
     let (headers, body) = (Rc::new(headers), Rc::new(body));
@@ -91,11 +92,11 @@ pub fn unread_echoes(target: Target, scale: Scale, tally: Tally) -> impl Future<
                 tally.add(status);
                 Ok::<_, std::io::Error>((status, http))
             };
-            // One after the other, so that each finds room if the server thinks that it has some.
+            // Sequentially, so that each finds room if the server believes it has some.
             match client.await {
                 Ok((200, http)) => {
                     clients.spawn_local(async move {
-                        // Kept open until the attack is over.
+                        // Kept open until the attack ends.
                         std::future::pending::<()>().await;
                         drop(http);
                     });

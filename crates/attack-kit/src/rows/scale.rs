@@ -1,15 +1,15 @@
-//! How large attacks are.
+//! The scale of attacks.
 
-/// How large the server's limits are, and how many clients attack.
+/// The server's limits and the number of attacking clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
-    /// Its `--max-request-size`.
+    /// `--max-request-size` in bytes.
     pub request: usize,
-    /// Its `--memory-budget`.
+    /// `--memory-budget` in bytes.
     pub budget: usize,
-    /// Clients that read slowly, or not at all.
+    /// Number of clients that read slowly, or not at all.
     pub readers: usize,
-    /// Clients that send compressed bodies.
+    /// Number of clients that send compressed bodies.
     pub crowd: usize,
 }
 
@@ -22,7 +22,7 @@ impl Scale {
         crowd: 300,
     };
 
-    /// An eighth of that, for tests.
+    /// An eighth of the defaults, for tests.
     pub const SMALL: Self = Self {
         request: 8 << 20,
         budget: 64 << 20,
@@ -30,7 +30,7 @@ impl Scale {
         crowd: 100,
     };
 
-    /// The options that give a server these limits.
+    /// Returns the server options for these limits.
     #[must_use]
     pub fn options(&self) -> [String; 6] {
         [
@@ -43,7 +43,7 @@ impl Scale {
         ]
     }
 
-    /// The most memory that the server may take, above what it has when nothing is to do.
+    /// Returns the maximum memory that the server may use above its idle level.
     #[must_use]
     pub fn bound(&self) -> usize {
         self.budget + self.budget / 4 + (64 << 20)

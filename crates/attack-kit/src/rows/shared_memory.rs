@@ -1,4 +1,4 @@
-//! Requests whose tensors lie in shared memory: a body of a few bytes makes the server copy as much as the region has.
+//! Requests with tensors in shared memory: a body of a few bytes makes the server copy a whole region.
 
 use std::{
     fs::{self, File},
@@ -16,18 +16,18 @@ use crate::{
     server::Target,
 };
 
-/// A region of shared memory that reads as zeros and takes no memory itself. Removed when dropped.
+/// A shared memory region that reads as zeros and takes no memory itself. Removed on drop.
 pub struct Region {
     path: PathBuf,
-    /// Its names at the server, with and without the slash.
+    /// Its name, with and without the leading slash.
     name: String,
 }
 
 impl Region {
-    /// Makes a region and registers it with the server.
+    /// Creates a region and registers it with the server.
     ///
     /// # Errors
-    /// If the system or the server refuses it.
+    /// When the system or the server refuses.
     pub async fn register(target: Target, bytes: usize) -> io::Result<Self> {
         let name = format!("attack-{:016x}", fastrand::u64(..));
         let path = PathBuf::from("/dev/shm").join(&name);
@@ -44,10 +44,10 @@ impl Region {
         }
     }
 
-    /// Asks the echo to give back so many of the region's bytes, in the answer's body.
+    /// Requests an echo of `bytes` of the region in the response body.
     ///
     /// # Errors
-    /// If the connection is closed before the answer.
+    /// When the connection is closed early.
     pub async fn echo(&self, target: Target, bytes: usize) -> io::Result<Answer> {
         let body = format!(
             r#"{{"inputs":[{{"name":"x","datatype":"UINT8","shape":[{bytes}],"parameters":{{"shared_memory_region":"{}","shared_memory_byte_size":{bytes}}}}}],"parameters":{{"binary_data_output":true}}}}"#,
@@ -65,7 +65,7 @@ impl Drop for Region {
     }
 }
 
-/// Clients that each ask for as much of a region as a request may have, and for more.
+/// Clients that each request as much of a region as allowed, and more.
 pub async fn shared_memory(target: Target, scale: Scale, tally: Tally) {
     let region = match Region::register(target, 2 * scale.budget).await {
         Ok(region) => std::rc::Rc::new(region),

@@ -1,4 +1,4 @@
-//! Streams of HTTP/2 that take places from others, or hold up the connection that they share with them.
+//! HTTP/2 streams that occupy slots, or block the connection they share with others.
 
 use std::{rc::Rc, time::Duration};
 
@@ -12,21 +12,22 @@ use crate::{
     server::Target,
 };
 
-/// Connections with as many silent streams as they may have.
+/// Number of connections with the maximum number of silent streams.
 const CONNECTIONS: usize = 11;
 const STREAMS: usize = 100;
 
-/// Calls that the good client makes at a time.
+/// Number of concurrent calls of the well-behaved client.
 const CALLS: usize = 96;
 
-/// How long the good clients wait between their calls.
+/// Pause of the well-behaved clients between calls.
 const PAUSE: Duration = Duration::from_millis(200);
 
 fn small() -> Framed {
     Framed::plain(&infer(ECHO, Some(("x", &[1, 2, 3, 4]))))
 }
 
-/// Connections whose streams of `ModelStreamInfer` say nothing, and one with many calls at once, all of which are to be answered.
+/// Connections with silent `ModelStreamInfer` streams, and one with many concurrent calls, all of which must
+/// succeed.
 pub async fn silent_streams(target: Target, _: Scale, tally: Tally) {
     let (mut connections, mut silent) = (Vec::new(), Vec::new());
     for _ in 0..CONNECTIONS {
@@ -51,7 +52,7 @@ pub async fn silent_streams(target: Target, _: Scale, tally: Tally) {
     }
 }
 
-/// One connection with a stream that is not read, and calls beside it, all of which are to be answered.
+/// One connection with an unread stream and concurrent calls, all of which must succeed.
 pub async fn unread_stream(target: Target, _: Scale, tally: Tally) {
     let Ok(grpc) = Grpc::connect(target.grpc).await else {
         return tally.add("no connection");
@@ -82,7 +83,7 @@ pub async fn unread_stream(target: Target, _: Scale, tally: Tally) {
     }
 }
 
-/// Makes so many small calls at once, and counts their outcomes.
+/// Makes `count` small calls at once, and counts their outcomes.
 async fn call_many(grpc: &Rc<Grpc>, count: usize, tally: &Tally) {
     let mut calls = JoinSet::new();
     for _ in 0..count {

@@ -1,4 +1,4 @@
-//! Counts of the answers to an attack.
+//! Counts of the responses to an attack.
 
 use std::{
     collections::BTreeMap,
@@ -6,19 +6,19 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-/// Counts the answers to an attack, by what they are.
+/// Counts of responses by kind.
 #[derive(Clone, Default)]
 pub struct Tally(Arc<Mutex<BTreeMap<String, usize>>>);
 
 impl Tally {
-    /// Counts one answer.
+    /// Counts one response.
     pub fn add(&self, answer: impl fmt::Display) {
         if let Ok(mut counts) = self.0.lock() {
             *counts.entry(answer.to_string()).or_default() += 1;
         }
     }
 
-    /// How often this was answered.
+    /// Returns how often this response was counted.
     #[must_use]
     pub fn count(&self, answer: &str) -> usize {
         self.0

@@ -1,4 +1,4 @@
-//! Changes while clients are served: models are loaded and unloaded, and their processes are killed.
+//! Changes under load: models are loaded and unloaded, and their processes are killed.
 
 use std::{
     fmt, fs,
@@ -18,10 +18,10 @@ use attack_kit::{
     models, run, signal,
 };
 
-/// A model that is loaded and unloaded.
+/// The model that is loaded and unloaded.
 const CHANGING: &str = "changing_echo";
 
-/// Adds the model that is loaded and unloaded to a repository.
+/// Adds that model to a repository.
 pub(super) fn write(repository: &Path) -> Result<()> {
     let folder = repository.join(CHANGING).join("1");
     fs::create_dir_all(&folder)?;
@@ -30,22 +30,22 @@ pub(super) fn write(repository: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What was done, and what clients saw of it.
+/// The changes made, and their effect on clients.
 #[derive(Default)]
-pub(super) struct Changed {
+pub(super) struct ChangeReport {
     loads: u64,
     kills: u64,
     answered: u64,
     refused: u64,
     /// Requests to a killed process that failed with 500, as docs/reliability.md allows.
     cut: u64,
-    /// Answers that nothing explains.
+    /// Unexplained responses.
     pub(super) wrong: u64,
     examples: Vec<String>,
     longest_absence: Duration,
 }
 
-impl fmt::Display for Changed {
+impl fmt::Display for ChangeReport {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             formatter,
@@ -59,10 +59,10 @@ impl fmt::Display for Changed {
     }
 }
 
-/// The thread that does it.
+/// The thread that makes the changes.
 pub(super) struct Changes {
     is_done: Arc<AtomicBool>,
-    thread: JoinHandle<Changed>,
+    thread: JoinHandle<ChangeReport>,
 }
 
 impl Changes {
@@ -72,7 +72,7 @@ impl Changes {
         let thread = thread::spawn({
             let is_done = is_done.clone();
             move || {
-                let mut changed = Changed::default();
+                let mut changed = ChangeReport::default();
                 while !is_done.load(Ordering::Relaxed) {
                     changed.turn(target, pid);
                     thread::sleep(Duration::from_millis(500));
@@ -83,13 +83,13 @@ impl Changes {
         Self { is_done, thread }
     }
 
-    pub(super) fn end(self) -> Changed {
+    pub(super) fn end(self) -> ChangeReport {
         self.is_done.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_default()
     }
 }
 
-impl Changed {
+impl ChangeReport {
     fn turn(&mut self, target: Target, server: u32) {
         for change in ["unload", "load"] {
             let path = format!("/v2/repository/models/{CHANGING}/{change}");
@@ -97,7 +97,7 @@ impl Changed {
                 Ok(answer) if answer.status == 200 => self.loads += 1,
                 other => self.count(&[], &format!("{change}: "), other),
             }
-            // Between the two it is not there: 400 or 404 say so.
+            // Between unload and load the model is missing: 400 or 404.
             let answer = post(target, &infer_path(CHANGING), SMALL_ECHO);
             self.count(&[400, 404], "", answer);
         }

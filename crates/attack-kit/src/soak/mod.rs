@@ -1,4 +1,5 @@
-//! Good and hostile clients, loads, kills and restarts over a long time: nothing may be lost and nothing may grow.
+//! A long mix of well-behaved and hostile clients, loads, kills and restarts: no request may be lost and
+//! nothing may grow.
 
 mod changes;
 mod restarts;
@@ -16,9 +17,9 @@ use tokio::time::timeout;
 
 use changes::Changes;
 
-use crate::promise::{self, Broken};
+use crate::promise::{self, Violations};
 
-/// What runs, and for how long.
+/// Options of the soak test.
 #[derive(Args)]
 pub(crate) struct Options {
     /// The program of the server
@@ -44,14 +45,14 @@ pub(crate) struct Options {
     ceiling: usize,
 }
 
-/// For how long each attack lasts, before the next one has its turn.
+/// Duration of each attack.
 const TURN: Duration = Duration::from_secs(5);
-/// The attackers' nice value: they have a lower priority than the server.
+/// The attackers' nice value: a lower priority than the server's.
 const NICE: i32 = 10;
-/// How long the server may take after an attack to give back what it counts.
+/// How long the server may take to release its budget after an attack.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs all of it and prints the summary; false when anything was lost or has grown.
+/// Runs everything and prints the summary; returns false when a request was lost or something grew.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let time = Duration::from_secs(60 * options.minutes);
     let program = options.server.clone();
@@ -63,7 +64,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         println!("each with a delay of {delay:?}: {restarts}");
         return Ok(restarts.is_clean());
     }
-    // With and without the delay in turn.
+    // Alternates with and without the delay.
     let delay = move |number| if number % 2 == 0 { delay } else { Duration::ZERO };
     let restarts = thread::spawn(move || restarts::run(&program, ceiling, time, count, delay));
 
@@ -150,10 +151,10 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         "most memory above the idle server: {} MiB; ended with {exit}",
         peak >> 20
     );
-    let mut broken = Broken::default();
+    let mut broken = Violations::default();
     broken.memory(Some(peak));
     for (name, seen) in &good {
-        let mut beside = Broken::default();
+        let mut beside = Violations::default();
         beside.clients(seen);
         if !beside.is_empty() {
             println!("beside {name}: {beside}: {seen:?}");
@@ -168,10 +169,10 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(broken.is_empty())
 }
 
-/// Waits until what the attacks held is given back, and the threads that served them have had time to end.
+/// Waits until the attacks' memory is released, and the threads that served them have had time to end.
 fn wait_until_quiet(server: &Server) -> Result<()> {
     let start = Instant::now();
-    // The good clients beside use some of the budget.
+    // The well-behaved clients use some of the budget.
     while budget_used(server.target().http)? >= 1 << 20 {
         ensure!(
             start.elapsed() < PATIENCE,
@@ -184,7 +185,7 @@ fn wait_until_quiet(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// What the system says of the server in a quiet moment.
+/// Measurements of the server in a quiet moment.
 struct Sample {
     resident: usize,
     threads: usize,
@@ -201,7 +202,8 @@ impl Sample {
     }
 }
 
-/// Prints the samples' course; false when the last third has more than the first third had at most, and some.
+/// Prints the samples; returns false when the last third exceeds the maximum of the first third by some
+/// margin.
 fn report(samples: &[Sample]) -> bool {
     println!("| in quiet moments | first | median | most | last |");
     println!("|---|---|---|---|---|");

@@ -1,4 +1,4 @@
-//! A server that is ended by SIGTERM again and again under load over HTTP and gRPC: what it has accepted it answers.
+//! Restarts a server by SIGTERM under HTTP and gRPC load: every accepted request gets its response.
 
 use std::{
     cell::{Cell, RefCell},
@@ -20,12 +20,12 @@ use attack_kit::{
 };
 use tokio::{task::JoinSet, time::sleep};
 
-/// What happened to the requests.
+/// The outcomes of requests.
 #[derive(Default)]
 pub(super) struct Restarts {
     count: u32,
     answered: u64,
-    /// Those of them that were sent after the signal.
+    /// Successful requests that were sent after the signal.
     answered_late: u64,
     refused: u64,
     not_taken: u64,
@@ -61,11 +61,11 @@ impl fmt::Display for Restarts {
     }
 }
 
-/// Clients of each transport.
+/// Number of clients per transport.
 const CLIENTS: usize = 4;
 
-/// Restarts a server so often, spread over this time. Clients of one that leaves with a delay stop half-way through it, as
-/// those behind a balancer do, and until then each request must be answered.
+/// Restarts a server this often, spread over this time. With a shutdown delay, clients stop halfway through
+/// it, like those behind a load balancer, and until then every request must succeed.
 pub(super) fn run(
     program: &Path,
     ceiling: usize,
@@ -75,7 +75,7 @@ pub(super) fn run(
 ) -> Result<Restarts> {
     let repository = tempfile::tempdir()?;
     models::write(repository.path(), 1 << 20)?;
-    // Requests wait a little for company, so that many of them are in work when the signal comes.
+    // Requests wait a little to be batched, so that many are in progress when the signal arrives.
     let config = "max_batch_size: 64\ndynamic_batching { max_queue_delay_microseconds: 20000 }\n";
     fs::write(repository.path().join(ECHO).join("config.pbtxt"), config)?;
     let restarts = Rc::new(RefCell::new(Restarts::default()));
@@ -92,31 +92,32 @@ pub(super) fn run(
     Ok(restarts.take())
 }
 
-/// What the clients of one server share.
+/// The state shared by the clients of one server.
 #[derive(Clone)]
-struct Shared {
+struct SharedState {
     restarts: Rc<RefCell<Restarts>>,
     /// When the signal was sent.
     signalled: Rc<Cell<Option<Instant>>>,
-    /// For how long the server still takes requests after it.
+    /// How long the server still accepts requests after it.
     delay: Duration,
 }
 
-impl Shared {
-    /// Whether clients have been sent elsewhere by now.
+impl SharedState {
+    /// Returns whether clients have been redirected by now.
     fn is_out(&self) -> bool {
         let signalled = self.signalled.get();
         signalled.is_some_and(|signalled| signalled.elapsed() >= self.delay / 2)
     }
 
-    /// Counts an answer to a request that was sent then.
+    /// Counts a response to a request sent at `sent`.
     fn count_answered(&self, sent: Instant) {
         let mut restarts = self.restarts.borrow_mut();
         restarts.answered += 1;
         restarts.answered_late += u64::from(self.signalled.get().is_some_and(|signalled| sent > signalled));
     }
 
-    /// Counts a request that got no answer: the server may not have taken it if it was sent after the signal.
+    /// Counts a request without a response: if it was sent after the signal, the server may not have accepted
+    /// it.
     fn count_unanswered(&self, sent: Instant, what: &str) {
         let mut restarts = self.restarts.borrow_mut();
         match self.signalled.get() {
@@ -132,9 +133,9 @@ impl Shared {
     }
 }
 
-/// Loads a server with requests, sends SIGTERM, and waits for its end.
+/// Loads a server with requests, sends SIGTERM, and waits for its exit.
 fn restart(server: &Server, restarts: &Rc<RefCell<Restarts>>, delay: Duration) -> Result<()> {
-    let shared = Shared {
+    let shared = SharedState {
         restarts: restarts.clone(),
         signalled: Rc::default(),
         delay,
@@ -166,8 +167,8 @@ fn restart(server: &Server, restarts: &Rc<RefCell<Restarts>>, delay: Duration) -
     Ok(())
 }
 
-/// One request after the other on a kept connection, until the server takes no more.
-async fn over_http(target: Target, shared: Shared) {
+/// Sends requests over persistent connections until the server accepts no more.
+async fn over_http(target: Target, shared: SharedState) {
     while let Ok(mut http) = Http::connect(target.http).await {
         loop {
             let begun = Instant::now();
@@ -202,8 +203,8 @@ async fn over_http(target: Target, shared: Shared) {
     }
 }
 
-/// The same over gRPC.
-async fn over_grpc(target: Target, shared: Shared) {
+/// Does the same over gRPC.
+async fn over_grpc(target: Target, shared: SharedState) {
     let message = Framed::plain(&infer(ECHO, Some(("x", &[1, 2, 3, 4]))));
     let Ok(grpc) = Grpc::connect(target.grpc).await else {
         return;
@@ -225,7 +226,7 @@ async fn over_grpc(target: Target, shared: Shared) {
                 }
             }
             Err(error) => {
-                // After GOAWAY the streams that the server has not taken are refused by name.
+                // After GOAWAY, streams that the server has not accepted are refused explicitly.
                 let refused = error.downcast_ref::<h2::Error>().is_some_and(|error| {
                     error.is_go_away() || error.reason() == Some(h2::Reason::REFUSED_STREAM)
                 });

@@ -1,10 +1,10 @@
-//! Blocks of GGML's types as floats, against what the Python package `gguf` 0.19 makes of them.
+//! Dequantised blocks compared with the Python package `gguf` 0.19.
 
 use fmt_core::{BytesStream, ErrorKind, OpaqueDType, TensorStream};
 use fmt_gguf::Dequantizer;
 use tensor_core::{DType, bf16, f16};
 
-/// A type and the digest of what its blocks come to; `tests/python/dequantised.py` prints this.
+/// Each type with the digest of its decoded blocks; `tests/python/dequantised.py` prints this.
 const EXPECTED: [(&str, u64); 24] = [
     ("Q4_0", 0xe2a4cff3c5628a74),
     ("Q4_1", 0x73aa2dd8bcdadebe),
@@ -32,7 +32,7 @@ const EXPECTED: [(&str, u64); 24] = [
     ("NVFP4", 0xac97d974b511de2b),
 ];
 
-/// Bytes of a linear congruential generator, as the script makes them.
+/// Returns bytes of a linear congruential generator, the same as the script's.
 fn generated(count: usize) -> Vec<u8> {
     let mut state = 42u64;
     let next = |_| {
@@ -81,7 +81,7 @@ fn every_type_comes_to_what_the_reference_makes_of_it() {
     assert!(wrong.is_empty(), "{wrong:x?}");
 }
 
-/// Reads a stream in pieces of a size, to its end.
+/// Reads a stream to its end in pieces of a given size.
 fn drained(mut stream: Box<dyn TensorStream + '_>, piece: usize) -> Vec<u8> {
     let (mut all, mut buffer) = (Vec::new(), vec![0; piece]);
     loop {
@@ -94,7 +94,7 @@ fn drained(mut stream: Box<dyn TensorStream + '_>, piece: usize) -> Vec<u8> {
 
 #[test]
 fn streams_are_the_same_in_pieces_of_any_size() {
-    // More than is read at once.
+    // Larger than one read.
     for name in ["Q8_0", "Q4_K", "Q6_K", "MXFP4"] {
         let (bytes, floats) = floats_of(name, 4000);
         let stream = |dtype| {
@@ -126,7 +126,7 @@ fn streams_are_the_same_in_pieces_of_any_size() {
 #[test]
 fn what_cannot_be_undone_is_refused() {
     assert!(Dequantizer::of(&OpaqueDType::new("Q8_1", 32, 36)).is_none());
-    // A name alone does not make a type.
+    // The block size must match too.
     assert!(Dequantizer::of(&OpaqueDType::new("Q8_0", 32, 33)).is_none());
     assert!(Dequantizer::of(&OpaqueDType::new("F8_E4M3", 1, 1)).is_none());
     let (dequantizer, _) = dequantizer("Q8_0");

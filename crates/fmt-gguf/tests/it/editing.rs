@@ -1,11 +1,11 @@
-//! Names and metadata changed in files on disk.
+//! Edits names and metadata of files on disk.
 
 use std::fs;
 
 use fmt_core::{ErrorKind, TensorReader};
 use fmt_gguf::{GgufReader, edit};
 
-use crate::support::{Raw, file, sample, text};
+use crate::support::{RawTensor, file, sample, text};
 
 #[test]
 fn values_keep_their_types_and_tensors_their_place() {
@@ -18,7 +18,7 @@ fn values_keep_their_types_and_tensors_their_place() {
         editor.set(key, value);
         editor.save()
     };
-    // As long as before: the data is not touched.
+    // Same length as before: the data is not touched.
     assert!(set("general.file_type", Some("8")).unwrap());
     assert_eq!(fs::metadata(&path).unwrap().len(), sample().len() as u64);
     assert!(!set("general.name", Some(&"long".repeat(20))).unwrap());
@@ -35,17 +35,17 @@ fn values_keep_their_types_and_tensors_their_place() {
     }
 }
 
-/// Tensors in another order than their data, with a hole between, that share bytes.
+/// Tensors out of data order, with a gap, and sharing bytes.
 #[test]
 fn offsets_stay() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.gguf");
     let tensors = [
-        Raw("a", &[4], 24, vec![1, 2, 3, 4]),
-        Raw("b", &[4], 24, vec![5, 6, 7, 8]),
+        RawTensor("a", &[4], 24, vec![1, 2, 3, 4]),
+        RawTensor("b", &[4], 24, vec![5, 6, 7, 8]),
     ];
     let mut bytes = file(&[("general.name", 8, text("x"))], &tensors);
-    // The offsets of both stand before the data, behind their types.
+    // The offsets of both precede the data, after their types.
     let offsets: Vec<usize> = (0..bytes.len() - 12)
         .filter(|at| bytes[*at..].starts_with(&[24, 0, 0, 0]))
         .collect();

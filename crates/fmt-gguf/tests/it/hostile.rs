@@ -8,11 +8,11 @@ use fmt_core::{
 };
 use fmt_gguf::{Gguf, GgufReader};
 
-use crate::support::{Raw, file, sample, text};
+use crate::support::{RawTensor, file, sample, text};
 
 #[test]
 fn thousands_of_mutants() {
-    // All at once in memory: some 150 MB.
+    // All in memory at once: about 150 MB.
     let derived: Vec<_> = mutants(&sample(), 100_000).collect();
     let opened = open_many_hostile(&Gguf, derived, &ReadOptions::default(), BASE_ALLOWANCE);
     assert!(opened > 1000, "{opened} opened");
@@ -41,7 +41,7 @@ fn refused(bytes: Vec<u8>) -> (ErrorKind, Option<&'static str>) {
 
 #[test]
 fn what_is_wrong_is_told() {
-    let weights = || Raw("w", &[4], 0, vec![0; 16]);
+    let weights = || RawTensor("w", &[4], 0, vec![0; 16]);
     let good = file(&[], &[weights()]);
     assert_eq!(refused(b"GGUF\x03\0\0\0".to_vec()), (Truncated, Some("G2")));
     let with = |at: usize, bytes: &[u8]| {
@@ -64,13 +64,13 @@ fn what_is_wrong_is_told() {
     let big = GgufReader::from_bytes(with(4, &[0, 0, 0, 3])).unwrap_err();
     assert!(big.to_string().contains("big-endian") && big.to_string().contains("gguf-convert-endian"));
     assert_eq!(refused(good[..good.len() - 20].to_vec()), (Truncated, Some("G3")));
-    let in_a_block = file(&[], &[Raw("w", &[33], 8, vec![0; 68])]);
+    let in_a_block = file(&[], &[RawTensor("w", &[33], 8, vec![0; 68])]);
     assert_eq!(refused(in_a_block), (SizeMismatch, Some("G3")));
-    let five = file(&[], &[Raw("w", &[1; 5], 24, vec![0])]);
+    let five = file(&[], &[RawTensor("w", &[1; 5], 24, vec![0])]);
     assert_eq!(refused(five), (Malformed, Some("G2")));
     let odd = file(&[("general.alignment", 4, 33u32.to_le_bytes().to_vec())], &[]);
     assert_eq!(refused(odd), (Malformed, Some("G2")));
-    // Arrays in arrays, without end.
+    // Endlessly nested arrays.
     let mut nested = Vec::new();
     for _ in 0..1000 {
         nested.extend(9u32.to_le_bytes());
@@ -81,7 +81,7 @@ fn what_is_wrong_is_told() {
         (Malformed, Some("G2"))
     );
     // 2^62 elements of four bytes.
-    let huge = file(&[], &[Raw("w", &[1 << 31, 1 << 31], 0, vec![0; 16])]);
+    let huge = file(&[], &[RawTensor("w", &[1 << 31, 1 << 31], 0, vec![0; 16])]);
     assert_eq!(refused(huge), (OutOfBounds, Some("G3")));
 }
 
@@ -95,24 +95,30 @@ fn limits_hold() {
         limits,
         ..ReadOptions::default()
     };
-    let tensors = [Raw("a", &[1], 24, vec![1]), Raw("b", &[1], 24, vec![2])];
+    let tensors = [
+        RawTensor("a", &[1], 24, vec![1]),
+        RawTensor("b", &[1], 24, vec![2]),
+    ];
     let bytes: tensor_core::Bytes = file(&[], &tensors).into();
     let error = GgufReader::open(std::sync::Arc::new(bytes), &options).unwrap_err();
     assert_eq!((error.kind(), error.broken_rule()), (TooLarge, Some("G2")));
 }
 
-/// Names come from the file, and messages go to terminals.
+/// Names come from the file, and messages are printed to terminals.
 #[test]
 fn control_characters_do_not_reach_messages() {
     let name = "\x1b[31mred";
     let bytes = file(
         &[("general.name", 8, text("x"))],
-        &[Raw(name, &[4], 999, vec![]), Raw(name, &[4], 999, vec![])],
+        &[
+            RawTensor(name, &[4], 999, vec![]),
+            RawTensor(name, &[4], 999, vec![]),
+        ],
     );
     let message = GgufReader::from_bytes(bytes).unwrap_err().to_string();
     assert!(!message.contains('\x1b'), "{message:?}");
-    // A name that is odd but legal is listed as it is.
-    let bytes = file(&[], &[Raw(name, &[1], 24, vec![0])]);
+    // An odd but legal name is listed unchanged.
+    let bytes = file(&[], &[RawTensor(name, &[1], 24, vec![0])]);
     if let Ok(reader) = GgufReader::from_bytes(bytes) {
         assert_eq!(reader.find(name), Some(0));
     }

@@ -1,4 +1,4 @@
-//! GGUF files as the format's page has them, and damaged ones.
+//! GGUF files as documented, and damaged ones.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod dequantising;

@@ -1,10 +1,10 @@
-//! What a sound file comes to.
+//! Valid files.
 
 use fmt_core::{ErrorKind, OpaqueDType, ReadOptions, StoredDType, TensorReader, testing::open_hostile};
 use fmt_gguf::{Gguf, GgufReader};
 use tensor_core::{Bytes, DType};
 
-use crate::support::{Raw, file, sample};
+use crate::support::{RawTensor, file, sample};
 
 #[test]
 fn plain_tensors_are_slices_of_the_file() {
@@ -68,7 +68,8 @@ fn every_plain_type() {
         (30, DType::BF16),
     ] {
         let bytes: Vec<u8> = (0..dtype.size() as u8 * 3).collect();
-        let reader = GgufReader::from_bytes(file(&[], &[Raw("w", &[3], number, bytes.clone())])).unwrap();
+        let reader =
+            GgufReader::from_bytes(file(&[], &[RawTensor("w", &[3], number, bytes.clone())])).unwrap();
         assert_eq!(reader.entries()[0].dtype, StoredDType::Known(dtype));
         assert_eq!(reader.tensor(0).unwrap().bytes()[..], bytes);
     }
@@ -98,10 +99,13 @@ fn metadata_is_text() {
     );
 }
 
-/// Of a type that is not known, the length is not known: the others can be read nevertheless.
+/// The length of an unknown type is unknown; other tensors remain readable.
 #[test]
 fn unknown_types_are_listed() {
-    let tensors = [Raw("new", &[4], 999, vec![7; 10]), Raw("w", &[1], 24, vec![5])];
+    let tensors = [
+        RawTensor("new", &[4], 999, vec![7; 10]),
+        RawTensor("w", &[1], 24, vec![5]),
+    ];
     let reader = GgufReader::from_bytes(file(&[], &tensors)).unwrap();
     let entry = &reader.entries()[0];
     assert_eq!(entry.dtype, StoredDType::Unknown("type 999".to_owned()));
@@ -110,13 +114,13 @@ fn unknown_types_are_listed() {
     assert_eq!(reader.tensor(1).unwrap().to_vec::<i8>().unwrap(), [5]);
 }
 
-/// A header that is longer than what is read of a file at first.
+/// A header that is longer than the first read.
 #[test]
 fn long_headers_are_read_from_files() {
     let mut tokens = 8u32.to_le_bytes().to_vec();
     tokens.extend(200_000u64.to_le_bytes());
     (0..200_000).for_each(|number| tokens.extend(crate::support::text(&number.to_string())));
-    let bytes = file(&[("tokens", 9, tokens)], &[Raw("w", &[1], 24, vec![5])]);
+    let bytes = file(&[("tokens", 9, tokens)], &[RawTensor("w", &[1], 24, vec![5])]);
     assert!(bytes.len() > 2 << 20);
     let disk = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(disk.path(), &bytes).unwrap();

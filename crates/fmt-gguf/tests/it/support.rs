@@ -1,15 +1,15 @@
-//! Files, byte by byte.
+//! Builds files byte by byte.
 
-/// A tensor to be: name, dimensions as the file has them, GGML's number of the type, data.
-pub(crate) struct Raw<'a>(pub &'a str, pub &'a [u64], pub u32, pub Vec<u8>);
+/// A tensor to write: name, dimensions in file order, GGML type number, data.
+pub(crate) struct RawTensor<'a>(pub &'a str, pub &'a [u64], pub u32, pub Vec<u8>);
 
 fn string(out: &mut Vec<u8>, text: &str) {
     out.extend((text.len() as u64).to_le_bytes());
     out.extend(text.bytes());
 }
 
-/// A file of version 3 with values that are encoded already (type and bytes) and tensors on multiples of 32.
-pub(crate) fn file(values: &[(&str, u32, Vec<u8>)], tensors: &[Raw<'_>]) -> Vec<u8> {
+/// Returns a version 3 file with encoded values (type and bytes) and tensors aligned to 32.
+pub(crate) fn file(values: &[(&str, u32, Vec<u8>)], tensors: &[RawTensor<'_>]) -> Vec<u8> {
     let mut out = b"GGUF\x03\0\0\0".to_vec();
     out.extend((tensors.len() as u64).to_le_bytes());
     out.extend((values.len() as u64).to_le_bytes());
@@ -19,7 +19,7 @@ pub(crate) fn file(values: &[(&str, u32, Vec<u8>)], tensors: &[Raw<'_>]) -> Vec<
         out.extend(value);
     }
     let mut data = Vec::new();
-    for Raw(name, dims, kind, bytes) in tensors {
+    for RawTensor(name, dims, kind, bytes) in tensors {
         string(&mut out, name);
         out.extend((dims.len() as u32).to_le_bytes());
         dims.iter().for_each(|dim| out.extend(dim.to_le_bytes()));
@@ -39,7 +39,7 @@ pub(crate) fn text(text: &str) -> Vec<u8> {
     out
 }
 
-/// A file with all that matters: plain and quantised tensors, values of several types.
+/// Returns a file with the main features: plain and quantised tensors, values of several types.
 pub(crate) fn sample() -> Vec<u8> {
     let mut tokens = 8u32.to_le_bytes().to_vec();
     tokens.extend(2u64.to_le_bytes());
@@ -57,11 +57,11 @@ pub(crate) fn sample() -> Vec<u8> {
             ("tokenizer.tokens", 9, tokens),
         ],
         &[
-            Raw("embed", &[3, 2], 0, floats),
-            Raw("half", &[4], 1, (0..8).collect()),
-            Raw("brain", &[2, 1, 2], 30, (8..16).collect()),
-            Raw("quantised", &[32, 2], 8, vec![1; 68]),
-            Raw(
+            RawTensor("embed", &[3, 2], 0, floats),
+            RawTensor("half", &[4], 1, (0..8).collect()),
+            RawTensor("brain", &[2, 1, 2], 30, (8..16).collect()),
+            RawTensor("quantised", &[32, 2], 8, vec![1; 68]),
+            RawTensor(
                 "ids",
                 &[2],
                 27,

@@ -1,4 +1,4 @@
-//! What is written, and what has no place in the format.
+//! What is written, and what the format cannot hold.
 
 use fmt_core::{ErrorKind, Format, Metadata, OpaqueDType, Plan, PlannedEntry, TensorReader};
 use fmt_gguf::{Gguf, GgufReader};
@@ -6,7 +6,7 @@ use tensor_core::{DType, Shape, TensorSpec};
 
 use crate::support::{file, sample, text};
 
-/// A file like another, by way of what tools know of it.
+/// Copies a file through the generic interface.
 fn copied(reader: &GgufReader, piece: usize) -> Vec<u8> {
     let entries = reader.entries().iter().map(|entry| match &entry.dtype {
         fmt_core::StoredDType::Opaque(dtype) => {
@@ -61,7 +61,7 @@ fn copies_are_the_same() {
         assert_eq!(copy.tensor(0).unwrap(), reader.tensor(0).unwrap());
         assert_eq!(copy.tensor(4).unwrap(), reader.tensor(4).unwrap());
     }
-    // The sample is padded as GGML does it, and its keys stand in another order.
+    // The sample is padded like GGML's files, and its keys are in another order.
     assert_eq!(copied(&reader, 100).len(), sample().len());
 }
 
@@ -100,7 +100,7 @@ fn values_keep_their_types() {
     let original = file(&values, &[]);
     let reader = GgufReader::from_bytes(original.clone()).unwrap();
     assert_eq!(reader.metadata()["j.nested"], "[[1,-2],[300]]");
-    // The keys are in order, so that the bytes are the same too.
+    // The keys are sorted, so the bytes are identical too.
     assert_eq!(copied(&reader, 1), original);
 }
 
@@ -126,7 +126,7 @@ fn alignment_is_that_of_the_metadata() {
         assert!(entry.range.start.is_multiple_of(64), "{entry:?}");
     }
     assert_eq!(reader.tensor(2).unwrap().to_vec::<i8>().unwrap(), [4, 5, 6]);
-    // GGML reads the padding behind the last tensor too.
+    // GGML reads the padding after the last tensor too.
     assert!(out.len().is_multiple_of(64));
 }
 
@@ -164,7 +164,7 @@ fn what_has_no_place_is_refused() {
         refused(opaque("F8_E4M3", 1, 1, &[4]), &[]).0,
         ErrorKind::Unsupported
     );
-    // 64 elements are two blocks, but not of one row.
+    // 64 elements are two blocks, but not within one row.
     assert_eq!(
         refused(opaque("Q8_0", 32, 34, &[4, 16]), &[]).0,
         ErrorKind::Unsupported
@@ -184,7 +184,7 @@ fn what_has_no_place_is_refused() {
     );
 }
 
-/// The layout that has no place is in the error in words; a tensor without dimensions is written, with a lint.
+/// The error names the unsupported layout; a scalar is written, with a lint.
 #[test]
 fn g8_sparse_tensors_are_refused_and_scalars_are_a_lint() {
     let plan = |entry| Plan {
@@ -217,7 +217,7 @@ fn g8_sparse_tensors_are_refused_and_scalars_are_a_lint() {
     );
 }
 
-/// Tokens of byte-level vocabularies are bytes, not text: they are kept as they are.
+/// Tokens of byte-level vocabularies are bytes, not UTF-8: they are preserved.
 #[test]
 fn strings_that_are_not_utf_8_are_kept() {
     let array = |strings: &[&[u8]]| {
@@ -273,7 +273,7 @@ fn strings_that_are_not_utf_8_are_kept() {
             ..Plan::default()
         };
         let created = Gguf.create(Box::new(std::io::sink()), plan).map(drop);
-        // Braces are text where the type is.
+        // Braces are valid in a string.
         assert_eq!(created.is_err(), kind != "string", "{kind} {wrong}");
     }
 }

@@ -1,4 +1,4 @@
-//! `.npz`: one test for each rule of docs/formats/npy.md that is about archives.
+//! `.npz`: one test for each rule of docs/formats/npy.md about archives.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tensor_core::{Bytes, DType, Shape, TensorSpec};
 
 use crate::support::{archive, counting, header, npy, open_archive, small_archive, verdict, written};
 
-/// Where some bytes stand in others.
+/// Returns all positions of `wanted` in `bytes`.
 fn find(bytes: &[u8], wanted: &[u8]) -> Vec<usize> {
     let places = bytes.windows(wanted.len()).enumerate();
     places
@@ -36,7 +36,7 @@ fn n8_members_are_arrays() {
     }
     let bytes = small_archive();
     assert_eq!(Npz.sniff(&bytes, bytes.len() as u64), Sniff::Certain);
-    // What begins with something else may be another file in an archive.
+    // An archive whose first member is something else may be another kind of file.
     let other = archive(&[("readme.txt", b"hello"), ("z.npy", &array)], false);
     assert_eq!(Npz.sniff(&other, other.len() as u64), Sniff::Possible);
     assert_eq!(verdict(open_archive(b"")), Err((Malformed, "N8")));
@@ -67,7 +67,7 @@ fn n8_members_are_arrays() {
     }
 }
 
-/// A PyTorch checkpoint, a wheel, a Keras model: archives, but not of arrays.
+/// A PyTorch checkpoint, a wheel, a Keras model: archives without arrays.
 #[test]
 fn n8_an_archive_without_arrays_is_another_file() {
     let foreign = archive(&[("m/data.pkl", b"\x80\x02}."), ("m/version", b"3\n")], false);
@@ -81,7 +81,7 @@ fn n8_an_archive_without_arrays_is_another_file() {
 fn n9_methods_that_are_not_supported_are_listed() {
     let array = npy(&header("|u1", false, "(2,)"), &[1, 2]);
     let mut bytes = archive(&[("a.npy", &array)], false);
-    // The method stands in the local header at 8 and in the directory at 10: 12 is bzip2.
+    // The method is at offset 8 of the local header and 10 of the directory entry: 12 is bzip2.
     let directory = find(&bytes, b"PK\x01\x02")[0];
     bytes[8] = 12;
     bytes[directory + 10] = 12;
@@ -102,7 +102,7 @@ fn n10_names_occur_once() {
 
 #[test]
 fn n11_checksums_and_lengths() {
-    // Data that does not compress, so that the last bytes are data.
+    // Incompressible data, so that the last bytes are data.
     let data: Vec<u8> = (0..400u32)
         .map(|byte| (byte.wrapping_mul(0x9e37_79b9) >> 24) as u8)
         .collect();
@@ -120,14 +120,14 @@ fn n11_checksums_and_lengths() {
         let reader = open_archive(&bytes).unwrap();
         assert_eq!(verdict(reader.verify(0)), Err((Corrupt, "N11")));
         assert_eq!(verdict(reader.read_into(0, &mut [0; 400])), Err((Corrupt, "N11")));
-        // What is read from a file is a copy, and checked.
+        // Data read from a file is copied, and so it is checked.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.npz");
         std::fs::write(&path, &bytes).unwrap();
         let reader = NpzReader::from_path(&path).unwrap();
         assert_eq!(verdict(reader.tensor(0)), Err((Corrupt, "N11")));
     }
-    // More and less than the header says, compressed and not.
+    // More and less data than the header says, compressed and not.
     for is_deflated in [false, true] {
         let longer = [&array[..], b"x"].concat();
         assert_eq!(
@@ -142,7 +142,7 @@ fn n11_checksums_and_lengths() {
     }
 }
 
-/// What the archive says is large is not allocated before it is known to be possible, nor beyond the limit.
+/// A claimed size is not allocated before it is plausible, nor beyond the limit.
 #[test]
 fn n11_bombs() {
     let zeros = vec![0; 1 << 20];
@@ -163,7 +163,7 @@ fn n11_bombs() {
     let reader = NpzReader::open(Arc::new(Bytes::from(bytes)), &options).unwrap();
     assert_eq!(verdict(reader.tensor(0)), Err((TooLarge, "N7")));
 
-    // A thousandth of what it claims.
+    // A thousandth of the claimed size.
     let huge = npy(&header("|u1", false, "(1000000000,)"), &[]);
     let mut bytes = archive(&[("a.npy", &huge)], true);
     let directory = find(&bytes, b"PK\x01\x02")[0];
@@ -178,7 +178,7 @@ fn n12_members_do_not_overlap() {
     let array = npy(&header("|u1", false, "(2,)"), &[1, 2]);
     let mut bytes = archive(&[("a.npy", &array), ("b.npy", &array)], false);
     let directory = find(&bytes, b"PK\x01\x02");
-    // The first member's data reaches to the second's end.
+    // The first member's data extends to the end of the second.
     let grown = (directory[0] - (30 + 5)) as u32;
     for place in [18, 22, directory[0] + 20, directory[0] + 24] {
         bytes[place..place + 4].copy_from_slice(&grown.to_le_bytes());
@@ -227,7 +227,7 @@ fn wr_12_the_same_tensors_give_the_same_bytes() {
     }
 }
 
-/// WR-02: a sink that is full at any byte.
+/// WR-02: a sink that becomes full at any byte.
 #[test]
 fn wr_02_a_sink_that_is_full() {
     let tensor = counting(DType::U8, &[50]);
@@ -248,7 +248,7 @@ fn wr_02_a_sink_that_is_full() {
     }
 }
 
-/// WR-08: a file that is given up does not look whole: the archive's directory is not written.
+/// WR-08: an abandoned file does not look complete: the archive's directory is missing.
 #[test]
 fn wr_08_a_writer_that_is_dropped() {
     let tensor = counting(DType::U8, &[50]);

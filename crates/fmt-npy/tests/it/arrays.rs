@@ -25,7 +25,7 @@ fn n1_magic_and_version() {
         bytes[6..8].copy_from_slice(&version);
         assert_eq!(verdict(open(&bytes)), Err((BadVersion, "N1")));
     }
-    // Versions 2 and 3 have a longer length.
+    // Versions 2 and 3 have a longer length field.
     let text = header("|u1", false, "(2,)");
     for version in [2, 3] {
         let mut bytes = b"\x93NUMPY".to_vec();
@@ -105,7 +105,7 @@ fn n4_dtypes() {
         ("?", DType::Bool),
         ("<f2", DType::F16),
         ("u1", DType::U8),
-        // As ml_dtypes has it saved; raw bytes have no order.
+        // As ml_dtypes saves it; raw bytes have no byte order.
         ("<V2", DType::BF16),
     ] {
         let bytes = vec![1; dtype.size()];
@@ -195,7 +195,7 @@ fn n7_byte_order_and_memory_order() {
             is_column_major
         );
 
-        // What must be converted is converted within the limit only.
+        // Conversion respects the limit.
         let limits = Limits {
             decoded_bytes: 11,
             ..Limits::default()
@@ -209,7 +209,7 @@ fn n7_byte_order_and_memory_order() {
         let wanted = if is_plain { Ok(()) } else { Err((TooLarge, "N7")) };
         assert_eq!(verdict(limited.tensor(0)), wanted);
     }
-    // A vector has one order only.
+    // A vector has only one order.
     let vector = open(&npy(&header("|u1", true, "(3,)"), &[1, 2, 3])).unwrap();
     assert_eq!(vector.tensor(0).unwrap().to_vec::<u8>().unwrap(), [1, 2, 3]);
 }
@@ -224,7 +224,7 @@ fn plain_arrays_are_not_copied() {
     assert_eq!(reader.find("0"), Some(0));
 }
 
-/// Elements that are copied: in the file's words turned around, row by row.
+/// Opaque elements are byte-swapped by word and transposed.
 #[test]
 fn n4_opaque_elements() {
     let streamed = |file: &[u8]| {
@@ -236,7 +236,7 @@ fn n4_opaque_elements() {
     };
     let strings = npy(&header("|S3", false, "(2,)"), b"ab\0cde");
     assert_eq!(streamed(&strings), ("S3".to_owned(), b"ab\0cde".to_vec()));
-    // Two texts of two code points each, big-endian.
+    // Two strings of two code points each, big-endian.
     let texts: Vec<u8> = "abcd"
         .chars()
         .flat_map(|character| u32::from(character).to_be_bytes())
@@ -247,7 +247,7 @@ fn n4_opaque_elements() {
         .collect();
     let file = npy(&header(">U2", false, "(2,)"), &texts);
     assert_eq!(streamed(&file), ("U2".to_owned(), little));
-    // Two by two complex numbers, column by column and big-endian.
+    // Two by two complex numbers, column-major and big-endian.
     let parts: Vec<u8> = (0..8u8).flat_map(|part| f32::from(part).to_be_bytes()).collect();
     let file = npy(&header(">c8", true, "(2, 2)"), &parts);
     let wanted: Vec<u8> = [0u8, 1, 4, 5, 2, 3, 6, 7]

@@ -1,4 +1,4 @@
-//! Files derived from sound ones.
+//! Mutations of valid files.
 
 use fmt_core::{
     Format, ReadOptions,
@@ -50,7 +50,7 @@ fn thousands_of_archives() {
             archive(&[("a.npy", &array), ("b.txt", b"text")], true),
             archive(&[], false),
         ],
-        // The crate `zip` makes room for a field of 16 bits' length before it reads it.
+        // The crate `zip` allocates for a field with a 16-bit length before it reads it.
         2 * BASE_ALLOWANCE,
     );
 }

@@ -1,4 +1,4 @@
-//! NumPy's files, read, written and attacked.
+//! NumPy's formats, read, written and attacked.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod archives;

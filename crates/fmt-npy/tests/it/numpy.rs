@@ -1,4 +1,4 @@
-//! Checked against NumPy, if its files are at hand: `tests/python/check_against_numpy.py` says how.
+//! Compared with NumPy's files, if present: see `tests/python/check_against_numpy.py`.
 
 use std::{fs, path::Path};
 

@@ -1,4 +1,4 @@
-//! What is written is read again.
+//! Written files are read back unchanged.
 
 use fmt_core::TensorReader;
 use fmt_npy::{Npy, Npz};

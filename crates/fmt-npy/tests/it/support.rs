@@ -1,10 +1,10 @@
-//! Files made by hand.
+//! Builds files by hand.
 
 use fmt_core::{Error, ErrorKind, Format, Plan, PlannedEntry};
 use fmt_npy::{NpyReader, Npz, NpzReader};
 use tensor_core::{DType, Shape, Tensor, TensorSpec};
 
-/// A `.npy` file with a header of version 1 and some bytes.
+/// Returns a `.npy` file with a version 1 header and these bytes.
 pub(crate) fn npy(header: &str, data: &[u8]) -> Vec<u8> {
     let mut bytes = b"\x93NUMPY\x01\0".to_vec();
     bytes.extend((header.len() as u16).to_le_bytes());
@@ -13,7 +13,7 @@ pub(crate) fn npy(header: &str, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The header that NumPy writes, without padding.
+/// Returns the header that NumPy writes, without padding.
 pub(crate) fn header(descr: &str, is_column_major: bool, shape: &str) -> String {
     let order = if is_column_major { "True" } else { "False" };
     format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}\n")
@@ -39,7 +39,7 @@ pub(crate) fn counting(dtype: DType, dims: &[u64]) -> Tensor {
     Tensor::new(spec, bytes).unwrap()
 }
 
-/// What is written for some tensors, whose bytes come in pieces.
+/// Writes tensors in pieces of a given size and returns the file.
 pub(crate) fn written(format: &dyn Format, tensors: &[(&str, &Tensor)], piece: usize) -> Vec<u8> {
     let entries = tensors
         .iter()
@@ -62,13 +62,13 @@ pub(crate) fn written(format: &dyn Format, tensors: &[(&str, &Tensor)], piece: u
     out
 }
 
-/// An archive with two arrays.
+/// Returns an archive with two arrays.
 pub(crate) fn small_archive() -> Vec<u8> {
     let (a, b) = (counting(DType::F32, &[2, 3]), counting(DType::U8, &[5]));
     written(&Npz, &[("a", &a), ("b", &b)], usize::MAX)
 }
 
-/// An archive with members as they are given, deflated or not.
+/// Returns an archive with these members, deflated or not.
 pub(crate) fn archive(members: &[(&str, &[u8])], is_deflated: bool) -> Vec<u8> {
     use std::io::Write;
     let method = if is_deflated {

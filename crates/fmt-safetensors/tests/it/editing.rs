@@ -1,11 +1,12 @@
-//! Names and metadata changed in files on disk.
+//! Edits names and metadata of files on disk.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
 use fmt_core::{ErrorKind, TensorReader};
 use fmt_safetensors::{SafetensorsReader, edit};
 
-/// A file with a header of so many bytes, one tensor of a dtype that is not known, one that is, and an unknown key.
+/// Writes a file with a header of `header_len` bytes, a tensor of unknown dtype, one of a known dtype, and an
+/// unknown key.
 fn file(path: &Path, header_len: usize) {
     let json = r#"{"w":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"n":{"dtype":"NEW","shape":[2],"data_offsets":[3,5]}}"#;
     let mut bytes = (header_len as u64).to_le_bytes().to_vec();
@@ -70,7 +71,7 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
     editor.rename("w", "__metadata__").unwrap();
     assert_eq!(editor.save().unwrap_err().kind(), ErrorKind::BadName);
     assert_eq!(fs::read(&path).unwrap(), bytes);
-    // Somebody else has changed it meanwhile.
+    // Another process changed it meanwhile.
     let editor = open();
     let mut other = bytes.clone();
     other[100] = b' ';
@@ -79,7 +80,7 @@ fn what_cannot_be_is_refused_and_nothing_changes() {
     assert_eq!(fs::read(&path).unwrap(), other);
 }
 
-/// A trainer writes its checkpoint anew and renames it over the old one: same length, same header, other numbers.
+/// A trainer replaces its checkpoint by rename: same length, same header, other numbers.
 #[test]
 fn a_checkpoint_that_took_the_files_name_meanwhile_stays() {
     let folder = tempfile::tempdir().unwrap();

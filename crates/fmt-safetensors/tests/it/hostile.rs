@@ -1,4 +1,4 @@
-//! Files derived from sound ones.
+//! Mutations of valid files.
 
 use fmt_core::{
     Metadata, ReadOptions,
@@ -42,7 +42,7 @@ fn files_and_memory_are_judged_alike() {
     }
 }
 
-/// Values that are passed by may be nested without bound: that takes no stack.
+/// Ignored values may be nested without limit; skipping them uses no stack.
 #[test]
 fn nesting() {
     for depth in [100, 100_000] {

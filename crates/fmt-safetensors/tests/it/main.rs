@@ -1,4 +1,4 @@
-//! safetensors files, read, written, attacked, and checked against the format's home crate.
+//! safetensors files, read, written, attacked, and compared with the reference crate.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod editing;

@@ -25,7 +25,7 @@ fn s1_the_length_of_the_header() {
         bytes[..8].copy_from_slice(&len.to_le_bytes());
         assert_eq!(refusal(&bytes), (kind, "S1"), "{len}");
     }
-    // What has a length and no header behind it is something else.
+    // A length without a header after it is another kind of file.
     for (header, is_other) in [(GOOD, false), ("GARBAGE", true)] {
         let mut bytes = file(header, 0);
         bytes[..8].copy_from_slice(&u64::MAX.to_le_bytes());
@@ -33,7 +33,7 @@ fn s1_the_length_of_the_header() {
         let is_told = error.starts_with("the file is not of safetensors, or it is damaged: the length of");
         assert_eq!(is_told, is_other, "{error}");
     }
-    // Old writers wrote such files; the home crate refuses them.
+    // Old writers produced such files; the reference crate rejects them.
     let len = 100_000_008;
     let mut bytes = (len as u64).to_le_bytes().to_vec();
     bytes.extend(b"{}");
@@ -86,7 +86,7 @@ fn s2_the_header_is_an_object() {
     // The seven is the 47th byte of the header.
     assert_eq!(error.byte(), Some(8 + 46));
 
-    // White space in front is for lenient readers, behind for all.
+    // Leading white space is accepted only leniently, trailing always.
     let spaced = Bytes::from(file(&format!(" \n{GOOD}"), 2));
     assert!(open(&spaced).is_err());
     let lenient = ReadOptions {
@@ -95,11 +95,11 @@ fn s2_the_header_is_an_object() {
     };
     assert!(SafetensorsReader::open(Arc::new(spaced), &lenient).is_ok());
     assert!(open(&file(&format!("{GOOD}   "), 2)).is_ok());
-    // What is not known is passed by.
+    // Unknown keys are ignored.
     assert!(open(&file(&GOOD.replace("\"shape\"", "\"more\":[{}],\"shape\""), 2)).is_ok());
 }
 
-/// The home crate keeps one of two tensors with the same name, and no one knows which.
+/// The reference crate keeps an arbitrary one of two tensors with the same name.
 #[test]
 fn s3_names_occur_once() {
     let twice = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#;
@@ -108,7 +108,7 @@ fn s3_names_occur_once() {
         (error.kind(), error.broken_rule(), error.tensor()),
         (Duplicate, Some("S3"), Some("a"))
     );
-    // Also when it is written in two ways.
+    // Also when it is escaped differently.
     assert_eq!(
         refusal(&file(&twice.replacen("\"a\"", r#""\u0061""#, 1), 2)),
         (Duplicate, "S3")
@@ -126,7 +126,7 @@ fn s4_dtypes_that_are_not_known_are_listed() {
         assert!(reader.entries()[index].unsupported.is_some());
         let error = reader.tensor(index).unwrap_err();
         assert_eq!((error.kind(), error.broken_rule()), (Unsupported, Some("S4")));
-        // Those that the home crate knows are copied as they are.
+        // Dtypes of the reference crate are copied unchanged.
         assert_eq!(reader.verify(index).is_err(), index == 2);
         assert_eq!(reader.stream(index).is_err(), index == 2);
     }
@@ -179,7 +179,7 @@ fn s6_lengths_follow_from_dtype_and_shape() {
     assert_eq!(tensor("U8", "[9223372036854775808,2]", 0), overflow);
     assert_eq!(tensor("U8", "[4294967296,4294967296]", 0), overflow);
     assert_eq!(tensor("F64", "[2305843009213693952]", 0), overflow);
-    // With a dimension of 0 there are no elements, wherever it stands.
+    // A dimension of 0 anywhere means no elements.
     assert_eq!(tensor("U8", "[9223372036854775808,4,0]", 0), Ok(()));
     assert_eq!(tensor("U8", "[0,9223372036854775808,4]", 0), Ok(()));
 }
@@ -243,7 +243,7 @@ fn s8_limits() {
             wanted
         );
     }
-    // No more dimensions are kept than any shape has.
+    // Dimensions are kept only up to the maximum rank.
     let many = format!(
         r#"{{"a":{{"dtype":"U8","shape":[{}1],"data_offsets":[0,1]}}}}"#,
         "1,".repeat(1000)
@@ -263,7 +263,7 @@ fn s9_data_that_is_not_aligned_is_reported() {
     assert_eq!(even.entries()[0].range.start % 64, 0);
 }
 
-/// S8: a header takes a small multiple of its own length to read. Lists of dimensions are as long as they are.
+/// S8: reading a header takes a small multiple of its length. Shapes have their actual length.
 #[test]
 fn s8_memory_for_many_tensors_is_bounded() {
     const COUNT: usize = 20_000;

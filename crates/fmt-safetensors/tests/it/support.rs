@@ -1,10 +1,10 @@
-//! Files made by hand.
+//! Builds files by hand.
 
 use fmt_core::{Error, ErrorKind, Metadata};
 use fmt_safetensors::{SafetensorsReader, SafetensorsWriter};
 use tensor_core::{DType, Shape, Tensor, TensorSpec};
 
-/// A header and so many bytes of data that count up.
+/// Returns a header followed by `data` bytes that count up.
 pub(crate) fn file(header: &str, data: usize) -> Vec<u8> {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header.as_bytes());
@@ -16,7 +16,7 @@ pub(crate) fn open(bytes: &[u8]) -> Result<SafetensorsReader, Error> {
     SafetensorsReader::from_bytes(bytes.to_vec())
 }
 
-/// Why bytes are no file: the kind and the rule.
+/// Returns the kind and the rule of the error for invalid bytes.
 pub(crate) fn refusal(bytes: &[u8]) -> (ErrorKind, &'static str) {
     let error = open(bytes).unwrap_err();
     (error.kind(), error.broken_rule().unwrap())

@@ -1,4 +1,4 @@
-//! Writers: what they refuse, and that nothing but the tensors decides about the bytes.
+//! Writers: rejected input, and deterministic output.
 
 use fmt_core::{AtomicFile, ErrorKind, ErrorKind::*, Format, Metadata, Plan, PlannedEntry, TensorReader};
 use fmt_safetensors::{Safetensors, SafetensorsReader, SafetensorsWriter};
@@ -21,7 +21,7 @@ fn spec(dims: &[u64]) -> TensorSpec {
     TensorSpec::new(DType::U8, Shape::new(dims).unwrap()).unwrap()
 }
 
-/// WR-11: before the first byte.
+/// WR-11: rejected before the first byte.
 #[test]
 fn wr_11_what_the_format_cannot_hold() {
     assert_eq!(refused(&[("a", spec(&[1])), ("a", spec(&[2]))]), Duplicate);
@@ -41,7 +41,7 @@ fn wr_11_what_the_format_cannot_hold() {
         ]),
         TooLarge
     );
-    // The home crate does not read this.
+    // The reference crate cannot read this.
     assert_eq!(refused(&[("a", spec(&[1 << 63, 4, 0]))]), TooLarge);
 
     let create = |entry: PlannedEntry| {
@@ -109,7 +109,7 @@ fn wr_12_the_same_tensors_give_the_same_bytes() {
     assert_eq!(reader.find("other"), None);
 }
 
-/// FS-05: a file is read and written where it was.
+/// FS-05: a file is saved over the one being read.
 #[test]
 fn fs_05_saving_over_the_file_that_is_being_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -127,7 +127,7 @@ fn fs_05_saving_over_the_file_that_is_being_read() {
     assert_eq!((saved.find("b"), saved.tensor(0).unwrap()), (Some(0), tensor));
 }
 
-/// WR-02: a sink that is full at any byte.
+/// WR-02: a sink that becomes full at any byte.
 #[test]
 fn wr_02_a_sink_that_is_full() {
     let tensor = counting(DType::U8, &[50]);

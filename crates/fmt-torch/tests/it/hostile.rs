@@ -1,4 +1,4 @@
-//! Damaged and hostile checkpoints: errors about input, memory in proportion to the file, no panic.
+//! Damaged and hostile checkpoints: errors, memory proportional to the file, no panic.
 
 use std::{
     ops::Range,
@@ -36,7 +36,7 @@ fn thousands_of_mutants() {
         let count = base.len() * 9 + 2000;
         mutants(&base, count).collect::<Vec<_>>()
     });
-    // The machine's memory is bounded by the pickle; the zip crate makes room for a field of 16 bits' length.
+    // Memory is bounded by the pickle; the zip crate also allocates for a field with a 16-bit length.
     let opened = open_many_hostile(&Torch, derived, &ReadOptions::default(), 4 * BASE_ALLOWANCE);
     assert!(opened > 100, "{opened} opened");
 }
@@ -50,7 +50,7 @@ fn every_prefix_is_refused() {
     }
 }
 
-/// Few bytes that stand for many values.
+/// Few bytes that expand to many values.
 #[test]
 fn bombs_are_bounded() {
     let open = |pickle: Pickle| {
@@ -58,7 +58,7 @@ fn bombs_are_bounded() {
         let opened = TorchReader::from_bytes(file);
         opened.map(|_| ()).map_err(|error| error.kind())
     };
-    // A list that holds the one before it twice, thirty times over; and one that holds itself.
+    // A list that contains its predecessor twice, thirty times over; and one that contains itself.
     let mut laughs = Pickle::new().raw(b"]q\x00");
     for level in 0..30u8 {
         laughs = laughs.raw(&[b']', b'q', level + 1, b'(', b'h', level, b'h', level, b'e']);
@@ -75,28 +75,28 @@ fn bombs_are_bounded() {
             Some(ErrorKind::TooLarge)
         );
     }
-    // What is no more than a place on the stack for each byte fits the budget.
+    // Opcodes that only use a stack entry per byte fit the budget.
     for opcode in [b"(", b"N"] {
         assert!(open(Pickle::new().raw(&opcode.repeat(1 << 20))).is_err());
     }
-    // A tuple that is called with again and again.
+    // The same tuple used for many calls.
     let many = Pickle::new().raw(b"(").raw(&b"N".repeat(1000)).raw(b"tq\x00");
     let calls = many
         .global("torch", "device")
         .raw(b"q\x01")
         .raw(&b"h\x01h\x00R".repeat(10_000));
     assert!(open(calls).is_err());
-    // A text that says to be longer than the file.
+    // A string that claims to be longer than the file.
     assert_eq!(
         open(Pickle::new().raw(b"X\xff\xff\xff\x7f")),
         Err(ErrorKind::TooLarge)
     );
-    // And ones whose length does not even fit twice into 64 bits (found by fuzzing).
+    // Lengths that overflow 64 bits when doubled (found by fuzzing).
     for opcode in [b"\x8d", b"\x8e", b"\x96"] {
         let pickle = Pickle::new().raw(opcode).raw(&(u64::MAX / 2 + 1).to_le_bytes());
         assert_eq!(open(pickle), Err(ErrorKind::TooLarge));
     }
-    // An expanded tensor: listed, and refused beyond the limit for memory.
+    // An expanded tensor is listed, and rejected beyond the memory limit.
     let expanded = View {
         dims: &[i32::MAX, 1024],
         strides: &[0, 0],
@@ -107,11 +107,11 @@ fn bombs_are_bounded() {
     assert_eq!(contents[0].1, Err(ErrorKind::TooLarge));
 }
 
-/// A dictionary of notes is looked through for each tensor that has it: that is paid for, like memory.
+/// A metadata dictionary is scanned for each tensor that shares it; this is charged like memory.
 #[test]
 fn notes_that_many_tensors_share_are_bounded() {
     let open = |pairs: usize, tensors: usize| {
-        // A long text costs less than it brings.
+        // A long string earns more budget than it costs.
         let padded = Pickle::new().text(&" ".repeat(1 << 20)).raw(b"0");
         let notes = padded.raw(b"}(").raw(&b"NN".repeat(pairs)).raw(b"uq\x00");
         let arguments = notes
@@ -137,10 +137,10 @@ fn notes_that_many_tensors_share_are_bounded() {
     assert_eq!(open(20_000, 10_000), Err(ErrorKind::TooLarge));
 }
 
-/// A source that counts what is read of it.
-struct Counting(Bytes, AtomicU64);
+/// A source that counts the bytes read.
+struct CountingSource(Bytes, AtomicU64);
 
-impl ByteSource for Counting {
+impl ByteSource for CountingSource {
     fn len(&self) -> u64 {
         self.0.len() as u64
     }
@@ -156,7 +156,7 @@ impl ByteSource for Counting {
     }
 }
 
-/// A thousand tensors that are views of one storage of a megabyte cost neither time nor memory for all of it each.
+/// A thousand views of a one-megabyte storage do not each read all of it.
 #[test]
 fn views_of_a_large_storage_read_their_part() {
     let count = 1 << 18;
@@ -176,7 +176,7 @@ fn views_of_a_large_storage_read_their_part() {
     });
     let pickle = Pickle::state(&views.collect::<Vec<_>>());
     let file = archive(&pickle.0, &[("data/0", &storage)]);
-    let source = Arc::new(Counting(file.into(), AtomicU64::new(0)));
+    let source = Arc::new(CountingSource(file.into(), AtomicU64::new(0)));
     let reader = TorchReader::open(Arc::clone(&source) as _, &ReadOptions::default()).unwrap();
     source.1.store(0, Relaxed);
     let values = reader.tensor(999).unwrap().to_vec::<f32>().unwrap();
@@ -189,7 +189,7 @@ fn views_of_a_large_storage_read_their_part() {
     assert_eq!(source.1.load(Relaxed), storage.len() as u64);
 }
 
-/// Two elements may lie further apart than memory is taken for.
+/// The span of a gathered tensor counts towards the limit.
 #[test]
 fn what_is_held_to_gather_is_limited() {
     let wide = View {
@@ -210,7 +210,7 @@ fn what_is_held_to_gather_is_limited() {
     }
 }
 
-/// Found by fuzzing: the first one was given where Python takes the last.
+/// Regression, found by fuzzing: the first duplicate was returned, while Python uses the last.
 #[test]
 fn two_tensors_of_one_name() {
     let other = View {

@@ -1,4 +1,4 @@
-//! PyTorch checkpoints: what is read, what is refused, and what hostile ones come to.
+//! PyTorch checkpoints: valid, unsupported and hostile ones.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod hostile;

@@ -1,4 +1,4 @@
-//! What is read, and what is refused by name.
+//! Supported and rejected contents.
 
 use std::sync::Arc;
 
@@ -99,7 +99,7 @@ fn big_endian_hosts() {
     assert_eq!(values(&reader, "w"), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
 }
 
-/// Its numbers are little-endian whatever it says of its host.
+/// Legacy files are little-endian, whatever they say about their host.
 #[test]
 fn the_old_form_of_big_endian_hosts() {
     let mut file = legacy();
@@ -114,7 +114,7 @@ fn the_old_form_of_big_endian_hosts() {
     assert_eq!(values(&reader, "w"), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
 }
 
-/// A history of losses has more values than there are tensors.
+/// A loss history has more values than there are tensors.
 #[test]
 fn long_lists_of_numbers() {
     let mut pickle = Pickle::new()
@@ -130,7 +130,7 @@ fn long_lists_of_numbers() {
     assert_eq!(reader.metadata()["losses.9999"], "9999");
 }
 
-/// Checkpoints of training: dictionaries in dictionaries, lists, numbers, texts.
+/// Training checkpoints: nested dictionaries, lists, numbers, strings.
 #[test]
 fn nested_values_have_names() {
     let pickle = Pickle::new()
@@ -158,7 +158,7 @@ fn nested_values_have_names() {
     assert_eq!(reader.foreign_parts(), ["model/code/x.py"]);
 }
 
-/// A program with other files in front, as exporters write it, is known by what PyTorch pads members with.
+/// A program that starts with other files, as exporters write it, is recognized by PyTorch's padding.
 #[test]
 fn programs_with_other_files_in_front_are_recognised() {
     use std::io::Write;
@@ -223,25 +223,25 @@ fn code_is_refused_by_name() {
             "{text}"
         );
     }
-    // NEWOBJ of something that is no class
+    // NEWOBJ of something that is not a class.
     assert_eq!(refused(Pickle::new().raw(b"))\x81.")).0, ErrorKind::Malformed);
     assert_eq!(refused(Pickle::new().int(1).raw(b")R.")).0, ErrorKind::Malformed);
 }
 
-/// A dictionary of a plain tensor and of whatever comes between.
+/// Returns a dictionary with a plain tensor and other contents.
 fn beside(other: impl FnOnce(Pickle) -> Pickle) -> Vec<u8> {
     let pickle = Pickle::new().raw(b"}(").text("w").tensor(&MATRIX).text("other");
     let pickle = other(pickle).raw(b"u.");
     archive(&pickle.0, &[("data/0", &floats())])
 }
 
-/// A call of `_rebuild_from_type_v2`, as tensors of a class of their own have it.
+/// Returns a call of `_rebuild_from_type_v2`, as for tensor subclasses.
 fn of_class(pickle: Pickle, function: &str, arguments: impl FnOnce(Pickle) -> Pickle) -> Pickle {
     let pickle = pickle.global("torch._tensor", "_rebuild_from_type_v2").raw(b"(");
     let pickle = pickle
         .global("torch._utils", function)
         .global("mylib.tensors", "Tagged");
-    // The attributes: a tensor and a text.
+    // The attributes: a tensor and a string.
     let pickle = arguments(pickle)
         .raw(b"}(")
         .text("scale")
@@ -251,7 +251,7 @@ fn of_class(pickle: Pickle, function: &str, arguments: impl FnOnce(Pickle) -> Pi
     pickle.raw(b"utR")
 }
 
-/// One tensor that cannot be read does not keep the others from it.
+/// An unreadable tensor does not prevent reading others.
 #[test]
 fn tensors_beside_others_that_are_not_read() {
     let storage = |pickle: Pickle| {
@@ -283,7 +283,7 @@ fn tensors_beside_others_that_are_not_read() {
         assert!(other.unsupported.is_some() && reader.foreign_parts().is_empty());
     }
 
-    // The elements of a class's tensor are there, and its name is told: nothing of it is run.
+    // The elements of a subclass are read, and the class is reported; none of its code is run.
     let arguments = |pickle: Pickle| {
         let pickle = pickle.raw(b"((").text("storage").global("torch", "FloatStorage");
         let pickle = pickle.text("0").text("cpu").int(6).raw(b"tQ").int(1);
@@ -302,7 +302,7 @@ fn tensors_beside_others_that_are_not_read() {
             .contains("'mylib.tensors.Tagged'")
     );
 
-    // One that is made of others.
+    // A subclass that wraps other tensors.
     let arguments = |pickle: Pickle| {
         let pickle = pickle.raw(b"(").raw(b"N").global("torch", "float32");
         pickle.ints(&[4, 5]).raw(b"t")
@@ -315,7 +315,7 @@ fn tensors_beside_others_that_are_not_read() {
     assert_eq!(values(&reader, "other.scale").len(), 6);
     assert_eq!(reader.metadata()["other.note"], "x");
 
-    // A function of somebody's own is code, whatever it is for.
+    // A user-defined function is code, whatever its purpose.
     let file = beside(|pickle| {
         let pickle = pickle.global("torch._tensor", "_rebuild_from_type_v2").raw(b"(");
         let pickle = pickle.global("mylib", "rebuild").global("torch", "Tensor");
@@ -329,7 +329,7 @@ fn tensors_beside_others_that_are_not_read() {
     assert!(refused.to_string().contains("'mylib.Config'"), "{refused}");
 }
 
-/// Tied weights have one storage. A square that is turned has the same bytes, and is another tensor.
+/// Tied weights share a storage. A transposed square matrix has the same bytes and is a different tensor.
 #[test]
 fn tied_weights_are_told() {
     let square = View {

@@ -1,4 +1,4 @@
-//! Checkpoints that a real PyTorch wrote: `tests/python/checkpoints.py` made them, and says what is in them.
+//! Checkpoints written by PyTorch: `tests/python/checkpoints.py` generates and describes them.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -24,7 +24,7 @@ fn open_leniently(name: &str) -> TorchReader {
     TorchReader::open(std::sync::Arc::new(bytes), &options).unwrap()
 }
 
-/// The bytes of a tensor, however it is stored.
+/// Streams the bytes of a tensor.
 fn streamed(reader: &TorchReader, index: usize) -> Vec<u8> {
     let mut stream = reader.stream(index).unwrap();
     let (mut all, mut buffer) = (Vec::new(), [0; 48]);
@@ -60,7 +60,7 @@ fn everything_is_what_pytorch_reads() {
             .collect();
         let found: BTreeMap<&str, &str> = found.iter().map(|(name, text)| (&**name, &**text)).collect();
         assert_eq!(found, tensors, "{file}");
-        // All ways of reading agree, in memory and on disk, within bounds.
+        // All ways of reading agree, in memory and on disk, within limits.
         open_hostile(
             &Torch,
             &std::fs::read(path(file)).unwrap(),
@@ -127,7 +127,7 @@ fn code_is_refused_by_name() {
     assert!(error.to_string().contains(name), "{error}");
 }
 
-/// Objects are their attributes then, and what was passed over is said.
+/// With lenient reading objects become their attributes, and ignored globals are reported.
 #[test]
 fn lenient_reading_finds_the_parameters_of_a_module() {
     let reader = open_leniently("module.pt");

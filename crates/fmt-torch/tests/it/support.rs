@@ -1,10 +1,10 @@
-//! Checkpoints as PyTorch writes them, byte by byte.
+//! Builds checkpoints byte by byte.
 
 use std::io::Write;
 
 use zip::{CompressionMethod, ZipWriter, write::SimpleFileOptions};
 
-/// A pickle that is being put together.
+/// A pickle under construction.
 #[derive(Clone, Default)]
 pub(crate) struct Pickle(pub(crate) Vec<u8>);
 
@@ -39,7 +39,7 @@ impl Pickle {
         self.raw(format!("c{module}\n{name}\n").as_bytes())
     }
 
-    /// A call of `_rebuild_tensor_v2`, as for a tensor of a state dictionary.
+    /// Appends a call of `_rebuild_tensor_v2`, as in a state dictionary.
     pub(crate) fn tensor(self, view: &View<'_>) -> Self {
         self.global("torch._utils", "_rebuild_tensor_v2")
             .raw(b"((")
@@ -55,13 +55,13 @@ impl Pickle {
             .raw(b"\x89ccollections\nOrderedDict\n)RtR")
     }
 
-    /// A dictionary of tensors by name, as `model.state_dict()`.
+    /// Creates a dictionary of tensors by name, like `model.state_dict()`.
     pub(crate) fn state(tensors: &[(&str, View<'_>)]) -> Self {
         let begun = Self::new().global("collections", "OrderedDict").raw(b")Rq\x00(");
         let filled = tensors
             .iter()
             .fold(begun, |pickle, (name, view)| pickle.text(name).tensor(view));
-        // The attribute `_metadata` that modules leave.
+        // The attribute `_metadata` that modules set.
         filled.raw(b"u}").text("_metadata").raw(b"}sb.")
     }
 }
@@ -103,7 +103,7 @@ pub(crate) fn archive(pickle: &[u8], members: &[(&str, &[u8])]) -> Vec<u8> {
     zip.finish().unwrap().into_inner()
 }
 
-/// The checkpoint of one matrix, `w`.
+/// Returns the checkpoint of one matrix, `w`.
 pub(crate) fn small() -> Vec<u8> {
     archive(
         &Pickle::state(&[("w", MATRIX)]).0,
@@ -115,12 +115,12 @@ pub(crate) fn small() -> Vec<u8> {
     )
 }
 
-/// The same in the layout before PyTorch 1.6.
+/// Returns the same in the layout before PyTorch 1.6.
 pub(crate) fn legacy() -> Vec<u8> {
     let mut file = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.".to_vec();
     file.extend(Pickle::new().raw(b"M\xe9\x03.").0);
     file.extend(Pickle::new().raw(b"}(").text("little_endian").raw(b"\x88u.").0);
-    // A storage has one more value there.
+    // In this layout a storage has one more value.
     let state = Pickle::state(&[("w", MATRIX)]).0;
     let id = state.windows(3).position(|bytes| bytes == b"tQJ").unwrap();
     file.extend([&state[..id], b"N", &state[id..]].concat());

@@ -1,4 +1,4 @@
-//! Errors can be told apart without reading their texts, and have their causes.
+//! Errors are distinguishable by type, and have sources.
 
 use std::error::Error;
 

@@ -1,4 +1,4 @@
-//! The crate as its users have it: text in, checked configuration or typed error out.
+//! Tests of the public interface: text in, checked configuration or typed error out.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod errors;

@@ -1,9 +1,9 @@
-//! From text to the configuration that is in effect.
+//! From text to the effective configuration.
 
 use model_config::{Completed, Defaults, MismatchError, Syntax, WrittenConfig, complete, complete_pipeline};
 use oip_types::{DataType, Joining, ModelMetadata, TensorMetadata};
 
-/// A model with batches of images.
+/// Returns a model with image batches.
 pub(crate) fn digits() -> ModelMetadata {
     ModelMetadata::new(
         "digits",

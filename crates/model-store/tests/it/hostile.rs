@@ -1,4 +1,4 @@
-//! Objects that change, end early or have names that lead elsewhere.
+//! Objects that change, are truncated, or have names that try to escape.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -7,7 +7,7 @@ use object_store::{ObjectStoreExt, memory::InMemory};
 
 use crate::support::{Memory, URL, files, mirror, name};
 
-/// Nothing of a download that failed stays, but for what was whole.
+/// Asserts that no partial download remains.
 fn assert_no_partial(cache: &Path) {
     assert_eq!(fs::read_dir(cache.join("partial")).unwrap().count(), 0);
 }
@@ -59,7 +59,7 @@ fn a_truncated_object_never_becomes_a_model() {
             "a/1/model.onnx has 6 bytes by the store's list, but 4 came".to_owned()
         )]
     );
-    // The previous copy stays, and the model has not failed.
+    // The previous copy stays, and the model is not marked as failed.
     assert_eq!(
         (files(&folder)["a/1/model.onnx"].as_str(), mirror.failure("a")),
         ("good", None)
@@ -105,10 +105,10 @@ fn names_that_lead_elsewhere_are_refused_by_name() {
     }
 }
 
-/// A store that promises other bytes than it has.
-struct Liar(Memory);
+/// A store whose digests do not match its bytes.
+struct LyingStore(Memory);
 
-impl Store for Liar {
+impl Store for LyingStore {
     fn list(
         &self,
         within: Option<&str>,
@@ -135,7 +135,7 @@ fn bytes_that_are_not_the_promised_ones_are_refused() {
     let location = Location::parse(URL).unwrap();
     let mirror = Mirror::with_store(
         &location,
-        Box::new(Liar(memory)),
+        Box::new(LyingStore(memory)),
         MirrorOptions::new(cache.path()),
     )
     .unwrap();
@@ -172,7 +172,7 @@ fn a_store_of_the_crate_object_store_tells_changes() {
     assert!(matches!(open.read(0..3), Err(StoreError::Changed { .. })));
     assert!(store.list(Some("b"), None).unwrap().unwrap().objects.is_empty());
 
-    // The location may be one object.
+    // The location may be a single object.
     put("p/x.onnx", "x");
     let store = CloudStore::new(memory.clone(), "p/x.onnx", "memory://p/x.onnx").unwrap();
     let listing = store.list(None, None).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Mirrors of stores in memory, and of small servers on this machine that answer as S3 does, good and bad ones.
+//! Mirrors of in-memory stores, and of local servers that imitate S3, correctly or not.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod hostile;

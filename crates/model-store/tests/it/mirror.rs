@@ -1,4 +1,4 @@
-//! The content of the folder after each kind of change.
+//! The content of the directory after each kind of change.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
@@ -21,7 +21,7 @@ fn a_repository_is_there_and_follows_its_store() {
         ("b/1/model.onnx", "b1"),
         ("README.md", "not a model"),
         (".cache/x", "hidden"),
-        // As consoles mark folders.
+        // A directory marker of a web console.
         ("a/1", ""),
         ("b/", ""),
     ]);
@@ -60,7 +60,7 @@ fn a_repository_is_there_and_follows_its_store() {
             "c/1/model.onnx=c1"
         ]
     );
-    // The file is the same one, so a server does not take it for a changed one.
+    // The file is the same one, so a server does not see a change.
     assert_eq!(inode("a/config.pbtxt"), before);
 }
 
@@ -73,7 +73,7 @@ fn equal_objects_are_kept_once_and_objects_that_were_there_are_not_fetched_again
     assert_eq!(inode("a/1/model.onnx"), inode("b/1/model.onnx"));
     assert_eq!(fs::read_dir(cache.path().join("objects")).unwrap().count(), 1);
 
-    // Another process, and a view that was lost.
+    // A second process, and a deleted view.
     fs::remove_dir_all(cache.path().join("views")).unwrap();
     memory.take_counts();
     let folder = mirror(&memory, cache.path()).start(Scope::All).unwrap();
@@ -114,7 +114,7 @@ fn only_named_models_are_fetched_where_that_is_wanted() {
     assert_eq!(shown(&folder), ["b/1/model.onnx=b"]);
     assert!(folder.join("a").is_dir() && folder.join("c").is_dir());
 
-    // As a client's load does; what it does not ask for is not looked at.
+    // As for a client's load request; other models are not checked.
     memory.put("b/2/model.onnx", "new");
     memory.take_counts();
     mirror.refresh(Some("a"));
@@ -228,7 +228,7 @@ fn models_of_other_urls_make_room_when_nobody_serves_them() {
     let folder = other.start(Scope::All).unwrap();
     let new = open(URL, "987654321");
     new.start(Scope::All).unwrap();
-    // As long as it is served it is not touched.
+    // It stays untouched while it is served.
     assert!(
         new.failure("a").unwrap().contains("of which 9 are in use") && folder.join("a/1/model.onnx").exists()
     );

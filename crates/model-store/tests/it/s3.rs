@@ -1,4 +1,4 @@
-//! The clients of clouds against servers on this machine that answer as S3 does.
+//! Cloud clients against local servers that imitate S3.
 
 use std::{
     sync::{Arc, Mutex},
@@ -63,13 +63,13 @@ fn a_bucket_of_several_pages_is_mirrored() {
     assert_eq!(files(&folder).len(), 5);
     assert_eq!(files(&folder)["e%20ü/1/model.onnx"], "content of e%20ü");
     assert!(std::fs::read(folder.join("large/1/model.onnx")).unwrap() == large);
-    // Three pages; a request for each small object, three ranges of the large one.
+    // Three list pages; one request per small object, three ranges of the large one.
     assert_eq!(server.take_requests().len(), 3 + 4 + 3);
 
-    // A poll costs its lists only.
+    // A poll costs only its lists.
     mirror.refresh(None);
     assert_eq!(server.take_requests().len(), 3);
-    // A load of one model costs one.
+    // Loading one model costs one list.
     mirror.refresh(Some("a"));
     assert_eq!(server.take_requests().len(), 1);
 }
@@ -147,7 +147,7 @@ fn an_object_that_was_replaced_is_not_read() {
     assert!(matches!(error, StoreError::Changed { .. }), "{error}");
 }
 
-/// Some stores leave entity tags out of their lists, and fractions of seconds out of their answers.
+/// Some stores omit entity tags in lists, and fractions of seconds in responses.
 #[test]
 fn lists_without_entity_tags_are_enough() {
     let objects = bucket();
@@ -185,11 +185,11 @@ fn lists_without_entity_tags_are_enough() {
     };
     let open = store.open(named("large/1/model.onnx")).unwrap();
     assert!(open.read(0..10_000_000).unwrap() == large[..10_000_000]);
-    // Another version within the same second is recognised by its tag.
+    // A new version within the same second is detected by its tag.
     objects.put("large/1/model.onnx", vec![0; large.len()]);
     let error = open.read(10_000_000..20_000_000).unwrap_err();
     assert!(matches!(error, StoreError::Changed { .. }), "{error}");
-    // One of a later second by its time.
+    // A later one is detected by its time.
     *modified.lock().unwrap() = "Sun, 01 Nov 2026 00:00:01 GMT";
     let error = store
         .open(named("a/1/model.onnx"))

@@ -15,7 +15,7 @@ use model_store::{
 
 pub(crate) const URL: &str = "s3://models";
 
-/// Objects with the number of their version, in memory.
+/// Objects in memory with version numbers.
 #[derive(Clone, Default)]
 pub(crate) struct Memory(Arc<Mutex<Inner>>);
 
@@ -28,9 +28,9 @@ struct Inner {
     lists: u64,
     reads: u64,
     is_unreachable: bool,
-    /// What to do before the next read.
+    /// Called before the next read.
     before_read: Option<BeforeRead>,
-    /// Bytes that reads give fewer than asked for.
+    /// Number of bytes by which reads fall short.
     lacks: u64,
 }
 
@@ -66,7 +66,7 @@ impl Memory {
         self.0.lock().unwrap().lacks = bytes;
     }
 
-    /// Lists and reads since the last call.
+    /// Returns the numbers of lists and reads since the last call.
     pub(crate) fn take_counts(&self) -> (u64, u64) {
         let mut inner = self.0.lock().unwrap();
         (std::mem::take(&mut inner.lists), std::mem::take(&mut inner.reads))
@@ -142,7 +142,7 @@ pub(crate) fn limited(memory: &Memory, cache: &Path, limit: Option<u64>) -> Mirr
     Mirror::with_store(&Location::parse(URL).unwrap(), Box::new(memory.clone()), options).unwrap()
 }
 
-/// All files below a folder, with what is in them.
+/// Returns all files below a directory with their contents.
 pub(crate) fn files(folder: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut folders = vec![PathBuf::new()];

@@ -1,4 +1,4 @@
-//! Exchanges on their way to files and back, with what can go wrong there.
+//! Exchanges written to files and read back, and failures.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -74,7 +74,7 @@ fn what_is_recorded_is_read_as_it_was() {
         }
         recorder.finish(PATIENCE);
         assert_eq!((recorder.recorded(), recorder.dropped()), (2, 0), "run {run}");
-        // Runs are told apart by their time.
+        // Runs are identified by their start time.
         std::thread::sleep(Duration::from_millis(5));
     }
     let recording = Recording::open(&folder).unwrap();
@@ -138,7 +138,7 @@ fn the_folder_stays_within_its_limit_and_memory_too() {
         recorder.record(request("m"), response("m"));
     }
     recorder.finish(PATIENCE);
-    // Earlier files count.
+    // Earlier files count towards the limit.
     assert_eq!((recorder.recorded(), recorder.dropped()), (2, 8));
     assert!(size(&folder) <= limit && !recorder.wants("m"));
     assert_eq!(Recording::open(&folder).unwrap().entries().len(), 3);
@@ -202,7 +202,7 @@ fn what_a_crash_leaves_behind_is_passed_over_and_damage_is_told() {
         fs::read(recording.answer_path(&recording.entries()[0])).unwrap(),
     )
     .unwrap();
-    // An answer in its place: a request without inputs.
+    // A response in place of the request: a request without inputs.
     assert!(
         recording
             .request(&recording.entries()[0])
@@ -233,8 +233,8 @@ fn recorders_that_start_at_once_have_indexes_of_their_own() {
     assert_eq!(Recording::open(&folder).unwrap().entries().len(), recorders.len());
 }
 
-/// A recorder that was killed leaves parts of files, and files that no line names; the next one makes room. What another one is
-/// writing at this moment stays.
+/// A killed recorder leaves partial files and unlisted files; the next one removes them. Files of a live run
+/// stay.
 #[test]
 fn leftovers_of_a_crash_do_not_count_for_ever() {
     let (_parent, folder) = folder();
@@ -272,10 +272,10 @@ fn leftovers_of_a_crash_do_not_count_for_ever() {
         file.set_modified(SystemTime::now() - Duration::from_secs(3600))
             .unwrap();
     }
-    // Things of others are nobody's business.
+    // Unrelated files are not touched.
     fs::write(folder.join("notes.txt"), "").unwrap();
     let limited = || RecorderConfig::new(&folder).with(|config| config.limit = 64 << 10);
-    // The first one goes on: what it writes is not touched, and counts.
+    // The first recorder continues: its files are not touched, and count.
     let second = Recorder::start(limited()).unwrap();
     second.record(request("m"), response("m"));
     second.finish(PATIENCE);
@@ -286,7 +286,7 @@ fn leftovers_of_a_crash_do_not_count_for_ever() {
         !of_another.iter().any(|name| now.contains(&(*name).to_owned())),
         "{now:?}"
     );
-    // Threads end after their recorders.
+    // Drop the recorders before their directory.
     drop((recorder, second));
     let end = std::time::Instant::now() + PATIENCE;
     loop {

@@ -1,4 +1,4 @@
-//! Each call of the protocol over gRPC.
+//! The protocol's calls over gRPC.
 
 use std::{
     pin::Pin,
@@ -26,7 +26,7 @@ use tonic::codegen::tokio_stream::StreamExt;
 use super::{Client, GrpcClient, status, transport::Record};
 use crate::{BoxFuture, BoxStream, ClientError, ErrorKind, InferenceClient, Result, TensorForm};
 
-/// A model's name, and its version or none, as messages have them.
+/// Returns a model's name and version as messages carry them; the version is empty if there is none.
 fn named(model: ModelRef<'_>) -> (String, String) {
     (
         model.name().to_owned(),
@@ -35,7 +35,7 @@ fn named(model: ModelRef<'_>) -> (String, String) {
 }
 
 impl GrpcClient {
-    /// One item of a stream of answers.
+    /// Converts one item of a response stream.
     fn streamed(
         &self,
         item: std::result::Result<ModelStreamInferResponse, tonic::Status>,
@@ -59,8 +59,8 @@ impl GrpcClient {
     }
 }
 
-/// Requests as messages. A type of its own, since the compiler cannot prove of a closure in its place that the call may
-/// change threads.
+/// A stream that encodes requests as messages. Named because the compiler cannot prove that a closure here is
+/// `Send`.
 struct Messages {
     requests: BoxStream<InferRequest>,
     is_raw: bool,

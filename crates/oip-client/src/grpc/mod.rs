@@ -1,8 +1,8 @@
-//! The protocol over gRPC.
+//! The gRPC transport.
 
 mod calls;
 #[cfg(target_os = "linux")]
-mod lines;
+mod connections;
 #[cfg(target_os = "linux")]
 mod shared_memory;
 mod status;
@@ -14,7 +14,7 @@ use http::{Uri, uri::PathAndQuery};
 use oip_grpc::proto::grpc_inference_service_client::GrpcInferenceServiceClient;
 use tonic::{Request, Response, codec::CompressionEncoding, metadata::MetadataMap};
 
-use self::transport::{Client, Record, Watched};
+use self::transport::{Client, Http2Client, Record};
 use crate::{
     Builder, ClientError, Compression, ErrorKind, Result,
     endpoint::{Endpoint, Transport},
@@ -22,29 +22,29 @@ use crate::{
     settings::Settings,
 };
 
-/// The protocol over gRPC, on one HTTP/2 connection that clones share.
+/// A gRPC client. Clones share one HTTP/2 connection.
 ///
-/// The messages are the superset of KServe's and Triton's, so it talks to both.
+/// The messages are a superset of KServe's and Triton's, so it works with both.
 ///
-/// On Linux, large tensors of requests over a Unix socket are in memory that the server maps too, if it offers that, over connections
-/// of their own. They are copied into it and out of it.
+/// On Linux, large request tensors to a Unix socket go through memory shared with the server, if it supports
+/// that, over separate connections. They are copied into and out of that memory.
 #[derive(Clone, Debug)]
 pub struct GrpcClient {
     client: Client,
-    shared: Arc<Shared>,
-    /// None where the server cannot be on this machine.
+    shared: Arc<SharedState>,
+    /// None if the server cannot be on this machine.
     #[cfg(target_os = "linux")]
-    memory: Option<Arc<lines::Connections>>,
+    memory: Option<Arc<connections::Connections>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     endpoint: Endpoint,
     settings: Settings,
 }
 
 impl GrpcClient {
-    /// Begins a client for `grpc://host:port`.
+    /// Creates a builder for `grpc://host:port`.
     pub fn builder(url: impl Into<String>) -> Builder<Self> {
         Builder::new(url)
     }
@@ -54,17 +54,17 @@ impl GrpcClient {
             let message = "expected grpc://, since this is a client for gRPC";
             return Err(ClientError::new(ErrorKind::Usage, message).at(&endpoint.url));
         }
-        let client = Self::over(Watched::new(&endpoint, &settings)?, &endpoint, &settings)?;
+        let client = Self::over(Http2Client::new(&endpoint, &settings)?, &endpoint, &settings)?;
         Ok(Self {
             client,
             #[cfg(target_os = "linux")]
             memory: endpoint.socket.is_some().then(Arc::default),
-            shared: Arc::new(Shared { endpoint, settings }),
+            shared: Arc::new(SharedState { endpoint, settings }),
         })
     }
 
-    /// The generated client over a transport.
-    fn over(transport: Watched, endpoint: &Endpoint, settings: &Settings) -> Result<Client> {
+    /// Creates the generated client over `transport`.
+    fn over(transport: Http2Client, endpoint: &Endpoint, settings: &Settings) -> Result<Client> {
         let wrong = |message: &str| ClientError::new(ErrorKind::Usage, message).at(&endpoint.url);
         let origin = Uri::builder()
             .scheme(endpoint.scheme())
@@ -83,16 +83,16 @@ impl GrpcClient {
         Ok(client)
     }
 
-    /// A client that sends this metadata too, with every call, over the same connection.
+    /// Returns a client that sends additional metadata with every call over the same connection.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when a header is malformed, or one of those that the client sets itself.
+    /// [`ErrorKind::Usage`] when a header is malformed or is one that the client sets itself.
     pub fn with_headers<'h>(&self, headers: impl IntoIterator<Item = (&'h str, &'h str)>) -> Result<Self> {
-        let Shared { endpoint, settings } = &*self.shared;
+        let SharedState { endpoint, settings } = &*self.shared;
         let settings = settings.with_headers(endpoint, headers)?;
         let endpoint = endpoint.clone();
         Ok(Self {
-            shared: Arc::new(Shared { endpoint, settings }),
+            shared: Arc::new(SharedState { endpoint, settings }),
             ..self.clone()
         })
     }
@@ -105,7 +105,7 @@ impl GrpcClient {
         &self.shared.endpoint.url
     }
 
-    /// The generated client, for inferences: their messages are compressed if that is wanted.
+    /// Returns the generated client for inferences, which compresses messages if configured.
     fn inference_client(&self) -> Client {
         let client = self.client.clone();
         match self.settings().compression {
@@ -115,7 +115,7 @@ impl GrpcClient {
         }
     }
 
-    /// A request with the headers, the time that is left, and a record of its outcome.
+    /// Creates a request with the headers and the remaining time, and a record of its outcome.
     fn request<M>(&self, message: M, left: Option<Duration>) -> (Request<M>, Arc<Record>) {
         let mut request = Request::new(message);
         *request.metadata_mut() = MetadataMap::from_headers(self.settings().headers.clone());
@@ -127,7 +127,7 @@ impl GrpcClient {
         (request, record)
     }
 
-    /// Makes a call with one message and one answer, with as many attempts as are safe.
+    /// Makes a unary call, with retries as far as they are safe.
     async fn unary<M, T, F>(
         &self,
         client: &Client,
@@ -155,7 +155,7 @@ impl GrpcClient {
         call.run(attempt).await.map_err(|error| error.at(self.url()))
     }
 
-    /// The error for a response that does not fit the protocol.
+    /// Creates the error for a response that violates the protocol.
     fn broken(&self, error: oip_types::ServiceError) -> ClientError {
         let message = format!("the answer breaks the protocol: {}", error.message());
         ClientError::new(ErrorKind::Protocol, message)
@@ -165,10 +165,10 @@ impl GrpcClient {
 }
 
 impl Builder<GrpcClient> {
-    /// The client.
+    /// Creates the client.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when the URL or a header is malformed, or asks for something unsupported.
+    /// [`ErrorKind::Usage`] when the URL or a header is malformed, or it asks for something unsupported.
     pub fn build(self) -> Result<GrpcClient> {
         let (endpoint, settings) = self.finish()?;
         GrpcClient::new(endpoint, settings)

@@ -1,4 +1,4 @@
-//! Inferences over connections with regions of shared memory, one at a time over each.
+//! Inferences over connections with shared memory regions; each connection runs one at a time.
 
 use std::{
     io,
@@ -24,9 +24,9 @@ use tokio::{io::Interest, net::UnixStream, time::timeout};
 
 use super::{
     GrpcClient,
-    lines::{Connections, Line},
+    connections::{Connections, GrpcConnection},
     status,
-    transport::Watched,
+    transport::Http2Client,
 };
 use crate::{
     ClientError, ErrorKind, Result,
@@ -34,15 +34,15 @@ use crate::{
     retry::Call,
     shared_memory::{
         LARGE, descriptor, output_bytes,
-        pool::{PAYS, Plan, Shared},
-        refused::{BROKEN, NOT_OFFERED, PATIENCE, Refused},
+        pool::{PAYS, Plan, PooledRegion},
+        refusal::{BROKEN, NOT_OFFERED, PATIENCE, Refusal},
         region::Region,
     },
 };
 
 impl GrpcClient {
-    /// Runs a request with its tensors in shared memory. `None` if that does not pay or the server does not offer it: then nothing
-    /// was sent.
+    /// Runs a request with its tensors in shared memory. Returns `None` without sending anything if that does
+    /// not pay off or the server does not support it.
     pub(super) async fn infer_shared(&self, request: &InferRequest) -> Result<Option<InferResponse>> {
         let settings = self.settings();
         let Some(memory) = &self.memory else {
@@ -61,7 +61,8 @@ impl GrpcClient {
         call.run(attempt).await.map_err(|error| error.at(self.url()))
     }
 
-    /// Notes how large an answer was that came without shared memory, for the model's next ones.
+    /// Records the size of a response received without shared memory, as an estimate for the model's next
+    /// ones.
     pub(super) fn note_outputs(&self, request: &InferRequest, response: &InferResponse) {
         let bytes = output_bytes(response);
         if let Some(memory) = self.memory.as_ref().filter(|_| bytes >= PAYS) {
@@ -69,7 +70,7 @@ impl GrpcClient {
         }
     }
 
-    /// One attempt over a connection with a region, if there is one or can be one.
+    /// Makes one attempt over a connection with a region; `None` if none is available.
     async fn attempt(
         &self,
         memory: &Arc<Connections>,
@@ -109,7 +110,8 @@ impl GrpcClient {
         for output in &mut response.outputs {
             output.shared_memory = None;
         }
-        // Behind a refusal the server may still write into the region. Behind an answer it has done with it.
+        // After an error response the server may still write into the region. After a successful response it
+        // is done with it.
         if !shared.connection.transport.is_closed() {
             memory.keep(shared);
         }
@@ -117,8 +119,12 @@ impl GrpcClient {
         Ok(Some(response))
     }
 
-    /// A connection with a region that is large enough.
-    async fn connection(&self, memory: &Arc<Connections>, plan: Plan) -> Result<Option<Shared<Line>>> {
+    /// Returns a connection whose region has at least the planned size.
+    async fn connection(
+        &self,
+        memory: &Arc<Connections>,
+        plan: Plan,
+    ) -> Result<Option<PooledRegion<GrpcConnection>>> {
         while let Some(kept) = memory.take(plan.region) {
             if !kept.connection.transport.is_closed() {
                 return Ok(Some(kept));
@@ -126,19 +132,20 @@ impl GrpcClient {
         }
         Ok(match self.register(memory, plan.region).await? {
             Ok(shared) => shared,
-            Err(Refused { pause, least }) => {
+            Err(Refusal { pause, least }) => {
                 memory.pause(pause, least);
                 None
             }
         })
     }
 
-    /// Makes a connection with a region. `None` if no server can be reached, which sending the request will tell.
+    /// Opens a connection with a region. Returns `None` if the server cannot be reached; sending the request
+    /// then reports why.
     async fn register(
         &self,
         memory: &Arc<Connections>,
         bytes: u64,
-    ) -> Result<std::result::Result<Option<Shared<Line>>, Refused>> {
+    ) -> Result<std::result::Result<Option<PooledRegion<GrpcConnection>>, Refusal>> {
         let (endpoint, settings) = (&self.shared.endpoint, self.settings());
         let Some(path) = &endpoint.socket else {
             return Ok(Ok(None));
@@ -147,11 +154,11 @@ impl GrpcClient {
         let Ok(Ok(stream)) = timeout(patience, UnixStream::connect(path)).await else {
             return Ok(Ok(None));
         };
-        // The system may have no memory, or count it too strictly.
+        // The system may be out of memory, or enforce a strict limit.
         let Ok((mapped, passed)) = Mapped::new(bytes) else {
-            return Ok(Err(Refused::all(NOT_OFFERED)));
+            return Ok(Err(Refusal::all(NOT_OFFERED)));
         };
-        let stream = Passing {
+        let stream = DescriptorStream {
             stream: TokioIo::new(stream),
             descriptor: Some(passed),
         };
@@ -159,17 +166,17 @@ impl GrpcClient {
             .timer(TokioTimer::new())
             .handshake(stream);
         let Ok(Ok((connection, driving))) = timeout(patience, handshake).await else {
-            return Ok(Err(Refused::all(BROKEN)));
+            return Ok(Err(Refusal::all(BROKEN)));
         };
         let pool = Arc::downgrade(memory);
         tokio::spawn(async move {
             let _ = driving.await;
-            // The server has closed it: its region is given back.
+            // The server closed the connection, so release its region.
             if let Some(memory) = pool.upgrade() {
                 memory.close(|line| line.transport.is_closed());
             }
         });
-        let transport = Watched::One(connection);
+        let transport = Http2Client::One(connection);
         let client = Self::over(transport.clone(), endpoint, settings)?;
         let (message, record) = self.request(ConnectionSharedMemoryRegisterRequest {}, Some(patience));
         let asking = async {
@@ -177,33 +184,35 @@ impl GrpcClient {
             client.connection_shared_memory_register(message).await
         };
         let Ok(answer) = timeout(patience, asking).await else {
-            return Ok(Err(Refused::all(NOT_OFFERED)));
+            return Ok(Err(Refusal::all(NOT_OFFERED)));
         };
         Ok(match answer.map(tonic::Response::into_inner) {
-            // Only a server that has mapped it answers so.
-            Ok(given) if given.region == CONNECTION_REGION && given.byte_size == bytes => Ok(Some(Shared {
-                connection: Line { transport, client },
-                region: Region::new(mapped),
-            })),
-            Ok(_) => Err(Refused::all(NOT_OFFERED)),
+            // Only a server that has mapped the region responds like this.
+            Ok(given) if given.region == CONNECTION_REGION && given.byte_size == bytes => {
+                Ok(Some(PooledRegion {
+                    connection: GrpcConnection { transport, client },
+                    region: Region::new(mapped),
+                }))
+            }
+            Ok(_) => Err(Refusal::all(NOT_OFFERED)),
             Err(status) => {
                 let error: ClientError = status::error(&status, &record, settings.max_answer_bytes);
                 Err(match error.kind() {
-                    ErrorKind::Broken => Refused::all(BROKEN),
-                    _ => Refused::with_code(error.code(), bytes),
+                    ErrorKind::Broken => Refusal::all(BROKEN),
+                    _ => Refusal::with_code(error.code(), bytes),
                 })
             }
         })
     }
 }
 
-/// A socket whose first bytes take a descriptor with them.
-struct Passing {
+/// A Unix socket that sends a descriptor with its first bytes.
+struct DescriptorStream {
     stream: TokioIo<UnixStream>,
     descriptor: Option<OwnedFd>,
 }
 
-impl Read for Passing {
+impl Read for DescriptorStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -213,7 +222,7 @@ impl Read for Passing {
     }
 }
 
-impl Write for Passing {
+impl Write for DescriptorStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         while let Some(descriptor) = &self.descriptor {
             let stream = self.stream.inner();
@@ -222,7 +231,7 @@ impl Write for Passing {
             match stream.try_io(Interest::WRITABLE, send) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 sent => {
-                    // The other side has its own from now on.
+                    // The peer has its own copy now.
                     self.descriptor = None;
                     return Poll::Ready(sent);
                 }

@@ -1,4 +1,4 @@
-//! Statuses of calls that failed, and what they mean.
+//! Maps gRPC statuses to errors.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use tonic::Code;
 use super::transport::Record;
 use crate::{ClientError, ErrorKind, Status};
 
-/// The error of a call that came to a status: what the transport knows, what the server said, or what this side could not
-/// read.
+/// Creates the error for a failed call: from the transport's record, the server's status, or a response that
+/// could not be decoded.
 pub(super) fn error(status: &tonic::Status, record: &Record, max_answer_bytes: usize) -> ClientError {
     if let Some(failure) = record.take_failure() {
         return failure;
@@ -29,11 +29,11 @@ pub(super) fn error(status: &tonic::Status, record: &Record, max_answer_bytes: u
     let number = Status::Grpc(status.code() as i32);
     ClientError::refused(code(status), number, message)
         .retry_after(delay.or(seconds.map(Duration::from_secs)))
-        // A pushback that is no number of milliseconds asks for no more attempts.
+        // A pushback that is not a number of milliseconds means no more attempts.
         .finally(pushback == Some(None))
 }
 
-/// The answer came whole, and this side could not read it.
+/// Creates the error for a complete response that could not be decoded.
 fn unreadable(status: &tonic::Status, max_answer_bytes: usize) -> ClientError {
     if status.code() == Code::OutOfRange || is_bomb(status) {
         return ClientError::too_large(max_answer_bytes);
@@ -42,17 +42,18 @@ fn unreadable(status: &tonic::Status, max_answer_bytes: usize) -> ClientError {
     ClientError::new(ErrorKind::Protocol, message)
 }
 
-/// tonic stops to decompress at the limit, and says so in no other way.
+/// Returns whether decompression hit the limit; tonic reports it only by message.
 fn is_bomb(status: &tonic::Status) -> bool {
     status.code() == Code::ResourceExhausted || status.message().contains("failed to write whole buffer")
 }
 
-/// The protocol's code for a gRPC code, for any of its servers.
+/// Maps a gRPC status code to the protocol's error code, for any server.
 fn code(status: &tonic::Status) -> Option<ErrorCode> {
-    // gRPC has one code for messages that are too large and for servers that are too busy. Libraries word the former alike.
+    // gRPC has one code for messages that are too large and for overloaded servers. Libraries use similar
+    // wording for the former.
     let is_too_large = status.message().contains("larger than") || status.message().contains("too large");
     Some(match status.code() {
-        // OVMS gives the second for malformed requests.
+        // OVMS returns the second for malformed requests.
         Code::InvalidArgument | Code::FailedPrecondition | Code::OutOfRange => ErrorCode::InvalidArgument,
         Code::Unauthenticated => ErrorCode::Unauthenticated,
         Code::PermissionDenied => ErrorCode::PermissionDenied,

@@ -1,4 +1,5 @@
-//! HTTP/2 under the generated client, watched: what the transport knows of a failure would else be lost in a status.
+//! The HTTP/2 layer under the generated client. It records transport failures, which a gRPC status cannot
+//! carry.
 
 use std::{
     error::Error,
@@ -27,10 +28,10 @@ use crate::{
 
 const HINT: &str = "if this is an HTTP port, it wants http:// for grpc://";
 
-/// The outcome of one call, beside its status.
+/// The outcome of one call, in addition to its status.
 #[derive(Debug, Default)]
 pub(super) struct Record {
-    /// Why the transport failed, if it did.
+    /// The failure of the transport, if any.
     failure: Mutex<Option<ClientError>>,
     /// Whether the server sent a status other than OK.
     has_status: AtomicBool,
@@ -45,12 +46,12 @@ impl Record {
         self.has_status.load(Ordering::Relaxed)
     }
 
-    fn fail(&self, error: ClientError) -> Recorded {
+    fn fail(&self, error: ClientError) -> RecordedError {
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-        Recorded
+        RecordedError
     }
 
-    /// Notes the status among headers or trailers; false when there is none.
+    /// Records the status found in headers or trailers; returns false if there is none.
     fn note(&self, headers: &HeaderMap) -> bool {
         let status = headers.get("grpc-status");
         if status.is_some_and(|status| status != "0") {
@@ -60,35 +61,35 @@ impl Record {
     }
 }
 
-/// The failure is in the call's [`Record`].
+/// The error of a call whose failure is in its [`Record`].
 #[derive(Debug)]
-pub(super) struct Recorded;
+pub(super) struct RecordedError;
 
-impl fmt::Display for Recorded {
+impl fmt::Display for RecordedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the transport failed")
     }
 }
 
-impl Error for Recorded {}
+impl Error for RecordedError {}
 
 /// The generated client over this crate's transport.
-pub(super) type Client = GrpcInferenceServiceClient<Watched>;
+pub(super) type Client = GrpcInferenceServiceClient<Http2Client>;
 
-/// HTTP/2 connections whose failures are recorded.
+/// HTTP/2 connections that record failures.
 #[derive(Clone, Debug)]
-pub(super) enum Watched {
-    /// A pool of them.
+pub(super) enum Http2Client {
+    /// A pool of connections.
     Pool(Box<legacy::Client<Connector, tonic::body::Body>>),
-    /// One.
+    /// A single connection.
     #[cfg(target_os = "linux")]
     One(hyper::client::conn::http2::SendRequest<tonic::body::Body>),
 }
 
-/// Large tensors are else throttled to a window for each round trip.
+/// HTTP/2 flow control window; the default limits large tensors to 64 KiB per round trip.
 const WINDOW: u32 = 16 << 20;
 
-impl Watched {
+impl Http2Client {
     pub(super) fn new(endpoint: &Endpoint, settings: &Settings) -> Result<Self, ClientError> {
         let (mut builder, connector) = connect::pool(endpoint, settings, b"h2")?;
         let client = builder
@@ -100,7 +101,7 @@ impl Watched {
         Ok(Self::Pool(Box::new(client)))
     }
 
-    /// Whether it is over: a pool never is.
+    /// Returns whether the connection is closed; a pool never is.
     #[cfg(target_os = "linux")]
     pub(super) fn is_closed(&self) -> bool {
         match self {
@@ -110,12 +111,12 @@ impl Watched {
     }
 }
 
-impl Service<Request<tonic::body::Body>> for Watched {
+impl Service<Request<tonic::body::Body>> for Http2Client {
     type Response = Response<WatchedBody>;
-    type Error = Recorded;
-    type Future = BoxFuture<'static, Result<Self::Response, Recorded>>;
+    type Error = RecordedError;
+    type Future = BoxFuture<'static, Result<Self::Response, RecordedError>>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Recorded>> {
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), RecordedError>> {
         Poll::Ready(Ok(()))
     }
 
@@ -140,7 +141,7 @@ impl Service<Request<tonic::body::Body>> for Watched {
             if let Some(error) = foreign(&response) {
                 return Err(record.fail(error));
             }
-            // A status among the headers is all there is.
+            // A status in the headers means that there is no body.
             let is_over = record.note(response.headers());
             Ok(response.map(|body| WatchedBody {
                 body,
@@ -151,7 +152,7 @@ impl Service<Request<tonic::body::Body>> for Watched {
     }
 }
 
-/// Tells answers that are no gRPC. Proxies answer so when the server behind them is gone or busy.
+/// Returns an error if the response is not gRPC. Proxies respond like that when the server is down or busy.
 fn foreign(response: &Response<Incoming>) -> Option<ClientError> {
     let content_type = response
         .headers()
@@ -178,22 +179,22 @@ fn foreign(response: &Response<Incoming>) -> Option<ClientError> {
     })
 }
 
-/// An answer's body that knows how it must end: with a status.
+/// A response body that must end with a status.
 pub(super) struct WatchedBody {
     body: Incoming,
     record: Arc<Record>,
-    /// Whether the status was there.
+    /// Whether the status arrived.
     is_over: bool,
 }
 
 impl Body for WatchedBody {
     type Data = Bytes;
-    type Error = Recorded;
+    type Error = RecordedError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Recorded>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, RecordedError>>> {
         let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
             Some(Ok(frame)) => frame,
             Some(Err(error)) => {

@@ -1,4 +1,4 @@
-//! What servers answer, and what it means: those of this protocol, and whatever else may stand behind a URL.
+//! Interprets responses, including those of servers that do not speak this protocol.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use serde_json::Value;
 use super::encoding;
 use crate::{ClientError, Compression, ErrorKind, Result, Status};
 
-/// An answer, read to its end.
+/// A complete response.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
@@ -26,11 +26,11 @@ pub(super) struct Answer {
     pub(super) body: Bytes,
 }
 
-/// Bytes of a refusal that are read.
+/// Maximum number of bytes read of an error response.
 pub(super) const MAX_REFUSAL: usize = 64 << 10;
-/// Other servers that may listen there, if the response is not of this protocol.
+/// Hint at another protocol that may be listening, for responses that are not of this protocol.
 pub(super) const HINT: &str = "if this is a gRPC port, it wants grpc:// for http://";
-/// Characters of a foreign answer that are shown.
+/// Maximum number of characters quoted from a foreign response.
 const SHOWN: usize = 200;
 
 impl Answer {
@@ -42,7 +42,7 @@ impl Answer {
         }
     }
 
-    /// The answer if it is no refusal.
+    /// Returns the response if its status is successful.
     pub(super) fn success(self) -> Result<Self> {
         if self.status.is_success() {
             return Ok(self);
@@ -54,9 +54,9 @@ impl Answer {
         Err(ClientError::refused(code, Status::Http(status), message).retry_after(retry_after))
     }
 
-    /// Whether a server or model is well. Servers differ: the protocol's text wants a body, Triton and MLServer send none;
-    /// what is not ready is 503 here and with KServe, 400 with Triton and MLServer, a server that is not live 500 with
-    /// some.
+    /// Interprets a health response. Servers differ: the protocol requires a body, Triton and MLServer send
+    /// none; not ready is 503 here and in KServe, 400 in Triton and MLServer; some respond to liveness with
+    /// 500.
     pub(super) fn health(self) -> Result<bool> {
         match self.status.as_u16() {
             400 | 500 | 503 => Ok(false),
@@ -74,7 +74,7 @@ impl Answer {
         }
     }
 
-    /// The answer with its body decompressed.
+    /// Decompresses the body.
     pub(super) fn decompressed(mut self, limit: usize) -> Result<Self> {
         let Some(encoding) = self.headers.get(CONTENT_ENCODING) else {
             return Ok(self);
@@ -98,12 +98,12 @@ impl Answer {
         Ok(self)
     }
 
-    /// How many bytes of the body are JSON, if it says so.
+    /// Returns the length of the JSON part, if a header gives it.
     pub(super) fn header_length(&self) -> Result<Option<usize>> {
         let header = self.headers.get(HEADER_LENGTH);
         let parsed = header.map(|value| parse_header_length(value.as_bytes(), self.body.len()));
         match parsed.transpose().map_err(broken)? {
-            // Only requests may do without JSON.
+            // Only requests may omit JSON.
             Some(0) => Err(broken(ServiceError::invalid(
                 "Inference-Header-Content-Length: expected a number from 1, found 0",
             ))),
@@ -111,14 +111,14 @@ impl Answer {
         }
     }
 
-    /// Reads a body that is JSON.
+    /// Parses a JSON body.
     pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T> {
         self.expect_json()?;
         let read = serde_json::from_slice(&self.body);
         read.map_err(|error| broken(ServiceError::invalid(error.to_string())))
     }
 
-    /// Tells bodies that are certainly no JSON by what they are.
+    /// Rejects bodies that are certainly not JSON and says what they are.
     pub(super) fn expect_json(&self) -> Result<()> {
         if self.body.is_empty() {
             let what = format!(
@@ -133,7 +133,7 @@ impl Answer {
         }
     }
 
-    /// The answer is of no inference server.
+    /// Creates the error for a response that does not come from an inference server.
     fn foreign(&self) -> ClientError {
         let message = format!(
             "expected JSON, found a web page{}; is this the address of an inference server?",
@@ -148,7 +148,7 @@ impl Answer {
             || self.body.trim_ascii_start().first() == Some(&b'<')
     }
 
-    /// The title of a page.
+    /// Returns the title of an HTML page.
     fn title(&self) -> String {
         let text = String::from_utf8_lossy(&self.body);
         let lower = text.to_ascii_lowercase();
@@ -160,7 +160,7 @@ impl Answer {
         title.map_or(String::new(), |title| format!(" ({})", one_line(title)))
     }
 
-    /// Why the server refused, in its own words as far as there are any.
+    /// Extracts the server's error message, if there is one.
     fn refusal(&self) -> String {
         if self.status.is_redirection() {
             let to = self
@@ -170,7 +170,7 @@ impl Answer {
             return format!("the server is at {}; redirects are not followed", one_line(&to));
         }
         let reason = self.status.canonical_reason().unwrap_or("no reason given");
-        // Errors may be compressed too, by proxies that compress everything.
+        // Proxies that compress everything also compress errors.
         let Ok(body) = self.decompressed_error() else {
             return reason.to_owned();
         };
@@ -196,26 +196,25 @@ impl Answer {
         Ok(copy.decompressed(LIMIT)?.body)
     }
 
-    /// The header that says when to come back, in seconds. Dates, which the header may have too, depend on clocks that
-    /// agree; they count as not given.
+    /// Returns `Retry-After` in seconds. Dates are ignored, because they need synchronized clocks.
     fn retry_after(&self) -> Option<Duration> {
         let value = self.headers.get(RETRY_AFTER)?.to_str().ok()?;
         value.trim().parse().ok().map(Duration::from_secs)
     }
 }
 
-/// The answer is of this protocol, but not as it should be.
+/// Creates the error for a response of this protocol that is invalid.
 pub(super) fn broken(error: ServiceError) -> ClientError {
     let message = format!("the answer breaks the protocol: {}", error.message());
     ClientError::new(ErrorKind::Protocol, message).caused_by(error)
 }
 
-/// What an error's body says: `error` in this protocol, `detail` with servers on `FastAPI` (a string, or a list of what is
-/// wrong and where), `message` with some proxies.
+/// Extracts the message of an error body: `error` in this protocol, `detail` from `FastAPI` servers (a
+/// string, or a list of problems with their locations), `message` from some proxies.
 fn self_described(json: &Value) -> Option<String> {
     let text = |value: &Value| value.as_str().map(one_line);
     if let Some(error) = json.get("error") {
-        // Istio and others wrap it once more.
+        // Istio and others nest it one level deeper.
         return text(error).or_else(|| text(error.get("message")?));
     }
     let detail = json.get("detail").or(json.get("message"))?;
@@ -233,7 +232,7 @@ fn self_described(json: &Value) -> Option<String> {
     (!each.is_empty()).then(|| each.join("; "))
 }
 
-/// Foreign text as one short line.
+/// Shortens foreign text to one line.
 fn one_line(text: &str) -> String {
     let mut line = String::new();
     for word in text.split_whitespace() {
@@ -251,8 +250,8 @@ fn one_line(text: &str) -> String {
     }
 }
 
-/// The protocol's code for an HTTP status, for any of its servers. OVMS sends 406 and 412 for malformed requests,
-/// those on `FastAPI` 422, proxies 502 for a server that is gone.
+/// Maps an HTTP status to the protocol's error code, for any server. OVMS sends 406 and 412 for malformed
+/// requests, `FastAPI` servers 422, proxies 502 for a server that is down.
 fn code(status: u16) -> Option<ErrorCode> {
     let of_this_protocol = ErrorCode::ALL
         .into_iter()

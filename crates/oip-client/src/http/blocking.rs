@@ -1,4 +1,4 @@
-//! Calls whose thread does their input and output.
+//! Blocking calls: the calling thread does the I/O.
 
 use std::{
     pin::pin,
@@ -8,11 +8,12 @@ use std::{
 use super::HttpClient;
 use crate::{Builder, ClientError, ErrorKind, Patience, Result};
 
-/// A client over HTTP/1.1 without a runtime: the thread that calls sends the request and waits for the answer, which saves the
-/// switches to a thread that drives connections. Clones share connections. For `http://` and `http+unix://` on Unix.
+/// A blocking HTTP/1.1 client that needs no runtime: the calling thread sends the request and waits for the
+/// response, which saves switching to an I/O thread. Clones share connections. Supports `http://`, and
+/// `http+unix://` on Unix.
 ///
-/// Nothing reads from a connection between two calls. One that the server has closed meanwhile is found when it is to be used again,
-/// and replaced before anything is sent.
+/// Idle connections are not read. A connection that the server closed is detected when it is reused, and
+/// replaced before anything is sent.
 ///
 /// ```no_run
 /// use oip_client::{HttpClient, InferenceClient, Patience};
@@ -32,10 +33,10 @@ use crate::{Builder, ClientError, ErrorKind, Patience, Result};
 pub struct BlockingClient(HttpClient);
 
 impl BlockingClient {
-    /// Makes a call, or several, with a client whose futures are ready when they are first polled.
+    /// Runs `call` with a client whose futures block and are ready at the first poll.
     ///
     /// # Errors
-    /// Those of the call; [`ErrorKind::Usage`] when it waits for anything else.
+    /// Those of the call; [`ErrorKind::Usage`] when the future waits for anything else.
     pub fn call<T, F>(&self, patience: Patience, call: impl FnOnce(HttpClient) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -50,20 +51,20 @@ impl BlockingClient {
         }
     }
 
-    /// A client that sends these headers too, with every call, over the same connections.
+    /// Returns a client that sends additional headers with every call over the same connections.
     ///
     /// # Errors
-    /// As [`HttpClient::with_headers`].
+    /// Same as [`HttpClient::with_headers`].
     pub fn with_headers<'h>(&self, headers: impl IntoIterator<Item = (&'h str, &'h str)>) -> Result<Self> {
         self.0.with_headers(headers).map(Self)
     }
 }
 
 impl<C> Builder<C> {
-    /// A client that needs no runtime, for `http://` and `http+unix://`.
+    /// Creates a client that needs no runtime, for `http://` and `http+unix://`.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] for URLs of other schemes, and what [`Builder::build`] refuses.
+    /// [`ErrorKind::Usage`] for URLs of other schemes; those of [`Builder::build`].
     pub fn build_blocking(self) -> Result<BlockingClient> {
         let (endpoint, settings) = self.finish()?;
         HttpClient::blocking(endpoint, settings).map(BlockingClient)

@@ -1,4 +1,4 @@
-//! Bodies on their way out and in.
+//! Request and response bodies.
 
 use std::{
     collections::VecDeque,
@@ -18,7 +18,7 @@ use tensor_core::SpareBuffers;
 
 use crate::{ClientError, Result, connect};
 
-/// A body of known length in pieces that are sent one by one, without being joined.
+/// A body of known length, sent as separate chunks without concatenating them.
 #[derive(Debug)]
 pub(super) struct Parts(VecDeque<Bytes>);
 
@@ -48,8 +48,8 @@ impl Body for Parts {
     }
 }
 
-/// Reads an answer's body, as long as it is not larger than `limit`. One that comes in one frame is not copied, another one is joined
-/// in a spare buffer, if there is one.
+/// Reads a response body of at most `limit` bytes. A single-frame body is not copied; others are assembled in
+/// a spare buffer, if available.
 pub(super) async fn read(
     headers: &HeaderMap,
     mut body: Incoming,
@@ -79,7 +79,7 @@ pub(super) async fn read(
             continue;
         }
         if joined.is_empty() {
-            // The announced length is within the limit, and memory that is not written to costs nothing.
+            // The announced length is within the limit, and memory that is never written costs nothing.
             let announced = announced.unwrap_or_default() as usize;
             joined = spare.take(announced).unwrap_or_default();
             joined.clear();
@@ -96,7 +96,7 @@ pub(super) async fn read(
     })
 }
 
-/// Reads so much of a body, and gives up the rest, with the connection if need be.
+/// Reads at most `most` bytes of a body and discards the rest, closing the connection if necessary.
 pub(super) async fn read_beginning(mut body: Incoming, most: usize) -> Result<Bytes> {
     let mut beginning = BytesMut::new();
     while let Some(frame) = body.frame().await {

@@ -1,4 +1,4 @@
-//! Each call of the protocol over HTTP.
+//! The protocol's calls over HTTP.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ use super::{HttpClient, answer, encoded, json, message::Message, model_path};
 use crate::{BoxFuture, BoxStream, ClientError, ErrorKind, InferenceClient, Result};
 
 impl HttpClient {
-    /// Makes a call that is answered with JSON.
+    /// Makes a call with a JSON response.
     async fn fetch<T: DeserializeOwned>(&self, is_read: bool, message: Message) -> Result<T> {
         let answer = self.call(is_read, &message).await?;
         answer.json().map_err(|error| error.at(self.url()))
     }
 
-    /// Makes a call whose answer says no more than that it was heard. Servers differ in what they put there.
+    /// Makes a call whose response is only an acknowledgement. Servers differ in its body.
     async fn command(&self, is_read: bool, path: String, body: serde_json::Value) -> Result<()> {
         let message = Message::post(path, &body);
         self.call(is_read, &message).await.map(drop)
@@ -206,11 +206,11 @@ impl InferenceClient for HttpClient {
     }
 }
 
-/// How paths call the two kinds of shared memory.
+/// Path segments of the two kinds of shared memory.
 const SYSTEM_MEMORY: &str = "systemsharedmemory";
 const CUDA_MEMORY: &str = "cudasharedmemory";
 
-/// The path of a region of shared memory, or of all of them.
+/// Returns the path of a shared memory region, or of all regions.
 fn regions(kind: &str, name: Option<&str>) -> String {
     match name {
         None => format!("/v2/{kind}"),

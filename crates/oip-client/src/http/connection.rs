@@ -1,4 +1,4 @@
-//! One connection over which requests go one by one, and answers as HTTP/1.1 frames them.
+//! An HTTP/1.1 connection without pipelining, and the framing of responses.
 
 use std::{
     io::{self, IoSlice},
@@ -23,39 +23,39 @@ use tensor_core::SpareBuffers;
 use super::answer::{Answer, HINT};
 use crate::{ClientError, ErrorKind, Result, connect, patience::Wait};
 
-/// An open connection and what was read from it beforehand.
+/// An open connection and its read buffer.
 pub(super) struct Connection {
     socket: OwnedFd,
-    /// How long the socket waits at once.
+    /// The socket's read and write timeout.
     slice: Duration,
     buffer: Vec<u8>,
-    /// How much of the buffer is used up.
+    /// Number of bytes of the buffer already consumed.
     at: usize,
 }
 
-/// Bytes that are read at once, unless a body is known to have more.
+/// Bytes per read, unless a body is known to be longer.
 const READ: usize = 16 << 10;
-/// Bytes that the lines before a body, between its chunks or behind it may have.
+/// Maximum size of a response head, of chunk headers and of trailers, in bytes.
 const MAX_HEAD: usize = 256 << 10;
 const MAX_HEADERS: usize = 100;
-/// Pieces that the system takes at once.
+/// Maximum number of buffers in a vectored write (IOV_MAX).
 const MAX_PIECES: usize = 1024;
 
 /// How much of a request was sent.
-pub(super) enum Sent {
+pub(super) enum SendProgress {
     Whole,
-    /// The server took no more; where nothing went wrong, it has answered already.
+    /// The server stopped reading. Without an error, it has already responded.
     Partly {
         bytes: usize,
         why: Option<io::Error>,
     },
 }
 
-/// How a body ends.
+/// How the end of a body is determined.
 enum Length {
     Known(u64),
     Chunked,
-    /// With the connection.
+    /// By the end of the connection.
     Open,
 }
 
@@ -69,15 +69,15 @@ impl Connection {
         }
     }
 
-    /// Whether the server has neither closed it nor sent what nobody asked for.
+    /// Returns whether the connection is usable: not closed, and without unsolicited data.
     pub(super) fn is_open(&self) -> bool {
         let mut byte = [0; 1];
         let found = recv(&self.socket, &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         matches!(found, Err(Errno::AGAIN))
     }
 
-    /// Sends a request, and leaves in `parts` what was not sent.
-    pub(super) fn send(&mut self, parts: &mut &mut [IoSlice<'_>], wait: &Wait<'_>) -> Result<Sent> {
+    /// Sends a request; unsent data remains in `parts`.
+    pub(super) fn send(&mut self, parts: &mut &mut [IoSlice<'_>], wait: &Wait<'_>) -> Result<SendProgress> {
         let mut bytes = 0;
         while !parts.is_empty() {
             self.wait_in_slices(wait)?;
@@ -96,19 +96,19 @@ impl Connection {
                 Err(Errno::AGAIN) => {
                     self.look_around(wait)?;
                     if !self.is_open() {
-                        return Ok(Sent::Partly { bytes, why: None });
+                        return Ok(SendProgress::Partly { bytes, why: None });
                     }
                 }
                 Err(error) => {
                     let why = Some(error.into());
-                    return Ok(Sent::Partly { bytes, why });
+                    return Ok(SendProgress::Partly { bytes, why });
                 }
             }
         }
-        Ok(Sent::Whole)
+        Ok(SendProgress::Whole)
     }
 
-    /// Sends bytes with a descriptor.
+    /// Sends bytes together with a descriptor.
     #[cfg(target_os = "linux")]
     pub(super) fn send_with(&mut self, bytes: &[u8], descriptor: &OwnedFd, wait: &Wait<'_>) -> Result<()> {
         use std::os::fd::AsFd;
@@ -124,13 +124,14 @@ impl Connection {
             }
         };
         match self.send(&mut &mut [IoSlice::new(&bytes[sent..])][..], wait)? {
-            Sent::Whole => Ok(()),
-            Sent::Partly { why, .. } => Err(broken(why.unwrap_or_else(closed))),
+            SendProgress::Whole => Ok(()),
+            SendProgress::Partly { why, .. } => Err(broken(why.unwrap_or_else(closed))),
         }
     }
 
-    /// Reads an answer to its end, and says whether the connection can be used again. `most` gives how many bytes the body may have,
-    /// or as an error how many of them to read. A large body is in a spare buffer, if there is one.
+    /// Reads a whole response and returns it with whether the connection can be reused. `most` returns the
+    /// maximum body size, or as an error the number of bytes to read of it. Large bodies are read into a
+    /// spare buffer, if available.
     pub(super) fn answer(
         &mut self,
         wait: &Wait<'_>,
@@ -183,7 +184,7 @@ impl Connection {
         Ok((answer, may_stay && is_whole && is_at_end))
     }
 
-    /// The head of an answer, and whether the connection goes on after it.
+    /// Reads the head of a response; the flag says whether the connection persists.
     fn head(&mut self, wait: &Wait<'_>) -> Result<(StatusCode, HeaderMap, bool)> {
         loop {
             let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
@@ -221,7 +222,7 @@ impl Connection {
         }
     }
 
-    /// Reads a body of known length. Whether all of it was read.
+    /// Reads a body of known length. Returns whether it is complete.
     fn read_body(&mut self, body: &mut Body, length: u64, wait: &Wait<'_>) -> Result<bool> {
         let wanted = usize::try_from(length).unwrap_or(usize::MAX);
         let wanted = match body.most {
@@ -232,7 +233,7 @@ impl Connection {
         Ok(wanted as u64 == length)
     }
 
-    /// Reads a body of known length over what is in its buffer.
+    /// Reads a body of known length into its buffer, overwriting the previous content.
     fn refill(&mut self, body: &mut Body, length: usize, wait: &Wait<'_>) -> Result<()> {
         let end = body.gap + length;
         if body.bytes.len() < end {
@@ -254,16 +255,16 @@ impl Connection {
         Ok(())
     }
 
-    /// Adds so many bytes to a body.
+    /// Appends `wanted` bytes to a body.
     fn read_into(&mut self, body: &mut Body, wanted: usize, wait: &Wait<'_>) -> Result<()> {
         let bytes = &mut body.bytes;
-        // The announced length is within the limit, and memory that is not written to costs nothing.
+        // The announced length is within the limit, and memory that is never written costs nothing.
         let reserved = match bytes.is_empty() {
             true => bytes.try_reserve_exact(body.gap.saturating_add(wanted)),
             false => bytes.try_reserve(wanted),
         };
         if reserved.is_err() {
-            let message = format!("there is no memory for {wanted} more bytes of an answer");
+            let message = format!("no memory for {wanted} more bytes of a response");
             return Err(ClientError::new(ErrorKind::TooLarge, message));
         }
         if bytes.is_empty() {
@@ -283,7 +284,7 @@ impl Connection {
                 self.receive_more(body, wait)?;
                 continue;
             }
-            // Straight to where it is to be, for there is room for nothing else.
+            // Reads directly into the destination; the buffer is too small.
             self.wait_in_slices(wait)?;
             match recv(&self.socket, spare_capacity(&mut body.bytes), RecvFlags::WAITALL) {
                 Ok((_, 0)) => return Err(body.broken_off(closed())),
@@ -294,18 +295,18 @@ impl Connection {
         }
     }
 
-    /// Reads a body in chunks. Whether all of it was read.
+    /// Reads a chunked body. Returns whether it is complete.
     fn read_chunks(&mut self, body: &mut Body, wait: &Wait<'_>) -> Result<bool> {
         loop {
             let size = self.chunk_size(body, wait)?;
             if size == 0 {
-                // Behind the last chunk may stand headers, which nothing here needs.
+                // Trailers may follow the last chunk; they are ignored.
                 for _ in 0..=MAX_HEADERS {
                     if self.line(body, wait)? {
                         return Ok(true);
                     }
                 }
-                return Err(unreadable("there is no end behind the last chunk"));
+                return Err(unreadable("the last chunk has no end"));
             }
             let room = body.room();
             let wanted = usize::try_from(size).unwrap_or(usize::MAX);
@@ -336,7 +337,7 @@ impl Connection {
         }
     }
 
-    /// Passes over a line. Whether it is empty.
+    /// Skips a line. Returns whether it was empty.
     fn line(&mut self, body: &Body, wait: &Wait<'_>) -> Result<bool> {
         loop {
             let unread = self.unread();
@@ -356,7 +357,7 @@ impl Connection {
         self.receive_more(body, wait)
     }
 
-    /// Reads a body that ends with the connection. Whether all of it was read.
+    /// Reads a body that ends with the connection. Returns whether it is complete.
     fn read_rest(&mut self, body: &mut Body, wait: &Wait<'_>) -> Result<bool> {
         loop {
             let take = self.unread().len().min(body.room());
@@ -380,7 +381,7 @@ impl Connection {
         &self.buffer[self.at..]
     }
 
-    /// Reads on in the head of an answer.
+    /// Reads more of a response head.
     fn fill_up_to(&mut self, most: usize, wait: &Wait<'_>) -> Result<()> {
         if self.unread().len() >= most {
             return Err(unreadable("its head is too long"));
@@ -395,7 +396,7 @@ impl Connection {
         }
     }
 
-    /// Reads on in the body of an answer.
+    /// Reads more of a response body.
     fn receive_more(&mut self, body: &Body, wait: &Wait<'_>) -> Result<()> {
         match self.receive(wait)? {
             Ok(0) => Err(body.broken_off(closed())),
@@ -404,7 +405,7 @@ impl Connection {
         }
     }
 
-    /// Reads what there is, at least one byte; none at the end.
+    /// Reads what is available, at least one byte; zero bytes mean the end.
     fn receive(&mut self, wait: &Wait<'_>) -> Result<io::Result<usize>> {
         if self.unread().is_empty() {
             self.buffer.clear();
@@ -430,7 +431,7 @@ impl Connection {
         self.wait_in_slices(wait)
     }
 
-    /// Makes the socket wait no longer at once than the call may.
+    /// Limits the socket timeout to the remaining time of the call.
     fn wait_in_slices(&mut self, wait: &Wait<'_>) -> Result<()> {
         let slice = wait.slice()?;
         if slice == self.slice {
@@ -445,23 +446,23 @@ impl Connection {
     }
 }
 
-/// A body as far as it was read.
+/// The part of a body read so far.
 struct Body {
     bytes: Vec<u8>,
-    /// Bytes before it in the buffer; none where its length is not known.
+    /// Alignment padding before the body in the buffer; none if its length is unknown.
     gap: usize,
     announced: Option<u64>,
     most: std::result::Result<usize, usize>,
 }
 
 impl Body {
-    /// How many more bytes it may have.
+    /// Returns how many more bytes are allowed.
     fn room(&self) -> usize {
         let (Ok(most) | Err(most)) = self.most;
         most - self.bytes.len()
     }
 
-    /// It has no end.
+    /// Creates the error for a truncated body.
     fn broken_off(&self, error: io::Error) -> ClientError {
         self.broken_off_after(self.bytes.len() - self.gap, error)
     }
@@ -476,8 +477,8 @@ impl Body {
     }
 }
 
-/// Bytes before a body that let its first binary tensor begin at a multiple of 64 from where the buffer does, so that numbers can be
-/// read where they are.
+/// Returns the padding that aligns the first binary tensor to 64 bytes relative to the buffer, so that its
+/// elements can be read in place.
 fn gap(headers: &HeaderMap) -> usize {
     let length = headers
         .get(HEADER_LENGTH)
@@ -486,7 +487,7 @@ fn gap(headers: &HeaderMap) -> usize {
     length.map_or(0, |length| length.wrapping_neg() % 64)
 }
 
-/// What the headers say about the body.
+/// Determines the body's framing from the headers.
 fn length(status: StatusCode, headers: &HeaderMap) -> Result<Length> {
     if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
         return Ok(Length::Known(0));
@@ -509,23 +510,23 @@ fn length(status: StatusCode, headers: &HeaderMap) -> Result<Length> {
         .ok_or_else(|| unreadable("the content-length is malformed"))
 }
 
-/// The parts of a header that is a list.
+/// Splits a list header into its items.
 fn words<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h [u8]> + use<'h> {
     let values = headers.get_all(name).into_iter();
     let parts = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
     parts.map(<[u8]>::trim_ascii)
 }
 
-/// A write to a closed connection is an error, and no signal.
+/// Returns the flag that makes a write to a closed connection an error instead of a signal.
 fn no_signal() -> SendFlags {
-    // Elsewhere the standard library asks for that when it makes a socket.
+    // On other systems the standard library sets it when it creates the socket.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     return SendFlags::NOSIGNAL;
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     SendFlags::empty()
 }
 
-/// Whether it was woken before it could send.
+/// Returns whether the wait ended before the socket was writable.
 #[cfg(target_os = "linux")]
 fn is_early(error: &io::Error) -> bool {
     matches!(
@@ -545,7 +546,7 @@ fn unreadable(what: &str) -> ClientError {
     ClientError::new(ErrorKind::Protocol, connect::unreadable(what, HINT))
 }
 
-/// A connection ended before its answer began.
+/// Creates the error for a connection that ended before the response.
 pub(super) fn broken(error: io::Error) -> ClientError {
     ClientError::new(ErrorKind::Broken, connect::broke(&error.to_string(), HINT)).caused_by(error)
 }

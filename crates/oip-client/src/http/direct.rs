@@ -1,4 +1,4 @@
-//! Requests that the calling thread sends and waits for: kept connections, and what goes over them.
+//! Requests over kept connections, sent by the calling thread.
 
 use std::{
     fmt,
@@ -19,14 +19,14 @@ use rustix::net::sockopt;
 
 use super::{
     answer::{Answer, MAX_REFUSAL},
-    connection::{Connection, Sent, broken},
+    connection::{Connection, SendProgress, broken},
     message::Message,
 };
 use crate::{
     ClientError, ErrorKind, Result, connect, endpoint::Endpoint, patience::Wait, settings::Settings,
 };
 
-/// Connections that wait for their next request, the last used at the end.
+/// Idle connections, the last used at the end.
 #[derive(Default)]
 pub(super) struct Pool {
     idle: Mutex<Vec<(Connection, Instant)>>,
@@ -39,7 +39,7 @@ impl fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// Sends a request and reads all of its answer, whatever its status.
+    /// Sends a request and reads the whole response, with any status.
     pub(super) fn send(
         &self,
         endpoint: &Endpoint,
@@ -57,18 +57,18 @@ impl Pool {
         Ok(answer)
     }
 
-    /// Sends as much of a request as the server takes.
+    /// Sends as much of a request as the server reads.
     fn begin(
         &self,
         endpoint: &Endpoint,
         settings: &Settings,
         mut parts: &mut [IoSlice<'_>],
         wait: &Wait<'_>,
-    ) -> Result<(Connection, Sent)> {
+    ) -> Result<(Connection, SendProgress)> {
         while let Some(mut connection) = self.kept() {
             match connection.send(&mut parts, wait)? {
-                // It was closed just now, and nothing of the request has left.
-                Sent::Partly {
+                // It was just closed, and nothing of the request was sent.
+                SendProgress::Partly {
                     bytes: 0,
                     why: Some(_),
                 } => {}
@@ -80,21 +80,21 @@ impl Pool {
         Ok((connection, sent))
     }
 
-    /// Keeps a connection for later requests, and closes those that have been idle for too long.
+    /// Returns a connection to the pool and closes those idle for too long.
     fn keep(&self, connection: Connection) {
         let mut idle = self.idle();
         let old = idle.partition_point(|(_, since)| since.elapsed() > connect::IDLE);
         let old: Vec<_> = idle.drain(..old).collect();
         idle.push((connection, Instant::now()));
-        // Closed without the lock.
+        // Close outside the lock.
         drop(idle);
         drop(old);
     }
 
-    /// A connection that was used before and is still open.
+    /// Takes an idle connection that is still open.
     fn kept(&self) -> Option<Connection> {
         loop {
-            // Dropped without the lock.
+            // Drop outside the lock.
             let (connection, since) = self.idle().pop()?;
             if since.elapsed() > connect::IDLE {
                 // All others are older.
@@ -109,12 +109,13 @@ impl Pool {
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<(Connection, Instant)>> {
-        // Each change is complete.
+        // Every critical section leaves the state consistent, so a poisoned lock is usable.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Sends a request over a connection and reads all of its answer, and says whether the connection can be used again.
+/// Sends a request over a connection, reads the whole response, and returns whether the connection can be
+/// reused.
 #[cfg(target_os = "linux")]
 pub(super) fn exchange(
     connection: &mut Connection,
@@ -128,7 +129,7 @@ pub(super) fn exchange(
     receive(connection, sent, settings, wait)
 }
 
-/// What of a request is not empty.
+/// Returns the non-empty parts of a request.
 fn parts<'m>(head: &'m [u8], message: &'m Message) -> Vec<IoSlice<'m>> {
     let parts = [head, &message.body.json[..]];
     let parts = parts
@@ -137,29 +138,30 @@ fn parts<'m>(head: &'m [u8], message: &'m Message) -> Vec<IoSlice<'m>> {
     parts.filter(|part| !part.is_empty()).map(IoSlice::new).collect()
 }
 
-/// Reads the answer to a request of which so much was sent, and says whether the connection can be used again.
+/// Reads the response to a request of which `sent` was sent, and returns whether the connection can be
+/// reused.
 fn receive(
     connection: &mut Connection,
-    sent: Sent,
+    sent: SendProgress,
     settings: &Settings,
     wait: &Wait<'_>,
 ) -> Result<(Answer, bool)> {
     let outcome = connection.answer(wait, &settings.spare, |status| match status.is_success() {
         true => Ok(settings.max_answer_bytes),
-        // A refusal is a message; of a page that somebody else answers with, its beginning will do.
+        // An error response carries only a message; the beginning of a foreign page is enough.
         false => Err(MAX_REFUSAL.min(settings.max_answer_bytes)),
     });
     match (outcome, sent) {
-        (Ok((answer, may_stay)), sent) => Ok((answer, may_stay && matches!(sent, Sent::Whole))),
-        // Why the request could not be sent says more than that no answer came.
-        (Err(error), Sent::Partly { why: Some(why), .. }) if error.kind() == ErrorKind::Broken => {
+        (Ok((answer, may_stay)), sent) => Ok((answer, may_stay && matches!(sent, SendProgress::Whole))),
+        // The reason why the request could not be sent is more specific than a missing response.
+        (Err(error), SendProgress::Partly { why: Some(why), .. }) if error.kind() == ErrorKind::Broken => {
             Err(broken(why))
         }
         (Err(error), _) => Err(error),
     }
 }
 
-/// The lines before a request's body.
+/// Formats the request line and headers.
 pub(super) fn head(endpoint: &Endpoint, settings: &Settings, message: &Message) -> Vec<u8> {
     let Message {
         method,
@@ -173,7 +175,7 @@ pub(super) fn head(endpoint: &Endpoint, settings: &Settings, message: &Message) 
     let _ = write!(head, "{method} {}{path} HTTP/1.1\r\n", endpoint.prefix);
     add_header(&mut head, "host", endpoint.authority.as_str().as_bytes());
     for (name, value) in &settings.headers {
-        // This one is sent with each request that may have it.
+        // This header is added per request where applicable.
         if !(settings.accepts_compressed && name == ACCEPT_ENCODING) {
             add_header(&mut head, name.as_str(), value.as_bytes());
         }
@@ -194,14 +196,14 @@ fn add_header(head: &mut Vec<u8>, name: &str, value: &[u8]) {
     }
 }
 
-/// A new connection. Another thread makes it, since names can take any time to resolve.
+/// Opens a connection on another thread, because name resolution may block for any time.
 pub(super) fn connect(endpoint: &Endpoint, timeout: Duration, wait: &Wait<'_>) -> Result<Connection> {
     let endpoint = endpoint.clone();
     let (sender, opened) = sync_channel(1);
     let connecting = thread::Builder::new()
         .name("oip-connect".to_owned())
         .spawn(move || {
-            // Its caller may have given up.
+            // The caller may have given up.
             let _ = sender.send(open(&endpoint, timeout));
         });
     connecting.map_err(not_connected)?;
@@ -222,7 +224,7 @@ fn not_connected(error: io::Error) -> ClientError {
     ClientError::new(ErrorKind::Connect, message).caused_by(error)
 }
 
-/// A host that is gone without a word is noticed as by [`connect::pool`].
+/// Enables keepalive like [`connect::pool`].
 fn ask_whether_it_is_there(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, connect::SILENCE)?;
@@ -241,13 +243,13 @@ fn open(endpoint: &Endpoint, timeout: Duration) -> io::Result<OwnedFd> {
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     let start = Instant::now();
     for (index, address) in addresses.iter().enumerate() {
-        // Each has its share of the time that is left.
+        // Each address gets its share of the remaining time.
         let left = timeout.saturating_sub(start.elapsed());
         let share = left / u32::try_from(addresses.len() - index).unwrap_or(u32::MAX);
         match TcpStream::connect_timeout(address, share.max(Duration::from_millis(1))) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
-                // A system that refuses this serves the connection all the same.
+                // A connection works without keepalive too.
                 let _ = ask_whether_it_is_there(&stream);
                 return Ok(stream.into());
             }

@@ -11,7 +11,7 @@ use oip_types::rest::EncodedBody;
 
 use crate::{ClientError, Compression, ErrorKind, Result};
 
-/// The name of an encoding in headers.
+/// Returns the name of an encoding in headers.
 pub(super) fn name(compression: Compression) -> &'static str {
     match compression {
         Compression::Gzip => "gzip",
@@ -19,9 +19,9 @@ pub(super) fn name(compression: Compression) -> &'static str {
     }
 }
 
-/// Compresses a body as a whole.
+/// Compresses a whole body.
 pub(super) fn compress(compression: Compression, body: &EncodedBody) -> Bytes {
-    // A server is near as a rule: what compresses best would take longer than it saves.
+    // Servers are usually near: better compression takes longer than it saves.
     let level = flate2::Compression::fast();
     let parts = || body.clone().into_parts();
     // Writing to memory does not fail.
@@ -42,7 +42,7 @@ pub(super) fn compress(compression: Compression, body: &EncodedBody) -> Bytes {
     compressed.unwrap_or_default().into()
 }
 
-/// Decompresses a body, as long as it does not become larger than `limit`.
+/// Decompresses a body to at most `limit` bytes.
 pub(super) fn decompress(compression: Compression, body: &Bytes, limit: usize) -> Result<Bytes> {
     let mut rest = &body[..];
     let decoded = match compression {
@@ -64,7 +64,7 @@ fn malformed(what: &str) -> ClientError {
     )
 }
 
-/// Reads to the end; `None` when that is further than `limit`.
+/// Reads to the end; `None` if there are more than `limit` bytes.
 fn read_up_to(reader: impl Read, limit: usize) -> io::Result<Option<Vec<u8>>> {
     let mut out = Vec::new();
     reader.take(limit as u64 + 1).read_to_end(&mut out)?;

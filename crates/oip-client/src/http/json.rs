@@ -1,4 +1,4 @@
-//! Bodies without tensors, as servers write them: what one leaves out or sets to null is empty.
+//! Response bodies without tensors. Missing and null members are empty.
 
 use oip_types::{
     DataType, ModelIndexEntry, ModelMetadata, ModelState, ModelStatistics, ServerMetadata, ServiceError,
@@ -79,7 +79,7 @@ impl From<IndexEntry> for ModelIndexEntry {
     }
 }
 
-/// A setting of traces: a text, or a list of them for the one setting that may have several.
+/// A trace setting: a string, or a list for the setting with several values.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum TraceSetting {
@@ -98,7 +98,8 @@ impl From<TraceSetting> for Vec<String> {
     }
 }
 
-/// Changes of traces as Triton reads them: levels are a list, other settings a text, and null takes a change back.
+/// Encodes changes of trace settings as Triton expects them: levels as a list, other settings as a string,
+/// null to reset.
 pub(super) fn trace_changes(changes: &TraceSettings) -> serde_json::Value {
     let change = |(name, values): (&String, &Vec<String>)| {
         let value = match &values[..] {

@@ -1,17 +1,17 @@
-//! A request before it is sent.
+//! The parts of a request.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header};
 use oip_types::rest::EncodedBody;
 
-/// The parts of a request, which is built again for each attempt.
+/// The parts of a request, from which each attempt is built.
 #[derive(Clone)]
 pub(super) struct Message {
     pub(super) method: Method,
     pub(super) path: String,
     pub(super) headers: HeaderMap,
     pub(super) body: EncodedBody,
-    /// Whether statuses that else are failures are what is asked for.
+    /// Whether error statuses are valid results, as for health checks.
     pub(super) is_health: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The protocol over HTTP/1.1.
+//! The HTTP transport.
 
 mod answer;
 #[cfg(unix)]
@@ -50,42 +50,42 @@ use crate::{
     settings::Settings,
 };
 
-/// The protocol over HTTP/1.1, with connections that are kept and shared by clones.
+/// An HTTP/1.1 client. Clones share a pool of persistent connections.
 ///
-/// Paths are the protocol's and Triton's; model names may have any characters.
+/// Paths are those of the protocol and Triton; model names are percent-encoded.
 ///
-/// On Linux, large tensors of requests over a Unix socket are in memory that the server maps too, if it offers that. They are copied
-/// into it and out of it.
+/// On Linux, large request tensors to a Unix socket go through memory shared with the server, if it supports
+/// that. They are copied into and out of that memory.
 #[derive(Clone, Debug)]
 pub struct HttpClient {
     way: Way,
-    shared: Arc<Shared>,
-    /// None where the server cannot be on this machine.
+    shared: Arc<SharedState>,
+    /// None if the server cannot be on this machine.
     #[cfg(target_os = "linux")]
     memory: Option<Arc<Connections>>,
 }
 
-/// How requests get to the server.
+/// How requests are sent.
 #[derive(Clone, Debug)]
 enum Way {
     /// By tasks of a runtime.
     Driven(Box<Client<Connector, Parts>>),
-    /// By the thread that polls: it waits where it would give the thread back.
+    /// By the polling thread, which blocks instead of yielding.
     #[cfg(unix)]
     Direct(Arc<Pool>, Patience),
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedState {
     endpoint: Endpoint,
     settings: Settings,
 }
 
-/// Bytes of JSON above which printing and parsing leave the reactor's thread: at a nanosecond or so per byte, that is
-/// when other calls would begin to notice.
+/// JSON larger than this is encoded and decoded off the reactor thread: at about a nanosecond per byte, other
+/// calls would notice the delay.
 const LARGE: usize = 64 << 10;
 
-/// What may stand in a path as it is.
+/// Characters that are not percent-encoded in paths.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
@@ -93,7 +93,7 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'~');
 
 impl HttpClient {
-    /// Begins a client for `http://host:port`, with or without a path before `/v2`.
+    /// Creates a builder for `http://host:port`, with or without a path prefix before `/v2`.
     pub fn builder(url: impl Into<String>) -> Builder<Self> {
         Builder::new(url)
     }
@@ -105,7 +105,7 @@ impl HttpClient {
         Ok(Self::with(way, endpoint, settings))
     }
 
-    /// One whose calls block.
+    /// Creates a client whose calls block.
     #[cfg(unix)]
     fn blocking(endpoint: Endpoint, settings: Settings) -> Result<Self> {
         check_transport(&endpoint)?;
@@ -122,7 +122,7 @@ impl HttpClient {
             way,
             #[cfg(target_os = "linux")]
             memory: endpoint.socket.is_some().then(Arc::default),
-            shared: Arc::new(Shared { endpoint, settings }),
+            shared: Arc::new(SharedState { endpoint, settings }),
         }
     }
 
@@ -135,16 +135,16 @@ impl HttpClient {
         Self { way, ..self.clone() }
     }
 
-    /// A client that sends these headers too, with every call, over the same connections.
+    /// Returns a client that sends additional headers with every call over the same connections.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when a header is malformed, or one of those that the client sets itself.
+    /// [`ErrorKind::Usage`] when a header is malformed or is one that the client sets itself.
     pub fn with_headers<'h>(&self, headers: impl IntoIterator<Item = (&'h str, &'h str)>) -> Result<Self> {
-        let Shared { endpoint, settings } = &*self.shared;
+        let SharedState { endpoint, settings } = &*self.shared;
         let settings = settings.with_headers(endpoint, headers)?;
         let endpoint = endpoint.clone();
         Ok(Self {
-            shared: Arc::new(Shared { endpoint, settings }),
+            shared: Arc::new(SharedState { endpoint, settings }),
             ..self.clone()
         })
     }
@@ -157,7 +157,7 @@ impl HttpClient {
         &self.shared.endpoint.url
     }
 
-    /// Makes a call, with as many attempts as are safe.
+    /// Makes a call, with retries as far as they are safe.
     async fn call(&self, is_read: bool, message: &Message) -> Result<Answer> {
         let timeout = self.settings().request_timeout;
         let call = |timeout| Call {
@@ -177,7 +177,7 @@ impl HttpClient {
             #[cfg(unix)]
             Way::Direct(pool, patience) => {
                 let shorter = [timeout, patience.timeout].into_iter().flatten().min();
-                let Shared { endpoint, settings } = &*self.shared;
+                let SharedState { endpoint, settings } = &*self.shared;
                 call(shorter).run_here(patience, |wait| {
                     checked(pool.send(endpoint, settings, message, wait)?)
                 })
@@ -186,9 +186,9 @@ impl HttpClient {
         outcome.map_err(|error| error.at(self.url()))
     }
 
-    /// One attempt: sends a request and reads all of its answer, whatever its status.
+    /// Makes one attempt: sends a request and reads the whole response, with any status.
     async fn send(&self, client: &Client<Connector, Parts>, message: Message) -> Result<Answer> {
-        let Shared { endpoint, settings } = &*self.shared;
+        let SharedState { endpoint, settings } = &*self.shared;
         let uri = Uri::builder()
             .scheme(endpoint.scheme())
             .authority(endpoint.authority.clone())
@@ -204,7 +204,7 @@ impl HttpClient {
         let response = client.request(request).await;
         let response = response.map_err(|error| connect::failed(error, HINT))?;
         let (head, body) = response.into_parts();
-        // A refusal is a message; of a page that somebody else answers with, its beginning will do.
+        // An error response carries only a message; the beginning of a foreign page is enough.
         let body = match head.status.is_success() {
             true => body::read(&head.headers, body, settings.max_answer_bytes, &settings.spare).await?,
             false => body::read_beginning(body, MAX_REFUSAL.min(settings.max_answer_bytes)).await?,
@@ -264,7 +264,7 @@ impl HttpClient {
         }
     }
 
-    /// A request with what the client's settings add to it.
+    /// Adds what the client's settings require to a request.
     fn prepared(&self, request: &InferRequest) -> InferRequest {
         let settings = self.settings();
         let mut request = request.clone();
@@ -278,7 +278,7 @@ impl HttpClient {
         request
     }
 
-    /// In which form requests are sent.
+    /// Returns how requests are encoded.
     fn encoding(&self) -> RequestEncoding {
         let settings = self.settings();
         let is_raw = settings.form == TensorForm::Raw;
@@ -289,7 +289,7 @@ impl HttpClient {
         })
     }
 
-    /// The body of an inference request, and its compressed form if it is to be sent so.
+    /// Encodes the body of an inference request, and compresses it if configured.
     async fn encode(&self, request: InferRequest) -> Result<(EncodedBody, Option<Bytes>)> {
         let settings = self.settings();
         let is_raw = settings.form == TensorForm::Raw;
@@ -322,7 +322,7 @@ impl HttpClient {
         self.offload(is_large, decode).await
     }
 
-    /// Does work where it disturbs nobody.
+    /// Runs `work` off the reactor thread.
     async fn offload<T: Send + 'static>(
         &self,
         is_large: bool,
@@ -339,7 +339,7 @@ fn not_encoded(error: ServiceError) -> ClientError {
     ClientError::new(ErrorKind::Request, error.message()).caused_by(error)
 }
 
-/// Whether the URL is for this transport.
+/// Checks that the URL is for this transport.
 fn check_transport(endpoint: &Endpoint) -> Result<()> {
     if endpoint.transport == Transport::Grpc {
         let message = "expected http://, since this is a client for HTTP";
@@ -348,7 +348,7 @@ fn check_transport(endpoint: &Endpoint) -> Result<()> {
     Ok(())
 }
 
-/// The path of a model, percent-encoded.
+/// Returns the percent-encoded path of a model.
 fn model_path(model: ModelRef<'_>) -> String {
     match model.version() {
         None => format!("/v2/models/{}", encoded(model.name())),
@@ -360,16 +360,16 @@ fn model_path(model: ModelRef<'_>) -> String {
     }
 }
 
-/// A name as a part of a path.
+/// Percent-encodes a path segment.
 fn encoded(name: &str) -> PercentEncode<'_> {
     utf8_percent_encode(name, PLAIN)
 }
 
 impl Builder<HttpClient> {
-    /// The client.
+    /// Creates the client.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] when the URL or a header is malformed, or asks for something unsupported.
+    /// [`ErrorKind::Usage`] when the URL or a header is malformed, or it asks for something unsupported.
     pub fn build(self) -> Result<HttpClient> {
         let (endpoint, settings) = self.finish()?;
         HttpClient::new(endpoint, settings)

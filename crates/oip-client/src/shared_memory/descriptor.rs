@@ -1,4 +1,4 @@
-//! Passing a descriptor over a Unix socket.
+//! Passes a descriptor over a Unix socket.
 
 use std::{
     io::{self, IoSlice},
@@ -8,7 +8,7 @@ use std::{
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-/// Sends bytes, and the descriptor with the first of them; returns how many bytes were sent.
+/// Sends bytes, with the descriptor attached to the first of them; returns how many were sent.
 pub(crate) fn send(socket: impl AsFd, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);

@@ -1,18 +1,18 @@
-//! Large tensors in memory that a server on this machine maps too: each connection over a Unix socket that is made for them has a
-//! region of its own, which lives as long as it does. Servers that do not know it get bytes.
+//! Large tensors in memory shared with a server on the same machine. Each such connection over a Unix socket
+//! has its own region, with the same lifetime. Servers without support receive bytes.
 
 pub(crate) mod descriptor;
 pub(crate) mod pool;
-pub(crate) mod refused;
+pub(crate) mod refusal;
 pub(crate) mod region;
 
 use oip_types::InferResponse;
 
-/// Bytes above which tensors are copied into a region or out of it where that disturbs nobody: it takes longer than reading or
-/// writing a socket at once.
+/// Tensors of at least this size are copied to and from a region off the reactor thread, because copying
+/// blocks longer than a socket operation.
 pub(crate) const LARGE: usize = 1 << 20;
 
-/// Bytes of all outputs.
+/// Returns the total size of all outputs in bytes.
 pub(crate) fn output_bytes(response: &InferResponse) -> u64 {
     let outputs = response.outputs.iter();
     outputs.map(|output| output.value.raw().len() as u64).sum()

@@ -1,4 +1,4 @@
-//! Connections with regions that wait for their next request, and whether it pays to use one.
+//! Pools connections with regions and decides whether using one pays off.
 
 use std::{
     collections::BTreeMap,
@@ -12,41 +12,41 @@ use oip_types::InferRequest;
 use super::region::{Region, input_bytes};
 use crate::{TensorForm, connect, settings::Settings};
 
-/// Bytes of inputs, or of outputs, from which shared memory is cheaper than the socket.
+/// Size of inputs or outputs from which shared memory is cheaper than the socket, in bytes.
 pub(crate) const PAYS: u64 = 64 << 10;
 
-/// Regions have a multiple of so many bytes, so that those of similar requests are the same.
+/// Granularity of region sizes in bytes, so that similar requests can share a region.
 const STEP: u64 = 1 << 20;
 
-/// Models whose outputs are remembered.
+/// Number of models whose output sizes are recorded.
 const MODELS: usize = 256;
 
-/// Connections with regions.
+/// A pool of connections with regions.
 pub(crate) struct Pool<C> {
     state: Mutex<State<C>>,
 }
 
 struct State<C> {
-    /// The last used at the end.
-    idle: Vec<(Shared<C>, Instant)>,
-    /// Until when no region of so many bytes or more is asked for.
+    /// Idle connections, the last used at the end.
+    idle: Vec<(PooledRegion<C>, Instant)>,
+    /// Regions of at least this many bytes are not requested before this time.
     paused: Option<(Instant, u64)>,
-    /// The bytes of the largest answer of each model.
+    /// The size of the largest response of each model, in bytes.
     outputs: BTreeMap<String, u64>,
 }
 
 /// A connection and its region.
-pub(crate) struct Shared<C> {
+pub(crate) struct PooledRegion<C> {
     pub(crate) connection: C,
     pub(crate) region: Region,
 }
 
-/// What a request needs.
+/// The memory that a request needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    /// Bytes of inputs.
+    /// Size of the inputs in bytes.
     pub(crate) inputs: u64,
-    /// Bytes of the region.
+    /// Size of the region in bytes.
     pub(crate) region: u64,
 }
 
@@ -72,14 +72,14 @@ impl<C> fmt::Debug for Pool<C> {
 }
 
 impl<C> Pool<C> {
-    /// What a request needs, if shared memory pays and the server may offer it.
+    /// Plans a request's region, if shared memory pays off and the server may support it.
     pub(crate) fn plan(&self, request: &InferRequest, settings: &Settings) -> Option<Plan> {
         if settings.form != TensorForm::Raw || settings.compression.is_some() {
             return None;
         }
         let inputs = input_bytes(request)?;
         let state = self.state();
-        // A model that was never asked may answer with as much as it gets.
+        // An unknown model may return as much data as it receives.
         let outputs = state.outputs.get(request.model().name());
         let outputs = outputs.copied().unwrap_or(inputs);
         let whole = inputs.checked_add(outputs)?;
@@ -90,7 +90,7 @@ impl<C> Pool<C> {
         (inputs.max(outputs) >= PAYS && !is_paused).then_some(Plan { inputs, region })
     }
 
-    /// Notes how large an answer was.
+    /// Records the size of a response.
     pub(crate) fn note_outputs(&self, request: &InferRequest, bytes: u64) {
         let mut state = self.state();
         let name = request.model().name();
@@ -101,15 +101,15 @@ impl<C> Pool<C> {
         }
     }
 
-    /// Asks for no region of so many bytes or more for a while.
+    /// Stops requesting regions of at least `least` bytes for the duration of `pause`.
     pub(crate) fn pause(&self, pause: Duration, least: u64) {
         let mut state = self.state();
         state.paused = Instant::now().checked_add(pause).map(|until| (until, least));
     }
 
-    /// The smallest region that is large enough, of those that were used not long ago. If all are too small, one is given up for a
-    /// larger one.
-    pub(crate) fn take(&self, bytes: u64) -> Option<Shared<C>> {
+    /// Returns the idle connection with the smallest region that is large enough. If all are too small,
+    /// closes one to make way for a larger one.
+    pub(crate) fn take(&self, bytes: u64) -> Option<PooledRegion<C>> {
         let mut state = self.state();
         let old = state
             .idle
@@ -128,7 +128,7 @@ impl<C> Pool<C> {
             }
             None => {
                 closed.extend(state.idle.pop());
-                // Closed without the lock.
+                // Close outside the lock.
                 drop(state);
                 drop(closed);
                 None
@@ -136,12 +136,12 @@ impl<C> Pool<C> {
         }
     }
 
-    /// Keeps a connection for later requests.
-    pub(crate) fn keep(&self, shared: Shared<C>) {
+    /// Returns a connection to the pool.
+    pub(crate) fn keep(&self, shared: PooledRegion<C>) {
         self.state().idle.push((shared, Instant::now()));
     }
 
-    /// Closes those that cannot be used again.
+    /// Closes connections that cannot be reused.
     pub(crate) fn close(&self, is_over: impl Fn(&C) -> bool) {
         let mut state = self.state();
         let closed: Vec<_> = state
@@ -153,7 +153,7 @@ impl<C> Pool<C> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<C>> {
-        // Each change is complete.
+        // Every critical section leaves the state consistent, so a poisoned lock is usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The region of a connection: where a request's inputs are in it, and what comes out of it.
+//! The layout of a request's inputs and outputs in its connection's region.
 
 use std::{cell::Cell, sync::Arc};
 
@@ -11,13 +11,14 @@ use tensor_mmap::SharedMemory;
 
 use crate::{ClientError, ErrorKind, Result, settings::Settings};
 
-/// Bytes from which an input is in the region. Smaller ones travel with the request.
+/// Minimum size of an input placed in the region, in bytes. Smaller ones are sent with the request.
 const LEAST: usize = 16 << 10;
 
-/// Where tensors begin: at multiples of this.
+/// Alignment of tensors in the region.
 const ALIGNMENT: u64 = 64;
 
-/// Memory that the server maps too. While a request that names it may run it must not be used for another one.
+/// Memory that the server has mapped too. It must not be reused while a request that names it may still be
+/// running.
 #[derive(Clone, Debug)]
 pub(crate) struct Region(Arc<SharedMemory>);
 
@@ -30,7 +31,7 @@ impl Region {
         self.0.len()
     }
 
-    /// Copies the large inputs of a request into the region, and lets the server write outputs into the rest of it.
+    /// Copies the large inputs of a request into the region; outputs may use the rest.
     pub(crate) fn place(&self, request: &InferRequest) -> Result<InferRequest> {
         let mut placed = request.clone();
         let mut end = 0;
@@ -50,7 +51,7 @@ impl Region {
         Ok(placed)
     }
 
-    /// Reads outputs out of it.
+    /// Returns a reader for the outputs in it.
     pub(crate) fn outputs<'r>(&'r self, settings: &'r Settings) -> Outputs<'r> {
         Outputs {
             memory: &self.0,
@@ -61,7 +62,7 @@ impl Region {
     }
 }
 
-/// Bytes that the inputs of a request take in a region, or `None` if it must not be used for the request.
+/// Returns the bytes that a request's inputs take in a region; `None` if the request must not use one.
 pub(crate) fn input_bytes(request: &InferRequest) -> Option<u64> {
     let is_shared = SharedMemorySlice::is_in(&request.parameters)
         || request
@@ -78,7 +79,7 @@ pub(crate) fn input_bytes(request: &InferRequest) -> Option<u64> {
 }
 
 fn is_placed(input: &InferInput) -> bool {
-    // One that is to be sent as JSON is, over HTTP.
+    // Over HTTP, inputs that must be sent as JSON stay out of the region.
     input.value.raw().len() >= LEAST && !input.parameters.contains_key("binary_data")
 }
 
@@ -94,7 +95,7 @@ fn slice(offset: u64, byte_size: u64) -> SharedMemorySlice {
     }
 }
 
-/// The outputs of one answer, up to the limit for answers.
+/// The outputs of one response, up to the limit on responses.
 pub(crate) struct Outputs<'r> {
     memory: &'r SharedMemory,
     spare: &'r Arc<SpareBuffers>,
@@ -103,7 +104,7 @@ pub(crate) struct Outputs<'r> {
 }
 
 impl Outputs<'_> {
-    /// Says of an answer that is too large that it is.
+    /// Replaces the error if the response was too large.
     pub(crate) fn checked<T>(&self, result: Result<T>) -> Result<T> {
         match self.read.get() > self.limit {
             true => Err(ClientError::too_large(self.limit as usize)),

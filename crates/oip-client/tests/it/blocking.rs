@@ -1,4 +1,4 @@
-//! Calls by the calling thread, without a runtime: the same answers, limits and failures as over driven connections.
+//! Blocking calls: the same responses, limits and failures as over asynchronous connections.
 
 use std::{
     io::{Read, Write},
@@ -19,11 +19,13 @@ use oip_service::testing::datatypes;
 use oip_types::{DataType, ErrorCode, InferRequest, InferResponse, ModelRef, TensorValue};
 use tensor_core::{Shape, SpareBuffers, Tensor};
 
-use crate::support::{Scripted, Served, Step, answer, identity_request, ok, some_values, to_model};
+use crate::support::{
+    ScriptedServer, Step, TestServers, answer, identity_request, ok, some_values, to_model,
+};
 
 type Result<T> = oip_client::Result<T>;
 
-/// Does blocking work beside the servers of this test.
+/// Runs blocking code while the servers of this test continue to run.
 async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }
@@ -38,9 +40,9 @@ fn infer(client: &BlockingClient, request: &InferRequest) -> Result<InferRespons
     })
 }
 
-/// A call of a server with this script; limited to 10,000 bytes and one attempt.
+/// Calls a server with this script, limited to 10,000 bytes and one attempt.
 async fn scripted(steps: Vec<Step>) -> (Result<InferResponse>, usize) {
-    let server = Scripted::new(steps);
+    let server = ScriptedServer::new(steps);
     let url = server.url.clone();
     let outcome = beside(move || {
         let builder = HttpClient::builder(url).max_answer_bytes(10_000);
@@ -53,7 +55,7 @@ async fn failure(steps: Vec<Step>) -> ClientError {
     scripted(steps).await.0.unwrap_err()
 }
 
-/// A server of bare sockets: what it does with each connection, and how many there were.
+/// Starts a plain TCP server that runs `serve` for each connection and counts them.
 fn bare(serve: impl Fn(std::net::TcpStream) + Clone + Send + 'static) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -77,7 +79,7 @@ fn good() -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_datatype_survives_in_every_form() {
-    let served = Served::new();
+    let served = TestServers::new();
     beside(move || {
         for form in [TensorForm::Raw, TensorForm::Typed] {
             let client = made(HttpClient::builder(&served.http).tensor_form(form));
@@ -99,7 +101,7 @@ async fn every_datatype_survives_in_every_form() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_calls_and_refusals() {
-    let served = Served::new();
+    let served = TestServers::new();
     beside(move || {
         let client = made(HttpClient::builder(&served.http));
         let call = |call: fn(HttpClient) -> oip_client::BoxFuture<'static, Result<bool>>| {
@@ -138,7 +140,7 @@ fn only_plain_http_blocks() {
     assert_eq!(error.unwrap_err().kind(), ErrorKind::Usage);
 }
 
-/// Reads a request with a body of known length.
+/// Reads a request with a Content-Length.
 fn read_request(stream: &mut std::net::TcpStream) -> bool {
     let mut received = Vec::new();
     let mut chunk = [0; 4096];
@@ -173,7 +175,7 @@ fn connections_are_kept_and_those_that_the_server_closed_are_not_used() {
         let client = made(HttpClient::builder(url).retry(RetryPolicy::never()));
         for _ in 0..20 {
             infer(&client, &to_model("m")).unwrap();
-            // Time for the server to close it.
+            // Give the server time to close it.
             thread::sleep(Duration::from_millis(10));
         }
         assert_eq!(count.load(Ordering::SeqCst), connections);
@@ -197,7 +199,7 @@ fn a_server_that_says_that_it_closes_is_believed() {
     }
 }
 
-/// However an answer is cut into packets and framed, it is the same.
+/// Responses are the same however they are split into packets and framed.
 #[test]
 fn answers_come_in_pieces_of_any_size() {
     let chunked = |sizes: &[usize]| {
@@ -287,7 +289,7 @@ async fn answers_have_a_largest_size() {
         let error = failure(vec![Step::Send(bytes)]).await;
         assert_eq!(error.kind(), kind, "{error}");
     }
-    // Of a refusal only the beginning is read, with and without an end.
+    // Only the beginning of an error response is read, whether it ends or not.
     let page = "no entry ".repeat(8 << 10);
     for head in ["Content-Length: 100000000", "x: y"] {
         let refusal = format!("HTTP/1.1 403 Forbidden\r\n{head}\r\n\r\n{page}");
@@ -349,7 +351,7 @@ fn numbers(count: u64, value: f32) -> InferRequest {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn large_answers_take_the_memory_of_earlier_ones() {
-    let served = Served::new();
+    let served = TestServers::new();
     beside(move || {
         let spare = Arc::new(SpareBuffers::new(8 << 20));
         let client = made(HttpClient::builder(&served.http).spare_buffers(spare.clone()));
@@ -361,18 +363,18 @@ async fn large_answers_take_the_memory_of_earlier_ones() {
         };
         let first = ask(100_000, 1.0);
         let place = address(&first);
-        // Its numbers can be read where they are, however long the JSON before them is.
+        // Its elements are aligned, however long the JSON before them is.
         assert_eq!(place.addr() % 16, 0);
-        // While somebody has it, it stays as it is.
+        // It is not reused while a tensor refers to it.
         let second = ask(100_000, 2.0);
         assert_ne!(address(&second), place);
         assert_eq!(first.output("y"), numbers(100_000, 1.0).input("x"));
         assert_eq!(spare.bytes(), 0);
         drop(first);
         assert!(spare.bytes() >= 400_000);
-        // Somewhat smaller ones fit too.
+        // Slightly smaller responses fit too.
         for (count, value) in [(100_000, 3.0), (99_000, 4.0), (90_000, 5.0), (100_000, 6.0)] {
-            // Before the tensor is JSON, of slightly different lengths.
+            // The JSON before the tensor varies in length.
             assert!(
                 address(&ask(count, value)).addr().abs_diff(place.addr()) < 16,
                 "{count}"
@@ -388,7 +390,7 @@ async fn large_answers_take_the_memory_of_earlier_ones() {
     .await;
 }
 
-/// Whether a large answer is read into a fresh buffer or a used one: it may come in pieces, and break off.
+/// Large responses into fresh or reused buffers may arrive slowly and be truncated.
 #[test]
 fn large_answers_in_used_memory_may_come_slowly_and_break_off() {
     let mut body = BODY.as_bytes().to_vec();
@@ -427,7 +429,7 @@ fn large_answers_in_used_memory_may_come_slowly_and_break_off() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_for_now_are_tried_again() {
-    let server = Scripted::new(vec![
+    let server = ScriptedServer::new(vec![
         Step::Send(answer("503 Service Unavailable", &[], "")),
         Step::Send(answer("429 Too Many Requests", &[], "")),
         ok(BODY),
@@ -481,7 +483,7 @@ fn time_is_over_and_callers_give_up() {
     assert!((250..2000).contains(&took.as_millis()), "{took:?}");
 }
 
-/// The caller is asked too where bytes come all the time.
+/// The interrupt check also runs while data keeps arriving.
 #[test]
 fn callers_may_give_up_while_an_answer_trickles_in() {
     let (url, _) = bare(|mut stream| {
@@ -500,14 +502,15 @@ fn callers_may_give_up_while_an_answer_trickles_in() {
     assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Interrupted);
 }
 
-/// Whether a large answer is read into a fresh buffer or a used one, and while a large request goes out: time ends a call, and its
-/// caller may end it, though some bytes go over the connection all the time.
+/// Timeouts and interrupts end calls with large bodies while data keeps trickling, for fresh and reused
+/// buffers and during sending.
 #[test]
 fn calls_end_in_time_while_large_bodies_trickle() {
     let mut body = BODY.as_bytes().to_vec();
     body.resize(200 << 10, b' ');
     let whole = answer("200 OK", &[("Content-Type", "application/json")], &body);
-    // Of each connection, so many answers come at once, and the next one takes ten seconds unless the client ends it.
+    // Each connection sends `quick_answers` responses at once; the next one takes ten seconds unless the
+    // client ends it.
     let trickling = |quick_answers: usize| {
         let whole = whole.clone();
         let (url, _) = bare(move |mut stream| {
@@ -562,7 +565,8 @@ fn calls_end_in_time_while_large_bodies_trickle() {
     }
 }
 
-/// A server may refuse a large request by its head and read no further, with or without closing the connection.
+/// A server may reject a large request after its head and stop reading, with or without closing the
+/// connection.
 #[test]
 fn an_answer_that_comes_before_the_request_is_sent() {
     for keeps_open in [true, false] {
@@ -582,7 +586,7 @@ fn an_answer_that_comes_before_the_request_is_sent() {
         if keeps_open {
             assert_eq!(error.message(), "too large");
         } else {
-            // The system may throw the answer away with the rest of the request.
+            // The system may discard the response together with the unread request.
             assert!(
                 matches!(error.kind(), ErrorKind::Refused | ErrorKind::Broken),
                 "{error}"
@@ -618,7 +622,7 @@ fn nobody_listens() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_threads_share_a_client() {
-    let served = Served::new();
+    let served = TestServers::new();
     beside(move || {
         let client = made(HttpClient::builder(&served.http));
         thread::scope(|scope| {
@@ -639,7 +643,7 @@ async fn many_threads_share_a_client() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn headers_of_one_call_go_with_that_call() {
-    let server = Scripted::new(vec![Step::Send(good())]);
+    let server = ScriptedServer::new(vec![Step::Send(good())]);
     let blocking = made(HttpClient::builder(&server.url).header("x-always", "1"));
     beside(move || {
         for headers in [

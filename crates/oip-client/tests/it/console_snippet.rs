@@ -1,10 +1,10 @@
-//! The request in Rust that the console shows beside its form (`oip-console/page/snippets.js`), with a tensor of each kind. It
-//! compiles here; `cargo xtask browser` checks that the page writes these very lines.
+//! The Rust request that the console shows next to its form (`oip-console/page/snippets.js`), with a tensor
+//! of each kind. It compiles here; `cargo xtask browser` checks that the page generates exactly these lines.
 
 #[allow(clippy::useless_vec, reason = "the lines stand as the page writes them")]
 #[rustfmt::skip]
 async fn call(token: &str) -> Result<oip_types::InferResponse, Box<dyn std::error::Error>> {
-    // From the console.
+    // Begin of the code from the console.
     // oip-client, oip-types, tensor-core, tokio
     let client = oip_client::builder("http://127.0.0.1:8080").header("authorization", format!("Bearer {token}")).build()?;
     let model = oip_types::ModelRef::new("any", Some("1"))?;
@@ -21,7 +21,7 @@ async fn call(token: &str) -> Result<oip_types::InferResponse, Box<dyn std::erro
         .with_input("scalar", tensor_core::Tensor::from_vec::<i32>(tensor_core::Shape::new(&[])?, vec![7])?)
         .with_input("text \"x\"", oip_types::BytesTensor::from_elements(tensor_core::Shape::new(&[3])?, vec!["true", "it's", "\u{c}\u{0001}\n\"\\ü"])?);
     let response = client.infer(&request).await?;
-    // To here.
+    // End of the code from the console.
     Ok(response)
 }
 

@@ -1,4 +1,4 @@
-//! The protocol's extensions, with answers as Triton and MLServer send them.
+//! Protocol extensions, with responses as Triton and MLServer send them.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,7 +16,7 @@ use prost::Message;
 use tensor_core::{Shape, Tensor};
 
 use crate::support::{
-    Frames, Scripted, Step, answer, grpc_answer, grpc_client, grpc_status, ok, scripted_grpc, trailers,
+    Frames, ScriptedServer, Step, answer, grpc_answer, grpc_client, grpc_status, ok, scripted_grpc, trailers,
 };
 
 fn matrix() -> ModelRef<'static> {
@@ -35,7 +35,7 @@ fn region() -> SharedMemoryRegion {
 /// Paths and messages of calls.
 type Calls = Arc<Mutex<Vec<(String, Bytes)>>>;
 
-/// A gRPC server that gives this answer to everything, and what it was asked: paths and messages.
+/// Starts a gRPC server that always returns `message`, and records paths and messages.
 fn grpc_server(message: &impl Message) -> (oip_client::GrpcClient, Calls) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let noted = asked.clone();
@@ -52,7 +52,7 @@ fn grpc_server(message: &impl Message) -> (oip_client::GrpcClient, Calls) {
     (grpc_client(&url), asked)
 }
 
-/// The only call so far.
+/// Returns the only recorded call.
 fn asked<M: Message + Default>(asked: &Mutex<Vec<(String, Bytes)>>, path: &str) -> M {
     let calls = asked.lock().unwrap();
     let [(found, message)] = &calls[..] else {
@@ -62,8 +62,8 @@ fn asked<M: Message + Default>(asked: &Mutex<Vec<(String, Bytes)>>, path: &str) 
     M::decode(message.clone()).unwrap()
 }
 
-/// Method and path of the only request so far, and its body.
-fn asked_http(server: &Scripted) -> (String, String) {
+/// Returns the method and path, and the body, of the only recorded request.
+fn asked_http(server: &ScriptedServer) -> (String, String) {
     let requests = server.requests();
     let [request] = &requests[..] else {
         panic!("{requests:?}")
@@ -75,7 +75,7 @@ fn asked_http(server: &Scripted) -> (String, String) {
 
 #[tokio::test]
 async fn the_repositorys_index() {
-    let server = Scripted::new(vec![ok(
+    let server = ScriptedServer::new(vec![ok(
         r#"[{"name":"a","version":"1","state":"READY"},{"name":"b","version":"","state":"UNAVAILABLE","reason":"failed"},{"name":"c"},{"name":"d","version":null,"state":null,"reason":null},{"name":"e","version":"1","state":"SLEEPING","reason":""}]"#,
     )]);
     let index = server.client().repository_index(false).await.unwrap();
@@ -116,13 +116,13 @@ async fn the_repositorys_index() {
 async fn loading_and_unloading() {
     let options =
         LoadOptions::default().with(|options| options.config = Some("{\"max_batch_size\":4}".into()));
-    // Triton answers without a body.
-    let server = Scripted::answering("200 OK", &[], "");
+    // Triton responds without a body.
+    let server = ScriptedServer::answering("200 OK", &[], "");
     server.client().load_model("a b", &options).await.unwrap();
     let (line, body) = asked_http(&server);
     assert_eq!(line, "POST /v2/repository/models/a%20b/load");
     assert_eq!(body, r#"{"parameters":{"config":"{\"max_batch_size\":4}"}}"#);
-    let server = Scripted::answering("200 OK", &[], "");
+    let server = ScriptedServer::answering("200 OK", &[], "");
     let dependents = UnloadOptions::default().with(|options| options.unload_dependents = true);
     server.client().unload_model("m", dependents).await.unwrap();
     let (line, body) = asked_http(&server);
@@ -139,10 +139,10 @@ async fn loading_and_unloading() {
     assert_eq!((&*request.model_name, request.parameters.len()), ("m", 0));
 }
 
-/// A call that changes something is not repeated when its outcome is unknown.
+/// A call with side effects is not retried when its outcome is unknown.
 #[tokio::test]
 async fn a_load_whose_answer_broke_is_not_tried_again() {
-    let server = Scripted::new(vec![Step::Cut(answer("200 OK", &[], "x")[..20].to_vec()), ok("")]);
+    let server = ScriptedServer::new(vec![Step::Cut(answer("200 OK", &[], "x")[..20].to_vec()), ok("")]);
     assert!(
         server
             .client()
@@ -162,7 +162,7 @@ async fn configurations_are_the_same_over_both_transports() {
         "dynamic_batching":{"preferred_batch_size":[4,8],"max_queue_delay_microseconds":100,"preserve_ordering":true,"priority_levels":2,"default_priority_level":1,"default_queue_policy":{"timeout_action":"DELAY","default_timeout_microseconds":5,"allow_timeout_override":true,"max_queue_size":7},"priority_queue_policy":{"2":{"max_queue_size":9}}},
         "parameters":{"k":{"string_value":"v"}},"model_warmup":[{"name":"w","batch_size":1,"inputs":{"x":{"data_type":"TYPE_FP32","dims":[3],"random_data":true}},"count":2}],
         "model_transaction_policy":{"decoupled":true},"response_cache":{"enable":true}}"#;
-    let server = Scripted::new(vec![ok(json)]);
+    let server = ScriptedServer::new(vec![ok(json)]);
     let http = server.client().model_config(matrix()).await.unwrap();
     assert_eq!(asked_http(&server).0, "GET /v2/models/matrix/versions/2/config");
 
@@ -271,8 +271,8 @@ async fn configurations_are_the_same_over_both_transports() {
     };
     assert_eq!(default_queue_policy, Some(policy));
 
-    // Perf analyzer lives with no more than a name, and so does this.
-    let server = Scripted::new(vec![ok(r#"{"name":"m"}"#)]);
+    // Perf analyzer accepts metadata with only a name, and so does this client.
+    let server = ScriptedServer::new(vec![ok(r#"{"name":"m"}"#)]);
     assert_eq!(
         server
             .client()
@@ -307,7 +307,7 @@ async fn statistics_are_the_same_over_both_transports() {
     let json = r#"{"model_stats":[{"name":"m","version":"1","last_inference":1700000000000,"inference_count":7,"execution_count":3,
         "inference_stats":{"success":{"count":1,"ns":2},"fail":{"count":0,"ns":0},"queue":{"count":3,"ns":4},"compute_input":{"count":5,"ns":6},"compute_infer":{"count":7,"ns":8},"compute_output":{"count":9,"ns":10},"cache_hit":{"count":0,"ns":0},"cache_miss":{"count":0,"ns":0}},
         "response_stats":{},"batch_stats":[{"batch_size":4,"compute_input":{"count":1,"ns":1},"compute_infer":{"count":1,"ns":2},"compute_output":{"count":1,"ns":3}}],"memory_usage":[{"type":"CPU","id":0,"byte_size":99}]}]}"#;
-    let server = Scripted::new(vec![ok(json)]);
+    let server = ScriptedServer::new(vec![ok(json)]);
     let http = server.client().statistics(None).await.unwrap();
     assert_eq!(asked_http(&server).0, "GET /v2/models/stats");
 
@@ -360,13 +360,13 @@ async fn log_settings_are_asked_for_and_changed() {
         ("log_verbose_level".to_owned(), LogSetting::Uint32(2)),
     ]);
     let json = r#"{"log_format":"default","log_info":true,"log_verbose_level":2}"#;
-    let server = Scripted::new(vec![ok(json)]);
+    let server = ScriptedServer::new(vec![ok(json)]);
     assert_eq!(
         server.client().log_settings(&LogSettings::new()).await.unwrap(),
         expected
     );
     assert_eq!(asked_http(&server), ("GET /v2/logging".into(), String::new()));
-    let server = Scripted::new(vec![ok(json)]);
+    let server = ScriptedServer::new(vec![ok(json)]);
     let changes = LogSettings::from([("log_info".to_owned(), LogSetting::Bool(true))]);
     assert_eq!(server.client().log_settings(&changes).await.unwrap(), expected);
     assert_eq!(
@@ -403,7 +403,7 @@ async fn log_settings_are_asked_for_and_changed() {
 
 #[tokio::test]
 async fn shared_memory_is_registered_and_forgotten() {
-    let server = Scripted::new(vec![ok(
+    let server = ScriptedServer::new(vec![ok(
         r#"[{"name":"r 1","key":"/key","offset":8,"byte_size":64}]"#,
     )]);
     assert_eq!(
@@ -414,12 +414,12 @@ async fn shared_memory_is_registered_and_forgotten() {
         asked_http(&server).0,
         "GET /v2/systemsharedmemory/region/r%201/status"
     );
-    let server = Scripted::answering("200 OK", &[], "");
+    let server = ScriptedServer::answering("200 OK", &[], "");
     server.client().register_shared_memory(&region()).await.unwrap();
     let (line, body) = asked_http(&server);
     assert_eq!(line, "POST /v2/systemsharedmemory/region/r%201/register");
     assert_eq!(body, r#"{"byte_size":64,"key":"/key","offset":8}"#);
-    let server = Scripted::answering("200 OK", &[], "");
+    let server = ScriptedServer::answering("200 OK", &[], "");
     server.client().unregister_shared_memory(None).await.unwrap();
     assert_eq!(asked_http(&server).0, "POST /v2/systemsharedmemory/unregister");
 
@@ -447,13 +447,13 @@ async fn shared_memory_is_registered_and_forgotten() {
     );
 }
 
-/// Servers without an extension say so, each in its way.
+/// Servers report unsupported extensions in different ways.
 #[tokio::test]
 async fn extensions_that_are_not_offered() {
-    let server = Scripted::answering("404 Not Found", &[], r#"{"error":"Not Found"}"#);
+    let server = ScriptedServer::answering("404 Not Found", &[], r#"{"error":"Not Found"}"#);
     let error = server.client().repository_index(false).await.unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::NotFound));
-    let server = Scripted::answering(
+    let server = ScriptedServer::answering(
         "501 Not Implemented",
         &[],
         r#"{"error":"this server does not offer logging"}"#,
@@ -488,16 +488,16 @@ async fn traces_are_asked_for_and_changed() {
         changes
     };
     let answer = r#"{"trace_level":["TIMESTAMPS","TENSORS"],"trace_rate":"1000","trace_count":null}"#;
-    let server = Scripted::new(vec![ok(answer)]);
+    let server = ScriptedServer::new(vec![ok(answer)]);
     let found = server.client().trace_settings(None, &TraceSettings::new()).await;
     assert_eq!(found.unwrap(), all());
     assert_eq!(asked_http(&server).0, "GET /v2/trace/setting");
-    let server = Scripted::new(vec![ok(answer)]);
+    let server = ScriptedServer::new(vec![ok(answer)]);
     let found = server.client().trace_settings(Some("m 1"), &changes()).await;
     assert_eq!(found.unwrap(), all());
     let (line, body) = asked_http(&server);
     assert_eq!(line, "POST /v2/models/m%201/trace/setting");
-    // Levels are a list even if there is one.
+    // Levels are a list even with one value.
     assert_eq!(
         body,
         r#"{"trace_count":null,"trace_level":["OFF"],"trace_rate":"1000"}"#
@@ -529,13 +529,13 @@ async fn memory_of_graphics_cards_is_registered_and_forgotten() {
         byte_size: 64,
     };
     let handle = Bytes::from_static(&[0, 1, 2, 255]);
-    let server = Scripted::new(vec![ok(r#"[{"name":"r 1","device_id":2,"byte_size":64}]"#)]);
+    let server = ScriptedServer::new(vec![ok(r#"[{"name":"r 1","device_id":2,"byte_size":64}]"#)]);
     assert_eq!(
         server.client().cuda_memory_status(None).await.unwrap(),
         std::slice::from_ref(&region)
     );
     assert_eq!(asked_http(&server).0, "GET /v2/cudasharedmemory/status");
-    let server = Scripted::new(vec![ok("")]);
+    let server = ScriptedServer::new(vec![ok("")]);
     server
         .client()
         .register_cuda_memory(&region, &handle)
@@ -547,7 +547,7 @@ async fn memory_of_graphics_cards_is_registered_and_forgotten() {
         body,
         r#"{"byte_size":64,"device_id":2,"raw_handle":{"b64":"AAEC/w=="}}"#
     );
-    let server = Scripted::new(vec![ok("")]);
+    let server = ScriptedServer::new(vec![ok("")]);
     server.client().unregister_cuda_memory(Some("r 1")).await.unwrap();
     assert_eq!(
         asked_http(&server).0,
@@ -582,7 +582,7 @@ async fn files_go_with_the_request_to_load() {
         options.config = Some("{}".into());
         options.files = [("1/model.onnx".to_owned(), Bytes::from_static(b"abc"))].into();
     });
-    let server = Scripted::new(vec![ok("")]);
+    let server = ScriptedServer::new(vec![ok("")]);
     server.client().load_model("m", &options).await.unwrap();
     assert_eq!(
         asked_http(&server).1,
@@ -599,7 +599,8 @@ async fn files_go_with_the_request_to_load() {
     );
 }
 
-/// One input in shared memory, one that is sent, one output in shared memory and one that is not.
+/// Returns a request with one input in shared memory and one sent, one output in shared memory and one
+/// returned.
 fn shared_request() -> InferRequest {
     let place = |offset| SharedMemorySlice {
         region: "r".into(),
@@ -617,7 +618,7 @@ fn shared_request() -> InferRequest {
     request
 }
 
-/// What the server answers: the values of `z`, and where `y` is.
+/// Checks the response: the values of `z` and the location of `y`.
 fn check_shared(response: &InferResponse) {
     let [z, y] = &response.outputs[..] else {
         panic!("{response:?}")
@@ -636,7 +637,7 @@ fn check_shared(response: &InferResponse) {
 #[tokio::test]
 async fn tensors_in_shared_memory_are_named_and_not_sent_over_http() {
     let answer = r#"{"model_name":"m","outputs":[{"name":"z","datatype":"INT32","shape":[1],"data":[7]},{"name":"y","datatype":"FP32","shape":[2],"parameters":{"shared_memory_region":"r","shared_memory_byte_size":8,"shared_memory_offset":16}}]}"#;
-    let server = Scripted::new(vec![ok(answer)]);
+    let server = ScriptedServer::new(vec![ok(answer)]);
     check_shared(&server.client().infer(&shared_request()).await.unwrap());
     let (_, body) = asked_http(&server);
     let json = r#""inputs":[{"name":"there","datatype":"FP32","shape":[2],"parameters":{"shared_memory_byte_size":8,"shared_memory_region":"r"}},{"name":"here","datatype":"INT32","shape":[2],"parameters":{"binary_data_size":8}}],"outputs":[{"name":"z","parameters":{"binary_data":true}},{"name":"y","parameters":{"binary_data":false,"shared_memory_byte_size":8,"shared_memory_offset":16,"shared_memory_region":"r"}}]}"#;
@@ -644,7 +645,7 @@ async fn tensors_in_shared_memory_are_named_and_not_sent_over_http() {
     assert_eq!(rest.as_bytes(), [1, 0, 0, 0, 2, 0, 0, 0]);
     // A server may claim any shape.
     let huge = answer.replace("[2]", "[4611686018427387904]");
-    let server = Scripted::new(vec![ok(&huge)]);
+    let server = ScriptedServer::new(vec![ok(&huge)]);
     let error = server.client().infer(&shared_request()).await.unwrap_err();
     assert!(
         error.to_string().contains("the byte length") || error.to_string().contains("room"),
@@ -681,7 +682,7 @@ async fn tensors_in_shared_memory_are_named_and_not_sent_over_grpc() {
         raw_output_contents: vec![Bytes::from_static(&[7, 0, 0, 0])],
         ..Default::default()
     };
-    // Servers may send empty contents for what is elsewhere, too.
+    // Servers may also send empty contents for outputs in shared memory.
     let mut with_empty = message.clone();
     with_empty.raw_output_contents.push(Bytes::new());
     for message in [message, with_empty] {

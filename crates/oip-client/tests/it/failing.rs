@@ -1,4 +1,4 @@
-//! Servers that are gone, slow, or fall silent.
+//! Servers that are down, slow or silent.
 
 use std::time::{Duration, Instant};
 
@@ -6,11 +6,12 @@ use oip_client::{ErrorKind, GrpcClient, HttpClient, InferenceClient, RetryOn, Re
 use oip_types::ErrorCode;
 
 use crate::support::{
-    Scripted, Served, Step, answer, data, grpc_answer, grpc_client, scripted_grpc, to_model, trailers,
+    ScriptedServer, Step, TestServers, answer, data, grpc_answer, grpc_client, scripted_grpc, to_model,
+    trailers,
 };
 
-/// Waits until the server has heard that nobody waits for its model any more.
-async fn until_given_up(served: &Served) {
+/// Waits until the server has noticed that the client gave up.
+async fn until_given_up(served: &TestServers) {
     let start = Instant::now();
     while served.service.waiting() > 0 {
         assert!(
@@ -23,7 +24,7 @@ async fn until_given_up(served: &Served) {
 
 #[tokio::test]
 async fn time_is_over_here_and_at_the_server() {
-    let served = Served::new();
+    let served = TestServers::new();
     for sends in [true, false] {
         let clients = served.clients(|builder| {
             builder
@@ -44,10 +45,10 @@ async fn time_is_over_here_and_at_the_server() {
     }
 }
 
-/// The server keeps time even if the client does not.
+/// The server enforces the timeout even if the client does not.
 #[tokio::test]
 async fn the_server_is_told_how_long() {
-    let served = Served::new();
+    let served = TestServers::new();
     let request = |client: Box<dyn InferenceClient>| async move {
         let mut request = to_model("slow");
         request
@@ -67,7 +68,7 @@ async fn the_server_is_told_how_long() {
 
 #[tokio::test]
 async fn a_dropped_call_is_cancelled() {
-    let served = Served::new();
+    let served = TestServers::new();
     for client in served.clients(|builder| builder) {
         let request = to_model("slow");
         let mut call = client.infer(&request);
@@ -108,7 +109,7 @@ async fn nobody_listens() {
     assert_eq!(error.kind(), ErrorKind::Connect, "{error}");
 }
 
-/// A listener whose queue is full does not answer, like a host that is gone.
+/// A listener with a full backlog does not accept, like an unreachable host.
 #[tokio::test]
 async fn connecting_takes_too_long() {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -154,7 +155,7 @@ async fn an_answer_that_breaks_off_is_told_and_not_asked_for_again() {
             "the answer is incomplete: it broke off after 21 of 31 bytes",
         ),
     ] {
-        let server = Scripted::new(vec![Step::Cut(whole[..cut].to_vec())]);
+        let server = ScriptedServer::new(vec![Step::Cut(whole[..cut].to_vec())]);
         let error = server.client().infer(&to_model("m")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Broken, "{cut}: {error}");
         assert!(error.message().starts_with(message), "{cut}: {error}");
@@ -183,11 +184,12 @@ async fn a_grpc_answer_that_breaks_off_is_told() {
     assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
 }
 
-/// A server that closes connections which it kept a moment ago: what was not sent is sent again, on a new one.
+/// Servers that close a kept connection just before it is reused: an unsent request is sent again on a new
+/// one.
 #[tokio::test]
 async fn kept_connections_that_are_gone_do_no_harm() {
     let body = r#"{"name":"s","version":"1","extensions":[]}"#;
-    let server = Scripted::new(vec![Step::Cut(answer("200 OK", &[], body))]);
+    let server = ScriptedServer::new(vec![Step::Cut(answer("200 OK", &[], body))]);
     let client = server.client();
     for _ in 0..20 {
         assert_eq!(client.server_metadata().await.unwrap().name, "s");
@@ -197,7 +199,7 @@ async fn kept_connections_that_are_gone_do_no_harm() {
 
 #[tokio::test]
 async fn each_transport_recognises_the_other() {
-    let served = Served::new();
+    let served = TestServers::new();
     let swap = |url: &str, from: &str, to: &str| url.replace(from, to);
     let http = HttpClient::builder(swap(&served.grpc, "grpc", "http"))
         .build()
@@ -211,8 +213,8 @@ async fn each_transport_recognises_the_other() {
         "{error}"
     );
 
-    // This workspace's server hangs up on what is no HTTP/1; others answer.
-    let answering = Scripted::answering("400 Bad Request", &[], "");
+    // This workspace's server closes connections that are not HTTP/1; others respond.
+    let answering = ScriptedServer::answering("400 Bad Request", &[], "");
     for (url, kind) in [
         (&served.http, ErrorKind::Broken),
         (&answering.url, ErrorKind::Protocol),
@@ -225,10 +227,10 @@ async fn each_transport_recognises_the_other() {
     }
 }
 
-/// Time for a call includes all of its attempts.
+/// The timeout of a call covers all attempts.
 #[tokio::test]
 async fn time_is_for_all_attempts_together() {
-    let server = Scripted::new(vec![Step::Cut(vec![]), Step::Hang]);
+    let server = ScriptedServer::new(vec![Step::Cut(vec![]), Step::Hang]);
     let client = HttpClient::builder(&server.url)
         .request_timeout(Duration::from_millis(300))
         .retry(RetryPolicy::default().with(|policy| {
@@ -248,10 +250,10 @@ async fn time_is_for_all_attempts_together() {
     assert_eq!(server.requests().len(), 2);
 }
 
-/// Names that are also words of the protocol's paths.
+/// Model names that are also words in the protocol's paths.
 #[tokio::test]
 async fn models_may_have_any_name() {
-    let served = Served::new();
+    let served = TestServers::new();
     for client in served.clients(|builder| builder) {
         for name in ["ready", "live", "infer"] {
             let model = oip_types::ModelRef::new(name, None).unwrap();

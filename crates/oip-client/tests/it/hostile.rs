@@ -1,4 +1,4 @@
-//! Answers that are meant to do harm, or might as well be.
+//! Malicious or broken responses.
 
 use std::io::Write;
 
@@ -16,8 +16,8 @@ use oip_grpc::proto::{
 use oip_types::{ErrorCode, ModelRef};
 
 use crate::support::{
-    Frames, Scripted, Step, answer, data, grpc_answer, grpc_client, grpc_status, scripted_grpc, to_model,
-    trailers,
+    Frames, ScriptedServer, Step, answer, data, grpc_answer, grpc_client, grpc_status, scripted_grpc,
+    to_model, trailers,
 };
 
 const LIMIT: usize = 10_000;
@@ -30,7 +30,7 @@ fn limited(url: &str) -> HttpClient {
         .unwrap()
 }
 
-/// A body of JSON, with blanks as filling.
+/// Returns a JSON body padded with blanks.
 fn json_of(bytes: usize) -> Vec<u8> {
     let mut body = br#"{"model_name":"m","outputs":[]}"#.to_vec();
     body.resize(bytes, b' ');
@@ -54,7 +54,7 @@ async fn infer(
     headers: &[(&str, &str)],
     body: &[u8],
 ) -> oip_client::Result<oip_types::InferResponse> {
-    limited(&Scripted::answering(status, headers, body).url)
+    limited(&ScriptedServer::answering(status, headers, body).url)
         .infer(&to_model("m"))
         .await
 }
@@ -69,7 +69,7 @@ async fn answers_have_a_largest_size() {
         "the answer is larger than 10000 bytes, the client's limit"
     );
 
-    // Without a length, and without an end.
+    // Without a length and without an end.
     let mut endless = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
     endless.extend_from_slice(
         &b"1000\r\n"
@@ -80,31 +80,32 @@ async fn answers_have_a_largest_size() {
             .collect::<Vec<_>>()
             .repeat(4),
     );
-    let server = Scripted::new(vec![Step::Send(endless)]);
+    let server = ScriptedServer::new(vec![Step::Send(endless)]);
     let error = limited(&server.url).infer(&to_model("m")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge);
 
     // No memory is allocated for lengths that are only claimed.
     let claim = b"HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\n{".to_vec();
-    let server = Scripted::new(vec![Step::Send(claim)]);
+    let server = ScriptedServer::new(vec![Step::Send(claim)]);
     let error = server.client().infer(&to_model("m")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge);
 
-    // Of a refusal only the beginning is read.
+    // Only the beginning of an error response is read.
     let error = infer("500 Internal Server Error", &[], &json_of(LIMIT + 1))
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused);
 }
 
-/// An error is answered with a message: a body of 100 MB is not read for it, and nothing waits for one without end.
+/// An error response is reduced to a message: a body of 100 MB is not read in full, and an endless one does
+/// not block.
 #[tokio::test]
 async fn a_refusal_is_not_read_to_its_end() {
     let page = b"no entry ".repeat(8 << 10);
     let mut endless = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 100000000\r\n\r\n".to_vec();
     endless.extend_from_slice(&page);
-    // The connection stays open, and the rest never comes.
-    let server = Scripted::new(vec![Step::Send(endless)]);
+    // The connection stays open, and the rest never arrives.
+    let server = ScriptedServer::new(vec![Step::Send(endless)]);
     let error = server.client().infer(&to_model("m")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused);
     assert!(error.message().starts_with("no entry no entry"), "{error}");
@@ -141,7 +142,7 @@ async fn compressed_answers_have_the_same_limit_once_decompressed() {
             infer("200 OK", &encoded, &trailing).await.unwrap_err().kind(),
             ErrorKind::Protocol
         );
-        // A refusal that is compressed is read, a bomb in its place is not.
+        // A compressed error response is read; a decompression bomb is not.
         let refusal = compress(br#"{"error":"squeezed"}"#);
         let error = infer("400 Bad Request", &encoded, &refusal).await.unwrap_err();
         assert_eq!(error.message(), "squeezed");
@@ -184,7 +185,7 @@ async fn binary_answers_that_lie() {
         assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
         assert!(error.message().contains(message), "{error}");
     }
-    // Deep nesting and wrong types in the JSON.
+    // Deep nesting and wrong types in JSON.
     for body in [
         format!(r#"{{"model_name":"m","outputs":{}}}"#, "[".repeat(5000)),
         r#"{"model_name":"m","outputs":{}}"#.to_owned(),
@@ -209,11 +210,11 @@ async fn heads_that_are_no_http() {
         "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\n",
         &format!("HTTP/1.1 200 OK\r\n{many}\r\n"),
     ] {
-        let server = Scripted::new(vec![Step::Cut(head.as_bytes().to_vec())]);
+        let server = ScriptedServer::new(vec![Step::Cut(head.as_bytes().to_vec())]);
         let error = server.client().infer(&to_model("m")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Protocol, "{head:?}: {error}");
     }
-    let server = Scripted::new(vec![Step::Cut(answer(
+    let server = ScriptedServer::new(vec![Step::Cut(answer(
         "200 OK",
         &[("Content-Length", "3")],
         "[]",
@@ -263,7 +264,7 @@ async fn grpc_messages_that_lie() {
     for (message, expected) in [
         (good(vec![output("FP32", &[1], None)], raw(&[&[0; 4]])), None),
         (good(vec![output("FP32", &[1], Some(fp32.clone()))], vec![]), None),
-        // Some servers set both; the raw form counts.
+        // Some servers set both; the raw form takes precedence.
         (
             good(
                 vec![output("FP32", &[1], Some(InferTensorContents::default()))],
@@ -328,7 +329,7 @@ async fn grpc_frames_that_lie() {
             ]
         }
     };
-    // A message that is too large, as it is sent and once it is decompressed.
+    // A message that is too large, as sent and after decompression.
     let error = grpc(frame(0, LIMIT as u32 + 1, &[0; 100])).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
     let error = grpc(frame(0, u32::MAX, &[0; 100])).await.unwrap_err();
@@ -352,7 +353,7 @@ async fn grpc_frames_that_lie() {
         .unwrap();
     let error = client.infer(&to_model("m")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
-    // A length that is not kept, an unknown flag, bytes that are no message.
+    // A wrong length, an unknown flag, bytes that are not a message.
     for frames in [
         frame(0, 50, &[0; 10]),
         frame(7, 2, &[0; 2]),
@@ -367,7 +368,7 @@ async fn grpc_frames_that_lie() {
     }
 }
 
-/// Statuses without messages, from servers and from proxies.
+/// Statuses without messages, from servers and proxies.
 #[tokio::test]
 async fn trailers_only() {
     for (code, expected) in [
@@ -451,7 +452,7 @@ async fn metadata_that_is_none() {
         "{error}"
     );
     let body = r#"{"name":"m","inputs":[{"name":"x","datatype":"fp32","shape":[-1]}]}"#;
-    let server = Scripted::answering("200 OK", &[], body);
+    let server = ScriptedServer::answering("200 OK", &[], body);
     let http = server.client().model_metadata(model).await.unwrap_err();
     assert_eq!(http.message(), error.message());
 }

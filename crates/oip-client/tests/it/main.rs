@@ -1,5 +1,5 @@
-//! The client against this workspace's servers, and against servers made up here: those of others, slow, broken and
-//! hostile ones. All of them on real sockets.
+//! Tests against this workspace's servers and against scripted ones that imitate other, slow, broken and
+//! hostile servers. All use real sockets.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[cfg(unix)]

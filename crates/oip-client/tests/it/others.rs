@@ -1,9 +1,9 @@
-//! Answers as other servers write them, taken from their code and from captures.
+//! Responses in the style of other servers, taken from their code and from captures.
 
 use oip_client::{ErrorKind, HttpClient, InferenceClient};
 use oip_types::{DataType, ErrorCode, ModelRef};
 
-use crate::support::{Scripted, to_model};
+use crate::support::{ScriptedServer, to_model};
 
 fn model() -> ModelRef<'static> {
     ModelRef::new("m", None).unwrap()
@@ -15,19 +15,19 @@ async fn infer(
     headers: &[(&str, &str)],
     body: impl AsRef<[u8]>,
 ) -> oip_client::Result<oip_types::InferResponse> {
-    Scripted::answering("200 OK", headers, body)
+    ScriptedServer::answering("200 OK", headers, body)
         .client()
         .infer(&to_model("m"))
         .await
 }
 
-/// Triton: ready without a body, 400 for what is not; floats printed as doubles; no id.
+/// Triton: ready without a body, 400 for not ready; floats printed as doubles; no id.
 #[tokio::test]
 async fn triton() {
-    let ready = Scripted::answering("200 OK", &[("Content-Length", "0")], "");
+    let ready = ScriptedServer::answering("200 OK", &[("Content-Length", "0")], "");
     assert!(ready.client().server_ready().await.unwrap());
     assert!(ready.client().model_ready(model()).await.unwrap());
-    let not_ready = Scripted::answering("400 Bad Request", &[], "");
+    let not_ready = ScriptedServer::answering("400 Bad Request", &[], "");
     assert!(!not_ready.client().model_ready(model()).await.unwrap());
 
     let response = infer(
@@ -68,14 +68,14 @@ async fn triton() {
     assert_eq!(response.output("e").unwrap().shape().dims(), [0]);
 
     let metadata = r#"{"name":"m","versions":["1"],"platform":"onnxruntime_onnx","inputs":[{"name":"x","datatype":"FP32","shape":[-1,3,224,224]}],"outputs":[]}"#;
-    let metadata = Scripted::answering("200 OK", &[JSON], metadata)
+    let metadata = ScriptedServer::answering("200 OK", &[JSON], metadata)
         .client()
         .model_metadata(model())
         .await
         .unwrap();
     assert_eq!(metadata.inputs[0].to_string(), "'x' (FP32[-1, 3, 224, 224])");
 
-    let error = Scripted::answering(
+    let error = ScriptedServer::answering(
         "400 Bad Request",
         &[JSON],
         r#"{"error":"[request id: 7] unexpected inference input 'qq' for model 'm'"}"#,
@@ -90,7 +90,7 @@ async fn triton() {
     );
 }
 
-/// MLServer: nested data, parameters with content types, an id of its own, empty lists.
+/// MLServer: nested data, parameters with content types, its own id, empty lists.
 #[tokio::test]
 async fn mlserver() {
     let response = infer(
@@ -116,7 +116,7 @@ async fn mlserver() {
     assert_eq!(s, ["größe"]);
 
     let metadata = r#"{"name":"m","versions":[],"platform":"","inputs":[],"outputs":[],"parameters":{}}"#;
-    let metadata = Scripted::answering("200 OK", &[JSON], metadata)
+    let metadata = ScriptedServer::answering("200 OK", &[JSON], metadata)
         .client()
         .model_metadata(model())
         .await
@@ -124,12 +124,12 @@ async fn mlserver() {
     assert!(metadata.inputs.is_empty() && metadata.versions.is_empty());
 
     let body = r#"{"error":"builtins.ValueError: cannot reshape array of size 3 into shape (4,)"}"#;
-    let error = Scripted::answering("500 Internal Server Error", &[JSON], body);
+    let error = ScriptedServer::answering("500 Internal Server Error", &[JSON], body);
     let error = error.client().infer(&to_model("m")).await.unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::Internal));
 }
 
-/// KServe: nulls where there is nothing, `FastAPI`'s errors.
+/// KServe: nulls for absent values, `FastAPI`'s errors.
 #[tokio::test]
 async fn kserve() {
     let response = infer(
@@ -140,29 +140,29 @@ async fn kserve() {
     assert_eq!(response.output("y").unwrap().datatype(), DataType::FP32);
     assert_eq!(response.model_version, None);
 
-    let server = Scripted::answering(
+    let server = ScriptedServer::answering(
         "200 OK",
         &[JSON],
         r#"{"name":"kserve","version":"0.21.0","extensions":null}"#,
     );
     assert_eq!(server.client().server_metadata().await.unwrap().version, "0.21.0");
     let metadata = r#"{"name":"m","versions":null,"platform":"","inputs":null,"outputs":[{"name":"y","datatype":"FP32","shape":[-1]}]}"#;
-    let metadata = Scripted::answering("200 OK", &[JSON], metadata)
+    let metadata = ScriptedServer::answering("200 OK", &[JSON], metadata)
         .client()
         .model_metadata(model())
         .await
         .unwrap();
     assert_eq!((metadata.versions.len(), metadata.outputs.len()), (0, 1));
-    let not_ready = Scripted::answering("200 OK", &[JSON], r#"{"ready":false}"#);
+    let not_ready = ScriptedServer::answering("200 OK", &[JSON], r#"{"ready":false}"#);
     assert!(!not_ready.client().server_ready().await.unwrap());
 
     let body = r#"{"detail":[{"type":"missing","loc":["body","inputs"],"msg":"Field required","input":{}}]}"#;
-    let error = Scripted::answering("422 Unprocessable Entity", &[JSON], body);
+    let error = ScriptedServer::answering("422 Unprocessable Entity", &[JSON], body);
     let error = error.client().infer(&to_model("m")).await.unwrap_err();
     assert_eq!(error.message(), "body.inputs: Field required");
 }
 
-/// Other servers that may listen at a URL.
+/// Servers of other kinds that may listen at a URL.
 #[tokio::test]
 async fn no_inference_server_at_all() {
     let page = "<!doctype html>\n<html><head><TITLE>Sign in</TITLE></head></html>";
@@ -231,7 +231,7 @@ async fn no_inference_server_at_all() {
             "Not Found",
         ),
     ] {
-        let server = Scripted::answering(status, headers, body);
+        let server = ScriptedServer::answering(status, headers, body);
         let error = server.client().infer(&to_model("m")).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.message().contains(message), "{error}");
@@ -241,7 +241,7 @@ async fn no_inference_server_at_all() {
 
 #[tokio::test]
 async fn requests_have_the_form_that_servers_expect() {
-    let server = Scripted::answering("200 OK", &[JSON], r#"{"model_name":"m","outputs":[]}"#);
+    let server = ScriptedServer::answering("200 OK", &[JSON], r#"{"model_name":"m","outputs":[]}"#);
     let raw = HttpClient::builder(format!("{}/serving/v2/", server.url))
         .header("X-Tenant", "a")
         .build()

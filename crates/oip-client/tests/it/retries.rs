@@ -13,7 +13,7 @@ use oip_grpc::proto::ModelInferResponse;
 use oip_types::{ErrorCode, ModelRef};
 
 use crate::support::{
-    Scripted, Step, answer, data, grpc_answer, grpc_status, ok, scripted_grpc, to_model, trailers,
+    ScriptedServer, Step, answer, data, grpc_answer, grpc_status, ok, scripted_grpc, to_model, trailers,
 };
 
 const GOOD: &str = r#"{"model_name":"m","outputs":[]}"#;
@@ -25,7 +25,7 @@ fn quick(on: RetryOn) -> RetryPolicy {
     })
 }
 
-fn client(server: &Scripted, on: RetryOn) -> HttpClient {
+fn client(server: &ScriptedServer, on: RetryOn) -> HttpClient {
     HttpClient::builder(&server.url).retry(quick(on)).build().unwrap()
 }
 
@@ -36,7 +36,7 @@ fn refused(status: &str, headers: &[(&str, &str)]) -> Step {
 #[tokio::test]
 async fn refusals_for_now_are_tried_again() {
     for status in ["429 Too Many Requests", "503 Service Unavailable"] {
-        let server = Scripted::new(vec![refused(status, &[]), refused(status, &[]), ok(GOOD)]);
+        let server = ScriptedServer::new(vec![refused(status, &[]), refused(status, &[]), ok(GOOD)]);
         client(&server, RetryOn::Refused)
             .infer(&to_model("m"))
             .await
@@ -45,14 +45,14 @@ async fn refusals_for_now_are_tried_again() {
         assert_eq!(requests.len(), 3);
         assert_eq!(requests[0], requests[2], "the very same request");
 
-        let server = Scripted::new(vec![refused(status, &[])]);
+        let server = ScriptedServer::new(vec![refused(status, &[])]);
         let error = client(&server, RetryOn::Refused)
             .infer(&to_model("m"))
             .await
             .unwrap_err();
         assert_eq!((error.kind(), server.requests().len()), (ErrorKind::Refused, 3));
 
-        let server = Scripted::new(vec![refused(status, &[]), ok(GOOD)]);
+        let server = ScriptedServer::new(vec![refused(status, &[]), ok(GOOD)]);
         assert!(
             client(&server, RetryOn::NotSent)
                 .infer(&to_model("m"))
@@ -73,7 +73,7 @@ async fn other_refusals_are_final() {
         "502 Bad Gateway",
         "504 Gateway Timeout",
     ] {
-        let server = Scripted::new(vec![refused(status, &[("Retry-After", "0")]), ok(GOOD)]);
+        let server = ScriptedServer::new(vec![refused(status, &[("Retry-After", "0")]), ok(GOOD)]);
         assert!(
             client(&server, RetryOn::Broken)
                 .infer(&to_model("m"))
@@ -87,7 +87,7 @@ async fn other_refusals_are_final() {
 #[tokio::test]
 async fn the_server_says_when() {
     let after = |seconds: &str| refused("503 Service Unavailable", &[("Retry-After", seconds)]);
-    let server = Scripted::new(vec![after("1"), ok(GOOD)]);
+    let server = ScriptedServer::new(vec![after("1"), ok(GOOD)]);
     let start = Instant::now();
     client(&server, RetryOn::Refused)
         .infer(&to_model("m"))
@@ -96,14 +96,14 @@ async fn the_server_says_when() {
     assert!(start.elapsed() >= Duration::from_secs(1));
 
     // A client does not wait for an hour, nor past its own deadline.
-    let server = Scripted::new(vec![after("3600"), ok(GOOD)]);
+    let server = ScriptedServer::new(vec![after("3600"), ok(GOOD)]);
     let start = Instant::now();
     let error = client(&server, RetryOn::Refused)
         .infer(&to_model("m"))
         .await
         .unwrap_err();
     assert_eq!(error.retry_delay(), Some(Duration::from_secs(3600)));
-    let server = Scripted::new(vec![after("20"), ok(GOOD)]);
+    let server = ScriptedServer::new(vec![after("20"), ok(GOOD)]);
     let hurried = HttpClient::builder(&server.url)
         .request_timeout(Duration::from_secs(10))
         .build()
@@ -117,16 +117,16 @@ async fn the_server_says_when() {
 async fn broken_answers_are_asked_for_again_only_when_that_is_safe() {
     let broken = || Step::Cut(answer("200 OK", &[], GOOD)[..30].to_vec());
     for (on, attempts) in [(RetryOn::Refused, 1), (RetryOn::Broken, 2)] {
-        let server = Scripted::new(vec![broken(), ok(GOOD)]);
+        let server = ScriptedServer::new(vec![broken(), ok(GOOD)]);
         let result = client(&server, on).infer(&to_model("m")).await;
         assert_eq!(
             (server.requests().len(), result.is_ok()),
             (attempts, attempts == 2)
         );
     }
-    // Reading twice does no harm.
+    // Reads are idempotent.
     let metadata = r#"{"name":"m","inputs":[],"outputs":[]}"#;
-    let server = Scripted::new(vec![broken(), ok(metadata)]);
+    let server = ScriptedServer::new(vec![broken(), ok(metadata)]);
     let model = ModelRef::new("m", None).unwrap();
     client(&server, RetryOn::Refused)
         .model_metadata(model)
@@ -138,14 +138,14 @@ async fn broken_answers_are_asked_for_again_only_when_that_is_safe() {
 /// Health calls report the state at once and are not retried.
 #[tokio::test]
 async fn not_ready_is_an_answer() {
-    let server = Scripted::new(vec![refused("503 Service Unavailable", &[("Retry-After", "5")])]);
+    let server = ScriptedServer::new(vec![refused("503 Service Unavailable", &[("Retry-After", "5")])]);
     let start = Instant::now();
     assert!(!server.client().server_ready().await.unwrap());
     assert!(start.elapsed() < Duration::from_secs(1));
     assert_eq!(server.requests().len(), 1);
 }
 
-/// A server that is not there yet.
+/// The server is not listening yet.
 #[tokio::test]
 async fn refused_connections_are_tried_again() {
     let address = std::net::TcpListener::bind("127.0.0.1:0")
@@ -169,7 +169,8 @@ async fn refused_connections_are_tried_again() {
     }
 }
 
-/// How often a gRPC server is asked that answers so at first, and whether it came to a good end.
+/// Counts the attempts at a gRPC server that first responds with this status, and returns whether the call
+/// finally succeeded.
 async fn grpc_attempts(
     on: RetryOn,
     code: i32,

@@ -8,7 +8,7 @@ use oip_types::{
 };
 use tensor_core::{Shape, Tensor};
 
-use crate::support::{Served, identity_request, some_values, stream_of};
+use crate::support::{TestServers, identity_request, some_values, stream_of};
 
 fn model(name: &str) -> ModelRef<'_> {
     ModelRef::new(name, None).unwrap()
@@ -16,7 +16,7 @@ fn model(name: &str) -> ModelRef<'_> {
 
 #[tokio::test]
 async fn every_datatype_survives_in_every_form() {
-    let served = Served::new();
+    let served = TestServers::new();
     for form in [TensorForm::Raw, TensorForm::Typed] {
         for compression in [None, Some(Compression::Gzip), Some(Compression::Deflate)] {
             let clients = served.clients(|builder| {
@@ -28,7 +28,7 @@ async fn every_datatype_survives_in_every_form() {
             });
             for client in &clients {
                 for datatype in datatypes() {
-                    // Large ones leave the reactor's thread when there is JSON to be made of them.
+                    // Large ones leave the reactor's thread when JSON must be written.
                     let large = if compression.is_none() { 20_000 } else { 300 };
                     for count in [0, 1, large] {
                         let request = identity_request(some_values(datatype, count));
@@ -44,7 +44,7 @@ async fn every_datatype_survives_in_every_form() {
 
 #[tokio::test]
 async fn names_versions_ids_and_parameters_go_along() {
-    let served = Served::new();
+    let served = TestServers::new();
     for client in served.clients(|builder| builder) {
         let a = Tensor::from_vec(Shape::new(&[2, 2]).unwrap(), vec![1.0f32, 2.0, 3.0, 4.0]).unwrap();
         let b = Tensor::from_vec(Shape::vector(1), vec![7i64]).unwrap();
@@ -76,7 +76,7 @@ async fn names_versions_ids_and_parameters_go_along() {
 
 #[tokio::test]
 async fn health_and_metadata() {
-    let served = Served::new();
+    let served = TestServers::new();
     let clients = served.clients(|builder| builder);
     for client in &clients {
         assert!(client.server_live().await.unwrap());
@@ -104,10 +104,10 @@ async fn health_and_metadata() {
     }
 }
 
-/// Every failure that the servers know, as the client tells it: alike over both transports.
+/// Every error of the servers as the client reports it: the same over both transports.
 #[tokio::test]
 async fn refusals_mean_the_same_over_both_transports() {
-    let served = Served::new();
+    let served = TestServers::new();
     let never = || oip_client::RetryPolicy::never();
     let clients = served.clients(|builder| builder.retry(never()).max_answer_bytes(1 << 20));
     let x = |name: &str, datatype| InferRequest::new(model(name)).with_input("x", some_values(datatype, 2));
@@ -124,7 +124,7 @@ async fn refusals_mean_the_same_over_both_transports() {
             assert_eq!(error.code(), Some(code), "{error}");
             messages.push(error.message().to_owned());
         }
-        // Over HTTP, where people type names, the models that there are follow.
+        // HTTP messages, which people read, also list the existing models.
         let names = "; there are 'loading', 'matrix', 'never'";
         let over_http = match code {
             ErrorCode::NotFound => format!("{}{names}", messages[1]),
@@ -143,10 +143,10 @@ async fn refusals_mean_the_same_over_both_transports() {
     }
 }
 
-/// Raw outputs are slices of the answer, raw inputs go out as they are.
+/// Raw outputs are slices of the response; raw inputs are sent without copying.
 #[tokio::test]
 async fn a_large_tensor_comes_whole() {
-    let served = Served::new();
+    let served = TestServers::new();
     let value = some_values(DataType::FP32, 4 << 20);
     let request = identity_request(value.clone());
     for client in served.clients(|builder| builder) {
@@ -156,7 +156,7 @@ async fn a_large_tensor_comes_whole() {
 
 #[tokio::test]
 async fn values_without_a_json_form_are_refused_before_they_are_sent() {
-    let served = Served::new();
+    let served = TestServers::new();
     let [http, _] = served.clients(|builder| builder.tensor_form(TensorForm::Typed));
     let nan = Tensor::from_vec(Shape::vector(2), vec![1.0, f32::INFINITY]).unwrap();
     let not_text = oip_types::BytesTensor::from_elements(Shape::vector(1), [b"\xff"]).unwrap();
@@ -169,7 +169,7 @@ async fn values_without_a_json_form_are_refused_before_they_are_sent() {
 
 #[tokio::test]
 async fn many_calls_at_once_share_a_client() {
-    let served = Served::new();
+    let served = TestServers::new();
     for client in served.clients(|builder| builder) {
         let client: std::sync::Arc<dyn InferenceClient> = client.into();
         let calls: Vec<_> = (0..64u64)
@@ -187,13 +187,13 @@ async fn many_calls_at_once_share_a_client() {
     }
 }
 
-/// Each extension over both transports: the same nouns, whatever carries them.
+/// Every extension over both transports gives the same types.
 #[tokio::test]
 async fn the_extensions() {
     let mut seen = Vec::new();
     for transport in 0..2 {
-        // Each a server of its own, since the calls change it.
-        let served = Served::new();
+        // Each call gets its own server, because the calls change it.
+        let served = TestServers::new();
         let client = &served.clients(|builder| builder.retry(oip_client::RetryPolicy::never()))[transport];
         let extensions = client.server_metadata().await.unwrap().extensions;
         assert!(
@@ -279,7 +279,7 @@ async fn the_extensions() {
 
 #[tokio::test]
 async fn a_stream_with_a_failure_in_the_middle() {
-    let served = Served::new();
+    let served = TestServers::new();
     let [_, grpc] = served.clients(|builder| builder);
     let mut requests: Vec<InferRequest> = (0..3u64)
         .map(|number| identity_request(some_values(DataType::INT64, number)))

@@ -1,4 +1,5 @@
-//! Tensors in memory that client and server map: the same answers as by bytes, whatever the server offers and whatever happens.
+//! Tensors in shared memory give the same responses as bytes, whatever the server supports and whatever
+//! fails.
 
 use std::{
     collections::BTreeSet,
@@ -31,19 +32,19 @@ use tower::ServiceExt;
 
 use crate::support::{identity_request, some_values};
 
-/// A service on a Unix socket for each transport, and what its memory for requests holds.
-struct Served {
-    /// Over HTTP.
+/// A service on one Unix socket per transport, with a memory budget for requests.
+struct TestServers {
+    /// The HTTP URL.
     url: String,
     grpc_url: String,
     budget: ByteBudget,
-    /// Bytes of the bodies of requests.
+    /// Bytes of request bodies.
     sent: Arc<AtomicUsize>,
     shutdown: Shutdown,
     _folder: TempDir,
 }
 
-impl Served {
+impl TestServers {
     fn new(service: Arc<dyn InferenceService>, budget: u64) -> Self {
         let budget = ByteBudget::new(budget);
         let regions = ConnectionRegions::new(&budget, 64 << 20);
@@ -112,7 +113,7 @@ impl Served {
         HttpClient::builder(&self.url).build().unwrap()
     }
 
-    /// A client for each transport.
+    /// Returns a client for each transport.
     fn clients(&self) -> [Arc<dyn InferenceClient>; 2] {
         self.clients_with(&RetryPolicy::default())
     }
@@ -124,7 +125,7 @@ impl Served {
         })
     }
 
-    /// A call of a client whose calls block.
+    /// Runs a call of a blocking client.
     async fn block<T: Send + 'static>(
         &self,
         call: impl FnOnce(oip_client::BlockingClient) -> T + Send + 'static,
@@ -133,7 +134,7 @@ impl Served {
         tokio::task::spawn_blocking(move || call(client)).await.unwrap()
     }
 
-    /// Waits until no request and no region takes memory.
+    /// Waits until no request and no region uses memory.
     async fn is_idle(&self) {
         let start = Instant::now();
         while self.budget.used() > 0 {
@@ -155,10 +156,11 @@ fn floats(values: Vec<f32>) -> TensorValue {
         .into()
 }
 
-/// Every datatype gives the same bytes in every size, over all kinds of clients, and large ones do not travel over the socket.
+/// Every datatype and size gives the same bytes over all kinds of clients, and large tensors do not go
+/// through the socket.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_are_the_same_as_by_bytes() {
-    let served = Served::new(Arc::new(TestService::default()), BUDGET);
+    let served = TestServers::new(Arc::new(TestService::default()), BUDGET);
     let clients = served.clients();
     for (client, datatype) in clients
         .iter()
@@ -191,16 +193,16 @@ async fn answers_are_the_same_as_by_bytes() {
     served.block(call).await;
     let sent = served.sent.load(Ordering::SeqCst) - before;
     assert!((20_000..30_000).contains(&sent), "{sent}");
-    // The regions are the budget's as long as their connections live.
+    // Regions count towards the budget while their connections live.
     assert!(served.budget.used() >= 6 << 20);
     drop(clients);
     served.is_idle().await;
 }
 
-/// A model whose answers have as many floats as it is asked for: the number and its successors.
-struct Growing;
+/// A model that returns as many floats as requested: the number and its successors.
+struct GrowingModel;
 
-impl InferenceService for Growing {
+impl InferenceService for GrowingModel {
     fn server_metadata(&self) -> ServerMetadata {
         ServerMetadata::new("growing", "1")
     }
@@ -237,11 +239,11 @@ impl InferenceService for Growing {
     }
 }
 
-/// Outputs that are larger than what comes in, or than what came before, come all the same: at first by bytes, then in a region that
-/// has grown.
+/// Outputs may be larger than the inputs or than earlier outputs: they first arrive as bytes, then in a
+/// larger region.
 #[tokio::test(flavor = "multi_thread")]
 async fn outputs_of_any_size_come() {
-    let served = Served::new(Arc::new(Growing), BUDGET);
+    let served = TestServers::new(Arc::new(GrowingModel), BUDGET);
     let clients = served.clients();
     let model = ModelRef::new("growing", None).unwrap();
     let counts = [10, 50_000, 50_000, 400_000, 400_000, 10, 1_000_000];
@@ -267,7 +269,7 @@ async fn outputs_of_any_size_come() {
                     .all(|(at, value)| *value == (at + index) as f32)
             );
         }
-        // What says where the region is does not reach the model.
+        // The region's parameters do not reach the model.
         assert!(!SharedMemorySlice::is_in(&response.parameters));
     }
     assert!(served.budget.used() >= 8 << 20);
@@ -284,21 +286,22 @@ async fn outputs_of_any_size_come() {
     }
 }
 
-/// Servers that know nothing of it, those that have none left, and those that serve one connection after the other, get bytes.
+/// Bytes are sent to servers that do not support regions, have no memory left, or handle one connection after
+/// the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn other_servers_get_bytes() {
     let service = || Arc::new(TestService::default());
     let value = some_values(DataType::FP32, 500_000);
-    let without = Served::with(service(), HttpConfig::default(), ConnectionLimits::default());
+    let without = TestServers::with(service(), HttpConfig::default(), ConnectionLimits::default());
     // 3 MiB for regions, where 4 are needed.
-    let full = Served::new(service(), 12 << 20);
+    let full = TestServers::new(service(), 12 << 20);
     // The listener closes descriptors.
     let deaf = {
         let config = HttpConfig::default().with(|config| {
             let regions = ConnectionRegions::new(&config.budget, 64 << 20);
             config.connection_memory = Some(Arc::new(regions));
         });
-        Served::with(service(), config, ConnectionLimits::default())
+        TestServers::with(service(), config, ConnectionLimits::default())
     };
     for (served, name) in [(without, "without"), (full, "full"), (deaf, "deaf")] {
         assert_eq!(served.budget.used(), 0);
@@ -324,10 +327,10 @@ async fn other_servers_get_bytes() {
     }
 }
 
-/// Concurrent requests of one client have a region each.
+/// Concurrent requests of one client use separate regions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_requests_do_not_meet() {
-    let served = Served::new(Arc::new(TestService::default()), BUDGET);
+    let served = TestServers::new(Arc::new(TestService::default()), BUDGET);
     let clients = served.clients();
     let tasks = (0..16).map(|task| {
         let client = clients[task % 2].clone();
@@ -346,11 +349,11 @@ async fn concurrent_requests_do_not_meet() {
     served.is_idle().await;
 }
 
-/// A request that is given up takes its region with it, and the server gives it back.
+/// A cancelled request closes its connection and region, and the server frees the memory.
 #[tokio::test(flavor = "multi_thread")]
 async fn cancelled_requests_leave_nothing() {
     let service = Arc::new(TestService::default());
-    let served = Served::new(service.clone(), BUDGET);
+    let served = TestServers::new(service.clone(), BUDGET);
     let value = some_values(DataType::FP32, 200_000);
     for url in [&served.url, &served.grpc_url] {
         let client = oip_client::builder(url).build().unwrap();
@@ -363,7 +366,7 @@ async fn cancelled_requests_leave_nothing() {
                 let _ = tokio::time::timeout(Duration::from_millis(5), &mut running).await;
             }
             drop(running);
-            // On a region of its own, while that one may still be written to.
+            // It uses another region, because the first one may still be written to.
             let response = client.infer(&identity_request(value.clone())).await.unwrap();
             assert_eq!(response.outputs[0].value, value);
             let start = Instant::now();
@@ -391,13 +394,13 @@ async fn cancelled_requests_leave_nothing() {
     }
 }
 
-/// Refusals say the same as without shared memory, and the next request is answered.
+/// Error messages are the same as without shared memory, and the next request succeeds.
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_are_the_same() {
     let service = || Arc::new(TestService::default());
     let (with, without) = (
-        Served::new(service(), BUDGET),
-        Served::with(service(), HttpConfig::default(), ConnectionLimits::default()),
+        TestServers::new(service(), BUDGET),
+        TestServers::with(service(), HttpConfig::default(), ConnectionLimits::default()),
     );
     let value = some_values(DataType::FP32, 200_000);
     let mut said = BTreeSet::new();
@@ -408,7 +411,7 @@ async fn refusals_are_the_same() {
             let request =
                 InferRequest::new(ModelRef::new(model, None).unwrap()).with_input("x", value.clone());
             let error = client.infer(&request).await.unwrap_err();
-            // Over HTTP, the models that there are follow.
+            // HTTP messages also list the existing models.
             let message = error.message().split("; there are").next().unwrap_or_default();
             errors.push(format!("{model}: {:?} {message}", error.code()));
             let response = client.infer(&identity_request(value.clone())).await.unwrap();
@@ -419,10 +422,10 @@ async fn refusals_are_the_same() {
     assert_eq!(said.len(), 1, "{said:#?}");
 }
 
-/// A server that is restarted is found again, with a region or without.
+/// The client reconnects after a server restart, with or without a region.
 #[tokio::test(flavor = "multi_thread")]
 async fn closed_connections_are_replaced() {
-    let served = Served::new(Arc::new(TestService::default()), BUDGET);
+    let served = TestServers::new(Arc::new(TestService::default()), BUDGET);
     let client = served.client();
     let value = some_values(DataType::FP32, 200_000);
     client.infer(&identity_request(value.clone())).await.unwrap();
@@ -443,10 +446,10 @@ async fn closed_connections_are_replaced() {
     assert_eq!(response.outputs[0].value, value);
 }
 
-/// A region is used again for what fits into it.
+/// A region is reused for requests that fit into it.
 #[tokio::test(flavor = "multi_thread")]
 async fn regions_are_used_again() {
-    let served = Served::new(Arc::new(TestService::default()), BUDGET);
+    let served = TestServers::new(Arc::new(TestService::default()), BUDGET);
     for client in served.clients() {
         for bytes in [2_500_000, 300_000, 300_000, 2_400_000] {
             let value = some_values(DataType::FP32, bytes / 4);

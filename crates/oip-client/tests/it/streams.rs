@@ -1,4 +1,4 @@
-//! Streams of requests and answers over gRPC.
+//! gRPC streams.
 
 use oip_client::{BoxStream, ErrorKind, InferenceClient};
 use oip_grpc::proto::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
@@ -6,7 +6,7 @@ use oip_types::ErrorCode;
 use prost::Message;
 
 use crate::support::{
-    Served, data, grpc_answer, grpc_client, grpc_status, scripted_grpc, stream_of, to_model, trailers,
+    TestServers, data, grpc_answer, grpc_client, grpc_status, scripted_grpc, stream_of, to_model, trailers,
 };
 
 async fn next<T>(stream: &mut BoxStream<T>) -> Option<T> {
@@ -31,7 +31,7 @@ fn failure(message: &str) -> ModelStreamInferResponse {
     }
 }
 
-/// The ids of the requests in a body of gRPC frames.
+/// Returns the ids of the requests in a body of gRPC frames.
 fn ids(mut body: &[u8]) -> Vec<String> {
     let mut ids = Vec::new();
     while let Some((head, rest)) = body.split_at_checked(5) {
@@ -118,7 +118,7 @@ async fn streams_that_are_not_offered() {
         .err()
         .unwrap();
     assert_eq!(error.code(), Some(ErrorCode::Unimplemented));
-    let [http, _] = Served::new().clients(|builder| builder);
+    let [http, _] = TestServers::new().clients(|builder| builder);
     let error = http.infer_stream(stream_of(vec![])).await.err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Usage);
     assert!(

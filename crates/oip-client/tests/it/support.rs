@@ -1,4 +1,4 @@
-//! Servers to talk to: the real transports over a service in memory, and scripted ones.
+//! Test servers: the real transports over an in-memory service, and scripted servers.
 
 use std::{
     convert::Infallible,
@@ -22,14 +22,14 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// A service behind both transports, on this machine.
-pub(crate) struct Served {
+/// A service behind both transports on localhost.
+pub(crate) struct TestServers {
     pub(crate) http: String,
     pub(crate) grpc: String,
     pub(crate) service: Arc<TestService>,
 }
 
-impl Served {
+impl TestServers {
     pub(crate) fn new() -> Self {
         let service = Arc::new(TestService::default());
         let http = oip_http::router(service.clone(), HttpConfig::default());
@@ -52,7 +52,7 @@ impl Served {
         }
     }
 
-    /// A client for each transport, made alike.
+    /// Returns a client for each transport with the same options.
     pub(crate) fn clients(
         &self,
         configure: impl Fn(Builder<Box<dyn InferenceClient>>) -> Builder<Box<dyn InferenceClient>>,
@@ -67,7 +67,7 @@ fn listener() -> (TcpListener, std::net::SocketAddr) {
     (listener, address)
 }
 
-/// A request to the model that gives back what it gets.
+/// Returns a request to the identity model.
 pub(crate) fn identity_request(value: TensorValue) -> InferRequest {
     let name = identity(value.datatype());
     InferRequest::new(ModelRef::new(&name, None).unwrap()).with_input("x", value)
@@ -78,7 +78,7 @@ pub(crate) fn to_model(name: &str) -> InferRequest {
     request.with_input("x", some_values(DataType::FP32, 2))
 }
 
-/// Values of a datatype that reveal wrong widths, orders and signs.
+/// Returns values of a datatype that reveal wrong widths, byte orders and signs.
 pub(crate) fn some_values(datatype: DataType, count: u64) -> TensorValue {
     let shape = Shape::vector(count);
     let Some(dtype) = datatype.dtype() else {
@@ -90,7 +90,7 @@ pub(crate) fn some_values(datatype: DataType, count: u64) -> TensorValue {
         let (element, place) = (index / width, index % width);
         match datatype {
             DataType::BOOL => element.is_multiple_of(3) as u8,
-            // The upper bytes make neither NaN nor infinity.
+            // The upper bytes produce neither NaN nor infinity.
             _ if place + 1 == width => (element % 64) as u8,
             _ => (element * 7 + place * 31) as u8,
         }
@@ -99,24 +99,24 @@ pub(crate) fn some_values(datatype: DataType, count: u64) -> TensorValue {
     TensorValue::from_raw(datatype, shape, raw.into()).unwrap()
 }
 
-/// What a scripted HTTP server does with a request.
+/// A scripted HTTP server's reaction to a request.
 #[derive(Clone)]
 pub(crate) enum Step {
-    /// Sends this and keeps the connection.
+    /// Sends this and keeps the connection open.
     Send(Vec<u8>),
     /// Sends this and closes the connection.
     Cut(Vec<u8>),
-    /// Says nothing.
+    /// Does not respond.
     Hang,
 }
 
-/// An HTTP server that answers requests by a script, the last step again and again; and what it was asked.
-pub(crate) struct Scripted {
+/// A scripted HTTP server that repeats the last step and records requests.
+pub(crate) struct ScriptedServer {
     pub(crate) url: String,
     requests: Arc<Mutex<Vec<String>>>,
 }
 
-impl Scripted {
+impl ScriptedServer {
     pub(crate) fn new(steps: Vec<Step>) -> Self {
         let (listener, address) = listener();
         let requests = Arc::new(Mutex::new(Vec::new()));
@@ -133,7 +133,7 @@ impl Scripted {
         }
     }
 
-    /// A server with one answer.
+    /// Starts a server that always gives this response.
     pub(crate) fn answering(status: &str, headers: &[(&str, &str)], body: impl AsRef<[u8]>) -> Self {
         Self::new(vec![Step::Send(answer(status, headers, body))])
     }
@@ -142,7 +142,7 @@ impl Scripted {
         HttpClient::builder(&self.url).build().unwrap()
     }
 
-    /// The requests so far: heads and bodies, as text.
+    /// Returns the recorded requests: heads and bodies, as strings.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()
     }
@@ -198,10 +198,10 @@ async fn answer_all(mut stream: TcpStream, steps: Vec<Step>, seen: Arc<Mutex<Vec
     }
 }
 
-/// The frames of a scripted gRPC answer.
+/// The frames of a scripted gRPC response.
 pub(crate) type Frames = Vec<Result<http_body::Frame<Bytes>, std::io::Error>>;
 
-/// An HTTP/2 server that answers with what a function makes of path, headers and body.
+/// Starts an HTTP/2 server whose responses `answer` computes from path, headers and body.
 pub(crate) fn scripted_grpc(
     answer: impl Fn(&str, &HeaderMap, Bytes) -> Response<Frames> + Clone + Send + Sync + 'static,
 ) -> String {
@@ -230,7 +230,7 @@ pub(crate) fn scripted_grpc(
     format!("grpc://{address}")
 }
 
-/// An iterator as a stream.
+/// Adapts an iterator to a stream.
 struct Iter<I>(I);
 
 impl<I: Iterator + Unpin> futures_core::Stream for Iter<I> {
@@ -244,7 +244,7 @@ impl<I: Iterator + Unpin> futures_core::Stream for Iter<I> {
     }
 }
 
-/// A stream of these requests.
+/// Returns a stream of these requests.
 pub(crate) fn stream_of(requests: Vec<InferRequest>) -> oip_client::BoxStream<InferRequest> {
     Box::pin(Iter(requests.into_iter()))
 }
@@ -253,7 +253,7 @@ pub(crate) fn grpc_client(url: &str) -> GrpcClient {
     GrpcClient::builder(url).build().unwrap()
 }
 
-/// A gRPC answer with these frames.
+/// Returns a gRPC response with these frames.
 pub(crate) fn grpc_answer(frames: Frames) -> Response<Frames> {
     Response::builder()
         .header("content-type", "application/grpc")
@@ -261,7 +261,7 @@ pub(crate) fn grpc_answer(frames: Frames) -> Response<Frames> {
         .unwrap()
 }
 
-/// A message in gRPC's framing.
+/// Frames a message for gRPC.
 pub(crate) fn data(message: &impl Message) -> Result<http_body::Frame<Bytes>, std::io::Error> {
     let bytes = message.encode_to_vec();
     let length = u32::try_from(bytes.len()).unwrap().to_be_bytes();
@@ -270,7 +270,7 @@ pub(crate) fn data(message: &impl Message) -> Result<http_body::Frame<Bytes>, st
     ))
 }
 
-/// The end of an answer.
+/// Returns the trailers of a response.
 pub(crate) fn trailers(headers: &[(&'static str, &str)]) -> Result<http_body::Frame<Bytes>, std::io::Error> {
     let mut map = HeaderMap::new();
     headers.iter().for_each(|(name, value)| {
@@ -279,7 +279,7 @@ pub(crate) fn trailers(headers: &[(&'static str, &str)]) -> Result<http_body::Fr
     Ok(http_body::Frame::trailers(map))
 }
 
-/// An answer of a status only, without a message.
+/// Returns a response with only a status.
 pub(crate) fn grpc_status(code: i32, message: &str, more: &[(&'static str, &str)]) -> Response<Frames> {
     let mut response = grpc_answer(vec![]);
     let headers = response.headers_mut();

@@ -1,4 +1,4 @@
-//! Encrypted connections: servers that are believed and those that are not, and certificates of the client.
+//! TLS: trusted and untrusted servers, and client certificates.
 
 use std::{
     sync::Arc,
@@ -18,8 +18,8 @@ use crate::support::{identity_request, some_values};
 
 type Client = Builder<Box<dyn InferenceClient>>;
 
-/// Both transports over TLS, and the authority of their certificate.
-struct Served {
+/// Both transports over TLS, and their certificate authority.
+struct TestServers {
     urls: [String; 2],
     authority: CertifiedIssuer<'static, KeyPair>,
     _folder: TempDir,
@@ -31,7 +31,7 @@ fn authority() -> CertifiedIssuer<'static, KeyPair> {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// A certificate and its key.
+/// Issues a certificate with its key.
 fn sign(authority: &CertifiedIssuer<'static, KeyPair>, host: &str) -> (String, String) {
     sign_as(authority, &CertificateParams::new(vec![host.to_owned()]).unwrap())
 }
@@ -44,8 +44,8 @@ fn sign_as(authority: &CertifiedIssuer<'static, KeyPair>, params: &CertificatePa
     )
 }
 
-impl Served {
-    /// For clients with a certificate of the same authority, if that is wanted.
+impl TestServers {
+    /// Starts servers, with mandatory client certificates if `wants_certificates`.
     fn new(host: &str, wants_certificates: bool) -> Self {
         let params = CertificateParams::new(vec![host.to_owned()]).unwrap();
         Self::of(&params, wants_certificates)
@@ -108,7 +108,7 @@ impl Served {
 
 #[tokio::test]
 async fn requests_go_over_tls() {
-    let served = Served::new("localhost", false);
+    let served = TestServers::new("localhost", false);
     for client in served.clients(|builder| builder.authorities(served.authority.pem())) {
         assert!(client.server_live().await.unwrap());
         let request = identity_request(some_values(DataType::FP32, 100_000));
@@ -120,7 +120,7 @@ async fn requests_go_over_tls() {
 #[tokio::test]
 async fn servers_of_strangers_and_of_other_names_are_not_believed() {
     let stranger = authority();
-    let served = Served::new("localhost", false);
+    let served = TestServers::new("localhost", false);
     for client in served.clients(|builder| builder.authorities(stranger.pem())) {
         let error = client.server_live().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Connect);
@@ -131,7 +131,7 @@ async fn servers_of_strangers_and_of_other_names_are_not_believed() {
             "{error}"
         );
     }
-    let served = Served::new("elsewhere", false);
+    let served = TestServers::new("elsewhere", false);
     for client in served.clients(|builder| builder.authorities(served.authority.pem())) {
         let error = client.server_live().await.unwrap_err().to_string();
         assert!(
@@ -141,7 +141,7 @@ async fn servers_of_strangers_and_of_other_names_are_not_believed() {
     }
 }
 
-/// A server starts with a certificate that has expired; whose fault that is, clients say.
+/// A server starts even with an expired certificate; clients report whose certificate it is.
 #[tokio::test]
 async fn certificates_of_another_time_are_not_believed() {
     let hour = Duration::from_secs(60 * 60);
@@ -156,7 +156,7 @@ async fn certificates_of_another_time_are_not_believed() {
             "TLS: the server's certificate is not valid yet: compare the clocks of both machines",
         ),
     ] {
-        let served = Served::of(&params, false);
+        let served = TestServers::of(&params, false);
         for client in served.clients(|builder| builder.authorities(served.authority.pem())) {
             let error = client.server_live().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Connect);
@@ -167,7 +167,7 @@ async fn certificates_of_another_time_are_not_believed() {
 
 #[tokio::test]
 async fn a_certificate_is_shown_where_that_is_wanted() {
-    let served = Served::new("localhost", true);
+    let served = TestServers::new("localhost", true);
     let (certificate, key) = sign(&served.authority, "robot");
     let known = |builder: Client| builder.authorities(served.authority.pem());
     for client in served.clients(|builder| known(builder).certificate(&certificate, &key)) {

@@ -1,8 +1,8 @@
-//! The queue under every interleaving of its threads, or very many of them: `queue.rs` compiled once more, on `shuttle`'s
-//! locks. A thread that would sleep for ever is a deadlock, which `shuttle` reports.
+//! Tests the queue under all interleavings of its threads, or very many: `queue.rs` is compiled again with
+//! the locks of `shuttle`. A thread that would sleep forever is a deadlock, which `shuttle` reports.
 //!
-//! `shuttle` has no clock. Here time passes with every look at it, and a wait with a time limit ends at once, so a
-//! thread that waits without a limit must be woken by another one.
+//! `shuttle` has no clock. Here each read of the clock advances the time, and a timed wait ends at once, so a
+//! thread that waits without a timeout must be woken by another one.
 
 use std::{
     cell::Cell,
@@ -26,7 +26,7 @@ use queue::{PushError, Queue, Runner};
 #[allow(clippy::duplicate_mod, reason = "the same code on other locks")]
 mod queue;
 
-/// `shuttle`'s locks under the standard library's names.
+/// The locks of `shuttle` under the names of the standard library.
 mod sync {
     use std::{
         ops::{Deref, DerefMut},
@@ -70,11 +70,11 @@ mod sync {
         }
     }
 
-    /// Like `shuttle`'s, but for timed waits: those end by themselves at any moment, and until then notifications reach
-    /// them as they reach others. That is how they get lost in programs that are wrong.
+    /// Like `shuttle`'s condition variable, except for timed waits: these end at any time, and until then
+    /// they receive notifications like other waits. In a wrong program, notifications are lost this way.
     #[derive(Default)]
     pub(super) struct Condvar {
-        /// The threads that wait. All threads of a test are one thread of the system, so this lock is never contended.
+        /// The waiting threads. All threads of a test run on one OS thread, so this lock is never contended.
         waiting: std::sync::Mutex<Vec<(usize, Sender<()>)>>,
         waits: AtomicUsize,
     }
@@ -86,7 +86,7 @@ mod sync {
             Self::default()
         }
 
-        /// Wakes any one.
+        /// Wakes one waiter, any of them.
         pub(super) fn notify_one(&self) {
             thread::yield_now();
             let mut waiting = self.waiting.lock().unwrap();
@@ -97,7 +97,7 @@ mod sync {
             };
             let (_, any) = waiting.swap_remove(any);
             drop(waiting);
-            // Its time may be over by now.
+            // Its wait may have timed out.
             let _ = any.send(());
         }
 
@@ -141,7 +141,8 @@ mod sync {
 
 const TICK: Duration = Duration::from_millis(1);
 
-/// A clock that moves by a tick whenever somebody looks. `shuttle` runs all threads of a test on one.
+/// Returns the time of a clock that advances by a tick on each read. `shuttle` runs all threads of a test on
+/// one OS thread.
 fn now() -> Instant {
     static START: OnceLock<Instant> = OnceLock::new();
     thread_local!(static LOOKS: Cell<u32> = const { Cell::new(0) });
@@ -149,7 +150,7 @@ fn now() -> Instant {
     *START.get_or_init(Instant::now) + TICK * looks
 }
 
-/// A queue whose threads exist before its requests.
+/// Creates a queue whose threads exist before its requests.
 fn queue(instances: usize, max_queue_delay: Duration) -> Arc<Queue<u32, u32>> {
     let scheduler = scheduler(max_queue_delay);
     Arc::new(Queue::new(scheduler, instances, None, now, |queue| {
@@ -157,11 +158,12 @@ fn queue(instances: usize, max_queue_delay: Duration) -> Arc<Queue<u32, u32>> {
     }))
 }
 
-/// What threads took.
-type Taken = Arc<shuttle::sync::Mutex<Vec<u32>>>;
+/// The items that the threads took.
+type TakenItems = Arc<shuttle::sync::Mutex<Vec<u32>>>;
 
-/// A queue that starts its threads, which end after `max_idle`, and what these took.
-fn queue_with_threads(instances: usize, max_idle: Option<Duration>) -> (Arc<Queue<u32, u32>>, Taken) {
+/// Creates a queue that starts its threads, which end after `max_idle`. Also returns the items that they
+/// take.
+fn queue_with_threads(instances: usize, max_idle: Option<Duration>) -> (Arc<Queue<u32, u32>>, TakenItems) {
     let taken = Arc::new(shuttle::sync::Mutex::new(Vec::new()));
     let queue = Arc::new_cyclic(|queue: &Weak<Queue<u32, u32>>| {
         let (queue, taken) = (queue.clone(), taken.clone());
@@ -209,7 +211,7 @@ fn push(queue: &Queue<u32, u32>, group: u8, item: u32) -> Ticket {
     queue.push(ask(group), Runner::Thread, |_| item).unwrap().0
 }
 
-/// A caller that runs its request itself where it may, and gives back what it has run.
+/// Runs the item on the caller if the queue allows it, and returns what it ran.
 fn run_in_place(queue: &Queue<u32, u32>, is_quick: bool, item: u32) -> Vec<u32> {
     let may_pass = is_quick && shuttle::rand::thread_rng().gen_bool(0.5);
     if may_pass && let Some((_, slot)) = queue.pass(&ask(1), now(), |_| {}) {
@@ -236,7 +238,7 @@ fn run_in_place(queue: &Queue<u32, u32>, is_quick: bool, item: u32) -> Vec<u32> 
     batches
 }
 
-/// A thread that takes all it gets, and gives it back in the end.
+/// Starts a thread that takes items until the queue is closed, and returns them.
 fn consumer(queue: &Arc<Queue<u32, u32>>) -> thread::JoinHandle<Vec<u32>> {
     let queue = queue.clone();
     queue.enlist();
@@ -252,8 +254,9 @@ fn consumer(queue: &Arc<Queue<u32, u32>>) -> thread::JoinHandle<Vec<u32>> {
     })
 }
 
-/// Two threads, two requests of two groups, which wait for company that does not come. A thread that has one of them is
-/// busy until the other one is run too, so the other thread must not sleep.
+/// Two threads, and two requests of different groups, which are delayed for more of their kind that do not
+/// come. A thread with one request is busy until the other one has run too, so the other thread must not
+/// sleep.
 fn delayed_requests_of_two_groups() {
     let queue = queue(2, TICK * 8);
     let both = Arc::new(Barrier::new(2));
@@ -271,7 +274,7 @@ fn delayed_requests_of_two_groups() {
     });
     push(&queue, 1, 1);
     push(&queue, 2, 2);
-    // Closing would wake all: the time that passes must be enough.
+    // Closing the queue would wake all threads: the passing time alone must be enough.
     while queue.len() > 0 {
         thread::yield_now();
     }
@@ -282,7 +285,7 @@ fn delayed_requests_of_two_groups() {
         .for_each(|consumer| consumer.join().unwrap());
 }
 
-/// One thread, and a request that is taken back.
+/// One thread, and a request that is cancelled.
 fn a_request_that_is_taken_back() {
     let queue = queue(1, Duration::ZERO);
     let consumer = consumer(&queue);
@@ -294,7 +297,7 @@ fn a_request_that_is_taken_back() {
     assert_eq!(left, [1], "a request was lost, or left twice");
 }
 
-/// One thread, and a request that comes while the queue is closed.
+/// One thread, and a request that arrives while the queue is closed.
 fn a_request_at_the_end() {
     let queue = queue(1, Duration::ZERO);
     let consumer = consumer(&queue);
@@ -307,7 +310,7 @@ fn a_request_at_the_end() {
     assert_eq!(consumer.join().unwrap(), vec![1; usize::from(is_taken)]);
 }
 
-/// Two threads, three callers with three requests each of two groups, some of which are taken back.
+/// Two threads, and three callers with three requests each, of two groups. Some requests are cancelled.
 fn many_of_everything() {
     let queue = queue(2, TICK * 2);
     let consumers = [consumer(&queue), consumer(&queue)];
@@ -337,8 +340,9 @@ fn many_of_everything() {
     );
 }
 
-/// One instance, one thread, and three callers that would run their requests themselves; one of these takes too long for that.
-/// Only the thread and the callers empty the queue, and closing it must not need the thread.
+/// One instance, one thread, and three callers that try to run their requests in place, one of which is too
+/// slow for that. Either the thread or the callers empty the queue, and closing it must not depend on the
+/// thread.
 fn requests_that_are_run_in_place() {
     let queue = queue(1, Duration::ZERO);
     let consumer = consumer(&queue);
@@ -357,7 +361,8 @@ fn requests_that_are_run_in_place() {
     assert_eq!(left, [0, 1, 2], "a request was lost, or left twice");
 }
 
-/// One instance that a caller has while the queue is closed: the thread must neither sleep for ever nor end too soon.
+/// A caller occupies the only instance while the queue is closed: the thread must neither sleep forever nor
+/// end too early.
 fn the_end_while_a_caller_runs_its_request() {
     let queue = queue(1, Duration::ZERO);
     let consumer = consumer(&queue);
@@ -380,8 +385,8 @@ fn the_end_while_a_caller_runs_its_request() {
     assert_eq!(left, [1, 2], "a request was lost, or left twice");
 }
 
-/// Two instances, two threads, two callers that begin their requests and leave the rest to a thread, and a request that is for
-/// a thread from the start; all that while the queue is closed.
+/// Two instances, two threads, two callers that begin their requests and hand them over to a thread, and one
+/// request for a thread. The queue is closed meanwhile.
 fn runs_that_are_left_to_threads() {
     let queue = queue(2, Duration::ZERO);
     let consumers = [consumer(&queue), consumer(&queue)];
@@ -415,8 +420,8 @@ fn runs_that_are_left_to_threads() {
     assert_eq!(left, [0, 1, 2], "a request was lost, or left twice");
 }
 
-/// A caller leaves the run of the only instance to the only thread while a request waits behind it. The queue is closed after both are
-/// taken.
+/// A caller hands over the run on the only instance to the only thread while a request is queued. The queue
+/// is closed after both are taken.
 fn a_run_that_is_left_to_a_thread_with_another_one_behind_it() {
     let queue = queue(1, Duration::ZERO);
     let taken = Arc::new(shuttle::sync::atomic::AtomicUsize::new(0));
@@ -448,8 +453,9 @@ fn a_run_that_is_left_to_a_thread_with_another_one_behind_it() {
     consumer.join().unwrap();
 }
 
-/// Two instances without a thread, and three callers: one leaves its run to a thread, one takes its request back, one waits. Each
-/// request is taken before the queue is closed, so a thread that was not started, or ended too soon, is a test that never ends.
+/// Two instances without threads, and three callers: one hands over its run, one cancels its request, one
+/// waits. All requests are taken before the queue is closed, so if a thread is not started or ends too early,
+/// the test does not end.
 fn threads_that_start_when_requests_come(max_idle: Option<Duration>) {
     let (queue, taken) = queue_with_threads(2, max_idle);
     let callers = (0..3u32).map(|item| {
@@ -545,7 +551,7 @@ fn many_interleavings_of_threads_that_start_on_demand() {
     }
 }
 
-/// Threads cannot be started: what callers left to threads is dropped, and the slot is free again.
+/// Threads cannot be started: runs that were handed over are dropped, and their slots are freed.
 #[test]
 fn without_a_thread_a_run_that_is_left_gives_its_slot_back() {
     run(RandomScheduler::new(100), || {

@@ -15,7 +15,7 @@ use tensor_mmap::Promise;
 
 use crate::load::{
     error::FileError,
-    root::{Resolved, Root, is_file, is_folder, is_link},
+    root::{PathTarget, Root, is_file, is_folder, is_link},
 };
 
 /// Resolves a path below the repository's directory. It must lead to a regular file in that directory.
@@ -26,8 +26,8 @@ pub(crate) fn resolve(root: &Root, below: &Path) -> Result<PathBuf, FileError> {
     let name = || FileError::name(below);
     let cannot_open = |source| FileError::Open { name: name(), source };
     let real = match root.resolve(below).map_err(cannot_open)? {
-        Resolved::Inside(real) => real,
-        Resolved::Outside => return Err(FileError::Outside { name: name() }),
+        PathTarget::Inside(real) => real,
+        PathTarget::Outside => return Err(FileError::Outside { name: name() }),
     };
     match is_file(&root.stat(&real).map_err(cannot_open)?) {
         true => Ok(real),
@@ -158,7 +158,7 @@ impl Snapshot {
             let (real, stat) = match is_link {
                 false => (path, stat),
                 true => {
-                    let Ok(Resolved::Inside(real)) = root.resolve(&path) else {
+                    let Ok(PathTarget::Inside(real)) = root.resolve(&path) else {
                         continue;
                     };
                     let Ok(stat) = root.stat(&real) else { continue };

@@ -35,7 +35,7 @@ pub(crate) struct Lifecycle {
     pub(crate) retirement: Arc<Retirement>,
     pub(crate) config: EngineConfig,
     /// Contents of model directories at their last load attempt.
-    known: Mutex<BTreeMap<String, Known>>,
+    known: Mutex<BTreeMap<String, ModelContents>>,
     cache: Option<Arc<ResponseCache>>,
     memory_shares: MemoryShares,
     /// Held while models change and pipelines are planned.
@@ -48,7 +48,7 @@ pub(crate) struct Lifecycle {
 
 /// Contents of a model directory.
 #[derive(Clone)]
-struct Known {
+struct ModelContents {
     snapshot: Snapshot,
     /// What all versions share: files, and a configuration sent with a request.
     shared: (Digest, Option<String>),
@@ -243,7 +243,7 @@ impl Lifecycle {
         let shared = (plan.folder.digest(&snapshot, shared, by), config);
         let before = self.lock().get(name).cloned();
         let before = before.filter(|before| before.shared == shared);
-        let mut known = Known {
+        let mut known = ModelContents {
             snapshot,
             shared,
             versions: BTreeMap::new(),
@@ -496,7 +496,7 @@ impl Lifecycle {
     fn remember(&self, name: &str, folder: &ModelFolder, snapshot: &Snapshot, config: Option<String>) {
         let shared = (folder.digest(snapshot, Part::Shared, self.digest_by()), config);
         let mut all = self.lock();
-        let known = all.entry(name.to_owned()).or_insert_with(|| Known {
+        let known = all.entry(name.to_owned()).or_insert_with(|| ModelContents {
             snapshot: Snapshot::default(),
             shared: shared.clone(),
             versions: BTreeMap::new(),
@@ -512,7 +512,7 @@ impl Lifecycle {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, ModelContents>> {
         lock(&self.known)
     }
 }

@@ -132,7 +132,7 @@ pub(crate) fn embed(
         .map_err(|error| LoadError::Mismatch(error.into()))?;
         note_runtime(&mut completed, &capabilities);
         let policy = settings.policy(&mut completed)?;
-        Ok(Prepared {
+        Ok(PreparedModel {
             model,
             capabilities,
             completed,
@@ -187,11 +187,11 @@ fn start(
 
 /// Starts a model's threads.
 fn run(
-    prepared: Prepared,
+    prepared: PreparedModel,
     config: &EngineConfig,
     others: Others,
 ) -> Result<(Runs, Configs, Labels), LoadError> {
-    let Prepared {
+    let PreparedModel {
         model,
         capabilities,
         completed:
@@ -235,7 +235,7 @@ fn run(
 }
 
 /// A loaded model, ready to run.
-struct Prepared {
+struct PreparedModel {
     model: Box<dyn Model>,
     capabilities: Capabilities,
     completed: Completed,
@@ -252,7 +252,7 @@ fn prepare(
     mapping: Option<Promise>,
     deadline: Instant,
     config: &EngineConfig,
-) -> Result<Prepared, LoadError> {
+) -> Result<PreparedModel, LoadError> {
     let mapping = mapping.filter(|_| job.written.is_mapped);
     let content = job.folder.open_model(file, mapping)?;
     let backend = &file.backend;
@@ -310,9 +310,9 @@ fn prepare(
     let policy = settings.policy(&mut completed)?;
     let labels = Labels::read(&job.folder, job.version.as_deref(), &completed.config)?;
     let model: Box<dyn Model> = if completed.is_narrowed {
-        Box::new(Narrowed {
+        Box::new(ModelView {
             model,
-            offered: Arc::new(Offered {
+            offered: Arc::new(ViewMetadata {
                 metadata: completed.metadata.clone(),
                 inputs: completed.reshaped_inputs.clone(),
                 outputs: completed.reshaped_outputs.clone(),
@@ -331,7 +331,7 @@ fn prepare(
             &cancel,
         )
     })?;
-    Ok(Prepared {
+    Ok(PreparedModel {
         model,
         capabilities,
         completed,
@@ -389,13 +389,13 @@ fn guarded<T>(
 }
 
 /// A model whose configuration exposes fewer outputs, or other shapes.
-struct Narrowed {
+struct ModelView {
     model: Box<dyn Model>,
-    offered: Arc<Offered>,
+    offered: Arc<ViewMetadata>,
 }
 
 /// The part of a model that clients see.
-struct Offered {
+struct ViewMetadata {
     metadata: ModelMetadata,
     /// Inputs and outputs whose axes of size 1 differ from the model's.
     inputs: Vec<(String, Axes)>,
@@ -409,7 +409,7 @@ fn in_shape(value: &TensorValue, dims: Option<Vec<u64>>) -> Result<TensorValue, 
     TensorValue::from_raw(value.datatype(), shape, value.raw().clone())
 }
 
-impl Offered {
+impl ViewMetadata {
     /// Converts a request to the model's shapes.
     fn to_model(&self, mut request: InferRequest) -> Result<InferRequest, ServiceError> {
         for (name, axes) in &self.inputs {
@@ -447,7 +447,7 @@ impl Offered {
 
 /// Converts responses of a decoupled model.
 struct NarrowedSink<'s> {
-    offered: &'s Offered,
+    offered: &'s ViewMetadata,
     responses: &'s mut dyn ResponseSink,
 }
 
@@ -465,7 +465,7 @@ impl ResponseSink for NarrowedSink<'_> {
     }
 }
 
-impl Model for Narrowed {
+impl Model for ModelView {
     fn metadata(&self) -> &ModelMetadata {
         &self.offered.metadata
     }

@@ -19,7 +19,7 @@ use crate::load::{
     error::{FileError, LoadError, Misnamed},
     files::{Digest, DigestBy, Part, Snapshot, length, map, read, resolve},
     foreign::framework,
-    root::{Resolved, Root, is_folder},
+    root::{PathTarget, Root, is_folder},
     version_key::VersionKey,
 };
 
@@ -270,7 +270,7 @@ impl ModelFolder {
     pub(crate) fn has_version(&self, version: &str) -> bool {
         let is_dir = |real: &Path| self.root.stat(real).is_ok_and(|stat| is_folder(&stat));
         let resolved = self.root.resolve(&self.below.join(version));
-        self.has_versions && matches!(resolved, Ok(Resolved::Inside(real)) if is_dir(&real))
+        self.has_versions && matches!(resolved, Ok(PathTarget::Inside(real)) if is_dir(&real))
     }
 
     /// Returns the versions to serve by the configuration, lowest first.
@@ -427,8 +427,8 @@ impl ModelFolder {
     fn is_there(&self, named: &Path) -> bool {
         let (folder, name) = (named.parent().unwrap_or(Path::new("")), named.file_name());
         match self.root.resolve(folder) {
-            Ok(Resolved::Inside(real)) => self.root.stat(&real.join(name.unwrap_or_default())).is_ok(),
-            Ok(Resolved::Outside) => self.root.path(named).symlink_metadata().is_ok(),
+            Ok(PathTarget::Inside(real)) => self.root.stat(&real.join(name.unwrap_or_default())).is_ok(),
+            Ok(PathTarget::Outside) => self.root.path(named).symlink_metadata().is_ok(),
             Err(_) => false,
         }
     }
@@ -658,9 +658,9 @@ pub(crate) fn subfolders(root: &Root, folder: &Path) -> io::Result<Vec<String>> 
     for (name, kind) in root.list(folder)? {
         let below = folder.join(&name);
         let leads_to_folder = || match root.resolve(&below) {
-            Ok(Resolved::Inside(real)) => root.stat(&real).is_ok_and(|stat| is_folder(&stat)),
+            Ok(PathTarget::Inside(real)) => root.stat(&real).is_ok_and(|stat| is_folder(&stat)),
             // Listed anyway, so that the reason why it is not served is visible.
-            Ok(Resolved::Outside) => root.path(&below).is_dir(),
+            Ok(PathTarget::Outside) => root.path(&below).is_dir(),
             Err(_) => false,
         };
         let is_dir = kind == FileType::Directory || kind == FileType::Symlink && leads_to_folder();

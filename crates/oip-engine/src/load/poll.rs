@@ -80,7 +80,7 @@ impl View {
         }
         let Names { names, unread } = lifecycle.repository.names();
         for (repository, error) in &unread {
-            tracing::warn!(repository, %error, "a model repository cannot be read; what runs goes on");
+            tracing::warn!(repository, %error, "a model repository cannot be read; running models continue");
         }
         let mut actions = Vec::new();
         let (mut changed, mut failing, mut shown) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());

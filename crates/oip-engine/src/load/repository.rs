@@ -20,7 +20,7 @@ use crate::load::{
     loose::{LOOKED_AT, looks_like_a_model},
     model_folder::{ModelFolder, subfolders},
     repository_error::RepositoryError,
-    root::{Resolved, Root, is_file},
+    root::{PathTarget, Root, is_file},
     upstream::Upstream,
 };
 
@@ -412,9 +412,9 @@ impl Repository {
         check_name("model name", name).map_err(LoadError::Name)?;
         let below = Path::new(name);
         let real = match root.resolve(below) {
-            Ok(Resolved::Inside(real)) => real,
-            Ok(Resolved::Outside) if root.path(below).is_file() => return Ok(None),
-            Ok(Resolved::Outside) => return Err(LoadError::FolderOutside),
+            Ok(PathTarget::Inside(real)) => real,
+            Ok(PathTarget::Outside) if root.path(below).is_file() => return Ok(None),
+            Ok(PathTarget::Outside) => return Err(LoadError::FolderOutside),
             // Nothing has this name, unless it is a dangling link.
             Err(error) if error.kind() == io::ErrorKind::NotFound && root.stat(below).is_err() => {
                 return Ok(None);

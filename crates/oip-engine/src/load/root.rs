@@ -45,7 +45,7 @@ const MAX_LINKS: usize = 40;
 
 /// Where a path in a [`Root`] leads.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Resolved {
+pub(crate) enum PathTarget {
     /// Inside: a path relative to the directory without links, or an absolute path in one of the additional
     /// directories.
     Inside(PathBuf),
@@ -94,29 +94,29 @@ impl Root {
     ///
     /// # Errors
     /// The system's error, such as not found.
-    pub(crate) fn resolve(&self, below: &Path) -> io::Result<Resolved> {
+    pub(crate) fn resolve(&self, below: &Path) -> io::Result<PathTarget> {
         let inside = match below.is_absolute() {
-            true => Resolved::Outside,
+            true => PathTarget::Outside,
             false => self.resolve_within(below)?,
         };
         match inside {
-            Resolved::Outside if !self.also.is_empty() => self.resolve_beside(below),
+            PathTarget::Outside if !self.also.is_empty() => self.resolve_beside(below),
             resolved => Ok(resolved),
         }
     }
 
     /// Resolves a path that leaves the directory. The result may be outdated when the file is opened, but
     /// opening starts at the directory's descriptor and follows no links.
-    fn resolve_beside(&self, below: &Path) -> io::Result<Resolved> {
+    fn resolve_beside(&self, below: &Path) -> io::Result<PathTarget> {
         let real = self.path.join(below).canonicalize()?;
         if self.also.iter().any(|(_, folder)| real.starts_with(folder)) {
-            return Ok(Resolved::Inside(real));
+            return Ok(PathTarget::Inside(real));
         }
         // Out by one link, and in again by another.
         let home = self.path.canonicalize()?;
         Ok(match real.strip_prefix(home) {
-            Ok(inside) => Resolved::Inside(inside.to_owned()),
-            Err(_) => Resolved::Outside,
+            Ok(inside) => PathTarget::Inside(inside.to_owned()),
+            Err(_) => PathTarget::Outside,
         })
     }
 
@@ -130,7 +130,7 @@ impl Root {
         found.ok_or_else(|| io::ErrorKind::PermissionDenied.into())
     }
 
-    fn resolve_within(&self, below: &Path) -> io::Result<Resolved> {
+    fn resolve_within(&self, below: &Path) -> io::Result<PathTarget> {
         // Stack of entered directories with their names; the next name is looked up in the last one.
         let mut entered: Vec<(OwnedFd, OsString)> = Vec::new();
         let mut ahead = names(below)?;
@@ -142,7 +142,7 @@ impl Root {
             }
             if name == ".." {
                 if entered.pop().is_none() {
-                    return Ok(Resolved::Outside);
+                    return Ok(PathTarget::Outside);
                 }
                 continue;
             }
@@ -164,7 +164,7 @@ impl Root {
                     let target = if target.is_absolute() {
                         // An absolute link into the directory itself counts as relative to it.
                         let Ok(inside) = target.strip_prefix(&self.path) else {
-                            return Ok(Resolved::Outside);
+                            return Ok(PathTarget::Outside);
                         };
                         entered.clear();
                         inside.to_owned()
@@ -179,7 +179,7 @@ impl Root {
             }
         }
         let names = entered.into_iter().map(|(_, name)| name).chain(last);
-        Ok(Resolved::Inside(names.collect()))
+        Ok(PathTarget::Inside(names.collect()))
     }
 
     /// Returns the metadata of a [resolved](Self::resolve) path.
@@ -345,8 +345,8 @@ mod tests {
         folder
     }
 
-    fn inside(path: &str) -> Resolved {
-        Resolved::Inside(path.into())
+    fn inside(path: &str) -> PathTarget {
+        PathTarget::Inside(path.into())
     }
 
     #[test]
@@ -371,10 +371,10 @@ mod tests {
             ("m/latest/relative", inside("blobs/abc")),
             ("m/1/absolute", inside("blobs/abc")),
             ("m/../blobs/./abc", inside("blobs/abc")),
-            ("m/1/above", Resolved::Outside),
-            ("m/1/out", Resolved::Outside),
-            ("m/1/magic", Resolved::Outside),
-            ("../x", Resolved::Outside),
+            ("m/1/above", PathTarget::Outside),
+            ("m/1/out", PathTarget::Outside),
+            ("m/1/magic", PathTarget::Outside),
+            ("../x", PathTarget::Outside),
         ] {
             assert_eq!(resolve(path).unwrap(), resolved, "{path}");
         }
@@ -414,7 +414,7 @@ mod tests {
         fs::rename(folder.path(), &moved).unwrap();
         fs::create_dir(folder.path()).unwrap();
         let root = Root::open(Path::new(&link)).unwrap();
-        let Resolved::Inside(path) = root.resolve(Path::new("m/1/x")).unwrap() else {
+        let PathTarget::Inside(path) = root.resolve(Path::new("m/1/x")).unwrap() else {
             panic!("it is inside");
         };
         let mut text = String::new();
@@ -449,15 +449,15 @@ mod tests {
         symlink("../../blobs/home", at("home")).unwrap();
         let root = Root::open_with(&home.join("snapshots/a"), &[home.join("blobs")]).unwrap();
         let resolve = |path: &str| root.resolve(Path::new(path));
-        let beside = |path: &str| Resolved::Inside(home.join("blobs").join(path));
+        let beside = |path: &str| PathTarget::Inside(home.join("blobs").join(path));
         for (path, resolved) in [
             ("file", beside("abc")),
             ("model", beside("deep")),
             ("model/1/x", beside("deep/1/x")),
             ("home", inside("config")),
-            ("secret", Resolved::Outside),
-            ("onward", Resolved::Outside),
-            ("../b", Resolved::Outside),
+            ("secret", PathTarget::Outside),
+            ("onward", PathTarget::Outside),
+            ("../b", PathTarget::Outside),
         ] {
             if path == "../b" {
                 assert!(resolve(path).is_err(), "there is no such file");

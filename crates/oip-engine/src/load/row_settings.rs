@@ -1,4 +1,5 @@
-//! Whether the requests of different callers are joined: what a model knows of its rows, put into its configuration and policy.
+//! Whether requests of different callers are batched: combines what a model knows of its rows with its
+//! configuration and policy.
 
 use model_config::{Completed, Defaults};
 use oip_service::{Capabilities, IndependentRows, RowIndependence};
@@ -7,7 +8,7 @@ use tensor_core::Quoted;
 
 use crate::{batching::scheduler::BatchPolicy, config::EngineConfig, load::error::LoadError};
 
-/// How requests are joined where the configuration does not say.
+/// How requests are batched if the configuration does not say.
 pub(crate) struct RowSettings {
     joining: Joining,
     rows: IndependentRows,
@@ -64,10 +65,11 @@ impl RowSettings {
             .with_gpus(own.placement.map_or(Vec::new(), |placement| placement.gpus))
     }
 
-    /// The policy under a complete configuration, which afterwards shows whether requests are joined.
+    /// Returns the policy for a complete configuration, and records in the configuration whether requests are
+    /// batched.
     ///
     /// # Errors
-    /// [`LoadError::Policy`] when values of the configuration contradict each other.
+    /// [`LoadError::Policy`] if values of the configuration contradict each other.
     pub(crate) fn policy(&self, completed: &mut Completed) -> Result<BatchPolicy, LoadError> {
         if let Some(input) = self.reshaped_equal_dims(completed)
             && let Some(config) = completed.without_batches.take()
@@ -90,7 +92,8 @@ impl RowSettings {
         })
     }
 
-    /// An input of which clients see other axes than those of [`IndependentRows::equal_dims`].
+    /// Returns an input with equal dimensions ([`IndependentRows::equal_dims`]) that the configuration
+    /// reshapes, so that clients see other axes.
     fn reshaped_equal_dims(&self, completed: &Completed) -> Option<Quoted<'_>> {
         let mut dimensions = self.rows.equal_dims.iter().flatten();
         let is_reshaped = |name: &String| completed.reshaped_inputs.iter().any(|(known, _)| known == name);
@@ -99,7 +102,8 @@ impl RowSettings {
     }
 }
 
-/// A dimension with the name of the rows that is not one: it would not fit the rows of several requests.
+/// Returns an axis that has the name of the batch dimension without being one: its size would not match the
+/// rows of several requests.
 fn row_axis_elsewhere(rows: &IndependentRows) -> Option<String> {
     let counts_rows = |(input, axis): &(String, usize)| *axis == 0 && !rows.shared_inputs.contains(input);
     let groups = rows.equal_dims.iter();

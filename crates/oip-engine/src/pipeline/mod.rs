@@ -49,14 +49,14 @@ use crate::{
 pub(crate) struct Pipeline {
     metadata: Arc<ModelMetadata>,
     config: Arc<ModelConfig>,
-    planned: Mutex<Planned>,
+    planned: Mutex<CurrentPlan>,
     recorder: Recorder,
     /// Running requests.
     running: AtomicUsize,
 }
 
 /// The current plan of a pipeline.
-struct Planned {
+struct CurrentPlan {
     plan: Result<Arc<Plan>, Arc<PlanError>>,
     /// Generations of the steps' models when it was planned.
     steps: Vec<Option<Generation>>,
@@ -80,7 +80,7 @@ impl Pipeline {
         Self {
             metadata,
             config,
-            planned: Mutex::new(Planned {
+            planned: Mutex::new(CurrentPlan {
                 plan: Err(Arc::new(PlanError::Loading)),
                 steps: Vec::new(),
                 generation: Generation::next(),
@@ -215,7 +215,7 @@ impl Pipeline {
     }
 
     /// Ignores poisoning: no code panics while it holds the lock.
-    fn lock(&self) -> MutexGuard<'_, Planned> {
+    fn lock(&self) -> MutexGuard<'_, CurrentPlan> {
         self.planned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -12,7 +12,7 @@ use super::error::{PlanError, StepError, StepPlace, TensorSource};
 #[derive(Debug)]
 pub(crate) struct Plan {
     /// Input tensors, in the order of the metadata.
-    pub(super) inputs: Vec<Given>,
+    pub(super) inputs: Vec<PipelineInput>,
     /// Output tensors, by name.
     pub(super) outputs: Vec<(String, Tensor)>,
     /// The steps in topological order.
@@ -23,7 +23,7 @@ pub(crate) struct Plan {
 
 /// An input of the pipeline and its tensor.
 #[derive(Debug)]
-pub(super) struct Given {
+pub(super) struct PipelineInput {
     pub(super) name: String,
     pub(super) tensor: Tensor,
 }
@@ -65,7 +65,7 @@ impl Plan {
         let mut graph = Graph::default();
         let inputs = metadata.inputs.iter().map(|input| {
             let tensor = graph.define(&input.name, TensorSource::Client, input)?;
-            Ok(Given {
+            Ok(PipelineInput {
                 name: input.name.clone(),
                 tensor,
             })

@@ -20,11 +20,11 @@ const NOT_CONTENT: [&str; 2] = ["priority", "timeout"];
 /// first.
 pub(crate) struct ResponseCache {
     budget: u64,
-    kept: Mutex<Kept>,
+    kept: Mutex<CacheState>,
 }
 
 /// Result of a lookup.
-pub(crate) enum Found<'c> {
+pub(crate) enum Lookup<'c> {
     Answer(Vec<InferOutput>),
     /// An identical request is running; this one waits for its response. On failure the channel closes.
     InWork(oneshot::Receiver<Vec<InferOutput>>),
@@ -50,7 +50,7 @@ impl Generation {
     }
 }
 
-struct Kept {
+struct CacheState {
     answers: LruCache<Key, Answer>,
     bytes: u64,
     /// Requests that wait for an identical one.
@@ -134,7 +134,7 @@ impl ResponseCache {
     pub(crate) fn new(budget: u64) -> Self {
         Self {
             budget,
-            kept: Mutex::new(Kept {
+            kept: Mutex::new(CacheState {
                 answers: LruCache::unbounded(),
                 bytes: 0,
                 waiting: HashMap::new(),
@@ -143,10 +143,10 @@ impl ResponseCache {
     }
 
     /// Looks up a response, or a running identical request.
-    pub(crate) fn find(&self, key: Key) -> Found<'_> {
+    pub(crate) fn find(&self, key: Key) -> Lookup<'_> {
         let mut kept = self.lock();
         if let Some(answer) = kept.answers.get(&key) {
-            return Found::Answer(answer.outputs.clone());
+            return Lookup::Answer(answer.outputs.clone());
         }
         if let Some(waiting) = kept.waiting.get_mut(&key) {
             // Removes requests whose clients left; rarely, since there may be thousands.
@@ -155,10 +155,10 @@ impl ResponseCache {
             }
             let (sender, receiver) = oneshot::channel();
             waiting.push(sender);
-            return Found::InWork(receiver);
+            return Lookup::InWork(receiver);
         }
         kept.waiting.insert(key, Vec::new());
-        Found::Nothing(Leader { cache: self, key })
+        Lookup::Nothing(Leader { cache: self, key })
     }
 
     #[cfg(test)]
@@ -198,7 +198,7 @@ impl ResponseCache {
         drop(kept);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, CacheState> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -325,17 +325,17 @@ mod tests {
         let answer = vec![InferOutput::new("y", vector(&[1.0]))];
         for is_kept in [true, false] {
             let number = u64::from(is_kept);
-            let Found::Nothing(leader) = cache.find(key(number)) else {
+            let Lookup::Nothing(leader) = cache.find(key(number)) else {
                 panic!("nobody has asked for it");
             };
             let follow = || match cache.find(key(number)) {
-                Found::InWork(receiver) => receiver,
+                Lookup::InWork(receiver) => receiver,
                 _ => panic!("it is in work"),
             };
             let mut followers = [follow(), follow()];
             drop(follow());
             assert!(
-                matches!(cache.find(key(7)), Found::Nothing(_)),
+                matches!(cache.find(key(7)), Lookup::Nothing(_)),
                 "others do not wait"
             );
             match is_kept {
@@ -350,7 +350,7 @@ mod tests {
                 };
                 assert_eq!(follower.try_recv(), expected);
             }
-            let is_found = matches!(cache.find(key(number)), Found::Answer(found) if found == answer);
+            let is_found = matches!(cache.find(key(number)), Lookup::Answer(found) if found == answer);
             assert_eq!(is_found, is_kept);
         }
         assert!(cache.lock().waiting.is_empty());
@@ -360,14 +360,14 @@ mod tests {
     #[test]
     fn a_leader_that_is_done_does_not_end_the_next_one() {
         let (cache, key) = (ResponseCache::new(0), Key::new(Generation(0), &request()));
-        let Found::Nothing(leader) = cache.find(key) else {
+        let Lookup::Nothing(leader) = cache.find(key) else {
             panic!("nobody has asked for it");
         };
         leader.finish(&[]);
-        let Found::Nothing(_next) = cache.find(key) else {
+        let Lookup::Nothing(_next) = cache.find(key) else {
             panic!("nothing is kept");
         };
-        assert!(matches!(cache.find(key), Found::InWork(_)));
+        assert!(matches!(cache.find(key), Lookup::InWork(_)));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// A finished request and its response.
-pub(crate) struct Finished {
+pub(crate) struct FinishedRequest {
     pub(crate) client: Client,
     pub(crate) answer: Answer,
     /// `None` if the model was not called for it.
@@ -55,7 +55,7 @@ impl Run {
     }
 }
 
-impl Finished {
+impl FinishedRequest {
     /// Returns how the request ends if its response is sent now.
     fn ending(&self) -> Ending {
         let client = &self.client;
@@ -95,9 +95,9 @@ impl Finished {
 pub(crate) struct Delivery(Option<Mutex<InOrder>>);
 
 struct InOrder {
-    line: Turnstile<Finished>,
+    line: Turnstile<FinishedRequest>,
     /// Responses to send.
-    leaving: VecDeque<Finished>,
+    leaving: VecDeque<FinishedRequest>,
     /// Whether a thread is sending.
     is_sending: bool,
 }
@@ -124,7 +124,7 @@ impl Delivery {
     /// dropped.
     pub(crate) fn finish(
         &self,
-        finished: impl AsRef<[Finished]> + IntoIterator<Item = Finished>,
+        finished: impl AsRef<[FinishedRequest]> + IntoIterator<Item = FinishedRequest>,
         recorder: &Recorder,
     ) {
         match &self.0 {
@@ -151,7 +151,7 @@ impl Delivery {
 fn send(
     order: &Mutex<InOrder>,
     recorder: &Recorder,
-    step: impl FnOnce(&mut Turnstile<Finished>) -> Vec<Finished>,
+    step: impl FnOnce(&mut Turnstile<FinishedRequest>) -> Vec<FinishedRequest>,
 ) {
     let mut state = lock(order);
     let released = step(&mut state.line);
@@ -170,9 +170,12 @@ fn send(
 
 /// Counts and then sends responses. The order matters: a client that has its response may read the
 /// statistics.
-fn hand_over(finished: impl AsRef<[Finished]> + IntoIterator<Item = Finished>, recorder: &Recorder) {
-    recorder.endings(finished.as_ref().iter().map(Finished::ending));
-    for Finished { client, answer, .. } in finished {
+fn hand_over(
+    finished: impl AsRef<[FinishedRequest]> + IntoIterator<Item = FinishedRequest>,
+    recorder: &Recorder,
+) {
+    recorder.endings(finished.as_ref().iter().map(FinishedRequest::ending));
+    for FinishedRequest { client, answer, .. } in finished {
         let _ = client.answer.send(answer);
     }
 }

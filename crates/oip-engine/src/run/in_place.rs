@@ -1,4 +1,4 @@
-//! Running a model where its request is: on the thread of the caller, for models whose runs are short and cannot be else.
+//! Running a model in place: on the thread of the caller, for models whose runs are known to be short.
 
 use std::{
     fmt,
@@ -14,17 +14,18 @@ use oip_types::{ModelMetadata, TensorMetadata};
 
 use crate::batching::scheduler::BatchPolicy;
 
-/// How an engine runs models on the threads of its callers; see [`EngineConfig::in_place`](crate::EngineConfig::in_place).
+/// How an engine runs models on the threads of their callers; see
+/// [`EngineConfig::in_place`](crate::EngineConfig::in_place).
 ///
-/// A request to a model that is known to be quick is not handed to a thread of the model, which would cost two wake-ups of
-/// other threads. It enters the queue, lets the other tasks of its thread go first where requests of others joined lately, and then its
-/// caller runs what waits, others' requests included, under the rules that the model's threads have too. What is quick is measured, for each number of rows:
-/// four runs in a row within the limit, until one takes twice as long. Only models that
-/// [promise](oip_service::Capabilities::bounded) that a run's time follows from the shapes of its inputs are run like this.
+/// A request to a quick model is not handed to a thread of the model, which would cost two context switches.
+/// It enters the queue. If requests were batched recently, the caller yields to the other tasks of its
+/// thread. Then it runs the queue, including requests of other callers, under the same rules as the model's
+/// threads. Whether a model is quick is measured per batch size: it takes four consecutive runs within the
+/// limit, and ends with a run of twice the limit. Only models that [promise](oip_service::Model::is_bounded)
+/// that the shapes of the inputs determine the time of a run are run in place.
 ///
-/// Models that run [elsewhere](oip_service::Capabilities::elsewhere), such as in processes of their own, are called with a limit on
-/// the [patience](oip_service::Call::patience) of the caller, four times that of other models; the rest of a run that is not over by
-/// then is left to one of the model's threads.
+/// A model that runs elsewhere, such as in another process, is [started](oip_service::Model::begin) by the
+/// caller, which waits for up to four times the limit. After that, one of the model's threads takes over.
 ///
 /// ```
 /// use oip_engine::{EngineConfig, InPlace};
@@ -40,13 +41,13 @@ use crate::batching::scheduler::BatchPolicy;
 pub struct InPlace {
     limit: Duration,
     others_first: fn() -> BoxFuture<'static, ()>,
-    /// Callers that may run models now. Clones share it.
+    /// The number of callers that may still enter a model. Clones share it.
     room: Arc<AtomicUsize>,
 }
 
 impl InPlace {
-    /// Runs of at most about `limit`, by at most `at_once` callers at a time, over all models. `others_first` gives a future that
-    /// is ready once the caller's thread has had a look at its other tasks.
+    /// Creates settings for runs of at most about `limit`, by at most `at_once` concurrent callers over all
+    /// models. `others_first` returns a future that is ready after the other tasks of the thread were polled.
     #[must_use]
     pub fn new(limit: Duration, at_once: usize, others_first: fn() -> BoxFuture<'static, ()>) -> Self {
         Self {
@@ -60,7 +61,7 @@ impl InPlace {
         self.limit
     }
 
-    /// The same for models that are only waited for: much of their time is the way there and back.
+    /// Adapts the settings to models in other processes, where most of the time is the round trip.
     pub(crate) fn for_models_elsewhere(self) -> Self {
         Self {
             limit: self.limit.saturating_mul(4),
@@ -68,12 +69,12 @@ impl InPlace {
         }
     }
 
-    /// Waits until the other tasks of this thread had their turn.
+    /// Waits until the other tasks of this thread were polled.
     pub(crate) async fn let_others_go_first(&self) {
         (self.others_first)().await;
     }
 
-    /// The right to run a model on this thread, if not too many do.
+    /// Returns a permit to run a model on this thread, `None` if too many callers have one.
     pub(crate) fn enter(&self) -> Option<Permit<'_>> {
         let take = |room: usize| room.checked_sub(1);
         let taken = self.room.fetch_update(Ordering::Acquire, Ordering::Relaxed, take);
@@ -90,7 +91,7 @@ impl fmt::Debug for InPlace {
     }
 }
 
-/// The right to run a model on the current thread, until it is dropped.
+/// A permit to run a model on the current thread.
 pub(crate) struct Permit<'a>(&'a AtomicUsize);
 
 impl Drop for Permit<'_> {
@@ -99,37 +100,37 @@ impl Drop for Permit<'_> {
     }
 }
 
-/// Whether requests of others are likely to join one that waits for them. Waiting has a price: the thread's other tasks, or
-/// another thread, are woken for nothing where there is one client.
+/// Whether a request that waits is likely to be batched with others. With a single client, waiting only
+/// causes useless wake-ups.
 #[derive(Debug, Default)]
 pub(crate) struct Company {
-    /// Runs of a single request since the last one of several.
+    /// Consecutive runs of a single request.
     alone: AtomicU32,
 }
 
-/// Runs of a single request after which nobody is expected any more.
+/// The number of consecutive single-request runs after which no others are expected.
 const ALONE: u32 = 64;
 
-/// Of so many requests one still waits for others, so that it shows when there are some again.
+/// One in this many requests still waits, to detect new concurrent clients.
 const PROBE: u32 = 16;
 
-/// The same for models that run elsewhere, where it takes two wake-ups of threads.
+/// The same for models in other processes, where waiting costs two context switches.
 const PROBE_ELSEWHERE: u32 = 64;
 
 impl Company {
-    /// Whether the next request should let others go first.
+    /// Returns whether the next request should yield first.
     pub(crate) fn is_likely(&self) -> bool {
         let alone = self.alone.load(Ordering::Relaxed);
         alone < ALONE || alone.is_multiple_of(PROBE)
     }
 
-    /// The same for a model that runs elsewhere: that others are there shows rarely, so it costs more to find out.
+    /// Does the same for a model in another process, which is probed less often because a probe costs more.
     pub(crate) fn is_likely_elsewhere(&self) -> bool {
         let alone = self.alone.load(Ordering::Relaxed);
         alone < ALONE || alone.is_multiple_of(PROBE_ELSEWHERE)
     }
 
-    /// Notes how many requests a run had.
+    /// Records the number of requests in a run.
     pub(crate) fn note(&self, requests: usize) {
         match requests {
             0 => {}
@@ -141,30 +142,30 @@ impl Company {
     }
 }
 
-/// The measured times of a model's runs, by their rows.
+/// The measured run times of a model by batch size.
 pub(crate) struct Quickness {
-    /// In nanoseconds; 0 if no run is quick enough.
+    /// In nanoseconds; 0 if no run counts as quick.
     limit: u64,
-    /// How many runs in a row were within the limit, by rows.
+    /// The number of consecutive runs within the limit, by batch size.
     streaks: [AtomicU32; MAX_ROWS + 1],
-    /// Runs in a row after which a number of rows counts as quick.
+    /// The number of consecutive runs after which a batch size counts as quick.
     needed: AtomicU32,
 }
 
-/// Larger batches take the threads' way.
+/// The maximum batch size that is run in place.
 const MAX_ROWS: usize = 64;
 
-/// Runs in a row that are enough at first.
+/// The initial number of required runs.
 const NEEDED: u32 = 4;
 
-/// How many are needed at most, of a model that was taken for quick and was not again and again.
+/// The maximum number of required runs, for a model that repeatedly turned out to be slow.
 const MAX_NEEDED: u32 = 1 << 10;
 
-/// A slow run after so many that were run in place is taken for the machine's doing: the thread had to let others run.
+/// After this many runs in place, a single slow run is attributed to the machine: the thread was preempted.
 const FORGIVEN: u32 = 64;
 
 impl Quickness {
-    /// Nothing is known yet; with no limit, nothing will ever be quick enough.
+    /// Creates an estimate without measurements. Without a limit, no run will ever be quick enough.
     pub(crate) fn new(limit: Option<Duration>) -> Self {
         Self {
             limit: limit.map_or(0, |limit| nanos(limit).max(1)),
@@ -173,13 +174,13 @@ impl Quickness {
         }
     }
 
-    /// Whether a batch of so many rows may be run in place.
+    /// Returns whether a batch of `rows` rows may run in place.
     pub(crate) fn is_quick(&self, rows: u64) -> bool {
         self.streak(rows)
             .is_some_and(|streak| streak.load(Ordering::Relaxed) >= self.needed.load(Ordering::Relaxed))
     }
 
-    /// Notes how long a run took. A run that takes twice as long as it may ends what was known at once.
+    /// Records the time of a run. A run of twice the limit resets the estimate of its batch size.
     pub(crate) fn note(&self, rows: u64, time: Duration) {
         let Some(streak) = self.streak(rows) else {
             return;
@@ -191,7 +192,7 @@ impl Quickness {
         } else if !self.is_quick(rows) {
             streak.store(0, Ordering::Relaxed);
         } else if time > 2 * self.limit {
-            // Rough where several threads note runs at a time, which does no harm.
+            // Concurrent updates may be lost, which is harmless.
             let (runs, needed) = (
                 streak.load(Ordering::Relaxed),
                 self.needed.load(Ordering::Relaxed),
@@ -207,7 +208,8 @@ impl Quickness {
         }
     }
 
-    /// A batch failed, so that its requests are run one by one: for some time no batch is quick.
+    /// Resets all estimates after a failed batch, whose requests are run one by one: for some time no batch
+    /// is quick.
     pub(crate) fn doubt(&self) {
         for streak in &self.streaks {
             streak.store(0, Ordering::Relaxed);
@@ -224,8 +226,9 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Whether the common first dimension of a request's inputs says all about their shapes, and batches wait for nobody: only then do
-/// runs with as many rows take the same time. A model that runs elsewhere is waited for only so long, whatever its requests are like.
+/// Returns whether run times depend on the row count alone: the first dimension of the inputs determines
+/// their shapes, and batches are not delayed. A model in another process always qualifies, because the wait
+/// for it is limited.
 pub(crate) fn is_suitable(policy: &BatchPolicy, metadata: &ModelMetadata, is_elsewhere: bool) -> bool {
     let is_free = |tensor: &TensorMetadata| tensor.shape.dims().first() == Some(&None);
     let is_shared = |input: &TensorMetadata| policy.independent_rows().shared_inputs.contains(&input.name);
@@ -272,7 +275,7 @@ mod tests {
         };
         assert!(!note(3, 100) && note(1, 100));
         assert!(!quickness.is_quick(2) && !quickness.is_quick(4));
-        // Between one and two limits it stays what it is.
+        // Between one and two limits the estimate is kept.
         assert!(note(10, 199) && !note(1, 201));
         assert!(!note(7, 50) && !note(1, 101) && !note(7, 50) && note(1, 50));
         // Repeated wrong estimates lower the trust in a model; many quick runs restore it.
@@ -313,7 +316,7 @@ mod tests {
             });
             waits.count()
         };
-        // At first, then now and then.
+        // All at first, later one in `PROBE`.
         assert_eq!((waits(ALONE), waits(10 * PROBE)), (64, 10));
         company.note(2);
         assert_eq!(waits(ALONE), 64);
@@ -347,7 +350,7 @@ mod tests {
         assert!(suits(64, &[-1, 16], DataType::FP32) && suits(0, &[1, 16], DataType::FP32));
         assert!(suits(0, &[-1, 16], DataType::FP32) && !suits(64, &[-1, -1], DataType::FP32));
         assert!(!suits(64, &[-1, 16], DataType::BYTES));
-        // The rows say nothing of the size of a table.
+        // The row count does not determine the size of a table.
         let with_table = |table: &[i64]| {
             let inputs = [("x", &[-1, 16][..]), ("table", table)];
             let inputs = inputs.map(|(name, dims)| TensorMetadata::new(name, DataType::FP32, dims));

@@ -19,7 +19,7 @@ use crate::{
     },
     run::{
         client::{Answer, Client, given_up},
-        delivery::{Delivery, Finished},
+        delivery::{Delivery, FinishedRequest},
         hang_watch::HangWatch,
         in_place::{self, Company, InPlace, Permit, Quickness},
         job::{Job, Rest},
@@ -30,12 +30,12 @@ use crate::{
     },
 };
 
-/// The instances of one version of a model: its threads and the queue before them.
+/// The instances of one version of a model: its threads and their queue.
 pub(crate) struct Instances {
     shared: Arc<Shared>,
 }
 
-/// How a version is run.
+/// The settings of a version's instances.
 #[derive(Clone, Debug)]
 pub(crate) struct InstanceSettings {
     /// What the model can do.
@@ -43,21 +43,21 @@ pub(crate) struct InstanceSettings {
     pub(crate) threads: usize,
     pub(crate) queue_capacity: usize,
     pub(crate) policy: BatchPolicy,
-    /// How long a thread may go on with what nobody waits for before it counts as lost.
+    /// How long a thread may work on an abandoned request before it counts as hung.
     pub(crate) hang_timeout: Duration,
     /// Called first on each thread.
     pub(crate) on_thread: fn(),
-    /// Whether callers may run it.
+    /// Whether callers may run the model.
     pub(crate) in_place: Option<InPlace>,
-    /// Runs before it was ready: their rows, and how long they took.
+    /// The row counts and times of the warm-up runs.
     pub(crate) warmed_up: Vec<(u64, Duration)>,
-    /// Whether it gives any number of answers to a request.
+    /// Whether the model sends any number of responses per request.
     pub(crate) is_decoupled: bool,
-    /// The other models that it may ask.
+    /// The other models that it may call.
     pub(crate) others: Others,
 }
 
-/// What callers and threads share; `runner.rs` has the threads' side.
+/// The state shared by callers and threads; the threads' side is in `runner.rs`.
 pub(crate) struct Shared {
     pub(crate) model: Box<dyn Model>,
     pub(crate) capabilities: Capabilities,
@@ -75,8 +75,8 @@ pub(crate) struct Shared {
     pub(crate) threads: Threads,
 }
 
-/// Several answers to one request, as they are made.
-pub(crate) struct Several {
+/// The stream of responses to one request.
+pub(crate) struct ResponseStream {
     shared: Arc<Shared>,
     parts: Arc<Parts>,
     end: End,
@@ -85,21 +85,21 @@ pub(crate) struct Several {
     cancel: CancelToken,
 }
 
-/// The end of several answers.
+/// The end of a response stream.
 enum End {
     Open(oneshot::Receiver<Answer>),
-    /// It comes after the answers that still wait.
+    /// Reported after the queued responses.
     Told(Result<(), ServiceError>),
     Over,
 }
 
-/// A request that was put into the queue, or did not have to be.
-struct Queued<'s> {
+/// A request that entered the queue or bypassed it.
+struct QueuedRequest<'s> {
     answer: oneshot::Receiver<Answer>,
     ticket: Ticket,
     runner: Runner,
-    /// A request that is run now, without entering the queue.
-    passed: Option<Passed<'s>>,
+    /// Set if the caller runs the request at once, without the queue.
+    passed: Option<DirectRequest<'s>>,
 }
 
 impl Instances {
@@ -152,7 +152,7 @@ impl Instances {
             ),
             hang_watch: HangWatch::new(threads, hang_timeout),
             recorder: Recorder::default(),
-            // Only models with one answer for each request keep the order of answers.
+            // Only models with one response per request preserve the order.
             delivery: Delivery::new(policy.preserves_order() && !is_decoupled),
             in_place,
             quickness,
@@ -172,21 +172,21 @@ impl Instances {
         &self.shared.metadata
     }
 
-    /// Checks a request, puts it into the queue, and waits for its answer.
+    /// Checks a request, queues it, and waits for its response.
     ///
-    /// When the future is dropped the request leaves the queue; if it runs already, the model is told.
+    /// If the future is dropped, the request leaves the queue; if it runs already, the model is notified.
     pub(crate) async fn infer(&self, request: InferRequest, cx: &RequestContext) -> Answer {
         let shared = &*self.shared;
         let queued = shared.enqueue(request, cx, None).inspect_err(|error| {
             shared.recorder.failure(error.code(), cx.received().elapsed());
         })?;
-        let Queued {
+        let QueuedRequest {
             answer,
             ticket,
             runner,
             passed,
         } = queued;
-        let waiting = Waiting { shared, ticket, cx };
+        let waiting = CancelOnDrop { shared, ticket, cx };
         if let Some(passed) = passed {
             shared.run_passed(passed);
         } else if let (Runner::Caller, Some(in_place)) = (runner, &shared.in_place) {
@@ -200,17 +200,17 @@ impl Instances {
         answer.unwrap_or_else(|_| Err(shared.lost(ticket, cx.received())))
     }
 
-    /// Whether the model gives any number of answers to a request.
+    /// Returns whether the model sends any number of responses per request.
     pub(crate) fn is_decoupled(&self) -> bool {
         self.shared.is_decoupled
     }
 
-    /// Checks a request of which any number of answers may come, and puts it into the queue.
+    /// Checks and queues a request with any number of responses.
     pub(crate) fn infer_several(
         &self,
         request: InferRequest,
         cx: &RequestContext,
-    ) -> Result<Several, ServiceError> {
+    ) -> Result<ResponseStream, ServiceError> {
         let shared = self.shared.clone();
         let parts = Arc::new(Parts::default());
         let queued = shared
@@ -219,7 +219,7 @@ impl Instances {
         let (answer, ticket) = queued.inspect_err(|error| {
             shared.recorder.failure(error.code(), cx.received().elapsed());
         })?;
-        Ok(Several {
+        Ok(ResponseStream {
             shared,
             parts,
             end: End::Open(answer),
@@ -229,34 +229,34 @@ impl Instances {
         })
     }
 
-    /// Why no request can be run although the model is loaded: all threads are lost.
+    /// Returns why the loaded model cannot run requests: all threads hang.
     pub(crate) fn unavailable(&self) -> Option<String> {
         let shared = &self.shared;
         shared.unavailable(shared.hang_watch.recently_lost(Instant::now))
     }
 
-    /// What happened to its requests.
+    /// Returns the statistics of its requests.
     pub(crate) fn recorder(&self) -> &Recorder {
         &self.shared.recorder
     }
 
-    /// Whether requests are joined (still).
+    /// Returns whether requests are batched. This ends if a model returns other rows than it got.
     pub(crate) fn is_joining(&self) -> bool {
         self.shared.queue.is_joining()
     }
 
-    /// How many requests wait.
+    /// Returns the number of queued requests.
     pub(crate) fn waiting(&self) -> usize {
         self.shared.queue.len()
     }
 
-    /// Takes no more requests; those in the queue are still answered.
+    /// Refuses new requests; queued ones are still answered.
     pub(crate) fn stop(&self) {
         self.shared.queue.close();
     }
 
-    /// Waits for the threads to end after [`Instances::stop`], and returns whether all of them did. Requests that still
-    /// wait at the deadline are refused.
+    /// Waits for the threads to end after [`Instances::stop`] and returns whether all did. Requests that are
+    /// still queued at the deadline are refused.
     pub(crate) fn join(&self, deadline: Instant) -> bool {
         let mut all = self.shared.threads.join(deadline);
         // Callers that run a request in place have no thread to join.
@@ -269,7 +269,7 @@ impl Instances {
         }
         self.shared.refuse_all("it is being unloaded");
         if all {
-            // No thread runs the model any more, so only a panic makes this fail.
+            // No thread runs the model now, so only a panic makes this fail.
             let _ = catch_unwind(AssertUnwindSafe(|| self.shared.model.end()));
         }
         all
@@ -288,9 +288,9 @@ impl Shared {
         mut request: InferRequest,
         cx: &RequestContext,
         parts: Option<Arc<Parts>>,
-    ) -> Result<Queued<'_>, ServiceError> {
+    ) -> Result<QueuedRequest<'_>, ServiceError> {
         self.metadata.check_request(&request)?;
-        // These are the scheduler's: requests that differ in them are the same to the model.
+        // These parameters are for the scheduler. Requests may be batched if they differ only in these.
         let timeout = request
             .parameters
             .remove("timeout")
@@ -341,11 +341,11 @@ impl Shared {
             && let Some((ticket, room)) = self.pass(in_place, &ask, queued, enter)
         {
             let job = job(ticket);
-            return Ok(Queued {
+            return Ok(QueuedRequest {
                 answer,
                 ticket,
                 runner: Runner::Caller,
-                passed: Some(Passed { job, room }),
+                passed: Some(DirectRequest { job, room }),
             });
         }
         let pushed = self.queue.push(ask, wanted, |ticket| {
@@ -353,7 +353,7 @@ impl Shared {
             job(ticket)
         });
         match pushed {
-            Ok((ticket, runner)) => Ok(Queued {
+            Ok((ticket, runner)) => Ok(QueuedRequest {
                 answer,
                 ticket,
                 runner,
@@ -367,8 +367,8 @@ impl Shared {
         }
     }
 
-    /// Room to run a request on the thread of its caller at once, and its ticket, if it need not enter the queue. `enter` is told
-    /// the ticket.
+    /// Returns a ticket and a permit to run a request on the thread of its caller at once, if it may bypass
+    /// the queue. Calls `enter` with the ticket first.
     fn pass<'s>(
         &'s self,
         in_place: &'s InPlace,
@@ -381,7 +381,7 @@ impl Shared {
         }
         let permit = in_place.enter()?;
         let (ticket, slot) = self.queue.pass(ask, now, enter)?;
-        let held = HeldInPlace { shared: self, slot };
+        let held = InPlaceSlot { shared: self, slot };
         Some((
             ticket,
             Room {
@@ -391,7 +391,8 @@ impl Shared {
         ))
     }
 
-    /// Why nothing can be run when so many threads are lost. Then those that wait are told too.
+    /// Returns why no request can run if `lost` threads hang; `None` if there are others. Refuses the queued
+    /// requests in that case.
     fn unavailable(&self, lost: usize) -> Option<String> {
         let threads = self.hang_watch.len();
         if lost < threads {
@@ -402,7 +403,7 @@ impl Shared {
         Some(reason)
     }
 
-    /// Starts a thread for the queue. If the system gives none and no other thread is left, refuses what waits.
+    /// Starts a thread for the queue. If that fails and no other thread is left, refuses the queued requests.
     fn start_thread(self: &Arc<Self>) {
         let shared = self.clone();
         let Err(error) = self.threads.start(move || {
@@ -418,16 +419,16 @@ impl Shared {
         }
     }
 
-    /// Answers all that wait.
+    /// Refuses all queued requests.
     fn refuse_all(&self, reason: &str) {
         for job in self.queue.drain() {
             self.refuse(job, ServiceError::new(ErrorCode::Unavailable, reason));
         }
     }
 
-    /// Answers a request that was not run.
+    /// Refuses a request that was not run.
     pub(crate) fn refuse(&self, job: Job, error: ServiceError) {
-        let refused = Finished {
+        let refused = FinishedRequest {
             client: job.client,
             answer: Err(error),
             run: None,
@@ -435,7 +436,7 @@ impl Shared {
         self.delivery.finish([refused], &self.recorder);
     }
 
-    /// A thread panicked between taking a request and answering it.
+    /// Returns the error for a request whose thread panicked before it sent a response.
     fn lost(&self, ticket: Ticket, received: Instant) -> ServiceError {
         let error = ServiceError::internal("the request was lost");
         self.recorder.failure(error.code(), received.elapsed());
@@ -443,23 +444,23 @@ impl Shared {
         error
     }
 
-    /// The client of a request has given up.
+    /// Cancels a request whose client has left.
     fn give_up(&self, ticket: Ticket, cancel: &CancelToken) {
         let code = given_up(cancel);
         cancel.cancel();
-        // The thread that takes a request out of the queue counts it.
+        // Requests that are not in the queue are counted by the thread that took them.
         if let Some(job) = self.queue.cancel(ticket) {
             self.recorder.failure(code, job.client.received.elapsed());
         }
-        // Also if it is being run: others do not wait for an answer that nobody takes.
+        // Even if it is running: later requests must not wait for a response that is not sent.
         self.delivery.leave(ticket.arrival(), &self.recorder);
-        // The batch may be one that nobody waits for from now on.
+        // The whole batch may be abandoned now.
         self.hang_watch.look(Instant::now());
     }
 }
 
-impl Several {
-    /// The next answer; `None` after the last one.
+impl ResponseStream {
+    /// Returns the next response, `None` after the last one.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, ServiceError>>> {
         if let Poll::Ready(part) = self.parts.poll_take(cx) {
             return Poll::Ready(Some(Ok(part)));
@@ -468,7 +469,7 @@ impl Several {
             let told = ready!(Pin::new(end).poll(cx));
             let told = told.unwrap_or_else(|_| Err(self.shared.lost(self.ticket, self.received)));
             self.end = End::Told(told.map(drop));
-            // Requests that came in before the end was signalled.
+            // Responses that were queued before the end was signalled.
             if let Poll::Ready(part) = self.parts.poll_take(cx) {
                 return Poll::Ready(Some(Ok(part)));
             }
@@ -480,7 +481,7 @@ impl Several {
     }
 }
 
-impl Drop for Several {
+impl Drop for ResponseStream {
     fn drop(&mut self) {
         self.parts.close();
         if matches!(self.end, End::Open(_)) && !self.parts.took_last() {
@@ -490,46 +491,46 @@ impl Drop for Several {
 }
 
 /// A request that its caller runs at once.
-pub(crate) struct Passed<'s> {
+pub(crate) struct DirectRequest<'s> {
     pub(crate) job: Job,
     pub(crate) room: Room<'s>,
 }
 
-/// A caller's permit to run a request: an instance, and the right to be in a model.
+/// A permit of a caller to run a request: an instance, and a permit to enter a model.
 pub(crate) struct Room<'s> {
-    pub(crate) held: HeldInPlace<'s>,
+    pub(crate) held: InPlaceSlot<'s>,
     _permit: Permit<'s>,
 }
 
-/// The instance that a caller runs a batch in, given back whatever happens.
-pub(crate) struct HeldInPlace<'s> {
+/// The instance in which a caller runs a batch, freed on drop.
+pub(crate) struct InPlaceSlot<'s> {
     pub(crate) shared: &'s Shared,
     pub(crate) slot: usize,
 }
 
-impl HeldInPlace<'_> {
-    /// Leaves the instance to one of the model's threads, with what is to be done in it.
+impl InPlaceSlot<'_> {
+    /// Hands the instance over to one of the model's threads, with the rest of the run.
     pub(crate) fn hand_over(self, rest: Rest) {
         self.shared.queue.hand_over(self.slot, rest);
         std::mem::forget(self);
     }
 }
 
-impl Drop for HeldInPlace<'_> {
+impl Drop for InPlaceSlot<'_> {
     fn drop(&mut self) {
         self.shared.hang_watch.end(self.slot);
         self.shared.queue.done_in_place(self.slot);
     }
 }
 
-/// Lives as long as the caller waits; dropped when the caller gives up.
-struct Waiting<'a> {
+/// Cancels the request on drop, when the caller gives up.
+struct CancelOnDrop<'a> {
     shared: &'a Shared,
     ticket: Ticket,
     cx: &'a RequestContext,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         self.shared.give_up(self.ticket, self.cx.cancel());
     }

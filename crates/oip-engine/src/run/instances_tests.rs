@@ -1,4 +1,4 @@
-//! Instances under policies that only a configuration can ask for.
+//! Tests of instances under policies that only a configuration can set.
 
 use std::{
     collections::BTreeMap,
@@ -31,8 +31,8 @@ use crate::{
     },
 };
 
-/// Waits for the gate when it sees [`GATE`], sleeps for as many milliseconds as the first value says, and gives the
-/// values back; without the last one when that is [`SHORT`].
+/// A model that waits for the gate if the first value is [`GATE`], otherwise sleeps for that many
+/// milliseconds, and returns its values; without the last one if that is [`SHORT`].
 struct TestModel {
     metadata: ModelMetadata,
     is_open: Arc<AtomicBool>,
@@ -117,7 +117,7 @@ impl Bench {
             .snapshot("m", None, self.instances.waiting())
     }
 
-    /// Puts a request into the queue.
+    /// Queues a request.
     fn submit(&self, x: &[i32], priority: u64, timeout: Option<u64>) -> BoxFuture<'_, Answer> {
         let mut request =
             InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("x", vector(x.to_vec()));
@@ -135,7 +135,7 @@ impl Bench {
         }
     }
 
-    /// Sends a request that holds the one thread up.
+    /// Sends a request that blocks the only thread.
     fn hold(&self) -> BoxFuture<'_, Answer> {
         let held = self.submit(&[GATE], 0, None);
         while self.batches.lock().unwrap().is_empty() {
@@ -181,7 +181,7 @@ fn md_09_the_delay_is_kept_and_a_full_batch_does_not_wait() {
     }
     let fastest = times.into_iter().min().unwrap();
     assert!(fastest >= delay, "{fastest:?}");
-    // On a machine with other work most may be late. `scheduler/properties.rs` has the exact times.
+    // On a busy machine, most may be late. `scheduler/properties.rs` checks the exact times.
     assert!(fastest <= delay + Duration::from_millis(2), "{fastest:?}");
 
     let start = Instant::now();
@@ -207,7 +207,7 @@ fn answers_keep_the_order_of_requests_where_that_is_configured() {
     let mut second = bench.submit(&[0], 0, None);
     let third = bench.submit(&[0], 0, None);
     let mut fourth = bench.submit(&[0], 0, None);
-    // Its client leaves, and nobody waits for it.
+    // Its client leaves before the response.
     drop(third);
     while bench.batches.lock().unwrap().len() < 3 {
         thread::sleep(Duration::from_millis(1));
@@ -287,7 +287,7 @@ fn queues_have_times_and_sizes_as_configured() {
     assert_eq!(metrics.waiting, 0);
 }
 
-/// MD-06: where a batch is configured, outputs without its rows are an error of the model.
+/// MD-06: if batching is configured, outputs without the batch's rows are a model error.
 #[test]
 fn md_06_outputs_without_the_batchs_rows_are_internal_errors() {
     let bench = Bench::new(1, 8, DynamicBatching::default());
@@ -307,7 +307,7 @@ fn md_06_outputs_without_the_batchs_rows_are_internal_errors() {
     assert_eq!(sizes, [1, 4, 1, 1, 2]);
 }
 
-/// HT-31: more rows than a batch takes.
+/// HT-31: a request with more rows than the maximum batch size.
 #[test]
 fn ht_31_more_rows_than_configured_are_refused() {
     let bench = Bench::new(1, 2, DynamicBatching::default());
@@ -317,7 +317,8 @@ fn ht_31_more_rows_than_configured_are_refused() {
     assert_eq!(bench.metrics().statistics.inference_stats.fail.count, 1);
 }
 
-/// Those behind a request that was given up do not wait for its answer, and only what was delivered is a success.
+/// Requests after an abandoned one do not wait for its response, and only delivered responses count as
+/// success.
 #[test]
 fn whoever_leaves_leaves_the_order_though_the_model_goes_on() {
     let bench = Bench::new(
@@ -334,7 +335,7 @@ fn whoever_leaves_leaves_the_order_though_the_model_goes_on() {
     while bench.metrics().statistics.execution_count < 2 {
         thread::sleep(Duration::from_millis(1));
     }
-    // Both have run, and wait in line behind the one that is held up.
+    // Both have run, and their responses wait for the blocked one.
     assert!(poll(&mut second).is_pending());
     assert_eq!(bench.metrics().statistics.inference_stats.success.count, 0);
     drop(third);
@@ -349,7 +350,7 @@ fn whoever_leaves_leaves_the_order_though_the_model_goes_on() {
     assert_eq!(metrics.failures, [(FailureReason::Canceled, 2)]);
 }
 
-/// Gives one output more than is asked for, whose memory panics when it is freed.
+/// Returns an extra output whose memory panics when it is freed.
 struct Trap {
     metadata: ModelMetadata,
     is_set: AtomicBool,
@@ -388,7 +389,7 @@ impl Model for Trap {
     }
 }
 
-/// A panic beside the model's own code loses one request, and not the thread.
+/// A panic outside the model's code loses one request but not the thread.
 #[test]
 fn md_03_a_panic_outside_of_the_model_ends_no_thread() {
     let tensor = |name: &str| TensorMetadata::new(name, DataType::INT32, &[-1]);

@@ -1,4 +1,4 @@
-//! The items of a model's queue: requests, and work that callers leave to its threads.
+//! The items of a model's queue: requests, and runs that callers hand over to threads.
 
 use std::time::Instant;
 
@@ -7,22 +7,22 @@ use oip_types::{InferRequest, RequestedOutput};
 
 use crate::run::{charging::Inputs, client::Client};
 
-/// A request on its way to a thread.
+/// A queued request.
 pub(crate) struct Job {
     pub(crate) request: InferRequest,
     pub(crate) client: Client,
 }
 
-/// The rest of a run that a thread finishes, in the instance that the caller had.
+/// The rest of a run, which a thread finishes in the instance of the caller.
 pub(crate) enum Rest {
-    /// Requests to be run together, which the caller only took.
+    /// A batch that the caller took but did not run.
     Batch { jobs: Vec<Job>, taken: Instant },
     /// A run that takes longer than the caller waits.
-    Run { called: Called, rest: RestOfRun },
+    Run { called: ModelCall, rest: RestOfRun },
 }
 
-/// A request whose model is called, by itself.
-pub(crate) struct Called {
+/// A single request whose model has been called.
+pub(crate) struct ModelCall {
     pub(crate) client: Client,
     pub(crate) wanted: Vec<RequestedOutput>,
     pub(crate) inputs: Inputs,

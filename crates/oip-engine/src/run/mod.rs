@@ -1,5 +1,4 @@
-//! Versions of models that answer requests: their threads, what happened to their requests, and the answers kept for
-//! requests that come again.
+//! Running versions of models: their threads, statistics, and response cache.
 
 pub(crate) mod cache;
 pub(crate) mod call_order;

@@ -1,4 +1,4 @@
-//! Lets a model ask the other models of its engine while it answers a request.
+//! Lets a model call other models of its engine during a request.
 
 use std::{
     cell::OnceCell,
@@ -9,9 +9,9 @@ use std::{
 use oip_service::{BoxFuture, CancelToken, Lease, ModelCall, OtherModels, RequestContext, Responses};
 use oip_types::{ErrorCode, InferRequest, ParameterValue, ServiceError};
 
-/// Models that answer requests: all that a model's threads know of the rest of the engine. The registry implements it.
+/// Calls models: the interface of the registry for the threads of a model.
 pub(crate) trait Callees: Send + Sync {
-    /// Answers a request that a model makes, once or, if that is wanted, any number of times.
+    /// Answers a request from a model with one response, or with a stream of responses.
     fn answer_call(
         self: Arc<Self>,
         request: InferRequest,
@@ -20,7 +20,7 @@ pub(crate) trait Callees: Send + Sync {
     ) -> BoxFuture<'static, Result<Responses, ServiceError>>;
 }
 
-/// The models of the engine, as one of them holds them: not, once the engine is gone.
+/// A weak reference to the models of the engine; empty after the engine is dropped.
 #[derive(Clone, Default)]
 pub(crate) struct Others(Option<Weak<dyn Callees>>);
 
@@ -30,14 +30,14 @@ impl Others {
         Self(Some(callees))
     }
 
-    /// The same for one run of a model, whose time is `cancel`'s.
+    /// Returns the models for one run, which ends with `cancel`.
     pub(crate) fn for_run<'r>(
         &'r self,
         caller: &'r str,
         cancel: &'r CancelToken,
         run: &'r Lease,
-    ) -> Asking<'r> {
-        Asking {
+    ) -> CallableModels<'r> {
+        CallableModels {
             others: self,
             caller,
             cancel,
@@ -53,20 +53,20 @@ impl fmt::Debug for Others {
     }
 }
 
-/// The other models during one run of a model.
-pub(crate) struct Asking<'r> {
+/// The other models, during one run of a model.
+pub(crate) struct CallableModels<'r> {
     others: &'r Others,
     caller: &'r str,
     cancel: &'r CancelToken,
-    /// Of the run.
+    /// The lease of the run.
     run: &'r Lease,
-    /// Of all its calls.
+    /// The lease for all of its calls.
     lease: OnceCell<Lease>,
 }
 
-impl OtherModels for Asking<'_> {
+impl OtherModels for CallableModels<'_> {
     fn lease(&self) -> &Lease {
-        // Of its own: what the models that it asks are busy with is part of its own run, and noted as that.
+        // A separate lease: the work of the called models counts as work of this run.
         self.lease.get_or_init(|| self.run.for_shared_work())
     }
 

@@ -1,5 +1,5 @@
-//! Runs a model: takes what waits, runs it together, and answers each with its own rows. On the model's threads, or on that of
-//! a caller.
+//! Runs a model: takes a batch from the queue, runs it, and sends each request the response with its rows.
+//! Runs on the model's threads or on the thread of a caller.
 
 use std::{
     any::Any,
@@ -22,21 +22,22 @@ use crate::{
     run::{
         charging::{self, Inputs},
         client::{Answer, Client},
-        delivery::{Finished, Run},
+        delivery::{FinishedRequest, Run},
         in_place::{self, InPlace},
-        instances::{HeldInPlace, Passed, Shared},
-        job::{Called, Job, Rest},
+        instances::{DirectRequest, InPlaceSlot, Shared},
+        job::{Job, ModelCall, Rest},
         several::{Parts, Sink, SinkEnd},
         statistics::Execution,
-        threads::{Held, MOST_SPARE},
+        threads::{MOST_SPARE, ThreadState},
     },
 };
 
 impl Shared {
-    /// The life of a thread. The model's panics are caught where it is called. One anywhere else, such as in freeing what
-    /// a model gave, loses the requests that the thread has in hand, whose callers are told; the thread goes on.
+    /// Runs a thread of the model. Panics in the model are caught at the call. Any other panic, such as in
+    /// freeing a model's output, loses the requests of this thread: their callers get an error, and the
+    /// thread continues.
     pub(crate) fn serve(self: &Arc<Self>) {
-        let held = Held::default();
+        let held = ThreadState::default();
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.serve_until_closed(&held))) {
             let slot = held.slot.get();
             if let Some(slot) = slot {
@@ -52,13 +53,13 @@ impl Shared {
             if held.is_beside.take() && !self.come_back() {
                 return;
             }
-            // Should it go on like this, it does not take a core.
+            // Avoids a busy loop if it panics repeatedly.
             thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// The life of a thread until the queue is closed, or there are enough other threads.
-    fn serve_until_closed(self: &Arc<Self>, held: &Held) {
+    /// Serves the queue until it is closed or there are enough other threads.
+    fn serve_until_closed(self: &Arc<Self>, held: &ThreadState) {
         while let Some(work) = self.queue.take(held.slot.take()) {
             held.slot.set(work.slot);
             if self.capabilities.elsewhere {
@@ -74,14 +75,14 @@ impl Shared {
         }
     }
 
-    /// Has a thread that went on without an instance take work again. Returns whether it is needed.
+    /// Lets a thread that ran without an instance take work again. Returns whether it is needed.
     fn come_back(&self) -> bool {
         self.threads.come_back();
         self.queue.return_thread(MOST_SPARE)
     }
 
-    /// Runs requests of which any number of answers may come.
-    fn run_decoupled(self: &Arc<Self>, work: Work<Job, Rest>, held: &Held) {
+    /// Runs requests with any number of responses.
+    fn run_decoupled(self: &Arc<Self>, work: Work<Job, Rest>, held: &ThreadState) {
         for (job, expiry) in work.expired {
             self.refuse(job, expired(expiry));
         }
@@ -94,14 +95,14 @@ impl Shared {
                     }
                 }
                 (None, Some(slot)) => self.run_one(slot, job, taken),
-                // Nothing is joined, so there is one, which has an instance.
+                // Decoupled models are not batched, so there is exactly one request, which has an instance.
                 (None, None) => drop(job),
             }
         }
     }
 
-    /// Gives the instance of a thread to others, while the thread goes on with its request.
-    fn free_instance(self: &Arc<Self>, held: &Held) {
+    /// Frees the instance of a thread while the thread continues with its request.
+    fn free_instance(self: &Arc<Self>, held: &ThreadState) {
         if let Some(slot) = held.slot.get()
             && self.threads.leave()
         {
@@ -113,10 +114,10 @@ impl Shared {
         }
     }
 
-    /// Runs what waits on the thread of a caller, until the caller's own request has left the queue. Its answer is there
-    /// then, unless somebody else runs it now.
+    /// Runs queued batches on the thread of a caller until its request has left the queue. Then its response
+    /// is ready, or another thread runs it.
     pub(crate) fn run_in_place(&self, in_place: &InPlace, ticket: Ticket) {
-        /// Batches that a caller runs before its own.
+        /// The maximum number of batches that a caller runs before its own request.
         const MAX_BATCHES: usize = 2;
         let Some(_permit) = in_place.enter() else {
             return self.queue.leave();
@@ -127,22 +128,22 @@ impl Shared {
                 return;
             };
             self.company.note(work.batch.len());
-            let held = work.slot.map(|slot| HeldInPlace { shared: self, slot });
+            let held = work.slot.map(|slot| InPlaceSlot { shared: self, slot });
             if !self.capabilities.elsewhere {
                 self.run(work);
             } else if let (Some(rest), Some(held)) = (self.begin(work, in_place.limit()), held) {
                 held.hand_over(rest);
             }
         }
-        // Others of higher priority, or of other batches, keep coming.
+        // Requests of higher priority, or of other batches, keep arriving.
         self.queue.leave();
     }
 
-    /// Runs a request that did not have to enter the queue.
-    pub(crate) fn run_passed(&self, passed: Passed<'_>) {
-        let Passed { job, room } = passed;
+    /// Runs a request that bypassed the queue.
+    pub(crate) fn run_passed(&self, passed: DirectRequest<'_>) {
+        let DirectRequest { job, room } = passed;
         self.company.note(1);
-        // It has not waited: this is the time at which it came.
+        // It did not wait, so it is taken when it arrives.
         let (slot, taken) = (room.held.slot, job.client.queued);
         let Some(in_place) = self.in_place.as_ref().filter(|_| self.capabilities.elsewhere) else {
             return self.run_one(slot, job, taken);
@@ -167,7 +168,7 @@ impl Shared {
                 self.run_batch(slot, jobs.collect(), taken);
             }
             Some(Rest::Run { called, rest }) => {
-                let Called { client, inputs, .. } = &called;
+                let ModelCall { client, inputs, .. } = &called;
                 let (cancel, lease) = (&client.cancel, &client.lease);
                 let others = self.others.for_run(&self.metadata.name, cancel, lease);
                 let given = self.guarded(slot, cancel, || rest.finish(cancel, &others));
@@ -177,7 +178,8 @@ impl Shared {
         }
     }
 
-    /// Begins on a caller's thread what runs elsewhere, and returns what is left after so long.
+    /// Starts a run in another process on the caller's thread. Returns the rest of the run if it takes longer
+    /// than `patience`.
     fn begin(&self, work: Work<Job, Rest>, patience: Duration) -> Option<Rest> {
         for (job, expiry) in work.expired {
             self.refuse(job, expired(expiry));
@@ -191,7 +193,7 @@ impl Shared {
 
     fn begin_one(&self, slot: usize, job: Job, taken: Instant, patience: Duration) -> Option<Rest> {
         let Job { request, client } = self.still_wanted(job, taken)?;
-        let called = Called {
+        let called = ModelCall {
             wanted: request.outputs.clone(),
             inputs: Inputs::of(&request),
             start: Instant::now(),
@@ -222,7 +224,7 @@ impl Shared {
         }
     }
 
-    /// Gives a request back unless its client has left or its time is over.
+    /// Returns the request unless its client has left or its deadline has passed; then refuses it.
     fn still_wanted(&self, job: Job, now: Instant) -> Option<Job> {
         let client = &job.client;
         let error = if client.cancel.is_expired_at(now) {
@@ -237,7 +239,7 @@ impl Shared {
         None
     }
 
-    /// Runs a request by itself, without a copy.
+    /// Runs a single request without copying its inputs.
     fn run_one(&self, slot: usize, job: Job, taken: Instant) {
         let Some(Job { request, client }) = self.still_wanted(job, taken) else {
             return;
@@ -246,23 +248,23 @@ impl Shared {
             Ok(strings) => strings,
             Err(error) => return self.refuse(Job { request, client }, error),
         };
-        let called = Called {
+        let called = ModelCall {
             wanted: request.outputs.clone(),
             inputs: Inputs::of(&request),
             start: Instant::now(),
             taken,
             client,
         };
-        let Called { client, inputs, .. } = &called;
+        let ModelCall { client, inputs, .. } = &called;
         let given = self.call(slot, request, &[], inputs, &client.cancel, &client.lease);
         let given = given.and_then(|given| Outcome::from(given).into_outputs());
         self.finish_one(called, given);
     }
 
-    /// Answers a request that was run by itself.
-    fn finish_one(&self, one: Called, given: Answer) {
+    /// Sends the response of a request that was run alone.
+    fn finish_one(&self, one: ModelCall, given: Answer) {
         let called = Instant::now();
-        let Called {
+        let ModelCall {
             client,
             wanted,
             start,
@@ -270,7 +272,7 @@ impl Shared {
             ..
         } = one;
         let answer = given.and_then(|outputs| self.metadata.pick_outputs(&wanted, outputs));
-        // Where nobody has configured batches, a request may be larger than one.
+        // If batching is not configured, a request may exceed the maximum batch size.
         let is_batch = self.policy.max_rows() > 0 && self.policy.is_configured();
         let answer = answer.and_then(|outputs| match is_batch {
             true => batch::check_rows(&outputs, client.rows).map(|()| outputs),
@@ -287,7 +289,7 @@ impl Shared {
             output: end - called,
         };
         self.recorder.execution(&execution);
-        let finished = Finished {
+        let finished = FinishedRequest {
             client,
             answer,
             run: Some(Run { execution, taken }),
@@ -295,10 +297,10 @@ impl Shared {
         self.delivery.finish([finished], &self.recorder);
     }
 
-    /// Runs a request of which any number of answers may come.
+    /// Runs a request with any number of responses.
     fn run_several(
         self: &Arc<Self>,
-        held: &Held,
+        held: &ThreadState,
         request: InferRequest,
         client: Client,
         parts: &Parts,
@@ -332,7 +334,7 @@ impl Shared {
             self.left(slot);
         }
         let end = sink.end;
-        // The time that the model waited for its client is not its own.
+        // The time that the model was blocked by its client does not count.
         let execution = Execution {
             rows: client.rows,
             input: start - taken.min(start),
@@ -340,7 +342,7 @@ impl Shared {
             output: Duration::ZERO,
         };
         self.recorder.execution(&execution);
-        let finished = Finished {
+        let finished = FinishedRequest {
             answer: end.result(given, &client.cancel).map(|()| Vec::new()),
             run: Some(Run { execution, taken }),
             client,
@@ -348,7 +350,8 @@ impl Shared {
         self.delivery.finish([finished], &self.recorder);
     }
 
-    /// Runs requests together. When that fails each is run by itself, once, so that only those fail that must.
+    /// Runs requests as one batch. If that fails, runs each request once alone, so that only the bad ones
+    /// fail.
     fn run_joined(&self, slot: usize, mut jobs: Vec<Job>, taken: Instant) {
         if jobs.len() < 2 {
             jobs.drain(..).for_each(|job| self.run_one(slot, job, taken));
@@ -363,11 +366,11 @@ impl Shared {
             rows: rows.iter().fold(0, |sum, rows| sum.saturating_add(*rows)),
             ..Execution::default()
         };
-        // The batch's memory belongs to all of its requests.
+        // The memory of the batch is shared by all of its requests.
         let Some(lease) = clients.first().map(|client| client.lease.for_shared_work()) else {
             return;
         };
-        let shared = Joined {
+        let shared = JoinedBatch {
             requests: &requests,
             rows: &rows,
             cancel: &cancel,
@@ -376,18 +379,21 @@ impl Shared {
         let shared_inputs = &self.policy.independent_rows().shared_inputs;
         let joined = charging::join(&lease, &requests, shared_inputs)
             .and_then(|joined| Ok((charging::charge_strings(&lease, &joined)?, joined)));
-        // Where there is no memory to join them, no model is called.
+        // If there is no memory for the batch, the model is not called.
         let is_called = joined.is_ok();
         let answers =
             joined.and_then(|(_strings, joined)| self.run_rows(slot, &shared, joined, &mut execution, taken));
         match answers {
             Ok(answers) => {
                 self.recorder.execution(&execution);
-                let finished = clients.into_iter().zip(answers).map(|(client, answer)| Finished {
-                    client,
-                    answer,
-                    run: Some(Run { execution, taken }),
-                });
+                let finished = clients
+                    .into_iter()
+                    .zip(answers)
+                    .map(|(client, answer)| FinishedRequest {
+                        client,
+                        answer,
+                        run: Some(Run { execution, taken }),
+                    });
                 self.delivery.finish(finished.collect::<Vec<_>>(), &self.recorder);
             }
             Err(error) => {
@@ -411,16 +417,16 @@ impl Shared {
         }
     }
 
-    /// The answer to each request of a batch.
+    /// Returns the response to each request of a batch.
     fn run_rows(
         &self,
         slot: usize,
-        batch: &Joined<'_>,
+        batch: &JoinedBatch<'_>,
         joined: InferRequest,
         execution: &mut Execution,
         taken: Instant,
     ) -> Result<Vec<Answer>, ServiceError> {
-        let Joined {
+        let JoinedBatch {
             requests,
             rows,
             cancel,
@@ -455,7 +461,7 @@ impl Shared {
             .collect())
     }
 
-    /// The model says that its rows are independent, and they are not.
+    /// Ends batching for a model that declares its rows independent although they are not.
     fn stop_joining(&self, error: &ServiceError) {
         let (model, error) = (&self.metadata.name, error.message());
         tracing::error!(
@@ -466,7 +472,7 @@ impl Shared {
         self.queue.stop_joining();
     }
 
-    /// Calls the model for one response, and charges the outputs. `parts` are the requests that were joined into this one.
+    /// Calls the model and charges its outputs.
     fn call(
         &self,
         slot: usize,
@@ -490,7 +496,7 @@ impl Shared {
         charging::charge_outputs(lease, inputs, self.capabilities.lends_memory, outputs)
     }
 
-    /// Is in the model for as long as `run` takes; a panic becomes an error.
+    /// Enters the model for the duration of `run`; a panic becomes an error.
     fn guarded<T>(
         &self,
         slot: usize,
@@ -503,7 +509,7 @@ impl Shared {
         given
     }
 
-    /// A panic of the model becomes an error.
+    /// Calls `run`; a panic of the model becomes an error.
     fn caught<T>(&self, run: impl FnOnce() -> Result<T, ServiceError>) -> Result<T, ServiceError> {
         let given = catch_unwind(AssertUnwindSafe(run));
         given.unwrap_or_else(|panic| {
@@ -515,7 +521,7 @@ impl Shared {
         })
     }
 
-    /// An instance is out of the model.
+    /// Records that an instance has left the model.
     fn left(&self, slot: usize) {
         if self.hang_watch.end(slot) {
             let model = &self.metadata.name;
@@ -524,8 +530,8 @@ impl Shared {
     }
 }
 
-/// Requests that are run together.
-struct Joined<'b> {
+/// A batch of requests.
+struct JoinedBatch<'b> {
     requests: &'b [InferRequest],
     rows: &'b [u64],
     cancel: &'b CancelToken,
@@ -540,7 +546,7 @@ fn expired(expiry: Expiry) -> ServiceError {
     ServiceError::new(ErrorCode::DeadlineExceeded, message)
 }
 
-/// A panic's message, for the log.
+/// Returns the message of a panic, for the log.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied())

@@ -1,4 +1,4 @@
-//! A version of a model that takes requests: what answers them, its cache, configuration and labels.
+//! A version of a model that takes requests: its runner, cache, configuration and labels.
 
 use std::{
     sync::{
@@ -16,46 +16,46 @@ use crate::{
     load::labels::Labels,
     pipeline::{Pipeline, StepModels},
     run::{
-        cache::{Found, Generation, Key, ResponseCache},
+        cache::{Generation, Key, Lookup, ResponseCache},
         charging::{Inputs, charge_outputs},
         client::Answer,
-        instances::{Instances, Several},
+        instances::{Instances, ResponseStream},
         statistics::{Recorder, VersionMetrics},
     },
 };
 
-/// A version of a model that takes requests, with what there is to know of it.
+/// A version of a model that takes requests, with its metadata.
 ///
-/// Users hold it by an [`Arc`]; when the last one is gone, it can be ended without losing a request.
+/// Users hold it in an [`Arc`]. After the last one is dropped, it can be ended without losing a request.
 pub(crate) struct ServedVersion {
     version: Option<String>,
     runs: Runs,
     config: Configs,
     labels: Labels,
-    /// The body of an inference request, as its files have it.
+    /// The body of the example request in its files.
     example: Option<Bytes>,
     cache: Option<Arc<ResponseCache>>,
-    /// Of this load.
+    /// The generation of this load.
     generation: Generation,
-    /// Whether it has asked another model by itself.
+    /// Whether the model itself has called another model.
     asks_others: AtomicBool,
 }
 
 /// The effective configuration of a version.
 pub(crate) struct Configs {
     pub(crate) usual: Arc<ModelConfig>,
-    /// Whether requests are joined; none of a pipeline, whose steps join them.
+    /// Whether requests are batched; `None` for a pipeline, whose steps batch.
     pub(crate) joining: Option<Joining>,
     /// On what it runs, if its backend says so.
     pub(crate) placement: Option<Placement>,
     /// Whether the first dimension of outputs counts rows.
     pub(crate) counts_rows: bool,
-    /// For a model whose requests are joined although the configuration does not say so: what holds once its outputs had other rows
-    /// than its inputs.
+    /// For a model that is batched without a configuration: the configuration to use after its outputs did
+    /// not have the rows of the batch.
     pub(crate) without_batches: Option<Arc<ModelConfig>>,
 }
 
-/// What answers requests.
+/// What runs the requests.
 pub(crate) enum Runs {
     Instances(Instances),
     Pipeline(Box<Pipeline>),
@@ -81,12 +81,12 @@ impl ServedVersion {
         }
     }
 
-    /// Sets the example request that its files have.
+    /// Sets the example request.
     pub(crate) fn bring_example(&mut self, example: Option<Bytes>) {
         self.example = example;
     }
 
-    /// The body of an inference request, as its files have it.
+    /// Returns the body of the example request.
     pub(crate) fn example(&self) -> Option<&Bytes> {
         self.example.as_ref()
     }
@@ -102,7 +102,7 @@ impl ServedVersion {
         }
     }
 
-    /// Its configuration as it is in effect.
+    /// Returns the effective configuration.
     pub(crate) fn config(&self) -> &Arc<ModelConfig> {
         match (&self.config.without_batches, &self.runs) {
             (Some(config), Runs::Instances(instances)) if !instances.is_joining() => config,
@@ -110,7 +110,7 @@ impl ServedVersion {
         }
     }
 
-    /// Whether requests are joined; none of a pipeline, whose steps join them.
+    /// Returns whether requests are batched, `None` for a pipeline, whose steps batch.
     pub(crate) fn joining(&self) -> Option<&Joining> {
         self.config.joining.as_ref()
     }
@@ -125,7 +125,7 @@ impl ServedVersion {
         self.config.counts_rows
     }
 
-    /// The pipeline that it is, if it is one.
+    /// Returns the pipeline, `None` for any other model.
     pub(crate) fn pipeline(&self) -> Option<&Pipeline> {
         match &self.runs {
             Runs::Instances(_) => None,
@@ -133,12 +133,13 @@ impl ServedVersion {
         }
     }
 
-    /// It asks another model by itself, whose changes its answers depend on: none of them is kept any more.
+    /// Records that the model itself calls another model. Its responses depend on that model, so they are not
+    /// cached from then on.
     pub(crate) fn note_asks_others(&self) {
         self.asks_others.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it asks other models, or is a pipeline with a step that does.
+    /// Returns whether the model calls others, or is a pipeline with a step that does.
     pub(crate) fn asks_others(&self, models: &dyn StepModels) -> bool {
         match &self.runs {
             Runs::Instances(_) => self.asks_others.load(Ordering::Relaxed),
@@ -146,15 +147,15 @@ impl ServedVersion {
         }
     }
 
-    /// The cache, if it may be asked. A request of another model's never waits here for one in work: by way of a pipeline, that may be
-    /// the one it was made for.
+    /// Returns the cache if it may be used for this request. A call from another model never waits for an
+    /// identical running request: through a pipeline, that may be the one it was made for.
     fn cache_for(&self, cx: &RequestContext, models: &dyn StepModels) -> Option<&ResponseCache> {
         let cache = self.cache.as_deref()?;
         let may_wait = cx.caller().is_none() || self.pipeline().is_none();
         (may_wait && !self.asks_others(models)).then_some(cache)
     }
 
-    /// Answers a request; `models` answer those that a pipeline makes of it.
+    /// Answers a request. `models` runs the steps of a pipeline.
     pub(crate) async fn infer(
         &self,
         request: InferRequest,
@@ -168,7 +169,7 @@ impl ServedVersion {
         let Some(cache) = self.cache_for(cx, models) else {
             return run(request).await;
         };
-        // A request that does not fit the model is not looked for.
+        // Invalid requests are refused before the cache lookup.
         self.metadata().check_request(&request).inspect_err(|error| {
             self.recorder().failure(error.code(), cx.received().elapsed());
         })?;
@@ -176,9 +177,9 @@ impl ServedVersion {
         let found = cache.find(Key::new(self.generation(), &request));
         let looked = start.elapsed();
         let given = match found {
-            Found::Answer(outputs) => Some(outputs),
-            Found::InWork(answer) => answer.await.ok(),
-            Found::Nothing(leader) => {
+            Lookup::Answer(outputs) => Some(outputs),
+            Lookup::InWork(answer) => answer.await.ok(),
+            Lookup::Nothing(leader) => {
                 let outputs = run(request).await?;
                 let start = Instant::now();
                 if !self.asks_others(models) {
@@ -189,7 +190,7 @@ impl ServedVersion {
             }
         };
         let Some(outputs) = given else {
-            // The request in work was given up, or failed, which need not be true of this one.
+            // The identical request was cancelled or failed, which need not apply to this one.
             let outputs = run(request).await?;
             self.recorder().miss(looked);
             return Ok(outputs);
@@ -200,25 +201,26 @@ impl ServedVersion {
         Ok(outputs)
     }
 
-    /// Whether it gives any number of answers to a request, which [`ServedVersion::infer_several`] starts.
+    /// Returns whether the model sends any number of responses, which requires
+    /// [`ServedVersion::infer_several`].
     pub(crate) fn is_decoupled(&self) -> bool {
         matches!(&self.runs, Runs::Instances(instances) if instances.is_decoupled())
     }
 
-    /// Has a request run of which any number of answers may come; `None` of a pipeline, which gives one.
+    /// Runs a request with any number of responses. `None` for a pipeline, which sends one.
     pub(crate) fn infer_several(
         &self,
         request: InferRequest,
         cx: &RequestContext,
-    ) -> Option<Result<Several, ServiceError>> {
+    ) -> Option<Result<ResponseStream, ServiceError>> {
         match &self.runs {
             Runs::Instances(instances) => Some(instances.infer_several(request, cx)),
             Runs::Pipeline(_) => None,
         }
     }
 
-    /// What its answers are kept under: another number than for any other load, and for a pipeline also when one of its
-    /// models has changed.
+    /// Returns the generation of its cached responses: a new one for each load, and for a pipeline also when
+    /// one of its models changes.
     pub(crate) fn generation(&self) -> Generation {
         match &self.runs {
             Runs::Instances(_) => self.generation,
@@ -226,7 +228,7 @@ impl ServedVersion {
         }
     }
 
-    /// Why no request can be run although the model is loaded.
+    /// Returns why the loaded model cannot run requests.
     pub(crate) fn unavailable(&self) -> Option<String> {
         match &self.runs {
             Runs::Instances(instances) => instances.unavailable(),
@@ -234,17 +236,17 @@ impl ServedVersion {
         }
     }
 
-    /// What happened to its requests.
+    /// Returns the statistics of its requests.
     pub(crate) fn metrics(&self) -> VersionMetrics {
         self.recorder()
             .snapshot(&self.metadata().name, self.version(), self.waiting())
     }
 
-    /// How many requests wait.
+    /// Returns the number of queued requests.
     pub(crate) fn waiting(&self) -> usize {
         match &self.runs {
             Runs::Instances(instances) => instances.waiting(),
-            // They wait for the models of its steps.
+            // They wait in the queues of the steps' models.
             Runs::Pipeline(_) => 0,
         }
     }
@@ -256,7 +258,7 @@ impl ServedVersion {
         }
     }
 
-    /// Takes no more requests; those in the queue are still answered.
+    /// Refuses new requests; queued ones are still answered.
     pub(crate) fn stop(&self) {
         if let Runs::Instances(instances) = &self.runs {
             instances.stop();
@@ -271,7 +273,7 @@ impl ServedVersion {
         }
     }
 
-    /// The names of an output's classes; empty where there are none.
+    /// Returns the class names of an output, empty if it has none.
     pub(crate) fn labels(&self, output: &str) -> Arc<[String]> {
         self.labels.of(output)
     }

@@ -1,4 +1,5 @@
-//! Several answers to one request, on their way from the thread that runs the model to the task that takes them.
+//! A bounded queue of responses to one request, between the thread that runs the model and the task that
+//! sends them.
 
 use std::{
     collections::VecDeque,
@@ -12,23 +13,23 @@ use oip_types::{ErrorCode, InferOutput, ModelMetadata, RequestedOutput, ServiceE
 
 use crate::run::charging::{self, Inputs};
 
-/// Responses that wait to be taken, at most. A model that gives them faster than its client takes them waits.
+/// The maximum number of queued responses. A model that is faster than its client blocks.
 const MOST_ANSWERS: usize = 8;
 
-/// Bytes that they have together, at most, where there are several.
+/// The maximum size of the queued responses in bytes. A single response may be larger.
 const MOST_BYTES: usize = 1 << 20;
 
-/// How often a model's thread that waits for its client looks whether the client is still there.
+/// How often a blocked model thread checks whether the client is still connected.
 const TICK: Duration = Duration::from_millis(20);
 
-/// One answer.
+/// One response.
 pub(crate) struct Part {
     pub(crate) outputs: Vec<InferOutput>,
-    /// Whether the model said that no other comes.
+    /// Whether the model declared it the last one.
     pub(crate) is_last: bool,
 }
 
-/// A bounded queue of answers, filled by a thread and emptied by a task.
+/// A bounded queue of responses, filled by a thread and emptied by a task.
 #[derive(Default)]
 pub(crate) struct Parts {
     state: Mutex<State>,
@@ -40,14 +41,14 @@ struct State {
     waiting: VecDeque<Part>,
     bytes: usize,
     reader: Option<Waker>,
-    /// The receiver is gone.
+    /// Whether the receiver was dropped.
     is_closed: bool,
-    /// The one was taken that the model said to be the last.
+    /// Whether the response that the model declared the last one was taken.
     took_last: bool,
 }
 
 impl Parts {
-    /// The next answer, if there is one; else the task is woken once there is.
+    /// Takes the next response; if there is none, the task is woken when one arrives.
     pub(crate) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Part> {
         let mut state = self.lock();
         let Some(part) = state.waiting.pop_front() else {
@@ -61,12 +62,12 @@ impl Parts {
         Poll::Ready(part)
     }
 
-    /// Whether the client has all, though the model may not have returned yet.
+    /// Returns whether the client has the last response, even if the model has not returned yet.
     pub(crate) fn took_last(&self) -> bool {
         self.lock().took_last
     }
 
-    /// The receiver is gone. Answers that wait are dropped.
+    /// Closes the queue after the receiver was dropped, and drops the queued responses.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -77,7 +78,8 @@ impl Parts {
         drop(waiting);
     }
 
-    /// Puts an answer in once there is room, and returns how long that took; an error if nobody will take it.
+    /// Queues a response, blocking while the queue is full. Returns the time blocked; an error if the
+    /// receiver was dropped or the request cancelled.
     fn put(&self, part: Part, cancel: &CancelToken) -> Result<Duration, ServiceError> {
         let more = bytes(&part);
         let mut state = self.lock();
@@ -105,7 +107,6 @@ impl Parts {
         Ok(since.map_or(Duration::ZERO, |since| since.elapsed()))
     }
 
-    /// Updates are atomic, so lock poisoning is ignored.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,7 +123,7 @@ fn nobody_takes_it(cancel: &CancelToken) -> ServiceError {
     }
 }
 
-/// Takes a model's answers: each is charged to the request and checked against the metadata first.
+/// Receives the responses of a model. Charges each to the request and checks it against the metadata.
 pub(crate) struct Sink<'s> {
     pub(crate) parts: &'s Parts,
     pub(crate) metadata: &'s ModelMetadata,
@@ -131,25 +132,25 @@ pub(crate) struct Sink<'s> {
     pub(crate) wanted: Vec<RequestedOutput>,
     pub(crate) cancel: &'s CancelToken,
     pub(crate) lease: &'s Lease,
-    /// Gives the instance to others.
+    /// Frees the instance for other requests.
     pub(crate) free_instance: &'s dyn Fn(),
     pub(crate) end: SinkEnd,
 }
 
-/// How it went.
+/// The state of a response stream at its end.
 #[derive(Default)]
 pub(crate) struct SinkEnd {
-    /// How long the model waited for its client.
+    /// How long the model was blocked by its client.
     pub(crate) blocked: Duration,
-    /// The model said that no other answer comes.
+    /// Whether the model sent a response that it declared the last one.
     is_over: bool,
-    /// Why an answer was not taken; then none is.
+    /// Why a response was rejected; all later ones are rejected too.
     failure: Option<(ErrorCode, String)>,
 }
 
 impl SinkEnd {
-    /// The end of the stream: what the model says, unless it passed over an answer that was not taken, or stopped since it was
-    /// told to.
+    /// Returns the result of the stream: that of the model, unless the model ignored a rejected response or
+    /// stopped because it was cancelled.
     pub(crate) fn result(
         self,
         model: Result<(), ServiceError>,
@@ -191,7 +192,7 @@ impl Sink<'_> {
         let start = Instant::now();
         let put = self.parts.put(Part { outputs, is_last }, self.cancel);
         if put.is_err() {
-            // Of a client that left while it was waited for.
+            // The client left while the model was blocked.
             self.end.blocked += start.elapsed();
         }
         put
@@ -233,7 +234,7 @@ mod tests {
         block_on(std::future::poll_fn(|cx| parts.poll_take(cx)))
     }
 
-    /// How many parts of a size are put in before the thread waits.
+    /// Returns how many responses of `bytes` bytes fit the queue.
     fn fits(bytes: usize) -> usize {
         let parts = Arc::new(Parts::default());
         let cancel = CancelToken::new(None);
@@ -247,7 +248,7 @@ mod tests {
                 count
             }
         });
-        // However long one waits, no more are put in.
+        // No more fit, however long the test waits.
         thread::sleep(Duration::from_millis(100));
         cancel.cancel();
         putting.join().unwrap()

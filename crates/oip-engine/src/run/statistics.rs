@@ -6,10 +6,10 @@ use std::{
 
 use oip_types::{BatchStatistics, ErrorCode, InferStatistics, ModelStatistics, StatisticDuration};
 
-/// What happened to the requests to one version of a model.
+/// The statistics of the requests to one version of a model.
 ///
-/// It is written under two locks per batch, one for the run and one for its answers, and its size does not depend on what
-/// clients send.
+/// A batch takes two locks, one for the run and one for its responses. The size does not depend on the
+/// requests.
 #[derive(Default)]
 pub(crate) struct Recorder(Mutex<Record>);
 
@@ -31,46 +31,46 @@ struct Record {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Execution {
     pub(crate) rows: u64,
-    /// Joining inputs.
+    /// The time to concatenate the inputs.
     pub(crate) input: Duration,
-    /// The model itself.
+    /// The time in the model.
     pub(crate) infer: Duration,
-    /// Checking outputs and taking them apart.
+    /// The time to check and split the outputs.
     pub(crate) output: Duration,
 }
 
-/// How one request ended.
+/// The outcome of one request.
 pub(crate) struct Ending {
-    /// The run that it was part of, if it was run.
+    /// Its run, unless it was not run.
     pub(crate) execution: Option<Execution>,
     pub(crate) rows: u64,
-    /// From entering the queue to leaving it.
+    /// The time in the queue.
     pub(crate) queue: Duration,
-    /// From arrival to answer.
+    /// The time from arrival to response.
     pub(crate) total: Duration,
-    /// Why it failed, if it did.
+    /// The error code of a failed request.
     pub(crate) failure: Option<ErrorCode>,
 }
 
-/// Why requests failed, with Triton's names.
+/// Failure reasons with Triton's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum FailureReason {
-    /// It was not run: the queue was full, its time was over, or the model was not available.
+    /// Not run: the queue was full, the deadline passed, or the model was unavailable.
     Rejected,
-    /// Its client left.
+    /// The client left.
     Canceled,
     /// The model failed.
     Backend,
-    /// It did not fit the model, or it was run and its time or memory did not suffice.
+    /// The request did not match the model, or its deadline or memory ran out during the run.
     Other,
 }
 
 impl FailureReason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 4] = [Self::Rejected, Self::Canceled, Self::Backend, Self::Other];
 
-    /// The name that Triton's metrics have for it.
+    /// Returns the label value of Triton's metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -83,12 +83,12 @@ impl FailureReason {
 }
 
 impl FailureReason {
-    /// The reason for an error code, of a request that was run or not.
+    /// Returns the reason for an error code, depending on whether the request was run.
     fn of(code: ErrorCode, was_run: bool) -> Self {
         match code {
             ErrorCode::Cancelled => Self::Canceled,
             ErrorCode::Internal => Self::Backend,
-            // Its process has ended, for one.
+            // For example, its process has ended.
             ErrorCode::Unavailable if was_run => Self::Backend,
             ErrorCode::Overloaded | ErrorCode::Unavailable | ErrorCode::DeadlineExceeded if !was_run => {
                 Self::Rejected
@@ -98,45 +98,45 @@ impl FailureReason {
     }
 }
 
-/// What happened to the requests to one version of a model since it was loaded.
+/// The statistics of one version of a model since it was loaded.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct VersionMetrics {
-    /// What the statistics extension says.
+    /// The statistics of the protocol's extension.
     pub statistics: ModelStatistics,
-    /// Requests that failed, by reason; without those that there were none for.
+    /// The number of failed requests by reason, without zeros.
     pub failures: Vec<(FailureReason, u64)>,
-    /// Requests that wait now.
+    /// The number of queued requests.
     pub waiting: u64,
-    /// Microseconds that requests waited.
+    /// Queue times in microseconds.
     pub queue: Histogram,
-    /// Microseconds that requests were worked on: inputs, the model, outputs.
+    /// Compute times in microseconds: inputs, model, outputs.
     pub compute: Histogram,
-    /// Microseconds from arrival to answer.
+    /// Times from arrival to response in microseconds.
     pub total: Histogram,
-    /// Rows of the batches that were run.
+    /// Rows per batch.
     pub batch_rows: Histogram,
 }
 
-/// How often values were in which range.
+/// A histogram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Histogram {
-    /// The upper ends of the ranges, each included; above the last one there is one range more.
+    /// The inclusive upper bounds of the buckets; the last bucket is unbounded.
     pub bounds: &'static [u64],
-    /// How many values were in each range: one more than there are bounds.
+    /// The count of each bucket, one more than `bounds`.
     pub counts: Vec<u64>,
-    /// All values together.
+    /// The sum of all values.
     pub sum: u64,
 }
 
 impl Recorder {
-    /// Notes a run.
+    /// Records a run.
     pub(crate) fn execution(&self, execution: &Execution) {
         self.lock().execution(execution);
     }
 
-    /// Notes requests that are answered.
+    /// Records the outcomes of requests.
     pub(crate) fn endings(&self, endings: impl IntoIterator<Item = Ending>) {
         let mut record = self.lock();
         for ending in endings {
@@ -147,7 +147,7 @@ impl Recorder {
         }
     }
 
-    /// Notes a request whose answer was in the cache.
+    /// Records a cache hit.
     pub(crate) fn hit(&self, lookup: Duration, total: Duration) {
         let mut record = self.lock();
         add(&mut record.requests.cache_hit, lookup);
@@ -155,12 +155,12 @@ impl Recorder {
         record.total.add(&TIMES, total.as_micros() as u64);
     }
 
-    /// Notes a request whose answer was not in the cache, and the time that looking for it and keeping it took.
+    /// Records a cache miss. `time` is that of the lookup and the insertion.
     pub(crate) fn miss(&self, time: Duration) {
         add(&mut self.lock().requests.cache_miss, time);
     }
 
-    /// Notes a request that was not run.
+    /// Records a request that was not run.
     pub(crate) fn failure(&self, code: ErrorCode, total: Duration) {
         self.lock().failure(code, false, total);
     }
@@ -191,7 +191,7 @@ impl Recorder {
         }
     }
 
-    /// Nothing panics while it holds the lock, so poisoning is ignored.
+    /// Locks the record. Nothing panics while it holds the lock, so poisoning is ignored.
     fn lock(&self) -> MutexGuard<'_, Record> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -203,7 +203,7 @@ impl Record {
         self.last_inference = now.as_millis() as u64;
         self.execution_count += 1;
         self.rows.add(&ROWS, execution.rows);
-        // Requests without a limit on their rows must not grow this without one.
+        // Requests without a row limit must not grow this map without bound.
         let is_known = self.batches.contains_key(&execution.rows);
         if is_known || self.batches.len() < MAX_BATCH_SIZES {
             let batch = self.batches.entry(execution.rows).or_default();
@@ -214,7 +214,8 @@ impl Record {
         }
     }
 
-    /// Each request of a batch took as long as the batch, as Triton counts.
+    /// Records a successful request. Each request of a batch counts the time of the whole batch, as in
+    /// Triton.
     fn success(&mut self, ending: &Ending) {
         let execution = &ending.execution.unwrap_or_default();
         let requests = &mut self.requests;
@@ -242,7 +243,7 @@ fn add(sum: &mut StatisticDuration, time: Duration) {
     sum.ns = sum.ns.saturating_add(time.as_nanos() as u64);
 }
 
-/// How often values were in which range, and all values together.
+/// The counts and the sum of a histogram.
 #[derive(Default)]
 struct Buckets {
     counts: [u64; MAX_BUCKETS],
@@ -265,18 +266,18 @@ impl Buckets {
     }
 }
 
-/// Bounds for times, in microseconds: from what the smallest models take to the default time of requests.
+/// Bucket bounds for times in microseconds, from the smallest models to the default deadline.
 const TIMES: [u64; 18] = [
     50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
     2_500_000, 5_000_000, 10_000_000, 30_000_000,
 ];
 
-/// Bounds for rows of batches.
+/// Bucket bounds for batch sizes.
 const ROWS: [u64; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
 const MAX_BUCKETS: usize = TIMES.len() + 1;
 
-/// Batch sizes that are kept apart; later ones are in the sums only.
+/// The maximum number of distinct batch sizes; others count in the sums only.
 const MAX_BATCH_SIZES: usize = 256;
 
 #[cfg(test)]
@@ -350,7 +351,7 @@ mod tests {
             (metrics.waiting, metrics.queue.sum, metrics.compute.sum),
             (7, 100, 660)
         );
-        // 40 is within 50, 60 within 100.
+        // 40 is at most 50, 60 at most 100.
         assert_eq!(metrics.queue.counts[..3], [1, 1, 0]);
         assert_eq!(metrics.total.counts[4..6], [2, 0], "a bound is included");
         assert_eq!(metrics.batch_rows.counts[3], 1);
@@ -389,7 +390,7 @@ mod tests {
         }
     }
 
-    /// Tensors without elements may have as many rows as a number can say.
+    /// Tensors without elements may have the maximum row count of an integer.
     #[test]
     fn sums_stay_at_their_largest_value() {
         let recorder = Recorder::default();

@@ -1,5 +1,5 @@
-//! The threads of a model: at most one for each instance, started when requests wait and ended when idle, and one for each request
-//! that goes on after its instance was given to others.
+//! The threads of a model: at most one per instance, started for queued requests and ended when idle, and one
+//! for each request that continues after it freed its instance.
 
 use std::{
     cell::Cell,
@@ -9,19 +9,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Requests that go on beside those in instances. From then on each keeps its instance until its end.
+/// The maximum number of requests that run without an instance. Beyond it, a request keeps its instance to
+/// the end.
 const MOST_BESIDE: usize = 256;
 
-/// Threads beyond the instances that wait for work, rather than being started anew for each request.
+/// The number of idle threads beyond the instances that are kept for reuse.
 pub(crate) const MOST_SPARE: usize = 4;
 
-/// How long a thread waits for work before it ends.
+/// How long an idle thread waits before it ends.
 pub(crate) const MAX_IDLE: Duration = Duration::from_secs(10);
 
-/// The threads of one version of a model. Its queue counts those that take work.
+/// The threads of one version of a model. The queue counts those that take work.
 pub(crate) struct Threads {
     model: String,
-    /// Called first on each.
+    /// Called first on each thread.
     on_thread: fn(),
     state: Mutex<State>,
 }
@@ -29,18 +30,18 @@ pub(crate) struct Threads {
 #[derive(Default)]
 struct State {
     handles: Vec<JoinHandle<()>>,
-    /// Those that go on with a request without an instance.
+    /// The number of threads that run a request without an instance.
     beside: usize,
-    /// Threads that there ever were.
+    /// The number of threads started so far.
     started: usize,
 }
 
-/// What a thread has.
+/// The state of a thread.
 #[derive(Default)]
-pub(crate) struct Held {
-    /// Its instance, also after a panic.
+pub(crate) struct ThreadState {
+    /// Its instance, kept across a panic.
     pub(crate) slot: Cell<Option<usize>>,
-    /// Whether it goes on with a request whose instance it has given back.
+    /// Whether it runs a request whose instance it has freed.
     pub(crate) is_beside: Cell<bool>,
 }
 
@@ -56,7 +57,7 @@ impl Threads {
     /// Starts a thread that calls `serve`.
     ///
     /// # Errors
-    /// When the system gives no more threads.
+    /// If the system cannot start a thread.
     pub(crate) fn start(&self, serve: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let mut state = self.lock();
         state.handles.retain(|handle| !handle.is_finished());
@@ -71,7 +72,7 @@ impl Threads {
         Ok(())
     }
 
-    /// Lets a thread go on with a request without its instance. Returns whether it may.
+    /// Lets a thread continue a request without its instance. Returns whether it may.
     pub(crate) fn leave(&self) -> bool {
         let mut state = self.lock();
         let may_leave = state.beside < MOST_BESIDE;
@@ -79,22 +80,23 @@ impl Threads {
         may_leave
     }
 
-    /// Notes that a thread that has left is done with its request.
+    /// Records that such a thread has finished its request.
     pub(crate) fn come_back(&self) {
         self.lock().beside -= 1;
     }
 
-    /// Waits until then for all threads to end, and returns whether they did.
+    /// Waits until `deadline` for all threads to end and returns whether they did.
     pub(crate) fn join(&self, deadline: Instant) -> bool {
         let mut all = true;
         loop {
-            // Those that end may have started others.
+            // Threads that end may have started others.
             let handles = std::mem::take(&mut self.lock().handles);
             if handles.is_empty() {
                 return all;
             }
             for handle in handles {
-                // There is no join with a time limit. A thread that hangs in its model is left behind.
+                // The standard library has no join with a timeout. A thread that hangs in its model is left
+                // behind.
                 while !handle.is_finished() && Instant::now() < deadline {
                     thread::sleep(Duration::from_millis(1));
                 }
@@ -103,16 +105,15 @@ impl Threads {
         }
     }
 
-    /// Updates are atomic, so lock poisoning is ignored.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Stack for threads that run code of models: graphs can be deep.
+/// The stack size of threads that run models: graphs can be deeply nested.
 pub(crate) const STACK_SIZE: usize = 16 << 20;
 
-/// A thread's name, within the 15 bytes that Linux keeps.
+/// Returns a thread name within the 15 bytes that Linux keeps.
 pub(crate) fn thread_name(task: &str, model: &str, index: usize) -> String {
     let model: String = model.chars().filter(char::is_ascii_graphic).take(6).collect();
     format!("{task}-{model}-{index}")

@@ -1,4 +1,4 @@
-//! Responses that are kept for requests that come again.
+//! Tests of the response cache.
 
 use std::{
     sync::{
@@ -66,7 +66,7 @@ fn an_answer_is_computed_once() {
     // A cache hit is not counted as an inference.
     assert_eq!(metrics[0].statistics.inference_count, 2);
 
-    // Only where it is asked for.
+    // Only if the client asks for it.
     for _ in 0..2 {
         infer(&engine, request("plain", None, 1)).unwrap();
     }
@@ -104,7 +104,7 @@ fn equal_requests_that_come_together_are_computed_once() {
         ("fails/1/model.word", "fails on 13"),
     ];
     let (engine, runs, _folder) = caching_engine(&files, 1 << 20);
-    // Begins a request without waiting for it.
+    // Starts a request without waiting for it.
     let begin = |model, x| {
         let mut answer = engine.infer(request(model, None, x), RequestContext::new(None));
         match answer.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -120,7 +120,7 @@ fn equal_requests_that_come_together_are_computed_once() {
     assert_eq!((stats.cache_hit.count, stats.cache_miss.count), (1, 2));
     assert_eq!(runs.load(Ordering::SeqCst), 2);
 
-    // A request that waits for one that is given up, or fails, runs by itself.
+    // If an identical request is cancelled or fails, the one that waits for it runs itself.
     let [first, second] = [begin("cached", 200), begin("cached", 200)];
     drop(first);
     assert_eq!(y(&block_on(second).unwrap()), 200);
@@ -164,7 +164,7 @@ fn a_pipeline_is_kept_as_a_whole() {
     assert_eq!(counts(&engine, "p").cache_hit.count, 2);
 }
 
-/// A pipeline's answers are those of its models: when one of them is replaced, what is kept is not given any more.
+/// Cached responses of a pipeline are invalidated when one of its models is replaced.
 #[test]
 fn no_answer_of_a_pipeline_outlives_one_of_its_models() {
     let inner = format!("{CACHED} {}", chain(&["one", "two"]));
@@ -188,12 +188,13 @@ fn no_answer_of_a_pipeline_outlives_one_of_its_models() {
         }
     };
     answers([11, 21]);
-    // Two for each way to the inner pipeline, since the outer one asks for its output by name, and one of its own.
+    // Two for each path to the inner pipeline, since the outer one requests its output by name, and one of
+    // its own.
     assert_eq!(runs.load(Ordering::SeqCst), 5, "the rest was kept");
     write(folder.path(), "one/1/model.word", "adds 100");
     load(&engine, "one").unwrap();
     answers([110, 120]);
-    // Changes of other models keep the cached answers.
+    // Changes of other models keep the cached responses.
     let before = runs.load(Ordering::SeqCst);
     write(folder.path(), "other/1/model.word", "adds 1");
     load(&engine, "other").unwrap();
@@ -228,7 +229,7 @@ fn no_answer_of_a_pipeline_outlives_a_model_that_polling_replaced() {
     });
 }
 
-/// A request that does not fit its model is refused whatever the cache holds.
+/// An invalid request is refused, whatever is cached.
 #[test]
 fn wrong_requests_are_not_looked_for() {
     let files = [("cached/config.pbtxt", CACHED), ("cached/1/model.word", "adds 1")];
@@ -243,7 +244,7 @@ fn wrong_requests_are_not_looked_for() {
     assert_eq!((stats.fail.count, stats.cache_miss.count), (1, 0));
 }
 
-/// Responses that depend on other models would outlive a change of those.
+/// Responses that depend on other models would outlive a change of these.
 #[test]
 fn answers_of_models_that_ask_others_are_not_kept() {
     let pipeline = format!("{CACHED} {}", chain(&["asks"]));
@@ -264,7 +265,7 @@ fn answers_of_models_that_ask_others_are_not_kept() {
     }
 }
 
-/// A request of a model's that finds the request it was made for in work would wait for itself.
+/// A model's call that waited for the identical running request it was made for would wait for itself.
 #[test]
 fn a_circle_through_a_cached_pipeline_is_refused_and_not_waited_for() {
     let pipeline = format!("{CACHED} {}", chain(&["asks"]));

@@ -1,4 +1,4 @@
-//! Models that ask other models while they answer.
+//! Tests of models that call other models.
 
 use std::{
     sync::{
@@ -20,12 +20,12 @@ use oip_types::{
 };
 use tensor_core::{Shape, Tensor};
 
-/// Asks another model, or does what its name says.
+/// A model that calls another one, or behaves as its name says.
 struct Asker {
     metadata: ModelMetadata,
-    /// Whom it asks.
+    /// The model that it calls.
     asks: Option<&'static str>,
-    /// A time for that, in milliseconds.
+    /// The timeout of the call in milliseconds.
     timeout: Option<u64>,
     running: Arc<AtomicUsize>,
 }
@@ -82,7 +82,7 @@ fn vector(len: usize) -> Tensor {
     Tensor::from_vec(Shape::vector(len as u64), vec![7u8; len]).unwrap()
 }
 
-/// Models by their names, and whom each of them asks.
+/// Creates an engine with these models; each calls the given one.
 fn engine(models: &[(&str, Option<&'static str>)]) -> (Engine, Arc<AtomicUsize>) {
     let running = Arc::default();
     let builder = models.iter().fold(Engine::builder(), |builder, (name, asks)| {

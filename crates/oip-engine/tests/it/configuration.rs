@@ -1,4 +1,4 @@
-//! Configurations in a repository, and their effects.
+//! Tests of configurations in a repository.
 
 use std::{fs, path::Path, time::Instant};
 
@@ -9,7 +9,7 @@ use tensor_core::{Shape, Tensor};
 
 use crate::support::{WordBackend, engine, infer, repository, request, write, y};
 
-/// The state of model `m` and why it is so.
+/// Returns the state of model `m` and its reason.
 fn state(engine: &Engine) -> (ModelState, String) {
     let model = engine
         .models()
@@ -19,7 +19,7 @@ fn state(engine: &Engine) -> (ModelState, String) {
     (model.state, model.reason)
 }
 
-/// Why a model with this configuration is unavailable.
+/// Returns why a model with this configuration is unavailable.
 fn refusal(config: &str) -> String {
     let folder = repository(&[("m/1/model.word", "echo"), ("m/config.pbtxt", config)]);
     let (engine, _) = engine(folder.path(), EngineConfig::default());
@@ -78,7 +78,7 @@ fn the_three_forms_say_the_same() {
         let folder = repository(&[("m/1/model.word", "echo"), form]);
         let (engine, _) = engine(folder.path(), EngineConfig::default());
         assert_eq!(y(&infer(&engine, request("m", None, 7)).unwrap()), 7);
-        // The dimensions that it fixes hold for requests, and are what clients see.
+        // The configured dimensions apply to requests and are visible to clients.
         let metadata = engine.model_metadata(ModelRef::new("m", None).unwrap()).unwrap();
         assert_eq!(
             metadata.inputs[0],
@@ -97,7 +97,7 @@ fn the_three_forms_say_the_same() {
     );
 }
 
-/// A link to a version is a label for it.
+/// A symbolic link to a version is a label of it.
 #[cfg(unix)]
 #[test]
 fn versions_have_labels() {
@@ -116,11 +116,11 @@ fn versions_have_labels() {
             .model_version
     };
     assert_eq!(answered_by(Some("stable")).as_deref(), Some("stable"));
-    // Numbers stand above words where no version is named.
+    // Without a requested version, numbers take precedence over words.
     assert_eq!(answered_by(None).as_deref(), Some("2"));
 }
 
-/// Clients see `[rows, 1]` where the model has `[rows]`, in requests and answers, alone and in batches.
+/// Clients see `[rows, 1]` where the model has `[rows]`, in requests and responses, alone and in batches.
 #[test]
 fn clients_may_see_other_axes_of_one() {
     let config = "max_batch_size: 8 input { name: \"x\" dims: [ 1 ] reshape { shape: [ ] } } \
@@ -136,7 +136,7 @@ fn clients_may_see_other_axes_of_one() {
     let y = response.output("y").unwrap();
     assert_eq!(y.shape().dims(), [2, 1, 1]);
     assert_eq!(y.as_fixed().unwrap().to_vec::<i32>().unwrap(), [7, 8]);
-    // The model's own shape is not what clients may send.
+    // Clients may not send the model's own shape.
     let flat = Tensor::from_vec(Shape::vector(2), vec![7i32, 8]).unwrap();
     let error = infer(&engine, InferRequest::new(model).with_input("x", flat)).unwrap_err();
     assert!(error.message().contains("[-1, 1]"), "{}", error.message());
@@ -190,7 +190,7 @@ fn what_does_not_fit_is_told() {
     }
 }
 
-/// MR-15: a configuration of 10 MB is not read; odd but sound ones are.
+/// MR-15: a configuration of 10 MB is not read; odd but valid ones are.
 #[test]
 fn mr_15_configurations_of_any_kind_end_in_a_reason() {
     let start = Instant::now();
@@ -254,7 +254,7 @@ fn file_backend_and_versions_as_configured() {
     );
 }
 
-/// Triton's default: the latest version. `experimental` is lower than any number.
+/// Triton's default is the latest version. `experimental` is lower than any number.
 #[test]
 fn the_latest_version_is_the_default() {
     let files = [
@@ -315,7 +315,7 @@ fn labels_are_read_for_classification() {
     );
 }
 
-/// Versions may know different classes: a version's own labels come before the model's.
+/// The labels of a version take precedence over those of the model.
 #[test]
 fn a_version_may_have_labels_of_its_own() {
     let folder = repository(&[
@@ -336,7 +336,8 @@ fn a_version_may_have_labels_of_its_own() {
     assert_eq!([label("1"), label("2")], ["cat", "fish"]);
 }
 
-/// MR-03: links out are no way to read other files as labels, configurations or warm-up data.
+/// MR-03: symbolic links out of the repository cannot be used to read other files as labels, configurations
+/// or warm-up data.
 #[cfg(unix)]
 #[test]
 fn mr_03_side_files_are_confined() {
@@ -387,7 +388,7 @@ fn warm_up_requests_run_before_the_model_is_ready() {
     }
 }
 
-/// MD-11: a model whose warm-up fails is not ready, and the index says why.
+/// MD-11: a model whose warm-up fails is not ready, and the index has the reason.
 #[test]
 fn md_11_a_failed_warm_up_keeps_the_model_from_being_ready() {
     for (word, input, expected) in [
@@ -451,7 +452,7 @@ fn md_11_a_failed_warm_up_keeps_the_model_from_being_ready() {
     }
 }
 
-/// MR-07: what may not be read is that model's problem, and is told.
+/// MR-07: an unreadable file or directory makes only its model unavailable, with the reason.
 #[cfg(unix)]
 #[test]
 fn mr_07_folders_and_files_that_may_not_be_read() {
@@ -487,7 +488,7 @@ fn mr_07_folders_and_files_that_may_not_be_read() {
     assert_eq!(reasons[2], "");
 }
 
-/// MR-16: a file that the memory cannot take is not read.
+/// MR-16: a file larger than the memory limit is not read.
 #[cfg(target_os = "linux")]
 #[test]
 fn mr_16_models_larger_than_the_memory_are_refused() {
@@ -507,10 +508,10 @@ fn mr_16_models_larger_than_the_memory_are_refused() {
     assert!(start.elapsed().as_secs() < 5);
 }
 
-/// MR-14: many models, many versions, deep trees and circles of links.
+/// MR-14: many models, many versions, deep trees and cyclic links.
 #[test]
 fn mr_14_ten_thousand_models_and_a_thousand_versions() {
-    // In memory where the system has such a place: making so many folders on a disk takes a minute.
+    // On a memory file system if there is one: so many directories take a minute on a disk.
     let memory = Path::new("/dev/shm");
     let folder = if memory.is_dir() {
         tempfile::tempdir_in(memory)
@@ -539,7 +540,7 @@ fn mr_14_ten_thousand_models_and_a_thousand_versions() {
     let (engine, _) = engine(root, config);
     assert_eq!(state(&engine).0, ModelState::Ready);
     let index = engine.repository().unwrap().index();
-    // Not the minutes that it takes to look at each of them for each other one.
+    // Quadratic time would take minutes.
     assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
     assert!(index.len() >= 10_003, "{}", index.len());
     let ready: Vec<_> = index.iter().filter(|entry| entry.state.is_some()).collect();
@@ -574,7 +575,7 @@ fn mr_14_ten_thousand_models_and_a_thousand_versions() {
     );
 }
 
-/// A model may bring the request that people try it with; a version's own comes before the model's. A wrong one is no failure of the
+/// A model may have an example request; that of a version takes precedence. An invalid one does not fail the
 /// model.
 #[test]
 fn models_bring_an_example() {

@@ -1,4 +1,4 @@
-//! Loading and unloading by request, and what requests to the models see of it.
+//! Tests of loading and unloading by request, and the effect on inference requests.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use oip_types::{ErrorCode, LoadOptions, ModelIndexEntry, ModelRef, ModelState, S
 
 use crate::support::{engine, infer, repository, request, write, y};
 
-/// An engine that loads only what is asked for.
+/// Creates an engine that loads only the given models.
 pub(crate) fn explicit(root: &std::path::Path, load: &[&str]) -> Arc<Engine> {
     let config = EngineConfig::default().with(|config| {
         config.instances = 2;
@@ -55,7 +55,7 @@ pub(crate) fn index(engine: &Engine) -> Vec<ModelIndexEntry> {
     engine.repository().unwrap().index()
 }
 
-/// The index in short: `name/version STATE reason`.
+/// Returns the index as lines `name/version STATE reason`.
 pub(crate) fn shown(engine: &Engine) -> Vec<String> {
     let entries = index(engine).into_iter();
     entries
@@ -71,7 +71,7 @@ pub(crate) fn shown(engine: &Engine) -> Vec<String> {
         .collect()
 }
 
-/// Waits for something that happens soon.
+/// Waits until `is_so`, and fails after a timeout.
 pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -109,7 +109,7 @@ fn models_are_loaded_when_they_are_asked_for() {
         (error.code(), error.message()),
         (ErrorCode::NotFound, "model 'a' is not ready: unloaded")
     );
-    // A failed load is reported to its client, and does not make the server unready for other models.
+    // A failed load is reported to its client and does not affect the readiness of the server.
     let error = load(&engine, "broken").unwrap_err();
     assert_eq!(
         (error.code(), error.message()),
@@ -151,7 +151,7 @@ fn models_to_load_at_start() {
     );
 }
 
-/// MR-01, MR-02: names that are paths never reach the files; odd ones do.
+/// MR-01, MR-02: path-like names never reach the file system; unusual ones do.
 #[test]
 fn mr_01_names_are_checked_at_every_door() {
     let folder = repository(&[
@@ -211,7 +211,7 @@ fn mr_01_names_are_checked_at_every_door() {
     }
 }
 
-/// MR-05: a configuration by request can name no paths, and a wrong one changes nothing.
+/// MR-05: a configuration in a request cannot contain paths, and an invalid one changes nothing.
 #[test]
 fn mr_05_configurations_by_request_name_no_paths() {
     let folder = repository(&[
@@ -235,7 +235,7 @@ fn mr_05_configurations_by_request_name_no_paths() {
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{error}");
         assert_eq!(y(&infer(&engine, request("m", None, 3)).unwrap()), 3);
     }
-    // A good one holds until the model is loaded without it.
+    // A valid one applies until the model is loaded without it.
     load_with(
         &engine,
         "m",
@@ -252,7 +252,7 @@ fn mr_05_configurations_by_request_name_no_paths() {
     assert_eq!(y(&infer(&engine, request("m", None, 3)).unwrap()), 3);
 }
 
-/// A configuration by request can repeat which program runs a model, and not choose it.
+/// A configuration in a request can repeat the program that runs a model, but not change it.
 #[test]
 fn mr_05_configurations_by_request_choose_no_program() {
     let parameter = |value: &str| format!(r#"{{"parameters": {{"python": {{"string_value": "{value}"}}}}}}"#);
@@ -298,7 +298,8 @@ fn loading_by_request_must_be_allowed() {
     }
 }
 
-/// MR-06, MR-08: half a file, nothing, noise: the reason is told soon, and the version before goes on.
+/// MR-06, MR-08: a truncated file, an empty file, noise: the reason is reported soon, and the previous
+/// version continues.
 #[test]
 fn mr_08_a_failed_reload_leaves_the_old_one_serving() {
     let folder = repository(&[("m/1/model.word", "echo")]);
@@ -320,7 +321,7 @@ fn mr_08_a_failed_reload_leaves_the_old_one_serving() {
         );
         assert!(engine.readiness().is_ready());
     }
-    // A new version that is broken, and then a broken configuration, do not end the old one either.
+    // A broken new version, or a broken configuration, does not stop the old one either.
     write(folder.path(), "m/1/model.word", "echo");
     load(&engine, "m").unwrap();
     assert_eq!(shown(&engine), ["m/1 READY"]);
@@ -352,7 +353,8 @@ fn mr_08_a_failed_reload_leaves_the_old_one_serving() {
     );
 }
 
-/// MR-09: a new file renamed over a served one, under load: every request is answered, by the old until the new is ready.
+/// MR-09: a new file is renamed over a served one under load: every request is answered, by the old version
+/// until the new one is ready.
 #[test]
 fn mr_09_replacing_a_served_model_fails_no_request() {
     let folder = repository(&[("m/1/model.word", "adds 1000")]);
@@ -365,7 +367,7 @@ fn mr_09_replacing_a_served_model_fails_no_request() {
                 let mut last = 0;
                 while !is_over.load(Ordering::SeqCst) {
                     let added = y(&infer(&engine, request("m", None, client)).unwrap()) - client;
-                    // From 1000 upwards: what has been replaced does not come back.
+                    // Multiples of 1000 in ascending order: a replaced version does not return.
                     assert!(added >= last && added % 1000 == 0, "{added} after {last}");
                     last = added;
                     answered.fetch_add(1, Ordering::SeqCst);
@@ -375,7 +377,7 @@ fn mr_09_replacing_a_served_model_fails_no_request() {
         })
         .collect();
     for round in 2..40 {
-        // Under load, on however busy a machine.
+        // Under load, on a machine however busy.
         let before = answered.load(Ordering::SeqCst);
         until("requests are answered", || {
             answered.load(Ordering::SeqCst) >= before + 10
@@ -393,7 +395,7 @@ fn mr_09_replacing_a_served_model_fails_no_request() {
     assert!(engine.stop(Instant::now() + Duration::from_secs(10)));
 }
 
-/// MR-10: what happens to the file of a served model does not matter.
+/// MR-10: changes to the file of a served model have no effect.
 #[test]
 fn mr_10_truncating_a_served_file_changes_no_answer() {
     let folder = repository(&[("m/1/model.word", "adds 5")]);
@@ -406,7 +408,8 @@ fn mr_10_truncating_a_served_file_changes_no_answer() {
     assert_eq!(y(&infer(&engine, request("m", None, 1)).unwrap()), 6);
 }
 
-/// MR-11: a model whose folder is gone serves, the index has it, loading it again says what is wrong.
+/// MR-11: a model whose directory was deleted is still served and in the index; loading it again reports the
+/// error.
 #[test]
 fn mr_11_a_deleted_model_goes_on() {
     let folder = repository(&[("m/1/model.word", "echo")]);
@@ -450,7 +453,7 @@ fn mr_12_a_file_that_changes_while_it_is_read_is_not_loaded() {
     load(&engine, "m").unwrap();
 }
 
-/// MR-23: doing what is already done is fine, unless there is no such model.
+/// MR-23: loading and unloading are idempotent, except for unknown models.
 #[test]
 fn mr_23_loading_and_unloading_twice() {
     let folder = repository(&[("m/1/model.word", "echo"), ("file", "")]);
@@ -460,7 +463,7 @@ fn mr_23_loading_and_unloading_twice() {
     let model = ModelRef::new("m", None).unwrap();
     let before = engine.configuration().unwrap().model_config(model).unwrap();
     load(&engine, "m").unwrap();
-    // It was not even loaded again.
+    // It was not loaded again.
     assert!(Arc::ptr_eq(
         &before,
         &engine.configuration().unwrap().model_config(model).unwrap()
@@ -480,7 +483,7 @@ fn mr_23_loading_and_unloading_twice() {
     assert_eq!(error.code(), ErrorCode::InvalidArgument);
 }
 
-/// LC-17: what clients ask for leaves nothing behind.
+/// LC-17: requests for unknown names leave no state behind.
 #[test]
 fn lc_17_names_that_clients_make_up_are_not_kept() {
     let folder = repository(&[("m/1/model.word", "echo")]);

@@ -1,4 +1,4 @@
-//! Models that the program has itself, beside those of a repository.
+//! Tests of models that the program itself provides, next to those of a repository.
 
 use futures_executor::block_on;
 use oip_engine::{Engine, EngineConfig, ModelControl, Repository};
@@ -33,7 +33,7 @@ fn nobody_else_replaces_or_unloads_them() {
         .unwrap();
     engine.wait_until_loaded();
     let echo = ModelRef::new("echo", None).unwrap();
-    // As if somebody put a model of this name there.
+    // A directory for a model of this name.
     std::fs::create_dir_all(folder.path().join("echo/1")).unwrap();
     let repository = engine.repository().unwrap();
     let refused = [

@@ -1,4 +1,4 @@
-//! Models that are functions of a test, and a gate that holds them up.
+//! Test models that are functions, and a gate that blocks them.
 
 use std::{
     collections::HashMap,
@@ -28,8 +28,8 @@ use crate::support::{repository, request, y};
 pub(crate) type Run =
     Arc<dyn Fn(&[i32], &CancelToken) -> Result<Vec<InferOutput>, ServiceError> + Send + Sync>;
 
-/// Models made of functions from the rows of `x INT32[-1]` to outputs, of which there is `y INT32[-1]`,
-/// found by the name of the model. Their rows are said to be independent.
+/// Models made of functions from the rows of `x INT32[-1]` to outputs, one of which is `y INT32[-1]`,
+/// selected by model name. Their rows are declared independent.
 #[derive(Clone, Default)]
 pub(crate) struct FunctionBackend(HashMap<&'static str, Run>);
 
@@ -90,7 +90,7 @@ pub(crate) fn vector(values: Vec<i32>) -> Tensor {
     Tensor::from_vec(Shape::vector(values.len() as u64), values).unwrap()
 }
 
-/// Output `y`.
+/// Returns output `y`.
 pub(crate) fn out(values: Vec<i32>) -> Result<Vec<InferOutput>, ServiceError> {
     Ok(vec![InferOutput::new("y", vector(values))])
 }
@@ -99,7 +99,7 @@ pub(crate) fn double(x: &[i32]) -> Vec<i32> {
     x.iter().map(|x| x * 2).collect()
 }
 
-/// An engine with a model of one function, `m`, and a model `other` that doubles.
+/// Creates an engine with a model `m`, the given function, and a model `other` that doubles its input.
 pub(crate) fn engine(
     config: EngineConfig,
     run: impl Fn(&[i32], &CancelToken) -> Result<Vec<InferOutput>, ServiceError> + Send + Sync + 'static,
@@ -122,7 +122,7 @@ pub(crate) fn one_instance() -> EngineConfig {
 
 pub(crate) type Answer<'a> = BoxFuture<'a, Result<InferResponse, ServiceError>>;
 
-/// Puts a request into the queue.
+/// Queues a request.
 pub(crate) fn submit(engine: &Engine, request: InferRequest) -> Answer<'_> {
     submit_within(engine, request, Duration::from_secs(60))
 }
@@ -135,10 +135,10 @@ pub(crate) fn submit_within(engine: &Engine, request: InferRequest, timeout: Dur
     }
 }
 
-/// A value for which the models below wait until the gate is open.
+/// The value for which the models below wait until the gate is open.
 pub(crate) const GATE: i32 = -1;
 
-/// Holds a model up, so that requests gather.
+/// Blocks a model, so that requests queue up.
 #[derive(Clone, Default)]
 pub(crate) struct Gate {
     pub(crate) is_open: Arc<AtomicBool>,
@@ -159,7 +159,7 @@ impl Gate {
         self.is_open.store(true, Ordering::SeqCst);
     }
 
-    /// Sends the request that holds the model up, and waits until it does.
+    /// Sends the request that blocks the model, and waits until it is blocked.
     pub(crate) fn hold<'a>(&self, engine: &'a Engine) -> Answer<'a> {
         self.is_open.store(false, Ordering::SeqCst);
         self.is_reached.store(false, Ordering::SeqCst);
@@ -174,7 +174,7 @@ impl Gate {
 /// The rows of each run.
 pub(crate) type Batches = Arc<Mutex<Vec<Vec<i32>>>>;
 
-/// An engine with one thread, whose model notes the rows of its batches, and then does as `run` says.
+/// Creates an engine with one thread. Its model records the rows of its batches and then calls `run`.
 pub(crate) fn gated(
     run: impl Fn(&[i32]) -> Result<Vec<i32>, ServiceError> + Send + Sync + 'static,
 ) -> (Arc<Engine>, Gate, Batches, TempDir) {

@@ -1,4 +1,4 @@
-//! Models that run on the threads of their callers.
+//! Tests of models that run in place, on the threads of their callers.
 
 use std::{
     collections::BTreeSet,
@@ -32,16 +32,16 @@ use crate::{
 
 const LIMIT: Duration = Duration::from_millis(20);
 
-/// What a model sees, over all models of a test.
+/// The runs of all models of a test.
 #[derive(Default)]
-struct Seen {
+struct RunLog {
     /// The thread and the rows of each run.
     runs: Mutex<Vec<(String, Vec<i32>)>>,
     is_released: AtomicBool,
 }
 
-impl Seen {
-    /// Forgets what it has seen, and returns the names of threads and the batches.
+impl RunLog {
+    /// Returns the names of the threads and the batches, and clears them.
     fn take(&self) -> (BTreeSet<String>, Vec<Vec<i32>>) {
         std::mem::take(&mut *self.runs.lock().unwrap())
             .into_iter()
@@ -49,7 +49,7 @@ impl Seen {
     }
 }
 
-struct SeenBackend(Arc<Seen>);
+struct SeenBackend(Arc<RunLog>);
 
 impl Backend for SeenBackend {
     fn name(&self) -> &'static str {
@@ -62,7 +62,7 @@ impl Backend for SeenBackend {
 
     fn load(&self, source: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
         let tensor = |name: &str| vec![TensorMetadata::new(name, DataType::INT32, &[-1, 1])];
-        Ok(Box::new(SeenModel {
+        Ok(Box::new(TestModel {
             is_bounded: source.content.is_empty(),
             is_elsewhere: *source.content == *b"runs elsewhere",
             metadata: ModelMetadata::new("", "test_seen", tensor("x"), tensor("y")),
@@ -71,12 +71,12 @@ impl Backend for SeenBackend {
     }
 }
 
-/// Gives its rows back, after something for some of them.
-struct SeenModel {
+/// A model that returns its rows, after an action for some values.
+struct TestModel {
     is_bounded: bool,
     is_elsewhere: bool,
     metadata: ModelMetadata,
-    seen: Arc<Seen>,
+    seen: Arc<RunLog>,
 }
 
 const SLOW: i32 = -1;
@@ -85,7 +85,7 @@ const HANGS: i32 = -3;
 const FAILS: i32 = -4;
 const PANICS_LATER: i32 = -5;
 
-impl Model for SeenModel {
+impl Model for TestModel {
     fn metadata(&self) -> &ModelMetadata {
         &self.metadata
     }
@@ -115,7 +115,7 @@ impl Model for SeenModel {
     }
 }
 
-fn run(seen: &Seen, x: TensorValue) -> Result<Vec<InferOutput>, ServiceError> {
+fn run(seen: &RunLog, x: TensorValue) -> Result<Vec<InferOutput>, ServiceError> {
     let rows = x.as_fixed().unwrap().to_vec::<i32>().unwrap();
     let thread = thread::current().name().unwrap_or_default().to_owned();
     seen.runs.lock().unwrap().push((thread, rows.clone()));
@@ -132,14 +132,14 @@ fn run(seen: &Seen, x: TensorValue) -> Result<Vec<InferOutput>, ServiceError> {
     Ok(vec![InferOutput::new("y", x)])
 }
 
-fn engine(in_place: Option<InPlace>, instances: usize) -> (Engine, Arc<Seen>, TempDir) {
+fn engine(in_place: Option<InPlace>, instances: usize) -> (Engine, Arc<RunLog>, TempDir) {
     let folder = repository(&[
         ("quick/1/model.seen", ""),
         ("other/1/model.seen", ""),
         ("any/1/model.seen", "may take any time"),
         ("elsewhere/1/model.seen", "runs elsewhere"),
     ]);
-    let seen = Arc::new(Seen::default());
+    let seen = Arc::new(RunLog::default());
     let backend: Arc<dyn Backend> = Arc::new(SeenBackend(seen.clone()));
     let engine = Engine::start(
         Repository::open(folder.path(), &[backend], None).unwrap(),
@@ -172,7 +172,7 @@ fn poll(future: &mut BoxFuture<'_, Answered>) -> Poll<Answered> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Pending when it is polled first.
+/// A future that is pending at the first poll.
 struct Once(bool);
 
 impl Future for Once {
@@ -191,11 +191,11 @@ fn in_place(at_once: usize) -> Option<InPlace> {
     Some(InPlace::new(LIMIT, at_once, || Box::pin(Once(false))))
 }
 
-/// Runs a model until it is known to be quick with so many rows, however busy the machine is, and returns whether it is then.
-fn warm_up(engine: &Engine, seen: &Seen, model: &str, rows: usize) -> bool {
+/// Runs a model until batches of `rows` rows are known to be quick. Returns whether they are.
+fn warm_up(engine: &Engine, seen: &RunLog, model: &str, rows: usize) -> bool {
     let here = thread::current().name().unwrap().to_owned();
     (0..50).any(|attempt| {
-        // Something else may have the processors for a while.
+        // Another program may occupy the processors for a while.
         thread::sleep(Duration::from_millis(attempt));
         for _ in 0..8 {
             infer(engine, model, &(0..rows as i32).collect::<Vec<_>>()).unwrap();
@@ -218,10 +218,10 @@ fn a_model_that_is_quick_and_promises_to_be_runs_where_its_request_is() {
     assert!(warm_up(&engine, &seen, "quick", 1));
     assert!(!warm_up(&engine, &seen, "any", 1), "it may take any time");
 
-    // For other numbers of rows nothing is known.
+    // Other batch sizes have no measurements.
     infer(&engine, "quick", &[1, 2]).unwrap();
     assert!(!seen.take().0.contains(&here));
-    // Responses and counts are the same.
+    // Responses and counts are equal.
     let before = engine.metrics();
     assert_eq!(y(&infer(&engine, "quick", &[7]).unwrap()), 7);
     let count = |metrics: &[oip_engine::VersionMetrics]| {
@@ -279,7 +279,7 @@ fn requests_that_come_together_run_together_on_the_first_ones_thread() {
         futures_executor::block_on(request).unwrap();
     }
     let start_of_test = Instant::now();
-    // A slow machine may make it slow for a while.
+    // A busy machine may make it slow for a while.
     loop {
         assert!(warm_up(&engine, &seen, "quick", 3) && warm_up(&engine, &seen, "quick", 1));
         seen.take();
@@ -297,7 +297,7 @@ fn requests_that_come_together_run_together_on_the_first_ones_thread() {
             assert_eq!(y(&last), 6);
             break;
         }
-        // Two rows were not known to be quick: a thread has run them.
+        // Two rows were not known to be quick, so a thread ran them.
         for request in [first, last] {
             if answer.is_pending() {
                 futures_executor::block_on(request).unwrap();
@@ -339,7 +339,7 @@ fn a_model_that_breaks_its_promise_takes_no_more_threads_than_it_may() {
         thread::sleep(Duration::from_millis(1));
     }
     seen.take();
-    // Others go to their threads as long as it hangs.
+    // While it hangs, requests to other models go to their threads.
     for model in ["quick", "other"] {
         assert_eq!(y(&infer(&engine, model, &[7]).unwrap()), 7);
     }
@@ -351,13 +351,14 @@ fn a_model_that_breaks_its_promise_takes_no_more_threads_than_it_may() {
     assert!(engine.stop(Instant::now() + Duration::from_secs(60)));
 }
 
-/// A run in a process begins on the thread of its request, and continues on another thread if it takes longer.
+/// A run in another process starts on the thread of its request and continues on another thread if it takes
+/// longer.
 #[test]
 fn a_model_that_runs_elsewhere_is_waited_for_by_the_caller_and_then_by_a_thread() {
     let (engine, seen, _folder) = engine(in_place(1), 2);
     let here = thread::current().name().unwrap().to_owned();
     let begins = || {
-        // More requests than it takes to notice that there is only one caller.
+        // Enough requests to detect that there is a single caller.
         (0..50).any(|_| {
             for _ in 0..80 {
                 infer(&engine, "elsewhere", &[1]).unwrap();
@@ -367,7 +368,7 @@ fn a_model_that_runs_elsewhere_is_waited_for_by_the_caller_and_then_by_a_thread(
         })
     };
     assert!(begins());
-    // Until one is begun here: now and then a request is for a thread from the start.
+    // Repeats until one starts in place: occasionally a request is for a thread from the start.
     let leave = |row| {
         assert!(begins());
         let answer = infer(&engine, "elsewhere", &[row]);
@@ -387,7 +388,8 @@ fn a_model_that_runs_elsewhere_is_waited_for_by_the_caller_and_then_by_a_thread(
     );
     assert_eq!(y(&infer(&engine, "elsewhere", &[7]).unwrap()), 7);
 
-    // One that hangs holds neither its caller's thread nor the other instance, and its answer comes when it is back.
+    // A hanging run blocks neither its caller's thread nor the other instance, and its response arrives after
+    // it ends.
     assert!(begins());
     let mut hanging = start(&engine, "elsewhere", &[HANGS]);
     assert!(poll(&mut hanging).is_pending());
@@ -397,7 +399,8 @@ fn a_model_that_runs_elsewhere_is_waited_for_by_the_caller_and_then_by_a_thread(
     assert!(engine.stop(Instant::now() + Duration::from_secs(60)));
 }
 
-/// On a runtime as servers have it: nobody is lost, whichever thread runs what, and it ends.
+/// Uses a runtime like that of servers: each caller gets its response, on whatever thread it runs, and the
+/// engine stops.
 #[test]
 fn many_callers_get_their_own_rows() {
     const WORKERS: usize = 3;

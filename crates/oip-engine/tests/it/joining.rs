@@ -1,4 +1,4 @@
-//! Requests of different callers are joined only where the model or its operator says that rows are independent.
+//! Requests of different callers are batched only if the model or the operator declares its rows independent.
 
 use std::sync::{
     Arc, Mutex,
@@ -22,8 +22,8 @@ use crate::{
     support::{repository, write},
 };
 
-/// Gives `y FP16[-1]` for the rows of `x FP32[-1]`, and waits for a gate at the value [`GATE`]. One whose rows are proven to be
-/// independent multiplies them by a scalar, `scale FP32[]`.
+/// A model that returns `y FP16[-1]` for the rows of `x FP32[-1]`, and waits for a gate at the value
+/// [`GATE`]. If its rows are proven independent, it multiplies them by a scalar, `scale FP32[]`.
 struct RowModel {
     metadata: ModelMetadata,
     run: fn(&[f32]) -> Vec<f32>,
@@ -70,7 +70,7 @@ impl Model for RowModel {
     }
 }
 
-/// Loads one model, again and again.
+/// Loads the same model any number of times.
 struct RowBackend {
     run: fn(&[f32]) -> Vec<f32>,
     says: RowIndependence,
@@ -103,15 +103,15 @@ impl Backend for RowBackend {
     }
 }
 
-/// A server of one instance of the model `m`.
-struct House {
+/// A server with one instance of the model `m`.
+struct TestServer {
     engine: Arc<Engine>,
     gate: Arc<Gate>,
     has_scale: bool,
     _folder: TempDir,
 }
 
-impl House {
+impl TestServer {
     fn new(
         run: fn(&[f32]) -> Vec<f32>,
         says: RowIndependence,
@@ -149,7 +149,7 @@ impl House {
         self.engine.configuration().unwrap().model_config(model).unwrap()
     }
 
-    /// Whether requests are joined, as it is said in the configuration and in the state of the model.
+    /// Returns whether requests are batched, according to the configuration and the state of the model.
     fn said(&self) -> String {
         let config = self.config();
         let shown = Joining::shown_in(&config).unwrap();
@@ -167,7 +167,8 @@ impl House {
         submit(&self.engine, request)
     }
 
-    /// Sends requests while the instance is held up, so that they wait together, and returns their outputs and the rows of each run.
+    /// Sends requests while the instance is blocked, so that they queue up. Returns their outputs and the
+    /// rows of each run.
     fn together(&self, requests: &[(&[f32], f32)]) -> (Vec<Vec<f32>>, Vec<usize>) {
         self.gate.is_open.store(false, Ordering::SeqCst);
         self.gate.is_reached.store(false, Ordering::SeqCst);
@@ -194,7 +195,7 @@ impl House {
     }
 }
 
-/// The sum of all rows so far.
+/// Returns the prefix sums of the rows.
 fn running_sum(x: &[f32]) -> Vec<f32> {
     let mut sum = 0.0;
     let add = |x: &f32| {
@@ -204,7 +205,7 @@ fn running_sum(x: &[f32]) -> Vec<f32> {
     x.iter().map(add).collect()
 }
 
-/// What is left of rows without their mean.
+/// Returns the rows minus their mean.
 fn centered(x: &[f32]) -> Vec<f32> {
     let mean = x.iter().sum::<f32>() / x.len() as f32;
     x.iter().map(|x| x - mean).collect()
@@ -222,11 +223,12 @@ fn proven() -> RowIndependence {
     RowIndependence::Proven(IndependentRows::default().with_shared_input("scale"))
 }
 
-/// In anything causal the first request of a batch is right; 16-bit outputs always look alike; equal requests have equal rows.
+/// Dependent rows may go unnoticed: in a causal model the first request of a batch is right, 16-bit outputs
+/// look alike, and equal requests have equal rows.
 #[test]
 fn rows_of_one_caller_never_meet_those_of_another_where_nothing_says_that_they_are_independent() {
     for run in [running_sum, centered] {
-        let house = House::new(run, unproven(), None, None);
+        let house = TestServer::new(run, unproven(), None, None);
         let equal: Vec<(&[f32], f32)> = vec![(&[1.0, 1.0], 1.0); 80];
         let different: Vec<(&[f32], f32)> = vec![(&[1.0, 2.0], 1.0), (&[30.0, 40.0], 1.0), (&[7.0], 1.0)];
         for requests in [equal, different] {
@@ -250,7 +252,7 @@ fn rows_of_one_caller_never_meet_those_of_another_where_nothing_says_that_they_a
 
 #[test]
 fn requests_to_a_proven_model_are_joined_and_get_their_own_rows() {
-    let house = House::new(doubled, proven(), None, None);
+    let house = TestServer::new(doubled, proven(), None, None);
     let requests: [(&[f32], f32); 3] = [(&[1.0, 2.0], 1.0), (&[3.0], 1.0), (&[4.0, 5.0], 1.0)];
     let (outputs, runs) = house.together(&requests);
     assert_eq!(outputs, [vec![2.0, 4.0], vec![6.0], vec![8.0, 10.0]]);
@@ -258,14 +260,14 @@ fn requests_to_a_proven_model_are_joined_and_get_their_own_rows() {
     let metrics = &house.engine.metrics()[0].statistics;
     assert!(metrics.execution_count < metrics.inference_count);
     assert_eq!(house.said(), "proven");
-    // Clients that know max_batch_size would send rows of the scale.
+    // A client that knows max_batch_size would send a scale per row.
     let config = house.config();
     assert_eq!((config.max_batch_size, &config.dynamic_batching), (0, &None));
 }
 
 #[test]
 fn an_input_without_rows_joins_only_requests_in_which_it_is_equal() {
-    let house = House::new(doubled, proven(), None, None);
+    let house = TestServer::new(doubled, proven(), None, None);
     let requests: [(&[f32], f32); 4] = [(&[1.0], 1.0), (&[2.0], 0.5), (&[3.0, 4.0], 1.0), (&[5.0], 0.5)];
     let (outputs, mut runs) = house.together(&requests);
     assert_eq!(outputs, [vec![2.0], vec![2.0], vec![6.0, 8.0], vec![5.0]]);
@@ -275,10 +277,10 @@ fn an_input_without_rows_joins_only_requests_in_which_it_is_equal() {
 
 #[test]
 fn the_operators_word_is_followed_whatever_the_model_says() {
-    let said = |says, config| House::new(doubled, says, None, Some(config)).said();
+    let said = |says, config| TestServer::new(doubled, says, None, Some(config)).said();
     assert_eq!(said(proven(), "max_batch_size: 0"), "no (max_batch_size is 0)");
     assert_eq!(said(unproven(), "max_batch_size: 8"), "declared");
-    let refused = House::new(doubled, proven(), None, Some("max_batch_size: 8"));
+    let refused = TestServer::new(doubled, proven(), None, Some("max_batch_size: 8"));
     let [status] = &refused.engine.models()[..] else {
         panic!("one model")
     };
@@ -294,7 +296,7 @@ fn the_operators_word_is_followed_whatever_the_model_says() {
 
 #[test]
 fn a_model_declares_its_rows_in_its_own_code() {
-    let says = |says, rows| House::new(doubled, says, Some(rows), None);
+    let says = |says, rows| TestServer::new(doubled, says, Some(rows), None);
     assert_eq!(says(unproven(), 0).said(), "no (its own max_batch_size is 0)");
     for (known, said) in [(unproven(), "declared"), (proven(), "proven")] {
         let house = says(known, 3);

@@ -1,4 +1,4 @@
-//! The engine with backends made for tests.
+//! Tests of the engine with backends made for them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod batching;

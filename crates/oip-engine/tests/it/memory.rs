@@ -1,4 +1,4 @@
-//! A model's outputs count against the memory budget of the requests.
+//! Tests of the memory budget, against which a model's outputs count.
 
 use std::{
     task::{Context, Waker},
@@ -43,13 +43,13 @@ fn outputs_count_until_they_are_dropped_and_refusals_say_which_kind() {
     assert_eq!(budget.used(), 0);
     let never = ask(&engine, &ByteBudget::new(3000), request("m", None, 1));
     assert_eq!(code(block_on(never)), Err(ErrorCode::TooLarge));
-    // The model has run for them: they were not rejected.
+    // The model has run for them, so they were not rejected.
     let metrics = &engine.metrics()[0];
     assert_eq!(metrics.failures, [(FailureReason::Other, 2)]);
     assert_eq!(metrics.statistics.execution_count, 4);
 }
 
-/// Requests that there is no memory to join are no execution until each is run by itself.
+/// If there is no memory for a batch, no execution counts until each request is run alone.
 #[test]
 fn a_batch_that_could_not_be_joined_was_not_run() {
     let (engine, gate, batches, _folder) = gated(|x| Ok(double(x)));
@@ -66,7 +66,7 @@ fn a_batch_that_could_not_be_joined_was_not_run() {
     gate.open();
     block_on(held).unwrap();
     for answer in answers {
-        // One at a time, so that each finds room for its output.
+        // One at a time, so that each output fits the budget.
         let _ = block_on(answer);
     }
     let runs = batches.lock().unwrap().len() as u64;
@@ -81,7 +81,7 @@ fn a_batch_that_could_not_be_joined_was_not_run() {
     );
 }
 
-/// The answers of a batch are slices of one buffer, which counts once, and as long as any of them is kept.
+/// The responses of a batch are slices of one buffer, which counts once until the last one is dropped.
 #[test]
 fn a_batch_counts_once_until_its_last_answer_is_dropped() {
     let (engine, gate, batches, _folder) = gated(|x| Ok(double(x)));

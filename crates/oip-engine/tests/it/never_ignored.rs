@@ -1,4 +1,4 @@
-//! A configuration in a directory holds for the model there, or the model is unavailable with a reason.
+//! A configuration in a directory applies to the model there, or the model is unavailable with a reason.
 
 use std::{path::Path, sync::Arc};
 
@@ -8,7 +8,7 @@ use oip_types::{ModelState, ServiceError};
 
 use crate::support::{WordBackend, repository};
 
-/// Files of weights, which are a model only with the code that computes with them.
+/// A backend for weight files, which need the code that computes with them.
 struct Weights(WordBackend);
 
 impl Backend for Weights {
@@ -37,7 +37,7 @@ fn open(path: &Path) -> Repository {
     Repository::open(path, &backends, Some("m")).unwrap()
 }
 
-/// Each model of a directory: `name STATE reason`.
+/// Returns each model of a directory as `name STATE reason`.
 fn shown(path: &Path) -> Vec<String> {
     let engine = Engine::start(open(path), EngineConfig::default());
     engine.wait_until_loaded();
@@ -125,7 +125,7 @@ fn a_directory_with_a_configuration_is_a_model_even_if_the_configuration_is_wron
 
 #[test]
 fn a_configuration_that_no_model_takes_gets_a_line() {
-    // Next to models in a repository, next to a file that is named, and in a version's directory.
+    // Next to models in a repository, next to a file that is named, and in the directory of a version.
     let folder = repository(&[
         ("m/1/model.word", "echo"),
         ("config.pbtxt", ""),
@@ -220,7 +220,7 @@ fn a_hugging_face_model_is_named_as_one_and_its_weights_served_only_when_asked()
     );
     assert_eq!(told[1], "m ready");
 
-    // Asked for by file, by configuration; and an export beside is served without a word on fields.
+    // Requested by file and by configuration. An export next to it is served without a message about fields.
     let folder = repository(&[("model.weights", "echo"), ("config.json", bert)]);
     assert_eq!(shown(&folder.path().join("model.weights")), ["m ready"]);
     let toml = ("config.toml", "backend = \"weights\"");

@@ -1,4 +1,4 @@
-//! Models made of other models.
+//! Tests of pipelines.
 
 use std::{
     path::Path,
@@ -22,7 +22,7 @@ use crate::{
     support::{engine, infer, repository, request, small_engine, write, y},
 };
 
-/// A pipeline from `x` to `y` through models, one after the other.
+/// Returns the configuration of a pipeline from `x` to `y` through `models` in sequence.
 pub(crate) fn chain(models: &[&str]) -> String {
     let tensor = |index: usize| match index {
         0 => "x".to_owned(),
@@ -67,7 +67,7 @@ fn reload(engine: &Engine, root: &Path, path: &str, content: &str) {
 #[test]
 fn a_pipeline_is_a_model_among_others() {
     let (engine, _, _folder) = small_engine(&[
-        // By their names they are loaded before what they run.
+        // In order of their names, pipelines are loaded before their steps.
         ("a/config.pbtxt", &chain(&["ten", "slow", "ten"])),
         ("b/config.pbtxt", &chain(&["a", "ten"])),
         ("slow/1/model.word", "loads slowly"),
@@ -100,7 +100,7 @@ fn a_pipeline_is_a_model_among_others() {
     );
     assert!(config.instance_group.is_empty() && config.dynamic_batching.is_none());
 
-    // Each of its requests counts once for it, and as often as it runs a model for that one.
+    // Each request counts once for the pipeline, and for a model as often as it runs.
     for (model, expected) in [("b", 1), ("a", 2), ("slow", 2), ("ten", 5)] {
         let statistics = statistics(&engine, model);
         assert_eq!(statistics.inference_stats.success.count, expected, "{model}");
@@ -108,7 +108,8 @@ fn a_pipeline_is_a_model_among_others() {
     }
 }
 
-/// A client that leaves, or whose time is over, while a step runs counts as that, for the pipeline and for the step.
+/// A client that leaves, or a deadline that passes, during a step counts as such for the pipeline and for the
+/// step.
 #[test]
 fn a_pipeline_that_is_given_up_counts_as_a_failure() {
     let (engine, _, _folder) = small_engine(&[
@@ -140,7 +141,7 @@ fn a_pipeline_that_is_given_up_counts_as_a_failure() {
     assert_eq!(failures("p"), expected);
     assert_eq!(statistics(&engine, "p").inference_stats.fail.count, 1);
 
-    // Its time is over after the first step has run: it was not rejected.
+    // Its deadline passed after the first step had run, so it was not rejected.
     let before = statistics(&engine, "ten").execution_count;
     let answer = submit(Duration::from_secs(1));
     until("the first step has run again", || {
@@ -171,7 +172,7 @@ fn a_step_that_fails_is_named() {
     );
     assert_eq!(runs.load(Ordering::SeqCst), 2);
     assert_eq!(statistics(&engine, "p").inference_stats.fail.count, 1);
-    // It is held to its own metadata before anything runs.
+    // The request is checked against the pipeline's metadata before any step runs.
     let tensor = Tensor::from_vec(Shape::vector(1), vec![1.0f32]).unwrap();
     let wrong = InferRequest::new(ModelRef::new("p", None).unwrap()).with_input("x", tensor);
     let error = infer(&engine, wrong).unwrap_err();
@@ -279,7 +280,7 @@ fn loading_a_pipeline_loads_what_it_runs() {
     assert_eq!(shown(&engine), all_ready);
     assert_eq!(y(&infer(&engine, request("outer", None, 0)).unwrap()), 11);
 
-    // What it runs goes, and comes back.
+    // A step is unloaded and loaded again.
     unload(&engine, "one").unwrap();
     until("one is gone", || {
         shown(&engine)[1] == "one/1 UNAVAILABLE unloaded"
@@ -293,12 +294,13 @@ fn loading_a_pipeline_loads_what_it_runs() {
     assert_eq!(shown(&engine), all_ready);
     assert_eq!(y(&infer(&engine, request("outer", None, 0)).unwrap()), 11);
 
-    // With what was loaded only for it. `one` was asked for by now, `ten` is still needed.
+    // Steps that were loaded only for the pipeline are unloaded with it. `one` was requested meanwhile, and
+    // `ten` is still needed.
     load(&engine, "other").unwrap();
     let options = UnloadOptions::default().with(|options| options.unload_dependents = true);
     let outer = ModelRef::new("outer", None).unwrap();
     block_on(engine.repository().unwrap().unload(outer, options)).unwrap();
-    // Each ends on a thread of its own.
+    // Each ends on a separate thread.
     let expected = [
         "inner/1 UNAVAILABLE unloaded",
         "one/1 READY",
@@ -317,7 +319,7 @@ fn what_is_asked_of_a_pipeline_is_done_in_order() {
     ]);
     let engine = explicit(folder.path(), &[]);
     let (p, repository) = (ModelRef::new("p", None).unwrap(), engine.repository().unwrap());
-    // Loading waits for what it runs; unloading, which came later, does not overtake it.
+    // Loading waits for the steps; the later unload does not overtake it.
     let loading = repository.load(p, LoadOptions::default());
     let unloading = repository.unload(p, UnloadOptions::default());
     block_on(loading).unwrap();
@@ -392,13 +394,13 @@ fn whoever_leaves_a_pipeline_leaves_its_steps() {
         let answer = scope.spawn(|| block_on(engine.infer(request("p", None, 1), cx)));
         until("the step runs", || runs.load(Ordering::SeqCst) == 1);
         cancel.cancel();
-        // This model gives an answer even then.
+        // This model responds even then.
         assert!(answer.join().unwrap().is_ok());
     });
     assert!(engine.stop(Instant::now() + Duration::from_secs(10)));
 }
 
-/// The steps that a pipeline has yet to run are requests to models that must not be closed before.
+/// The remaining steps of a running pipeline are requests to models that must not be closed before.
 #[test]
 fn stopping_waits_for_pipelines_that_run() {
     let (engine, runs, _folder) = small_engine(&[
@@ -440,7 +442,7 @@ fn stopping_does_not_wait_for_pipelines_beyond_its_deadline() {
     });
 }
 
-/// Loading and unloading what pipelines run, in any order, ends with everything ready.
+/// Concurrent loading and unloading of pipelines and steps ends with everything ready.
 #[test]
 fn pipelines_and_their_steps_can_be_loaded_by_many() {
     let folder = repository(&[
@@ -458,7 +460,7 @@ fn pipelines_and_their_steps_can_be_loaded_by_many() {
                     let model = ModelRef::new(model, None).unwrap();
                     let repository = engine.repository().unwrap();
                     match (seed + round / 3) % 2 {
-                        // It may be that what it runs was just unloaded.
+                        // A step may have been unloaded just before.
                         0 => drop(block_on(repository.load(model, LoadOptions::default()))),
                         _ => block_on(repository.unload(model, UnloadOptions::default())).unwrap(),
                     }

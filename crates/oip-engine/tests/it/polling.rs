@@ -1,4 +1,4 @@
-//! A repository that is looked at from time to time.
+//! Tests of repository polling.
 
 use std::{
     fs,
@@ -60,7 +60,7 @@ fn models_come_change_and_go() {
     until("it leaves no trace", || {
         engine.models().iter().all(|model| model.name == "m")
     });
-    // A repository that cannot be read is no reason to unload what runs.
+    // An unreadable repository does not unload running models.
     fs::rename(root, root.with_extension("away")).unwrap();
     thread::sleep(INTERVAL * 5);
     assert_eq!(answer(&engine, 1), Some(21));
@@ -88,7 +88,7 @@ fn touched_files_are_not_loaded_again() {
     until("it is loaded again", || answer(&engine, 1) == Some(3));
 }
 
-/// MR-08: what is broken is told; what was there before serves, and what is mended is loaded.
+/// MR-08: a broken change is reported, the previous version is served, and the fix is loaded.
 #[test]
 fn mr_08_a_broken_change_leaves_the_old_one_serving() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);
@@ -105,7 +105,7 @@ fn mr_08_a_broken_change_leaves_the_old_one_serving() {
     assert_eq!(engine.models()[0].reason, "");
 }
 
-/// MR-12: a model that is being copied waits until it does not change any more.
+/// MR-12: a model is loaded only after its files have stopped changing.
 #[test]
 fn mr_12_a_copy_that_goes_on_is_waited_for() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);
@@ -116,7 +116,7 @@ fn mr_12_a_copy_that_goes_on_is_waited_for() {
         };
     });
     let (engine, runs) = engine(root, config);
-    // Each piece by itself would be a model that loads.
+    // Each prefix would be a valid model.
     let mut word = "adds 10".to_owned();
     for _ in 0..40 {
         word.push('0');
@@ -139,7 +139,7 @@ fn mr_12_a_copy_that_goes_on_is_waited_for() {
     assert!(runs.load(Ordering::SeqCst) > 40);
 }
 
-/// MR-09: versions come and go under load; no request fails.
+/// MR-09: versions are added and removed under load; no request fails.
 #[test]
 fn mr_09_rolling_versions_fail_no_request() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);
@@ -162,7 +162,7 @@ fn mr_09_rolling_versions_fail_no_request() {
         }
         fs::remove_dir_all(root.join(format!("m/{}", version - 1))).unwrap();
     }
-    // Versions that are gone from the repository are forgotten when the next is loaded.
+    // Removed versions are forgotten at the next load.
     until("old versions are forgotten", || {
         engine.models().len() <= 3
             && engine
@@ -172,7 +172,7 @@ fn mr_09_rolling_versions_fail_no_request() {
     });
 }
 
-/// A file that is mostly a hole is refused for its size; reading it to see whether it has changed would take hours.
+/// A sparse file is refused for its size; reading it to detect changes would take hours.
 #[test]
 fn a_file_of_a_tebibyte_is_not_read() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);
@@ -190,7 +190,7 @@ fn a_file_of_a_tebibyte_is_not_read() {
     assert_eq!(answer(&engine, 1), Some(2), "what runs goes on");
 }
 
-/// A repository that is replaced by another folder of its name is looked at like any change.
+/// A repository that is replaced by another directory of its name is polled like any change.
 #[test]
 fn a_repository_may_be_replaced() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);
@@ -203,7 +203,7 @@ fn a_repository_may_be_replaced() {
     until("the other folder is served", || answer(&engine, 1) == Some(51));
 }
 
-/// As `cp -r` makes it: the directory first, the files once they are copied.
+/// As `cp -r` creates it: the directory first, then its files.
 #[test]
 fn a_directory_that_is_still_empty_does_not_take_the_server_out_of_service() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);
@@ -218,7 +218,7 @@ fn a_directory_that_is_still_empty_does_not_take_the_server_out_of_service() {
     write(root, "new/1/model.word", "adds 1");
     until("it is loaded", || infer(&engine, request("new", None, 1)).is_ok());
 
-    // Nor does a model that comes and is broken.
+    // Nor does a new model that is broken.
     write(root, "broken/1/model.word", "broken");
     until("the broken one is seen", || engine.models().len() == 3);
     until("it is told", || {
@@ -226,7 +226,7 @@ fn a_directory_that_is_still_empty_does_not_take_the_server_out_of_service() {
     });
     assert!(engine.readiness().is_ready(), "{:?}", engine.readiness());
 
-    // An empty directory leaves a trace only as long as it is there.
+    // An empty directory leaves no state after it is removed.
     fs::create_dir(root.join("left")).unwrap();
     until("the empty one is seen", || engine.models().len() == 4);
     fs::remove_dir(root.join("left")).unwrap();
@@ -248,7 +248,8 @@ fn what_was_there_at_start_is_waited_for_until_it_is_mended() {
     until("it is mended", || engine.readiness().is_ready());
 }
 
-/// A model that was never ready does not count for readiness, wherever it came from; one that was does.
+/// A model that was never ready does not affect readiness, even if it was added later; one that was ready
+/// does.
 #[test]
 fn what_was_ready_once_counts_although_it_came_later() {
     let folder = repository(&[("m/1/model.word", "echo"), ("step/1/model.word", "echo")]);

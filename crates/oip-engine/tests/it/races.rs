@@ -1,4 +1,4 @@
-//! Loading and unloading while requests run, side by side, and a thousand times.
+//! Tests of concurrent loading, unloading and inference, a thousand times.
 
 use std::{
     fs,
@@ -20,8 +20,8 @@ use crate::{
     support::{WordBackend, infer, infer_within, repository, request, write, y},
 };
 
-/// MR-20: many clients load, unload and use one model. Each answer is right or says that the model is not there, and
-/// nothing is left over.
+/// MR-20: many clients load, unload and use one model. Each response is correct or says that the model is not
+/// loaded, and nothing leaks.
 #[test]
 fn mr_20_loading_unloading_and_running_race() {
     let folder = repository(&[
@@ -67,7 +67,8 @@ fn mr_20_loading_unloading_and_running_race() {
     assert!(engine.stop(Instant::now() + Duration::from_secs(10)));
 }
 
-/// MR-21: those in flight when a model is unloaded are answered, new ones refused, and then its memory is free.
+/// MR-21: requests in flight when a model is unloaded are answered, new ones refused, and then its memory is
+/// freed.
 #[test]
 fn mr_21_unloading_lets_requests_in_flight_finish() {
     let folder = repository(&[
@@ -111,7 +112,7 @@ fn mr_21_unloading_lets_requests_in_flight_finish() {
     assert_eq!(living.load(Ordering::SeqCst), 0, "the model is still in memory");
 }
 
-/// MR-22: a load that fails, or hangs, is nobody else's business; while the server drains none is begun.
+/// MR-22: a load that fails or hangs affects no other model; none starts while the server drains.
 #[test]
 fn mr_22_loads_are_isolated_and_end_with_the_server() {
     let folder = repository(&[
@@ -160,7 +161,7 @@ fn mr_22_loads_are_isolated_and_end_with_the_server() {
     assert!(!hanging.is_finished());
 }
 
-/// MR-24: a thousand times loaded and unloaded, nothing is left over.
+/// MR-24: loading and unloading a thousand times leaks nothing.
 #[cfg(target_os = "linux")]
 #[test]
 fn mr_24_loading_and_unloading_leaks_nothing() {
@@ -170,7 +171,7 @@ fn mr_24_loading_and_unloading_leaks_nothing() {
         "m/config.pbtxt",
         "output { name: \"y\" label_filename: \"labels\" } instance_group { count: 2 }",
     );
-    // Other tests in this process use memory and files too, so it happens in one of its own.
+    // Other tests in this process use memory and files too, so this one runs in a child process.
     const VARIABLE: &str = "MR_24_REPOSITORY";
     if let Some(root) = std::env::var_os(VARIABLE) {
         load_and_unload(std::path::Path::new(&root));

@@ -1,4 +1,4 @@
-//! What is found in a folder, and what is said about the rest.
+//! Tests of repository contents, and of the messages about other files.
 
 use std::{
     fs,
@@ -23,7 +23,7 @@ fn backends() -> Vec<Arc<dyn Backend>> {
     vec![Arc::new(WordBackend::default())]
 }
 
-/// Model, version and, if it is unavailable, the reason, for all that a folder holds.
+/// Returns the model, the version and, if it is unavailable, the reason of each entry of a directory.
 fn found(root: &Path) -> Vec<(String, Option<String>, Option<String>)> {
     let (engine, _) = engine(root, EngineConfig::default());
     let models = engine.models().into_iter();
@@ -89,7 +89,7 @@ fn tritons_layout() {
     assert_eq!(error.to_string(), "model 'digits' version '11' does not exist");
 }
 
-/// A backend's names in its order, and what does not work is named as it is called.
+/// The file names of a backend in order of precedence; errors name the file that exists.
 #[test]
 fn a_backend_may_have_several_file_names() {
     let folder = repository(&[
@@ -128,7 +128,7 @@ fn kserves_layout() {
     assert!(infer(&engine, request("mine", Some("1"), 5)).is_err());
 }
 
-/// MR-06: what stands in place of a model.
+/// MR-06: other files and directories in place of a model.
 #[test]
 fn mr_06_folders_without_a_model_say_why() {
     let folder = repository(&[
@@ -180,7 +180,7 @@ fn mr_06_folders_without_a_model_say_why() {
     assert_eq!(found(root).iter().filter(|model| model.0 == "good").count(), 1);
 }
 
-/// A model's own folder, which people name when they mean the model.
+/// The directory of a single model, given as the repository.
 #[test]
 fn a_folder_of_versions_is_one_model() {
     let versions = [
@@ -200,7 +200,7 @@ fn a_folder_of_versions_is_one_model() {
         ("mine", Some("2"))
     );
 
-    // With anything that may be a model it is a repository, and so it is without a number.
+    // With anything else that may be a model it is a repository, and also without a version number.
     for other in [("good/1/model.word", "echo"), ("empty/readme.txt", "")] {
         let folder = repository(&[("1/model.word", "echo"), other]);
         let opened = Repository::open(folder.path(), &backends(), None).unwrap();
@@ -241,7 +241,7 @@ fn files_of_other_frameworks_are_named() {
     );
 }
 
-/// MR-03: links that lead out of the repository are not followed; those within it are.
+/// MR-03: symbolic links out of the repository are not followed; those within it are.
 #[cfg(unix)]
 #[test]
 fn mr_03_links_out_are_refused() {
@@ -275,7 +275,7 @@ fn mr_03_links_out_are_refused() {
     assert_eq!(found(root).iter().filter(|model| model.2.is_none()).count(), 2);
 }
 
-/// FS-07: what is no regular file is not opened.
+/// FS-07: only regular files are opened.
 #[cfg(unix)]
 #[test]
 fn fs_07_folders_and_pipes_are_no_models() {
@@ -334,7 +334,7 @@ fn a_folder_of_models_is_named_where_a_model_is_expected() {
     );
 }
 
-/// MR-11: what happens to the files of a loaded model does not matter.
+/// MR-11: changes to the files of a loaded model have no effect.
 #[test]
 fn mr_11_a_loaded_model_needs_its_files_no_more() {
     let folder = repository(&[("m/1/model.word", "echo")]);
@@ -344,8 +344,8 @@ fn mr_11_a_loaded_model_needs_its_files_no_more() {
     assert!(infer(&engine, request("m", None, 1)).is_ok());
 }
 
-/// KServe's modelcars: the repository is a link into the file system of another container, whose text leads nowhere here.
-/// Where the system gives no namespaces, `load/root.rs` has a test with a stand-in.
+/// KServe's modelcars: the repository is a link into the file system of another container, whose target does
+/// not resolve here. On systems without namespaces, `load/root.rs` has a test with a substitute.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_repository_in_another_mount_namespace() {
@@ -378,7 +378,7 @@ fn a_repository_in_another_mount_namespace() {
             assert_eq!(y(&infer(&engine, request(model, None, 1)).unwrap()), 2, "{model}");
         }
     }
-    // It ends when it is spoken to.
+    // It ends when its standard input is closed.
     drop(container.stdin.take());
     container.wait().unwrap();
 }
@@ -417,7 +417,7 @@ fn a_file_is_a_repository_of_one_model() {
         11,
         "the file has the name"
     );
-    // When it is replaced, it is loaded again.
+    // After it is replaced, it is loaded again.
     let engine = engine_polling(&folder.path().join("ten.word"));
     write(folder.path(), "ten.word", "adds 20");
     until("the new file is served", || {
@@ -455,7 +455,7 @@ fn files_that_would_be_models_elsewhere_are_told() {
     assert_eq!(repository.misplaced_files(), ["ten.word"]);
 }
 
-/// Several repositories are one; a model of two of them is in none, until one of them lets go of it.
+/// Several repositories act as one. A model in two of them is not served until one of them removes it.
 #[test]
 fn several_repositories_are_served_together() {
     let ours = repository(&[("a/1/model.word", "echo"), ("both/1/model.word", "echo")]);
@@ -497,7 +497,7 @@ fn several_repositories_are_served_together() {
         infer(&engine, request("both", None, 1)).is_ok()
     });
 
-    // A repository that cannot be read takes nothing away, and the others are still followed.
+    // An unreadable repository removes no models, and the others are still polled.
     fs::rename(theirs.path(), theirs.path().with_extension("moved")).unwrap();
     write(ours.path(), "late/1/model.word", "echo");
     until("the new model is served", || {
@@ -508,8 +508,8 @@ fn several_repositories_are_served_together() {
     fs::rename(theirs.path().with_extension("moved"), theirs.path()).unwrap();
 }
 
-/// A model that comes to be in two repositories while the server runs is shown with the reason, and runs on; what is right again is
-/// shown so.
+/// A model that appears in a second repository at run time is reported with the reason and continues to run;
+/// once fixed, the report is cleared.
 #[test]
 fn a_second_model_of_a_name_is_shown_without_a_restart() {
     let (ours, theirs) = (
@@ -558,7 +558,7 @@ fn a_second_model_of_a_name_is_shown_without_a_restart() {
     engine.stop(std::time::Instant::now() + Duration::from_secs(5));
 }
 
-/// A Hugging Face cache: files are links to blobs beside them.
+/// A Hugging Face cache: its files are links to blobs in a sibling directory.
 #[test]
 fn links_may_lead_to_folders_that_are_named() {
     let hub = repository(&[

@@ -1,4 +1,4 @@
-//! Requests on their way through queue and model.
+//! Tests of requests in the queue and in the model.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -61,7 +61,7 @@ fn an_identity_model_passes_the_bytes_on() {
     );
 }
 
-/// MD-03: a panic is one request's error, a thousand times over.
+/// MD-03: a panic is the error of one request, a thousand times.
 #[test]
 fn md_03_panics_stay_with_their_request() {
     let (engine, _, _folder) = small_engine(&[("m/1/model.word", "panics on 13")]);
@@ -79,7 +79,7 @@ fn md_03_panics_stay_with_their_request() {
     }
 }
 
-/// MD-06: a model that breaks its own metadata.
+/// MD-06: a model that violates its metadata.
 #[test]
 fn md_06_broken_promises_are_internal_errors() {
     let files = [
@@ -147,7 +147,7 @@ fn expired_requests_are_not_run() {
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
-/// HT-44: a client that leaves while its request waits, or runs.
+/// HT-44: a client that leaves while its request is queued or running.
 #[test]
 fn ht_44_clients_that_leave_cost_nothing_more() {
     let files = [
@@ -161,13 +161,13 @@ fn ht_44_clients_that_leave_cost_nothing_more() {
         move || infer(&engine, request("m", None, 300))
     });
     thread::sleep(Duration::from_millis(100));
-    // Submitted, and dropped while it waits.
+    // Queued, then dropped.
     poll_once_and_drop(&engine, request("m", None, 1));
     assert!(busy.join().unwrap().is_ok());
     assert!(infer(&engine, request("m", None, 1)).is_ok());
     assert_eq!(runs.load(Ordering::SeqCst), 2, "the abandoned request was run");
 
-    // Dropped while it runs: the model sees it.
+    // Dropped while it runs: the model is notified.
     poll_once_and_drop(&engine, request("c", None, 1));
     assert!(
         engine.stop(Instant::now() + Duration::from_secs(30)),

@@ -1,4 +1,4 @@
-//! Models that give any number of answers to a request.
+//! Tests of models with any number of responses per request.
 
 use std::{
     path::Path,
@@ -22,16 +22,16 @@ use tensor_core::{Shape, Tensor};
 
 use crate::support::{infer, repository, request, y};
 
-/// Loads `model.stream` files, which hold a word.
+/// Loads `model.stream` files, which contain a word.
 #[derive(Default)]
-struct StreamBackend(Arc<Seen>);
+struct StreamBackend(Arc<StreamLog>);
 
-/// What its models did.
+/// The actions of the models.
 #[derive(Default)]
-struct Seen {
-    /// Responses that were given.
+struct StreamLog {
+    /// The number of responses sent.
     sent: AtomicUsize,
-    /// Requests that are at an end in the model.
+    /// The number of requests that the model has finished.
     ended: AtomicUsize,
     is_released: AtomicBool,
 }
@@ -58,7 +58,7 @@ impl Backend for StreamBackend {
 struct StreamModel {
     word: String,
     metadata: ModelMetadata,
-    seen: Arc<Seen>,
+    seen: Arc<StreamLog>,
 }
 
 impl StreamModel {
@@ -131,7 +131,7 @@ impl StreamModel {
             "frees its instance" => {
                 answers.send(output(x))?;
                 answers.free_instance();
-                // Once more changes nothing.
+                // A second call has no effect.
                 answers.free_instance();
                 while !self.seen.is_released.load(Ordering::SeqCst) && !cancel.is_cancelled() {
                     thread::sleep(Duration::from_millis(1));
@@ -160,7 +160,7 @@ impl Model for StreamModel {
     }
 
     fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
-        struct Ended<'s>(&'s Seen);
+        struct Ended<'s>(&'s StreamLog);
         impl Drop for Ended<'_> {
             fn drop(&mut self) {
                 self.0.ended.fetch_add(1, Ordering::SeqCst);
@@ -177,7 +177,7 @@ impl Model for StreamModel {
     }
 }
 
-fn engine(root: &Path, hang_timeout: Duration) -> (Engine, Arc<Seen>) {
+fn engine(root: &Path, hang_timeout: Duration) -> (Engine, Arc<StreamLog>) {
     let backend = StreamBackend::default();
     let seen = backend.0.clone();
     let backends: [Arc<dyn Backend>; 2] = [
@@ -229,7 +229,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-fn house(word: &str) -> (Engine, Arc<Seen>, tempfile::TempDir) {
+fn house(word: &str) -> (Engine, Arc<StreamLog>, tempfile::TempDir) {
     let folder = repository(&[("m/1/model.stream", word)]);
     let patience = match word {
         "hangs after one" => Duration::from_millis(50),
@@ -260,7 +260,7 @@ fn answers_come_in_order_to_their_end_and_none_is_one_number_of_them() {
     assert_eq!(config.max_batch_size, 0, "nothing is guessed");
 }
 
-/// One instance, and each request goes on after it was given to the next.
+/// One instance; each request continues after it has freed the instance for the next.
 #[test]
 fn requests_go_on_beside_others_once_their_instance_is_free() {
     let (engine, seen, _folder) = house("frees its instance");
@@ -273,7 +273,7 @@ fn requests_go_on_beside_others_once_their_instance_is_free() {
         }
         let begun = 39 * (round + 1) as usize;
         assert_eq!(seen.ended.load(Ordering::SeqCst), begun - 39, "all are under way");
-        // One whose client leaves ends alone.
+        // If a client leaves, only its request ends.
         drop(open.pop());
         wait_until("the model is told", || {
             seen.ended.load(Ordering::SeqCst) == begun - 38
@@ -292,7 +292,7 @@ fn requests_go_on_beside_others_once_their_instance_is_free() {
     }
     let statistics = &engine.model_statistics(None).unwrap()[0];
     assert_eq!(statistics.execution_count, 3 * 39);
-    // All threads end: those of instances, those beside them, and those that wait for work.
+    // All threads end: those of instances, those without one, and idle ones.
     let mut last = start(&engine, 1);
     next(&mut last);
     seen.is_released.store(true, Ordering::SeqCst);
@@ -300,7 +300,7 @@ fn requests_go_on_beside_others_once_their_instance_is_free() {
     assert_eq!(all(&mut last).0, [-1]);
 }
 
-/// Beside so many the next ones wait for an instance, as models wait that never free theirs.
+/// Beyond the limit, requests wait for an instance, as with models that never free theirs.
 #[test]
 fn requests_beside_instances_are_bounded() {
     const MOST: usize = 256;
@@ -313,7 +313,7 @@ fn requests_beside_instances_are_bounded() {
     }
     open.extend((0..2).map(|_| start(&engine, 1)));
     thread::sleep(Duration::from_millis(50));
-    // The two behind them have no answer until one of the others ends.
+    // The two queued ones get no response until another one ends.
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(open[MOST + 1].poll_next(&mut cx).is_pending());
     seen.is_released.store(true, Ordering::SeqCst);
@@ -333,7 +333,7 @@ fn who_wants_one_answer_is_told_which_calls_give_several() {
     assert!(error.message().contains("ModelStreamInfer"), "{error}");
     assert_eq!(seen.ended.load(Ordering::SeqCst), 0);
 
-    // And the other way round: other models give one to a caller that would take several.
+    // Conversely, other models send one response to a caller that accepts several.
     let folder = repository(&[("m/1/model.word", "adds 1")]);
     let (engine, _) = crate::support::engine(folder.path(), EngineConfig::default());
     let cx = RequestContext::new(None);
@@ -412,7 +412,7 @@ fn a_model_can_say_which_answer_is_its_last() {
     assert!(error.unwrap().message().contains("after the last one"));
 }
 
-/// Transports let go of the stream with the last answer, while the model may still have to return.
+/// Transports drop the stream after the last response, when the model may not have returned yet.
 #[test]
 fn who_has_taken_the_last_answer_has_not_given_up() {
     let (engine, seen, _folder) = house("works on after its last");
@@ -458,14 +458,14 @@ fn what_waits_for_a_client_is_bounded_and_charged() {
     for value in 0..40 {
         let answer = next(&mut answers).unwrap().unwrap();
         assert_eq!(y(&answer.response), value);
-        // One that was taken, one that waits, one that is to be put in: 4 MiB each.
+        // One taken, one queued, one blocked: 4 MiB each.
         assert!(budget.used() >= 4 * MIB, "{} bytes", budget.used());
         assert!(budget.used() <= 12 * MIB, "{} bytes", budget.used());
     }
     assert!(next(&mut answers).is_none());
     assert_eq!((budget.used(), seen.sent.load(Ordering::SeqCst)), (0, 40));
 
-    // One for which there is no memory ends them.
+    // A response that does not fit the budget ends the stream.
     let budget = ByteBudget::new(MIB);
     let lease = Lease::new(&budget, &TimeLimits::default());
     let cx = RequestContext::for_request(&request, &lease, None, &TimeLimits::default()).unwrap();
@@ -488,13 +488,13 @@ fn the_deadline_ends_what_waits_and_what_runs() {
     let (engine, seen, _folder) = house("counts for ever");
     let soon = RequestContext::new(Some(Instant::now() + Duration::from_secs(2)));
     let mut answers = start_with(&engine, 0, soon).unwrap();
-    // No client reads the answers; the model is still notified.
+    // No client reads the responses; the model is still notified.
     wait_until("the model goes on", || seen.ended.load(Ordering::SeqCst) == 1);
     let (values, error) = all(&mut answers);
     assert!(values.len() <= 9, "{values:?}");
     assert_eq!(error.unwrap().code(), ErrorCode::DeadlineExceeded);
 
-    // One that stops as it is told has not come to its end, whatever it says.
+    // A model that stops because it was cancelled has not completed, whatever it returns.
     let (told, seen_told, _folder) = house("stops when it is told");
     let soon = RequestContext::new(Some(Instant::now() + Duration::from_secs(2)));
     let (values, error) = all(&mut start_with(&told, 0, soon).unwrap());
@@ -522,7 +522,7 @@ fn who_waits_for_the_next_answer_may_leave_and_the_model_is_told() {
     wait_until("the model was not told", || {
         seen.ended.load(Ordering::SeqCst) == 1
     });
-    // One that has not begun leaves the queue.
+    // A request that has not started leaves the queue.
     let running = start(&engine, 0);
     let waiting = start(&engine, 0);
     wait_until("it does not begin", || seen.sent.load(Ordering::SeqCst) == 2);
@@ -561,7 +561,7 @@ fn a_stream_ends_before_the_engine_does() {
     let refused = || block_on(engine.infer_stream(request("m", None, 1), RequestContext::new(None))).is_err();
     wait_until("requests are still taken", refused);
     assert!(engine.model_ready(model).is_ok());
-    // It is at work, and is read to its end.
+    // It is running, and is read to its end.
     assert_eq!(all(&mut answers).0, (1..100).collect::<Vec<_>>());
     drop(answers);
     assert!(stopping.join().unwrap());

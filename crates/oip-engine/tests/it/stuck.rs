@@ -1,4 +1,4 @@
-//! Models that hang or are flooded, and what the others notice of it.
+//! Tests of models that hang or are flooded, and the effect on others.
 
 use std::{
     sync::{
@@ -18,7 +18,7 @@ use crate::{
     support::request,
 };
 
-/// MD-05: a model that never comes back.
+/// MD-05: a model that never returns.
 #[test]
 fn md_05_threads_that_hang_are_lost_one_by_one_and_then_the_model_is_unavailable() {
     let gate = Gate::default();
@@ -66,7 +66,7 @@ fn md_05_threads_that_hang_are_lost_one_by_one_and_then_the_model_is_unavailable
     );
     // Other models still answer, and the shutdown is not delayed.
     assert_eq!(code(block_on(submit(&engine, request("other", None, 1)))), Ok(2));
-    // Should they come back after all, the model is there again.
+    // If the hanging threads return, the model is available again.
     gate.open();
     while engine.model_ready(model).is_err() {
         thread::sleep(Duration::from_millis(1));
@@ -97,7 +97,7 @@ fn md_05_requests_that_wait_for_a_model_that_hangs_are_answered() {
         Err(ErrorCode::Unavailable)
     );
     assert_eq!(code(block_on(waiting)), Err(ErrorCode::Unavailable));
-    // And those that wait when the server ends.
+    // And those that are queued when the server stops.
     gate.open();
     while engine.model_ready(ModelRef::new("m", None).unwrap()).is_err() {
         thread::sleep(Duration::from_millis(1));
@@ -109,7 +109,7 @@ fn md_05_requests_that_wait_for_a_model_that_hangs_are_answered() {
     gate.open();
 }
 
-/// LC-11: one model is flooded and slow; another one, and the health endpoints, do not notice.
+/// LC-11: one model is flooded and slow; another one and the health endpoints are not affected.
 #[test]
 fn lc_11_a_flooded_model_leaves_the_others_alone() {
     const SLOW: Duration = Duration::from_millis(30);
@@ -152,6 +152,6 @@ fn lc_11_a_flooded_model_leaves_the_others_alone() {
     is_over.store(true, Ordering::SeqCst);
     flood.join().unwrap();
     times.sort_unstable();
-    // Behind the other model's requests it would be at least its time, and the queue's length times that.
+    // In the queue of the flooded model it would take at least the time of the queued requests.
     assert!(times[197] < SLOW, "{:?}", times[197]);
 }

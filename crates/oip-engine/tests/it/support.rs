@@ -1,4 +1,4 @@
-//! A backend whose model files say in a word what the model does.
+//! A test backend whose model files contain a word that selects the behaviour.
 
 use std::{
     fs,
@@ -27,7 +27,7 @@ use tensor_core::{Shape, Tensor};
 #[derive(Default)]
 pub(crate) struct WordBackend {
     pub(crate) runs: Arc<AtomicUsize>,
-    /// Models that are in memory.
+    /// The number of models in memory.
     pub(crate) living: Arc<AtomicUsize>,
 }
 
@@ -89,7 +89,7 @@ impl Backend for WordBackend {
 struct WordModel {
     word: String,
     metadata: ModelMetadata,
-    /// What the configuration has for the backend.
+    /// The backend settings of the configuration.
     settings: String,
     runs: Arc<AtomicUsize>,
     living: Arc<AtomicUsize>,
@@ -141,7 +141,7 @@ impl Model for WordModel {
     }
 }
 
-/// A repository with model files at the given paths below its root.
+/// Creates a repository with files at the given relative paths.
 pub(crate) fn repository(files: &[(&str, &str)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (path, content) in files {
@@ -156,7 +156,7 @@ pub(crate) fn write(root: &Path, path: &str, content: &str) {
     fs::write(path, content).unwrap();
 }
 
-/// An engine that has loaded a repository, and how often its models ran.
+/// Creates an engine that has loaded a repository. Also returns the run count of its models.
 pub(crate) fn engine(root: &Path, config: EngineConfig) -> (Engine, Arc<AtomicUsize>) {
     let backend = WordBackend::default();
     let runs = backend.runs.clone();
@@ -168,7 +168,7 @@ pub(crate) fn engine(root: &Path, config: EngineConfig) -> (Engine, Arc<AtomicUs
     (engine, runs)
 }
 
-/// An engine with one thread per model and a short queue.
+/// Creates an engine with one thread per model and a short queue.
 pub(crate) fn small_engine(files: &[(&str, &str)]) -> (Engine, Arc<AtomicUsize>, TempDir) {
     let folder = repository(files);
     let config = EngineConfig::default().with(|config| {
@@ -184,7 +184,7 @@ pub(crate) fn request(model: &str, version: Option<&str>, x: i32) -> InferReques
     InferRequest::new(ModelRef::new(model, version).unwrap()).with_input("x", x)
 }
 
-/// Runs a request to its end.
+/// Runs a request and waits for its response.
 pub(crate) fn infer(engine: &Engine, request: InferRequest) -> Result<InferResponse, ServiceError> {
     infer_within(engine, request, Duration::from_secs(60))
 }
@@ -197,7 +197,7 @@ pub(crate) fn infer_within(
     futures_executor::block_on(engine.infer(request, RequestContext::new(Some(Instant::now() + timeout))))
 }
 
-/// The one element of output `y`.
+/// Returns the only element of output `y`.
 pub(crate) fn y(response: &InferResponse) -> i32 {
     response
         .output("y")

@@ -1,4 +1,4 @@
-//! A repository that something else keeps up to date, and one of which only listed files are trusted.
+//! Tests of a repository that an upstream keeps up to date, and of one with a list of trusted files.
 
 use std::{
     path::{Path, PathBuf},
@@ -19,7 +19,7 @@ use crate::{
     support::{WordBackend, infer, repository, request, write, y},
 };
 
-/// Writes the model `late` when it is asked for it, unless it cannot be reached.
+/// An upstream that writes the model `late` when it is requested, unless it is unreachable.
 struct Store {
     folder: PathBuf,
     is_unreachable: AtomicBool,
@@ -30,7 +30,7 @@ impl Upstream for Store {
     fn refresh(&self, model: Option<&str>) {
         self.asked.lock().unwrap().push(model.map(str::to_owned));
         let is_asked_for = model.is_none_or(|model| model == "late");
-        // What is written anew has changed, and a poll waits for it to stay as it is.
+        // A rewritten file has changed, and polling waits until it is stable.
         let is_there = self.folder.join("late/1").exists();
         if is_asked_for && !is_there && !self.is_unreachable.load(Ordering::SeqCst) {
             write(&self.folder, "late/1/model.word", "adds 5");
@@ -73,7 +73,7 @@ fn a_load_asks_first() {
             load: vec!["m".to_owned()],
         },
     );
-    // What stands there at the start was brought before.
+    // Models present at the start were fetched earlier.
     assert!(store.asked.lock().unwrap().is_empty());
     store.is_unreachable.store(true, Ordering::SeqCst);
     for has_folder in [false, true] {
@@ -140,7 +140,7 @@ fn sha256(content: &str) -> String {
         .collect()
 }
 
-/// What is wrong with the only model of a repository under a list; nothing if it is served.
+/// Returns why the only model of a repository with a digest list is unavailable; empty if it is served.
 fn reason(root: &Path, list: &str) -> String {
     let backend = Arc::new(WordBackend::default());
     let digests = RequiredDigests::parse("list", list).unwrap();
@@ -182,7 +182,7 @@ fn listed_files_are_loaded_by_their_names_in_the_repository() {
     );
 }
 
-/// A link is listed by its own name, as `sha256sum` prints it, whatever it leads to.
+/// A symbolic link is listed by its own name, as `sha256sum` prints it, whatever its target.
 #[test]
 fn links_and_single_models_are_listed_as_they_are_named() {
     let folder = repository(&[("blobs/abc", "echo")]);

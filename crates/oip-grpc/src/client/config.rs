@@ -1,4 +1,4 @@
-//! A model's configuration out of its message.
+//! Decodes model configurations.
 
 use std::collections::BTreeMap;
 
@@ -17,11 +17,11 @@ use crate::proto::{
     model_queue_policy, model_version_policy::PolicyChoice, model_warmup::input::InputDataType,
 };
 
-/// Reads a model's configuration. Numbers that the server's schema has and this one has not count as their defaults.
+/// Decodes a model's configuration. Enum values that this schema lacks count as defaults.
 ///
 /// # Errors
-/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when a datatype is unknown, or a number is negative that must
-/// not be.
+/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when a datatype is unknown, or a number is
+/// negative that must not be.
 pub fn decode_config(message: proto::ModelConfig) -> Result<ModelConfig, ServiceError> {
     let (mut dynamic_batching, mut ensemble_scheduling) = (None, None);
     match message.scheduling_choice {

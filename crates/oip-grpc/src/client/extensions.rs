@@ -1,4 +1,4 @@
-//! The nouns of the protocol's extensions, and their messages.
+//! Converts between extension types and messages.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +17,14 @@ use crate::proto::{
     log_settings_response, model_repository_parameter::ParameterChoice, trace_setting_request,
 };
 
-/// Reads the repository's index.
+/// Decodes the repository index.
 #[must_use]
 pub fn decode_index(message: RepositoryIndexResponse) -> Vec<ModelIndexEntry> {
     let filled = |text: String| Some(text).filter(|text| !text.is_empty());
     let entry = |model: proto::repository_index_response::ModelIndex| ModelIndexEntry {
         name: model.name,
         version: filled(model.version),
-        // MLServer sends the names of its enumeration.
+        // MLServer sends names instead of enum values.
         state: filled(model.state)
             .map(|state| ModelState::from_name(state.strip_prefix("State.").unwrap_or(&state))),
         reason: model.reason,
@@ -41,7 +41,7 @@ fn parameters<const N: usize>(
         .collect()
 }
 
-/// Writes a request to load a model.
+/// Encodes a request to load a model.
 #[must_use]
 pub fn encode_load(model: &str, options: &LoadOptions) -> RepositoryModelLoadRequest {
     let config = options.config.clone().map(ParameterChoice::StringParam);
@@ -60,7 +60,7 @@ pub fn encode_load(model: &str, options: &LoadOptions) -> RepositoryModelLoadReq
     }
 }
 
-/// Writes a request for settings of traces, or to change some.
+/// Encodes a request to read or change trace settings.
 #[must_use]
 pub fn encode_trace_settings(model: Option<&str>, changes: &TraceSettings) -> TraceSettingRequest {
     let settings = changes.iter().map(|(name, value)| {
@@ -73,14 +73,14 @@ pub fn encode_trace_settings(model: Option<&str>, changes: &TraceSettings) -> Tr
     }
 }
 
-/// Reads settings of traces.
+/// Decodes trace settings.
 #[must_use]
 pub fn decode_trace_settings(message: TraceSettingResponse) -> TraceSettings {
     let settings = message.settings.into_iter();
     settings.map(|(name, setting)| (name, setting.value)).collect()
 }
 
-/// Writes a request to register a region of a graphics card's memory, by the handle that its driver gives.
+/// Encodes a request to register a region of GPU memory by its CUDA IPC handle.
 #[must_use]
 pub fn encode_cuda_region(region: &CudaMemoryRegion, handle: &Bytes) -> CudaSharedMemoryRegisterRequest {
     CudaSharedMemoryRegisterRequest {
@@ -91,7 +91,7 @@ pub fn encode_cuda_region(region: &CudaMemoryRegion, handle: &Bytes) -> CudaShar
     }
 }
 
-/// Reads the regions of graphics cards' memory that are registered, by name.
+/// Decodes the registered regions of GPU memory, by name.
 #[must_use]
 pub fn decode_cuda_regions(message: CudaSharedMemoryStatusResponse) -> Vec<CudaMemoryRegion> {
     let regions = message.regions.into_values();
@@ -103,7 +103,7 @@ pub fn decode_cuda_regions(message: CudaSharedMemoryStatusResponse) -> Vec<CudaM
     regions.map(region).collect()
 }
 
-/// Writes a request to unload a model.
+/// Encodes a request to unload a model.
 #[must_use]
 pub fn encode_unload(model: &str, options: UnloadOptions) -> RepositoryModelUnloadRequest {
     let dependents = options
@@ -116,7 +116,7 @@ pub fn encode_unload(model: &str, options: UnloadOptions) -> RepositoryModelUnlo
     }
 }
 
-/// Reads statistics. What a server leaves out is 0.
+/// Decodes statistics. Missing values are 0.
 #[must_use]
 pub fn decode_statistics(message: ModelStatisticsResponse) -> Vec<ModelStatistics> {
     let duration = |duration: Option<proto::StatisticDuration>| {
@@ -162,7 +162,7 @@ pub fn decode_statistics(message: ModelStatisticsResponse) -> Vec<ModelStatistic
     message.model_stats.into_iter().map(model).collect()
 }
 
-/// Writes changes of log settings.
+/// Encodes changes of log settings.
 #[must_use]
 pub fn encode_log_settings(changes: &LogSettings) -> LogSettingsRequest {
     use log_settings_request::{SettingValue, setting_value::ParameterChoice};
@@ -180,7 +180,7 @@ pub fn encode_log_settings(changes: &LogSettings) -> LogSettingsRequest {
     }
 }
 
-/// Reads log settings. Those without a value are left out.
+/// Decodes log settings. Settings without a value are omitted.
 #[must_use]
 pub fn decode_log_settings(message: LogSettingsResponse) -> LogSettings {
     use log_settings_response::{SettingValue, setting_value::ParameterChoice};
@@ -195,7 +195,7 @@ pub fn decode_log_settings(message: LogSettingsResponse) -> LogSettings {
     message.settings.into_iter().filter_map(setting).collect()
 }
 
-/// Writes a request to register shared memory.
+/// Encodes a request to register shared memory.
 #[must_use]
 pub fn encode_region(region: &SharedMemoryRegion) -> SystemSharedMemoryRegisterRequest {
     SystemSharedMemoryRegisterRequest {
@@ -206,7 +206,7 @@ pub fn encode_region(region: &SharedMemoryRegion) -> SystemSharedMemoryRegisterR
     }
 }
 
-/// Reads the regions that are registered, by name.
+/// Decodes the registered regions, by name.
 #[must_use]
 pub fn decode_regions(message: SystemSharedMemoryStatusResponse) -> Vec<SharedMemoryRegion> {
     let regions = message.regions.into_values();

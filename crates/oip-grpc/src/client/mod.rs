@@ -1,6 +1,6 @@
-//! The protocol's nouns as messages, from a client's side: requests are written, responses are read.
+//! Client-side conversion: encodes requests and decodes responses.
 //!
-//! The transport is up to the client: [`proto`](crate::proto) has a generated one, `oip-client` a whole one.
+//! Bring your own transport: [`proto`](crate::proto) has a generated client, `oip-client` a complete one.
 //!
 //! ```
 //! use oip_grpc::client::encode_request;
@@ -44,9 +44,9 @@ use crate::{
     shape::wire_dims,
 };
 
-/// Writes an inference request. Raw inputs share the tensors' bytes; typed ones are copied, and a request with an input
-/// that has no typed form (16-bit floats) is raw all the same. Inputs whose parameters name a place in shared memory have no
-/// contents.
+/// Encodes an inference request. Raw inputs share the tensors' bytes; typed ones are copied. If an input has
+/// no typed form (16-bit floats), the whole request is raw. Inputs whose parameters name a slice of shared
+/// memory have no contents.
 #[must_use]
 pub fn encode_request(request: &InferRequest, is_raw: bool) -> ModelInferRequest {
     let is_here = |input: &&InferInput| !SharedMemorySlice::is_in(&input.parameters);
@@ -86,8 +86,9 @@ pub fn encode_request(request: &InferRequest, is_raw: bool) -> ModelInferRequest
     }
 }
 
-/// Reads an inference response, raw or typed, from any server. Raw outputs stay slices of the message. Values of outputs in shared
-/// memory are zeros, and [`InferOutput::shared_memory`] says where their bytes are.
+/// Decodes an inference response, raw or typed, from any server. Raw outputs remain slices of the message.
+/// The values of outputs in shared memory are zeros, and [`InferOutput::shared_memory`] gives the location of
+/// their bytes.
 ///
 /// # Errors
 /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) that says what is wrong and where.
@@ -98,10 +99,10 @@ pub fn decode_response(
     decode(message, limits, None)
 }
 
-/// The same where outputs in shared memory are read out of it.
+/// Decodes like [`decode_response`], and reads outputs that are in shared memory.
 ///
 /// # Errors
-/// As [`decode_response`], and what `memory` says.
+/// Those of [`decode_response`] and `memory`.
 pub fn decode_response_with(
     message: ModelInferResponse,
     limits: &RequestLimits,
@@ -116,7 +117,7 @@ fn decode(
     memory: Option<&dyn ReadSharedMemory>,
 ) -> Result<InferResponse, ServiceError> {
     limits.check_tensors(message.outputs.len())?;
-    // Some servers send empty raw contents for what is in shared memory, others none.
+    // For outputs in shared memory, some servers send empty raw contents and others none.
     let found = message.raw_output_contents.len();
     let is_elsewhere = |output: &InferOutputTensor| output.parameters.contains_key("shared_memory_region");
     let (all, elsewhere) = (
@@ -163,7 +164,7 @@ fn read_output(
             TensorValue::from_raw(datatype, shape, memory.read(place)?)?
         }
         _ if place.is_some() => TensorValue::zeros(datatype, shape, limits.tensor_bytes)?,
-        // Some servers set an empty message beside raw contents.
+        // Some servers set an empty typed message next to raw contents.
         (Some(raw), _) => TensorValue::from_raw(datatype, shape, raw)?,
         (None, Some(contents)) => contents::read(datatype, shape, contents)?,
         (None, None) if shape.element_count() == 0 => TensorValue::from_raw(datatype, shape, Bytes::new())?,
@@ -180,7 +181,7 @@ fn read_output(
     })
 }
 
-/// Reads a model's metadata.
+/// Decodes a model's metadata.
 ///
 /// # Errors
 /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when a datatype is unknown.

@@ -1,4 +1,5 @@
-//! The protocol's calls, as the generated code wants them: all but inference, whose messages this crate reads itself.
+//! Implements the generated service trait for all calls except inference, whose messages this crate parses
+//! itself.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ use crate::proto::{
     grpc_inference_service_server::GrpcInferenceService,
 };
 
-/// The protocol's calls, answered by an [`InferenceService`].
+/// The protocol's calls, served by an [`InferenceService`].
 pub(crate) struct Calls(pub(crate) Arc<Inference>);
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -39,25 +40,25 @@ fn answer<T>(result: Result<T, ServiceError>) -> Answer<T> {
         .map_err(|error| status::from_error(&error))
 }
 
-/// The client's rights, if they are limited.
+/// Returns the client's grant, if its rights are limited.
 fn grant<T>(request: &Request<T>) -> Option<Grant> {
     request.extensions().get::<Grant>().cloned()
 }
 
-/// Whether a client may ask about a model.
+/// Checks that the client may access a model.
 fn allow<T>(request: &Request<T>, model: &str) -> Result<(), ServiceError> {
     grant(request).map_or(Ok(()), |grant| grant.check_model(model))
 }
 
-/// `GrpcService` answers inference before `tonic` sees it.
+/// Inference is handled by `GrpcService` before it reaches `tonic`.
 fn answered_elsewhere() -> ServiceError {
     ServiceError::internal("inference was called past the service that answers it")
 }
 
-/// Calls of the protocol's extensions that are not offered, whatever the service is.
+/// Implements calls of extensions that are never supported.
 macro_rules! not_offered {
     ($($call:ident($request:ty) -> $response:ty as $extension:literal;)*) => {$(
-        // What `async_trait` makes of an async method; it cannot look into this macro.
+        // The signature that `async_trait` generates; it cannot expand inside this macro.
         fn $call<'life0, 'async_trait>(
             &'life0 self,
             _: Request<$request>,

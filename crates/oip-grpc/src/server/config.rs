@@ -1,4 +1,4 @@
-//! What the gRPC side may be told.
+//! Configuration of the gRPC side.
 
 #[cfg(unix)]
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use oip_service::OpenConnectionMemory;
 use oip_service::{ByteBudget, CpuPool, TimeLimits};
 use oip_types::RequestLimits;
 
-/// How the gRPC side works.
+/// Configuration of the gRPC side.
 ///
 /// ```
 /// use oip_grpc::{GrpcConfig, GrpcOutput};
@@ -19,30 +19,30 @@ use oip_types::RequestLimits;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct GrpcConfig {
-    /// Bytes that a message from a client may have, as it is sent and again once it is decompressed (64 MiB).
+    /// Maximum size of a client's message in bytes, before and after decompression (default 64 MiB).
     pub max_message_bytes: usize,
-    /// Bytes that an answer may have (2 GiB less one: clients count in 32 bits).
+    /// Maximum size of a response in bytes (default 2 GiB minus one, because clients use 32-bit lengths).
     pub max_answer_bytes: usize,
-    /// Bytes that the metadata of a call may have together (32 KiB).
+    /// Maximum size of a call's metadata in bytes (default 32 KiB).
     pub max_header_bytes: usize,
     /// What a request may ask for.
     pub limits: RequestLimits,
     /// How long requests may take.
     pub time: TimeLimits,
-    /// Bytes of messages in memory at once; share one budget between transports (512 MiB).
+    /// Memory budget for messages; share one between transports (default 512 MiB).
     pub budget: ByteBudget,
-    /// Threads for work that takes long, such as decompressing; share one pool between transports.
+    /// Thread pool for long work such as decompression; share one between transports.
     pub cpu: CpuPool,
-    /// What opens the memory that clients share over their connection (`None`: they cannot). The server's listener must make a
-    /// [`ConnectionRegion`](oip_service::ConnectionRegion) of descriptors that it receives.
+    /// Opens memory that clients share over their connection (`None`: not supported). The server's listener
+    /// must turn received descriptors into a [`ConnectionRegion`](oip_service::ConnectionRegion).
     #[cfg(unix)]
     pub connection_memory: Option<Arc<dyn OpenConnectionMemory>>,
-    /// In which form outputs are sent.
+    /// The form of outputs.
     pub output: GrpcOutput,
 }
 
 impl GrpcConfig {
-    /// The same after some changes.
+    /// Returns the configuration with `change` applied.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
@@ -67,13 +67,13 @@ impl Default for GrpcConfig {
     }
 }
 
-/// In which form outputs are sent. The request parameter `binary_data_output` (a boolean) overrides it.
+/// The form of outputs. The boolean request parameter `binary_data_output` overrides it.
 ///
 /// FP16 and BF16 have no typed form: a response with such an output is always raw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GrpcOutput {
-    /// As the request's inputs came: raw for raw, typed for typed.
+    /// The same form as the request's inputs.
     #[default]
     Mirror,
     /// As raw contents, like Triton.

@@ -1,5 +1,5 @@
-//! The messages of all calls but inference, which `tonic` reads and `prost` decodes: small ones, whose decoded size is
-//! charged before anything is built of them.
+//! Messages of all calls except inference, which `tonic` reads and `prost` decodes. They are small, and their
+//! decoded size is charged before they are decoded.
 
 use std::{
     error::Error,
@@ -20,17 +20,18 @@ use super::{
     status,
 };
 
-/// Bytes that such a message may have. The largest that makes sense is a model's configuration to load it with.
+/// Maximum size of such a message in bytes. The largest plausible one carries a model configuration in a load
+/// request.
 pub(crate) const MAX_MESSAGE: usize = 1 << 20;
 
-/// Bytes in memory for one on the wire, at most: an empty string in a list is 2 bytes there and 24 here, three times
-/// while the list grows.
+/// Maximum ratio of decoded to encoded size: an empty string in a list is 2 bytes encoded and 24 decoded, and
+/// the list may hold three times that while it grows.
 const DECODED: u64 = 48;
 
-/// Bytes in memory for each that has come of a message that is not whole: in the buffer that grows, and in the smaller one before.
+/// Memory per received byte of an incomplete message: in the growing buffer, and in the previous smaller one.
 const GROWING: u64 = 4;
 
-/// The memory charged for the messages of a call; kept until the call is answered.
+/// The memory charged for the messages of a call until its response.
 #[derive(Clone)]
 pub(crate) struct ControlCharge(Arc<Mutex<Charge>>);
 
@@ -39,18 +40,18 @@ impl ControlCharge {
         Ok(Self(Arc::new(Mutex::new(lease.charge(0)?))))
     }
 
-    /// Charges a message, or the part of it that has come. Messages of one call are decoded one after the other, so the largest is what
-    /// counts.
-    fn cover(&self, seen: Seen) -> Result<(), ServiceError> {
+    /// Charges a message or the part received. The messages of a call are decoded one at a time, so the
+    /// largest counts.
+    fn cover(&self, seen: MessagePart) -> Result<(), ServiceError> {
         let most = |bytes: usize| bytes.min(MAX_MESSAGE) as u64;
         let bytes = match seen {
-            Seen::Nothing => return Ok(()),
-            Seen::Part(bytes) => most(bytes) * GROWING,
-            // A compressed message may become as large as any; one that claims more is refused unread.
-            Seen::Whole {
+            MessagePart::Nothing => return Ok(()),
+            MessagePart::Part(bytes) => most(bytes) * GROWING,
+            // A compressed message may expand to the limit; one that announces more is rejected unread.
+            MessagePart::Whole {
                 is_compressed: true, ..
             } => MAX_MESSAGE as u64 * DECODED,
-            Seen::Whole { bytes, .. } => most(bytes) * DECODED,
+            MessagePart::Whole { bytes, .. } => most(bytes) * DECODED,
         };
         let mut charge = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let missing = bytes.saturating_sub(charge.bytes());
@@ -58,20 +59,20 @@ impl ControlCharge {
     }
 }
 
-/// Finds messages.
+/// Finds message boundaries in a body.
 #[derive(Default)]
 struct Messages {
     head: [u8; HEAD],
-    /// Bytes of the head and the message that have come.
+    /// Bytes received of the frame header and message.
     seen: usize,
 }
 
-/// The bytes of a message that have arrived.
+/// The received part of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
-    /// Not even all of its head.
+enum MessagePart {
+    /// An incomplete frame header.
     Nothing,
-    /// So many bytes behind its head, and not all.
+    /// This many bytes after the header, not all.
     Part(usize),
     Whole {
         is_compressed: bool,
@@ -80,31 +81,32 @@ enum Seen {
 }
 
 impl Messages {
-    /// Goes over bytes up to the end of a message at most; returns the part of it that has come, and the bytes that follow.
-    fn read<'p>(&mut self, part: &'p [u8]) -> (Seen, &'p [u8]) {
+    /// Scans bytes up to the end of the current message; returns what is known of that message, and the
+    /// remaining bytes.
+    fn read<'p>(&mut self, part: &'p [u8]) -> (MessagePart, &'p [u8]) {
         let (of_head, part) = part.split_at(part.len().min(HEAD.saturating_sub(self.seen)));
         if !of_head.is_empty() {
             self.head[self.seen..self.seen + of_head.len()].copy_from_slice(of_head);
             self.seen += of_head.len();
         }
         if self.seen < HEAD {
-            return (Seen::Nothing, part);
+            return (MessagePart::Nothing, part);
         }
         let [flag, length @ ..] = self.head;
         let bytes = u32::from_be_bytes(length) as usize;
         let (of_message, rest) = part.split_at(part.len().min(bytes - (self.seen - HEAD)));
         self.seen += of_message.len();
         if self.seen - HEAD < bytes {
-            return (Seen::Part(self.seen - HEAD), rest);
+            return (MessagePart::Part(self.seen - HEAD), rest);
         }
         self.seen = 0;
         let is_compressed = flag != 0;
-        (Seen::Whole { is_compressed, bytes }, rest)
+        (MessagePart::Whole { is_compressed, bytes }, rest)
     }
 }
 
 pin_project! {
-    /// The body of a call whose messages are charged as they come, and for what they are decoded to before that is done.
+    /// A request body whose messages are charged as they arrive, and for their decoded size before decoding.
     pub struct ControlBody<B> {
         #[pin]
         inner: B,
@@ -166,7 +168,7 @@ mod tests {
     use super::*;
     use crate::proto::{LogSettingsRequest, RepositoryModelLoadRequest, TraceSettingRequest};
 
-    /// However a body is cut into parts, all messages are found.
+    /// All messages are found, however the body is split.
     #[test]
     fn messages_are_found() {
         let body: Vec<u8> = [0u32, 3, 300, 1]
@@ -178,7 +180,7 @@ mod tests {
             for mut part in body.chunks(size) {
                 while !part.is_empty() {
                     let (seen, rest) = messages.read(part);
-                    if let Seen::Whole {
+                    if let MessagePart::Whole {
                         bytes,
                         is_compressed: false,
                     } = seen
@@ -197,7 +199,7 @@ mod tests {
         let budget = ByteBudget::new(1 << 20);
         let lease = Lease::new(&budget, &TimeLimits::default());
         let charge = ControlCharge::new(&lease).unwrap();
-        let whole = |bytes, is_compressed| Seen::Whole { bytes, is_compressed };
+        let whole = |bytes, is_compressed| MessagePart::Whole { bytes, is_compressed };
         charge.cover(whole(100, false)).unwrap();
         charge.cover(whole(10, false)).unwrap();
         assert_eq!(budget.used(), 100 * DECODED);
@@ -222,7 +224,7 @@ mod tests {
         assert_eq!(budget.used(), 2000 * GROWING);
     }
 
-    /// The factor holds for what grows most: maps and lists of next to nothing.
+    /// The ratio holds for the worst cases: maps and lists of nearly empty items.
     #[test]
     fn no_message_takes_more_than_the_factor() {
         const SIZE: usize = 256 << 10;

@@ -1,4 +1,4 @@
-//! Between the protocol's messages and its nouns.
+//! Converts between messages and `oip_types`.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use oip_types::{ModelMetadata, ModelRef, ServiceError, TensorMetadata};
 
 use crate::proto::{ModelMetadataResponse, model_metadata_response};
 
-/// A model by the names in a message; an empty version means that none is named.
+/// Returns a model reference for the names in a message; an empty version means none.
 pub(crate) fn model<'a>(name: &'a str, version: &'a str) -> Result<ModelRef<'a>, ServiceError> {
     ModelRef::new(name, Some(version))
 }
 
-/// Writes a model's metadata.
+/// Encodes a model's metadata.
 pub(crate) fn write_metadata(metadata: &ModelMetadata) -> ModelMetadataResponse {
     let tensor = |tensor: &TensorMetadata| model_metadata_response::TensorMetadata {
         name: tensor.name.clone(),
@@ -24,7 +24,7 @@ pub(crate) fn write_metadata(metadata: &ModelMetadata) -> ModelMetadataResponse 
         platform: metadata.platform.clone(),
         inputs: metadata.inputs.iter().map(tensor).collect(),
         outputs: metadata.outputs.iter().map(tensor).collect(),
-        // MLServer's clients read this field as something else and would fail on anything in it.
+        // MLServer's clients interpret this field differently and fail if it is not empty.
         properties: BTreeMap::new(),
     }
 }

@@ -1,18 +1,18 @@
-//! How messages are compressed: what a call's headers say of its own messages, and what its answers may have.
+//! Negotiates message compression.
 
 use http::{HeaderMap, HeaderValue, header::HeaderName};
 use oip_service::compression::Compression;
 use tonic::Status;
 
-/// Says how the messages of the request or of the answer are compressed.
+/// The compression of the messages in a request or response.
 pub(crate) const ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
-/// Says which compressions the sender can undo.
+/// The compressions that the sender can decode.
 pub(crate) const ACCEPT: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 
 /// The encodings that this server can decode.
 const ACCEPTED: &str = "gzip,deflate,identity";
 
-/// How a call's messages are compressed, if they are.
+/// Returns the compression of a call's messages, if any.
 pub(crate) fn of_request(headers: &HeaderMap) -> Result<Option<Compression>, Status> {
     let Some(value) = headers.get(ENCODING) else {
         return Ok(None);
@@ -32,16 +32,16 @@ pub(crate) fn of_request(headers: &HeaderMap) -> Result<Option<Compression>, Sta
     }
 }
 
-/// How the answer is compressed: as the request is, if the client says that it can undo that.
+/// Chooses the compression of the response: that of the request, if the client accepts it.
 ///
-/// Most clients say in each request that they accept gzip and deflate, whether they want that or not. Tensors rarely get
-/// smaller, so only clients that compress what they send have their answers compressed, each in its own way.
+/// Most clients declare gzip and deflate as accepted without asking for it, and tensors rarely compress.
+/// Therefore only clients that compress requests get compressed responses.
 pub(crate) fn of_answer(headers: &HeaderMap, own: Option<Compression>) -> Option<Compression> {
     let accepted = headers.get(ACCEPT)?.to_str().ok()?;
     own.filter(|own| accepted.split(',').any(|encoding| encoding.trim() == name(*own)))
 }
 
-/// The name of a compression, as a header's value.
+/// Returns a compression's name as a header value.
 pub(crate) fn header_value(compression: Compression) -> HeaderValue {
     HeaderValue::from_static(name(compression))
 }

@@ -8,19 +8,20 @@ use oip_types::{ErrorCode, ServiceError};
 
 use super::GrpcConfig;
 
-/// The memory of large metadata, in the extensions of its request.
+/// The charge for large metadata, stored in the request's extensions.
 #[derive(Clone)]
 struct HeadCharge(#[expect(dead_code, reason = "it is given back when it is dropped")] Arc<Charge>);
 
-/// Entries of a call's metadata: each takes many times its bytes in memory.
+/// Maximum number of metadata entries: each takes many times its size in memory.
 const MAX_ENTRIES: usize = 128;
 
-/// Bytes of metadata that a connection's share of memory covers.
+/// Metadata up to this size is covered by the connection's own budget, in bytes.
 const SMALL: usize = 8 << 10;
 
-/// Refuses metadata beyond the limit, and charges large metadata to the memory of requests for as long as the request has it.
+/// Rejects oversized metadata, and charges large metadata to the request budget for as long as the request
+/// holds it.
 pub(crate) fn admit<B>(request: &mut Request<B>, config: &GrpcConfig) -> Result<(), ServiceError> {
-    // As HTTP/1 writes it, so that the limit is the same there.
+    // In HTTP/1 form, so that both transports have the same limit.
     let lines = request.headers().iter();
     let bytes: usize = lines
         .map(|(name, value)| name.as_str().len() + value.len() + 4)

@@ -1,3 +1,5 @@
+//! The health service `grpc.health.v1`.
+
 use std::{pin::Pin, sync::Arc, task::Poll, time::Duration};
 
 use oip_service::{CallPlace, InferenceService};
@@ -12,7 +14,7 @@ use tonic_health::pb::{
     health_server::{Health, HealthServer},
 };
 
-/// `grpc.health.v1` for a service. Who watches it is let go once `is_draining`.
+/// Creates the health service. Watchers are released once `is_draining`.
 pub(crate) fn service(
     service: Arc<dyn InferenceService>,
     is_draining: watch::Receiver<bool>,
@@ -26,7 +28,7 @@ struct HealthService {
     is_draining: watch::Receiver<bool>,
 }
 
-/// The services whose health can be asked for; the empty name stands for the server.
+/// The services with a health status; the empty name means the server.
 const SERVICES: [&str; 2] = ["", "inference.GRPCInferenceService"];
 
 fn status_of(service: &Arc<dyn InferenceService>) -> ServingStatus {
@@ -55,7 +57,7 @@ impl Health for HealthService {
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Watch>, Status> {
         let place = request.extensions().get::<CallPlace>().cloned();
-        // Nothing is ever in work for it.
+        // Watching never counts as work.
         place.iter().for_each(CallPlace::rest);
         let service = request.into_inner().service;
         let is_known = SERVICES.contains(&service.as_str());
@@ -71,19 +73,19 @@ impl Health for HealthService {
     }
 }
 
-/// The server's status now, and again whenever it changes.
+/// Sends the server's status now and on every change.
 struct Watch {
-    /// `None` for a service that does not exist, which may be watched nevertheless.
+    /// `None` for an unknown service, which may be watched too.
     health: Option<Arc<dyn InferenceService>>,
     is_draining: watch::Receiver<bool>,
-    /// Its place among all streams, where there are only so many.
+    /// Its slot, if concurrent streams are limited.
     place: Option<CallPlace>,
     last: Option<ServingStatus>,
     interval: Interval,
 }
 
 impl Watch {
-    /// How often readiness is looked at.
+    /// Polling interval of readiness.
     const INTERVAL: Duration = Duration::from_secs(1);
 }
 
@@ -101,7 +103,7 @@ impl Stream for Watch {
                     status: status.into(),
                 })));
             }
-            // It knows by now that the server is not ready, and a drain waits for it.
+            // The watcher has seen that the server is not ready, and a drain waits for this stream.
             if *self.is_draining.borrow() {
                 return Poll::Ready(None);
             }

@@ -1,4 +1,5 @@
-//! From a request's message to its answer's: decompressing, reading, running, writing, within the request's lease.
+//! The path from a request's message to its response's: decompress, decode, run, encode, under the request's
+//! lease.
 
 use std::{ops::Range, pin::pin, sync::Arc, time::Duration};
 
@@ -15,79 +16,79 @@ use tonic::{Response, Status};
 use super::{
     GrpcConfig,
     answer::{self, Answer, Envelope},
-    leased::Listed,
+    leased::ListCharge,
     messages::Message,
     request::{Echo, Effort, Failure, ReadRequest, Reader},
     status,
 };
 use crate::{parameters::write_parameters, proto::ModelInferResponse};
 
-/// Bytes that are looked at on the thread of a connection. What takes more goes to the pool.
+/// Messages up to this size are handled on the connection's thread; larger ones go to the pool.
 const LITTLE: u64 = 64 << 10;
 
-/// Bytes of an answer that are compressed on the thread of a connection.
+/// Responses up to this size are compressed on the connection's thread.
 const LITTLE_TO_COMPRESS: usize = 16 << 10;
 
-/// Responses that are worth compressing, where the client wants that: smaller ones grow, larger ones take long.
+/// Sizes of responses worth compressing on request: smaller ones grow, larger ones take too long.
 const WORTH_COMPRESSING: Range<usize> = 1 << 10..4 << 20;
 
-/// How much larger a compressed message is taken to be than the bytes that came, for its place in the pool's queue.
+/// Assumed compression ratio, for scheduling in the pool's queue.
 const INFLATED: u64 = 64;
 
-/// On a response: whether no other will come for the same request.
+/// Response parameter: whether this is the last response to the request.
 pub(crate) const FINAL_RESPONSE: &str = "triton_final_response";
 
-/// The state that all calls share.
+/// The state shared by all calls.
 pub(crate) struct Inference {
     pub(crate) service: Arc<dyn InferenceService>,
     pub(crate) config: GrpcConfig,
-    /// Whether streams are to come to their end.
+    /// Whether streams must end.
     pub(crate) is_draining: watch::Sender<bool>,
 }
 
-/// How a request is to be answered.
+/// How the client wants the response.
 #[derive(Clone, Copy)]
-pub(crate) struct Wanted {
-    /// The time that the client gave the call.
+pub(crate) struct ResponseOptions {
+    /// The client's timeout for the call.
     pub(crate) timeout: Option<Duration>,
     pub(crate) envelope: Envelope,
     pub(crate) compression: Option<Compression>,
 }
 
-/// Why a request is not answered.
-pub(crate) enum Failed {
-    /// Its message cannot be read, which ends the call.
+/// Why a request failed.
+pub(crate) enum RequestFailure {
+    /// Its message cannot be decoded, which ends the call.
     Unreadable(Status),
     /// The request itself failed.
     Request(Echo, ServiceError),
 }
 
-/// The response to a request on a stream.
-pub(crate) enum Answered {
-    /// The one answer, as a message in its frame.
+/// The response to a request.
+pub(crate) enum EncodedResponses {
+    /// A single response, as a framed message.
     Once(Vec<Bytes>),
-    /// Responses as the model gives them.
+    /// Responses as the model produces them.
     Several(Box<SeveralAnswers>),
 }
 
-/// Responses that are written one by one.
+/// Responses that are encoded one by one.
 pub(crate) struct SeveralAnswers {
     inference: Arc<Inference>,
     answers: ResponseStream,
     echo: Echo,
     wants_raw: bool,
     wants_empty_final: bool,
-    wanted: Wanted,
+    wanted: ResponseOptions,
     lease: Lease,
     model: Named,
-    /// What the request holds beside its tensors, while its model may.
+    /// What the request occupies in addition to its tensors, while the model may use it.
     _charge: Charge,
-    /// The end was told.
+    /// The end was reported.
     is_over: bool,
 }
 
 impl Echo {
-    /// A response without outputs, after which no other comes.
+    /// Creates a response without outputs that marks the end.
     pub(crate) fn into_final(self) -> ModelInferResponse {
         ModelInferResponse {
             model_name: self.model_name,
@@ -103,14 +104,14 @@ impl Echo {
 }
 
 impl SeveralAnswers {
-    /// The next answer, as a message in its frame; `None` after the last one.
-    pub(crate) async fn next(&mut self) -> Option<Result<Vec<Bytes>, Failed>> {
+    /// Returns the next response as a framed message; `None` after the last.
+    pub(crate) async fn next(&mut self) -> Option<Result<Vec<Bytes>, RequestFailure>> {
         if self.is_over {
             return None;
         }
         let next = self.written().await;
         self.is_over |= matches!(next, Some(Err(_)));
-        next.map(|next| next.map_err(|error| Failed::Request(self.echo.clone(), error)))
+        next.map(|next| next.map_err(|error| RequestFailure::Request(self.echo.clone(), error)))
     }
 
     async fn written(&mut self) -> Option<Result<Vec<Bytes>, ServiceError>> {
@@ -140,11 +141,11 @@ impl SeveralAnswers {
     }
 }
 
-impl From<Failed> for Status {
-    fn from(failed: Failed) -> Self {
+impl From<RequestFailure> for Status {
+    fn from(failed: RequestFailure) -> Self {
         match failed {
-            Failed::Unreadable(status) => status,
-            Failed::Request(_, error) => status::from_error(&error),
+            RequestFailure::Unreadable(status) => status,
+            RequestFailure::Request(_, error) => status::from_error(&error),
         }
     }
 }
@@ -158,13 +159,13 @@ impl Inference {
         }
     }
 
-    /// Answers a request with messages in their frames: with one, unless it stands on a stream.
+    /// Runs a request and returns framed responses; a single one for a unary call.
     pub(crate) async fn infer(
         self: &Arc<Self>,
         message: Message,
-        wanted: Wanted,
+        wanted: ResponseOptions,
         grant: Option<&Grant>,
-    ) -> Result<Answered, Failed> {
+    ) -> Result<EncodedResponses, RequestFailure> {
         let lease = message.lease.clone();
         let mut laps = lease.laps();
         let ReadRequest {
@@ -204,7 +205,7 @@ impl Inference {
             let response = match answers {
                 Responses::One(response) => response,
                 Responses::Several(answers) => {
-                    return Ok(Answered::Several(Box::new(SeveralAnswers {
+                    return Ok(EncodedResponses::Several(Box::new(SeveralAnswers {
                         inference: self.clone(),
                         answers,
                         echo: echo.clone(),
@@ -222,13 +223,15 @@ impl Inference {
             laps.skip();
             let written = self.write(response, wants_raw, wanted, true, &lease, model).await;
             laps.end(Phase::Encode);
-            written.map(Answered::Once)
+            written.map(EncodedResponses::Once)
         };
-        answered.await.map_err(|error| Failed::Request(echo, error))
+        answered
+            .await
+            .map_err(|error| RequestFailure::Request(echo, error))
     }
 
-    /// Reads a request: on this thread if that is quick.
-    async fn read(self: &Arc<Self>, message: Message) -> Result<ReadRequest, Failed> {
+    /// Decodes a request, on this thread if that is quick.
+    async fn read(self: &Arc<Self>, message: Message) -> Result<ReadRequest, RequestFailure> {
         let Message {
             lease,
             compression,
@@ -241,7 +244,8 @@ impl Inference {
             }
         }
         let cost = bytes.len() as u64 * if compression.is_some() { INFLATED } else { 1 };
-        // A message of few bytes may be much work, such as copying tensors out of shared memory: then it is begun anew, as a large job.
+        // A short message may still mean much work, such as copying tensors out of shared memory; then start
+        // over as a large job.
         if cost <= CpuPool::SMALL {
             let read = self
                 .read_on_pool(&lease, &bytes, compression, cost, Effort::Little(CpuPool::SMALL))
@@ -258,7 +262,7 @@ impl Inference {
         read.map_err(unreadable)
     }
 
-    /// Undoes the compression of a message, if it has one, and reads it, as a job of the pool.
+    /// Decompresses and decodes a message on the pool.
     async fn read_on_pool(
         self: &Arc<Self>,
         lease: &Lease,
@@ -266,7 +270,7 @@ impl Inference {
         compression: Option<Compression>,
         cost: u64,
         effort: Effort,
-    ) -> Result<Result<ReadRequest, (Echo, Failure)>, Failed> {
+    ) -> Result<Result<ReadRequest, (Echo, Failure)>, RequestFailure> {
         let work = {
             let (inference, lease, bytes) = (self.clone(), lease.clone(), bytes.clone());
             move || {
@@ -283,7 +287,7 @@ impl Inference {
         };
         Box::pin(self.on_pool(lease, cost, work))
             .await
-            .map_err(|error| Failed::Request(Echo::default(), error))?
+            .map_err(|error| RequestFailure::Request(Echo::default(), error))?
     }
 
     fn read_now(&self, bytes: &Bytes, lease: &Lease, effort: Effort) -> Result<ReadRequest, (Echo, Failure)> {
@@ -296,12 +300,12 @@ impl Inference {
         reader.read(bytes, effort)
     }
 
-    /// Writes an answer: on this thread if that is quick.
+    /// Encodes a response, on this thread if that is quick.
     async fn write(
         &self,
         mut response: InferResponse,
         wants_raw: bool,
-        wanted: Wanted,
+        wanted: ResponseOptions,
         is_final: bool,
         lease: &Lease,
         model: Named,
@@ -344,12 +348,12 @@ impl Inference {
         }
     }
 
-    /// Makes an answer that grows with the models in the repository, on the pool.
+    /// Builds a response whose size depends on the number of models, on the pool.
     pub(crate) async fn list<T: prost::Message + 'static>(
         &self,
         list: impl FnOnce(&dyn InferenceService) -> Result<T, ServiceError> + Send + 'static,
     ) -> Result<Response<T>, ServiceError> {
-        /// It counts as a small job.
+        /// Its cost for the pool's queue: a small job.
         const COST: u64 = 64 << 10;
         let lease = Lease::new(&self.config.budget, &self.config.time);
         let guard = lease.guard();
@@ -360,7 +364,7 @@ impl Inference {
                 let listed = list(&*service)?;
                 let charge = lease.charge(listed.encoded_len() as u64)?;
                 let mut response = Response::new(listed);
-                response.extensions_mut().insert(Listed::new(charge));
+                response.extensions_mut().insert(ListCharge::new(charge));
                 Ok(response)
             }
         };
@@ -369,7 +373,7 @@ impl Inference {
         answer
     }
 
-    /// Does work that takes long on the pool, within the request's deadline.
+    /// Runs long work on the pool, until the request's deadline.
     async fn on_pool<T: Send + 'static>(
         &self,
         lease: &Lease,
@@ -380,7 +384,7 @@ impl Inference {
     }
 }
 
-/// Waits for something until the request's deadline.
+/// Waits for `work` until the request's deadline.
 async fn within_deadline<T>(lease: &Lease, work: impl Future<Output = T>) -> Result<T, ServiceError> {
     match lease.deadline() {
         None => Ok(work.await),
@@ -390,29 +394,29 @@ async fn within_deadline<T>(lease: &Lease, work: impl Future<Output = T>) -> Res
     }
 }
 
-fn unreadable((echo, failure): (Echo, Failure)) -> Failed {
+fn unreadable((echo, failure): (Echo, Failure)) -> RequestFailure {
     match failure {
-        Failure::Malformed(malformed) => Failed::Unreadable(Status::internal(malformed.to_string())),
-        Failure::Refused(error) => Failed::Request(echo, error),
+        Failure::Malformed(malformed) => RequestFailure::Unreadable(Status::internal(malformed.to_string())),
+        Failure::Refused(error) => RequestFailure::Request(echo, error),
         Failure::TooMuchWork => {
             let error = ServiceError::internal("a message was not read, though there was time for it");
-            Failed::Request(echo, error)
+            RequestFailure::Request(echo, error)
         }
     }
 }
 
-/// Says what is wrong with a compressed message as `tonic` says it, whose calls have compressed messages too.
-fn not_inflated(error: ServiceError, limit: usize) -> Failed {
+/// Reports a decompression error with `tonic`'s wording, as its calls do.
+fn not_inflated(error: ServiceError, limit: usize) -> RequestFailure {
     match error.code() {
         ErrorCode::InvalidArgument => {
-            Failed::Unreadable(Status::internal(format!("Error decompressing: {error}")))
+            RequestFailure::Unreadable(Status::internal(format!("Error decompressing: {error}")))
         }
-        // The budget refuses with the same code, which is another thing: the message itself is sound.
+        // The memory budget uses the same code for something else: the message itself is valid.
         ErrorCode::TooLarge if error.message().ends_with("once it is decompressed") => {
-            Failed::Unreadable(Status::resource_exhausted(format!(
+            RequestFailure::Unreadable(Status::resource_exhausted(format!(
                 "Error decompressing: size limit, of {limit} bytes, exceeded while decompressing message"
             )))
         }
-        _ => Failed::Request(Echo::default(), error),
+        _ => RequestFailure::Request(Echo::default(), error),
     }
 }

@@ -1,5 +1,5 @@
-//! Charges the messages of all answers but inference's until their last byte has left: a client that does not read holds what it has
-//! asked for.
+//! Charges the messages of all responses except inference's until their last byte is sent: a client that does
+//! not read occupies memory.
 
 use std::{
     future::poll_fn,
@@ -17,14 +17,16 @@ use tonic::Status;
 
 use super::status;
 
-/// Bytes of a frame that is not charged, like the head before it. So responses about health need no room.
+/// Frames up to this size are not charged, so health responses need no budget.
 const SMALL: usize = 1 << 10;
 
-/// The memory of an answer that is not encoded yet, in the extensions of its response.
+/// The charge for a response not encoded yet, stored in its extensions.
 #[derive(Clone)]
-pub(crate) struct Listed(#[expect(dead_code, reason = "it is given back when it is dropped")] Arc<Charge>);
+pub(crate) struct ListCharge(
+    #[expect(dead_code, reason = "it is given back when it is dropped")] Arc<Charge>,
+);
 
-impl Listed {
+impl ListCharge {
     pub(crate) fn new(charge: Charge) -> Self {
         Self(Arc::new(charge))
     }
@@ -34,29 +36,29 @@ impl Listed {
 struct LeasedBody {
     body: tonic::body::Body,
     lease: Lease,
-    /// The frame that was encoded before the answer began.
+    /// The frame that was encoded before the response began.
     first: Option<Frame<Bytes>>,
     has_ended: bool,
 }
 
-/// Charges the messages of an answer. The first one, which most answers consist of, is encoded now, so that an answer that finds no
-/// room is a status alone.
+/// Charges the messages of a response. The first one is encoded immediately, so that a response that exceeds
+/// the budget becomes a plain error status. Most responses have just one.
 ///
 /// # Errors
-/// As [`Lease::charge`].
+/// Same as [`Lease::charge`].
 pub(crate) async fn leased(
     response: Response<tonic::body::Body>,
     lease: Lease,
 ) -> Result<Response<tonic::body::Body>, ServiceError> {
     let (mut head, mut body) = response.into_parts();
-    let listed = head.extensions.remove::<Listed>();
+    let listed = head.extensions.remove::<ListCharge>();
     let encoded = poll_fn(|cx| Poll::Ready(Pin::new(&mut body).poll_frame(cx))).await;
     drop(listed);
     let (first, has_ended) = match encoded {
         Poll::Ready(Some(Ok(frame))) => (Some(charged(frame, &lease)?), false),
         Poll::Ready(Some(Err(status))) => return Ok(status.into_http()),
         Poll::Ready(None) => (None, true),
-        // A stream whose first message is still to come.
+        // A stream whose first message is not ready.
         Poll::Pending => (None, false),
     };
     let body = tonic::body::Body::new(LeasedBody {

@@ -1,4 +1,4 @@
-//! The call of the logging extension.
+//! The logging extension.
 
 use oip_service::{InferenceService, extensions};
 use oip_types::{LogSetting, LogSettings, ServiceError};
@@ -8,7 +8,7 @@ use crate::proto::{
     LogSettingsRequest, LogSettingsResponse, log_settings_request, log_settings_response as response,
 };
 
-/// Changes what the request names, and gives all settings.
+/// Changes the named settings and returns all.
 pub(crate) fn log_settings(
     service: &dyn InferenceService,
     request: LogSettingsRequest,

@@ -1,6 +1,6 @@
-//! Messages as they come in a call's body: a flag, the length in four bytes (big-endian), the message.
+//! Splits a call's body into messages: a flag byte, a big-endian 4-byte length, and the message.
 //!
-//! Each message has its lease from its first byte on, and no more memory than bytes that have come.
+//! Each message has a lease from its first byte, and uses no more memory than the bytes received.
 
 use std::{error::Error, future::poll_fn, io, pin::Pin};
 
@@ -13,39 +13,39 @@ use tonic::{Code, Status};
 
 use super::{GrpcConfig, status};
 
-/// Bytes before each message.
+/// Size of the frame header in bytes.
 pub(crate) const HEAD: usize = 5;
 
 /// The messages of a call.
 pub(crate) struct Messages<B> {
     body: Pin<Box<B>>,
-    /// Bytes of the body that belong to no message yet.
+    /// Received bytes that do not belong to a message yet.
     part: Bytes,
-    incoming: Option<Incoming>,
+    incoming: Option<PartialMessage>,
     compression: Option<Compression>,
     limit: usize,
     budget: ByteBudget,
     time: TimeLimits,
-    /// Of a conversation that waits for its client: nothing else is in work for it.
+    /// The slot of a conversation that waits for its client and has no other work.
     place: Option<CallPlace>,
 }
 
-/// A message that has come whole.
+/// A complete message.
 pub(crate) struct Message {
     pub(crate) lease: Lease,
-    /// How it is compressed, if it is.
+    /// Its compression, if any.
     pub(crate) compression: Option<Compression>,
-    /// The message, which keeps what it is charged.
+    /// The message, which holds its charge.
     pub(crate) bytes: Bytes,
 }
 
-/// A message that has begun.
-struct Incoming {
+/// A partially received message.
+struct PartialMessage {
     lease: Lease,
     since: Instant,
     head: [u8; HEAD],
     head_len: usize,
-    /// The message's head, once it is complete.
+    /// The frame header, once it is complete.
     frame: Option<(Option<Compression>, usize)>,
     buffer: Buffer,
 }
@@ -55,7 +55,7 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    /// The messages of a body, which are compressed in this way where their flags say so.
+    /// Splits `body`, whose flagged messages use `compression`.
     pub(crate) fn new(body: B, compression: Option<Compression>, config: &GrpcConfig) -> Self {
         Self {
             body: Box::pin(body),
@@ -69,17 +69,18 @@ where
         }
     }
 
-    /// The next message, or `None` when there is none. May be dropped and called again.
+    /// Returns the next message; `None` at the end. Cancel safe.
     pub(crate) async fn next(&mut self) -> Result<Option<Message>, Status> {
         self.next_of(None).await
     }
 
-    /// Sets the place of a conversation that waits for its client, whose end a message on its way puts off. `None` while there is work.
+    /// Sets the slot of a conversation that waits for its client; a message in transit postpones eviction.
+    /// `None` while there is work.
     pub(crate) fn set_resting_place(&mut self, place: Option<CallPlace>) {
         self.place = place;
     }
 
-    /// The only message of a call; what it takes is charged to the call's lease.
+    /// Returns the only message of a call, charged to the call's lease.
     pub(crate) async fn only(&mut self, lease: &Lease) -> Result<Message, Status> {
         let missing = || Status::internal("Missing request message.");
         let message = self.next_of(Some(lease)).await?.ok_or_else(missing)?;
@@ -100,8 +101,8 @@ where
             }
             let is_open = match &self.incoming {
                 None => self.read_part().await?,
-                // Between messages a call may be silent, within one it may not.
-                Some(Incoming { since, .. }) => {
+                // A call may be silent between messages but not within one.
+                Some(PartialMessage { since, .. }) => {
                     let patience = since.checked_add(self.time.max);
                     let part = self.read_part();
                     match patience {
@@ -145,7 +146,7 @@ where
         }
     }
 
-    /// Goes over what has come, up to the end of a message.
+    /// Consumes received bytes up to the end of a message.
     fn take_message(&mut self, lease: Option<&Lease>) -> Result<Option<Message>, Status> {
         if self.part.is_empty() {
             return Ok(None);
@@ -156,7 +157,7 @@ where
                 Some(lease) => lease.clone(),
                 None => Lease::new(&self.budget, &self.time),
             };
-            self.incoming = Some(Incoming {
+            self.incoming = Some(PartialMessage {
                 buffer: Buffer::new(&lease).map_err(refused)?,
                 lease,
                 since: Instant::now(),
@@ -187,8 +188,8 @@ where
     }
 }
 
-impl Incoming {
-    /// Reads the head, or goes on with it; `None` while it is not whole.
+impl PartialMessage {
+    /// Reads the frame header; `None` while it is incomplete.
     fn read_head(
         &mut self,
         part: &mut Bytes,
@@ -232,12 +233,12 @@ impl Incoming {
     }
 }
 
-/// The error for a message that does not come.
+/// Creates the error for a message that arrives too slowly.
 fn too_slow() -> ServiceError {
     ServiceError::new(ErrorCode::SlowRequest, "the message came too slowly")
 }
 
-/// A body that could not be read to its end: too slow, or cut off.
+/// Creates the error for a body that failed: too slow, or truncated.
 pub(crate) fn broken(error: Box<dyn Error + Send + Sync>) -> Status {
     let is_slow = causes(&*error)
         .filter_map(|cause| cause.downcast_ref::<io::Error>())
@@ -260,7 +261,7 @@ mod tests {
 
     use super::*;
 
-    /// A body of parts, which stays open behind them.
+    /// A body of parts that stays open after them.
     struct Parts(VecDeque<Bytes>);
 
     impl Body for Parts {
@@ -282,7 +283,8 @@ mod tests {
         [&[0][..], &len.to_be_bytes(), &vec![7; len as usize]].concat()
     }
 
-    /// LC-10: however a body is cut into parts, each message has what it came with, and nothing is kept for long.
+    /// LC-10: each message is charged for exactly its own bytes however the body is split, and nothing is
+    /// retained.
     #[tokio::test]
     async fn lc_10_each_message_of_a_stream_has_its_own_bytes() {
         let lens = [0u32, 3, 300, 1];
@@ -315,7 +317,7 @@ mod tests {
         }
     }
 
-    /// Memory for a message's claimed length is not allocated before its bytes come.
+    /// No memory is allocated for a message's claimed length before its bytes arrive.
     #[tokio::test]
     async fn lengths_that_lie_take_nothing() {
         let config = GrpcConfig::default();

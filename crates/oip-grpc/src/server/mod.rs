@@ -1,4 +1,4 @@
-//! The server side: an [`InferenceService`](oip_service::InferenceService) behind the protocol's calls.
+//! The server side: exposes an [`InferenceService`](oip_service::InferenceService).
 
 mod answer;
 mod calls;

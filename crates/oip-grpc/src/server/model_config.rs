@@ -1,4 +1,4 @@
-//! The call of the model configuration extension: the noun as the message.
+//! The model configuration extension.
 
 use oip_service::{InferenceService, extensions};
 use oip_types::{
@@ -28,7 +28,7 @@ pub(crate) fn config(
 fn write(config: &ModelConfig) -> proto::ModelConfig {
     let batching = config.dynamic_batching.as_ref();
     let ensemble = config.ensemble_scheduling.as_ref();
-    // The message holds one of both; a pipeline takes no batches of its own.
+    // A message holds only one of the two; a pipeline has no batching of its own.
     let scheduling = match (ensemble, batching) {
         (Some(ensemble), _) => Some(SchedulingChoice::EnsembleScheduling(write_ensemble(ensemble))),
         (None, Some(batching)) => Some(SchedulingChoice::DynamicBatching(write_batching(batching))),
@@ -65,7 +65,7 @@ fn write(config: &ModelConfig) -> proto::ModelConfig {
     }
 }
 
-/// A number as the message has it; none that a model can have is beyond it.
+/// Converts a number to the message's type; models' values always fit.
 fn signed(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
@@ -239,7 +239,7 @@ mod tests {
 
     use super::*;
 
-    /// Every field that the noun has, each with another value than its default.
+    /// Returns a configuration in which every field differs from its default.
     fn full() -> ModelConfig {
         let name = |name: &str| name.to_owned();
         ModelConfig {

@@ -1,4 +1,4 @@
-//! The calls of the model repository extension.
+//! The model repository extension.
 
 use std::collections::BTreeMap;
 
@@ -58,10 +58,10 @@ pub(crate) async fn unload(
     extensions::unload(service, model, read_parameters(request.parameters)?).await
 }
 
-/// The model that is meant.
+/// Returns the name of the model in a request.
 ///
-/// KServe's definition of these messages has the model's name where Triton's has the repository's. A name of a
-/// repository alone can only be that.
+/// KServe's messages have the model's name in the field that is the repository in Triton's. If only the
+/// repository is set, it is the model's name.
 fn model_name<'a>(repository: &'a str, model: &'a str) -> Result<&'a str, ServiceError> {
     if model.is_empty() {
         return Ok(repository);
@@ -78,7 +78,7 @@ fn read_parameters(
             Some(ParameterChoice::BoolParam(value)) => ParameterValue::Bool(value),
             Some(ParameterChoice::Int64Param(value)) => ParameterValue::Int64(value),
             Some(ParameterChoice::StringParam(value)) => ParameterValue::String(value),
-            // Files of models come as bytes, and are refused by their names.
+            // Model files are sent as bytes, and are rejected by name.
             Some(ParameterChoice::BytesParam(_)) if name.starts_with("file:") => {
                 ParameterValue::String(String::new())
             }

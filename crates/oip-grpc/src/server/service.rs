@@ -1,3 +1,5 @@
+//! The tower service that dispatches gRPC requests.
+
 use std::{
     convert::Infallible,
     error::Error,
@@ -26,27 +28,28 @@ use super::{
 };
 use crate::proto::grpc_inference_service_server::{GrpcInferenceServiceServer, SERVICE_NAME};
 
-/// The path of the call that has one request.
+/// The path of unary inference.
 const MODEL_INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 
-/// The path of the call whose requests and answers are a conversation. Its body may be silent for as long as the client
-/// likes: what is served with limits on that must except it. Messages that stop half-way are ended here.
+/// The path of streaming inference. Its body may be silent indefinitely, so servers with body timeouts must
+/// exempt it. Stalls within a message are detected here.
 pub const MODEL_STREAM_INFER: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
 
-/// The paths of calls that last while nothing is done for them. Servers with room for only so many calls bring their requests a
-/// [`CallPlace`](oip_service::CallPlace) as an extension; a call whose place is taken away ends with `UNAVAILABLE`.
+/// The paths of long-lived calls that are mostly idle. Servers that limit concurrent calls add a
+/// [`CallPlace`](oip_service::CallPlace) as an extension; a call whose slot is revoked ends with
+/// `UNAVAILABLE`.
 pub const LASTING: &[&str] = &[
     MODEL_STREAM_INFER,
     #[cfg(feature = "health")]
     "/grpc.health.v1.Health/Watch",
 ];
 
-/// The path of calls that give their connection a region of shared memory: the first of a connection over a Unix socket, which a
-/// descriptor comes with.
+/// The path of calls that register a connection's shared memory region. Such a call is the first on a
+/// connection over a Unix socket and is sent with a descriptor.
 #[cfg(unix)]
 pub const REGISTER_CONNECTION_MEMORY: &str = "/inference.GRPCInferenceService/ConnectionSharedMemoryRegister";
 
-/// The gRPC side of the protocol for a service, with health and reflection where their features are on.
+/// Creates the gRPC service, with health and reflection if their features are enabled.
 #[must_use]
 #[cfg_attr(
     not(feature = "health"),
@@ -93,7 +96,7 @@ fn with_reflection(routes: Routes) -> Routes {
                 .expect(SOUND)
                 .max_decoding_message_size(control::MAX_MESSAGE),
         )
-        // Older tools, grpcurl among them, ask for this one first.
+        // Older tools such as grpcurl try this version first.
         .add_service(
             builder()
                 .build_v1alpha()
@@ -102,24 +105,24 @@ fn with_reflection(routes: Routes) -> Routes {
         )
 }
 
-/// A tower service that answers gRPC requests; made by [`service`].
+/// A tower service that handles gRPC requests; created by [`service`].
 #[derive(Clone)]
 pub struct GrpcService {
     routes: Routes,
     inference: Arc<Inference>,
 }
 
-/// For `add_service` of tonic's routes and servers: the protocol's own calls. Health and reflection are services of other names,
-/// which a server of several services has of its own.
+/// For `add_service` of tonic's routes and servers. Covers the protocol's own calls; health and reflection
+/// have other names, and a server with several services provides its own.
 impl NamedService for GrpcService {
     const NAME: &'static str = SERVICE_NAME;
 }
 
 impl GrpcService {
-    /// Brings streams to their end, those that are open and those to come, for a server that is to stop: the requests
-    /// that were read are answered, then the stream is closed with `UNAVAILABLE`.
+    /// Ends all current and future streams before a server stops: requests already read get their responses,
+    /// then the stream closes with `UNAVAILABLE`.
     ///
-    /// A connection's graceful shutdown waits for its streams, and clients may keep them open for ever.
+    /// A graceful shutdown waits for streams, which clients may keep open forever.
     pub fn drain_streams(&self) {
         self.inference.is_draining.send_replace(true);
     }
@@ -148,7 +151,7 @@ where
         match request.uri().path() {
             MODEL_INFER => {
                 let answer = unary::call(self.inference.clone(), request);
-                Box::pin(Guarded {
+                Box::pin(PanicGuard {
                     answer: catch_panic(answer),
                 })
             }
@@ -162,15 +165,15 @@ where
 }
 
 pin_project! {
-    /// An answer in the making, whose panics are answers too. Not an `async` block: that would be three times as large as what it
-    /// waits for, and what it waits for is thousands of bytes.
-    struct Guarded<F> {
+    /// A future that turns panics into responses. Not an `async` block: that would triple the size of the
+    /// wrapped future, which is thousands of bytes.
+    struct PanicGuard<F> {
         #[pin]
         answer: CatchPanic<F>,
     }
 }
 
-impl<F> Future for Guarded<F>
+impl<F> Future for PanicGuard<F>
 where
     F: Future<Output = Response<tonic::body::Body>>,
 {
@@ -183,7 +186,7 @@ where
 }
 
 impl GrpcService {
-    /// Answers all other calls, whose messages `tonic` reads.
+    /// Handles all other calls through `tonic`.
     fn control<B>(&mut self, request: Request<B>) -> <Self as Service<Request<B>>>::Future
     where
         B: Body<Data = Bytes> + Send + 'static,
@@ -210,12 +213,12 @@ impl GrpcService {
     }
 }
 
-/// An answer that is nothing but a status.
+/// Creates a response with only a status.
 fn refused(error: &ServiceError) -> Response<tonic::body::Body> {
     status::from_error(error).into_http()
 }
 
-/// An HTTP answer to requests that a gRPC client would not send.
+/// Returns an HTTP response for requests that are not gRPC.
 fn refuse_what_is_no_grpc<B>(request: &Request<B>) -> Option<Response<tonic::body::Body>> {
     let content_type = request
         .headers()

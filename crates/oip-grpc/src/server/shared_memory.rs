@@ -1,4 +1,4 @@
-//! The calls of the system shared memory extension, and the one that gives a connection memory of its own.
+//! The system shared memory extension, and the registration of a connection's own memory.
 
 use oip_service::{InferenceService, extensions};
 use oip_types::{ServiceError, SharedMemoryRegion};
@@ -51,7 +51,7 @@ pub(crate) fn unregister(
     Ok(())
 }
 
-/// Opens the memory of the connection that a call with these extensions came over.
+/// Opens the memory of the connection whose call has these extensions.
 pub(crate) fn register_for_connection(
     config: &GrpcConfig,
     extensions: &Extensions,
@@ -74,7 +74,7 @@ pub(crate) fn register_for_connection(
     }
 }
 
-/// The region that is meant; the empty name stands for all.
+/// Returns the name of the region; an empty name means all.
 fn name(name: &str) -> Option<&str> {
     Some(name).filter(|name| !name.is_empty())
 }

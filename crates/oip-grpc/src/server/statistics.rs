@@ -1,4 +1,4 @@
-//! The call of the statistics extension.
+//! The statistics extension.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ fn write_model(statistics: oip_types::ModelStatistics) -> proto::ModelStatistics
         }),
         batch_stats: statistics.batch_stats.into_iter().map(write_batch).collect(),
         memory_usage: statistics.memory_usage.into_iter().map(write_memory).collect(),
-        // For models with several answers to one request; there are none.
+        // For models with several responses per request, which have no statistics here.
         response_stats: BTreeMap::new(),
     }
 }
@@ -72,7 +72,7 @@ fn write_memory(memory: oip_types::MemoryUsage) -> proto::MemoryUsage {
     }
 }
 
-/// Present even when it is zero: Triton's clients read its fields without asking.
+/// Present even if zero: Triton's clients read its fields unconditionally.
 fn duration(duration: oip_types::StatisticDuration) -> Option<proto::StatisticDuration> {
     Some(proto::StatisticDuration {
         count: duration.count,

@@ -1,18 +1,21 @@
+//! Maps errors to gRPC statuses.
+
 use http::{HeaderMap, HeaderValue, Response, header::HeaderName};
 use oip_types::{ErrorCode, ServiceError};
 use tonic::{Code, Status};
 
-/// The type of the bodies of all answers.
+/// The content type of all responses.
 pub(crate) const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
-/// Tells clients that retry by themselves after how many milliseconds to do so.
+/// The delay in milliseconds after which clients should retry.
 const RETRY_PUSHBACK: &str = "grpc-retry-pushback-ms";
 
-/// The status that an error is answered with.
+/// Converts an error to its status.
 ///
-/// Both what can never fit and what does not fit now are `RESOURCE_EXHAUSTED`; only the latter says when to try again.
+/// Requests that can never fit and those that do not fit now are both `RESOURCE_EXHAUSTED`; only the latter
+/// carry a retry delay.
 pub(crate) fn from_error(error: &ServiceError) -> Status {
     if error.code() == ErrorCode::Internal {
         tracing::error!(error = error.report(), "a request failed");
@@ -27,25 +30,25 @@ pub(crate) fn from_error(error: &ServiceError) -> Status {
     status
 }
 
-/// The answer to a call that failed before its message was read.
+/// Creates the response to a call that failed before its message was read.
 #[must_use]
 pub fn error_response(error: &ServiceError) -> Response<tonic::body::Body> {
     from_error(error).into_http()
 }
 
-/// A status as the trailers of an answer.
+/// Encodes a status as trailers.
 pub(crate) fn trailers(status: &Status) -> HeaderMap {
     let mut trailers = HeaderMap::new();
     if status.code() == Code::Ok && status.message().is_empty() && status.metadata().is_empty() {
         trailers.insert(GRPC_STATUS, HeaderValue::from_static("0"));
         return trailers;
     }
-    // Fails for texts that no header can hold; the code is there then.
+    // Fails for messages that no header can hold; the code is already set then.
     let _ = status.add_header(&mut trailers);
     trailers
 }
 
-/// The error that a client's wrong `grpc-timeout` is answered with, or its value.
+/// Parses `grpc-timeout`.
 pub(crate) fn timeout(headers: &HeaderMap) -> Result<Option<std::time::Duration>, ServiceError> {
     let Some(value) = headers.get("grpc-timeout") else {
         return Ok(None);
@@ -74,10 +77,10 @@ fn parse_timeout(value: &str) -> Option<std::time::Duration> {
     })
 }
 
-/// Gives tonic's own refusals the codes that other gRPC servers use, in an answer that is nothing but a status.
+/// Changes status codes of tonic's own errors to those of other gRPC servers.
 ///
-/// tonic answers messages that are too large with `OUT_OF_RANGE`, which means something else; this server never sends
-/// that code itself.
+/// tonic rejects messages that are too large with `OUT_OF_RANGE`, which means something else; this server
+/// never uses that code itself.
 pub(crate) fn harmonise<B>(response: &mut Response<B>) {
     let headers = response.headers_mut();
     if headers.get(GRPC_STATUS).is_some_and(|code| code == "11") {

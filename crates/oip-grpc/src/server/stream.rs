@@ -1,9 +1,10 @@
-//! `ModelStreamInfer`: requests that come one after the other on a stream, and their answers in the same order. Models that give
-//! any number of answers to a request have theirs sent as they come, whatever requests are before them: clients know them by their ids.
+//! `ModelStreamInfer`: a stream of requests, with responses in the same order. Models with any number of
+//! responses per request are an exception: their responses are sent as they come, and clients match them by
+//! id.
 //!
-//! A task of its own drives each stream: it reads requests while there is room, runs each in a task, and gives answers
-//! out as the client takes them. What it holds is bounded by [`CONCURRENT`], whatever the client does, and by
-//! [`CONCURRENT_AT_FIRST`] as long as the client has taken nothing.
+//! A task drives each stream: it reads requests while there is room, runs each in its own task, and passes
+//! responses on as the client takes them. Memory is bounded by [`CONCURRENT`] requests, and by
+//! [`CONCURRENT_AT_FIRST`] until the client takes responses.
 
 use std::{
     collections::VecDeque,
@@ -31,23 +32,23 @@ use tonic::Status;
 use super::{
     answer::{self, Envelope},
     encoding,
-    inference::{Answered, Failed, Inference, SeveralAnswers, Wanted},
+    inference::{EncodedEncodedResponses, Inference, RequestFailure, ResponseOptions, SeveralAnswers},
     messages::{Message, Messages},
     request::Echo,
     status,
 };
 
-/// Requests of one stream that are in work or answered and not taken yet.
+/// Maximum number of requests of a stream that are running or whose response is not taken yet.
 ///
-/// Enough for a model to make batches of, few enough that a client which never reads costs little. Answers come in the
-/// order of the requests, as in Triton: clients match them by counting. A request that takes long therefore holds up
-/// those behind it that have one answer; clients that do not want this open several streams.
+/// Enough to fill batches, and few enough that a client which never reads costs little. Responses are in
+/// request order, as in Triton, where clients match them by counting. A slow request therefore delays single
+/// responses behind it; clients that do not want this open several streams.
 const CONCURRENT: usize = 16;
 
-/// The same for a client that has not taken any answer yet; with each answer that it takes it may have one more.
+/// The initial limit, before the client took a response; each response taken raises it by one.
 const CONCURRENT_AT_FIRST: usize = 4;
 
-/// In the metadata of a call: whether errors close the stream with their status.
+/// Metadata key: whether errors close the stream with their status.
 const GRPC_ERROR: &str = "triton_grpc_error";
 
 /// Opens a stream.
@@ -100,7 +101,7 @@ where
     let driver = Task::start({
         let end = end.clone();
         async move {
-            // It lets go of the answers after the status is set.
+            // It releases the responses after the status is set.
             let mut driver = driver;
             if let Err(status) = driver.drive().await {
                 let _ = end.set(status);
@@ -116,15 +117,15 @@ where
     })
 }
 
-/// A message in its frame, in pieces that keep what they are charged.
+/// A framed message in buffers that hold their charges.
 type Framed = Vec<Bytes>;
 
-/// The answers of a stream. When it is dropped, because the client is gone, all work for it ends.
+/// The response body of a stream. Dropping it, when the client disconnects, cancels all work.
 struct Answers {
-    /// Of the answer that is on its way.
+    /// The buffers of the response being sent.
     pieces: VecDeque<Bytes>,
     answers: mpsc::Receiver<Framed>,
-    /// The status that the stream ends with, if not well.
+    /// The final status, if it is an error.
     end: Arc<OnceLock<Status>>,
     is_over: bool,
     _driver: Task<()>,
@@ -148,7 +149,7 @@ impl Body for Answers {
             match ready!(self.answers.poll_recv(cx)) {
                 Some(answer) => self.pieces = answer.into(),
                 None => {
-                    // The driver has let go of its end, so the status is set, if there is one.
+                    // The driver released its end, so the status is set, if there is one.
                     self.is_over = true;
                     let trailers = match self.end.get() {
                         None => status::trailers(&Status::ok("")),
@@ -170,48 +171,48 @@ struct Driver<B> {
     inference: Arc<Inference>,
     messages: Messages<B>,
     is_draining: watch::Receiver<bool>,
-    /// Of the call as a whole.
+    /// The deadline of the whole call.
     deadline: Option<Instant>,
     /// The client's rights.
     grant: Option<Grant>,
     closes_on_error: bool,
-    /// Of all its requests together.
+    /// Notes about all requests of the stream.
     notes: Option<Arc<RequestNotes>>,
-    /// Its place among all streams, where there are only so many.
+    /// Its slot, if concurrent streams are limited.
     place: Option<CallPlace>,
-    /// Whether others may have it.
+    /// Whether the slot may be revoked.
     is_resting: bool,
-    /// Requests in work, in the order in which they came.
+    /// Running requests, in order of arrival.
     running: VecDeque<InWork>,
-    /// Requests whose models give any number of answers. Each task sends them itself.
-    streaming: JoinSet<Result<Sent, Status>>,
-    /// So many of both at most.
+    /// Requests with any number of responses. Each task sends its own.
+    streaming: JoinSet<Result<SendOutcome, Status>>,
+    /// Maximum number of both together.
     most_running: usize,
     out: Outgoing,
 }
 
-/// A request whose answer is not given.
+/// A request without a delivered response.
 struct InWork {
-    task: Task<Result<Answered, Failed>>,
-    /// It waits for those before it.
-    answer: Option<Result<Answered, Failed>>,
+    task: Task<Result<Responses, RequestFailure>>,
+    /// The response, while it waits for those before it.
+    answer: Option<Result<Responses, RequestFailure>>,
 }
 
-/// How several answers to a request ended.
-enum Sent {
-    /// How many were taken.
+/// How a sequence of responses ended.
+enum SendOutcome {
+    /// Complete: the number of responses taken.
     Answers(usize),
-    /// With an error, which was not sent: it closes the stream.
+    /// With an error, which is not sent as a message but closes the stream.
     Failed(Status),
 }
 
 /// An event of a stream.
 enum Event {
     Request(Message),
-    /// No more requests are read: the client is done, or this is why.
+    /// No more requests are read: the client has finished, or for this reason.
     LastRequest(Result<(), Status>),
-    Answer(Result<Answered, Failed>),
-    LastOfSeveral(Result<Sent, Status>),
+    Answer(Result<Responses, RequestFailure>),
+    LastOfSeveral(Result<SendOutcome, Status>),
     DeadlinePassed,
 }
 
@@ -220,7 +221,7 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    /// Moves the stream to its end; an error is the status to end with.
+    /// Drives the stream to its end; an error is the final status.
     async fn drive(&mut self) -> Result<(), Status> {
         let mut end = None;
         loop {
@@ -229,8 +230,8 @@ where
                 Event::LastRequest(result) => end = Some(result),
                 Event::Answer(answer) => self.give(answer).await?,
                 Event::LastOfSeveral(sent) => match sent? {
-                    Sent::Answers(count) => self.took(count),
-                    Sent::Failed(status) => {
+                    SendOutcome::Answers(count) => self.took(count),
+                    SendOutcome::Failed(status) => {
                         self.pass_over_requests().await;
                         return Err(status);
                     }
@@ -280,7 +281,7 @@ where
         }
     }
 
-    /// Starts on a request, unless it comes when the stream has just lost its place.
+    /// Starts a request, unless the stream just lost its slot.
     fn start(&mut self, message: Message) -> Result<(), Status> {
         self.messages.set_resting_place(None);
         if std::mem::take(&mut self.is_resting) && !self.place.as_ref().is_none_or(CallPlace::work) {
@@ -289,7 +290,7 @@ where
         if let Some(notes) = &self.notes {
             message.lease.set_notes(notes.clone());
         }
-        let wanted = Wanted {
+        let wanted = ResponseOptions {
             timeout: self.deadline.map(|deadline| {
                 deadline.saturating_duration_since(Instant::now()) + message.lease.received().elapsed()
             }),
@@ -298,11 +299,11 @@ where
         };
         let (inference, grant) = (self.inference.clone(), self.grant.clone());
         let task = Task::start(async move {
-            // If the stream ends, this future is dropped, and what works for the request ends.
+            // If the stream ends, this future is dropped, which cancels the request's work.
             let guard = message.lease.guard();
             if let Some(Err(error)) = grant.as_ref().map(Grant::take_turn) {
                 guard.disarm();
-                return Err(Failed::Request(Echo::default(), error));
+                return Err(RequestFailure::Request(Echo::default(), error));
             }
             let answer = inference.infer(message, wanted, grant.as_ref()).await;
             guard.disarm();
@@ -312,27 +313,27 @@ where
         Ok(())
     }
 
-    /// Reads requests that are on their way and drops them, before the stream is closed with an error.
+    /// Reads and drops requests in transit before the stream is closed with an error.
     ///
-    /// gRPC's Python client for asyncio reports a write that fails because the stream was closed, and not the status that it
-    /// was closed with.
+    /// gRPC's Python asyncio client otherwise reports the failed write to the closed stream instead of its
+    /// status.
     async fn pass_over_requests(&mut self) {
         const LINGER: Duration = Duration::from_millis(25);
         let end = Instant::now() + LINGER;
         while let Ok(Ok(Some(_))) = timeout_at(end, self.messages.next()).await {}
     }
 
-    /// Gives an answer to the client, or leaves that to a task where several may come.
-    async fn give(&mut self, answer: Result<Answered, Failed>) -> Result<(), Status> {
+    /// Sends a response, or spawns a task for a sequence of responses.
+    async fn give(&mut self, answer: Result<Responses, RequestFailure>) -> Result<(), Status> {
         let message = match answer {
-            Ok(Answered::Once(message)) => message,
-            Ok(Answered::Several(answers)) => {
+            Ok(EncodedResponses::Once(message)) => message,
+            Ok(EncodedResponses::Several(answers)) => {
                 let (out, closes_on_error) = (self.out.clone(), self.closes_on_error);
                 self.streaming.spawn(send_several(*answers, out, closes_on_error));
                 return Ok(());
             }
-            Err(Failed::Unreadable(status)) => return Err(status),
-            Err(Failed::Request(echo, error)) => {
+            Err(RequestFailure::Unreadable(status)) => return Err(status),
+            Err(RequestFailure::Request(echo, error)) => {
                 let status = status::from_error(&error);
                 if self.closes_on_error {
                     self.pass_over_requests().await;
@@ -346,27 +347,27 @@ where
         Ok(())
     }
 
-    /// The client has taken so many answers.
+    /// Records that the client took `count` responses.
     fn took(&mut self, count: usize) {
         self.most_running = self.most_running.saturating_add(count).min(CONCURRENT);
     }
 }
 
-/// Sends the answers to one request as they come. When this is dropped, the model's work for it ends.
+/// Sends the responses to one request as they come. Dropping the future cancels the model's work.
 async fn send_several(
     mut answers: SeveralAnswers,
     out: Outgoing,
     closes_on_error: bool,
-) -> Result<Sent, Status> {
+) -> Result<SendOutcome, Status> {
     let mut count = 0;
     while let Some(answer) = answers.next().await {
         let message = match answer {
             Ok(message) => message,
-            Err(Failed::Unreadable(status)) => return Err(status),
-            Err(Failed::Request(echo, error)) => {
+            Err(RequestFailure::Unreadable(status)) => return Err(status),
+            Err(RequestFailure::Request(echo, error)) => {
                 let status = status::from_error(&error);
                 if closes_on_error {
-                    return Ok(Sent::Failed(status));
+                    return Ok(SendOutcome::Failed(status));
                 }
                 failed(echo, status.message())?
             }
@@ -374,21 +375,21 @@ async fn send_several(
         out.give(message).await?;
         count += 1;
     }
-    Ok(Sent::Answers(count))
+    Ok(SendOutcome::Answers(count))
 }
 
 /// The channel to the client.
 #[derive(Clone)]
 struct Outgoing {
     answers: mpsc::Sender<Framed>,
-    /// Of the call as a whole.
+    /// The deadline of the whole call.
     deadline: Option<Instant>,
-    /// How long a client may take to take an answer.
+    /// How long a client may take to accept a response.
     patience: Duration,
 }
 
 impl Outgoing {
-    /// Gives an answer to the client, who has as long to take it as a request may last, and no longer than the call.
+    /// Sends a response; the client must take it within the request time limit and the call's deadline.
     async fn give(&self, message: Framed) -> Result<(), Status> {
         let patience = Instant::now().checked_add(self.patience);
         let end = [patience, self.deadline].into_iter().flatten().min();
@@ -398,7 +399,7 @@ impl Outgoing {
         };
         match sent {
             Ok(Ok(())) => Ok(()),
-            // The client is gone and will not see this either.
+            // The client disconnected and will not see this.
             Ok(Err(_)) => Err(refusal(ErrorCode::Cancelled, "the client is gone")),
             Err(_) if end == self.deadline => Err(deadline_passed()),
             Err(_) => Err(refusal(
@@ -409,8 +410,8 @@ impl Outgoing {
     }
 }
 
-/// The answer to the first of the requests, or to any that has several: those are in nobody's order.
-async fn next_answer(running: &mut VecDeque<InWork>) -> Result<Answered, Failed> {
+/// Returns the first request's response, or any response of a sequence, which is unordered.
+async fn next_answer(running: &mut VecDeque<InWork>) -> Result<Responses, RequestFailure> {
     poll_fn(|cx| {
         for at in 0..running.len() {
             let Some(InWork { task, answer }) = running.get_mut(at) else {
@@ -421,10 +422,10 @@ async fn next_answer(running: &mut VecDeque<InWork>) -> Result<Answered, Failed>
             {
                 *answer = Some(done.unwrap_or_else(|error| {
                     let error = ServiceError::internal("the request could not be answered").caused_by(error);
-                    Err(Failed::Request(Echo::default(), error))
+                    Err(RequestFailure::Request(Echo::default(), error))
                 }));
             }
-            let may_leave = at == 0 || matches!(answer, Some(Ok(Answered::Several(_))));
+            let may_leave = at == 0 || matches!(answer, Some(Ok(EncodedResponses::Several(_))));
             if may_leave && let Some(answer) = answer.take() {
                 running.remove(at);
                 return Poll::Ready(answer);
@@ -454,7 +455,7 @@ fn refusal(code: ErrorCode, message: &str) -> Status {
     status::from_error(&ServiceError::new(code, message))
 }
 
-/// A task that ends with the one that waits for it.
+/// A task that is aborted when its handle is dropped.
 struct Task<T>(JoinHandle<T>);
 
 impl<T: Send + 'static> Task<T> {
@@ -469,7 +470,7 @@ impl<T> Drop for Task<T> {
     }
 }
 
-/// A message that says what went wrong with a request.
+/// Creates a message that reports a request's error.
 fn failed(echo: Echo, error: &str) -> Result<Framed, Status> {
     answer::without_outputs(error, echo.into_final()).map_err(|error| status::from_error(&error))
 }

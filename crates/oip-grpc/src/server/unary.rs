@@ -1,4 +1,4 @@
-//! `ModelInfer`: one message in, one out.
+//! `ModelInfer`: one request message, one response message.
 
 use std::{
     collections::VecDeque,
@@ -20,12 +20,12 @@ use tonic::Status;
 use super::{
     answer::Envelope,
     encoding,
-    inference::{Answered, Inference, Wanted},
+    inference::{EncodedEncodedResponses, Inference, ResponseOptions},
     messages::Messages,
     status,
 };
 
-/// Answers a call.
+/// Handles a call.
 pub(crate) async fn call<B>(inference: Arc<Inference>, request: Request<B>) -> Response<tonic::body::Body>
 where
     B: Body<Data = Bytes> + Send + 'static,
@@ -47,7 +47,7 @@ where
     let config = &inference.config;
     let (head, body) = request.into_parts();
     let own = encoding::of_request(&head.headers)?;
-    let wanted = Wanted {
+    let wanted = ResponseOptions {
         timeout: status::timeout(&head.headers).map_err(|error| status::from_error(&error))?,
         envelope: Envelope::Call,
         compression: encoding::of_answer(&head.headers, own),
@@ -59,13 +59,13 @@ where
     if let Some(region) = head.extensions.get::<oip_service::ConnectionRegion>() {
         lease.use_memory_of(region);
     }
-    // The message may be long in coming, and small headers are counted nowhere.
+    // The message may take long to arrive, and small headers are not charged.
     drop(head);
     if let Some(notes) = notes {
         lease.set_notes(notes);
     }
     let mut laps = lease.laps();
-    // If the client leaves, this future is dropped, and what works for it ends.
+    // If the client disconnects, this future is dropped, which cancels the work.
     let guard = lease.guard();
     let patience = wanted
         .timeout
@@ -82,9 +82,9 @@ where
         })?;
     laps.end(Phase::Read);
     let pieces = match inference.infer(message, wanted, grant.as_ref()).await? {
-        Answered::Once(pieces) => pieces,
-        // Only streams ask for several.
-        Answered::Several(_) => {
+        EncodedResponses::Once(pieces) => pieces,
+        // Only streams request several responses.
+        EncodedResponses::Several(_) => {
             let error = ServiceError::internal("several answers to a call that takes one");
             return Err(status::from_error(&error));
         }
@@ -102,7 +102,7 @@ where
     Ok(response)
 }
 
-/// An answer on its way out. Each piece keeps what it is charged until it is sent.
+/// A response body. Each buffer holds its charge until it is sent.
 struct Outgoing {
     pieces: VecDeque<Bytes>,
     trailers: Option<HeaderMap>,
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use crate::GrpcConfig;
 
-    /// It is moved into its box, and what it is larger costs each request.
+    /// The future is moved into a box, so its size costs time per request.
     #[test]
     fn the_future_of_a_call_is_small() {
         let inference = Arc::new(Inference::new(

@@ -1,4 +1,4 @@
-//! The calls of the protocol, of health and of reflection.
+//! Protocol calls, health and reflection.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -21,7 +21,7 @@ use tonic_reflection::pb::v1::{
 
 use crate::support::{client, client_with, good};
 
-/// Next to other services of a program, by tonic's own routes.
+/// Next to other services, through tonic's routes.
 #[tokio::test]
 async fn tonic_adds_the_service_to_its_routes() {
     let service = service(Arc::new(TestService::default()), GrpcConfig::default());
@@ -90,7 +90,7 @@ async fn model_calls() {
             .unwrap()
             .into_inner();
         assert_eq!((&*metadata.name, &*metadata.platform), (model, "test_test"));
-        // Other definitions of the protocol use its number for something else.
+        // Other versions of the protocol use this field number differently.
         assert!(metadata.properties.is_empty());
     }
     let (name, version) = name("matrix", "");
@@ -107,7 +107,7 @@ async fn model_calls() {
         .collect();
     assert_eq!(inputs, [("a", "FP32", &[-1, 2][..]), ("b", "INT64", &[1])]);
 
-    // A model that is not ready is a plain answer, one that does not exist is an error.
+    // A model that is not ready gives a normal response; a missing model is an error.
     let ready = ModelReadyRequest {
         name: "loading".into(),
         version: String::new(),

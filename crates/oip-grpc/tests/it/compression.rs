@@ -1,4 +1,4 @@
-//! Messages that are compressed, both ways.
+//! Message compression in both directions.
 
 use std::{io::Write, sync::Arc};
 
@@ -39,7 +39,7 @@ fn compressed(encoding: &str, message: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The encoding of the answer's message to a message in this one, if any.
+/// Returns the encoding of the response to a request with these headers, if it is compressed.
 async fn answer_encoding(
     path: &str,
     encoding: Option<&str>,
@@ -69,11 +69,11 @@ async fn answer_encoding(
         .headers
         .get("grpc-encoding")
         .map(|encoding| encoding.to_str().unwrap().to_owned());
-    // The flag of the message is what counts; the header may stand before a message that is not compressed.
+    // The message's flag decides; the header may be present for an uncompressed message.
     (body[0] == 1).then(|| encoding.unwrap())
 }
 
-/// Clients that compress their requests have their answers compressed, if that is worth it; others never.
+/// Clients that compress requests get compressed responses if worthwhile; others never do.
 #[tokio::test]
 async fn answers_are_compressed_as_requests_are() {
     let of = |values: usize| floats("identity_fp32", &vec![0.5; values]).encode_to_vec();
@@ -81,11 +81,11 @@ async fn answers_are_compressed_as_requests_are() {
     for (path, encoding, accepted, message, expected) in [
         (INFER, Some("gzip"), all, of(1000), Some("gzip")),
         (INFER, Some("deflate"), all, of(1000), Some("deflate")),
-        // Every client of the C core says that it accepts these.
+        // Every client based on the C core declares these.
         (INFER, None, all, of(1000), None),
         (INFER, Some("gzip"), "deflate", of(1000), None),
         (INFER, Some("gzip"), "identity", of(1000), None),
-        // Not worth it.
+        // Too small to compress.
         (INFER, Some("gzip"), all, of(10), None),
         (INFER, Some("gzip"), all, of(2 << 20), None),
         (METADATA, Some("gzip"), all, metadata(), None),
@@ -106,7 +106,7 @@ fn metadata() -> Vec<u8> {
     ModelMetadataRequest { name, version }.encode_to_vec()
 }
 
-/// A client that does not think about any of this.
+/// A client without any compression settings.
 #[tokio::test]
 async fn a_client_reads_what_it_asked_for() {
     let request: ModelInferRequest = floats("identity_fp32", &vec![0.25; 10_000]);
@@ -118,7 +118,7 @@ async fn a_client_reads_what_it_asked_for() {
     }
 }
 
-/// LC-10: a message counts with the size that it has in memory.
+/// LC-10: a compressed message counts with its decompressed size.
 #[tokio::test]
 async fn lc_10_decompressed_messages_count() {
     let budget = ByteBudget::new(20_000);

@@ -1,4 +1,4 @@
-//! Raw and typed contents of every datatype, in and out.
+//! Raw and typed contents of every datatype in both directions.
 
 use oip_grpc::{
     GrpcConfig, GrpcOutput,
@@ -13,7 +13,7 @@ fn contents() -> InferTensorContents {
     InferTensorContents::default()
 }
 
-/// Two elements of each datatype that has a typed form: typed, and raw.
+/// Two elements of each datatype with a typed form: typed and raw.
 fn samples() -> Vec<(&'static str, InferTensorContents, Vec<u8>)> {
     let le = |words: [&[u8]; 2]| words.concat();
     vec![
@@ -185,7 +185,7 @@ async fn sixteen_bit_floats_are_always_raw() {
     }
 }
 
-/// An output without elements keeps its place among the raw contents.
+/// An empty output keeps its entry among the raw contents.
 #[tokio::test]
 async fn tensors_without_elements() {
     let response = client()

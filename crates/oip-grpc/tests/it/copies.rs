@@ -1,4 +1,4 @@
-//! Copies of inputs out of shared memory: messages that are small in bytes and large in work.
+//! Copying inputs out of shared memory: small messages that mean much work.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::{input, parameter, typed_x};
 
-/// Shared memory that cannot be read before the gate is open: as a copy that takes long.
+/// Shared memory whose reads block until the gate opens, like a slow copy.
 #[derive(Default)]
 struct Gate {
     inner: TestService,
@@ -93,7 +93,8 @@ impl InferenceService for Gate {
     }
 }
 
-/// However few bytes ask for them, large copies never take all threads of the pool, so that others' messages are read meanwhile.
+/// Large copies never occupy all threads of the pool, however small their messages, so that other messages
+/// are handled meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn large_copies_leave_a_thread_to_small_messages() {
     const BYTES: i64 = 2 << 20;
@@ -126,7 +127,7 @@ async fn large_copies_leave_a_thread_to_small_messages() {
     while gate.state.lock().unwrap().waiting == 0 {
         sleep(Duration::from_millis(1)).await;
     }
-    // More than is read at once: the pool reads it.
+    // Too large for the connection's thread, so the pool decodes it.
     let contents = InferTensorContents {
         int_contents: vec![7; 100_000],
         ..Default::default()

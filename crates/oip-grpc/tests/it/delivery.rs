@@ -1,4 +1,4 @@
-//! Inputs and outputs in shared memory, classes instead of outputs, priorities.
+//! Inputs and outputs in shared memory, classification, priorities.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ fn output(name: &str, parameters: Parameters) -> InferRequestedOutputTensor {
     }
 }
 
-/// A client, and 64 bytes of shared memory: 1, 2, ... as FP32 at 0, and 5 as INT64 at 32.
+/// Returns a client, and 64 bytes of shared memory: FP32 values 1, 2, ... at 0, and INT64 5 at 32.
 fn with_memory(config: GrpcConfig) -> (Client, Arc<TestService>) {
     let (client, test) = client_with(config);
     let mut memory: Vec<u8> = (1..=8u8)
@@ -63,7 +63,7 @@ fn said(status: &Status) -> (Code, &str) {
     (status.code(), status.message())
 }
 
-/// Raw contents belong to the inputs outside of shared memory, in their order.
+/// Raw contents belong to the inputs outside shared memory, in order.
 #[tokio::test]
 async fn inputs_in_shared_memory_and_beside() {
     let (mut client, _) = with_memory(GrpcConfig::default());
@@ -79,7 +79,7 @@ async fn inputs_in_shared_memory_and_beside() {
     let sums = [3f32.to_le_bytes(), 7f32.to_le_bytes()].concat();
     assert_eq!(response.raw_output_contents, [&sums[..], &9i64.to_le_bytes()]);
 
-    // All of them there: nothing is left to mirror, and the answer is raw.
+    // All inputs in shared memory: there is no form to mirror, so the response is raw.
     let mut b = input("b", "INT64", &[1]);
     b.parameters = slice(32, 8);
     let all = ModelInferRequest {
@@ -109,7 +109,7 @@ async fn inputs_in_shared_memory_and_beside() {
     assert_eq!(said(&status), (Code::InvalidArgument, message));
 }
 
-/// Outputs in shared memory keep an empty place among the raw contents, since clients count.
+/// Outputs in shared memory keep an empty entry among the raw contents, because clients count.
 #[tokio::test]
 async fn outputs_in_shared_memory() {
     let (mut client, test) = with_memory(GrpcConfig::default());
@@ -134,7 +134,7 @@ async fn outputs_in_shared_memory() {
     assert!(response.outputs[1].parameters.is_empty());
     assert_eq!(test.shared("/k").unwrap()[40..44], 3f32.to_le_bytes());
 
-    // Typed: no contents for the one, the field of its datatype for the other.
+    // Typed: no contents for one output, the datatype's field for the other.
     let typed = parameter(ParameterChoice::BoolParam(false));
     request.parameters.insert("binary_data_output".into(), typed);
     let response = client.model_infer(request.clone()).await.unwrap().into_inner();
@@ -185,7 +185,7 @@ async fn wrong_slices_are_refused() {
     }
 }
 
-/// LC-10: what is copied out of shared memory counts like what comes in messages.
+/// LC-10: copies out of shared memory count like message bytes.
 #[tokio::test]
 async fn lc_10_copies_of_shared_memory_count() {
     let budget = ByteBudget::new(1000);

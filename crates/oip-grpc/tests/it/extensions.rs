@@ -1,4 +1,4 @@
-//! The calls of the extensions.
+//! Extension calls.
 
 use std::collections::BTreeMap;
 
@@ -136,7 +136,7 @@ fn repository_parameter(choice: ParameterChoice) -> ModelRepositoryParameter {
     }
 }
 
-/// The index entry of a model that was loaded or unloaded by request.
+/// Returns the index entry of a model that was loaded or unloaded by request.
 async fn entry(client: &mut crate::support::Client, name: &str) -> Option<(String, String)> {
     let index = client
         .repository_index(RepositoryIndexRequest::default())
@@ -169,7 +169,7 @@ async fn models_are_loaded_and_unloaded() {
         entry(&mut client, "nan").await,
         Some(("READY".into(), "{}".into()))
     );
-    // KServe's clients have the model's name in the field before.
+    // KServe's clients set the model's name in the other field.
     client
         .repository_model_load(load("matrix", "", &[]))
         .await
@@ -351,7 +351,7 @@ async fn statistics_have_every_number_in_its_place() {
 
     let status = client.model_statistics(request("zz", "")).await.unwrap_err();
     assert_eq!(said(&status), (Code::NotFound, "model 'zz' does not exist"));
-    // A version of no model in particular.
+    // A version without a model.
     let status = client.model_statistics(request("", "1")).await.unwrap_err();
     assert_eq!(
         said(&status),

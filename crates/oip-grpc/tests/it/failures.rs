@@ -1,4 +1,4 @@
-//! Requests that fail, each with its code.
+//! Failing requests and their codes.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ async fn codes_of_models() {
     }
 }
 
-/// GR-19: raw contents that do not belong to the inputs.
+/// GR-19: raw contents that do not match the inputs.
 #[tokio::test]
 async fn gr_19_raw_contents_and_inputs() {
     let too_many = ModelInferRequest {
@@ -100,7 +100,7 @@ async fn gr_19_raw_contents_and_inputs() {
     .await;
 }
 
-/// GR-20: raw contents of the wrong length, for each datatype.
+/// GR-20: raw contents of wrong length, for each datatype.
 #[tokio::test]
 async fn gr_20_raw_lengths() {
     for datatype in oip_service::testing::datatypes().filter_map(DataType::dtype) {
@@ -117,7 +117,7 @@ async fn gr_20_raw_lengths() {
     }
 }
 
-/// GR-21: BYTES whose lengths lie.
+/// GR-21: BYTES with wrong lengths.
 #[tokio::test]
 async fn gr_21_raw_bytes() {
     for (raw, message) in [
@@ -158,7 +158,7 @@ async fn gr_23_shapes() {
             &[1 << 40, 1 << 40],
             "the element count of shape [1099511627776, 1099511627776] does not fit 64 bits",
         ),
-        // The elements fit 64 bits, their bytes do not.
+        // The element count fits 64 bits, the byte count does not.
         (
             &[1 << 62],
             "the byte length of FP32[4611686018427387904] does not fit 64 bits",
@@ -169,7 +169,7 @@ async fn gr_23_shapes() {
     }
 }
 
-/// GR-24: typed contents of the wrong kind, range or number.
+/// GR-24: typed contents of the wrong field, range or number.
 #[tokio::test]
 async fn gr_24_typed_contents() {
     let empty = InferTensorContents::default;
@@ -229,7 +229,7 @@ async fn gr_24_typed_contents() {
     }
 }
 
-/// GR-26: names that could lead somewhere, that nothing has, and of what is not ready yet.
+/// GR-26: unsafe names, unknown names, and models that are not ready.
 #[tokio::test]
 async fn gr_26_names() {
     use Code::{InvalidArgument, NotFound, Unavailable};
@@ -340,7 +340,7 @@ async fn parameters() {
     }
 }
 
-/// GR-17: deadlines of the client.
+/// GR-17: client deadlines.
 #[tokio::test]
 async fn gr_17_deadlines() {
     let call = |timeout: &'static str| async move {
@@ -359,7 +359,7 @@ async fn gr_17_deadlines() {
     for timeout in ["abc", "-1S", "123456789S"] {
         assert_eq!(call(timeout).await.code(), Code::InvalidArgument, "{timeout}");
     }
-    // The server's own limit holds for those who would wait for ever.
+    // The server's limit applies to clients without one.
     let time = TimeLimits::default().with(|time| {
         time.default = Duration::from_millis(30);
         time.max = Duration::from_millis(30);
@@ -380,7 +380,7 @@ async fn gr_17_deadlines() {
     assert_eq!(test.waiting(), 0, "the work goes on");
 }
 
-/// GR-11: messages at the limit and beyond.
+/// GR-11: messages at and beyond the limit.
 #[tokio::test]
 async fn gr_11_message_limit() {
     let request = raw_x("identity_uint8", "UINT8", &[10_000], &[1; 10_000]);
@@ -396,7 +396,7 @@ async fn gr_11_message_limit() {
     }
 }
 
-/// LC-10: when all memory for messages is taken, the next one is refused.
+/// LC-10: when the message budget is used up, the next message is rejected.
 #[tokio::test]
 async fn lc_10_messages_share_a_budget() {
     let budget = ByteBudget::new(20_000);

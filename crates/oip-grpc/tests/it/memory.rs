@@ -1,4 +1,4 @@
-//! Memory of calls: charged before it is allocated, and given back when the last byte of the answer is gone.
+//! Memory of calls: charged before allocation, and released after the last byte of the response.
 
 use std::{
     convert::Infallible,
@@ -64,7 +64,7 @@ fn with_budget(bytes: u64) -> (GrpcConfig, ByteBudget) {
     (config, budget)
 }
 
-/// Large tensors are frames of the answer as they are in memory.
+/// Large tensors are sent as frames without copying.
 #[tokio::test]
 async fn outputs_are_not_copied() {
     let recorder = Arc::new(Recorder::default());
@@ -85,7 +85,7 @@ async fn outputs_are_not_copied() {
     assert_eq!(response.raw_output_contents[0], output);
 }
 
-/// LC-10: an answer counts until it is sent, however long its client takes.
+/// LC-10: a response counts until it is sent, however slow its client.
 #[tokio::test]
 async fn lc_10_answers_count_until_they_are_gone() {
     for output in [GrpcOutput::Raw, GrpcOutput::Typed] {
@@ -98,7 +98,7 @@ async fn lc_10_answers_count_until_they_are_gone() {
         .await;
         assert_eq!(response.headers().get("grpc-status"), None);
         let mut body = response.into_body();
-        // Typed, each element takes ten bytes, and the input is gone.
+        // In typed form each element takes ten bytes, and the input is released.
         let held = if output == GrpcOutput::Raw {
             800_000
         } else {
@@ -116,10 +116,10 @@ async fn lc_10_answers_count_until_they_are_gone() {
     }
 }
 
-/// A service with answers that are large though their requests are small.
-struct Large;
+/// A service with large responses to small requests.
+struct LargeResponses;
 
-impl InferenceService for Large {
+impl InferenceService for LargeResponses {
     fn server_metadata(&self) -> ServerMetadata {
         ServerMetadata::new("test", "1")
     }
@@ -151,7 +151,7 @@ impl InferenceService for Large {
     }
 }
 
-impl Statistics for Large {
+impl Statistics for LargeResponses {
     fn model_statistics(&self, _: Option<ModelRef<'_>>) -> Result<Vec<ModelStatistics>, ServiceError> {
         let statistics = ModelStatistics {
             name: "m".repeat(300),
@@ -161,12 +161,13 @@ impl Statistics for Large {
     }
 }
 
-/// Responses of every kind count while a client does not read them. A request whose response finds no room is refused.
+/// Responses of every call count while a client does not read them. A response that exceeds the budget is
+/// refused.
 #[tokio::test]
 async fn answers_of_all_calls_count_until_they_are_gone() {
     const BYTES: u64 = 300_000;
     let (config, budget) = with_budget(1 << 20);
-    let service = service(Arc::new(Large), config);
+    let service = service(Arc::new(LargeResponses), config);
     let ask = |path: &'static str, message: &[u8]| {
         let mut request = request(framed(0, message));
         *request.uri_mut() = path.parse().unwrap();
@@ -177,7 +178,7 @@ async fn answers_of_all_calls_count_until_they_are_gone() {
         version: String::new(),
     };
     let metadata = metadata.encode_to_vec();
-    // Made on a connection's thread, and on the pool.
+    // Built on a connection's thread, and on the pool.
     for (path, message) in [
         ("/inference.GRPCInferenceService/ModelMetadata", &metadata[..]),
         ("/inference.GRPCInferenceService/ModelStatistics", &[]),
@@ -203,7 +204,7 @@ async fn answers_of_all_calls_count_until_they_are_gone() {
         );
         assert!(refused.headers().contains_key("grpc-retry-pushback-ms"));
         assert!(budget.used() > (1 << 20) - (1 << 16) - once);
-        // Small answers need no room.
+        // Small responses need no budget.
         let rest: Vec<_> = std::iter::from_fn(|| budget.take(1 << 10).ok()).collect();
         let live = ask("/inference.GRPCInferenceService/ServerReady", &[])
             .await
@@ -224,10 +225,10 @@ async fn answers_of_all_calls_count_until_they_are_gone() {
     }
 }
 
-/// A body whose message never comes.
-struct Silent;
+/// A body that never yields its message.
+struct SilentBody;
 
-impl Body for Silent {
+impl Body for SilentBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -239,12 +240,12 @@ impl Body for Silent {
     }
 }
 
-/// Metadata has the limit that headers over HTTP have, and counts from 8 KiB on.
+/// Metadata is limited like HTTP headers, and is charged from 8 KiB.
 #[tokio::test]
 async fn metadata_has_a_limit_and_counts() {
     let (config, budget) = with_budget(64 << 10);
     let service = service(Arc::new(TestService::default()), config);
-    // Inference drops its metadata before the message comes; other calls keep it.
+    // Inference drops its metadata before the message arrives; other calls keep it.
     for (path, held) in [
         (INFER, 0),
         ("/inference.GRPCInferenceService/ServerLive", 32 << 10),
@@ -254,7 +255,7 @@ async fn metadata_has_a_limit_and_counts() {
             *request.uri_mut() = path.parse().unwrap();
             let value = "a".repeat(bytes - "content-typeapplication/grpclarge".len() - 8);
             request.headers_mut().insert("large", value.parse().unwrap());
-            service.clone().call(request.map(|_| Silent))
+            service.clone().call(request.map(|_| SilentBody))
         };
         let mut waiting = ask(32 << 10);
         let polled = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -268,7 +269,7 @@ async fn metadata_has_a_limit_and_counts() {
     }
 }
 
-/// Answers in typed form, of every datatype and in many pieces.
+/// Typed responses of every datatype in many buffers.
 #[tokio::test]
 async fn large_typed_contents() {
     const COUNT: usize = 100_000;
@@ -382,7 +383,7 @@ fn gzip(data: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A message of 63 KB that would be 32 million inputs: two bytes each on the wire, 288 in memory.
+/// A 63 KB message with 32 million inputs: two bytes each on the wire, 288 in memory.
 #[tokio::test]
 async fn millions_of_inputs_are_refused() {
     let (config, budget) = with_budget(128 << 20);
@@ -402,7 +403,8 @@ async fn millions_of_inputs_are_refused() {
     }
 }
 
-/// Requests that never fit and requests that do not fit now have the same code; only the latter say when to retry.
+/// Requests that never fit and those that do not fit now have the same code; only the latter carry a retry
+/// delay.
 #[tokio::test]
 async fn only_what_may_fit_later_is_to_be_tried_again() {
     let (config, budget) = with_budget(100_000);
@@ -420,7 +422,7 @@ async fn only_what_may_fit_later_is_to_be_tried_again() {
     assert_eq!(budget.used(), 0);
 }
 
-/// Messages of other calls are small, and count with what they become in memory.
+/// Messages of other calls are small, and count with their decoded size.
 #[tokio::test]
 async fn messages_of_other_calls_are_small() {
     let (config, budget) = with_budget(1 << 20);
@@ -439,7 +441,7 @@ async fn messages_of_other_calls_are_small() {
     assert_eq!(budget.used(), 0);
 }
 
-/// A call of one message has one.
+/// A unary call has exactly one message.
 #[tokio::test]
 async fn a_call_has_one_message() {
     let good = framed(0, &floats("identity_fp32", &[1.0]).encode_to_vec());
@@ -464,7 +466,7 @@ async fn a_call_has_one_message() {
     );
 }
 
-/// Requests that hold up nobody: a large one is read by the pool, and gives the same answer.
+/// A large request is decoded on the pool, without delaying others, and gives the same response.
 #[tokio::test]
 async fn large_requests_of_many_small_parts() {
     let message = ModelInferRequest {

@@ -1,4 +1,4 @@
-//! A service with a bug.
+//! A service that panics.
 
 use std::sync::Arc;
 
@@ -23,11 +23,11 @@ use tonic::{Code, codegen::tokio_stream};
 
 use crate::support::{floats, good};
 
-/// Panics in `early` and `late`, and when it is asked whether it is ready.
+/// Panics in `early` and `late`, and in the readiness check.
 #[derive(Default)]
-struct Panicking(TestService);
+struct PanickingService(TestService);
 
-impl InferenceService for Panicking {
+impl InferenceService for PanickingService {
     fn server_metadata(&self) -> ServerMetadata {
         self.0.server_metadata()
     }
@@ -59,7 +59,7 @@ impl InferenceService for Panicking {
 
 #[tokio::test]
 async fn a_panic_is_internal_and_the_next_request_is_answered() {
-    let service = service(Arc::new(Panicking::default()), GrpcConfig::default());
+    let service = service(Arc::new(PanickingService::default()), GrpcConfig::default());
     let mut client = GrpcInferenceServiceClient::new(service);
     for model in ["early", "late"] {
         let status = client.model_infer(floats(model, &[1.0])).await.unwrap_err();
@@ -71,10 +71,10 @@ async fn a_panic_is_internal_and_the_next_request_is_answered() {
     client.model_infer(good()).await.unwrap();
 }
 
-/// On a stream, the requests before and behind the one that panics are answered.
+/// On a stream, requests before and after the panicking one get responses.
 #[tokio::test]
 async fn a_panic_is_one_answer_of_a_stream() {
-    let service = service(Arc::new(Panicking::default()), GrpcConfig::default());
+    let service = service(Arc::new(PanickingService::default()), GrpcConfig::default());
     let mut client = GrpcInferenceServiceClient::new(service);
     let requests = [good(), floats("early", &[1.0]), floats("late", &[1.0]), good()];
     let answers = client
@@ -98,7 +98,7 @@ async fn a_panic_is_one_answer_of_a_stream() {
     assert_eq!((answered, failed), (2, 2));
 }
 
-/// Panics in each of its extensions: at the call, or while its future runs.
+/// Panics in each extension: in the call, or while its future runs.
 #[derive(Default)]
 struct PanickingExtensions(TestService);
 

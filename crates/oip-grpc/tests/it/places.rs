@@ -1,4 +1,4 @@
-//! Calls that last while nothing is done for them: they say so, and end when their place is needed.
+//! Long-lived calls report when they are idle, and end when their slot is needed.
 
 use std::{
     mem,
@@ -15,19 +15,19 @@ use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use crate::support::floats;
 
-/// A place as a listener keeps it.
+/// A slot as a listener manages it.
 #[derive(Default)]
-struct Kept(Mutex<State>);
+struct TestSlot(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// What was said of it.
+    /// The reported events.
     said: Vec<&'static str>,
     is_revoked: bool,
     waker: Option<Waker>,
 }
 
-impl KeptPlace for Kept {
+impl KeptPlace for TestSlot {
     fn rest(&self) {
         self.0.lock().unwrap().said.push("rests");
     }
@@ -48,7 +48,7 @@ impl KeptPlace for Kept {
     }
 }
 
-impl Kept {
+impl TestSlot {
     fn revoke(&self) {
         let mut state = self.0.lock().unwrap();
         state.is_revoked = true;
@@ -66,7 +66,7 @@ impl Kept {
     }
 }
 
-fn with_place<T>(message: T, kept: &Arc<Kept>) -> Request<T> {
+fn with_place<T>(message: T, kept: &Arc<TestSlot>) -> Request<T> {
     let mut request = Request::new(message);
     request.extensions_mut().insert(CallPlace::new(kept.clone()));
     request
@@ -74,7 +74,7 @@ fn with_place<T>(message: T, kept: &Arc<Kept>) -> Request<T> {
 
 #[tokio::test]
 async fn a_stream_rests_between_its_requests_and_ends_when_its_place_is_needed() {
-    let kept = Arc::<Kept>::default();
+    let kept = Arc::<TestSlot>::default();
     let test = Arc::new(TestService::default());
     let mut client = GrpcInferenceServiceClient::new(service(test, GrpcConfig::default()));
     let (requests, receiver) = mpsc::channel(1);
@@ -93,7 +93,7 @@ async fn a_stream_rests_between_its_requests_and_ends_when_its_place_is_needed()
 
 #[tokio::test]
 async fn a_watch_rests_from_its_start_and_ends_when_its_place_is_needed() {
-    let kept = Arc::<Kept>::default();
+    let kept = Arc::<TestSlot>::default();
     let test = Arc::new(TestService::default());
     let mut health = HealthClient::new(service(test, GrpcConfig::default()));
     let request = with_place(HealthCheckRequest::default(), &kept);

@@ -31,15 +31,15 @@ use tonic::{
 
 use crate::support::{client, client_with, floats, parameter, raw_x};
 
-/// The sending end of a stream, and its receiving end.
+/// The sending and receiving ends of a stream.
 struct Conversation {
     requests: mpsc::Sender<ModelInferRequest>,
     answers: Streaming<ModelStreamInferResponse>,
-    /// How many requests the server has taken.
+    /// Number of requests that the server has read.
     taken: Arc<AtomicUsize>,
 }
 
-/// Requests as they are sent; counts those that are taken.
+/// A request body that counts the requests read.
 struct Requests {
     receiver: mpsc::Receiver<ModelInferRequest>,
     taken: Arc<AtomicUsize>,
@@ -85,7 +85,7 @@ impl Conversation {
         self.requests.send(request).await.unwrap();
     }
 
-    /// The next answer's id and error; or the status that the stream ends with.
+    /// Returns the next response's id and error, or the stream's final status.
     async fn next(&mut self) -> Result<(String, String), Status> {
         let answer = timeout(Duration::from_secs(10), self.answers.message());
         let answer = answer.await.expect("no answer comes")?;
@@ -125,7 +125,7 @@ fn said(code: Code, message: &str) -> (Code, String) {
 
 const END: &str = "the end";
 
-/// Waits until something holds that comes about in other tasks.
+/// Waits until `holds`.
 async fn eventually(what: &str, holds: impl Fn() -> bool) {
     for _ in 0..1000 {
         if holds() {
@@ -140,14 +140,14 @@ async fn eventually(what: &str, holds: impl Fn() -> bool) {
 async fn answers_come_in_the_order_of_requests() {
     let (service, _) = service_with(GrpcConfig::default());
     let mut stream = Conversation::open(service, &[]).await;
-    // More than are worked on at once.
+    // More than run concurrently.
     for id in 0..50 {
         stream.send(&id.to_string(), good()).await;
     }
     for id in 0..50 {
         assert_eq!(stream.next().await.unwrap(), named(&id.to_string(), ""));
     }
-    // Now and then is fine too.
+    // With pauses in between too.
     stream.send("later", good()).await;
     assert_eq!(stream.next().await.unwrap(), named("later", ""));
     drop(stream.requests.clone());
@@ -195,7 +195,7 @@ async fn tensors_and_forms_are_those_of_single_requests() {
     assert_eq!(answer.raw_output_contents, [&1.5f32.to_le_bytes()[..]]);
 }
 
-/// Errors belong to their requests, and the stream goes on.
+/// Errors belong to their requests, and the stream continues.
 #[tokio::test]
 async fn errors_of_single_requests() {
     let (service, _) = service_with(GrpcConfig::default());
@@ -229,7 +229,7 @@ async fn errors_of_single_requests() {
         stream.send(id, request).await;
         assert_eq!(stream.next().await.unwrap(), named(id, error));
     }
-    // An id that is too long is not sent back.
+    // An id that is too long is not repeated.
     stream.send(&long_id, good()).await;
     let (id, error) = stream.next().await.unwrap();
     assert!(
@@ -252,7 +252,7 @@ async fn errors_of_single_requests() {
     );
 }
 
-/// The extension of Triton for clients that want statuses.
+/// Triton's extension for clients that want statuses.
 #[tokio::test]
 async fn errors_close_the_stream_of_those_who_ask_for_it() {
     let (service, test) = service_with(GrpcConfig::default());
@@ -275,7 +275,7 @@ async fn errors_close_the_stream_of_those_who_ask_for_it() {
     );
 }
 
-/// These models answer once, so no answer without outputs follows, whether it is asked for or not.
+/// These models respond once, so no empty final response follows, whether requested or not.
 #[tokio::test]
 async fn final_responses() {
     let (service, _) = service_with(GrpcConfig::default());
@@ -303,7 +303,7 @@ async fn final_responses() {
     assert_eq!(stream.next().await.unwrap(), named("3", message));
 }
 
-/// GR-18: a client that goes takes its requests with it; another's go on.
+/// GR-18: a disconnecting client cancels its requests; those of others continue.
 #[tokio::test]
 async fn gr_18_a_dropped_stream_cancels_its_requests() {
     let (service, test) = service_with(GrpcConfig::default());
@@ -324,7 +324,7 @@ async fn gr_18_a_dropped_stream_cancels_its_requests() {
     assert_eq!(test.waiting(), 1);
 }
 
-/// GR-25: what a client that never reads can make the server hold is bounded, and does not stay.
+/// GR-25: what a client that never reads can occupy is bounded, and is released.
 #[tokio::test]
 async fn gr_25_a_client_that_never_reads() {
     let budget = ByteBudget::new(64 << 20);
@@ -338,17 +338,17 @@ async fn gr_25_a_client_that_never_reads() {
     let large = floats("identity_fp32", &[0.0; 1000]);
     let sending = tokio::spawn(async move { while requests.send(large.clone()).await.is_ok() {} });
     tokio::time::sleep(Duration::from_millis(150)).await;
-    // In work, waiting to be taken, and on the way: a few, of the hundreds that could have been answered.
+    // Running, waiting to be taken, and in transit: a few of the hundreds possible.
     let held = taken.load(Ordering::SeqCst);
     assert!((2..30).contains(&held), "{held} requests were taken");
     assert!(budget.used() < 30 * 4200, "{} bytes", budget.used());
-    // When patience is over, nothing is read any more, and all is given back but for what was answered in time.
+    // After the timeout nothing more is read, and everything is released except responses produced in time.
     eventually("little is held", || budget.used() < 3 * 4200).await;
     timeout(Duration::from_secs(5), sending)
         .await
         .expect("requests are still read")
         .unwrap();
-    // Responses in time still arrive, then the reason follows.
+    // Responses in time still arrive, followed by the reason.
     let status = loop {
         match stream.next().await {
             Ok((_, error)) => assert_eq!(error, ""),
@@ -362,7 +362,7 @@ async fn gr_25_a_client_that_never_reads() {
     eventually("nothing is held", || budget.used() == 0).await;
 }
 
-/// GR-17: the deadline of the call is that of the stream as a whole.
+/// GR-17: the call's deadline covers the whole stream.
 #[tokio::test]
 async fn gr_17_the_deadline_of_a_stream() {
     let (service, test) = service_with(GrpcConfig::default());
@@ -370,7 +370,7 @@ async fn gr_17_the_deadline_of_a_stream() {
     stream.send("1", good()).await;
     assert_eq!(stream.next().await.unwrap(), named("1", ""));
     stream.send("2", to("slow")).await;
-    // The request has no more time than the call; which of both is noticed first is open.
+    // Request and call have the same deadline; either may be noticed first.
     let status = match stream.next().await {
         Ok((id, error)) => {
             assert_eq!((id, error), named("2", "model 'slow': the deadline passed"));
@@ -397,7 +397,7 @@ async fn gr_17_the_deadline_of_a_stream() {
     assert_eq!(status.code(), Code::InvalidArgument);
 }
 
-/// GR-11: a message that is too large ends the stream, behind the answers that are due.
+/// GR-11: a message that is too large ends the stream after the pending responses.
 #[tokio::test]
 async fn gr_11_message_limit_of_streams() {
     let (service, _) = service_with(GrpcConfig::default().with(|config| config.max_message_bytes = 1000));
@@ -408,7 +408,7 @@ async fn gr_11_message_limit_of_streams() {
     assert_eq!(stream.end().await.0, Code::ResourceExhausted);
 }
 
-/// LC-10: messages of a stream count one by one, not all together.
+/// LC-10: messages of a stream count individually, not all together.
 #[tokio::test]
 async fn lc_10_messages_of_a_stream_share_the_budget() {
     let budget = ByteBudget::new(20_000);
@@ -426,7 +426,7 @@ async fn lc_10_messages_of_a_stream_share_the_budget() {
     eventually("all bytes are given back", || budget.used() == 0).await;
 }
 
-/// LC-02: streams end in good manners when the server stops, however long their clients would keep them.
+/// LC-02: streams end gracefully when the server stops.
 #[tokio::test]
 async fn lc_02_streams_are_drained() {
     let (service, _) = service_with(GrpcConfig::default());
@@ -448,11 +448,11 @@ async fn lc_02_streams_are_drained() {
     );
     assert_eq!(busy.next().await.unwrap(), named("2", ""));
     assert_eq!(busy.end().await, stopping);
-    // Those that come later as well.
+    // Later ones too.
     assert_eq!(Conversation::open(service, &[]).await.end().await, stopping);
 }
 
-/// A body of parts that come when they are sent.
+/// A body of parts from a channel.
 struct Parts(mpsc::Receiver<Bytes>);
 
 impl Body for Parts {
@@ -469,7 +469,7 @@ impl Body for Parts {
     }
 }
 
-/// GR-05: half a message does not hold its bytes for ever, while a stream may be silent between messages.
+/// GR-05: half a message does not occupy memory forever, while a stream may be silent between messages.
 #[tokio::test(start_paused = true)]
 async fn gr_05_half_a_message_in_a_stream() {
     let budget = ByteBudget::new(1 << 20);
@@ -491,7 +491,7 @@ async fn gr_05_half_a_message_in_a_stream() {
     assert!(timeout(Duration::from_secs(3600), body.frame()).await.is_err());
     parts.send(frame.slice(..20)).await.unwrap();
     assert!(timeout(Duration::from_secs(290), body.frame()).await.is_err());
-    // There is room for the whole message, since it is at most four times what has come.
+    // The whole message is charged, because it is at most four times what has arrived.
     assert_eq!(budget.used(), message.len() as u64);
     let trailers = timeout(Duration::from_secs(20), body.frame())
         .await
@@ -509,7 +509,7 @@ async fn gr_05_half_a_message_in_a_stream() {
     eventually("its bytes are given back", || budget.used() == 0).await;
 }
 
-/// GR-18: a single call that is dropped ends its work.
+/// GR-18: cancelling a unary call cancels its work.
 #[tokio::test]
 async fn gr_18_a_dropped_call_cancels_its_request() {
     let (mut client, test) = client_with(GrpcConfig::default());

@@ -1,4 +1,4 @@
-//! Clients and requests.
+//! Clients and requests for the tests.
 
 use std::sync::{Arc, Mutex};
 
@@ -28,7 +28,7 @@ pub(crate) fn client_with(config: GrpcConfig) -> (Client, Arc<TestService>) {
     )
 }
 
-/// A client of a service without any extension.
+/// Returns a client of a service without any extension.
 pub(crate) fn plain_client() -> Client {
     GrpcInferenceServiceClient::new(service(Arc::new(TestService::plain()), GrpcConfig::default()))
 }
@@ -42,7 +42,7 @@ pub(crate) fn input(name: &str, datatype: &str, shape: &[i64]) -> InferInputTens
     }
 }
 
-/// A request to an identity model with raw contents.
+/// Returns a request to an identity model with raw contents.
 pub(crate) fn raw_x(model: &str, datatype: &str, shape: &[i64], raw: &[u8]) -> ModelInferRequest {
     ModelInferRequest {
         model_name: model.into(),
@@ -52,7 +52,7 @@ pub(crate) fn raw_x(model: &str, datatype: &str, shape: &[i64], raw: &[u8]) -> M
     }
 }
 
-/// A request to an identity model with typed contents.
+/// Returns a request to an identity model with typed contents.
 pub(crate) fn typed_x(
     model: &str,
     datatype: &str,
@@ -74,7 +74,7 @@ pub(crate) fn good() -> ModelInferRequest {
     raw_x("identity_fp32", "FP32", &[1], &1.5f32.to_le_bytes())
 }
 
-/// An FP32 request to any model with an input `x`.
+/// Returns an FP32 request to any model with an input `x`.
 pub(crate) fn floats(model: &str, values: &[f32]) -> ModelInferRequest {
     let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     raw_x(model, "FP32", &[values.len() as i64], &raw)
@@ -86,16 +86,16 @@ pub(crate) fn parameter(choice: ParameterChoice) -> InferParameter {
     }
 }
 
-/// Notes what reaches the service.
+/// Records what reaches the service.
 #[derive(Default)]
 pub(crate) struct Recorder {
     inner: TestService,
-    pub(crate) seen: Mutex<Vec<Seen>>,
+    pub(crate) seen: Mutex<Vec<RecordedRequest>>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Seen {
-    /// Where the inputs' bytes are in memory.
+pub(crate) struct RecordedRequest {
+    /// Memory addresses of the inputs' bytes.
     pub(crate) addresses: Vec<usize>,
     pub(crate) priority: u64,
 }
@@ -119,7 +119,7 @@ impl InferenceService for Recorder {
         cx: RequestContext,
     ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
         let inputs = request.inputs.iter();
-        self.seen.lock().unwrap().push(Seen {
+        self.seen.lock().unwrap().push(RecordedRequest {
             addresses: inputs.map(|input| input.value.raw().as_ptr() as usize).collect(),
             priority: cx.priority(),
         });

@@ -1,4 +1,4 @@
-//! Bytes on the wire: bytes that are not copied, and bytes that no gRPC client would send.
+//! Zero copy on the wire, and invalid bytes that no gRPC client would send.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use tonic::codegen::Service;
 
 use crate::support::{Recorder, good, input};
 
-/// A message in gRPC's frame.
+/// Frames a message for gRPC.
 fn framed(flag: u8, message: &[u8]) -> Bytes {
     [&[flag][..], &(message.len() as u32).to_be_bytes(), message]
         .concat()
         .into()
 }
 
-/// What an answer says: HTTP status, gRPC code and message.
-type Said = (StatusCode, Option<i32>, String);
+/// A response: HTTP status, gRPC code and message.
+type Reply = (StatusCode, Option<i32>, String);
 
 /// Sends bytes to a path.
-async fn post(path: &str, headers: &[(&str, &str)], body: Bytes) -> Said {
+async fn post(path: &str, headers: &[(&str, &str)], body: Bytes) -> Reply {
     let request = Request::post(path).body(Full::new(body)).unwrap();
     send(
         service(Arc::new(TestService::default()), GrpcConfig::default()),
@@ -34,7 +34,11 @@ async fn post(path: &str, headers: &[(&str, &str)], body: Bytes) -> Said {
     .await
 }
 
-async fn send(mut service: GrpcService, headers: &[(&str, &str)], mut request: Request<Full<Bytes>>) -> Said {
+async fn send(
+    mut service: GrpcService,
+    headers: &[(&str, &str)],
+    mut request: Request<Full<Bytes>>,
+) -> Reply {
     for (name, value) in headers {
         request.headers_mut().insert(
             http::HeaderName::from_bytes(name.as_bytes()).unwrap(),
@@ -56,14 +60,14 @@ async fn send(mut service: GrpcService, headers: &[(&str, &str)], mut request: R
     )
 }
 
-fn ok(code: i32, message: &str) -> Said {
+fn ok(code: i32, message: &str) -> Reply {
     (StatusCode::OK, Some(code), message.to_owned())
 }
 
 const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 const GRPC: (&str, &str) = ("content-type", "application/grpc");
 
-/// Raw inputs are slices of one message: they lie as far apart in memory as on the wire.
+/// Raw inputs are slices of one message: their distance in memory is that on the wire.
 #[tokio::test]
 async fn raw_inputs_are_slices_of_the_message() {
     let (a, b) = (vec![1u8; 800_000], vec![2u8; 8]);
@@ -79,14 +83,14 @@ async fn raw_inputs_are_slices_of_the_message() {
     let status = send(service(recorder.clone(), GrpcConfig::default()), &[GRPC], request).await;
     assert_eq!(status, ok(0, ""));
     let seen = recorder.seen.lock().unwrap();
-    // Between the two stand a tag and a length of one byte each.
+    // Between them are a tag and a length of one byte each.
     let [first, second] = seen[0].addresses[..] else {
         panic!("{seen:?}")
     };
     assert_eq!(second - first, a.len() + 2, "copied");
 }
 
-/// GR-12: frames whose compression is not what their headers say, or not known.
+/// GR-12: frames whose compression is unknown or contradicts the headers.
 #[tokio::test]
 async fn gr_12_compression_flags() {
     let good = good().encode_to_vec();
@@ -105,7 +109,7 @@ async fn gr_12_compression_flags() {
     assert_eq!(code, Some(13), "what is no gzip");
 }
 
-/// GR-13: a message that is small until it is decompressed.
+/// GR-13: a decompression bomb.
 #[tokio::test]
 async fn gr_13_compressed_messages() {
     let gzip = |data: &[u8]| {
@@ -122,23 +126,23 @@ async fn gr_13_compressed_messages() {
     assert_eq!(post(INFER, &headers, framed(1, &bomb)).await, ok(8, message));
 }
 
-/// GR-14: messages that are no protobuf.
+/// GR-14: messages that are not protobuf.
 #[tokio::test]
 async fn gr_14_broken_messages() {
     let good = good().encode_to_vec();
-    // Groups within groups, in a field that is not known.
+    // Nested groups in an unknown field.
     let nested = [0x7b; 101];
     for (message, expected) in [
         (
             &good[..good.len() - 1],
             "failed to decode Protobuf message: ModelInferRequest.raw_input_contents: buffer underflow",
         ),
-        // A wire type that does not exist.
+        // An invalid wire type.
         (
             &[0x0f],
             "failed to decode Protobuf message: invalid wire type value: 7",
         ),
-        // An integer of eleven bytes.
+        // A varint of eleven bytes.
         (&[0xff; 11], "failed to decode Protobuf message: invalid varint"),
         // A length beyond the end.
         (
@@ -152,7 +156,7 @@ async fn gr_14_broken_messages() {
     ] {
         assert_eq!(post(INFER, &[GRPC], framed(0, message)).await, ok(13, expected));
     }
-    // A frame that ends too early.
+    // A truncated frame.
     let cut = framed(0, &good).slice(..10);
     assert_eq!(
         post(INFER, &[GRPC], cut).await,
@@ -160,7 +164,7 @@ async fn gr_14_broken_messages() {
     );
 }
 
-/// GR-15: text that is no text.
+/// GR-15: strings that are not UTF-8.
 #[tokio::test]
 async fn gr_15_names_that_are_not_utf8() {
     let message = framed(0, &[0x0a, 0x01, 0xff]);
@@ -173,7 +177,7 @@ async fn gr_15_names_that_are_not_utf8() {
     );
 }
 
-/// GR-16: requests of no gRPC client, and calls that do not exist.
+/// GR-16: requests that are not gRPC, and unknown calls.
 #[tokio::test]
 async fn gr_16_what_is_no_call() {
     let frame = framed(0, &good().encode_to_vec());

@@ -1,4 +1,4 @@
-//! One request of texts: read, addressed to a model, run, printed, all within the lease of the request.
+//! One request to a text route: decode, address a model, run, print, under the request's lease.
 
 use std::sync::Arc;
 
@@ -25,33 +25,34 @@ use crate::{
     missing::check_ready,
 };
 
-/// Bytes that a byte of JSON can become: a string of no characters, `"",`, has 24 and an allocation, a number in a list 32.
+/// Maximum memory per byte of JSON: an empty string in a list, `"",`, takes 24 bytes and an allocation, a
+/// number in a list 32.
 const DECODED: u64 = 24;
 
-/// Bytes that a value of an output is printed as, at most.
+/// Maximum length of a printed output value.
 const PRINTED: usize = 16;
 
-/// A route's request, ready to be asked.
-pub(crate) struct Ask {
-    /// The model that the client names; the only one that can, if it names none.
+/// The decoded request of a text route.
+pub(crate) struct TextRequest {
+    /// The model that the client names; `None` for the only suitable one.
     pub(crate) model: Option<String>,
     pub(crate) texts: Vec<String>,
     pub(crate) pairs: Option<Vec<String>>,
-    /// Outputs, of which the model must have the first.
+    /// The outputs to request; the model must have the first.
     pub(crate) outputs: &'static [&'static str],
-    /// The same for models that have another first output; none where there is no other.
+    /// Alternative outputs for models with another first output; empty if there are none.
     pub(crate) or_outputs: &'static [&'static str],
-    /// Parameters that are true, or false.
+    /// Boolean parameters.
     pub(crate) flags: Vec<(&'static str, bool)>,
 }
 
-/// A response and the model that gave it.
-pub(crate) struct Given {
+/// A response, and the model that produced it.
+pub(crate) struct TextResponse {
     pub(crate) response: InferResponse,
 }
 
-impl Given {
-    /// The floats of an output, with the length of a row.
+impl TextResponse {
+    /// Returns the floats of an output, with the row length.
     pub(crate) fn rows(&self, output: &str) -> Result<(Vec<f32>, usize), ServiceError> {
         let value = self.output(output)?;
         let tensor = value.as_fixed().ok_or_else(|| other_output(output))?;
@@ -60,7 +61,7 @@ impl Given {
         Ok((values, usize::try_from(width).unwrap_or(usize::MAX).max(1)))
     }
 
-    /// The strings of an output.
+    /// Returns the strings of an output.
     pub(crate) fn strings(&self, output: &str) -> Result<Vec<String>, ServiceError> {
         let value = self.output(output)?;
         let strings = value.as_bytes().ok_or_else(|| other_output(output))?;
@@ -70,7 +71,7 @@ impl Given {
             .collect())
     }
 
-    /// Tokens of all texts, where the model counts them.
+    /// Returns the total number of tokens, if the model counts them.
     pub(crate) fn tokens(&self) -> i64 {
         let counts = self
             .response
@@ -94,19 +95,20 @@ fn other_output(name: &str) -> ServiceError {
     ServiceError::internal(format!("the output {} is not that of a text model", Quoted(name)))
 }
 
-/// Answers a route: `read` makes the question of the client's JSON, and what it keeps for `print`, which makes the answer's JSON.
+/// Handles a text route: `read` decodes the client's JSON into a request and context, `print` encodes the
+/// response from the result and the context.
 pub(crate) async fn answered<J, K>(
     app: App,
     request: Request,
-    read: fn(J) -> Result<(Ask, K), ServiceError>,
-    print: fn(&Given, K) -> Result<Vec<u8>, ServiceError>,
+    read: fn(J) -> Result<(TextRequest, K), ServiceError>,
+    print: fn(&TextResponse, K) -> Result<Vec<u8>, ServiceError>,
 ) -> Result<Response, ServiceError>
 where
     J: DeserializeOwned + Send + 'static,
     K: Send + 'static,
 {
     let lease = Lease::new(&app.config.budget, &app.config.time);
-    // When the client leaves, this future is dropped: then all work for it ends.
+    // Dropping this future when the client disconnects cancels all work.
     let guard = lease.guard();
     let (head, body) = request.into_parts();
     let notes = head.extensions.get::<Arc<RequestNotes>>().cloned();
@@ -114,7 +116,7 @@ where
         lease.set_notes(notes.clone());
     }
     let mut laps = lease.laps();
-    // Until the model is known, the deadline is told of none.
+    // Until the model is known, deadline errors name none.
     let nameless = ModelRef::new("text", None)?;
     let decoded = async {
         let body = receive(&app, &head.headers, body, app.config.max_body_bytes, &lease).await?;
@@ -152,7 +154,7 @@ where
         let tensors = response.outputs.iter().map(|output| output.value.raw().len());
         let bytes = tensors.fold(0, usize::saturating_add).saturating_mul(PRINTED / 4);
         let charge = lease.charge(bytes as u64)?;
-        let given = Given { response };
+        let given = TextResponse { response };
         let printing = move || {
             let printed = print(&given, kept)?;
             drop(tree);
@@ -167,7 +169,7 @@ where
     Ok(mark(answer::json(StatusCode::OK, charge.own(body))))
 }
 
-/// Texts as an input.
+/// Creates an input from strings.
 fn tensor(texts: &[String]) -> Result<BytesTensor, ServiceError> {
     if texts.is_empty() {
         return Err(ServiceError::invalid("there is no text, expected at least one"));
@@ -175,8 +177,8 @@ fn tensor(texts: &[String]) -> Result<BytesTensor, ServiceError> {
     BytesTensor::from_elements(Shape::vector(texts.len() as u64), texts)
 }
 
-/// The model that is asked, which the client may use and which has the output.
-async fn addressed(app: &App, head: &Parts, ask: &Ask) -> Result<Arc<ModelMetadata>, ServiceError> {
+/// Returns the requested model, after checking access and outputs.
+async fn addressed(app: &App, head: &Parts, ask: &TextRequest) -> Result<Arc<ModelMetadata>, ServiceError> {
     let grant = head.extensions.get::<Grant>();
     let wanted = || {
         [ask.outputs, ask.or_outputs]
@@ -229,11 +231,11 @@ async fn addressed(app: &App, head: &Parts, ask: &Ask) -> Result<Arc<ModelMetada
     }
 }
 
-/// The request of the protocol that asks the same.
+/// Creates the equivalent protocol request.
 fn question(
     model: ModelRef<'_>,
     metadata: &ModelMetadata,
-    ask: &Ask,
+    ask: &TextRequest,
     texts: BytesTensor,
     pairs: Option<BytesTensor>,
 ) -> Result<InferRequest, ServiceError> {

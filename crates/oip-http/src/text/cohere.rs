@@ -1,4 +1,4 @@
-//! Cohere's rerank.
+//! Cohere's rerank API.
 
 use axum::{
     extract::{Request, State},
@@ -11,12 +11,12 @@ use crate::{
     answer::respond,
     app::App,
     text::{
-        ask::{Given, answered},
+        ask::{TextResponse, answered},
         tei::{json, pairs, ranked},
     },
 };
 
-/// What clients send; other members, such as `max_chunks_per_doc`, change nothing: long documents are cut.
+/// The request body; other members, such as `max_chunks_per_doc`, are ignored: long documents are truncated.
 #[derive(Deserialize)]
 struct RerankRequest {
     model: Option<String>,
@@ -38,15 +38,15 @@ enum Document {
 }
 
 #[derive(Serialize)]
-struct Ranked {
+struct RerankResult {
     index: usize,
     relevance_score: f32,
     #[serde(skip_serializing_if = "Option::is_none")]
-    document: Option<Shown>,
+    document: Option<RerankEntry>,
 }
 
 #[derive(Serialize)]
-struct Shown {
+struct RerankEntry {
     text: String,
 }
 
@@ -61,15 +61,15 @@ pub(crate) async fn rerank(State(app): State<App>, request: Request) -> Response
         let ask = pairs(request.model, request.query, documents, vec![("truncate", true)]);
         Ok((ask, (request.top_n, kept)))
     };
-    let print = |given: &Given, (top, mut documents): (Option<usize>, Option<Vec<String>>)| {
+    let print = |given: &TextResponse, (top, mut documents): (Option<usize>, Option<Vec<String>>)| {
         let ranked = ranked(given)?.into_iter().take(top.unwrap_or(usize::MAX));
-        let results = ranked.map(|(index, relevance_score)| Ranked {
+        let results = ranked.map(|(index, relevance_score)| RerankResult {
             index,
             relevance_score,
             document: documents
                 .as_mut()
                 .and_then(|documents| documents.get_mut(index))
-                .map(|text| Shown {
+                .map(|text| RerankEntry {
                     text: std::mem::take(text),
                 }),
         });

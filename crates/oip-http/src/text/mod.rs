@@ -1,7 +1,7 @@
-//! The routes of clients for texts: `OpenAI`'s, those of text-embeddings-inference, and Cohere's.
+//! Text APIs: `OpenAI`'s, text-embeddings-inference's, and Cohere's.
 //!
-//! Each reads its JSON, asks a text model as any client does over the protocol, and prints what the model gave in the form that its
-//! clients know. A text model has the input `text`; its outputs say what it is for.
+//! Each decodes its own JSON, runs a text model like any protocol request, and prints the result in the form
+//! its clients expect. A text model has the input `text`; its outputs show its purpose.
 
 mod ask;
 pub(crate) mod cohere;

@@ -1,4 +1,4 @@
-//! `OpenAI`'s embeddings.
+//! `OpenAI`'s embeddings API.
 
 use axum::{
     extract::{Request, State},
@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use crate::{
     answer::respond,
     app::App,
-    text::ask::{Ask, Given, answered},
+    text::ask::{TextRequest, TextResponse, answered},
 };
 
-/// What clients send; other members, such as `user`, change nothing.
+/// The request body; other members, such as `user`, are ignored.
 #[derive(Deserialize)]
 struct EmbeddingsRequest {
     model: Option<String>,
@@ -22,7 +22,7 @@ struct EmbeddingsRequest {
     #[serde(default)]
     encoding_format: Format,
     dimensions: Option<usize>,
-    /// Not `OpenAI`'s: false refuses texts that are too long, which are cut otherwise.
+    /// Not in `OpenAI`'s API: false rejects texts that are too long, which are otherwise truncated.
     truncate: Option<bool>,
 }
 
@@ -79,7 +79,7 @@ pub(crate) async fn embeddings(State(app): State<App>, request: Request) -> Resp
     respond(answered(app, request, read, print).await)
 }
 
-fn read(request: EmbeddingsRequest) -> Result<(Ask, (Format, Option<usize>)), ServiceError> {
+fn read(request: EmbeddingsRequest) -> Result<(TextRequest, (Format, Option<usize>)), ServiceError> {
     let ids = |ids: &Vec<u32>| serde_json::to_string(ids).unwrap_or_default();
     let (texts, has_ids) = match request.input {
         Input::Text(text) => (vec![text], false),
@@ -94,7 +94,7 @@ fn read(request: EmbeddingsRequest) -> Result<(Ask, (Format, Option<usize>)), Se
     if has_ids {
         flags.push(("token_ids", true));
     }
-    let ask = Ask {
+    let ask = TextRequest {
         model: request.model,
         texts,
         pairs: None,
@@ -105,7 +105,10 @@ fn read(request: EmbeddingsRequest) -> Result<(Ask, (Format, Option<usize>)), Se
     Ok((ask, (request.encoding_format, request.dimensions)))
 }
 
-fn print(given: &Given, (format, dimensions): (Format, Option<usize>)) -> Result<Vec<u8>, ServiceError> {
+fn print(
+    given: &TextResponse,
+    (format, dimensions): (Format, Option<usize>),
+) -> Result<Vec<u8>, ServiceError> {
     let (values, width) = given.rows("embedding")?;
     if let Some(dimensions) = dimensions.filter(|dimensions| *dimensions > width) {
         let message = format!("dimensions: expected at most {width}, found {dimensions}");
@@ -141,7 +144,7 @@ fn print(given: &Given, (format, dimensions): (Format, Option<usize>)) -> Result
     serde_json::to_vec(&answer).map_err(|error| ServiceError::internal(error.to_string()))
 }
 
-/// A vector divided by its length; zeros stay.
+/// Normalizes a vector to unit length; zero vectors are unchanged.
 pub(super) fn unit(row: &[f32]) -> Vec<f32> {
     let length = row
         .iter()

@@ -1,4 +1,4 @@
-//! The routes of text-embeddings-inference.
+//! The API of text-embeddings-inference.
 
 use axum::{
     extract::{Request, State},
@@ -11,7 +11,7 @@ use crate::{
     answer::respond,
     app::App,
     text::{
-        ask::{Ask, Given, answered},
+        ask::{TextRequest, TextResponse, answered},
         openai::unit,
     },
 };
@@ -46,7 +46,7 @@ pub(crate) async fn embed(State(app): State<App>, request: Request) -> Response 
                 "prompt_name: prompts are not known here, put the prompt before the text",
             ));
         }
-        let ask = Ask {
+        let ask = TextRequest {
             model: request.model,
             texts: match request.inputs {
                 Texts::One(text) => vec![text],
@@ -59,7 +59,7 @@ pub(crate) async fn embed(State(app): State<App>, request: Request) -> Response 
         };
         Ok((ask, request.normalize))
     };
-    let print = |given: &Given, normalize: bool| {
+    let print = |given: &TextResponse, normalize: bool| {
         let (values, width) = given.rows("embedding")?;
         let rows = values.chunks_exact(width);
         let rows = rows.map(|row| if normalize { unit(row) } else { row.to_vec() });
@@ -96,7 +96,7 @@ pub(crate) async fn rerank(State(app): State<App>, request: Request) -> Response
         let flags = vec![("truncate", request.truncate), ("raw_scores", request.raw_scores)];
         Ok((pairs(request.model, request.query, request.texts, flags), kept))
     };
-    let print = |given: &Given, mut texts: Option<Vec<String>>| {
+    let print = |given: &TextResponse, mut texts: Option<Vec<String>>| {
         let ranked = ranked(given)?.into_iter();
         let ranked = ranked.map(|(index, score)| Rank {
             index,
@@ -111,14 +111,14 @@ pub(crate) async fn rerank(State(app): State<App>, request: Request) -> Response
     respond(answered(app, request, read, print).await)
 }
 
-/// Pairs of a query with each text.
+/// Pairs a query with each text.
 pub(super) fn pairs(
     model: Option<String>,
     query: String,
     texts: Vec<String>,
     flags: Vec<(&'static str, bool)>,
-) -> Ask {
-    Ask {
+) -> TextRequest {
+    TextRequest {
         model,
         texts: vec![query; texts.len()],
         pairs: Some(texts),
@@ -128,8 +128,8 @@ pub(super) fn pairs(
     }
 }
 
-/// Indices of texts with their scores, the best first.
-pub(super) fn ranked(given: &Given) -> Result<Vec<(usize, f32)>, ServiceError> {
+/// Returns the indices of texts with their scores, best first.
+pub(super) fn ranked(given: &TextResponse) -> Result<Vec<(usize, f32)>, ServiceError> {
     let (scores, _) = given.rows("score")?;
     let mut ranked: Vec<(usize, f32)> = scores.into_iter().enumerate().collect();
     ranked.sort_by(|(_, left), (_, right)| right.total_cmp(left));
@@ -182,7 +182,7 @@ pub(crate) async fn predict(State(app): State<App>, request: Request) -> Respons
             seconds.extend((length == 2).then(|| sequence.pop()).flatten());
             texts.extend(sequence);
         }
-        let ask = Ask {
+        let ask = TextRequest {
             model: request.model,
             texts,
             pairs: (length == 2).then_some(seconds),
@@ -195,7 +195,7 @@ pub(crate) async fn predict(State(app): State<App>, request: Request) -> Respons
     respond(answered(app, request, read, print_predictions).await)
 }
 
-fn print_predictions(given: &Given, is_one: bool) -> Result<Vec<u8>, ServiceError> {
+fn print_predictions(given: &TextResponse, is_one: bool) -> Result<Vec<u8>, ServiceError> {
     let (scores, width, labels) = match given.has("scores") {
         true => {
             let (scores, width) = given.rows("scores")?;

@@ -1,4 +1,4 @@
-//! Bodies in every form: JSON, binary, compressed, in pieces; and how often they are copied.
+//! Bodies in every form: JSON, binary, compressed, chunked; and how often they are copied.
 
 use std::{
     collections::VecDeque,
@@ -28,7 +28,7 @@ use oip_types::{RequestLimits, rest::NonFinite};
 
 use crate::support::{app, app_with, call, infer, infer_binary, infer_with, x};
 
-/// A body in pieces, without an announced length.
+/// A body in chunks, without an announced length.
 struct Pieces(VecDeque<Bytes>);
 
 impl http_body::Body for Pieces {
@@ -43,10 +43,10 @@ impl http_body::Body for Pieces {
     }
 }
 
-/// A body of which nothing ever comes.
-struct Stalled;
+/// A body that never yields data.
+struct StalledBody;
 
-impl http_body::Body for Stalled {
+impl http_body::Body for StalledBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -58,10 +58,10 @@ impl http_body::Body for Stalled {
     }
 }
 
-/// A body that goes on for ever.
-struct Endless;
+/// An endless body.
+struct EndlessBody;
 
-impl http_body::Body for Endless {
+impl http_body::Body for EndlessBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -95,7 +95,7 @@ fn binary_x(size: usize, binary_output: bool) -> String {
     )
 }
 
-/// The tensor's bytes are never copied between request and answer when the body came in one piece.
+/// A tensor's bytes are never copied between request and response when the body arrives in one piece.
 #[tokio::test]
 async fn a_binary_tensor_travels_through_without_a_copy() {
     let json = binary_x(1 << 20, true);
@@ -120,7 +120,7 @@ async fn a_binary_tensor_travels_through_without_a_copy() {
     assert_eq!(tensor.len(), 1 << 20);
 }
 
-/// However long the JSON before it is, a tensor whose body came in pieces is where numbers can be read in place.
+/// A tensor whose body arrives in pieces is aligned, whatever the length of the JSON before it.
 #[tokio::test]
 async fn a_binary_tensor_that_is_joined_begins_at_an_aligned_place() {
     let app = app();
@@ -181,7 +181,7 @@ async fn json_requests_of_every_datatype() {
     }
 }
 
-/// HT-17: what a body is called does not matter; clients send anything.
+/// HT-17: the content type is ignored, because clients send anything.
 #[tokio::test]
 async fn ht_17_content_types_are_not_looked_at() {
     let app = app();
@@ -198,7 +198,7 @@ async fn ht_17_content_types_are_not_looked_at() {
     }
 }
 
-/// HT-09: bodies in any pieces are the same bodies.
+/// HT-09: chunking makes no difference.
 #[tokio::test]
 async fn ht_09_bodies_in_pieces() {
     let app = app();
@@ -238,7 +238,7 @@ async fn compressed_bodies() {
     }
 }
 
-/// HT-38: compressed bodies that are too large, broken or of another kind.
+/// HT-38: compressed bodies that are too large, corrupt or of another kind.
 #[tokio::test]
 async fn ht_38_compressed_bodies_are_bounded() {
     let (app, _) = app_with(HttpConfig::default().with(|config| config.max_body_bytes = 1 << 20));
@@ -286,7 +286,7 @@ async fn ht_38_compressed_bodies_are_bounded() {
     }
 }
 
-/// HT-07: bodies at the limit and beyond.
+/// HT-07: bodies at and beyond the limit.
 #[tokio::test]
 async fn ht_07_the_limit_for_bodies() {
     let json = x("FP32", "[1]", "[1]");
@@ -304,27 +304,27 @@ async fn ht_07_the_limit_for_bodies() {
             );
         }
     }
-    // A body announced as too large is refused before any of it has come.
+    // A body announced as too large is rejected before any of it arrives.
     let headers = [("content-length", "67108865")];
-    let answer = infer_with(&app(), "identity_fp32", &headers, Body::new(Stalled)).await;
+    let answer = infer_with(&app(), "identity_fp32", &headers, Body::new(StalledBody)).await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(answer.error(), "the body may have 67108864 bytes, found 67108865");
 }
 
-/// HT-08: a body that does not end, and does not say how long it is.
+/// HT-08: an endless body without announced length.
 #[tokio::test]
 async fn ht_08_endless_bodies_are_cut_at_the_limit() {
     let (app, _) = app_with(HttpConfig::default().with(|config| config.max_body_bytes = 1 << 20));
-    let answer = infer_with(&app, "identity_fp32", &[], Body::new(Endless)).await;
+    let answer = infer_with(&app, "identity_fp32", &[], Body::new(EndlessBody)).await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(answer.error(), "the body may have 1048576 bytes, found more");
 }
 
-/// HT-39: a small body that would become a large one, in a coding that is not offered.
+/// HT-39: a decompression bomb in an unsupported encoding.
 #[tokio::test]
 async fn ht_39_zstd_is_not_offered() {
     let headers = [("content-encoding", "zstd")];
-    let answer = infer_with(&app(), "identity_fp32", &headers, Body::new(Stalled)).await;
+    let answer = infer_with(&app(), "identity_fp32", &headers, Body::new(StalledBody)).await;
     assert_eq!(answer.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
     assert_eq!(answer.header("accept-encoding"), Some("gzip, deflate"));
     assert_eq!(
@@ -333,7 +333,7 @@ async fn ht_39_zstd_is_not_offered() {
     );
 }
 
-/// HT-40: JSON that grows when it is decoded is bounded too.
+/// HT-40: JSON that expands when decoded is bounded too.
 #[tokio::test]
 async fn ht_40_decoded_json_is_bounded() {
     let limits = RequestLimits::default().with(|limits| limits.tensor_bytes = 800);
@@ -345,14 +345,14 @@ async fn ht_40_decoded_json_is_bounded() {
     }
 }
 
-/// LC-10: when all memory for bodies is taken, the next one is refused before it is read.
+/// LC-10: when the budget is used up, the next body is rejected before it is read.
 #[tokio::test]
 async fn lc_10_bodies_share_a_budget() {
     let budget = ByteBudget::new(100_000);
     let (app, _) = app_with(HttpConfig::default().with(|config| config.budget = budget.clone()));
     let taken = budget.take(99_950).unwrap();
     let headers = [("content-length", "100")];
-    let answer = infer_with(&app, "identity_fp32", &headers, Body::new(Stalled)).await;
+    let answer = infer_with(&app, "identity_fp32", &headers, Body::new(StalledBody)).await;
     assert_eq!(
         (answer.status, answer.header("retry-after")),
         (StatusCode::TOO_MANY_REQUESTS, Some("1"))
@@ -428,7 +428,7 @@ async fn ht_41_values_without_a_json_form() {
     assert!(answer.error().ends_with("the limit is 100"));
 }
 
-/// Requests end at their deadline, the server's or their own, and so does their work.
+/// Requests end at the server's or their own deadline, and so does their work.
 #[tokio::test]
 async fn deadlines() {
     let time = TimeLimits::default().with(|time| {
@@ -454,7 +454,7 @@ async fn deadlines() {
     assert_eq!(service.waiting(), 0, "the work goes on");
 }
 
-/// HT-44: when the connection drops the request, the service's work is dropped.
+/// HT-44: a dropped request cancels the service's work.
 #[tokio::test]
 async fn ht_44_a_dropped_request_is_dropped_work() {
     let (app, service) = app_with(HttpConfig::default());

@@ -1,4 +1,4 @@
-//! Web pages in somebody's browser: what they may not do, and who is not concerned.
+//! Requests from web pages: which are rejected, and which clients are not affected.
 
 use axum::{
     body::Body,
@@ -55,7 +55,7 @@ async fn programs_and_the_servers_own_pages_are_not_concerned() {
         let answer = ask(&app, Method::POST, change.0, headers, change.1).await;
         assert_eq!(answer.status, StatusCode::OK);
     }
-    // Inference and reading change nothing; without CORS a browser keeps the answers from the page.
+    // Inference and reading change nothing; without CORS the browser hides the responses from the page.
     let foreign = [("host", "127.0.0.1:8080"), ("origin", "http://evil.example")];
     let infer = "/v2/models/identity_fp32/infer";
     for (method, path, body) in [
@@ -98,7 +98,7 @@ async fn names_that_a_page_resolved_to_this_server_are_refused() {
     );
 }
 
-/// Over HTTP/2 the target says which host is asked for.
+/// Over HTTP/2 the target contains the host.
 #[tokio::test]
 async fn the_host_of_a_target_counts_where_there_is_no_header() {
     let config = HttpConfig::default().with(|config| {

@@ -1,4 +1,4 @@
-//! Copies of inputs out of shared memory: bodies that are small in bytes and large in work.
+//! Copying inputs out of shared memory: small bodies that mean much work.
 #![cfg(unix)]
 
 use std::{
@@ -19,7 +19,7 @@ use tokio::{task::JoinHandle, time::sleep};
 
 use crate::support::{app_with, call, infer, x};
 
-/// A region whose last bytes cannot be read before the gate is open: as a copy that takes long.
+/// A region whose last bytes are unreadable until the gate opens, like a slow copy.
 #[derive(Clone, Debug, Default)]
 struct Gate(Arc<(Mutex<State>, Condvar)>);
 
@@ -71,7 +71,7 @@ impl OpenConnectionMemory for Gate {
     }
 }
 
-/// A request of a connection with that region, for all of it, in so many inputs.
+/// Sends a request on a connection with that region, for all of it in `inputs` inputs.
 fn ask(app: &HttpService, gate: &Gate, inputs: u64) -> JoinHandle<StatusCode> {
     let region = ConnectionRegion::new(std::io::pipe().unwrap().0.into());
     region.open(gate).unwrap();
@@ -93,7 +93,8 @@ fn ask(app: &HttpService, gate: &Gate, inputs: u64) -> JoinHandle<StatusCode> {
     tokio::spawn(async move { call(&app, request).await.status })
 }
 
-/// However few bytes ask for them, large copies never take all threads of the pool, so that others' bodies are read meanwhile.
+/// Large copies never occupy all threads of the pool, however small their requests, so that other bodies are
+/// handled meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn large_copies_leave_a_thread_to_small_bodies() {
     for inputs in [1, 16] {
@@ -103,7 +104,7 @@ async fn large_copies_leave_a_thread_to_small_bodies() {
         while gate.waiting() == 0 {
             sleep(Duration::from_millis(1)).await;
         }
-        // More than is read at once: the pool reads it.
+        // Too large for the connection's thread, so the pool decodes it.
         let body = x("BOOL", "[20000]", &format!("[{}true]", "true,".repeat(19_999)));
         let answered =
             tokio::time::timeout(Duration::from_secs(5), infer(&app, "identity_bool", &body)).await;

@@ -1,4 +1,4 @@
-//! The `OpenAPI` description is true: its paths are those of the router, and its examples do what it says.
+//! The `OpenAPI` description is accurate: its paths are the router's, and its examples work as described.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn object(value: &Value) -> &Map<String, Value> {
     value.as_object().unwrap()
 }
 
-/// A path with its parameters filled in.
+/// Fills in a path's parameters.
 fn fill(path: &str) -> String {
     let model = if path.contains("versions") {
         "matrix"
@@ -38,7 +38,7 @@ fn fill(path: &str) -> String {
         .replace("{repository}", "other")
 }
 
-/// Every operation: its path with parameters filled in, its method, and what is said about it.
+/// Returns every operation: its path with parameters filled in, its method, and its description.
 fn operations(description: &Value) -> Vec<(String, Method, Value)> {
     let mut found = Vec::new();
     for (path, methods) in object(&description["paths"]) {
@@ -64,7 +64,7 @@ fn resolve<'d>(description: &'d Value, value: &'d Value) -> &'d Value {
     }
 }
 
-/// Whether a value is what a schema says. A keyword that is not known here is an error, so none goes unchecked.
+/// Validates a value against a schema. An unknown keyword is an error, so none is ignored.
 fn check(description: &Value, schema: &Value, value: &Value, place: &str) {
     for (keyword, rule) in object(schema) {
         check_keyword(description, schema, (keyword, rule), value, place);
@@ -93,7 +93,7 @@ fn check_keyword(
                 .for_each(|part| check(description, part, value, place));
             true
         }
-        // Used for plain types only, so that a look at the types decides.
+        // Used for plain types only, so comparing the types suffices.
         "oneOf" => {
             let parts = rule.as_array().unwrap();
             parts.iter().filter(|part| has_type(&part["type"], value)).count() == 1
@@ -112,7 +112,7 @@ fn check_keyword(
             both.for_each(|(rule, item)| check(description, rule, item, place));
             true
         }
-        // Tensors by their names: the schema with the name is the one that says more.
+        // Tensors by name: the schema with the name is the more specific one.
         "anyOf" => {
             let parts = rule.as_array().unwrap();
             let name = |part: &&Value| part.pointer("/properties/name/const") == value.get("name");
@@ -141,9 +141,9 @@ fn check_keyword(
                 match (rule.get(name), schema.get("additionalProperties")) {
                     (Some(rule), _) => check(description, rule, member, &format!("{place}.{name}")),
                     (None, Some(rule)) if rule != &Value::Bool(false) => {}
-                    // A part of `allOf` says more of some members; the part before it has all.
+                    // A part of `allOf` that refines some members; the part before it has all.
                     (None, None) if is_part(schema) => {}
-                    // The fields of responses are described, although clients must accept more.
+                    // Response fields must be described, although clients must tolerate more.
                     (None, _) => panic!("{place}: {name} is not described"),
                 }
             }
@@ -162,7 +162,7 @@ fn check_keyword(
     assert!(is_fine, "{place}: {keyword} {rule} does not hold for {value}");
 }
 
-/// Whether a schema says more of a model's tensors than the general one before it in `allOf`.
+/// Returns whether a schema refines the general tensor schema before it in `allOf`.
 fn is_part(schema: &Value) -> bool {
     let properties = object(&schema["properties"]);
     let is_list = |name: &String| name == "inputs" || name == "outputs";
@@ -185,7 +185,7 @@ fn has_type(types: &Value, value: &Value) -> bool {
         .map_or_else(|| is(types), |types| types.iter().any(is))
 }
 
-/// An answer is one of those that are described.
+/// Checks that a response is one of the described ones.
 fn check_answer(description: &Value, operation: &Value, answer: &Answer, place: &str) {
     let status = answer.status.as_u16().to_string();
     let described = operation["responses"].get(&status);
@@ -220,7 +220,7 @@ async fn every_operation_is_there_and_answers_as_described() {
     service.share("/inputs", vec![0; 1024]);
     for (path, method, operation) in operations(&description) {
         if path.ends_with("/region/r/status") {
-            // The path is described before the one that registers.
+            // The path is described before the registering one.
             let register =
                 description["paths"]["/v2/systemsharedmemory/region/{region}/register"]["post"].clone();
             send(
@@ -242,7 +242,7 @@ async fn every_operation_is_there_and_answers_as_described() {
         let answer = send(&app, method.clone(), &path, body(&operation)).await;
         let place = format!("{method} {path}");
         assert_eq!(answer.status, StatusCode::OK, "{place}: {}", answer.text());
-        // An example that is the whole truth of the service that is asked here.
+        // Examples that are exact for this service.
         let is_exact = path.ends_with("/infer") || path.starts_with("/v2/health");
         if let Some(example) = operation.pointer("/responses/200/content/application~1json/example")
             && is_exact
@@ -261,8 +261,8 @@ async fn every_operation_is_there_and_answers_as_described() {
     }
 }
 
-/// Paths that only say that no service offers this, or that repositories have no names: they answer, since Triton's
-/// clients call them, but they are nothing to be described.
+/// Paths that only report that an extension is unsupported, or that repositories have no names: they exist
+/// for Triton's clients, and are not worth describing.
 const ONLY_REFUSED: [&str; 10] = [
     "/v2/cudasharedmemory/status",
     "/v2/cudasharedmemory/region/{region}/status",
@@ -276,8 +276,8 @@ const ONLY_REFUSED: [&str; 10] = [
     "/v2/repository/{repository}/models/{model}/unload",
 ];
 
-/// HT-14: every path has the methods that are described, `HEAD` where it has `GET`, and no others; the others are
-/// refused with the list of those it has. Nothing is there that is not described, and nothing is described that is not.
+/// HT-14: every path has exactly the described methods, plus `HEAD` where it has `GET`; others are rejected
+/// with a list of the allowed ones. Router and description cover the same paths.
 #[tokio::test]
 async fn ht_14_every_path_has_the_methods_that_are_described() {
     let description = description();
@@ -305,7 +305,7 @@ async fn ht_14_every_path_has_the_methods_that_are_described() {
             );
             found.push(method);
         }
-        // The order is that of the table of routes.
+        // In the order of the route table.
         let allowed = allowed.unwrap();
         let mut allowed: Vec<&str> = allowed.split(',').collect();
         allowed.sort_unstable();
@@ -327,7 +327,7 @@ async fn ht_14_every_path_has_the_methods_that_are_described() {
     assert!(described.is_empty(), "nothing answers on {described:?}");
 }
 
-/// References lead somewhere, and nothing is described that nobody refers to.
+/// All references resolve, and all components are used.
 #[test]
 fn references_and_components_belong_together() {
     fn find<'d>(value: &'d Value, found: &mut Vec<&'d str>) {
@@ -350,7 +350,7 @@ fn references_and_components_belong_together() {
             "{reference} leads nowhere"
         );
     }
-    // A scheme of security is named by its name alone.
+    // Security schemes are referred to by name.
     let schemes = object(&description["components"]["securitySchemes"]);
     let named = description["security"].as_array().unwrap();
     assert!(
@@ -425,14 +425,14 @@ async fn the_page_needs_nothing_from_elsewhere() {
     assert_eq!(description()["info"]["version"], env!("CARGO_PKG_VERSION"));
 }
 
-/// The served description, with the models that are ready.
+/// Returns the served description with the ready models.
 async fn served(app: &HttpService) -> Value {
     let answer = get(app, "/openapi.json").await;
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
     answer.json()
 }
 
-/// Models of every datatype and several shapes beside `matrix`, which is always there.
+/// Models of every datatype and several shapes, in addition to the built-in `matrix`.
 async fn app_with_models() -> HttpService {
     let app = app();
     let forms = ["", "_scalar", "_matrix"];
@@ -450,7 +450,7 @@ async fn app_with_models() -> HttpService {
     app
 }
 
-/// Each model has its own path, and a request that is of its schema and is answered, with its schema, as it stands.
+/// Each model has its own path, and an example request that matches its schema and succeeds.
 #[tokio::test]
 async fn models_that_are_ready_are_described_with_examples_that_work() {
     let app = app_with_models().await;
@@ -472,7 +472,7 @@ async fn models_that_are_ready_are_described_with_examples_that_work() {
         }
         let content = &operation["requestBody"]["content"]["application/json"];
         check(&description, &content["schema"], &content["example"], &place);
-        // A request that the model refuses is not of its schema.
+        // A request that the model rejects does not match its schema.
         let mut other = content["example"].clone();
         other["inputs"][0]["name"] = "another".into();
         let refused = send(&app, method, &path, Body::from(other.to_string())).await;
@@ -485,7 +485,7 @@ async fn models_that_are_ready_are_described_with_examples_that_work() {
     assert!(description["paths"]["/v2/models/loading/infer"].is_null());
 }
 
-/// Examples for any model can be sent as they stand too, to a loaded model.
+/// Generic examples also succeed, with a loaded model.
 #[tokio::test]
 async fn general_operations_are_filled_with_a_model_that_is_there() {
     let app = app_with_models().await;
@@ -497,7 +497,7 @@ async fn general_operations_are_filled_with_a_model_that_is_there() {
     let (model, version) = (parameter("model"), parameter("version"));
     let mut sent = 0;
     for (path, methods) in object(&description["paths"]) {
-        // A client's memory is described by the client only.
+        // A client must describe its own memory.
         let is_sent = path.contains("{model}") && !path.contains("versions");
         for (method, operation) in object(methods).iter().filter(|_| is_sent) {
             sent += 1;
@@ -513,7 +513,7 @@ async fn general_operations_are_filled_with_a_model_that_is_there() {
         }
     }
     assert!(sent > 10);
-    // A service of one model with versions is asked for one of them.
+    // A service of one versioned model is asked for one of its versions.
     let only_matrix = served(&self::app()).await;
     let parameters = &only_matrix["components"]["parameters"];
     assert_eq!(
@@ -532,9 +532,9 @@ async fn general_operations_are_filled_with_a_model_that_is_there() {
 }
 
 /// A service with many wide models.
-struct Wide;
+struct WideModels;
 
-impl InferenceService for Wide {
+impl InferenceService for WideModels {
     fn server_metadata(&self) -> ServerMetadata {
         ServerMetadata::new("wide", "1")
     }
@@ -573,7 +573,7 @@ impl InferenceService for Wide {
     }
 }
 
-impl ModelRepository for Wide {
+impl ModelRepository for WideModels {
     fn index(&self) -> Vec<ModelIndexEntry> {
         let entry = |number: usize| ModelIndexEntry {
             name: format!("a {{model}} \u{fc} {number:03}"),
@@ -595,7 +595,7 @@ impl ModelRepository for Wide {
 
 #[tokio::test]
 async fn many_models_many_tensors_and_large_ones_keep_the_description_small() {
-    let app = oip_http::service(Arc::new(Wide), HttpConfig::default());
+    let app = oip_http::service(Arc::new(WideModels), HttpConfig::default());
     let answer = get(&app, "/openapi.json").await;
     assert!(answer.text().len() < 2 << 20, "{} bytes", answer.text().len());
     let description = answer.json();
@@ -608,7 +608,7 @@ async fn many_models_many_tensors_and_large_ones_keep_the_description_small() {
     let path = "/v2/models/a%20%7Bmodel%7D%20%C3%BC%20000";
     let content =
         &description["paths"][format!("{path}/infer")]["post"]["requestBody"]["content"]["application/json"];
-    // 150,528 zeros are not sent to everybody: the shape of the example is.
+    // The example's shape is sent instead of 150,528 zeros.
     assert!(content["example"].is_null());
     let inputs = &content["schema"]["allOf"][1]["properties"]["inputs"]["items"]["anyOf"];
     assert_eq!(inputs.as_array().unwrap().len(), 17);
@@ -619,11 +619,11 @@ async fn many_models_many_tensors_and_large_ones_keep_the_description_small() {
     assert!(inputs[1]["properties"]["shape"]["examples"].is_null());
     let about = &description["paths"][path]["get"]["responses"]["200"]["content"]["application/json"];
     assert!(about["schema"].is_object() && about["example"].is_null());
-    // The path leads to the model.
+    // The path reaches the model.
     assert_eq!(get(&app, path).await.json()["name"], "a {model} \u{fc} 000");
 }
 
-/// A client sees the models that it may know of, and no others.
+/// The description shows a client only the models visible to it.
 #[tokio::test]
 async fn the_description_shows_a_client_its_own_models() {
     struct Only(&'static str);
@@ -650,7 +650,7 @@ async fn the_description_shows_a_client_its_own_models() {
     assert!(!none.contains("/v2/models/matrix") && !none.contains("identity_fp32"));
 }
 
-/// The description is memory that a client holds for as long as it does not read.
+/// The description is charged until the client has read it.
 #[tokio::test]
 async fn the_description_is_charged_until_it_is_sent() {
     let config = HttpConfig::default();

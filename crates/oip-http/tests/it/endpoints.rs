@@ -1,4 +1,4 @@
-//! Every endpoint that answers, on every path it answers on.
+//! Every endpoint on every path.
 
 use std::sync::atomic::Ordering;
 
@@ -39,7 +39,7 @@ async fn server_endpoints_in_both_slash_forms() {
     }
 }
 
-/// Routes that a program adds follow the same rules: heads, methods, `HEAD`; and the protocol's paths stay as they are.
+/// Additional routes follow the same rules for heads, methods and `HEAD`; the protocol's paths are unchanged.
 #[tokio::test]
 async fn routes_of_the_program_beside_those_of_the_protocol() {
     let more = Router::new().route("/more", routing::get(|| async { "more" }));
@@ -58,7 +58,7 @@ async fn routes_of_the_program_beside_those_of_the_protocol() {
     assert_eq!(get(&app, "/v2/health/live").await.status, StatusCode::OK);
 }
 
-/// A program with a fallback and paths of its own, such as those of a page.
+/// A program with its own fallback and pages.
 #[tokio::test]
 async fn the_protocol_merges_into_a_program_with_a_fallback() {
     let service = std::sync::Arc::new(oip_service::testing::TestService::default());
@@ -94,13 +94,13 @@ async fn the_protocol_merges_into_a_program_with_a_fallback() {
     );
 }
 
-/// Paths that are not the protocol's are the program's business, also where it has no fallback.
+/// Other paths are left to the program, also without a fallback.
 #[tokio::test]
 async fn the_protocol_judges_no_other_path() {
     let service = std::sync::Arc::new(oip_service::testing::TestService::default());
     let program = Router::new().merge(protocol_routes(service, HttpConfig::default()));
     let status = async |path: &str| {
-        // HTTP/1.1 without a Host.
+        // HTTP/1.1 without Host.
         let request = Request::get(path).body(Body::empty()).unwrap();
         program.clone().oneshot(request).await.unwrap().status()
     };
@@ -149,7 +149,7 @@ async fn model_endpoints_with_and_without_versions() {
             (StatusCode::OK, json!({"name": "matrix", "ready": true}))
         );
     }
-    // Models without versions do not show the member.
+    // Models without versions omit the member.
     assert!(get(&app, "/v2/models/nan").await.json().get("versions").is_none());
 }
 
@@ -246,7 +246,7 @@ async fn ids_come_back_or_are_made() {
     assert_eq!(made.len(), 3);
 }
 
-/// HT-14: methods that an endpoint does not have.
+/// HT-14: unsupported methods.
 #[tokio::test]
 async fn ht_14_methods() {
     let app = app();
@@ -290,7 +290,7 @@ async fn ht_14_methods() {
     }
 }
 
-/// HT-15: paths that lead nowhere, or try to lead out.
+/// HT-15: unknown paths, and path traversal.
 #[tokio::test]
 async fn ht_15_paths() {
     let app = app();
@@ -332,7 +332,7 @@ async fn ht_15_paths() {
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{model}");
         assert!(!answer.error().contains('\n'));
     }
-    // A segment without characters names no model.
+    // An empty segment names no model.
     assert_eq!(
         get(&app, "/v2/models//ready").await.status,
         StatusCode::BAD_REQUEST

@@ -1,7 +1,7 @@
-//! The table of failures: what clients of other servers run into, and what they are answered here.
+//! The failure table: errors that clients of other servers run into, and the responses here.
 //!
-//! docs/oip.md has the same rows with the answers of both transports. A row whose failure belongs to the engine (a batch
-//! that is too large) is tested there.
+//! docs/oip.md has the same rows with the responses of both transports. Rows about engine errors (a batch
+//! that is too large) are tested in the engine.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use oip_service::TimeLimits;
 
 use crate::support::{app_with, call, x};
 
-/// A request of the table and what it is answered.
+/// A request of the table and its response.
 struct Row {
-    /// The failure, in the words of the table.
+    /// The failure, as in the table.
     failure: &'static str,
     path: &'static str,
     headers: Vec<(&'static str, String)>,
-    /// With a body it is a POST, without one a GET.
+    /// POST with a body, GET without.
     body: Option<Vec<u8>>,
     status: u16,
-    /// The message; empty where the request succeeds.
+    /// The message; empty for success.
     error: &'static str,
-    /// A header that the answer must have.
+    /// A header that the response must have.
     header: Option<(&'static str, &'static str)>,
 }
 
@@ -52,7 +52,7 @@ fn infer(failure: &'static str, body: &str, status: u16, error: &'static str) ->
     }
 }
 
-/// JSON, and binary data behind it.
+/// Creates a row with JSON followed by binary data.
 fn binary(failure: &'static str, json: &str, tail: &[u8], status: u16, error: &'static str) -> Row {
     Row {
         headers: vec![("inference-header-content-length", json.len().to_string())],

@@ -1,4 +1,4 @@
-//! Requests that fail: each with its status, and a body that every client can read.
+//! Failing requests: each has its status, and a body that every client can parse.
 
 use axum::{
     body::Body,
@@ -67,7 +67,7 @@ async fn the_body_is_judged_whatever_is_wrong_with_it() {
     }
 }
 
-/// HT-36, HT-37: the binary extension's numbers.
+/// HT-36, HT-37: lengths of the binary extension.
 #[tokio::test]
 async fn ht_36_header_lengths_and_sizes() {
     let app = app();
@@ -89,7 +89,7 @@ async fn ht_36_header_lengths_and_sizes() {
             answer.error()
         );
     }
-    // A header as long as the body is what Triton's C++ client always sends.
+    // Triton's C++ client always sends a header length equal to the body's.
     assert_eq!(
         infer_binary(&app, "identity_fp32", &body, b"").await.status,
         StatusCode::OK
@@ -98,7 +98,7 @@ async fn ht_36_header_lengths_and_sizes() {
     assert!(answer.error().contains("1 bytes of binary data are left over"));
 }
 
-/// HT-06: heads that are too large.
+/// HT-06: oversized heads.
 #[tokio::test]
 async fn ht_06_large_heads() {
     let app = app();
@@ -116,7 +116,7 @@ async fn ht_06_large_heads() {
         (32 << 10, StatusCode::OK),
         ((32 << 10) + 1, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
     ] {
-        // "host: x" and a line for the large header, each with its colon, blank and line end.
+        // "host: x" and a large header, each with colon, blank and line end.
         let value = "a".repeat(bytes - "hostx".len() - 4 - "large".len() - 4);
         let request = Request::get("/v2").header("host", "x").header("large", value);
         let answer = call(&app, request.body(Body::empty()).unwrap()).await;
@@ -124,7 +124,7 @@ async fn ht_06_large_heads() {
     }
 }
 
-/// HT-13: HTTP/1.1 demands exactly one Host.
+/// HT-13: HTTP/1.1 requires exactly one Host.
 #[tokio::test]
 async fn ht_13_hosts() {
     let app = app();
@@ -146,7 +146,7 @@ async fn ht_13_hosts() {
     }
 }
 
-/// HT-45: names from outside cannot break out of a line, or flood an answer.
+/// HT-45: untrusted names cannot break out of a line, or inflate a response.
 #[tokio::test]
 async fn ht_45_hostile_names_are_escaped_and_cut() {
     let (app, _) = app_with(HttpConfig::default());
@@ -201,7 +201,7 @@ async fn ht_30_names() {
     }
 }
 
-/// HT-46: whatever goes wrong, nothing of the inside shows.
+/// HT-46: errors reveal nothing internal.
 #[tokio::test]
 async fn ht_46_errors_say_nothing_of_the_inside() {
     let app = app();
@@ -249,7 +249,7 @@ async fn ht_46_errors_say_nothing_of_the_inside() {
             "/dev",
             "disk on fire",
         ] {
-            // Names that the client sent come back with their separators only where they are the complaint.
+            // Names from the client may appear with separators only if the error is about them.
             let is_own_name = inside == "/etc/passwd" && text.contains("path separator");
             assert!(!text.contains(inside) || is_own_name, "{text}");
         }

@@ -1,4 +1,4 @@
-//! The form of answers, as headers ask for it, and raw binary requests.
+//! Response forms requested by headers, and raw binary requests.
 
 use std::io::Read;
 
@@ -20,7 +20,7 @@ fn decompressed(answer: &Answer) -> Vec<u8> {
     plain
 }
 
-/// A request for an answer of some kilobytes of JSON.
+/// Returns a request whose response has several kilobytes of JSON.
 fn large() -> String {
     x("FP32", "[1000]", &format!("{:?}", [0.5; 1000]))
 }

@@ -1,4 +1,4 @@
-//! The memory of a request: charged before it is there, given back with the last byte, whatever the end.
+//! Request memory: charged before allocation, released with the last byte, however the request ends.
 
 use std::{
     collections::VecDeque,
@@ -40,7 +40,7 @@ fn gzip(data: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Sends a body of so many bytes to a model that gives it back, and leaves the answer's body unread.
+/// Sends a body to an identity model and leaves the response unread.
 async fn echo_unread(app: &HttpService, bytes: usize, accept_json: bool) -> Response {
     let json = format!(
         r#"{{"parameters":{{"binary_data_output":{}}},"inputs":[{{"name":"x","datatype":"BOOL","shape":[{bytes}],"parameters":{{"binary_data_size":{bytes}}}}}]}}"#,
@@ -54,7 +54,7 @@ async fn echo_unread(app: &HttpService, bytes: usize, accept_json: bool) -> Resp
     app.clone().oneshot(request).await.unwrap()
 }
 
-/// A response that the client does not read stays counted, until it is gone.
+/// An unread response stays charged until it is dropped.
 #[tokio::test]
 async fn answers_that_are_not_read_count() {
     const BYTES: usize = 3 << 20;
@@ -87,7 +87,8 @@ async fn answers_that_are_not_read_count() {
     assert_eq!(budget.used(), 0);
 }
 
-/// Responses of every kind count while a client does not read them. A request whose response finds no room is refused.
+/// Responses of every kind count while a client does not read them. A response that exceeds the budget is
+/// refused.
 #[tokio::test]
 async fn responses_without_tensors_count_until_they_are_gone() {
     const BYTES: usize = 300 << 10;
@@ -105,7 +106,7 @@ async fn responses_without_tensors_count_until_they_are_gone() {
     };
     let budget = ByteBudget::new(16 << 20);
     let app = app_of(&budget);
-    // Made on a connection's thread, on the pool, and beside the protocol.
+    // Built on a connection's thread, on the pool, and by another router.
     for path in ["/docs", "/openapi.json", "/more"] {
         let response = ask(&app, path).await.unwrap();
         assert_eq!(response.status(), StatusCode::OK, "{path}");
@@ -126,7 +127,7 @@ async fn responses_without_tensors_count_until_they_are_gone() {
     assert_eq!(refused.headers()["retry-after"], "1");
     let error = refused.into_body().collect().await.unwrap().to_bytes();
     assert!(error.starts_with(b"{\"error\":\"other requests use the server's 1048576 bytes"));
-    // With a full budget the server says that it is live.
+    // With the budget exhausted, liveness still responds.
     while let Ok(charge) = budget.take(1 << 10) {
         unread.push(Response::new(Body::from(charge.own(vec![0; 1 << 10]))));
     }
@@ -134,7 +135,7 @@ async fn responses_without_tensors_count_until_they_are_gone() {
         assert_eq!(ask(&app, path).await.unwrap().status(), StatusCode::OK, "{path}");
     }
     drop(unread);
-    // A slice of a frame keeps all of it.
+    // A slice of a frame keeps all of it charged.
     let body = first.into_body().collect().await.unwrap().to_bytes();
     let last = body.slice(BYTES - 1..);
     drop(body);
@@ -143,7 +144,8 @@ async fn responses_without_tensors_count_until_they_are_gone() {
     assert_eq!(budget.used(), 0);
 }
 
-/// Paths that need decoding go through the router, whose responses are charged: not those of inference, which charge themselves.
+/// Paths that need decoding go through the router, whose responses are charged; inference responses charge
+/// themselves and are not charged twice.
 #[tokio::test]
 async fn responses_of_inference_count_once() {
     const BYTES: usize = 100_000;
@@ -171,7 +173,7 @@ async fn responses_of_inference_count_once() {
     assert_eq!(budget.used(), 0);
 }
 
-/// A head of more than 8 KiB counts as long as its request is in work.
+/// A head over 8 KiB counts while its request runs.
 #[tokio::test]
 async fn large_heads_count() {
     let (app, budget) = app_within(60 << 10, HttpConfig::default());
@@ -181,7 +183,7 @@ async fn large_heads_count() {
             let request = Request::post(path)
                 .header("host", "x")
                 .header("large", "a".repeat(bytes))
-                .body(Body::new(Stalls(Some(vec![b' '; 1000].into()))))
+                .body(Body::new(StallingBody(Some(vec![b' '; 1000].into()))))
                 .unwrap();
             let mut answer = Box::pin(app.clone().oneshot(request));
             let polled = answer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -202,7 +204,7 @@ async fn large_heads_count() {
     }
 }
 
-/// JSON is six times the tensor: it is printed within the memory there is, or not at all.
+/// JSON is six times the tensor's size: it is printed within the budget, or the request fails.
 #[tokio::test]
 async fn large_json_is_printed_within_the_budget() {
     const BYTES: usize = 2 << 20;
@@ -218,7 +220,7 @@ async fn large_json_is_printed_within_the_budget() {
     assert!(text.ends_with(b"true]}]}"));
     assert_eq!(budget.used(), 0);
 
-    // Never, however long one waits.
+    // Can never fit, however long the client waits.
     let (app, budget) = app_within(8 << 20, HttpConfig::default());
     let answer = echo_unread(&app, BYTES, true).await;
     assert_eq!(answer.status(), StatusCode::PAYLOAD_TOO_LARGE);
@@ -227,7 +229,7 @@ async fn large_json_is_printed_within_the_budget() {
     assert_eq!(budget.used(), 0);
 }
 
-/// The memory that a small body will take is charged before it is taken.
+/// Memory for decompression is charged before it is used.
 #[tokio::test]
 async fn bombs_are_stopped_by_the_budget() {
     let bomb = gzip(&vec![b' '; 32 << 20]);
@@ -238,17 +240,17 @@ async fn bombs_are_stopped_by_the_budget() {
     let taken = budget.take(12 << 20).unwrap();
     let answer = infer_with(&app, "identity_fp32", &gzip, bomb.into()).await;
     assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-    // Small requests find room still.
+    // Small requests still fit.
     let answer = infer(&app, "identity_fp32", &x("FP32", "[1]", "[1]")).await;
     assert_eq!(answer.status, StatusCode::OK);
     drop((answer, taken));
     assert_eq!(budget.used(), 0);
 }
 
-/// A body of which a part comes, and then nothing.
-struct Stalls(Option<Bytes>);
+/// A body that stalls after its first part.
+struct StallingBody(Option<Bytes>);
 
-impl http_body::Body for Stalls {
+impl http_body::Body for StallingBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -263,7 +265,7 @@ impl http_body::Body for Stalls {
     }
 }
 
-/// Clients that announce much and send little take no room from others.
+/// Clients that announce much and send little occupy no memory.
 #[tokio::test]
 async fn an_announced_length_takes_no_room() {
     let (app, budget) = app_within(64 << 20, HttpConfig::default());
@@ -272,7 +274,7 @@ async fn an_announced_length_takes_no_room() {
         let request = Request::post("/v2/models/identity_fp32/infer")
             .header("host", "x")
             .header("content-length", 40 << 20)
-            .body(Body::new(Stalls(Some(vec![b' '; 1000].into()))))
+            .body(Body::new(StallingBody(Some(vec![b' '; 1000].into()))))
             .unwrap();
         let mut answer = Box::pin(app.clone().oneshot(request));
         assert!(
@@ -290,7 +292,7 @@ async fn an_announced_length_takes_no_room() {
     assert_eq!(budget.used(), 0);
 }
 
-/// Time counts from the first byte, also while the body comes.
+/// Time counts from the first byte, also while the body arrives.
 #[tokio::test]
 async fn a_body_that_never_ends_is_answered_at_the_deadline() {
     let time = TimeLimits::default().with(|time| {
@@ -298,13 +300,13 @@ async fn a_body_that_never_ends_is_answered_at_the_deadline() {
         time.max = Duration::from_millis(50);
     });
     let (app, budget) = app_within(1 << 20, HttpConfig::default().with(|config| config.time = time));
-    let stalled = Body::new(Stalls(Some(vec![b' '; 1000].into())));
+    let stalled = Body::new(StallingBody(Some(vec![b' '; 1000].into())));
     let answer = infer_with(&app, "identity_fp32", &[], stalled).await;
     assert_eq!(answer.status, StatusCode::GATEWAY_TIMEOUT);
     assert_eq!(budget.used(), 0);
 }
 
-/// Every way in which a request can end gives back all that it held.
+/// However a request ends, everything is released.
 #[tokio::test]
 async fn every_end_gives_everything_back() {
     let (app, budget) = app_within(
@@ -348,10 +350,10 @@ async fn every_end_gives_everything_back() {
     assert_eq!(answer.status, StatusCode::BAD_REQUEST);
     assert_eq!(budget.used(), 0);
 
-    // A client that leaves while its request is run, and one that leaves while its body comes.
+    // A client that disconnects while its request runs, and one while its body arrives.
     for body in [
         Body::from(large),
-        Body::new(Stalls(Some(vec![b' '; 1000].into()))),
+        Body::new(StallingBody(Some(vec![b' '; 1000].into()))),
     ] {
         let request = Request::post("/v2/models/slow/infer")
             .header("host", "x")
@@ -363,7 +365,7 @@ async fn every_end_gives_everything_back() {
         }
         answering.abort();
         assert!(answering.await.is_err());
-        // Work that has begun ends by itself.
+        // Work in progress ends by itself.
         while budget.used() > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

@@ -1,4 +1,4 @@
-//! The REST side with a service in memory, called without a network.
+//! Tests of the REST side with an in-memory service, without a network.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bodies;

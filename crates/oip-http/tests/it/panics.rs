@@ -1,4 +1,4 @@
-//! A service with a bug.
+//! A service that panics.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use oip_types::{
 
 use crate::support::{infer, send, x};
 
-/// Panics wherever its model is `early`, `late` or `metadata`.
+/// Panics if the model is `early`, `late` or `metadata`.
 #[derive(Default)]
-struct Panicking(TestService);
+struct PanickingService(TestService);
 
-impl InferenceService for Panicking {
+impl InferenceService for PanickingService {
     fn server_metadata(&self) -> ServerMetadata {
         self.0.server_metadata()
     }
@@ -52,7 +52,7 @@ impl InferenceService for Panicking {
 
 #[tokio::test]
 async fn a_panic_is_status_500_and_the_next_request_is_answered() {
-    let app = service(Arc::new(Panicking::default()), HttpConfig::default());
+    let app = service(Arc::new(PanickingService::default()), HttpConfig::default());
     for model in ["early", "late", "metadata"] {
         let answer = infer(&app, model, &x("FP32", "[1]", "[1]")).await;
         assert_eq!(answer.status, 500, "{model}");
@@ -68,7 +68,7 @@ async fn a_panic_is_status_500_and_the_next_request_is_answered() {
     assert_eq!(answer.status, 200);
 }
 
-/// Panics in each of its extensions: at the call, or while its future runs.
+/// Panics in each extension: in the call, or while its future runs.
 #[derive(Default)]
 struct PanickingExtensions(TestService);
 

@@ -1,4 +1,4 @@
-//! Calls to a router.
+//! Calls the router.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ pub(crate) fn app_with(config: HttpConfig) -> (HttpService, Arc<TestService>) {
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
-    /// The frames of the body, as they were sent.
+    /// The frames of the body, as sent.
     pub(crate) frames: Vec<Bytes>,
 }
 
@@ -42,7 +42,7 @@ impl Answer {
         self.headers.get(name).map(|value| value.to_str().unwrap())
     }
 
-    /// The message of a refusal, which must be an object with nothing but a string `error`.
+    /// Returns the message of an error, which must be an object with only a string `error`.
     pub(crate) fn error(&self) -> String {
         assert!(!self.status.is_success(), "{}", self.text());
         assert_eq!(self.header("content-type"), Some("application/json"));
@@ -52,7 +52,7 @@ impl Answer {
         let object = json.as_object().unwrap();
         assert_eq!(object.len(), 1, "{json}");
         let message = object["error"].as_str().unwrap().to_owned();
-        // HT-46: nothing of the inside shows.
+        // HT-46: nothing internal is revealed.
         assert!(
             !message.contains("src/") && !message.contains(".rs") && !message.contains("/home"),
             "{message}"
@@ -132,7 +132,7 @@ pub(crate) async fn infer_with(
     call(app, request.body(body).unwrap()).await
 }
 
-/// A request for an identity model.
+/// Returns a request for an identity model.
 pub(crate) fn x(datatype: &str, shape: &str, data: &str) -> String {
     format!(r#"{{"inputs":[{{"name":"x","datatype":"{datatype}","shape":{shape},"data":{data}}}]}}"#)
 }

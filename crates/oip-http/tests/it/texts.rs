@@ -1,4 +1,4 @@
-//! The routes of clients for texts.
+//! The text APIs.
 
 use axum::{
     body::Body,
@@ -49,7 +49,7 @@ async fn openai_embeds_one_text_and_many() {
         many["data"][1],
         json!({"object": "embedding", "index": 1, "embedding": [0.0, 4.0]})
     );
-    // Token ids go to the model as text.
+    // Token ids are passed to the model as text.
     let ids = given(
         "/v1/embeddings",
         json!({"model": "minilm", "input": [[7, 8], [9]]}),

@@ -1,4 +1,4 @@
-//! The protocol's first version: what KServe's clients send, and what they get.
+//! The V1 protocol: what KServe's clients send and receive.
 
 use axum::{
     body::Body,
@@ -75,7 +75,7 @@ async fn instances_and_inputs_become_predictions() {
             r#"{"inputs": {"a": [[1, 2], [3, 4]], "b": [7]}}"#,
             json!({"sum": [3.0, 7.0], "b": [7]}),
         ),
-        // As many rows of the one output as of the other.
+        // Both outputs have the same number of rows.
         (
             "matrix:predict",
             r#"{"instances": [{"a": [1, 2], "b": 7}]}"#,
@@ -151,7 +151,7 @@ async fn what_does_not_fit_is_refused_as_by_the_second_version() {
     }
 }
 
-/// Large bodies go to the pool and come back whole, and nothing is kept of what they took.
+/// Large bodies are handled on the pool, and their memory is released.
 #[tokio::test]
 async fn large_requests_are_answered_and_their_memory_is_given_back() {
     let config = HttpConfig::default();
@@ -170,7 +170,7 @@ async fn large_requests_are_answered_and_their_memory_is_given_back() {
         drop(answer);
         assert_eq!(budget.used(), 0);
     }
-    // Rows that claim more than the whole body holds.
+    // The estimate from the first row exceeds the whole body.
     let wide = vec!["0"; 100_000].join(",");
     let narrow = vec![r#"{"x":[0]}"#; 100_000].join(",");
     let body = format!(r#"{{"instances":[{{"x":[{wide}]}},{narrow}]}}"#);

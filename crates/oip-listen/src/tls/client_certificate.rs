@@ -1,4 +1,4 @@
-//! A client's identity by its certificate.
+//! A client's identity from its certificate.
 
 use std::{fmt, sync::Arc, time::SystemTime};
 
@@ -8,18 +8,18 @@ use x509_cert::{
     ext::pkix::{SubjectAltName, name::GeneralName},
 };
 
-/// The certificate that a client has shown and that one of the server's authorities has signed: an extension of each request
-/// of its connection.
+/// A client certificate, signed by one of the server's trusted authorities; an extension of each request of
+/// its connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClientCertificate(Arc<Known>);
+pub struct ClientCertificate(Arc<CertificateInner>);
 
 #[derive(Debug, PartialEq, Eq)]
-struct Known {
+struct CertificateInner {
     names: Vec<CertificateName>,
     not_after: SystemTime,
 }
 
-/// A name that a certificate is for, one of its subject's alternative names.
+/// A subject alternative name of a certificate.
 ///
 /// ```
 /// use oip_listen::CertificateName;
@@ -32,14 +32,14 @@ struct Known {
 pub enum CertificateName {
     /// A URI, such as a SPIFFE id.
     Uri(String),
-    /// A host's name.
+    /// A host name.
     Dns(String),
-    /// A mail address.
+    /// An email address.
     Email(String),
 }
 
 impl ClientCertificate {
-    /// Reads a certificate in DER; an error is its reason.
+    /// Parses a DER certificate; the error is a message.
     pub(crate) fn read(certificate: &[u8]) -> Result<Self, String> {
         let certificate = Certificate::from_der(certificate).map_err(|error| error.to_string())?;
         let certificate = certificate.tbs_certificate;
@@ -53,19 +53,19 @@ impl ClientCertificate {
             GeneralName::Rfc822Name(address) => Some(CertificateName::Email(address.to_string())),
             _ => None,
         });
-        Ok(Self(Arc::new(Known {
+        Ok(Self(Arc::new(CertificateInner {
             names: names.collect(),
             not_after: certificate.validity.not_after.to_system_time(),
         })))
     }
 
-    /// The names that it is for.
+    /// Returns its subject alternative names.
     #[must_use]
     pub fn names(&self) -> &[CertificateName] {
         &self.0.names
     }
 
-    /// Until when it is valid.
+    /// Returns the end of its validity.
     #[must_use]
     pub fn not_after(&self) -> SystemTime {
         self.0.not_after

@@ -1,4 +1,5 @@
-//! Certificates and keys in files: read, taken apart and checked, with errors that say where and why.
+//! Loads certificates and keys from PEM files and validates them, with errors that give the place and the
+//! reason.
 
 use std::{
     fmt,
@@ -14,20 +15,20 @@ use rustls::{
 };
 use x509_cert::{Certificate, der::Decode};
 
-/// The files that a server takes its certificate from, in PEM.
+/// A server's certificate files, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TlsFiles {
-    /// The server's certificate, and behind it those that lead to one that clients know.
+    /// The server's certificate, followed by its chain.
     pub certificate: PathBuf,
     /// The private key of the server's certificate, unencrypted.
     pub key: PathBuf,
-    /// The authorities whose certificates clients must have; without it clients need none.
+    /// The authorities that sign client certificates; without it, clients need none.
     pub client_ca: Option<PathBuf>,
 }
 
 impl TlsFiles {
-    /// A certificate and its key.
+    /// Creates the files of a certificate and its key.
     pub fn new(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         Self {
             certificate: certificate.into(),
@@ -36,7 +37,7 @@ impl TlsFiles {
         }
     }
 
-    /// The same, where clients need a certificate that one of these authorities has signed.
+    /// Requires client certificates signed by these authorities.
     #[must_use]
     pub fn with_client_ca(mut self, authorities: impl Into<PathBuf>) -> Self {
         self.client_ca = Some(authorities.into());
@@ -44,18 +45,18 @@ impl TlsFiles {
     }
 }
 
-/// What a file is for.
+/// The purpose of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsFile {
     /// The server's certificate.
     Certificate,
     /// Its private key.
     Key,
-    /// Authorities of clients.
+    /// Authorities of client certificates.
     ClientCa,
 }
 
-/// Why a file of certificates or keys cannot be used.
+/// Why a certificate or key file is unusable.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", path.display())]
 pub struct TlsError {
@@ -74,7 +75,7 @@ impl TlsError {
         }
     }
 
-    /// Which of the files it is.
+    /// Returns which file it is.
     #[must_use]
     pub fn file(&self) -> TlsFile {
         self.file
@@ -118,7 +119,7 @@ pub(crate) enum Problem {
     Unusable(String),
 }
 
-/// The expected kind of a section.
+/// The expected kind of PEM section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Certificate,
@@ -134,10 +135,10 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Bytes of a file. The bundle of all public authorities has 220 KiB.
+/// Maximum file size in bytes. The bundle of all public authorities has 220 KiB.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Bytes of each file, as they were read.
+/// The raw contents of each file.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Contents {
     certificate: Vec<u8>,
@@ -155,7 +156,7 @@ impl Contents {
         })
     }
 
-    /// The server's certificate and those behind it.
+    /// Returns the server's certificate and its chain.
     pub(crate) fn chain(&self, files: &TlsFiles) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let wrong = |problem| TlsError::new(TlsFile::Certificate, &files.certificate, problem);
         let certificates = certificates(&self.certificate).map_err(wrong)?;
@@ -170,18 +171,18 @@ impl Contents {
             .collect())
     }
 
-    /// The server's certificate, without those behind it.
+    /// Returns the server's certificate without its chain.
     pub(crate) fn leaf(&self) -> Option<Certificate> {
         let certificates = certificates(&self.certificate).ok()?;
         parse(&certificates.first()?.1).ok()
     }
 
-    /// The private key.
+    /// Returns the private key.
     pub(crate) fn key(&self, files: &TlsFiles) -> Result<PrivateKeyDer<'static>, TlsError> {
         private_key(&self.key).map_err(|problem| TlsError::new(TlsFile::Key, &files.key, problem))
     }
 
-    /// The authorities of clients, if they need certificates.
+    /// Returns the authorities of client certificates, if those are required.
     pub(crate) fn client_authorities(&self, files: &TlsFiles) -> Result<Option<RootCertStore>, TlsError> {
         let (Some(contents), Some(path)) = (&self.client_ca, &files.client_ca) else {
             return Ok(None);
@@ -203,7 +204,7 @@ impl Contents {
 fn read(file: TlsFile, path: &Path) -> Result<Vec<u8>, TlsError> {
     let wrong = |problem| TlsError::new(file, path, problem);
     let unreadable = |error| wrong(Problem::Unreadable(error));
-    // Opening a pipe would wait for its writer.
+    // Opening a named pipe would block until it has a writer.
     if !fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(wrong(Problem::NotAFile));
     }
@@ -219,7 +220,7 @@ fn read(file: TlsFile, path: &Path) -> Result<Vec<u8>, TlsError> {
     Ok(contents)
 }
 
-/// A section of a PEM file: its first line, what it calls itself, and its text up to the next one.
+/// A section of a PEM file: its line number, its label, and its text up to the next section.
 struct Section<'a> {
     line: usize,
     label: String,
@@ -235,7 +236,7 @@ impl Section<'_> {
         self.label.ends_with("PRIVATE KEY")
     }
 
-    /// Its name in messages.
+    /// Returns its name for messages.
     fn name(&self) -> String {
         match () {
             () if self.is_certificate() => "a certificate".to_owned(),
@@ -275,11 +276,11 @@ fn sections(contents: &[u8]) -> Vec<Section<'_>> {
         .collect()
 }
 
-/// The kind of a file without sections, for messages.
+/// Describes a file without PEM sections.
 fn not_pem(contents: &[u8], expected: Kind) -> Problem {
     let found = match contents {
         [] => "an empty file",
-        // A sequence with a long length: what certificates and keys begin with.
+        // An ASN.1 sequence with a long length: the start of DER certificates and keys.
         [0x30, 0x81..=0x84, ..] => {
             "binary data, perhaps DER (openssl x509 or openssl pkey, with -inform der, makes PEM of it)"
         }
@@ -288,7 +289,7 @@ fn not_pem(contents: &[u8], expected: Kind) -> Problem {
     Problem::NotPem { expected, found }
 }
 
-/// All certificates of a file, with the lines they begin on.
+/// Returns all certificates of a file, with their line numbers.
 fn certificates(contents: &[u8]) -> Result<Vec<(usize, CertificateDer<'static>)>, Problem> {
     let sections = sections(contents);
     if sections.is_empty() {
@@ -298,7 +299,7 @@ fn certificates(contents: &[u8]) -> Result<Vec<(usize, CertificateDer<'static>)>
     for section in sections {
         let line = section.line;
         if !section.is_certificate() {
-            // Files with a key behind the certificate are common, and parameters beside it too.
+            // Files that contain a key or parameters after the certificates are common.
             if section.is_key() && !certificates.is_empty() || section.label.ends_with("PARAMETERS") {
                 continue;
             }
@@ -349,7 +350,7 @@ fn private_key(contents: &[u8]) -> Result<PrivateKeyDer<'static>, Problem> {
 
 fn broken(line: usize, error: &rustls::pki_types::pem::Error) -> Problem {
     use rustls::pki_types::pem::Error;
-    // Texts of their own: the library's show bytes as numbers.
+    // Written here, because the library's messages print bytes as numbers.
     let reason = match error {
         Error::MissingSectionEnd { .. } => "its END line is missing".to_owned(),
         Error::IllegalSectionStart { .. } => "its BEGIN line does not end in -----".to_owned(),
@@ -363,7 +364,7 @@ fn parse(certificate: &[u8]) -> Result<Certificate, String> {
     Certificate::from_der(certificate).map_err(|error| error.to_string())
 }
 
-/// Says in the log if a certificate is not valid now, or not for long.
+/// Logs a warning if a certificate is expired, not yet valid, or expires soon.
 fn warn_of_time(path: &Path, line: usize, certificate: &Certificate) {
     const SOON: Duration = Duration::from_secs(14 * 24 * 60 * 60);
     let validity = &certificate.tbs_certificate.validity;

@@ -1,4 +1,4 @@
-//! The handshake of a connection that is to be encrypted.
+//! The TLS handshake of a connection.
 
 use std::{future::poll_fn, io, pin::Pin, time::SystemTime};
 
@@ -10,18 +10,18 @@ use super::{client_certificate::ClientCertificate, server::Tls, transport::Trans
 use crate::{activity::Activity, io::WatchedStream, protocol::Protocol};
 
 /// A connection after its handshake.
-pub(crate) struct Secured {
+pub(crate) struct SecureConnection {
     pub(crate) transport: Transport,
-    /// Its protocol.
+    /// The negotiated protocol.
     pub(crate) protocol: Protocol,
-    /// The client's certificate, if one is asked for.
+    /// The client's certificate, if one is required.
     pub(crate) certificate: Option<ClientCertificate>,
 }
 
-/// Why a connection has no handshake.
+/// Why a handshake failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Refused {
-    /// Port scanners and load balancers connect and leave.
+pub(crate) enum HandshakeError {
+    /// Port scanners and load balancers connect and disconnect.
     #[error("the client left")]
     Gone,
     #[error("the client does not speak TLS")]
@@ -34,51 +34,51 @@ pub(crate) enum Refused {
     Expired,
 }
 
-/// The first byte of TLS: a record of the handshake.
+/// The content type of a TLS handshake record, which is the first byte of a connection.
 const HANDSHAKE: u8 = 22;
 
-/// Whether the error means that the client has left.
+/// Errors that mean that the client disconnected.
 const LEFT: [io::ErrorKind; 3] = [
     io::ErrorKind::UnexpectedEof,
     io::ErrorKind::ConnectionReset,
     io::ErrorKind::BrokenPipe,
 ];
 
-/// The response to a client that speaks HTTP/1 on a port with TLS.
+/// The response to a client that speaks plain HTTP/1 to a TLS port.
 const NOT_TLS: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 57\r\nConnection: close\r\n\r\n\
     {\"error\":\"this port speaks TLS: use https:// to call it\"}";
 
-/// Agrees with a client on keys, and on what to speak.
+/// Performs the handshake and determines the protocol.
 pub(crate) async fn secure(
     tls: &Tls,
     mut stream: Pin<Box<WatchedStream>>,
     protocol: Protocol,
     activity: &Activity,
-) -> Result<Secured, Refused> {
+) -> Result<SecureConnection, HandshakeError> {
     let mut first = [0];
     match poll_fn(|cx| stream.as_mut().poll_peek(cx, &mut first)).await {
-        Ok(0) | Err(_) => return Err(Refused::Gone),
+        Ok(0) | Err(_) => return Err(HandshakeError::Gone),
         Ok(_) if first[0] == HANDSHAKE => {}
         Ok(_) => {
             if protocol != Protocol::Http2 && first[0].is_ascii_uppercase() {
                 activity.request_left_unread();
-                // It is short: the system takes it at once or never.
+                // It is short: either the kernel takes it at once or not at all.
                 let _ = poll_fn(|cx| stream.as_mut().poll_write(cx, NOT_TLS)).await;
                 let _ = poll_fn(|cx| stream.as_mut().poll_shutdown(cx)).await;
             }
-            return Err(Refused::NotTls);
+            return Err(HandshakeError::NotTls);
         }
     }
     let acceptor = TlsAcceptor::from(tls.config(protocol));
     let stream = match acceptor.accept(stream).into_fallible().await {
         Ok(stream) => stream,
-        Err((error, _)) if LEFT.contains(&error.kind()) => return Err(Refused::Gone),
+        Err((error, _)) if LEFT.contains(&error.kind()) => return Err(HandshakeError::Gone),
         Err((error, mut stream)) => {
-            // The client may have sent its first request already. Closed now, the system would tell it that its bytes were refused,
-            // and it might drop the alert that says why.
+            // The client may have sent its first request already. Closing now would make the kernel send a
+            // reset, and the client might drop the alert that explains the failure.
             activity.request_left_unread();
             let _ = poll_fn(|cx| stream.as_mut().poll_shutdown(cx)).await;
-            return Err(Refused::Failed(error));
+            return Err(HandshakeError::Failed(error));
         }
     };
     let (_, session) = stream.get_ref();
@@ -86,21 +86,21 @@ pub(crate) async fn secure(
         .peer_certificates()
         .and_then(<[CertificateDer<'_>]>::first);
     let certificate = certificate.map(|certificate| ClientCertificate::read(certificate));
-    let certificate = certificate.transpose().map_err(Refused::Certificate)?;
-    // A session that goes on from an earlier one is not checked against the clock by anybody else.
+    let certificate = certificate.transpose().map_err(HandshakeError::Certificate)?;
+    // rustls does not check validity for resumed sessions.
     if certificate
         .as_ref()
         .is_some_and(|certificate| certificate.not_after() < SystemTime::now())
     {
-        return Err(Refused::Expired);
+        return Err(HandshakeError::Expired);
     }
     let protocol = match session.alpn_protocol() {
         Some(b"h2") => Protocol::Http2,
-        // A client that chooses no protocol speaks HTTP/1; gRPC's clients always choose.
+        // Clients without ALPN speak HTTP/1; gRPC clients always use ALPN.
         _ if protocol == Protocol::Either => Protocol::Http1,
         _ => protocol,
     };
-    Ok(Secured {
+    Ok(SecureConnection {
         transport: Transport::tls(stream, protocol, activity.clone()),
         protocol,
         certificate,

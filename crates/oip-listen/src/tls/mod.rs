@@ -1,4 +1,4 @@
-//! TLS: certificates and keys, the handshake, and connections that are encrypted.
+//! TLS: certificates and keys, the handshake, and encrypted connections.
 
 mod client_certificate;
 mod files;
@@ -9,7 +9,7 @@ mod transport;
 
 pub use client_certificate::{CertificateName, ClientCertificate};
 pub use files::{TlsError, TlsFile, TlsFiles};
-pub(crate) use handshake::{Refused, Secured, secure};
+pub(crate) use handshake::{HandshakeError, SecureConnection, secure};
 pub use server::Tls;
 pub use server_certificate::ServerCertificate;
 pub(crate) use transport::Transport;

@@ -1,4 +1,4 @@
-//! A server's certificate, read from files, and again when they change.
+//! A server's certificate, reloaded when its files change.
 
 use std::{
     fmt,
@@ -21,9 +21,10 @@ use super::{
 };
 use crate::protocol::Protocol;
 
-/// A server's TLS 1.2 and 1.3: its certificate, and what it demands of clients. Clones share it.
+/// A server's TLS 1.2 and 1.3 settings: its certificate, and its requirements for clients. Clones share
+/// state.
 ///
-/// Connections take what is current when they begin; those that are open keep theirs.
+/// A connection uses the certificate that is current when it starts.
 ///
 /// ```no_run
 /// use oip_listen::{Tls, TlsFiles};
@@ -37,28 +38,28 @@ use crate::protocol::Protocol;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Tls(Arc<Shared>);
+pub struct Tls(Arc<SharedState>);
 
-struct Shared {
+struct SharedState {
     files: TlsFiles,
     current: RwLock<Current>,
-    /// What the files held when they were last looked at.
-    seen: Mutex<Option<Seen>>,
+    /// The file contents at the last check.
+    seen: Mutex<Option<FileSnapshot>>,
     started: Instant,
-    /// Milliseconds from the start to the last refused handshake that was logged as a warning, plus one.
+    /// Milliseconds from the start to the last failed handshake that was logged as a warning, plus one.
     warned: AtomicU64,
-    /// Refused handshakes since then.
+    /// Failed handshakes since then.
     refused: AtomicU64,
 }
 
-/// The content of the files.
-struct Seen {
+/// The contents of the files.
+struct FileSnapshot {
     contents: Contents,
-    /// Whether it could be used.
+    /// Whether they were usable.
     is_used: bool,
 }
 
-/// A configuration for each protocol: they differ in what they offer to speak.
+/// A configuration for each protocol; they differ in ALPN.
 #[derive(Clone)]
 struct Current {
     http1: Arc<ServerConfig>,
@@ -66,17 +67,17 @@ struct Current {
 }
 
 impl Tls {
-    /// Reads certificates and keys.
+    /// Loads certificates and keys.
     ///
     /// # Errors
-    /// When a file cannot be read, or does not hold what it must.
+    /// When a file is unreadable or invalid.
     pub fn new(files: TlsFiles) -> Result<Self, TlsError> {
         let contents = Contents::read(&files)?;
         let current = Current::new(&files, &contents)?;
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(SharedState {
             files,
             current: RwLock::new(current),
-            seen: Mutex::new(Some(Seen {
+            seen: Mutex::new(Some(FileSnapshot {
                 contents,
                 is_used: true,
             })),
@@ -86,31 +87,32 @@ impl Tls {
         })))
     }
 
-    /// The files that it is taken from.
+    /// Returns the files.
     #[must_use]
     pub fn files(&self) -> &TlsFiles {
         &self.0.files
     }
 
-    /// What the certificate in the file says of itself; `None` while the file cannot be used.
+    /// Returns the facts of the certificate file; `None` while the file is unusable.
     #[must_use]
     pub fn certificate(&self) -> Option<ServerCertificate> {
         let seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
         Some(ServerCertificate::of(&seen.as_ref()?.contents.leaf()?))
     }
 
-    /// Looks at the files, and takes what they hold now for new connections; returns whether that has changed.
+    /// Reloads the files for new connections; returns whether they changed.
     ///
     /// # Errors
-    /// When a file cannot be used. What was current stays so. The same contents are an error only once.
+    /// When a file is unusable. The current certificate stays in use. The same contents are reported only
+    /// once.
     pub fn reload(&self) -> Result<bool, TlsError> {
         self.look(false)
     }
 
-    /// The same on somebody's request, who is told of files that cannot be used each time.
+    /// Reloads like [`Tls::reload`] on explicit request, which reports unusable files every time.
     ///
     /// # Errors
-    /// When a file cannot be used. What was current stays so.
+    /// When a file is unusable. The current certificate stays in use.
     pub fn reload_on_request(&self) -> Result<bool, TlsError> {
         self.look(true)
     }
@@ -126,12 +128,12 @@ impl Tls {
         }
         let made = Current::new(&self.0.files, &contents);
         let is_used = made.is_ok();
-        *seen = Some(Seen { contents, is_used });
+        *seen = Some(FileSnapshot { contents, is_used });
         *self.0.current.write().unwrap_or_else(PoisonError::into_inner) = made?;
         Ok(true)
     }
 
-    /// Looks at the files every so often, and says in the log what has changed. Never ends; needs a Tokio runtime.
+    /// Checks the files every `period` and logs changes. Never returns; needs a Tokio runtime.
     pub async fn watch(self, period: Duration) {
         let mut ticks = interval(period.max(Duration::from_millis(1)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -162,7 +164,7 @@ impl Tls {
         }
     }
 
-    /// What a new connection uses.
+    /// Returns the configuration for a new connection.
     pub(super) fn config(&self, protocol: Protocol) -> Arc<ServerConfig> {
         let current = self.0.current.read().unwrap_or_else(PoisonError::into_inner);
         match protocol {
@@ -171,7 +173,8 @@ impl Tls {
         }
     }
 
-    /// Says in the log why a handshake failed: one in ten seconds as a warning, so that clients cannot fill the log.
+    /// Logs why a handshake failed: at most one warning per ten seconds, so that clients cannot flood the
+    /// log.
     pub(crate) fn note_refused(&self, reason: &dyn fmt::Display) {
         const EVERY: u64 = 10_000;
         let now = u64::try_from(self.0.started.elapsed().as_millis()).unwrap_or(u64::MAX) + 1;
@@ -195,7 +198,7 @@ impl Tls {
 }
 
 impl fmt::Debug for Tls {
-    /// Without keys.
+    /// Omits keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Tls").field(&self.0.files).finish()
     }
@@ -236,7 +239,7 @@ impl Current {
                 error => unusable(&error),
             })?;
         config.ticketer = ring::Ticketer::new().map_err(|error| unusable(&error))?;
-        // A client needs one to come back with; each costs it a message.
+        // A client needs one ticket to resume; each costs a message.
         config.send_tls13_tickets = 1;
         let speaking = |protocols: &[&[u8]]| {
             let mut config = config.clone();

@@ -1,4 +1,4 @@
-//! The facts of a server's certificate, for messages that tell people how to call the server.
+//! Facts about a server's certificate, for messages that tell people how to call the server.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,15 +7,15 @@ use x509_cert::{
     ext::pkix::{BasicConstraints, SubjectAltName, name::GeneralName},
 };
 
-/// The facts of the certificate that a server shows.
+/// Facts about a server's certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerCertificate {
-    /// The host names and IP addresses that it is for, as they stand in URLs but for the brackets of IPv6.
+    /// Its host names and IP addresses, as written in URLs but without the brackets of IPv6.
     pub names: Vec<String>,
-    /// Whether it has signed itself, so that clients can trust this very certificate.
+    /// Whether it is self-signed, so that clients can trust it directly.
     pub is_self_signed: bool,
-    /// Whether it may sign others. Some clients (rustls is one) do not accept such a certificate from a server.
+    /// Whether it is a CA certificate. Some clients (such as rustls) reject one as a server certificate.
     pub is_authority: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The byte stream below HTTP: a plain connection, or an encrypted one.
+//! The byte stream under HTTP: plain or encrypted.
 
 use std::{
     io,
@@ -20,21 +20,22 @@ use crate::{
     protocol::Protocol,
 };
 
-/// A connection, whatever is around it.
+/// A plain or encrypted connection.
 pub(crate) enum Transport {
     Plain(Pin<Box<WatchedStream>>),
-    Tls(Box<Encrypted>),
+    Tls(Box<EncryptedStream>),
 }
 
-/// An encrypted connection. The stream below it takes turns and watches the client's pace; what was decrypted is watched here.
-pub(crate) struct Encrypted {
+/// A TLS connection. The stream under it handles yielding and the client's pace; decrypted data is inspected
+/// here.
+pub(crate) struct EncryptedStream {
     stream: TlsStream<Pin<Box<WatchedStream>>>,
     activity: Activity,
-    /// Over HTTP/2.
+    /// HTTP/2 only.
     frames: Option<Frames>,
-    /// Whether the last write was whole, so that a frame may be written behind it.
+    /// Whether the last write was complete, so that a frame may be written after it.
     is_write_whole: bool,
-    /// Runs once the client has said that it sends no more.
+    /// Runs after the client has closed its sending side.
     ended: Option<Pin<Box<Sleep>>>,
 }
 
@@ -44,7 +45,7 @@ impl Transport {
         protocol: Protocol,
         activity: Activity,
     ) -> Self {
-        Self::Tls(Box::new(Encrypted {
+        Self::Tls(Box::new(EncryptedStream {
             stream,
             activity,
             frames: (protocol == Protocol::Http2).then(|| Frames::new(Instant::now())),
@@ -54,13 +55,14 @@ impl Transport {
     }
 }
 
-impl Encrypted {
+impl EncryptedStream {
     fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.ended.is_none() {
             let before = buf.filled().len();
             let is_cut_off = match ready!(Pin::new(&mut self.stream).poll_read(cx, buf)) {
                 Ok(()) => false,
-                // Many clients leave without the goodbye of TLS. Requests say where they end, so nothing is lost by that.
+                // Many clients omit TLS close_notify. HTTP marks the ends of messages itself, so truncation
+                // is detected anyway.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => true,
                 Err(error) => return Poll::Ready(Err(error)),
             };
@@ -82,7 +84,7 @@ impl Encrypted {
                 }
                 return Poll::Ready(Ok(()));
             }
-            // If the connection itself has ended, the stream below has already waited.
+            // If the connection itself ended, the stream under it has already waited.
             let grace = if !is_cut_off && self.activity.open_requests() > 0 {
                 END_GRACE
             } else {
@@ -96,7 +98,7 @@ impl Encrypted {
         Poll::Ready(Ok(()))
     }
 
-    /// Hands a write's result on.
+    /// Records and passes on a write's result.
     fn note_write(&mut self, len: usize, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         let written = match &result {
             Poll::Ready(Ok(written)) => *written,
@@ -150,7 +152,7 @@ impl AsyncWrite for Transport {
     }
 
     fn is_write_vectored(&self) -> bool {
-        // Both are.
+        // Both variants are vectored.
         true
     }
 

@@ -1,4 +1,4 @@
-//! Answers that come before their request was read, and clients that take theirs too slowly.
+//! Early responses, and clients that read too slowly.
 
 use std::{
     io::{Read, Write},
@@ -14,7 +14,7 @@ use tokio::{net::TcpStream, runtime::Builder, task::JoinHandle};
 
 use crate::support::{PATIENCE, Server, eventually, limits, read_answer, read_to_end};
 
-/// Python's `http.client` sends a head and its body in two writes, and then the next request.
+/// Python's `http.client` sends head and body in two writes, and then the next request.
 #[test]
 fn an_early_answer_leaves_the_connection_to_the_next_request() {
     let server = Server::start(Protocol::Http1, limits());
@@ -48,7 +48,7 @@ fn an_early_answer_to_a_large_request_says_that_the_connection_ends_and_arrives(
     ] {
         let mut stream = server.send(&format!("POST /refused HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n"));
         if head.starts_with("Content-Length") {
-            // A client that sends everything before it reads must not lose the answer to a reset.
+            // A client that sends everything before it reads must not lose the response to a reset.
             stream.write_all(&vec![b'x'; 4_000_000]).unwrap();
         }
         let mut answer = String::new();
@@ -63,7 +63,7 @@ fn an_early_answer_to_a_large_request_says_that_the_connection_ends_and_arrives(
     server.canary();
 }
 
-/// A client that reads, but slower than the least rate: its answer is freed.
+/// A client that reads below the minimum rate: its response is freed.
 #[test]
 fn slow_readers_are_cut() {
     let server = Server::start(
@@ -82,7 +82,7 @@ fn slow_readers_are_cut() {
         server.abandoned.load(Ordering::SeqCst) == 1
     });
     let _ = slow.read(&mut part);
-    // Others, who read what they get, are not.
+    // Clients that read steadily are not cut.
     let mut fast = server.send("GET /big HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     assert!(read_to_end(&mut fast).len() > 32 << 20);
 }
@@ -92,7 +92,7 @@ fn block_on(client: impl Future<Output = ()>) {
     runtime.block_on(client);
 }
 
-/// A client of HTTP/2 whose streams may each take one byte before they are read.
+/// Connects an HTTP/2 client with a receive window of one byte per stream.
 async fn narrow_client(server: &Server) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
     let stream = TcpStream::connect(server.address).await.unwrap();
     let mut client = h2::client::Builder::new();
@@ -120,7 +120,8 @@ async fn read_whole(mut body: RecvStream) -> Result<Vec<u8>, h2::Error> {
     Ok(read)
 }
 
-/// Whether its answer is large or as short as to be given out at once, a stream that is not read ends alone.
+/// A stream that is not read ends alone, both with a large response and with one short enough to be handed
+/// out at once.
 #[test]
 fn a_stream_that_is_not_read_is_reset_and_its_connection_goes_on() {
     for path in ["/big", "/small"] {
@@ -173,7 +174,7 @@ fn a_stream_that_is_read_too_slowly_is_reset() {
     });
 }
 
-/// The start of a client that sets the windows of its streams to this, with the connection's as wide as can be.
+/// Returns the preface and settings of a client with this stream window and the maximum connection window.
 fn opening(window: u32) -> Vec<u8> {
     let mut opening = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     opening.extend_from_slice(&settings(window));
@@ -187,7 +188,7 @@ fn settings(window: u32) -> Vec<u8> {
     frame
 }
 
-/// A GET by indices of HPACK's static table.
+/// Returns a GET encoded with HPACK's static table.
 fn get_frame(path: &str, stream: u8) -> Vec<u8> {
     let mut head = vec![0x82, 0x86, 4, path.len() as u8];
     head.extend_from_slice(path.as_bytes());
@@ -197,7 +198,7 @@ fn get_frame(path: &str, stream: u8) -> Vec<u8> {
     frame
 }
 
-/// What was given to h2 while there was room for it stays there when the client takes that room back.
+/// Data passed to h2 stays there when the client shrinks its window again.
 #[test]
 fn a_client_that_takes_its_windows_back_does_not_keep_what_was_given_out() {
     let limits = limits().with(|limits| {
@@ -209,7 +210,7 @@ fn a_client_that_takes_its_windows_back_does_not_keep_what_was_given_out() {
     let mut opening = opening(i32::MAX as u32);
     opening.extend_from_slice(&get_frame("/big", 1));
     stream.write_all(&opening).unwrap();
-    // The sockets' buffers are full by then, and what follows stays in h2.
+    // The socket buffers are full by then; later data stays in h2.
     thread::sleep(PATIENCE);
     stream.write_all(&get_frame("/small", 3)).unwrap();
     thread::sleep(PATIENCE / 3);
@@ -221,7 +222,7 @@ fn a_client_that_takes_its_windows_back_does_not_keep_what_was_given_out() {
     });
 }
 
-/// A client that reads none of its streams is told why its connection ends.
+/// A client that reads none of its streams gets GOAWAY before its connection ends.
 #[test]
 fn a_connection_whose_streams_are_all_stuck_ends_with_go_away() {
     let limits = limits().with(|limits| limits.ping_interval = 100 * PATIENCE);
@@ -253,7 +254,8 @@ fn a_connection_whose_streams_are_all_stuck_ends_with_go_away() {
     assert_eq!(server.abandoned.load(Ordering::SeqCst), 2);
 }
 
-/// One connection with many streams and almost no window: neither what waits for it nor what was all given out stays.
+/// One connection with many streams and almost no window: neither waiting nor fully handed-out responses
+/// stay.
 #[test]
 fn streams_without_a_window_are_cut() {
     const STREAMS: usize = 5;
@@ -274,7 +276,7 @@ fn streams_without_a_window_are_cut() {
                 answers.push(answer.await.unwrap());
             }
             assert_eq!(server.abandoned.load(Ordering::SeqCst), 0, "{path}");
-            // The client answers pings, and reads nothing.
+            // The client replies to pings, and reads nothing.
             let _ = connection.await;
         });
         eventually("the answers are kept", || {

@@ -1,4 +1,4 @@
-//! Clients that open, send or hold more than a server has.
+//! Clients that open, send or occupy too much.
 
 use std::{
     io::{Read, Write},
@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::support::{PATIENCE, Server, limits, read_answer, read_to_end};
 
-/// A connection that has sent nothing for the longest time makes room for a new one; those with requests in work stay.
+/// The longest idle connection is evicted; those with requests in progress stay.
 #[test]
 fn the_idlest_connection_makes_room() {
     let limits = limits().with(|limits| {
@@ -44,7 +44,7 @@ fn the_idlest_connection_makes_room() {
     read_answer(&mut busy, "slow");
 }
 
-/// Half a head does not keep a place for long, where places are rare.
+/// Half a request head does not keep a slot for long when slots are scarce.
 #[test]
 fn half_a_head_makes_room() {
     let limits = limits().with(|limits| {
@@ -58,7 +58,7 @@ fn half_a_head_makes_room() {
     drop(halves);
 }
 
-/// A preface, settings, and then the same frame again and again; returns how many the server took.
+/// Sends a preface, settings, and then `frame` repeatedly; returns how many frames the server accepted.
 fn flood(server: &Server, frame: &[u8]) -> usize {
     let mut stream = server.connect();
     stream
@@ -116,7 +116,7 @@ async fn begin(send: &SendRequest<Bytes>, path: &str, is_whole: bool) -> (Respon
     send.send_request(request, is_whole).unwrap()
 }
 
-/// The body that a request is answered with.
+/// Returns the body of a response.
 async fn body_of(response: ResponseFuture) -> Result<String, h2::Error> {
     let mut body = response.await?.into_body();
     let mut read = Vec::new();
@@ -126,8 +126,8 @@ async fn body_of(response: ResponseFuture) -> Result<String, h2::Error> {
     Ok(String::from_utf8(read).unwrap())
 }
 
-/// Each connection has its first streams; all that are more share what there is, and are refused beyond it so that their
-/// clients may try again.
+/// Each connection has its own first streams; further ones share the cap, and are refused beyond it so that
+/// clients can retry.
 #[test]
 fn streams_beyond_the_shared_room_are_refused() {
     let streams = StreamCap::new(3);
@@ -147,12 +147,12 @@ fn streams_beyond_the_shared_room_are_refused() {
         let error = refused.await.unwrap_err();
         assert_eq!(error.reason(), Some(h2::Reason::REFUSED_STREAM), "{error}");
         assert_eq!((streams.counts().open, streams.counts().refused), (5, 1));
-        // The other connection has its own.
+        // The other connection has its own slots.
         for _ in 0..2 {
             let (response, _) = begin(&other, "/hello", true).await;
             assert_eq!(body_of(response).await.unwrap(), "hello");
         }
-        // One that ends makes room.
+        // A stream that ends frees its slot.
         open.pop();
         while streams.counts().open > 4 {
             sleep(Duration::from_millis(1)).await;
@@ -162,7 +162,7 @@ fn streams_beyond_the_shared_room_are_refused() {
     });
 }
 
-/// Streams in which nothing happens take no place that others need, however many there are; their services end them.
+/// Idle streams give up their slots to others, however many there are; their services end them.
 #[test]
 fn streams_that_wait_for_something_to_happen_give_way() {
     let streams = StreamCap::new(16);
@@ -193,7 +193,7 @@ fn streams_that_wait_for_something_to_happen_give_way() {
         let after = streams.counts();
         assert_eq!(after.refused, before.refused);
         assert!(after.evicted >= before.evicted + 4, "{after:?}");
-        // Those whose place was taken have heard of it; those with a place of their connection's own are left alone.
+        // Evicted streams are notified; those in their connection's own slots are not affected.
         let (mut moved, mut left) = (0, 0);
         for stream in watching {
             match timeout(Duration::from_millis(10), body_of(stream)).await {
@@ -207,7 +207,7 @@ fn streams_that_wait_for_something_to_happen_give_way() {
     });
 }
 
-/// A request whose body does not come has no work done for it yet: it gives way, and may be sent again.
+/// A request whose body does not arrive is not being processed: it is evicted and may be retried.
 #[test]
 fn requests_whose_bodies_do_not_come_give_way() {
     let streams = StreamCap::new(4);
@@ -241,7 +241,7 @@ fn requests_whose_bodies_do_not_come_give_way() {
         assert!(evicted >= 4, "{evicted}");
         let mut refused = 0;
         for (response, mut body) in stalled {
-            // The rest is answered, once its body is there.
+            // The rest get responses once their bodies arrive.
             let _ = body.send_data(Bytes::from_static(b"late"), true);
             match body_of(response).await {
                 Ok(answer) => assert_eq!(answer, "late"),
@@ -255,7 +255,7 @@ fn requests_whose_bodies_do_not_come_give_way() {
     });
 }
 
-/// A connection whose streams all wait makes room as one without streams does.
+/// A connection whose streams all wait is evicted like one without streams.
 #[test]
 fn connections_of_silent_streams_make_room() {
     let connections = ConnectionCap::new(2);
@@ -289,7 +289,7 @@ fn connections_of_silent_streams_make_room() {
     });
 }
 
-/// The same of a request over HTTP/1 whose body does not come.
+/// An HTTP/1 connection whose request body does not arrive is evicted too.
 #[test]
 fn connections_of_stalled_bodies_make_room() {
     let limits = limits().with(|limits| {

@@ -1,4 +1,4 @@
-//! Shutdowns: everything accepted is answered, and nothing can hold them up.
+//! Shutdowns: every accepted request gets its response, and no client can block them.
 
 use std::{
     io::Write,
@@ -11,7 +11,7 @@ use oip_listen::Protocol;
 
 use crate::support::{PATIENCE, Server, limits, read_answer, read_to_end};
 
-/// LC-01: under load every request that a client could send is answered.
+/// LC-01: under load, every request that a client managed to send gets a response.
 #[test]
 fn lc_01_nothing_accepted_is_lost() {
     for _ in 0..5 {
@@ -31,7 +31,7 @@ fn lc_01_nothing_accepted_is_lost() {
     }
 }
 
-/// Sends requests over one connection after the other until the server has gone; returns how many were answered.
+/// Sends requests over successive connections until the server is gone; returns the number of responses.
 fn client(address: SocketAddr) -> usize {
     let mut answered = 0;
     while let Ok(mut stream) = TcpStream::connect(address) {
@@ -40,7 +40,7 @@ fn client(address: SocketAddr) -> usize {
         loop {
             let sent = stream.write_all(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
             let mut first = [0];
-            // The system may connect a client in the instant before the listener closes: that is a refusal.
+            // The kernel may complete a connection just before the listener closes; that counts as refused.
             if answered_here == 0 && (sent.is_err() || stream.peek(&mut first).is_err()) {
                 break;
             }
@@ -57,7 +57,7 @@ fn client(address: SocketAddr) -> usize {
     answered
 }
 
-/// LC-02: stalled clients do not hold up a shutdown once it cuts.
+/// LC-02: stalled clients do not delay a shutdown once it cuts.
 #[test]
 fn lc_02_stalled_clients_cannot_hold_up_a_shutdown() {
     let patient = || {
@@ -94,7 +94,8 @@ fn lc_02_stalled_clients_cannot_hold_up_a_shutdown() {
     }
 }
 
-/// LC-05: a client with an idle connection is told to close it, and is answered if it just sent a request.
+/// LC-05: a client with an idle connection is told to close it, and gets a response if it just sent a
+/// request.
 #[test]
 fn lc_05_idle_connections_are_told_to_close() {
     let server = Server::start(Protocol::Http1, limits());
@@ -113,7 +114,7 @@ fn lc_05_idle_connections_are_told_to_close() {
     assert_eq!(server.join(), 0);
 }
 
-/// A server that is leaving takes all that comes, and its clients open another connection for each request.
+/// A leaving server accepts everything, and its clients reconnect for each request.
 #[test]
 fn leaving_clients_are_answered_and_sent_away() {
     for protocol in [Protocol::Http1, Protocol::Either] {
@@ -136,7 +137,7 @@ fn leaving_clients_are_answered_and_sent_away() {
     }
 }
 
-/// Work that is under way is finished, and a client that was waiting in the system's queue is served.
+/// Requests in progress finish, and a client in the listen backlog is served.
 #[test]
 fn work_under_way_is_finished() {
     let server = Server::start(Protocol::Http1, limits());

@@ -1,4 +1,4 @@
-//! HTTP/1 and HTTP/2 on one port, told apart by their first bytes.
+//! HTTP/1 and HTTP/2 on one port, distinguished by their first bytes.
 
 use std::{
     io::Write,
@@ -14,7 +14,7 @@ use tokio::runtime::Builder;
 
 use crate::support::{PATIENCE, Server, limits, read_answer, read_to_end, time_until_closed};
 
-/// The answer to a request with a body over HTTP/2, on a connection of its own.
+/// Returns the response to a request with a body over a new HTTP/2 connection.
 fn echo_over_http2(address: SocketAddr, body: &'static [u8]) -> Vec<u8> {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -43,7 +43,7 @@ fn each_client_gets_the_protocol_that_it_speaks() {
         server.canary();
         assert_eq!(echo_over_http2(server.address, b"over two"), b"over two");
     }
-    // Several requests on one connection, and one that shares its first letter with the preface.
+    // Several requests on one connection, including one that starts with the same letter as the preface.
     let mut kept = server.send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\none");
     assert!(read_answer(&mut kept, "one").starts_with("HTTP/1.1 200"));
     kept.write_all(b"PUT /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\ntwo")
@@ -54,7 +54,7 @@ fn each_client_gets_the_protocol_that_it_speaks() {
     assert_eq!(server.join(), 0);
 }
 
-/// However the first bytes are cut, none is lost.
+/// No bytes are lost, however the first ones are split.
 #[test]
 fn first_bytes_may_come_one_by_one() {
     let server = Server::start(Protocol::Either, limits());
@@ -69,7 +69,7 @@ fn first_bytes_may_come_one_by_one() {
     };
     let mut slow = drip(b"PUT /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nok");
     assert!(read_answer(&mut slow, "ok").starts_with("HTTP/1.1 200"));
-    // The preface and empty SETTINGS; the server says its own.
+    // The preface and empty SETTINGS; the server sends its own.
     let mut http2 = drip(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
     let mut header = [0; 9];
     std::io::Read::read_exact(&mut http2, &mut header).unwrap();
@@ -97,7 +97,7 @@ fn who_says_nothing_or_too_little_is_cut() {
     server.canary();
 }
 
-/// A connection that has not said what it speaks holds up nothing, and makes room for others.
+/// A connection whose protocol is still unknown delays nothing, and can be evicted.
 #[test]
 fn silent_connections_do_not_hold_up_a_shutdown_or_others() {
     let patient = limits().with(|limits| {
@@ -112,7 +112,7 @@ fn silent_connections_do_not_hold_up_a_shutdown_or_others() {
     let mut late = server.connect();
     thread::sleep(PATIENCE / 3);
     server.shutdown.drain();
-    // Its request was on its way.
+    // Its request was already under way.
     late.write_all(b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     assert!(read_to_end(&mut late).ends_with("hello"));
     let start = Instant::now();

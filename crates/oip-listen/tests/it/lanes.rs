@@ -1,4 +1,4 @@
-//! Connections with something to do go to threads of their own, and those that keep the server busy to others.
+//! Connections with work move to other threads, and busy ones to yet others.
 
 use std::{
     io::{Read, Write},
@@ -20,10 +20,10 @@ use crate::{
 
 const LARGE: usize = 1 << 20;
 
-/// Longer than a connection is busy after it has sent much.
+/// Longer than a connection counts as busy.
 const PAUSE: Duration = Duration::from_millis(1100);
 
-/// A runtime with one thread of this name.
+/// Returns a runtime with one thread of this name.
 fn thread(name: &str) -> Runtime {
     let mut builder = Builder::new_multi_thread();
     builder
@@ -44,7 +44,7 @@ fn lanes() -> ([Runtime; 2], ConnectionLimits) {
     (runtimes, limits)
 }
 
-/// Sends a body and returns the name of the thread that has read it.
+/// Sends a body and returns the name of the thread that read it.
 fn thread_for(stream: &mut TcpStream, len: usize) -> String {
     let head = format!("POST /thread HTTP/1.1\r\nHost: x\r\nContent-Length: {len}\r\n\r\n");
     stream.write_all(head.as_bytes()).unwrap();
@@ -52,7 +52,8 @@ fn thread_for(stream: &mut TcpStream, len: usize) -> String {
     name_in(&read_answer(stream, "!"))
 }
 
-/// Sends large bodies until the server finds more to read than it reads at a time, which depends on who of both is faster.
+/// Sends large bodies until the server has more to read than one turn allows, which depends on relative
+/// speed.
 fn make_busy(stream: &mut TcpStream) {
     let is_busy = (0..100).any(|_| thread_for(stream, LARGE) == "busy");
     assert!(is_busy, "never busy");
@@ -136,7 +137,7 @@ fn streams_go_where_their_connection_is() {
     assert_eq!(server.join(), 0);
 }
 
-/// Threads that are held up hold up nobody who only asks.
+/// Blocked work threads do not delay health checks.
 #[test]
 fn the_front_answers_while_all_others_are_held_up() {
     let (runtimes, limits) = lanes();
@@ -158,7 +159,7 @@ fn the_front_answers_while_all_others_are_held_up() {
     assert_eq!(thread_for(&mut worker, 10), "work");
 }
 
-/// The connections of a lane end with its runtime, and no others do.
+/// The connections of a lane end with its runtime; others continue.
 #[test]
 fn a_lane_that_ends_takes_nobody_with_it() {
     let ([work, busy], limits) = lanes();

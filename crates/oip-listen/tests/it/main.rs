@@ -1,4 +1,5 @@
-//! A real listener and hostile clients on raw sockets. The limits are a fifth of a second or so, to be quick.
+//! Tests with a real listener and hostile clients on raw sockets. Limits are short, about 0.2 s, to keep the
+//! tests fast.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod answers;

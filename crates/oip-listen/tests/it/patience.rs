@@ -1,4 +1,4 @@
-//! Clients that stall, trickle, vanish or crowd, and when patience with them ends.
+//! Clients that stall, trickle, disappear or overload, and their timeouts.
 
 use std::{
     io::{Read, Write},
@@ -12,12 +12,12 @@ use oip_listen::{ConnectionCap, ConnectionLimits, Protocol};
 
 use crate::support::{PATIENCE, Server, eventually, limits, read_answer, read_to_end, time_until_closed};
 
-/// Not at once, and not much later than patience ends.
+/// Checks that the end came neither at once nor much later than the timeout.
 fn assert_timely(elapsed: Duration) {
     assert!(elapsed > PATIENCE / 2 && elapsed < 10 * PATIENCE, "{elapsed:?}");
 }
 
-/// HT-02: silence, and what looks like HTTP/2.
+/// HT-02: silence, also after an HTTP/2 preface.
 #[test]
 fn ht_02_silence_is_cut() {
     let server = Server::start(Protocol::Http1, limits());
@@ -29,7 +29,7 @@ fn ht_02_silence_is_cut() {
     server.canary();
 }
 
-/// HT-01: half a head.
+/// HT-01: half a request head.
 #[test]
 fn ht_01_half_a_head_is_cut() {
     let server = Server::start(Protocol::Http1, limits());
@@ -38,7 +38,7 @@ fn ht_01_half_a_head_is_cut() {
         assert_timely(elapsed);
         assert_eq!(answer, "");
     }
-    // One byte now and then does not help.
+    // Sending a byte now and then does not extend the timeout.
     let mut trickle = server.send("GET /v2 HTTP/1.1\r\nX-a: ");
     let mut writer = trickle.try_clone().unwrap();
     let writing = thread::spawn(move || {
@@ -52,7 +52,7 @@ fn ht_01_half_a_head_is_cut() {
     server.canary();
 }
 
-/// HT-06: a head is refused when it fills its limit; one that is shorter is waited for.
+/// HT-06: a head that fills its limit is rejected; the server waits for the end of a shorter one.
 #[test]
 fn ht_06_long_heads_are_refused() {
     const LIMIT: usize = 16 << 10;
@@ -68,7 +68,7 @@ fn ht_06_long_heads_are_refused() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
-/// HT-01 on a connection that has had a request before.
+/// HT-01 on a connection with an earlier request.
 #[test]
 fn ht_01_half_a_second_head_is_cut() {
     let server = Server::start(
@@ -81,7 +81,7 @@ fn ht_01_half_a_second_head_is_cut() {
     assert_timely(time_until_closed(stream).0);
 }
 
-/// HT-03: a body that stops, and one that trickles.
+/// HT-03: a body that stalls, and one that trickles.
 #[test]
 fn ht_03_slow_bodies_are_ended() {
     let server = Server::start(Protocol::Http1, limits());
@@ -102,7 +102,7 @@ fn ht_03_slow_bodies_are_ended() {
     trickle.shutdown(Side::Both).ok();
     writing.join().unwrap();
 
-    // Steady and fast enough is good enough, however long it takes.
+    // A steady rate above the minimum is accepted, however long the body takes.
     let mut steady =
         server.send("POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 3000\r\n\r\n");
     for _ in 0..20 {
@@ -112,7 +112,7 @@ fn ht_03_slow_bodies_are_ended() {
     assert!(read_to_end(&mut steady).ends_with(&"y".repeat(3000)));
 }
 
-/// HT-03: the body of a conversation may pause; the connection is watched as any other.
+/// HT-03: the body of a conversation may pause; its connection has the usual timeouts.
 #[test]
 fn ht_03_conversations_may_pause() {
     let server = Server::start(
@@ -131,7 +131,7 @@ fn ht_03_conversations_may_pause() {
     assert!(read_to_end(&mut conversation).ends_with("abcdef"));
 }
 
-/// HT-04: an answer that is not read.
+/// HT-04: a response that is not read.
 #[test]
 fn ht_04_an_answer_that_is_not_read_is_cut() {
     let server = Server::start(Protocol::Http1, limits());
@@ -143,7 +143,7 @@ fn ht_04_an_answer_that_is_not_read_is_cut() {
     server.canary();
 }
 
-/// HT-05: an idle connection is closed, but not before its time.
+/// HT-05: an idle connection is closed after its timeout, not earlier.
 #[test]
 fn ht_05_idle_connections_are_closed() {
     let server = Server::start(Protocol::Http1, limits());
@@ -161,7 +161,7 @@ fn ht_05_idle_connections_are_closed() {
     );
 }
 
-/// A request that takes long is no reason to lose patience with its client.
+/// A slow service does not count against its client.
 #[test]
 fn slow_services_are_waited_for() {
     let server = Server::start(Protocol::Http1, limits());
@@ -170,7 +170,7 @@ fn slow_services_are_waited_for() {
     assert_eq!(server.abandoned.load(Ordering::SeqCst), 0);
 }
 
-/// HT-44: the work of a client that has left is given up.
+/// HT-44: work for a disconnected client is cancelled.
 #[test]
 fn ht_44_work_for_nobody_is_given_up() {
     let server = Server::start(Protocol::Http1, limits());
@@ -180,7 +180,7 @@ fn ht_44_work_for_nobody_is_given_up() {
     });
 }
 
-/// HT-47: a client that says it is done sending still gets a quick answer.
+/// HT-47: a half-closed client still gets a quick response.
 #[test]
 fn ht_47_a_half_closed_client_is_answered() {
     let server = Server::start(Protocol::Http1, limits());
@@ -191,7 +191,7 @@ fn ht_47_a_half_closed_client_is_answered() {
     }
 }
 
-/// HT-43: pipelined requests are answered in order.
+/// HT-43: pipelined requests get responses in order.
 #[test]
 fn ht_43_pipelining() {
     let server = Server::start(Protocol::Http1, limits());
@@ -203,7 +203,7 @@ fn ht_43_pipelining() {
     }
 }
 
-/// HT-48: clients that connect and reset at once.
+/// HT-48: clients that connect and reset immediately.
 #[test]
 fn ht_48_a_storm_of_resets() {
     let server = Server::start(Protocol::Http1, limits());
@@ -213,7 +213,7 @@ fn ht_48_a_storm_of_resets() {
     server.canary();
 }
 
-/// LC-12: clients beyond the cap wait for their turn while all others are busy.
+/// LC-12: clients beyond the cap wait while all connections are busy.
 #[test]
 fn lc_12_connections_beyond_the_cap_wait() {
     let server = Server::start(
@@ -237,7 +237,7 @@ fn lc_12_connections_beyond_the_cap_wait() {
         .for_each(|stream| drop(read_answer(stream, "slow")));
 }
 
-/// GR-09: what is no HTTP/2 on an HTTP/2 port.
+/// GR-09: data other than HTTP/2 on an HTTP/2 port.
 #[test]
 fn gr_09_junk_on_the_http2_port_is_cut() {
     let server = Server::start(Protocol::Http2, limits());
@@ -254,7 +254,7 @@ fn gr_09_junk_on_the_http2_port_is_cut() {
     }
 }
 
-/// GR-08: an HTTP/2 client that does not answer pings.
+/// GR-08: an HTTP/2 client that does not reply to pings.
 #[test]
 fn gr_08_a_dead_peer_is_cut() {
     let server = Server::start(

@@ -1,4 +1,4 @@
-//! A server for the tests, and clients that misbehave.
+//! A test server, and misbehaving clients.
 
 use std::{
     convert::Infallible,
@@ -46,11 +46,11 @@ pub(crate) fn limits() -> ConnectionLimits {
     })
 }
 
-/// A server on a port of its own.
+/// A server on its own port.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) shutdown: Shutdown,
-    /// Requests whose work was given up before it was done, and large answers whose memory was freed.
+    /// Number of cancelled requests, and of large responses whose memory was freed.
     pub(crate) abandoned: Arc<AtomicUsize>,
     runtime: Runtime,
     task: tokio::task::JoinHandle<usize>,
@@ -92,7 +92,7 @@ impl Server {
         let listener = runtime.block_on(async { listener() });
         let address = match listener.address().unwrap() {
             Address::Tcp(address) => address,
-            // Its tests know their path.
+            // Tests of Unix sockets know the path.
             _ => "127.0.0.1:0".parse().unwrap(),
         };
         let (shutdown, abandoned) = (Shutdown::new(), Arc::new(AtomicUsize::new(0)));
@@ -126,14 +126,14 @@ impl Server {
         stream
     }
 
-    /// Connects and sends something.
+    /// Connects and sends `text`.
     pub(crate) fn send(&self, text: &str) -> TcpStream {
         let mut stream = self.connect();
         stream.write_all(text.as_bytes()).unwrap();
         stream
     }
 
-    /// A well-behaved client, to see that the server is well.
+    /// Checks with a well-behaved client that the server works.
     pub(crate) fn canary(&self) {
         let mut stream = self.send("GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         let answer = read_to_end(&mut stream);
@@ -152,9 +152,10 @@ impl Server {
     }
 }
 
-/// `/hello` answers at once, `/echo` with the body, `/who` with the names of the client's certificate in brackets, `/thread` with the name of the thread that has read it and an exclamation mark, `/big` with 32 MiB and `/small` with 50 KiB of which the memory is
-/// counted when it is freed, `/slow` after five times the patience, `/never` not at all,
-/// `/watch` with a body that says `moved` when its place is lost, `/refused` without reading the body.
+/// `/hello` responds at once, `/echo` with the body, `/who` with the client certificate's names in brackets,
+/// `/thread` with the name of the thread that read the body and an exclamation mark, `/big` with 32 MiB and
+/// `/small` with 50 KiB whose freed memory is counted, `/slow` after five times the timeout, `/never` not at
+/// all, `/watch` with a body that says `moved` when its slot is revoked, `/refused` without reading the body.
 async fn answer(
     request: Request<RequestBody>,
     abandoned: Arc<AtomicUsize>,
@@ -189,8 +190,8 @@ async fn answer(
             Bytes::from(format!("[{}]", names.join(" ")))
         }
         "/thread" => Bytes::from(thread::current().name().unwrap_or("?").to_owned() + "!"),
-        "/big" => Bytes::from_owner(Counted(vec![b'x'; 32 << 20], CountDrop(abandoned))),
-        "/small" => Bytes::from_owner(Counted(vec![b'x'; 50 << 10], CountDrop(abandoned))),
+        "/big" => Bytes::from_owner(CountedBytes(vec![b'x'; 32 << 20], CountDrop(abandoned))),
+        "/small" => Bytes::from_owner(CountedBytes(vec![b'x'; 50 << 10], CountDrop(abandoned))),
         "/slow" => {
             let guard = CountDrop(abandoned);
             tokio::time::sleep(5 * PATIENCE).await;
@@ -203,7 +204,7 @@ async fn answer(
     Ok(Response::new(full(body)))
 }
 
-/// The body of a subscription in which nothing happens.
+/// The body of an idle subscription.
 struct Watch(Option<StreamPlace>);
 
 impl Body for Watch {
@@ -224,12 +225,12 @@ impl Body for Watch {
 }
 
 /// Memory that is counted when it is freed.
-struct Counted(
+struct CountedBytes(
     Vec<u8>,
     #[expect(dead_code, reason = "dropped with the memory")] CountDrop,
 );
 
-impl AsRef<[u8]> for Counted {
+impl AsRef<[u8]> for CountedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
@@ -253,7 +254,7 @@ pub(crate) fn read_to_end(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Reads one answer of a known body from a connection that stays open.
+/// Reads one response with a known body from a connection that stays open.
 pub(crate) fn read_answer(stream: &mut TcpStream, body: &str) -> String {
     let mut answer = Vec::new();
     let mut byte = [0];
@@ -264,14 +265,14 @@ pub(crate) fn read_answer(stream: &mut TcpStream, body: &str) -> String {
     String::from_utf8(answer).unwrap()
 }
 
-/// How long it takes the server to end this connection.
+/// Returns how long the server takes to end this connection.
 pub(crate) fn time_until_closed(mut stream: TcpStream) -> (Duration, String) {
     let start = Instant::now();
     let answer = read_to_end(&mut stream);
     (start.elapsed(), answer)
 }
 
-/// Waits for something that must come true.
+/// Waits until `condition` holds.
 pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {

@@ -1,4 +1,4 @@
-//! TLS: good clients, wrong certificates, files that change, and clients that want to hurt.
+//! TLS: valid clients, invalid certificates, files that change, and hostile clients.
 
 use std::{
     fs,
@@ -24,10 +24,10 @@ use tokio::runtime::Builder;
 
 use crate::support::{PATIENCE, Server, eventually, limits, read_to_end, time_until_closed};
 
-/// An authority and what it has signed.
+/// An authority that issues certificates.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
-/// A certificate and its key, as PEM.
+/// A certificate and its key in PEM.
 struct Pair {
     certificate: String,
     key: String,
@@ -55,7 +55,7 @@ impl Authority {
         }
     }
 
-    /// A certificate for a client of these names.
+    /// Issues a client certificate with these names.
     fn client(&self, names: Vec<SanType>) -> Pair {
         self.sign(|params| {
             params.subject_alt_names = names;
@@ -64,7 +64,7 @@ impl Authority {
     }
 }
 
-/// Files of a server, which a test may change.
+/// The files of a server, which a test may change.
 struct Files {
     folder: TempDir,
     authority: Authority,
@@ -94,7 +94,7 @@ impl Files {
         Tls::new(self.paths()).unwrap()
     }
 
-    /// For clients that have a certificate of this authority.
+    /// Returns TLS settings that require client certificates of this authority.
     fn tls_for(&self, clients: &Authority) -> Tls {
         let path = self.folder.path().join("clients.pem");
         fs::write(&path, clients.pem()).unwrap();
@@ -149,7 +149,7 @@ impl Client {
         StreamOwned::new(session, server.connect())
     }
 
-    /// Connects and asks for `path`; the whole answer.
+    /// Requests `path` and returns the whole response.
     fn get(&self, server: &Server, path: &str) -> io::Result<String> {
         let mut stream = self.connect(server);
         write!(
@@ -251,7 +251,7 @@ fn clients_need_a_certificate_where_that_is_wanted() {
     let answer = ask(Some(&clients.client(names))).unwrap();
     let expected = "[uri:spiffe://example.com/robot dns:robot.example.com email:robot@example.com]";
     assert!(answer.ends_with(expected), "{answer}");
-    // One without names is still one of the authority's.
+    // A certificate without names is still valid.
     assert!(ask(Some(&clients.client(Vec::new()))).unwrap().ends_with("[]"));
 
     let expired = clients.sign(|params| {
@@ -302,7 +302,7 @@ fn changed_files_are_for_new_connections_and_open_ones_stay() {
     assert!(!tls.reload().unwrap(), "nothing has changed");
 
     let next = files.authority.sign(|_| {});
-    // Only one of both files: a moment that every change goes through.
+    // Only one of the two files is new: a moment that every update goes through.
     fs::write(files.folder.path().join("server.pem"), &next.certificate).unwrap();
     let error = tls.reload().unwrap_err();
     assert!(error.to_string().contains("does not belong"), "{error}");
@@ -357,7 +357,7 @@ fn files_are_looked_at_from_time_to_time() {
 fn handshakes_that_do_not_go_on_are_ended() {
     let files = Files::new();
     let server = Server::start_with(Protocol::Http1, limits(), Some(files.tls()));
-    // Nothing, the start of a record, and a record that is shorter than it says.
+    // Nothing, the start of a record, and a truncated record.
     for start in [&[][..], &[22], &[22, 3, 1, 2, 0, 1, 0]] {
         let begin = Instant::now();
         let mut stream = server.connect();
@@ -365,7 +365,8 @@ fn handshakes_that_do_not_go_on_are_ended() {
         time_until_closed(stream);
         assert!(begin.elapsed() >= PATIENCE, "{:?}", begin.elapsed());
     }
-    // Bytes that are not a handshake close the connection at once, without an answer that could look like one.
+    // Data that is not a handshake closes the connection at once, without a response that could look like
+    // one.
     let mut stream = server.connect();
     stream.write_all(&[0; 64]).unwrap();
     assert_eq!(read_to_end(&mut stream), "");
@@ -498,7 +499,7 @@ fn handshakes_have_threads_of_their_own_and_requests_go_where_plain_ones_do() {
     .unwrap();
     let answer = read_until(&mut stream, "!");
     assert!(answer.ends_with("work!"), "{answer}");
-    // Without the threads that handshakes are made on, there are none.
+    // Handshakes need the threads of the busy lane.
     busy.shutdown_background();
     assert!(Client::new(&files.authority).get(&server, "/hello").is_err());
     drop(work);
@@ -617,7 +618,7 @@ fn files_that_cannot_be_used_are_told_with_the_place() {
         );
         assert_eq!(error.file(), file);
     }
-    // A file that holds both is both.
+    // One file with both can serve as both.
     let both = write("both", [&good.certificate[..], &good.key].concat().as_bytes());
     assert!(Tls::new(TlsFiles::new(&both, &both)).is_ok());
     assert!(!format!("{:?}", Tls::new(TlsFiles::new(&both, &both)).unwrap()).contains("BEGIN"));

@@ -1,4 +1,4 @@
-//! Unix sockets: served like ports, with permissions, and without being in their own way when the server starts again.
+//! Unix sockets: served like ports, with permissions, and restartable.
 
 use std::{
     fs,
@@ -27,7 +27,7 @@ fn ask(path: &Path) -> io::Result<String> {
     Ok(answer)
 }
 
-/// Opens a listener that is dropped at once, or fails.
+/// Opens a listener and drops it.
 fn try_to_listen(path: &Path) -> io::Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     let _context = runtime.enter();
@@ -55,7 +55,7 @@ fn requests_are_answered_and_the_file_goes_with_the_server() {
     }
 }
 
-/// One server takes over from another without a moment in which nobody listens.
+/// One server takes over from another without a gap in listening.
 #[test]
 fn a_shared_socket_stays_until_its_last_listener_goes() {
     let folder = tempfile::tempdir().unwrap();
@@ -80,7 +80,7 @@ fn a_shared_socket_stays_until_its_last_listener_goes() {
 fn only_sockets_that_nobody_listens_on_are_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("server.sock");
-    // Left behind: the standard library removes no file.
+    // The standard library does not remove the file, so this leaves a stale socket.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let server = start(&path);
@@ -89,7 +89,7 @@ fn only_sockets_that_nobody_listens_on_are_replaced() {
     let error = try_to_listen(&path).unwrap_err();
     assert_eq!(error.to_string(), "another process listens there");
     assert!(ask(&path).unwrap().ends_with("hello"));
-    // Another socket has taken the path: it stays when this server ends.
+    // Another socket took over the path: it stays when this server ends.
     fs::remove_file(&path).unwrap();
     let _other = std::os::unix::net::UnixListener::bind(&path).unwrap();
     server.shutdown.drain();

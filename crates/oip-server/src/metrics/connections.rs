@@ -1,18 +1,18 @@
-//! Metrics of connections and HTTP/2 streams: open, and evicted.
+//! Metrics of connections and HTTP/2 streams: open, refused and evicted.
 
 use oip_listen::{ConnectionCap, StreamCap};
 
 use super::families::{Families, Family};
 
-/// The caps of all addresses, which count what they admit.
+/// The connection and stream caps of all addresses, which count what they admit.
 #[derive(Default)]
-pub(crate) struct Crowds {
+pub(crate) struct ConnectionCaps {
     pub(crate) connections: Vec<ConnectionCap>,
     pub(crate) streams: Vec<StreamCap>,
 }
 
-/// Writes the families.
-pub(super) fn write(text: &mut Families<'_>, crowds: &Crowds) {
+/// Writes these metrics.
+pub(super) fn write(text: &mut Families<'_>, crowds: &ConnectionCaps) {
     let connections: Vec<_> = crowds.connections.iter().map(ConnectionCap::counts).collect();
     let streams: Vec<_> = crowds.streams.iter().map(StreamCap::counts).collect();
     for (family, value) in [

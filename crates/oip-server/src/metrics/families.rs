@@ -1,23 +1,23 @@
-//! Metric families, independent of the exposition format.
+//! Metric families, independent of the output format.
 //!
-//! A family is written completely before the next one.
+//! A family is written completely before the next one begins.
 
 /// One metric; samples differ by label.
 pub(crate) struct Family {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
-    /// One sentence without a line break.
+    /// A one-line description.
     pub(crate) help: &'static str,
 }
 
-/// Metric type.
+/// The kind of metric.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
-    /// Monotonic; restarts at 0.
+    /// Monotonic, except for resets to 0.
     Counter,
-    /// May go up and down.
+    /// Goes up and down.
     Gauge,
-    /// Distribution of values over ranges.
+    /// Counts of observations by value.
     Histogram,
 }
 
@@ -38,18 +38,18 @@ impl Family {
     }
 }
 
-/// Label names and values.
+/// The labels of a sample: names and values.
 pub(crate) type Labels<'a> = [(&'a str, &'a str)];
 
-/// A target for families: text, or a push to a collector.
+/// Receives families and samples: a text page, or a message to a collector.
 pub(crate) trait Sink {
-    /// Begins a family; its samples follow.
+    /// Begins a family, followed by all its samples.
     fn begin(&mut self, family: &Family);
 
     /// Adds the sample of a counter or gauge.
     fn add(&mut self, labels: &Labels<'_>, value: Number);
 
-    /// Adds a histogram: number of values per range, and their sum.
+    /// Adds a histogram: non-cumulative bucket counts, and the sum.
     fn add_histogram(&mut self, labels: &Labels<'_>, bounds: &[f64], counts: &[u64], sum: f64);
 }
 
@@ -61,7 +61,7 @@ impl<'a> Families<'a> {
         Self(sink)
     }
 
-    /// Begins a family; its samples follow.
+    /// Begins a family, followed by all its samples.
     pub(crate) fn family(&mut self, family: &Family) -> Samples<'_> {
         self.0.begin(family);
         Samples(self.0)
@@ -77,8 +77,8 @@ impl Samples<'_> {
         self.0.add(labels, value.into());
     }
 
-    /// Writes the samples of a histogram: cumulative counts up to each of `bounds`, total count and sum.
-    /// `counts` are per range; the last one is above all bounds.
+    /// Writes a histogram with upper bounds `bounds`. `counts` are not cumulative and have one more entry,
+    /// for values above all bounds.
     pub(crate) fn add_histogram(
         &mut self,
         labels: &Labels<'_>,

@@ -1,4 +1,5 @@
-//! Metrics: `GET /metrics` in Prometheus' text format, and by OTLP. `docs/metrics.md` lists them.
+//! Metrics: `GET /metrics` in Prometheus' text format, and pushed to an OpenTelemetry collector.
+//! `docs/metrics.md` lists all of them.
 
 mod connections;
 mod families;
@@ -30,7 +31,7 @@ use oip_engine::Engine;
 use oip_http::{error_response, leased};
 use oip_service::{ByteBudget, CpuPool, InferenceService, Lease, TimeLimits};
 
-pub(crate) use self::connections::Crowds;
+pub(crate) use self::connections::ConnectionCaps;
 #[cfg(target_os = "linux")]
 use self::process::Process;
 use self::{
@@ -38,16 +39,16 @@ use self::{
     text::Text,
 };
 use crate::{
-    log_writer::Dropped,
+    log_writer::DropCounters,
     traffic::{AccessLog, Totals, Traces},
 };
 
-/// Counters outside of the engine.
+/// Counters outside the engine.
 #[derive(Default)]
 pub(crate) struct Counts {
-    pub(crate) dropped: Arc<Dropped>,
+    pub(crate) dropped: Arc<DropCounters>,
     pub(crate) totals: Arc<Totals>,
-    pub(crate) crowds: Crowds,
+    pub(crate) crowds: ConnectionCaps,
     pub(crate) access_log: Option<AccessLog>,
     pub(crate) recorder: Option<Recorder>,
     pub(crate) guard: Guard,
@@ -55,20 +56,21 @@ pub(crate) struct Counts {
     pub(crate) traces: Option<Arc<Traces>>,
 }
 
-/// Bytes for responses beyond the request budget.
+/// Reserve for metrics pages beyond the request budget, in bytes.
 const RESERVE: u64 = 4 << 20;
 
-/// Sources of all metrics. The text grows with the repository's versions, and with nothing that clients send.
+/// The sources of all metrics. The page's size depends on the versions in the repository, and not on what
+/// clients send.
 pub(crate) struct Metrics {
     engine: Arc<Engine>,
-    /// The budget of requests, over both transports.
+    /// The request memory budget of both transports.
     budget: ByteBudget,
-    /// Memory for the text when the budget is exhausted: a full server must remain observable.
+    /// For the page when the request budget is exhausted: an overloaded server is the one to inspect.
     reserve: ByteBudget,
-    /// Threads that format the text.
+    /// Renders the page.
     cpu: CpuPool,
     counts: Counts,
-    /// Pushes all metrics to a collector.
+    /// Pushes metrics to a collector.
     #[cfg(feature = "otlp")]
     pusher: OnceLock<oip_telemetry::MetricsExporter>,
     #[cfg(target_os = "linux")]
@@ -90,7 +92,7 @@ impl Metrics {
         }
     }
 
-    /// Returns the endpoint, with and without a trailing slash, as the protocol's.
+    /// Returns the endpoint, with and without a trailing slash, like the protocol's.
     pub(crate) fn router(self: Arc<Self>) -> Router {
         Router::new()
             .route("/metrics", get(scrape))
@@ -98,7 +100,7 @@ impl Metrics {
             .with_state(self)
     }
 
-    /// Starts pushing all metrics to a collector.
+    /// Starts pushing to a collector.
     #[cfg(feature = "otlp")]
     pub(crate) fn push(
         self: &Arc<Self>,
@@ -106,7 +108,7 @@ impl Metrics {
     ) -> std::io::Result<oip_telemetry::MetricsExporter> {
         let metrics = Arc::downgrade(self);
         let collect = move || {
-            let mut collected = push::Collected::default();
+            let mut collected = push::CollectedFamilies::default();
             if let Some(metrics) = metrics.upgrade() {
                 metrics.write(&mut Families::new(&mut collected));
             }
@@ -171,10 +173,10 @@ impl Metrics {
     }
 }
 
-/// With many models the text takes milliseconds, so it is formatted off the I/O threads. If the client
-/// disconnects before its turn, nothing is formatted.
+/// Renders the page on the pool, because with many models it takes milliseconds. If the client disconnects
+/// before its turn, nothing is rendered.
 async fn scrape(State(metrics): State<Arc<Metrics>>) -> Response {
-    /// Classifies it as a small job.
+    /// Its cost for the pool's queue: a small job.
     const BYTES: u64 = 64 << 10;
     let lease = Lease::new(&metrics.budget, &TimeLimits::default());
     let (cpu, written) = (metrics.cpu.clone(), lease.clone());
@@ -290,7 +292,7 @@ mod tests {
 
     use super::*;
 
-    /// A server with one tensor file model, without sockets, and its repository.
+    /// Returns a server without sockets, with one tensor file model, and its repository.
     fn server() -> (Router, tempfile::TempDir) {
         let (server, _, folder) = server_with(HttpConfig::default().budget);
         (server, folder)
@@ -334,7 +336,7 @@ mod tests {
         (status, String::from_utf8(body.to_vec()).unwrap())
     }
 
-    /// Returns all series without their values, which depend on memory and time of the process.
+    /// Returns all samples without their values, which vary with memory and time.
     async fn series(server: &Router) -> Vec<String> {
         let (status, text) = call(server, "GET", "/metrics").await;
         assert_eq!(status, StatusCode::OK);
@@ -344,7 +346,7 @@ mod tests {
             .collect()
     }
 
-    /// A client that does not read its response holds memory that is counted.
+    /// A client that does not read its response occupies memory that is counted.
     #[tokio::test]
     async fn metrics_count_until_they_are_sent() {
         let (server, budget, _repository) = server_with(ByteBudget::new(1 << 20));
@@ -372,7 +374,7 @@ mod tests {
         assert_eq!(budget.used(), 0);
     }
 
-    /// Names and versions that clients make up leave no trace in metrics.
+    /// LC-17: 100,000 unknown names and versions leave no trace in the metrics.
     #[tokio::test]
     async fn lc_17_names_that_clients_make_up_are_not_shown() {
         let (server, _repository) = server();

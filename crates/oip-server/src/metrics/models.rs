@@ -1,12 +1,11 @@
-//! Metrics of each version of each model: under Triton's names where Triton has them, otherwise under our
-//! own.
+//! Metrics per model version, under Triton's names where Triton has them.
 
 use oip_engine::{FailureReason, Histogram, ModelStatus, VersionMetrics};
 use oip_types::{ModelState, StatisticDuration};
 
 use super::families::{Families, Family, Samples};
 
-/// A number per ready version.
+/// A counter or gauge per ready version.
 struct PerVersion {
     family: Family,
     of: fn(&VersionMetrics) -> u64,
@@ -92,11 +91,11 @@ const FAILURES: Family = Family::counter(
     "Inference requests that failed, by reason.",
 );
 
-/// A distribution of values per ready version.
+/// A histogram per ready version.
 struct Sizes {
     family: Family,
     of: fn(&VersionMetrics) -> &Histogram,
-    /// Engine units per unit of the family.
+    /// Conversion factor from the engine's unit to the family's.
     unit: f64,
 }
 
@@ -162,7 +161,7 @@ pub(super) fn write_metrics(text: &mut Families<'_>, versions: &[VersionMetrics]
     let mut samples = text.family(&FAILURES);
     for metrics in versions {
         let [model, version] = labels(metrics);
-        // A rate needs a counter that exists before the first event.
+        // A rate needs the counter to exist before the first event.
         for reason in FailureReason::ALL {
             let failures = metrics.failures.iter();
             let count: u64 = failures
@@ -190,7 +189,7 @@ fn labels(metrics: &VersionMetrics) -> [(&str, &str); 2] {
     [("model", &statistics.name), ("version", &statistics.version)]
 }
 
-/// Writes the families of all versions with a load attempt.
+/// Writes the families of all versions that were requested to be loaded and are in the repository.
 pub(super) fn write_states(text: &mut Families<'_>, versions: &[ModelStatus]) {
     let mut samples = text.family(&READY);
     for status in versions {

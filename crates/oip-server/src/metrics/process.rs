@@ -1,4 +1,4 @@
-//! Process metrics from /proc, under the names of Prometheus' client libraries.
+//! Process metrics from Linux, under the names of Prometheus' client libraries.
 
 use procfs::{
     ProcError, boot_time_secs, page_size,
@@ -8,9 +8,9 @@ use procfs::{
 
 use super::families::{Families, Family};
 
-/// Constants of the process.
+/// Facts that do not change during the process's life.
 pub(super) struct Process {
-    /// Start time in seconds since 1970. Read once, since it is derived from a clock that may be set.
+    /// Start time in seconds since 1970. Read once: the kernel computes it from a clock that may be set.
     start: Option<f64>,
 }
 
@@ -24,8 +24,8 @@ impl Process {
         Self { start: start().ok() }
     }
 
-    /// Writes the readable ones. A system may hide some of them, and without free descriptors none can be
-    /// read.
+    /// Writes what is readable. A system may hide some of it, and without free descriptors nothing is
+    /// readable.
     pub(super) fn write(&self, text: &mut Families<'_>) {
         if let Some(start) = self.start {
             text.family(&START).add(&[], start);

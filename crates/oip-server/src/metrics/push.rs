@@ -1,14 +1,14 @@
-//! Families in the form in which they are pushed to a collector.
+//! Converts families for pushing to a collector.
 
 use oip_telemetry::{MetricFamily, MetricKind, SampleValue};
 
 use super::families::{Family, Kind, Labels, Number, Sink};
 
-/// Collected families.
+/// Families under construction.
 #[derive(Default)]
-pub(super) struct Collected(Vec<MetricFamily>);
+pub(super) struct CollectedFamilies(Vec<MetricFamily>);
 
-impl Collected {
+impl CollectedFamilies {
     pub(super) fn into_families(self) -> Vec<MetricFamily> {
         self.0
     }
@@ -22,7 +22,7 @@ impl Collected {
     }
 }
 
-impl Sink for Collected {
+impl Sink for CollectedFamilies {
     fn begin(&mut self, family: &Family) {
         let kind = match family.kind {
             Kind::Counter => MetricKind::Counter,

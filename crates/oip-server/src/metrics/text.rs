@@ -1,20 +1,20 @@
 //! Prometheus' text exposition format, version 0.0.4.
 //!
-//! The format requires all samples of a family to follow its description, so families are written one after
-//! the other.
+//! The format requires all samples of a family to follow its description, so a family is written completely
+//! before the next one begins.
 
 use std::fmt::{self, Display, Write};
 
 use super::families::{Family, Kind, Labels, Number, Sink};
 
-/// Content type of the format.
+/// The content type.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Text being written.
+/// A page under construction.
 #[derive(Default)]
 pub(crate) struct Text {
     written: String,
-    /// Name of the current family.
+    /// The name of the current family.
     name: &'static str,
 }
 
@@ -24,7 +24,7 @@ impl Text {
     }
 
     fn line(&mut self, line: fmt::Arguments<'_>) {
-        // Writing to a string cannot fail.
+        // Writing to a string does not fail.
         let _ = writeln!(self.written, "{line}");
     }
 }
@@ -37,13 +37,13 @@ impl Sink for Text {
             Kind::Gauge => "gauge",
             Kind::Histogram => "histogram",
         };
-        let (name, help) = (family.name, Escaped(family.help, &['\\', '\n']));
+        let (name, help) = (family.name, EscapedText(family.help, &['\\', '\n']));
         self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
     }
 
     fn add(&mut self, labels: &Labels<'_>, value: Number) {
         let name = self.name;
-        self.line(format_args!("{name}{} {value}", Shown(labels, None)));
+        self.line(format_args!("{name}{} {value}", LabelList(labels, None)));
     }
 
     fn add_histogram(&mut self, labels: &Labels<'_>, bounds: &[f64], counts: &[u64], sum: f64) {
@@ -52,10 +52,10 @@ impl Sink for Text {
         let mut count = 0;
         for (bound, in_range) in bounds.zip(counts) {
             count += in_range;
-            let labels = Shown(labels, Some(Number::Real(bound)));
+            let labels = LabelList(labels, Some(Number::Real(bound)));
             self.line(format_args!("{name}_bucket{labels} {count}"));
         }
-        let labels = Shown(labels, None);
+        let labels = LabelList(labels, None);
         let sum = Number::Real(sum);
         self.line(format_args!(
             "{name}_sum{labels} {sum}\n{name}_count{labels} {count}"
@@ -69,21 +69,21 @@ impl Display for Number {
             Self::Integer(value) => value.fmt(f),
             Self::Real(f64::INFINITY) => f.write_str("+Inf"),
             Self::Real(f64::NEG_INFINITY) => f.write_str("-Inf"),
-            // Rust formats NaN as required, and all other numbers without an exponent.
+            // Rust formats NaN as required, and other numbers without exponents.
             Self::Real(value) => value.fmt(f),
         }
     }
 }
 
-/// Labels in braces, with the bound of a bucket; empty if there are none.
-struct Shown<'a>(&'a Labels<'a>, Option<Number>);
+/// Formats labels in braces, with a bucket's bound if it is one; nothing if there are none.
+struct LabelList<'a>(&'a Labels<'a>, Option<Number>);
 
-impl Display for Shown<'_> {
+impl Display for LabelList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(labels, bound) = self;
         let mut before = '{';
         for (name, value) in *labels {
-            let value = Escaped(value, &['\\', '\n', '"']);
+            let value = EscapedText(value, &['\\', '\n', '"']);
             write!(f, "{before}{name}=\"{value}\"")?;
             before = ',';
         }
@@ -95,10 +95,10 @@ impl Display for Shown<'_> {
     }
 }
 
-/// A string with some characters escaped by a backslash.
-struct Escaped<'a>(&'a str, &'a [char]);
+/// Escapes characters with a backslash.
+struct EscapedText<'a>(&'a str, &'a [char]);
 
-impl Display for Escaped<'_> {
+impl Display for EscapedText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(text, special) = self;
         for piece in text.split_inclusive(*special) {
@@ -154,7 +154,7 @@ b{x=\"y\"} 1
                 samples.add(&[("m", name)], 0);
             }
         });
-        // Only line feeds end lines; a carriage return is an ordinary character.
+        // Only line feeds end lines, so carriage returns are kept.
         let expected = [
             r#"# HELP g a\\b\n"c""#,
             "# TYPE g gauge",

@@ -1,11 +1,11 @@
-//! Counters of all requests, those that reach no model included.
+//! Counters of all requests, including those that reach no model.
 
 use super::families::{Families, Family};
 use crate::traffic::{BOUNDS, Sizes, Totals, Transport};
 
 const TRANSPORTS: [Transport; 2] = [Transport::Http, Transport::Grpc];
 
-/// Writes the families.
+/// Writes these metrics.
 pub(super) fn write(text: &mut Families<'_>, totals: &Totals) {
     let mut running = text.family(&RUNNING);
     for transport in TRANSPORTS {

@@ -1,5 +1,5 @@
-//! Access log: a line per request, written by a thread of its own, so that requests wait neither for a disk
-//! nor for the reader of standard error. Lines that do not fit the queue are dropped and counted.
+//! The access log: a line per request, written by a background thread, so that no request waits for a disk or
+//! the reader of standard error. Lines that do not fit the queue are dropped and counted.
 
 use std::{
     fmt::Write as _,
@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use super::options::AccessLogForm;
 
-/// Fields of a line.
+/// The facts in a line.
 pub(super) struct Entry<'a> {
     pub(super) time: SystemTime,
     pub(super) peer: Option<SocketAddr>,
@@ -41,7 +41,7 @@ pub(super) struct Entry<'a> {
     pub(super) trace: Option<&'a str>,
 }
 
-/// The same for JSON.
+/// The line as a JSON object.
 #[derive(Serialize)]
 struct Line<'a> {
     time: String,
@@ -103,7 +103,7 @@ impl Entry<'_> {
             request_id: self.request_id,
             trace_id: self.trace,
         };
-        // Serializing strings and numbers cannot fail.
+        // Strings and numbers always serialize.
         let mut line = serde_json::to_vec(&line).unwrap_or_default();
         line.push(b'\n');
         line
@@ -121,7 +121,7 @@ impl Entry<'_> {
             ..
         } = self;
         let peer = self.peer.map_or("-".to_owned(), |peer| peer.to_string());
-        // Writing to a string cannot fail.
+        // Writing to a string does not fail.
         let _ = write!(line, " {peer} {transport} {method} {route} {code}");
         let _ = write!(
             line,
@@ -145,7 +145,7 @@ impl Entry<'_> {
             ("trace", self.trace),
         ] {
             if let Some(value) = value {
-                let _ = write!(line, " {name}={}", Shown(value));
+                let _ = write!(line, " {name}={}", QuotedValue(value));
             }
         }
         line.push('\n');
@@ -157,10 +157,10 @@ impl Entry<'_> {
     }
 }
 
-/// A value, quoted if it is ambiguous.
-struct Shown<'a>(&'a str);
+/// Formats a value, quoted if it is ambiguous.
+struct QuotedValue<'a>(&'a str);
 
-impl std::fmt::Display for Shown<'_> {
+impl std::fmt::Display for QuotedValue<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let is_plain = |character: char| character.is_alphanumeric() || "-_./:+@".contains(character);
         if !self.0.is_empty() && self.0.chars().all(is_plain) {
@@ -174,7 +174,7 @@ fn microseconds(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Handle of the access log.
+/// The access log's writer.
 #[derive(Clone)]
 pub(crate) struct AccessLog {
     queue: SyncSender<Message>,
@@ -184,13 +184,13 @@ pub(crate) struct AccessLog {
 
 enum Message {
     Line(Vec<u8>),
-    /// Reopen the path, since the file was moved (log rotation).
+    /// The file was moved: open a new one at its path.
     Reopen(SyncSender<io::Result<()>>),
-    /// Marks a point in the queue. Dropping the sender tells the waiting thread that it was reached.
+    /// Write everything queued before it, then drop this, which wakes the waiting caller.
     Flush(SyncSender<()>),
 }
 
-/// Maximum queued lines: some megabytes.
+/// Maximum number of queued lines: several megabytes.
 const CAPACITY: usize = 16 << 10;
 
 /// Maximum bytes per write.
@@ -200,7 +200,7 @@ const BLOCK: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl AccessLog {
-    /// Starts writing to the end of a file or to standard error. `None` if the log is off.
+    /// Starts appending to a file or standard error. `None` if disabled.
     pub(crate) fn start(form: AccessLogForm, file: Option<PathBuf>) -> io::Result<Option<Self>> {
         if form == AccessLogForm::Off {
             return Ok(None);
@@ -229,22 +229,22 @@ impl AccessLog {
         }
     }
 
-    /// Returns the number of lines that were dropped or could not be written.
+    /// Returns the number of lines dropped or failed.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
     }
 
-    /// Reopens the file after log rotation. On failure the old one stays.
+    /// Reopens the file, for log rotation. On failure the old one stays in use.
     pub(crate) fn reopen(&self) -> io::Result<()> {
         let (done, is_done) = sync_channel(1);
-        let held_up = || io::Error::new(ErrorKind::TimedOut, "the disk holds it up");
+        let held_up = || io::Error::new(ErrorKind::TimedOut, "the disk does not keep up");
         if !self.send(Message::Reopen(done), PATIENCE) {
             return Err(held_up());
         }
         is_done.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(held_up()))
     }
 
-    /// Waits until all queued lines are written, at most for `patience`.
+    /// Waits until all lines so far are written, at most `patience`.
     pub(crate) fn flush(&self, patience: Duration) {
         let (done, is_done) = sync_channel(0);
         if self.send(Message::Flush(done), patience) {
@@ -252,7 +252,7 @@ impl AccessLog {
         }
     }
 
-    /// Queues a command; false if the queue stays full for `patience`.
+    /// Waits for queue space for a command; returns false on timeout.
     fn send(&self, mut message: Message, patience: Duration) -> bool {
         let start = Instant::now();
         while let Err(unsent) = self.queue.try_send(message) {
@@ -268,7 +268,7 @@ impl AccessLog {
 
 /// The thread's loop: writes lines in blocks.
 fn write_all(messages: &Receiver<Message>, mut out: Out, dropped: &AtomicU64) {
-    /// How long lines are gathered: waking the thread for each would cost every request.
+    /// Lines are collected for this long: waiting for each line would cost every request a wake-up.
     const GATHER: Duration = Duration::from_millis(5);
     let mut block = Block::default();
     while let Ok(first) = messages.recv() {
@@ -295,7 +295,7 @@ fn write_all(messages: &Receiver<Message>, mut out: Out, dropped: &AtomicU64) {
     }
 }
 
-/// A block of lines.
+/// Lines to write at once.
 #[derive(Default)]
 struct Block {
     bytes: Vec<u8>,
@@ -327,7 +327,7 @@ impl Block {
     }
 }
 
-/// Target of the lines.
+/// The destination of lines.
 enum Out {
     Stderr,
     File { file: File, path: PathBuf },
@@ -433,7 +433,7 @@ mod tests {
         log.flush(PATIENCE);
         let lines = |path| fs::read_to_string(path).unwrap().lines().count();
         assert_eq!((lines(&moved), lines(&path)), (1, 2));
-        // A directory takes its place: lines continue in the old file.
+        // A directory in its place: lines continue in the old file.
         fs::rename(&path, folder.path().join("access.log.2")).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(log.reopen().is_err());
@@ -444,7 +444,7 @@ mod tests {
         assert!(AccessLog::start(AccessLogForm::Json, Some(path)).is_err());
     }
 
-    /// The writer never blocks, however many lines there are.
+    /// Writers of lines never block, whatever the load.
     #[cfg(target_os = "linux")]
     #[test]
     fn what_cannot_be_written_is_counted() {

@@ -1,4 +1,4 @@
-//! A request and its response, from the request's head to the last byte of the response.
+//! A request and its response, from the request head to the last response byte.
 
 use std::{
     net::SocketAddr,
@@ -22,49 +22,49 @@ use super::{
     ids::Ids,
     route::{self, Route},
     shared::Traffic,
-    traces::{Outcome, Traced},
+    traces::{Outcome, TraceContext},
     transport::Transport,
 };
 
-/// A request and its response. When the last reference is dropped, they are counted and logged.
+/// A request and its response, counted and logged when the last reference is dropped.
 pub(crate) struct Exchange {
     traffic: Arc<Traffic>,
     transport: Transport,
     route: Route,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
-    /// HTTP status or gRPC code.
+    /// The HTTP status or gRPC code.
     code: AtomicU32,
-    /// Whether the whole response was passed to the connection.
+    /// Whether the whole response was handed out, so that the client can have it.
     is_whole: AtomicBool,
-    logged: Option<Box<Logged>>,
+    logged: Option<Box<LogFacts>>,
 }
 
 /// No response yet.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Codes for clients that disconnect before their response: nginx' status 499, and gRPC's CANCELLED.
+/// Codes for a client that disconnected before its response: nginx's 499, and gRPC's CANCELLED.
 const GONE_HTTP: u16 = 499;
 const GONE_GRPC: u16 = 1;
 
-/// Data for the access log.
-struct Logged {
+/// Data for the log line, recorded at the same time.
+struct LogFacts {
     time: SystemTime,
     start: Instant,
     peer: Option<SocketAddr>,
     method: Method,
-    /// The path of unknown routes, truncated.
+    /// The path of an unknown route, truncated.
     path: Option<String>,
     request_id: Option<String>,
     trace: Option<String>,
-    traced: Option<Traced>,
+    traced: Option<TraceContext>,
     notes: Arc<RequestNotes>,
 }
 
-/// Maximum bytes of a path in a line.
+/// Maximum length of a logged path.
 const MAX_PATH: usize = 200;
 
-/// Returns a method that fits a line.
+/// Returns the method, if it is short enough to be logged.
 fn known(method: &Method) -> Method {
     match method.as_str().len() <= MAX_METHOD {
         true => method.clone(),
@@ -72,11 +72,11 @@ fn known(method: &Method) -> Method {
     }
 }
 
-/// Maximum bytes of a method in a line.
+/// Maximum length of a logged method.
 const MAX_METHOD: usize = 20;
 
 impl Exchange {
-    /// Begins an exchange when the request's head has arrived; `None` if neither counters nor logs need it.
+    /// Starts an exchange when a request head arrives. Returns `None` if nothing uses it.
     pub(super) fn begin<B>(
         traffic: &Arc<Traffic>,
         transport: Transport,
@@ -98,7 +98,7 @@ impl Exchange {
         let traces = traffic.traces.as_ref().filter(|_| route.is_inference);
         let traced = traces.and_then(|traces| traces.decide(ids.trace_parent()));
         let logged = (traffic.log.is_some() || traced.is_some()).then(|| {
-            Box::new(Logged {
+            Box::new(LogFacts {
                 time: SystemTime::now(),
                 start: Instant::now(),
                 peer,
@@ -108,7 +108,7 @@ impl Exchange {
                 trace: ids
                     .trace()
                     .map(str::to_owned)
-                    .or_else(|| traced.as_ref().map(Traced::id)),
+                    .or_else(|| traced.as_ref().map(TraceContext::id)),
                 notes: match traced {
                     Some(_) => Arc::new(RequestNotes::traced()),
                     None => Arc::default(),
@@ -129,19 +129,19 @@ impl Exchange {
         }))
     }
 
-    /// Returns where to note what happens to the request.
+    /// Returns the notes about the request's processing.
     pub(super) fn notes(&self) -> Option<Arc<RequestNotes>> {
         Some(self.logged.as_ref()?.notes.clone())
     }
 
-    /// Records the response's head.
+    /// Records the start of the response.
     pub(super) fn answered<B: Body>(&self, response: &Response<B>) {
         if response.body().is_end_stream() {
             self.is_whole.store(true, Relaxed);
         }
         match self.transport {
             Transport::Http => self.set_code(response.status().as_u16()),
-            // Errors outside of gRPC have an HTTP status; a trailers-only response has its gRPC status here.
+            // Non-gRPC calls have an HTTP status; a headers-only gRPC response has its status here.
             Transport::Grpc if response.status() != StatusCode::OK => {
                 self.set_code(response.status().as_u16());
             }
@@ -160,7 +160,7 @@ impl Exchange {
         }
     }
 
-    /// Returns the code, and whether the exchange failed.
+    /// Returns the code, and whether the response was complete.
     fn outcome(&self) -> (u16, bool) {
         let known = u16::try_from(self.code.load(Relaxed)).ok();
         match (self.transport, known) {
@@ -225,8 +225,8 @@ impl Drop for Exchange {
 }
 
 pin_project! {
-    /// A body that counts its bytes.
-    pub(crate) struct Counted<B> {
+    /// A body whose bytes are counted.
+    pub(crate) struct CountedBody<B> {
         #[pin]
         body: B,
         exchange: Option<Arc<Exchange>>,
@@ -234,8 +234,8 @@ pin_project! {
     }
 }
 
-impl<B> Counted<B> {
-    /// Wraps a request's body.
+impl<B> CountedBody<B> {
+    /// Wraps a request body.
     pub(super) fn request(body: B, exchange: Option<Arc<Exchange>>) -> Self {
         Self {
             body,
@@ -244,7 +244,7 @@ impl<B> Counted<B> {
         }
     }
 
-    /// Wraps a response's body.
+    /// Wraps a response body.
     pub(super) fn answer(body: B, exchange: Option<Arc<Exchange>>) -> Self {
         Self {
             body,
@@ -254,7 +254,7 @@ impl<B> Counted<B> {
     }
 }
 
-impl<B: Body> Body for Counted<B> {
+impl<B: Body> Body for CountedBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 

@@ -1,4 +1,4 @@
-//! Request ids: `X-Request-ID`, and `traceparent` of W3C Trace Context.
+//! Request ids: `X-Request-ID`, and W3C Trace Context's `traceparent`.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -7,17 +7,17 @@ use super::shared::Traffic;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// Maximum characters of an id, so that log lines and headers can hold it.
+/// Maximum length of an id, to fit log lines and other systems' headers.
 const MAX_ID: usize = 128;
 
-/// Ids of a request, which are returned with its response. Malformed ones are ignored.
+/// The ids of a request, which its response repeats. Malformed ones are ignored.
 pub(crate) struct Ids {
     request: Option<HeaderValue>,
     trace_parent: Option<HeaderValue>,
 }
 
 impl Ids {
-    /// Reads the client's ids. With an access log, a request without an id gets one.
+    /// Reads the client's ids. If requests are logged, generates a missing request id.
     pub(crate) fn of_request(headers: &HeaderMap, traffic: &Traffic) -> Self {
         let request = headers.get(REQUEST_ID).filter(|id| is_id(id.as_bytes())).cloned();
         let trace_parent = headers.get(TRACE_PARENT);
@@ -39,7 +39,7 @@ impl Ids {
         self.request.as_ref()?.to_str().ok()
     }
 
-    /// Returns the `traceparent`.
+    /// Returns the caller's span.
     pub(crate) fn trace_parent(&self) -> Option<&str> {
         self.trace_parent.as_ref()?.to_str().ok()
     }
@@ -49,7 +49,7 @@ impl Ids {
         trace_id(self.trace_parent.as_ref()?.as_bytes())
     }
 
-    /// Adds the ids to a response.
+    /// Writes them to the response's headers.
     pub(crate) fn write(&mut self, headers: &mut HeaderMap) {
         if let Some(id) = self.request.take() {
             headers.insert(REQUEST_ID, id);
@@ -60,14 +60,14 @@ impl Ids {
     }
 }
 
-/// Returns whether a value is a valid id: visible characters up to the maximum.
+/// Returns whether this is a valid id: visible characters, not too many.
 fn is_id(value: &[u8]) -> bool {
     !value.is_empty() && value.len() <= MAX_ID && value.iter().all(u8::is_ascii_graphic)
 }
 
-/// Returns the trace id of a well-formed `traceparent`: version, trace id, parent id, flags.
+/// Returns the trace id of a well-formed `traceparent`: version, trace id, parent span, flags.
 ///
-/// Later versions may append further fields (Trace Context, 3.2.4).
+/// Later versions may append fields after a dash (Trace Context, 3.2.4).
 fn trace_id(value: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(value)
         .ok()

@@ -1,14 +1,14 @@
-//! Load reports by ORCA (Open Request Cost Aggregation) for load balancers, with Triton's headers.
+//! ORCA (Open Request Cost Aggregation) load reports for load balancers, with Triton's headers.
 
 use axum::http::{HeaderMap, HeaderName};
 
-/// Request header with the wanted format.
+/// Request header: the form of the report.
 const WANTED: HeaderName = HeaderName::from_static("endpoint-load-metrics-format");
 
-/// Response header.
+/// Response header: the report.
 pub(super) const REPORT: HeaderName = HeaderName::from_static("endpoint-load-metrics");
 
-/// Format of a report.
+/// The form of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoadFormat {
     Text,
@@ -16,7 +16,7 @@ pub(crate) enum LoadFormat {
 }
 
 impl LoadFormat {
-    /// Returns the format that a client requests; `None` for unknown ones.
+    /// Returns the requested form, if it is supported.
     pub(super) fn of_request(headers: &HeaderMap) -> Option<Self> {
         let wanted = headers.get(WANTED)?.as_bytes();
         if wanted.eq_ignore_ascii_case(b"text") {
@@ -29,14 +29,14 @@ impl LoadFormat {
     }
 }
 
-/// The server's load.
+/// The current load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    /// Fraction of the request memory in use, 0 to 1.
+    /// The fraction of the request memory in use: 0 to 1.
     pub(crate) memory: f64,
-    /// Unanswered requests to models, this one included; `None` if not counted.
+    /// Number of running requests to models, including this one; none if not counted.
     pub(crate) running: Option<u64>,
-    /// Those of them that wait for their model.
+    /// Number of those that wait for their model.
     pub(crate) waiting: u64,
 }
 

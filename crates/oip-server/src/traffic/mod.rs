@@ -1,5 +1,5 @@
-//! The layer around both transports: returns request ids, counts sizes and failures, and writes the access
-//! log.
+//! Middleware for every request and response of both transports: repeats request ids, counts sizes and
+//! failures, and writes the access log.
 
 mod access_log;
 mod exchange;
@@ -17,7 +17,7 @@ mod transport;
 pub(crate) use self::{
     access_log::AccessLog,
     load_report::Load,
-    observed::{Observed, is_grpc},
+    observed::{ObservedService, is_grpc},
     options::{AccessLogForm, TrafficOptions},
     shared::Traffic,
     totals::{BOUNDS, Sizes, Totals},

@@ -1,4 +1,4 @@
-//! Replacement of traces in builds without the feature `otlp`.
+//! Replaces traces in builds without the feature `otlp`.
 
 use std::{
     convert::Infallible,
@@ -10,10 +10,10 @@ use oip_service::RequestNotes;
 
 use super::transport::Transport;
 
-/// Cannot exist.
+/// Uninhabited.
 pub(crate) struct Traces(Infallible);
 
-pub(super) struct Traced(Infallible);
+pub(super) struct TraceContext(Infallible);
 
 #[expect(dead_code, reason = "there is no reader")]
 pub(super) struct Outcome<'a> {
@@ -31,16 +31,16 @@ pub(super) struct Outcome<'a> {
 }
 
 impl Traces {
-    pub(super) fn decide(&self, _: Option<&str>) -> Option<Traced> {
+    pub(super) fn decide(&self, _: Option<&str>) -> Option<TraceContext> {
         match self.0 {}
     }
 
-    pub(super) fn export(&self, _: &Traced, _: &Outcome<'_>) {
+    pub(super) fn export(&self, _: &TraceContext, _: &Outcome<'_>) {
         match self.0 {}
     }
 }
 
-impl Traced {
+impl TraceContext {
     pub(super) fn id(&self) -> String {
         match self.0 {}
     }

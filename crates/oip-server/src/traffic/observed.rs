@@ -1,4 +1,4 @@
-//! The tower service that observes heads and bodies of requests and responses.
+//! The outermost service: observes each request head and body, and response head and body.
 
 use std::{
     convert::Infallible,
@@ -15,25 +15,25 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
-    exchange::{Counted, Exchange},
+    exchange::{CountedBody, Exchange},
     ids::Ids,
     load_report::{self, LoadFormat},
     shared::Traffic,
     transport::Transport,
 };
-use crate::addresses::Speaks;
+use crate::addresses::AddressProtocol;
 
-/// Observes the requests of one connection.
+/// A service whose requests are observed; one per connection.
 #[derive(Clone)]
-pub(crate) struct Observed<S> {
+pub(crate) struct ObservedService<S> {
     service: S,
     traffic: Arc<Traffic>,
-    speaks: Speaks,
+    speaks: AddressProtocol,
     peer: Option<SocketAddr>,
 }
 
-impl<S> Observed<S> {
-    pub(crate) fn new(service: S, traffic: Arc<Traffic>, speaks: Speaks, peer: &Peer) -> Self {
+impl<S> ObservedService<S> {
+    pub(crate) fn new(service: S, traffic: Arc<Traffic>, speaks: AddressProtocol, peer: &Peer) -> Self {
         Self {
             service,
             traffic,
@@ -43,15 +43,15 @@ impl<S> Observed<S> {
     }
 }
 
-impl<S, A, B> Service<Request<A>> for Observed<S>
+impl<S, A, B> Service<Request<A>> for ObservedService<S>
 where
-    S: Service<Request<Counted<A>>, Response = Response<B>, Error = Infallible>,
+    S: Service<Request<CountedBody<A>>, Response = Response<B>, Error = Infallible>,
     A: Body,
     B: Body,
 {
-    type Response = Response<Counted<B>>;
+    type Response = Response<CountedBody<B>>;
     type Error = Infallible;
-    type Future = Answering<S::Future>;
+    type Future = ResponseFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.service.poll_ready(cx)
@@ -59,9 +59,9 @@ where
 
     fn call(&mut self, mut request: Request<A>) -> Self::Future {
         let transport = match self.speaks {
-            Speaks::Grpc => Transport::Grpc,
-            Speaks::Both if is_grpc(&request) => Transport::Grpc,
-            Speaks::Http | Speaks::Both => Transport::Http,
+            AddressProtocol::Grpc => Transport::Grpc,
+            AddressProtocol::Both if is_grpc(&request) => Transport::Grpc,
+            AddressProtocol::Http | AddressProtocol::Both => Transport::Http,
         };
         if transport == Transport::Http {
             self.traffic.aliases.apply(&mut request);
@@ -72,8 +72,8 @@ where
         if let Some(notes) = exchange.as_ref().and_then(|exchange| exchange.notes()) {
             request.extensions_mut().insert(notes);
         }
-        let request = request.map(|body| Counted::request(body, exchange.clone()));
-        Answering {
+        let request = request.map(|body| CountedBody::request(body, exchange.clone()));
+        ResponseFuture {
             answer: self.service.call(request),
             exchange,
             ids,
@@ -82,7 +82,7 @@ where
     }
 }
 
-/// Returns whether a request is gRPC: HTTP/2 with gRPC's content type.
+/// Returns whether a request is gRPC: HTTP/2 with the right content type.
 pub(crate) fn is_grpc<B>(request: &Request<B>) -> bool {
     let content_type = request.headers().get(CONTENT_TYPE);
     request.version() == Version::HTTP_2
@@ -90,8 +90,8 @@ pub(crate) fn is_grpc<B>(request: &Request<B>) -> bool {
 }
 
 pin_project! {
-    /// The pending response.
-    pub(crate) struct Answering<F> {
+    /// A response future.
+    pub(crate) struct ResponseFuture<F> {
         #[pin]
         answer: F,
         exchange: Option<Arc<Exchange>>,
@@ -100,12 +100,12 @@ pin_project! {
     }
 }
 
-impl<F, B> Future for Answering<F>
+impl<F, B> Future for ResponseFuture<F>
 where
     F: Future<Output = Result<Response<B>, Infallible>>,
     B: Body,
 {
-    type Output = Result<Response<Counted<B>>, Infallible>;
+    type Output = Result<Response<CountedBody<B>>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
@@ -121,6 +121,6 @@ where
         {
             headers.insert(load_report::REPORT, value);
         }
-        Poll::Ready(Ok(response.map(|body| Counted::answer(body, exchange))))
+        Poll::Ready(Ok(response.map(|body| CountedBody::answer(body, exchange))))
     }
 }

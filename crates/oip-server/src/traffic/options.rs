@@ -1,9 +1,11 @@
+//! Options of the access log.
+
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 
-/// Options for the access log.
+/// Options of the access log.
 #[derive(Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct TrafficOptions {
@@ -17,7 +19,7 @@ pub(crate) struct TrafficOptions {
 }
 
 impl TrafficOptions {
-    /// These options, and `other`'s where these say nothing.
+    /// Merges with `other`, which these options override.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             access_log: self.access_log.or(other.access_log),
@@ -26,7 +28,7 @@ impl TrafficOptions {
     }
 }
 
-/// How lines about requests are written.
+/// The form of access log lines.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum AccessLogForm {

@@ -1,15 +1,15 @@
-//! Route names for metrics: a fixed set, whatever clients request.
+//! Route names of bounded cardinality.
 
-/// The route of a request, without parts that clients make up.
+/// The route of a request, without anything a client can choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
-    /// Path template, or name of a gRPC method.
+    /// A path with parameters in braces, or a gRPC method name.
     pub(crate) name: &'static str,
     /// Whether it runs a model.
     pub(crate) is_inference: bool,
 }
 
-/// Name of unknown routes.
+/// The name of all unknown routes.
 pub(crate) const OTHER: &str = "other";
 
 const fn route(name: &'static str) -> Route {
@@ -30,7 +30,7 @@ const fn inference(name: &'static str) -> Route {
 pub(crate) fn of_http(path: &str) -> Route {
     let path = path.strip_prefix('/').unwrap_or(path);
     let path = path.strip_suffix('/').unwrap_or(path);
-    // The most frequent case first.
+    // Fast path for nearly all requests.
     let inferred = path
         .strip_prefix("v2/models/")
         .and_then(|rest| rest.strip_suffix("/infer"));
@@ -87,7 +87,7 @@ pub(crate) fn of_http(path: &str) -> Route {
     }
 }
 
-/// Returns the route of a model, with or without a version.
+/// Returns the route of a model, for any version.
 fn of_model(rest: &[&str]) -> Route {
     let rest = if let ["versions", _, rest @ ..] = rest {
         rest
@@ -108,7 +108,7 @@ fn of_model(rest: &[&str]) -> Route {
     }
 }
 
-/// The calls of the protocol.
+/// The protocol's gRPC methods.
 const CALLS: [&str; 21] = [
     "ServerLive",
     "ServerReady",
@@ -133,7 +133,7 @@ const CALLS: [&str; 21] = [
     "LogSettings",
 ];
 
-/// The route of a path of gRPC.
+/// Returns the route of a gRPC path.
 pub(crate) fn of_grpc(path: &str) -> Route {
     if let Some(call) = path.strip_prefix("/inference.GRPCInferenceService/") {
         let call = CALLS.into_iter().find(|known| *known == call);

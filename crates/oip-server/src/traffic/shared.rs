@@ -1,3 +1,5 @@
+//! Settings shared by all requests.
+
 use std::sync::Arc;
 
 use oip_service::RequestIds;
@@ -5,16 +7,16 @@ use oip_service::RequestIds;
 use super::{access_log::AccessLog, load_report::Load, totals::Totals, traces::Traces};
 use crate::platforms::Aliases;
 
-/// The settings for all requests.
+/// Settings shared by all requests.
 pub(crate) struct Traffic {
-    /// None where nobody can ask for them.
+    /// None if metrics are disabled.
     pub(crate) totals: Option<Arc<Totals>>,
     pub(crate) log: Option<AccessLog>,
-    /// None unless there is a collector for them.
+    /// None without a collector.
     pub(crate) traces: Option<Arc<Traces>>,
     pub(crate) request_ids: RequestIds,
-    /// Applied first: what a path stands for is what is counted.
+    /// Applied first: an alias is counted as its target.
     pub(crate) aliases: Aliases,
-    /// The load report, for clients that ask for one.
+    /// Returns the load, for clients that request a report.
     pub(crate) load: Box<dyn Fn() -> Load + Send + Sync>,
 }

@@ -1,4 +1,4 @@
-//! Counters of requests and responses at the transports.
+//! Counters of requests at the transports, over all models and none.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use std::{
 
 use super::{route::Route, transport::Transport};
 
-/// Counters of both transports. Their number does not depend on what clients send.
+/// Counters of both transports. Their number does not depend on clients.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     http: OfTransport,
@@ -26,10 +26,10 @@ struct OfTransport {
     answers: Sizes,
 }
 
-/// Histogram of body sizes.
+/// A histogram of body sizes.
 #[derive(Debug, Default)]
 pub(crate) struct Sizes {
-    /// Counts up to each of [`BOUNDS`], not cumulative, and above all.
+    /// Non-cumulative counts for each of [`BOUNDS`], and for larger ones.
     counts: [AtomicU64; BOUNDS.len() + 1],
     sum: AtomicU64,
 }
@@ -57,12 +57,12 @@ impl Totals {
         }
     }
 
-    /// Counts a request to run a model.
+    /// Counts the start of an inference request.
     pub(super) fn begin(&self, transport: Transport) {
         self.of(transport).running.fetch_add(1, Relaxed);
     }
 
-    /// Records the end of its response, or of its connection.
+    /// Counts its end: the last byte was sent, or the client disconnected.
     pub(super) fn end(&self, transport: Transport, bytes_in: u64, bytes_out: u64) {
         let of = self.of(transport);
         of.running.fetch_sub(1, Relaxed);
@@ -70,23 +70,23 @@ impl Totals {
         of.answers.add(bytes_out);
     }
 
-    /// Counts a failed request of any route.
+    /// Counts a failed request of any kind.
     pub(super) fn failed(&self, transport: Transport, route: Route, code: u16) {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         *failures.entry((transport, route.name, code)).or_default() += 1;
     }
 
-    /// Returns the number of requests to run models whose responses are incomplete.
+    /// Returns the number of inference requests in progress.
     pub(crate) fn running(&self, transport: Transport) -> u64 {
         self.of(transport).running.load(Relaxed)
     }
 
-    /// Sizes of requests to run models.
+    /// Returns the sizes of inference requests.
     pub(crate) fn requests(&self, transport: Transport) -> &Sizes {
         &self.of(transport).requests
     }
 
-    /// Sizes of their responses.
+    /// Returns the sizes of their responses.
     pub(crate) fn answers(&self, transport: Transport) -> &Sizes {
         &self.of(transport).answers
     }
@@ -105,7 +105,7 @@ impl Sizes {
         self.sum.fetch_add(bytes, Relaxed);
     }
 
-    /// Counts up to each bound, not cumulative, and above all.
+    /// Returns the non-cumulative bucket counts.
     pub(crate) fn counts(&self) -> Vec<u64> {
         self.counts.iter().map(|count| count.load(Relaxed)).collect()
     }

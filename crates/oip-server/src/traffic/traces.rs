@@ -1,4 +1,4 @@
-//! Traces of requests that run models: sampling, and conversion of notes to spans.
+//! Traces of inference requests: sampling, and converting notes to spans.
 
 use std::{
     borrow::Cow,
@@ -11,19 +11,19 @@ use oip_telemetry::{Exporter, Kind, Parent, Sampler, Span, SpanId, TraceId};
 
 use super::transport::Transport;
 
-/// Sampler and exporter.
+/// Decides which requests are traced, and exports them.
 pub(crate) struct Traces {
     pub(crate) sampler: Sampler,
     pub(crate) exporter: Exporter,
 }
 
-/// A sampled request.
-pub(super) struct Traced {
+/// A traced request.
+pub(super) struct TraceContext {
     trace: TraceId,
     parent: Option<SpanId>,
 }
 
-/// A finished request.
+/// The facts about a finished request.
 pub(super) struct Outcome<'a> {
     pub(super) transport: Transport,
     pub(super) method: &'a str,
@@ -34,36 +34,36 @@ pub(super) struct Outcome<'a> {
     pub(super) peer: Option<SocketAddr>,
     pub(super) request_id: Option<&'a str>,
     pub(super) notes: &'a RequestNotes,
-    /// The same moment by both clocks.
+    /// The same moment on both clocks.
     pub(super) time: SystemTime,
     pub(super) start: Instant,
 }
 
 impl Traces {
-    /// Decides whether to trace a request, by its `traceparent` or the sample ratio.
-    pub(super) fn decide(&self, trace_parent: Option<&str>) -> Option<Traced> {
+    /// Decides whether a request is traced, by its `traceparent` or by sampling.
+    pub(super) fn decide(&self, trace_parent: Option<&str>) -> Option<TraceContext> {
         let parent = trace_parent.and_then(Parent::parse);
         let trace = self.sampler.decide(parent.as_ref())?;
-        Some(Traced {
+        Some(TraceContext {
             trace,
             parent: parent.map(|parent| parent.span),
         })
     }
 
-    /// Exports the spans of a request.
-    pub(super) fn export(&self, traced: &Traced, outcome: &Outcome<'_>) {
+    /// Exports the spans of a finished request.
+    pub(super) fn export(&self, traced: &TraceContext, outcome: &Outcome<'_>) {
         self.exporter.export(spans(traced, outcome));
     }
 }
 
-impl Traced {
-    /// Returns the trace id.
+impl TraceContext {
+    /// Returns the trace id as a string.
     pub(super) fn id(&self) -> String {
         self.trace.to_string()
     }
 }
 
-/// Returns a method, or OpenTelemetry's placeholder for unknown ones: span names must be few.
+/// Returns a method, or OpenTelemetry's placeholder for unknown ones, to bound the number of span names.
 fn known_method(method: &str) -> &'static str {
     const KNOWN: [&str; 9] = [
         "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT",
@@ -74,7 +74,7 @@ fn known_method(method: &str) -> &'static str {
         .unwrap_or("_OTHER")
 }
 
-fn spans(traced: &Traced, outcome: &Outcome<'_>) -> Vec<Span> {
+fn spans(traced: &TraceContext, outcome: &Outcome<'_>) -> Vec<Span> {
     let at = |instant: Instant| match instant.checked_duration_since(outcome.start) {
         Some(after) => outcome.time + after,
         None => outcome.time - outcome.start.duration_since(instant),
@@ -94,14 +94,15 @@ fn spans(traced: &Traced, outcome: &Outcome<'_>) -> Vec<Span> {
             root.attributes.push(("http.request.method", method.into()));
             root.attributes.push(("http.route", outcome.route.into()));
             root.attributes.push(("http.response.status_code", code.into()));
-            // Includes clients that disconnected; other client errors are not the server's failures.
+            // Includes disconnected clients; client errors are not the server's failure.
             code >= 499
         }
         Transport::Grpc => {
             root.attributes.push(("rpc.system", "grpc".into()));
             root.attributes.push(("rpc.method", outcome.route.into()));
             root.attributes.push(("rpc.grpc.status_code", code.into()));
-            // By OpenTelemetry: unknown, deadline exceeded, unimplemented, internal, unavailable, data loss.
+            // OpenTelemetry's list: unknown, deadline exceeded, unimplemented, internal, unavailable, data
+            // loss.
             [1, 2, 4, 12, 13, 14, 15].contains(&code)
         }
     };
@@ -126,7 +127,7 @@ fn spans(traced: &Traced, outcome: &Outcome<'_>) -> Vec<Span> {
     if stages.len() == RequestNotes::MOST_STAGES {
         root.attributes.push(("oip.stages", "more than are shown".into()));
     }
-    // Steps end after their stages, so their ids are created first.
+    // Pipeline steps end after their stages, so their ids are created first.
     let steps: Vec<(u32, SpanId)> = stages
         .iter()
         .filter_map(|stage| match stage.kind {

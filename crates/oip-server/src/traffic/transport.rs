@@ -1,4 +1,4 @@
-/// Transport of a request.
+/// The transport of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Transport {
     Http,
@@ -6,7 +6,7 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// Returns the name for labels and log lines.
+    /// Returns its name for labels and log lines.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Http => "http",

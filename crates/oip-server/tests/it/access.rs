@@ -1,4 +1,4 @@
-//! Access: wrong tokens, other models, too many calls, and addresses that everybody reaches.
+//! Access control: invalid tokens, forbidden models, rate limits, and public addresses.
 
 use std::{
     fs,
@@ -35,7 +35,7 @@ use crate::{
 /// The SHA-256 of `s3cret`.
 const SECRET: &str = "1ec1c26b50d5d3c58d9583181af8076655fe00756bf7285940ba3670f99fcba0";
 
-/// A repository with the same tensor file as two models.
+/// Returns a repository with the same tensor file as two models.
 pub(crate) fn two_models() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let example =
@@ -48,7 +48,7 @@ pub(crate) fn two_models() -> TempDir {
     folder
 }
 
-/// A server with this table of identities.
+/// Starts a server with this identity table.
 fn server(table: &str, more: &[&str]) -> (Server, TempDir) {
     let folder = two_models();
     let path = folder.path().join("auth.toml");
@@ -151,7 +151,7 @@ fn the_table_holds_over_http() {
     for path in ["/metrics", "/v2/logging", "/unheard-of", "/v2/health/live"] {
         assert_eq!(ask(&server, "GET", path, Some("s3cret")).status, 403, "{path}");
     }
-    // Lists have what the client may use.
+    // Lists show what the client may use.
     let models = ask(&server, "GET", "/v2/models", Some("s3cret")).json();
     assert_eq!(models["models"], serde_json::json!(["open"]));
     let index = ask(&server, "POST", "/v2/repository/index", Some("s3cret")).json();
@@ -252,7 +252,7 @@ async fn the_table_holds_over_grpc() {
             Code::PermissionDenied
         );
     }
-    // On a stream each request is for itself.
+    // On a stream each request is authorized separately.
     let requests = tokio_stream::iter([infer("open"), infer("closed"), infer("open")]);
     let mut answers = client
         .model_stream_infer(known(requests))
@@ -284,7 +284,7 @@ async fn whoever_calls_too_often_is_told_when_to_come_back() {
         code(client.server_live(ServerLiveRequest {}).await),
         Code::ResourceExhausted
     );
-    // Another identity has its own.
+    // Another identity has its own limit.
     assert_eq!(ask(&server, "GET", "/v2", Some("s3cret")).status, 200);
 }
 
@@ -294,7 +294,7 @@ fn a_changed_table_holds_and_a_broken_one_does_not() {
     let path = folder.path().join("auth.toml");
     assert_eq!(ask(&server, "GET", "/v2", Some("s3cret")).status, 200);
     fs::write(&path, "[identities.ci]\napis = [\"nothing\"]").unwrap();
-    // Looked at within five seconds.
+    // Checked every five seconds.
     thread::sleep(Duration::from_secs(6));
     assert_eq!(ask(&server, "GET", "/v2", Some("s3cret")).status, 200);
     fs::write(&path, "[anonymous]\napis = [\"health\"]").unwrap();
@@ -375,7 +375,7 @@ async fn addresses_for_everybody_answer_no_changes_unless_that_is_wanted() {
 
     let (server, _folder) = start(&["--allow-public-admin"]);
     assert_eq!(ask(&server, "POST", UNLOAD, None).status, 200);
-    // An API that wants a header is not for everybody.
+    // An API that requires a header is not public.
     let (server, _folder) = start(&["--http-restricted-api=model-repository:admin-key=s3cret"]);
     assert_eq!(ask(&server, "POST", UNLOAD, None).status, 403);
     assert_eq!(
@@ -415,7 +415,7 @@ async fn the_admin_address_has_what_changes_the_server() {
         );
         assert_eq!(ask_admin(method, path).status, 200, "{path}");
     }
-    // Shared memory is not offered, which only the admin address says.
+    // Shared memory is not supported, which only the admin address reveals.
     assert_eq!(
         ask(&server, "GET", "/v2/systemsharedmemory/status", None).status,
         403
@@ -446,8 +446,8 @@ async fn the_admin_address_has_what_changes_the_server() {
     assert_ne!(ask(&server, "GET", "/v2/models/closed/ready", None).status, 200);
 }
 
-/// Where other machines reach the admin address and nobody says who may change the server, it refuses what other public addresses
-/// refuse, until the same option allows it.
+/// If other machines reach the admin address and clients are not authenticated, it rejects the same calls as
+/// other public addresses, unless the option allows them.
 #[tokio::test]
 async fn a_public_admin_address_needs_identities_too() {
     let folder = two_models();
@@ -501,8 +501,8 @@ async fn a_public_admin_address_needs_identities_too() {
     );
 }
 
-/// A page that has pointed its name at this machine reaches nothing on an admin address of this machine, though the other
-/// addresses answer to all names.
+/// A page whose name resolves to this machine cannot reach a local admin address, even if the other addresses
+/// accept all host names.
 #[test]
 fn web_pages_do_not_reach_a_local_admin_address() {
     let folder = two_models();
@@ -537,7 +537,7 @@ fn web_pages_do_not_reach_a_local_admin_address() {
     child.wait().unwrap();
 }
 
-/// A socket in a folder of operators, beside addresses for everybody: it has no TLS, and the log is shown there.
+/// An admin socket in the operators' directory, next to public addresses: it has no TLS, and shows the log.
 #[cfg(unix)]
 #[tokio::test]
 async fn the_admin_address_may_be_a_unix_socket() {
@@ -585,7 +585,7 @@ async fn the_admin_address_may_be_a_unix_socket() {
     assert_ne!(ask_admin("GET", "/v2/models/closed/ready").status, 200);
 }
 
-/// An admin address that is no Unix socket is encrypted where the others are.
+/// An admin address over TCP uses TLS if the others do.
 #[test]
 fn the_admin_address_speaks_tls_as_the_others_do() {
     let folder = two_models();
@@ -666,7 +666,7 @@ async fn changes_are_in_the_log_and_secrets_are_not() {
     let mut command = command(folder.path(), &options);
     command.stderr(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // With a log for programs the addresses are in it.
+    // A JSON log contains the addresses.
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let mut log = Vec::new();
     let mut until = |log: &mut Vec<String>, text: &str| loop {
@@ -723,9 +723,10 @@ async fn changes_are_in_the_log_and_secrets_are_not() {
     }
 }
 
-/// At the most talkative level, with all libraries: tokens, their digests, keys of signed tokens, values of restricted headers, right and
-/// wrong ones, over TLS and on both transports; and what is sent to a collector.
-// Clients must go on while the test waits for the server's end.
+/// At the most verbose level, including libraries: no tokens, their digests, JWT keys, or values of
+/// restricted headers appear, right or wrong ones, over TLS and both transports; nor are they sent to a
+/// collector.
+// Clients must continue while the test waits for the server's exit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn no_level_of_the_log_has_secrets() {
     let (folder, certificates) = (two_models(), Certificates::new());
@@ -790,7 +791,7 @@ async fn no_level_of_the_log_has_secrets() {
     server.signal("TERM");
     server.wait(Duration::from_secs(30));
     let text = fs::read_to_string(&log).unwrap();
-    // Libraries speak too, or nothing was shown.
+    // Libraries must log too, or the test proves nothing.
     for speaker in ["TRACE", "rustls", "h2::", "ureq::"] {
         assert!(text.contains(speaker), "{speaker}");
     }
@@ -810,7 +811,7 @@ async fn no_level_of_the_log_has_secrets() {
     }
 }
 
-/// The access log has the identity of each client that is known, also where the call is refused.
+/// The access log names the identity of each authenticated client, even if the call is rejected.
 #[tokio::test]
 async fn the_access_log_names_identities() {
     let logs = tempfile::tempdir().unwrap();
@@ -865,7 +866,7 @@ fn pages_of_named_origins_may_read_answers() {
         &["--cors-origin=https://app.example.com,http://localhost:3000"],
     );
     for origin in ["https://app.example.com", "http://localhost:3000"] {
-        // Browsers ask without a token.
+        // Browsers send preflight requests without a token.
         let answer = server.request("OPTIONS", path, &asking(origin), b"");
         assert_eq!(answer.status, 200);
         assert_eq!(answer.header("access-control-allow-origin"), Some(origin));
@@ -873,7 +874,7 @@ fn pages_of_named_origins_may_read_answers() {
             answer.header("access-control-allow-headers"),
             Some("authorization,content-type")
         );
-        // A refusal can be read too.
+        // Scripts can read errors too.
         let answer = server.request("GET", "/v2", &[("Origin", origin)], b"");
         assert_eq!(
             (answer.status, answer.header("access-control-allow-origin")),

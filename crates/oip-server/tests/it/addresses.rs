@@ -1,4 +1,5 @@
-//! One port for everything, Unix sockets, ports that platforms name, and what systemd and operators tell a server.
+//! A single port for everything, Unix sockets, ports set by platforms, and signals from systemd and
+//! operators.
 
 use std::{
     fs,
@@ -20,7 +21,7 @@ use crate::{
     tls::{Certificates, encrypted},
 };
 
-/// The command for a server with an empty repository and these options, and no others.
+/// Returns the command for a server with an empty repository and only these options.
 fn command(repository: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
     command
@@ -31,7 +32,7 @@ fn command(repository: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Whether a server is live, over gRPC.
+/// Returns whether a server is live, over gRPC.
 async fn is_live(endpoint: String) -> bool {
     let endpoint = Endpoint::from_shared(endpoint).unwrap();
     let mut client = GrpcInferenceServiceClient::new(endpoint.connect().await.unwrap());
@@ -39,12 +40,12 @@ async fn is_live(endpoint: String) -> bool {
     answer.into_inner().live
 }
 
-/// The answer's status and body to a GET over HTTP/2 without TLS.
+/// Sends a GET over HTTP/2 without TLS; returns status and body.
 async fn get_over_http2(address: std::net::SocketAddr, path: &str) -> (u16, Vec<u8>) {
     get_over_http2_with(address, path, 0).await
 }
 
-/// The same with a header of so many bytes.
+/// Does the same with a header of `bytes`.
 async fn get_over_http2_with(address: std::net::SocketAddr, path: &str, bytes: usize) -> (u16, Vec<u8>) {
     let stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let (client, connection) = h2::client::handshake(stream).await.unwrap();
@@ -61,7 +62,7 @@ async fn get_over_http2_with(address: std::net::SocketAddr, path: &str, bytes: u
     (status, read)
 }
 
-// Clients must go on while the test waits for the server's end.
+// Clients must continue while the test waits for the server's exit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn one_port_answers_everything() {
     let folder = tempfile::tempdir().unwrap();
@@ -78,7 +79,7 @@ async fn one_port_answers_everything() {
     assert_eq!(status, 404);
     assert!(String::from_utf8(body).unwrap().starts_with("{\"error\":"));
     assert!(is_live(format!("http://{}", server.http)).await);
-    // Over HTTP/1 nothing is gRPC, whatever it says.
+    // HTTP/1 requests are never gRPC, whatever their content type.
     let headers = [("Content-Type", "application/grpc")];
     let answer = server.request(
         "POST",
@@ -91,7 +92,7 @@ async fn one_port_answers_everything() {
     assert_eq!(server.wait(Duration::from_secs(20)).code(), Some(0));
 }
 
-/// HT-12: headers have one limit, whatever the version of HTTP, and a refusal is JSON in both.
+/// HT-12: header limits are the same for both HTTP versions, and errors are JSON in both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn ht_12_headers_have_the_same_limit_in_both_versions_of_http() {
     let folder = tempfile::tempdir().unwrap();
@@ -111,7 +112,7 @@ async fn ht_12_headers_have_the_same_limit_in_both_versions_of_http() {
     }
 }
 
-/// The two ports stay what they are: each refuses what is the other's.
+/// With two ports, each rejects the other's protocol.
 #[tokio::test]
 async fn two_ports_speak_one_protocol_each() {
     let folder = tempfile::tempdir().unwrap();
@@ -166,7 +167,7 @@ fn a_transport_can_be_switched_off() {
     );
 }
 
-/// What a server prints until its models are loaded.
+/// Returns the output up to the loading of all models.
 fn printed_until_loaded(child: &mut Child) -> String {
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut printed = String::new();
@@ -194,7 +195,7 @@ async fn unix_sockets_carry_both_transports() {
         "--unix-socket-mode",
         "600",
     ];
-    // Twice, killed between: the socket that is left behind is no hindrance.
+    // Twice, with a kill in between: a stale socket is replaced.
     for signal in ["KILL", "TERM"] {
         let mut child = command(&models, &arguments)
             .stdout(Stdio::piped())
@@ -215,7 +216,7 @@ async fn unix_sockets_carry_both_transports() {
         assert!(is_live(grpc_address.clone()).await);
         assert_eq!(fs::metadata(&grpc).unwrap().permissions().mode() & 0o777, 0o600);
         if signal == "KILL" {
-            // A second server leaves the first one's sockets alone.
+            // A second server does not touch the first one's sockets.
             let output = command(&models, &arguments).output().unwrap();
             let line = String::from_utf8(output.stderr).unwrap();
             assert_eq!(output.status.code(), Some(1), "{line}");
@@ -237,7 +238,7 @@ async fn unix_sockets_carry_both_transports() {
     assert!(!http.exists() && !grpc.exists());
 }
 
-/// Knative, Cloud Run and Vertex AI say on which port they send requests.
+/// Knative, Cloud Run and Vertex AI set the port, unless an option does.
 #[tokio::test]
 async fn ports_of_platforms_count_where_no_option_says_otherwise() {
     let folder = tempfile::tempdir().unwrap();
@@ -259,8 +260,8 @@ async fn ports_of_platforms_count_where_no_option_says_otherwise() {
     );
 }
 
-/// What hosting platforms ask of a folder with one model under a name of the operator's, and that the table of identities counts
-/// for these paths as for those that they stand for.
+/// Paths of hosting platforms for a single named model; the identity table applies to them as to their
+/// targets.
 #[test]
 fn paths_of_platforms_reach_the_only_model() {
     let folder = tempfile::tempdir().unwrap();
@@ -305,7 +306,7 @@ fn paths_of_platforms_reach_the_only_model() {
         rows(&[1, 2]).to_string(),
         r#"{"instances": [{"mean.rows": 1}, {"mean.rows": 2}]}"#,
     );
-    // By its own name, and not by the folder's.
+    // By its configured name, not the directory's.
     for (path, status) in [
         ("/v2/models/shop-digits/infer", 200),
         ("/v2/models/mnt/infer", 403),
@@ -384,7 +385,7 @@ fn systemd_is_told() {
     assert_eq!(server.wait(Duration::from_secs(20)).code(), Some(0));
 }
 
-/// SIGHUP reads the log's levels in the configuration file again; a file that is wrong changes nothing.
+/// SIGHUP reloads the log levels from the configuration file; an invalid file changes nothing.
 #[test]
 fn hangups_reload_the_log() {
     let folder = tempfile::tempdir().unwrap();
@@ -416,7 +417,8 @@ fn hangups_reload_the_log() {
     assert_eq!(is_info(&server), true);
 }
 
-/// SIGHUP reads certificates and the table of identities again; files that are wrong change nothing, and are told each time.
+/// SIGHUP reloads certificates and the identity table; invalid files change nothing, and are reported each
+/// time.
 #[test]
 fn hangups_reload_certificates_and_identities() {
     let certificates = Certificates::new();
@@ -457,7 +459,7 @@ fn hangups_reload_certificates_and_identities() {
     certificates.sign("server", &["localhost"]);
     write_table("second");
     server.signal("HUP");
-    // Only SIGHUP has these lines; the files are also looked at every few seconds, with others.
+    // Only SIGHUP logs these lines; the periodic check logs others.
     wait_for(&[" reloaded", "certificates"]);
     wait_for(&[" reloaded", "identities"]);
     let shown = on_disk();

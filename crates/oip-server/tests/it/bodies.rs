@@ -1,4 +1,4 @@
-//! Bodies that would cost the server more than they cost their sender: what it says, and what memory it takes.
+//! Bodies that cost the server more than their sender: responses and memory use.
 
 use std::{
     io::{Read, Write},
@@ -10,10 +10,10 @@ use std::{
 use crate::support::{Server, try_receive};
 
 const INFER: &str = "/v2/models/digit_means/infer";
-/// The largest body that the server takes unless it is told otherwise.
+/// The default limit on bodies.
 const LIMIT: usize = 64 << 20;
 
-/// A server with one model, whose inputs do not matter here.
+/// Starts a server with one model, whose inputs do not matter here.
 fn server() -> Server {
     server_with(&[])
 }
@@ -37,7 +37,7 @@ fn server_with(arguments: &[&str]) -> Server {
     server
 }
 
-/// A line of what the system says of the process, in bytes.
+/// Returns a value of `/proc/PID/status` in bytes.
 fn memory(server: &Server, line: &str) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
     let line = status.lines().find_map(|found| found.strip_prefix(line)).unwrap();
@@ -49,25 +49,25 @@ fn resident(server: &Server) -> usize {
     memory(server, "VmRSS")
 }
 
-/// The most that was resident since the process began.
+/// Returns the peak resident memory since the process started.
 fn peak(server: &Server) -> usize {
     memory(server, "VmHWM")
 }
 
-/// The head of an inference request, with one more line.
+/// Returns the head of an inference request with an additional line.
 fn head(line: &str) -> Vec<u8> {
     format!("POST {INFER} HTTP/1.1\r\nHost: x\r\n{line}\r\n\r\n").into_bytes()
 }
 
-/// Whether nothing more comes: the connection is closed, in whichever way.
+/// Returns whether the connection is closed, in whatever way.
 fn is_closed(stream: &mut TcpStream) -> bool {
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).is_ok() && rest.is_empty()
         || matches!(stream.read(&mut [0]), Err(error) if error.kind() != std::io::ErrorKind::WouldBlock)
 }
 
-/// HT-07: a body that is announced as too large is refused at once, and a client that waits to be told to send it is
-/// not told to.
+/// HT-07: a body announced as too large is rejected immediately, and a client that waits for 100-continue
+/// does not get it.
 #[test]
 fn ht_07_announced_bodies_are_refused_before_they_come() {
     let server = server();
@@ -87,9 +87,9 @@ fn ht_07_announced_bodies_are_refused_before_they_come() {
         assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
         assert!(is_closed(&mut stream), "the connection waits for the body");
     }
-    // Nothing was set aside for what was announced.
+    // Nothing was allocated for the announced length.
     assert!(peak(&server) < before + (8 << 20));
-    // A body that is not too large is asked for.
+    // A body within the limit is requested.
     let mut stream = server.connect();
     stream
         .write_all(&head("Content-Length: 2\r\nExpect: 100-continue"))
@@ -101,7 +101,7 @@ fn ht_07_announced_bodies_are_refused_before_they_come() {
     assert_eq!(try_receive(&mut stream).unwrap().status, 400);
 }
 
-/// HT-08: a body without end is refused when it has reached the limit, and the connection is closed.
+/// HT-08: an endless body is rejected at the limit, and the connection is closed.
 #[test]
 fn ht_08_endless_bodies_end_at_the_limit() {
     let server = server();
@@ -110,7 +110,8 @@ fn ht_08_endless_bodies_end_at_the_limit() {
     stream.write_all(&head("Transfer-Encoding: chunked")).unwrap();
     let chunk = [&b"10000\r\n"[..], &vec![b' '; 0x10000], b"\r\n"].concat();
     let mut sent = 0;
-    // The server closes while more is coming: then writing fails, or the answer was lost with the connection.
+    // The server closes while more is arriving: then writing fails, or the response was lost with the
+    // connection.
     while sent < 4 * LIMIT && stream.write_all(&chunk).is_ok() {
         sent += 0x10000;
     }
@@ -122,7 +123,7 @@ fn ht_08_endless_bodies_end_at_the_limit() {
             "the body may have 67108864 bytes, found more"
         );
     }
-    // Joined in a buffer that doubles: at its last growth the old one is still there.
+    // Joined in a buffer that doubles: while it grows, the old one still exists.
     assert!(
         peak(&server) < before + 3 * LIMIT + (8 << 20),
         "{}",
@@ -131,7 +132,8 @@ fn ht_08_endless_bodies_end_at_the_limit() {
     assert_eq!(server.get("/v2/health/live").status, 200);
 }
 
-/// HT-09: what comes byte by byte takes the memory of its bytes, not of its pieces, and nothing stays.
+/// HT-09: a body that arrives byte by byte takes the memory of its bytes rather than of its chunks, and
+/// nothing is retained.
 #[test]
 fn ht_09_many_chunks() {
     let server = server();
@@ -151,10 +153,10 @@ fn ht_09_many_chunks() {
     const CHUNKS: usize = 400_000;
     let before = resident(&server);
     send(CHUNKS);
-    // Twice the body, and what any first requests leave in the process. A list of the pieces would be 16 MiB.
+    // Twice the body, plus what the first requests retain in any case. A list of chunks would take 16 MiB.
     let taken = peak(&server) - before;
     assert!(taken < 2 * CHUNKS + (4 << 20), "{taken}");
-    // The allocator keeps some of it for each thread until all of them have had their turn.
+    // The allocator caches memory per thread until each thread has run.
     for _ in 0..10 {
         send(CHUNKS / 10);
     }
@@ -169,7 +171,7 @@ fn ht_09_many_chunks() {
     );
 }
 
-/// HT-40: as many numbers as a body can hold, as datatypes that are wider than their digits.
+/// HT-40: a body full of numbers, with datatypes wider than their digits.
 #[test]
 fn ht_40_numbers_that_grow_when_they_are_read() {
     const LIMIT: usize = 8 << 20;

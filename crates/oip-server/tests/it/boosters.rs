@@ -1,4 +1,4 @@
-//! Files of XGBoost and LightGBM, served by the real program over both transports: answers are the packages' own.
+//! XGBoost and LightGBM files, served over both transports: predictions match the packages' own.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use tensor_core::{DType, Shape, Tensor};
 
 use crate::support::Server;
 
-/// The package's predictions, as text from which every bit can be read.
+/// The package's predictions, as text with exact bits.
 struct Case {
     file: String,
     width: usize,
@@ -69,7 +69,7 @@ impl Case {
 
     fn check(&self, response: &InferResponse) {
         let output = response.outputs[0].value.as_fixed().unwrap();
-        // XGBoost answers FP32, whose text has as many digits as that takes.
+        // XGBoost returns FP32, printed with as many digits as needed.
         let (found, expected): (Vec<f64>, Vec<f64>) = match output.spec().dtype() {
             DType::F64 => (output.to_vec().unwrap(), self.predictions.concat()),
             _ => {
@@ -90,7 +90,7 @@ impl Case {
                 DType::F64 => f64::EPSILON,
                 _ => f64::from(f32::EPSILON),
             };
-            // Zero where this was written; another C library may round an exponential otherwise.
+            // Zero on the reference machine; another C library may round an exponential differently.
             let off = (found - expected).abs();
             assert!(
                 off <= 2.0 * unit * expected.abs(),
@@ -101,7 +101,7 @@ impl Case {
     }
 }
 
-/// The rows that JSON can carry.
+/// Keeps the rows that JSON can represent.
 fn finite(rows: Vec<Vec<f32>>, predictions: Vec<Vec<f64>>) -> (Vec<Vec<f32>>, Vec<Vec<f64>>) {
     let pairs = rows.into_iter().zip(predictions);
     pairs
@@ -142,7 +142,8 @@ async fn boosters_answer_over_both_transports_as_their_packages_do() {
     }
 }
 
-/// Boosters are known to keep rows apart. What is said of it is the same over both transports, in a process, and at start.
+/// Boosters process rows independently. All interfaces report the same about batching: both transports,
+/// isolated processes, and the startup output.
 #[tokio::test]
 async fn it_is_said_whether_requests_are_joined_and_why() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Requests and answers that the server records, over both transports.
+//! Recording requests and responses over both transports.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn requests_are_recorded_as_they_came() {
     let body = rows(&[1, 2]).to_string();
     let path = "/v2/models/digit_means/infer";
     assert_eq!(server.request("POST", path, &[], body.as_bytes()).status, 200);
-    // Failures are not recorded.
+    // Failed requests are not recorded.
     assert_eq!(
         server
             .request("POST", "/v2/models/none/infer", &[], body.as_bytes())

@@ -1,4 +1,4 @@
-//! LC-07: what is wrong before the server runs is said in one line, with a code.
+//! LC-07: startup errors are one line, with an exit code.
 
 use std::{
     fs,
@@ -158,7 +158,7 @@ fn lc_07_wrong_surroundings() {
             "{line}"
         );
     }
-    // What was said is what is to be said otherwise.
+    // The message suggests the right option.
     let port = taken.local_addr().unwrap().port().to_string();
     for (arguments, option) in [
         (&["--port", &port][..], "--port"),
@@ -172,7 +172,7 @@ fn lc_07_wrong_surroundings() {
     }
 }
 
-/// A wrong value is one of the variable where the command line has no such option.
+/// An invalid environment variable is reported as such if the command line does not set the option.
 #[test]
 fn lc_07_wrong_variables() {
     let line = |arguments: &[&str]| {
@@ -197,7 +197,7 @@ fn lc_07_wrong_variables() {
     assert!(line(&["--port", "80x"]).contains("'80x' for '--port <PORT>': expected a whole number"));
 }
 
-/// A library that cannot be used ends the start before any model is loaded, wherever it was named.
+/// An unusable library is fatal before any model is loaded, however it was specified.
 #[test]
 fn lc_07_wrong_libraries_for_onnx_runtime() {
     let folder = tempfile::tempdir().unwrap();
@@ -240,7 +240,7 @@ fn lc_07_wrong_libraries_for_onnx_runtime() {
     }
 }
 
-/// A library that is another one than ONNX Runtime: any that the test itself uses will do.
+/// A library that is not ONNX Runtime: any that the test itself loads will do.
 #[cfg(target_os = "linux")]
 #[test]
 fn lc_07_another_library_than_onnx_runtime() {
@@ -254,7 +254,7 @@ fn lc_07_another_library_than_onnx_runtime() {
     assert!(line.contains("it is a library, but not ONNX Runtime"), "{line}");
 }
 
-/// Libraries with ONNX Runtime's names: one that is too old, and one that does not keep what its version promises.
+/// Libraries that claim to be ONNX Runtime: one too old, one that violates the API of its version.
 #[cfg(target_os = "linux")]
 #[test]
 fn lc_07_libraries_older_than_is_needed() {
@@ -290,7 +290,7 @@ fn lc_07_libraries_older_than_is_needed() {
         ("1.17.0", "it does not behave like ONNX Runtime"),
     ] {
         let library = folder.path().join(format!("libonnxruntime.so.{version}"));
-        // The compiler that stands beside the cargo that built this.
+        // The compiler next to the cargo that built this.
         let status = Command::new(Path::new(env!("CARGO")).with_file_name("rustc"))
             .args(["--edition", "2024", "--crate-type", "cdylib", "-o"])
             .args([&library, &source])
@@ -298,7 +298,7 @@ fn lc_07_libraries_older_than_is_needed() {
             .status();
         assert!(status.unwrap().success());
         let (repository, library) = (folder.path().to_str().unwrap(), library.to_str().unwrap());
-        // The log has what was caught of the one that breaks its promise.
+        // The log contains the error caught from the faulty library.
         let arguments = [
             "--model-repository",
             repository,
@@ -313,11 +313,11 @@ fn lc_07_libraries_older_than_is_needed() {
     }
 }
 
-/// The log says what runs which model, and a model's configuration can choose.
+/// The log names the runtime of each model, and a model's configuration can choose it.
 #[test]
 fn onnx_runtime_is_used_where_it_is_wanted() {
     let Some(library) = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty()) else {
-        // Past the test harness, which keeps what tests that pass have printed to itself.
+        // Written directly, because the test harness captures the output of passing tests.
         let note = b"skipped: a server with ONNX Runtime, as ORT_DYLIB_PATH names no library\n";
         std::io::Write::write_all(&mut std::io::stderr(), note).unwrap();
         return;
@@ -401,7 +401,7 @@ fn logs_can_be_json() {
     );
 }
 
-/// Programs that read the log alone learn what a person reads in the table.
+/// The JSON log contains what the table shows to people.
 #[test]
 fn json_logs_name_what_is_not_served() {
     let folder = tempfile::tempdir().unwrap();
@@ -439,7 +439,7 @@ fn json_logs_name_what_is_not_served() {
     );
 }
 
-/// `check` loads as the server would and opens no port; a file alone is a model.
+/// `check` loads like the server and opens no port; a single file is a model.
 #[test]
 fn models_are_checked_before_they_are_served() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
@@ -462,13 +462,14 @@ fn models_are_checked_before_they_are_served() {
     assert_eq!(code, 1, "{text}");
     assert!(text.starts_with("No models are loaded.\n"), "{text}");
 
-    // One by one: the file itself, then the same file where it is no model, then in its place beside a broken one.
+    // In turn: the file itself, the file where it is not a model, and in the right location next to a broken
+    // one.
     let file = folder.path().join("means.safetensors");
     fs::copy(examples.join("digit_means/1/model.safetensors"), &file).unwrap();
     let (code, text, _) = check(&[file.to_str().unwrap()]);
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("means  -        READY"), "{text}");
-    // A folder with nothing else is as good as the file; one with another model is a repository.
+    // A directory with only this file is equivalent to it; one with another model is a repository.
     let (code, text, _) = check(&["--model-repository", path]);
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("means  -        READY"), "{text}");
@@ -520,7 +521,8 @@ fn models_are_checked_before_they_are_served() {
     assert!(check(&["--help"]).1.contains("--json"));
 }
 
-/// Boosters have the extensions of ordinary texts: a folder with one is as good as the file, and texts beside it stay out of it.
+/// Boosters share extensions with ordinary text files: a directory with one booster is equivalent to it, and
+/// text files next to it are ignored.
 #[test]
 fn boosters_and_python_models_are_recognised_by_their_content() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-forest/tests/fixtures");
@@ -547,7 +549,7 @@ fn boosters_and_python_models_are_recognised_by_their_content() {
             text.contains("clicks  -        READY") && !text.contains("not served"),
             "{text}"
         );
-        // With a second one it is a repository, and each is named with its place.
+        // With a second one it is a repository, and each gets advice on its location.
         fs::copy(fixtures.join(fixture), folder.path().join(format!("more_{file}"))).unwrap();
         fs::write(folder.path().join("mine.py"), "class Model:\n    pass\n").unwrap();
         let text = check(folder.path());
@@ -562,7 +564,7 @@ fn boosters_and_python_models_are_recognised_by_their_content() {
     }
 }
 
-/// Ports that are taken do not matter to `check`, which shows that it opens none.
+/// `check` works when the ports are in use, which shows that it opens none.
 #[test]
 fn check_opens_no_port() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -585,7 +587,7 @@ fn check_opens_no_port() {
     assert_eq!(checked.status.code(), Some(0), "{error}");
 }
 
-/// The reason is in the table's place, and not in the log as well, unless that is asked for.
+/// Reasons are printed in the table, and not logged as well, unless requested.
 #[test]
 fn check_says_each_reason_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -609,7 +611,7 @@ fn check_says_each_reason_once() {
     assert!(log.contains("a model is unavailable"), "{log}");
 }
 
-/// A model as `MLflow` saves it, by the directory.
+/// A model saved by `MLflow`, given by its directory.
 #[test]
 fn directories_of_mlflow_are_served_or_named() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-forest/tests/fixtures");
@@ -639,7 +641,7 @@ fn directories_of_mlflow_are_served_or_named() {
     assert!(code == 0 && text.contains("clicks  -        READY"), "{text}");
     fs::remove_file(model.join("model.lgb")).unwrap();
 
-    // Booster.predict uses all trees, and the operator may have meant the best ones.
+    // Booster.predict uses all trees, while the operator may mean the best ones.
     fs::copy(fixtures.join("xgb_best_iteration.ubj"), model.join("model.xgb")).unwrap();
     let (code, text) = check(&model);
     assert!(code == 0 && text.contains("clicks  -        READY"), "{text}");
@@ -653,7 +655,8 @@ fn directories_of_mlflow_are_served_or_named() {
     assert!(code == 0 && !text.contains("trees are used"), "{text}");
 }
 
-/// A directory with one file and a configuration was served under the file's name, without the configuration.
+/// Regression: a directory with one file and a configuration was served under the file's name, without the
+/// configuration.
 #[test]
 fn a_configuration_that_names_an_unknown_backend_is_not_passed_over() {
     let folder = tempfile::tempdir().unwrap();
@@ -673,7 +676,7 @@ fn a_configuration_that_names_an_unknown_backend_is_not_passed_over() {
     );
 }
 
-/// An array of one FP32 element, as NumPy saves it.
+/// Returns a NumPy array file with one FP32 element.
 pub(crate) fn npy_file() -> Vec<u8> {
     let head = "{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }";
     let head = format!("{head:<117}\n");

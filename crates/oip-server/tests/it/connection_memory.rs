@@ -1,4 +1,4 @@
-//! Memory that a client shares over its Unix socket, and what hostile clients do with it: on bare sockets.
+//! Memory that a client shares over its Unix socket, including hostile clients, on plain sockets.
 
 use std::{
     fs::{self, File},
@@ -26,14 +26,14 @@ use tensor_core::{Shape, Tensor};
 
 use crate::support::Server;
 
-/// A server with the model that gives its input back, on a Unix socket too.
-struct Served {
+/// A server with an identity model, also on a Unix socket.
+struct TestServer {
     server: Server,
     path: PathBuf,
     _folder: TempDir,
 }
 
-impl Served {
+impl TestServer {
     fn start(options: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let repository = folder.path().join("models");
@@ -57,7 +57,7 @@ impl Served {
         Client(stream)
     }
 
-    /// A connection with a region of so many bytes, and the region as this side writes and reads it.
+    /// Opens a connection with a region of `bytes`; returns it with the client's view of the region.
     fn with_region(&self, bytes: u64) -> (Client, File) {
         let memory = memory(bytes, SIZE);
         let mut client = self.connect();
@@ -75,7 +75,7 @@ impl Served {
         fs::read_dir(folder).unwrap().count()
     }
 
-    /// How many descriptors it has without clients, once what the first ones make it open is open.
+    /// Returns the number of descriptors without clients, after the first clients' lasting ones are open.
     fn idle(&self) -> usize {
         self.with_region(4096);
         self.connect().ask(&echo("$connection", 0, 1));
@@ -84,7 +84,7 @@ impl Served {
         self.descriptors()
     }
 
-    /// Mappings of memory that was passed.
+    /// Returns the number of mappings of passed memory.
     fn mappings(&self) -> usize {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.server.child.id())).unwrap();
         let is_passed = |line: &&str| {
@@ -95,7 +95,7 @@ impl Served {
         maps.lines().filter(is_passed).count()
     }
 
-    /// Waits until connections are closed and nothing of them is left.
+    /// Waits until connections are closed and all their resources are released.
     fn settles(&self, descriptors: usize) {
         let start = Instant::now();
         loop {
@@ -106,7 +106,7 @@ impl Served {
                 .unwrap()
                 .to_owned();
             let found = (self.mappings(), used, self.descriptors());
-            // The connection that asks for the budget may still be open.
+            // The connection that queries the budget may still be open.
             if found.0 == 0 && found.1 == "0" && found.2 <= descriptors + 1 {
                 return;
             }
@@ -122,7 +122,7 @@ impl Served {
 struct Client(UnixStream);
 
 impl Client {
-    /// Sends bytes and descriptors with them.
+    /// Sends bytes with descriptors attached.
     fn pass(&mut self, bytes: &str, descriptors: &[BorrowedFd<'_>]) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -188,7 +188,7 @@ fn infer(json: &str) -> String {
     format!("{head}Content-Length: {}\r\n\r\n{json}", json.len())
 }
 
-/// A request for some bytes of a region, with an answer in JSON.
+/// Returns a request for a slice of a region, with a JSON response.
 fn echo(region: &str, offset: u64, bytes: u64) -> String {
     let slice = slice(region, offset, bytes);
     format!(r#"{{"inputs":[{{"name":"x","datatype":"UINT8","shape":[{bytes}],"parameters":{{{slice}}}}}]}}"#)
@@ -212,14 +212,14 @@ fn read_at(file: &File, offset: u64, len: usize) -> Vec<u8> {
 
 #[test]
 fn tensors_go_in_and_out_and_only_over_their_connection() {
-    let served = Served::start(&[]);
+    let served = TestServer::start(&[]);
     let idle = served.idle();
     let (mut client, memory) = served.with_region(1 << 20);
     write_at(&memory, 1000, &[1, 2, 3]);
     let (status, body) = client.ask(&echo("$connection", 1000, 3));
     assert!(status == 200 && body.contains("[1,2,3]"), "{status} {body}");
 
-    // Outputs: one place for each, or an area for those that are large.
+    // Outputs: a slice for each, or an area for large ones.
     let large = vec![7; 20_000];
     write_at(&memory, 0, &large);
     let input = echo("$connection", 0, 20_000);
@@ -243,12 +243,12 @@ fn tensors_go_in_and_out_and_only_over_their_connection() {
         "{status} {body}"
     );
     assert_eq!(read_at(&memory, 100_032, 20_000), large);
-    // One that is too large for the area comes as ever.
+    // An output too large for the area is returned normally.
     let area = slice("$connection", 200_000, 19_000);
     let (status, body) = client.ask(&format!(r#"{input},"parameters":{{{area}}}}}"#));
     assert!(status == 200 && body.contains("[7,7,7"), "{status}");
 
-    // Other connections cannot reach it, by any name.
+    // Other connections cannot reach it under any name.
     for mut other in [served.connect(), served.with_region(4096).0] {
         let (status, body) = other.ask(&echo("$connection", 50_000, 20_000));
         assert_eq!(status, 400, "{body}");
@@ -267,7 +267,7 @@ fn tensors_go_in_and_out_and_only_over_their_connection() {
         "{message}"
     );
 
-    // Whatever is not within it is refused.
+    // Slices outside the region are rejected.
     for (offset, bytes) in [
         (1 << 20, 1),
         (0, (1 << 20) + 1),
@@ -288,7 +288,7 @@ fn tensors_go_in_and_out_and_only_over_their_connection() {
             assert_eq!(status, 400, "{place}: {body}");
         }
     }
-    // The connection goes on, and a second region is refused.
+    // The connection stays usable, and a second region is rejected.
     assert_eq!(client.ask(&echo("$connection", 1000, 3)).0, 200);
     client.pass(REGISTER, &[memory.as_fd()]);
     assert_eq!(client.answer().0, 400);
@@ -297,10 +297,10 @@ fn tensors_go_in_and_out_and_only_over_their_connection() {
     served.settles(idle);
 }
 
-/// Descriptors of other things are refused and closed.
+/// Descriptors of other objects are rejected and closed.
 #[test]
 fn other_descriptors_are_refused() {
-    let served = Served::start(&["--memory-budget", "64MiB"]);
+    let served = TestServer::start(&["--memory-budget", "64MiB"]);
     let idle = served.idle();
     let (reader, writer) = io::pipe().unwrap();
     let file = tempfile::tempfile().unwrap();
@@ -320,7 +320,7 @@ fn other_descriptors_are_refused() {
         (memory(4096, SIZE | SealFlags::WRITE), 400),
         (read_only.into(), 400),
         (memory(0, SIZE), 400),
-        // A quarter of the budget is for all regions together.
+        // All regions together may use a quarter of the budget.
         (memory((16 << 20) + 1, SIZE), 413),
         (memory(1 << 50, SIZE), 413),
     ];
@@ -341,7 +341,7 @@ fn other_descriptors_are_refused() {
             body.contains("shared memory region '$connection': expected "),
             "{body}"
         );
-        // It has none from then on, and is a connection as any.
+        // From then on it is a connection without a region.
         assert_eq!(client.ask(&echo("$connection", 0, 1)).0, 400);
         clients.push(client);
     }
@@ -352,12 +352,12 @@ fn other_descriptors_are_refused() {
         "{found}, of {idle} and {}",
         clients.len()
     );
-    // The server has closed the pipe's end, and no other process has it.
+    // The server has closed the pipe's end, and no other process holds it.
     let mut rest = Vec::new();
     (&reader).read_to_end(&mut rest).unwrap();
     drop(clients);
 
-    // As many regions as the quarter has room for, and one more.
+    // As many regions as fit into the quarter, and one more.
     let full: Vec<_> = (0..4).map(|_| served.with_region(4 << 20)).collect();
     let mut client = served.connect();
     client.pass(REGISTER, &[memory(4096, SIZE).as_fd()]);
@@ -368,10 +368,10 @@ fn other_descriptors_are_refused() {
     served.with_region(16 << 20);
 }
 
-/// Descriptors that nobody asked for are closed: several at once, with other requests, later, and in great number.
+/// Unsolicited descriptors are closed: several at once, with other requests, later, and many.
 #[test]
 fn surplus_descriptors_do_not_accumulate() {
-    let served = Served::start(&[]);
+    let served = TestServer::start(&[]);
     let idle = served.idle();
     let good = memory(4096, SIZE);
     let mut clients = Vec::new();
@@ -383,7 +383,7 @@ fn surplus_descriptors_do_not_accumulate() {
         assert!(body.contains("expected one descriptor"), "{body}");
         clients.push(client);
     }
-    // With a request that is not for it, and again with all that follow.
+    // With a request that does not register, and with all later ones.
     let mut client = served.connect();
     for _ in 0..100 {
         client.pass(HEALTH, &[good.as_fd(); 50]);
@@ -392,7 +392,7 @@ fn surplus_descriptors_do_not_accumulate() {
     client.pass(REGISTER, &[good.as_fd()]);
     assert_eq!(client.answer().0, 400);
     clients.push(client);
-    // One before the request that asks for it, in pieces, and some behind it.
+    // One before the registration, in pieces, and some after it.
     let mut client = served.connect();
     let (start, end) = REGISTER.split_at(20);
     client.pass(start, &[good.as_fd()]);
@@ -406,7 +406,7 @@ fn surplus_descriptors_do_not_accumulate() {
     assert_eq!(client.ask(&echo("$connection", 0, 1)).0, 200);
     assert_eq!(served.mappings(), 1);
     clients.push(client);
-    // With half a request, and with requests that come all at once.
+    // With half a request, and with pipelined requests.
     let mut client = served.connect();
     client.pass("POST /v2/conn", &[good.as_fd(); 200]);
     clients.push(client);
@@ -426,11 +426,12 @@ fn surplus_descriptors_do_not_accumulate() {
     served.settles(idle);
 }
 
-/// A client that changes its memory while it is read gets answers for some bytes; one that is killed leaves nothing.
+/// A client that changes its memory concurrently gets a response with arbitrary bytes; one that is killed
+/// leaves nothing behind.
 #[test]
 fn what_the_client_does_meanwhile_harms_nobody() {
     const BYTES: u64 = 4 << 20;
-    let served = Served::start(&[]);
+    let served = TestServer::start(&[]);
     let idle = served.idle();
     let (mut client, memory) = served.with_region(2 * BYTES);
     let is_over = AtomicBool::new(false);
@@ -460,7 +461,7 @@ fn what_the_client_does_meanwhile_harms_nobody() {
     drop(client);
     served.settles(idle);
 
-    // In the middle of requests, as when a client is killed: its sockets are closed, and nothing is said.
+    // In the middle of requests, as when a client is killed: its sockets are closed without a response.
     for round in 0..30 {
         let (mut client, memory) = served.with_region(2 * BYTES);
         let input = echo("$connection", 0, BYTES);
@@ -474,7 +475,7 @@ fn what_the_client_does_meanwhile_harms_nobody() {
     assert_eq!(served.server.get("/v2/health/live").status, 200);
 }
 
-/// An operator who wants no shared memory gets none; without the option there is this kind only.
+/// The operator can disable shared memory; by default only this kind is enabled.
 #[test]
 fn the_switch_of_system_shared_memory_turns_it_off() {
     for (options, expected) in [
@@ -482,7 +483,7 @@ fn the_switch_of_system_shared_memory_turns_it_off() {
         (&["--system-shared-memory"], [200, 200]),
         (&["--system-shared-memory=false"], [501, 501]),
     ] {
-        let served = Served::start(options);
+        let served = TestServer::start(options);
         let mut client = served.connect();
         let memory = memory(4096, SIZE);
         client.pass(REGISTER, &[memory.as_fd()]);
@@ -501,15 +502,15 @@ fn the_switch_of_system_shared_memory_turns_it_off() {
         if expected[1] == 200 {
             assert!(message.contains("the name '$connection' stands for"), "{message}");
         }
-        // Where it is off, nothing that was passed is held.
+        // If disabled, no passed memory is held.
         assert_eq!(served.mappings(), usize::from(status == 200));
     }
 }
 
-/// Over gRPC clients have it by themselves, and what is not asked for at first is closed.
+/// gRPC clients use it automatically; descriptors not requested at first are closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_of_grpc_have_regions_of_their_connections() {
-    let served = Served::start(&[]);
+    let served = TestServer::start(&[]);
     let idle = served.idle();
     let url = format!("grpc+unix://{}", served.path.display());
     let client = GrpcClient::builder(url).build().unwrap();
@@ -524,7 +525,7 @@ async fn calls_of_grpc_have_regions_of_their_connections() {
         assert_eq!(response.outputs[0].value, request.inputs[0].value);
         assert_eq!(served.mappings(), usize::from(bytes > 1_000));
     }
-    // Other connections have none, nor can one register it afterwards or as a system's region.
+    // Other connections have no access, and cannot register it afterwards or as a system region.
     let mut elsewhere = request(1_000);
     let slice = SharedMemorySlice {
         region: "$connection".to_owned(),
@@ -544,7 +545,7 @@ async fn calls_of_grpc_have_regions_of_their_connections() {
     assert!(client.register_shared_memory(&region).await.is_err());
     drop(client);
     served.settles(idle);
-    // Descriptors that come with a connection's beginning, and with anything but its first call.
+    // Descriptors sent with a connection's start, and with anything but its first call.
     const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     const PING: &str = "\0\0\x08\x06\0\0\0\0\0abcdefgh";
     for _ in 0..3 {
@@ -556,7 +557,8 @@ async fn calls_of_grpc_have_regions_of_their_connections() {
         }
         let mut answer = [0; 64];
         assert!(client.0.read(&mut answer).unwrap() > 0);
-        // Connections that this side has closed may still be open there; 61 descriptors were passed each time.
+        // Connections closed by the client may still be open on the server; 61 descriptors were passed each
+        // time.
         assert!(served.descriptors() <= idle + 10);
         assert_eq!(served.mappings(), 0);
     }

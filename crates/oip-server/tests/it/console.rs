@@ -1,4 +1,4 @@
-//! The console of the real program: who gets it, and what of the log.
+//! The console: who may access it, and what of the log it shows.
 
 use std::{fs, io::Write, path::Path};
 
@@ -34,7 +34,7 @@ fn browsers_get_the_page_with_its_scripts_and_the_log() {
         "{log}"
     );
     assert_eq!(log["next"], lines.len());
-    // A page whose host name was pointed at this machine.
+    // A page whose host name resolves to this machine.
     let mut stream = server.connect();
     stream
         .write_all(b"GET /console/log HTTP/1.1\r\nHost: evil.example\r\n\r\n")
@@ -59,8 +59,8 @@ fn page_and_log_can_be_taken_away() {
     );
 }
 
-/// Browsers send no token when they open a page. With a table of identities, the pages' files are sent to every client; they hold no
-/// data, and what they ask for needs a token.
+/// Browsers send no token when they open a page. With an identity table, the static files are public; they
+/// contain no data, and their requests need a token.
 #[test]
 fn pages_are_for_every_client_and_data_is_not() {
     let folder = tempfile::tempdir().unwrap();
@@ -98,7 +98,7 @@ fn pages_are_for_every_client_and_data_is_not() {
     }
 }
 
-/// Every example of `/openapi.json` is answered as it stands, by the example repository's models.
+/// Every example of `/openapi.json` succeeds with the example repository.
 #[test]
 fn the_described_examples_work() {
     let models = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
@@ -143,7 +143,8 @@ fn the_described_examples_work() {
     }
 }
 
-/// The request that the console's form begins with: the model's own, if the model takes it; else the log says what is wrong.
+/// The console's form starts with the model's own example if the model accepts it; otherwise the log
+/// explains.
 #[cfg(feature = "tensors")]
 #[test]
 fn models_bring_their_example() {
@@ -190,7 +191,7 @@ fn models_bring_their_example() {
     assert_eq!(log.matches("the example is not used").count(), 1, "{log}");
 }
 
-/// The page asks by GET whether loading would be refused, and why; nothing is loaded, and nothing is in the audit log.
+/// The page checks by GET whether loading would be rejected, and why; nothing is loaded or audited.
 #[cfg(feature = "tensors")]
 #[test]
 fn whether_models_are_loaded_by_request_is_told_beforehand() {

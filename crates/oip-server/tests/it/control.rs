@@ -1,4 +1,4 @@
-//! Which models are served, and since when: control modes of the real program, by both transports.
+//! Control modes: which models are served, over both transports.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use tonic::{Code, transport::Endpoint};
 
 use crate::support::{Answer, Server};
 
-/// Puts one of the example models into a repository, as a version of `digits`.
+/// Copies an example model into a repository, as a version of `digits`.
 fn put(repository: &Path, example: &str, version: &str) {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
     let folder = repository.join("digits").join(version);

@@ -1,4 +1,4 @@
-//! The example models, served by the real program to real clients: scans of handwritten digits that training never saw.
+//! The example models served to real clients: scans of handwritten digits not used in training.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ fn read(name: &str) -> Vec<u8> {
     std::fs::read(examples().join("requests").join(name)).unwrap()
 }
 
-/// The outputs recorded when the models were made.
+/// The outputs recorded when the models were trained.
 struct Record {
     truth: Vec<i64>,
     labels: Vec<i64>,
@@ -38,7 +38,8 @@ impl Record {
         }
     }
 
-    /// Checks an answer against the record: every label, the accuracy, and probabilities that go with the labels.
+    /// Checks a response against the record: every label, the accuracy, and probabilities that match the
+    /// labels.
     fn check(&self, labels: &Tensor, probabilities: &Tensor) {
         let count = self.truth.len() as u64;
         assert_eq!(labels.shape().dims(), [count]);
@@ -97,7 +98,7 @@ async fn held_back_images_are_recognised_in_every_form() {
     }
 }
 
-/// The file that the README runs a model on has the images of the request, in a byte each.
+/// The README's input file contains the same images as the request, one byte per pixel.
 #[test]
 fn the_readmes_file_has_the_same_images() {
     let request = request("digits");
@@ -111,7 +112,7 @@ fn the_readmes_file_has_the_same_images() {
     assert_eq!(data, bytes);
 }
 
-/// The README promises a 7.
+/// The README claims that it is a 7.
 #[test]
 fn the_readmes_digit_is_a_seven() {
     let server = loaded();

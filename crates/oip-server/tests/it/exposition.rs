@@ -1,9 +1,9 @@
-//! A reader of Prometheus' text format that takes nothing but what the format allows, and what its writers should keep to:
-//! every family once, in one piece, described; every series once; histograms that add up.
+//! A strict parser of Prometheus' text format, with further checks: every family once, contiguous and
+//! described; every series once; consistent histograms.
 
 use std::collections::HashSet;
 
-/// A metric and all that it says.
+/// A metric with all its samples.
 #[derive(Debug)]
 pub(crate) struct Family {
     pub(crate) name: String,
@@ -25,14 +25,14 @@ impl Sample {
         label.map(|(_, value)| value.as_str())
     }
 
-    /// Its labels but for a bucket's bound.
+    /// Returns its labels without a bucket's bound.
     fn of(&self) -> Vec<(String, String)> {
         let labels = self.labels.iter().filter(|(name, _)| name != "le");
         labels.cloned().collect()
     }
 }
 
-/// Reads a page.
+/// Parses a page.
 pub(crate) fn parse(text: &str) -> Result<Vec<Family>, String> {
     if !text.ends_with('\n') {
         return Err("the last line does not end".to_owned());
@@ -90,7 +90,7 @@ pub(crate) fn parse(text: &str) -> Result<Vec<Family>, String> {
     Ok(families)
 }
 
-/// Buckets in order, each holding those before, up to all, which is the count; and a sum.
+/// Checks that buckets are ordered and cumulative, up to the total count, and that there is a sum.
 fn check_histograms(family: &Family) -> Result<(), String> {
     let mut samples = family.samples.iter().peekable();
     while let Some(first) = samples.peek() {
@@ -155,7 +155,7 @@ fn sample(line: &str) -> Option<Sample> {
     })
 }
 
-/// A value up to its closing quotation mark, and what stands behind that.
+/// Returns a value up to its closing quotation mark, and the rest.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut characters = text.chars();
@@ -191,7 +191,7 @@ fn number(text: &str) -> Option<f64> {
     }
 }
 
-/// The reader is as strict as it says.
+/// The parser rejects invalid pages.
 #[test]
 fn what_is_no_page_is_refused() {
     let histogram = |rest: &str| format!("# HELP h x\n# TYPE h histogram\n{rest}");

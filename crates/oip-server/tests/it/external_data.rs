@@ -1,4 +1,4 @@
-//! A model whose weights stand in another file, farther back than 2 GiB: more than a file of ONNX can hold itself.
+//! A model with external weights beyond 2 GiB, which an ONNX file cannot contain itself.
 
 use std::{
     fs::{self, File},
@@ -9,10 +9,10 @@ use serde_json::json;
 
 use crate::support::Server;
 
-/// Where the weights begin; the file before them is a hole.
+/// Offset of the weights; the file before them is a hole.
 const OFFSET: u64 = (2 << 30) + 4096;
 
-/// A field of protobuf that is a text, bytes or a message.
+/// Encodes a length-delimited protobuf field.
 fn field(number: u8, content: &[u8]) -> Vec<u8> {
     let length = u8::try_from(content.len()).unwrap();
     match length {
@@ -21,19 +21,19 @@ fn field(number: u8, content: &[u8]) -> Vec<u8> {
     }
 }
 
-/// A field that is a small number.
+/// Encodes a field with a small number.
 fn number(number: u8, value: u8) -> Vec<u8> {
     vec![number << 3, value]
 }
 
-/// An input or an output of two FP32 numbers.
+/// Encodes an input or output of two FP32 numbers.
 fn port(name: &str) -> Vec<u8> {
     let shape = field(1, &number(1, 2));
     let tensor = [number(1, 1), field(2, &shape)].concat();
     [field(1, name.as_bytes()), field(2, &field(1, &tensor))].concat()
 }
 
-/// A model that adds the weights to its input.
+/// Encodes a model that adds the weights to its input.
 fn model() -> Vec<u8> {
     let entry = |key: &str, value: &str| {
         let entry = [field(1, key.as_bytes()), field(2, value.as_bytes())].concat();

@@ -1,4 +1,4 @@
-//! The configuration file, and the settings that only it has.
+//! The configuration file, and its exclusive settings.
 
 use std::{fs, process::Command};
 
@@ -34,7 +34,7 @@ fn flags_win_over_the_environment_and_that_over_the_file() {
     let models = folder.path().join("models");
     fs::create_dir(&models).unwrap();
     let config = folder.path().join("server.toml");
-    // The file's addresses cannot be listened on, the environment's can, and the command line has the last word.
+    // The file's addresses are not usable, the environment's are, and the command line takes precedence.
     fs::write(&config, format!("model-repository = {models:?}\nhttp-address = \"192.0.2.1:1\"\ngrpc-address = \"192.0.2.1:1\"\nlog = \"off\""))
         .unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
@@ -46,7 +46,7 @@ fn flags_win_over_the_environment_and_that_over_the_file() {
     assert_eq!(server.get("/v2/health/live").status, 200);
 }
 
-/// Options that few need are lines of the configuration file, and who gives one otherwise is told which line that is.
+/// Rare options exist only in the configuration file; given elsewhere, the error shows the line to write.
 #[test]
 fn settings_of_the_configuration_file_alone_are_no_options() {
     let output = Command::new(env!("CARGO_BIN_EXE_oip-server"))
@@ -97,7 +97,7 @@ fn settings_of_the_configuration_file_alone_are_no_options() {
     );
 }
 
-/// A form of JSON, a form of tensors in gRPC, threads and the time for runs in place.
+/// The JSON form, the gRPC tensor form, threads, and the time limit of in-place runs.
 #[test]
 fn the_configuration_file_sets_what_only_it_has() {
     let folder = tempfile::tempdir().unwrap();
@@ -124,7 +124,8 @@ fn the_configuration_file_sets_what_only_it_has() {
     );
 }
 
-/// The values that a loop collects in ONNX Runtime, by the number of iterations that a request asks for.
+/// Memory of the values that a loop accumulates in ONNX Runtime, whose number of iterations a request
+/// controls.
 #[cfg(feature = "onnx")]
 #[test]
 fn the_values_of_onnx_runtime_have_a_limit() {

@@ -1,4 +1,4 @@
-//! `dims` in a configuration file fix sizes that an ONNX file leaves free, in the real program.
+//! `dims` in a configuration file fix dimensions that an ONNX file leaves free.
 
 use std::{fs, path::Path};
 
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::support::Server;
 
-/// A model that takes a width of 100 only, which nothing in its file says.
+/// Returns a model that accepts only a width of 100, which its file does not declare.
 fn one_width() -> Vec<u8> {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-onnx/tests/fixtures");
     fs::read(fixtures.join("reshape/one_width.onnx")).unwrap()

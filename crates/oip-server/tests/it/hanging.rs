@@ -1,4 +1,5 @@
-//! MD-05 and LC-08 as clients see them, over both transports: a model that never comes back, and one that is not there yet.
+//! MD-05 and LC-08 as seen by clients over both transports: a model that hangs, and one that is not loaded
+//! yet.
 
 use std::{
     io::{Read, Write},
@@ -28,11 +29,11 @@ use oip_types::{DataType, ModelMetadata, ServiceError, TensorMetadata};
 use tonic::Code;
 use tower::ServiceExt;
 
-/// Models that give their input back; `hangs` not before it is released, cancelled or not, and `loads` is not loaded
-/// before. `promises` says that it is bounded, and hangs nevertheless when it is given 13.
-struct Hanging(Arc<AtomicBool>);
+/// Identity models; `hangs` blocks until released, ignoring cancellation, and `loads` is not loaded before.
+/// `promises` declares bounded run time, and hangs nevertheless for the input 13.
+struct HangingBackend(Arc<AtomicBool>);
 
-impl Backend for Hanging {
+impl Backend for HangingBackend {
     fn name(&self) -> &'static str {
         "hanging"
     }
@@ -87,7 +88,7 @@ impl Model for HangingModel {
     }
 }
 
-/// Whether `promises` has run on a transport's thread.
+/// Whether `promises` ran on a transport's thread.
 static IS_IN_PLACE: AtomicBool = AtomicBool::new(false);
 
 async fn get(http: &Router, path: &str) -> u16 {
@@ -126,7 +127,7 @@ async fn call(grpc: &mut GrpcInferenceServiceClient<GrpcService>, model: &str) -
         .map_or_else(|status| status.code(), |_| Code::Ok)
 }
 
-/// An engine that has begun to load these models, the switch that releases what hangs, and both transports.
+/// An engine that is loading these models, the switch that releases hanging runs, and both transports.
 struct Setup {
     engine: Arc<Engine>,
     is_released: Arc<AtomicBool>,
@@ -148,7 +149,7 @@ impl Setup {
             std::fs::write(version.join("model.hanging"), "").unwrap();
         }
         let is_released = Arc::new(AtomicBool::new(false));
-        let backend: Arc<dyn Backend> = Arc::new(Hanging(is_released.clone()));
+        let backend: Arc<dyn Backend> = Arc::new(HangingBackend(is_released.clone()));
         let config = EngineConfig::default().with(|config| {
             config.instances = 2;
             config.parallel_loads = 2;
@@ -220,11 +221,11 @@ async fn md_05_a_model_that_hangs_costs_504s_then_itself_and_nothing_else() {
     } = Setup::of(&["hangs", "works"]);
     engine.wait_until_loaded();
 
-    // Each of its two threads takes a request and does not come back.
+    // Each of its two threads takes a request and hangs.
     let (status, body) = post(&http, "hangs").await;
     assert_eq!(status, 504, "{body}");
     assert_eq!(call(&mut grpc, "hangs").await, Code::DeadlineExceeded);
-    // Then it is known to be of no use, and its clients are told at once.
+    // Then the model is marked as hanging, and its clients fail immediately.
     let start = Instant::now();
     loop {
         let (status, body) = post(&http, "hangs").await;
@@ -242,20 +243,20 @@ async fn md_05_a_model_that_hangs_costs_504s_then_itself_and_nothing_else() {
     assert_eq!(get(&http, "/v2/models/hangs/ready").await, 503);
     assert_eq!(get(&http, "/v2/health/ready").await, 503);
 
-    // Other clients do not notice.
+    // Other clients are not affected.
     assert_eq!(get(&http, "/v2/health/live").await, 200);
     for _ in 0..20 {
         assert_eq!(post(&http, "works").await.0, 200);
         assert_eq!(call(&mut grpc, "works").await, Code::Ok);
     }
-    // The end does not wait for it.
+    // The shutdown does not wait for it.
     let start = Instant::now();
     assert!(!engine.stop(start + Duration::from_millis(100)));
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     is_released.store(true, Ordering::SeqCst);
 }
 
-/// A client on a connection of its own.
+/// A client with its own connection.
 struct Connection(TcpStream);
 
 impl Connection {
@@ -274,7 +275,7 @@ impl Connection {
         self.0.write_all((head + &body).as_bytes()).unwrap();
     }
 
-    /// Reads an answer, whose body is one JSON object.
+    /// Reads a response, whose body is one JSON object.
     fn status(&mut self) -> u16 {
         let (mut answer, mut piece) = (Vec::new(), [0; 1024]);
         while !answer.ends_with(b"}") {
@@ -291,9 +292,9 @@ impl Connection {
     }
 }
 
-/// The worst that a model can do which runs on a transport's thread: it said that it would be back soon, and is not. The
-/// transport has one thread more than may be in models, so all others are answered: connections that are there and new ones,
-/// over both transports, the same model and others.
+/// The worst case of a model on a transport's thread: it declared short runs, and hangs. The transport has
+/// one thread more than can be in models, so all others are served: existing and new connections, over both
+/// transports, the same model and others.
 #[test]
 fn md_05_a_model_that_hangs_on_a_transports_thread_takes_its_own_connection_only() {
     let runtime = |name: &str, threads| {
@@ -347,7 +348,7 @@ fn md_05_a_model_that_hangs_on_a_transports_thread_takes_its_own_connection_only
     }
     let mut hanging = Connection::to(address);
     hanging.send("promises", 13);
-    // No answer says that it hangs.
+    // No response reports the hang.
     thread::sleep(Duration::from_millis(100));
     for connection in [&mut old, &mut Connection::to(address)] {
         assert_eq!(connection.post("works", 7), 200);

@@ -1,4 +1,4 @@
-//! What a person meets first: `init`, the banner, completions, manual pages, advice.
+//! The first-use experience: `init`, the banner, completions, manual pages, advice.
 
 use std::{
     env, fs,
@@ -21,7 +21,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// What `init` writes is served as it stands, and what its page says works.
+/// The output of `init` can be served unchanged, and its README's commands work.
 #[test]
 fn an_example_repository_serves_at_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -57,8 +57,8 @@ fn an_example_repository_serves_at_once() {
     assert!(run(&["init", empty.to_str().unwrap()]).status.success());
 }
 
-/// What a shell prints for a line of the banner, or nothing where its program is missing: `curl` may not be installed, and `tensor`
-/// is built only where the whole workspace is tested.
+/// Runs a line of the banner in a shell, or nothing if its program is missing: `curl` may not be installed,
+/// and `tensor` is built only when the whole workspace is tested.
 fn paste(line: &str, variables: &[(&str, &str)]) -> Option<String> {
     let folder = Path::new(env!("CARGO_BIN_EXE_oip-server")).parent().unwrap();
     let path = env::join_paths(
@@ -84,7 +84,7 @@ fn paste(line: &str, variables: &[(&str, &str)]) -> Option<String> {
     Some(text(&output.stdout))
 }
 
-/// Runs both lines of the banner, and expects an answer of each.
+/// Runs both lines of the banner, and expects a response from each.
 fn paste_both(printed: &str, variables: &[(&str, &str)]) {
     let line = |program: &str| {
         printed
@@ -101,7 +101,7 @@ fn paste_both(printed: &str, variables: &[(&str, &str)]) {
     }
 }
 
-/// The commands that the banner gives are answered.
+/// The banner's commands succeed.
 #[test]
 fn the_banner_can_be_pasted() {
     let folder = tempfile::tempdir().unwrap();
@@ -128,7 +128,7 @@ fn the_banner_can_be_pasted() {
     paste_both(&printed, &[]);
 }
 
-/// The next command of docs/start.md: all scans at once, as many rows as a file has.
+/// The next command of docs/start.md: all scans in one request, a row each.
 #[test]
 fn the_example_repository_takes_all_rows_at_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -144,7 +144,7 @@ fn the_example_repository_takes_all_rows_at_once() {
     }
 }
 
-/// The same with a certificate that signed itself, and a table of identities.
+/// The same with a self-signed certificate and an identity table.
 #[test]
 fn the_banner_can_be_pasted_with_tls_and_a_token() {
     let folder = tempfile::tempdir().unwrap();
@@ -189,7 +189,7 @@ fn completions_and_manual_pages_have_all_commands() {
             assert!(script.contains(word), "{shell} lacks {word}");
         }
     }
-    // bash looks for the options of a command by the word that it has set for it.
+    // bash looks up a command's options by the word that the script sets for it.
     let script = text(&run(&["completions", "bash"]).stdout);
     let lines = || script.lines().map(str::trim);
     let set: Vec<&str> = lines()
@@ -213,7 +213,7 @@ fn completions_and_manual_pages_have_all_commands() {
     assert_eq!(failing(&["completions", "dos"]).0, 2);
 }
 
-/// Where a word has not been begun, bash completes names of files unless the script has words for the place.
+/// At an empty word, bash completes file names unless the script offers words.
 #[test]
 fn options_do_not_hide_files_in_bash() {
     let script = text(&run(&["completions", "bash"]).stdout);
@@ -245,7 +245,7 @@ fn help_has_commands_and_examples() {
     assert!(text(&run(&["check", "--help"]).stdout).contains("--json"));
 }
 
-/// Colour where the terminal has it, which this variable claims, and lines as wide as it is.
+/// Colours and line width follow the terminal, which this variable simulates.
 #[test]
 fn help_has_the_terminals_colour_and_width() {
     let help = |arguments: &[&str], variables: &[(&str, &str)]| {
@@ -270,7 +270,7 @@ fn help_has_the_terminals_colour_and_width() {
     }
     let widest = |columns: &str| {
         let help = help(&[], &[("COLUMNS", columns)]);
-        // The text behind the options is laid out by hand.
+        // The text after the options is formatted by hand.
         let options = help.split("\nA repository holds").next().unwrap();
         options.lines().map(|line| line.chars().count()).max().unwrap()
     };
@@ -350,7 +350,7 @@ fn two_paths_are_one_too_many() {
         code == 2 && line.contains("b.onnx, expected one folder or file;"),
         "{line}"
     );
-    // A wrong option is still that.
+    // An unknown option is still reported as such.
     let (_, line) = failing(&[a.as_os_str(), "--http-adress".as_ref(), b.as_os_str()]);
     assert!(
         line.contains("similar argument exists: '--http-address'"),
@@ -358,7 +358,7 @@ fn two_paths_are_one_too_many() {
     );
 }
 
-/// A server that cannot run says so in JSON, too.
+/// A fatal error is logged as JSON too.
 #[test]
 fn failures_are_json_where_the_log_is() {
     let output = run(&["/nowhere", "--log-format", "json"]);

@@ -1,4 +1,4 @@
-//! Models in processes of their own, in the real program.
+//! Isolated models in the real program.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ fn examples() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")
 }
 
-/// The processes that a server has started and that are not dead, with their command lines.
+/// Returns the live child processes of a server with their command lines.
 fn workers(server: &Server) -> Vec<(u32, String)> {
     let mut workers = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -38,7 +38,7 @@ fn is_alive(pid: u32) -> bool {
         .rsplit(") ")
         .next()
         .is_none_or(|fields| fields.is_empty() || fields.starts_with('Z'));
-    // Of a process that is being killed the first thread may be gone while others still hold its socket open.
+    // When a process is being killed, its first thread may be gone while others still hold its socket.
     let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     !is_zombie || threads > 1
 }
@@ -57,7 +57,7 @@ fn label(server: &Server, model: &str) -> serde_json::Value {
     answer.json()["outputs"][0]["data"].clone()
 }
 
-/// MD-04: all of it with real models: answers, a kill from outside, an answer again, and an end that leaves nothing.
+/// MD-04: real isolated models: responses, an external kill, recovery, and a clean shutdown.
 #[test]
 fn md_04_models_in_processes_of_their_own() {
     let mut server = Server::start(&examples().join("models"), &["--isolate-models"]);
@@ -71,7 +71,7 @@ fn md_04_models_in_processes_of_their_own() {
             .map(|(pid, _)| *pid)
             .collect::<Vec<_>>()
     };
-    // Tensor files bring no code and stay in the server.
+    // Tensor files contain no code and stay in the server's process.
     let counts = ["digits", "digits_forest", "digit_means"].map(|model| of(&before, model).len());
     assert_eq!(counts, [1, 1, 0], "{before:?}");
     for model in ["digits", "digits_forest"] {
@@ -91,7 +91,7 @@ fn md_04_models_in_processes_of_their_own() {
     assert_eq!(of(&after, "digits_forest"), of(&before, "digits_forest"));
     assert_eq!(server.get("/v2/health/ready").status, 200);
 
-    // A signal to all processes of a service ends no worker before the server.
+    // A signal to all processes of a service does not end workers before the server.
     for (pid, _) in &after {
         let sent = std::process::Command::new("kill")
             .args(["-s", "TERM", &pid.to_string()])
@@ -105,7 +105,7 @@ fn md_04_models_in_processes_of_their_own() {
     assert!(after.iter().all(|(pid, _)| !is_alive(*pid)), "{after:?}");
 }
 
-/// MD-04: a server that is killed leaves no worker behind.
+/// MD-04: a killed server leaves no workers behind.
 #[test]
 fn md_04_a_killed_server_leaves_no_worker() {
     let mut server = Server::start(&examples().join("models"), &["--isolate-models=true"]);
@@ -121,7 +121,8 @@ fn md_04_a_killed_server_leaves_no_worker() {
     }
 }
 
-/// MR-16: a model that needs more memory than it may have is not loaded, with the reason; the server and the others live.
+/// MR-16: a model that exceeds its memory limit is not loaded, with the reason; the server and other models
+/// continue.
 #[test]
 fn mr_16_a_limit_that_is_too_small() {
     let folder = tempfile::tempdir().unwrap();
@@ -172,7 +173,7 @@ fn mr_16_a_limit_that_is_too_small() {
     assert_eq!(workers(&server).len(), 1);
 }
 
-/// A worker by itself says what it is.
+/// A worker started by hand explains what it is.
 #[test]
 fn the_workers_command_is_not_for_people() {
     let (code, line) = crate::support::failing(&["worker", "digits/1"]);
@@ -180,7 +181,7 @@ fn the_workers_command_is_not_for_people() {
     assert!(line.starts_with("a worker is started by a server"), "{line}");
 }
 
-/// Workers are told which runtime there is, and what they log is in the server's log.
+/// Workers use the same runtime as the server, and their log lines appear in the server's log.
 #[test]
 fn workers_have_the_servers_backends_and_its_log() {
     let library = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty());
@@ -224,7 +225,8 @@ fn workers_have_the_servers_backends_and_its_log() {
     }
 }
 
-/// The complete configuration says what runs a model, wherever it runs; a backend with one runtime says nothing.
+/// The complete configuration names the runtime of a model, isolated or not; a backend with a single runtime
+/// omits it.
 #[test]
 fn the_configuration_names_the_runtime_that_was_chosen() {
     for arguments in [&[][..], &["--isolate-models"]] {

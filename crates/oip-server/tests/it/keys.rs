@@ -1,4 +1,4 @@
-//! JSON Web Tokens whose keys are at a URL: over TLS with a private authority, and where nobody answers.
+//! JSON Web Tokens with keys at a URL: over TLS with a private CA, and unreachable.
 
 use std::{
     fs,
@@ -42,7 +42,7 @@ pub(crate) fn token(key: &KeyPair, kid: &str, lasts: i64) -> String {
     format!("{message}.{}", encode(key.sign(message.as_bytes()).unwrap()))
 }
 
-/// An issuer's server: answers every request with the set of keys of now.
+/// An issuer's server, which returns the current key set.
 struct Issuer {
     set: Arc<Mutex<String>>,
     address: SocketAddr,
@@ -85,7 +85,7 @@ fn answer(stream: impl Read + Write, set: &Mutex<String>) {
     let _ = stream.get_mut().flush();
 }
 
-/// A repository with a table of identities beside it.
+/// Returns a repository, with an identity table next to it.
 fn repository(keys: &str, ca: Option<&Path>) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let version = folder.path().join("models/open/1");
@@ -115,7 +115,7 @@ fn ask(server: &Server, token: &str) -> Answer {
     server.request("GET", "/v2/models/open", &[("Authorization", &value)], b"")
 }
 
-/// The same over gRPC.
+/// Does the same over gRPC.
 async fn ask_over_grpc(server: &Server, token: &str) -> Result<(), (ErrorCode, String)> {
     let client = oip_client::builder(format!("grpc://{}", server.grpc))
         .header("authorization", format!("Bearer {token}"))
@@ -163,7 +163,7 @@ async fn tokens_are_held_against_keys_at_a_url() {
     assert!(page.value("oip_auth_key_fetches_total", &[]) >= 1.0);
     assert_eq!(page.value("oip_auth_key_fetch_failures_total", &[]), 0.0);
 
-    // Another table with the same keys: what is fetched is kept. And the issuer has no set any more.
+    // A new table with the same keys: fetched keys are kept, although the issuer no longer serves any.
     *issuer.set.lock().unwrap() = "gone".to_owned();
     let table = folder.path().join("auth.toml");
     let changed = fs::read_to_string(&table).unwrap() + "rate = 1000.0\n";
@@ -173,7 +173,7 @@ async fn tokens_are_held_against_keys_at_a_url() {
         assert_eq!(ask(&server, &token(&key, "one", 60)).status, 200);
     }
 
-    // Without the authority nobody knows whose keys these are.
+    // Without the CA the keys cannot be trusted.
     *issuer.set.lock().unwrap() = set(&key, "one");
     let folder = repository(&issuer.url(), None);
     let failure = failing(&[

@@ -1,4 +1,4 @@
-//! The server as its users meet it: a process, its sockets, its exit codes; and both transports side by side.
+//! End-to-end tests of the server process: sockets, exit codes, and both transports.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[cfg(feature = "tensors")]

@@ -1,4 +1,4 @@
-//! `GET /metrics` of the real program: what it counts, what it is called, and what clients cannot do to it.
+//! `GET /metrics` of the real program: values, names, and resistance to clients.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use crate::{
     support::{Server, receive, send},
 };
 
-/// A server with a tensor file as its only model, which the folder keeps.
+/// Starts a server with a tensor file as its only model, kept by the directory.
 pub(crate) fn server(arguments: &[&str]) -> (Server, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let version = folder.path().join("digit_means/1");
@@ -28,7 +28,7 @@ pub(crate) fn server(arguments: &[&str]) -> (Server, tempfile::TempDir) {
     (server, folder)
 }
 
-/// What the page says.
+/// A metrics page.
 pub(crate) struct Page {
     text: String,
     families: Vec<Family>,
@@ -47,7 +47,7 @@ impl Page {
         Self { text, families }
     }
 
-    /// The value of a sample that has these labels.
+    /// Returns the value of a sample with these labels.
     pub(crate) fn find(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let samples = self.families.iter().flat_map(|family| &family.samples);
         let mut found = samples.filter(|sample| {
@@ -66,12 +66,12 @@ impl Page {
             .unwrap_or_else(|| panic!("no {name} {labels:?}: {}", self.text))
     }
 
-    /// Of the one version of the one model.
+    /// Returns a value of the only version of the only model.
     fn model(&self, name: &str) -> f64 {
         self.value(name, MODEL)
     }
 
-    /// The names and labels of all samples.
+    /// Returns the names and labels of all samples.
     fn series(&self) -> Vec<&str> {
         let samples = self.text.lines().filter(|line| !line.starts_with('#'));
         samples.map(|sample| sample.rsplit_once(' ').unwrap().0).collect()
@@ -103,13 +103,13 @@ fn what_happened_is_counted() {
     for asked in [&[3, 8][..], &[0], &[9, 9, 9]] {
         assert_eq!(infer(&server, &rows(asked)), 200);
     }
-    // One that the model refuses, and one that does not fit it.
+    // One request that the model rejects, and one with the wrong shape.
     assert_eq!(infer(&server, &rows(&[10])), 400);
     assert_eq!(
         infer(&server, &json!({"inputs": [], "outputs": [{"name": "median"}]})),
         400
     );
-    // And one that has no time. Its client may hear of it before a thread has looked at it.
+    // And one whose deadline has passed. Its client may learn that before a thread has seen it.
     let mut late = rows(&[1]);
     late["parameters"] = json!({"timeout": 1});
     assert_eq!(infer(&server, &late), 504);
@@ -126,7 +126,7 @@ fn what_happened_is_counted() {
     });
     let page = Page::of(&server);
     assert_eq!(page.model("nv_inference_request_success"), 3.0);
-    // A tensor file takes no batches: each run is one inference. The one that the model refused was a run too.
+    // A tensor file does not batch: each run is one inference. The rejected request was a run too.
     assert_eq!(page.model("nv_inference_count"), 3.0);
     assert_eq!(page.model("nv_inference_exec_count"), 4.0);
     assert_eq!(page.model("oip_batch_rows_count"), 4.0);
@@ -135,7 +135,7 @@ fn what_happened_is_counted() {
         let count = page.model(&format!("oip_{histogram}_duration_seconds_count"));
         assert_eq!(count, 3.0, "{histogram}");
     }
-    // Both are of the same requests; each request of the histogram lost less than a microsecond.
+    // Both cover the same requests; the histogram loses less than a microsecond per request.
     let microseconds = page.model("nv_inference_request_duration_us");
     let seconds = page.model("oip_request_duration_seconds_sum");
     assert!(microseconds > 0.0 && (microseconds - seconds * 1e6).abs() < 4.0);
@@ -163,7 +163,7 @@ fn what_happened_is_counted() {
     assert_eq!(failed.len(), 2, "{failed:?}");
 }
 
-/// A body on its way is in the budget's account.
+/// A body in transit counts towards the budget.
 #[test]
 fn bodies_in_work_are_shown() {
     let (server, _folder) = server(&[]);
@@ -177,7 +177,7 @@ fn bodies_in_work_are_shown() {
     until("it is not any more", || used() == 0.0);
 }
 
-/// A model that is loaded again starts at 0; an unloaded one is not counted any more.
+/// A reloaded model restarts at 0; an unloaded one disappears.
 #[test]
 fn versions_come_and_go() {
     let (server, _folder) = server(&["--model-control-mode=explicit", "--load-model=digit_means"]);
@@ -219,7 +219,7 @@ fn the_process_is_described() {
     assert!(open > 3.0 && open < value("max_fds"));
 }
 
-/// The path is held to the rules of all others.
+/// The path follows the same rules as all others.
 #[test]
 fn heads_methods_and_paths() {
     let (server, _folder) = server(&[]);
@@ -255,11 +255,11 @@ fn metrics_can_be_taken_away() {
     assert_eq!(infer(&server, &rows(&[1])), 200);
 }
 
-/// LC-17: over a connection, as clients do it; `src/metrics/mod.rs` has all 100,000 names.
+/// LC-17: over a connection, as clients do; `src/metrics/mod.rs` tests all 100,000 names.
 #[test]
 fn lc_17_many_names_over_a_connection() {
     let (server, _folder) = server(&[]);
-    // Failures are counted by route and code, so the first of them has a series of its own.
+    // Failures are counted by route and code, so the first one creates a series.
     let first = server.request(
         "POST",
         "/v2/models/n/infer",
@@ -292,11 +292,11 @@ fn lc_17_many_names_over_a_connection() {
     assert!(before.text.len().abs_diff(after.text.len()) < 200);
 }
 
-/// docs/metrics.md has a row for each family, with its type, labels and no other.
+/// docs/metrics.md has exactly one row per family, with type and labels.
 #[test]
 fn the_page_of_documentation_lists_what_there_is() {
     let (server, _folder) = server(&[]);
-    // Failures have no series before there is one.
+    // Failures have no series before the first one.
     assert_eq!(server.get("/nowhere").status, 404);
     let is_counted = || {
         Page::of(&server)

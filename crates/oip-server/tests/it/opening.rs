@@ -1,4 +1,4 @@
-//! The server while its models and keys are still being read.
+//! The server while its models and keys are being read.
 
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},
@@ -21,20 +21,20 @@ use tonic::{Code, transport::Endpoint};
 
 use crate::support::{Answer, connect, receive, send};
 
-/// A server whose store does not answer before this is dropped.
-struct Waiting {
+/// A server whose store does not respond until this is dropped.
+struct WaitingServer {
     child: Child,
     http: SocketAddr,
     grpc: SocketAddr,
     store: Option<Sender<()>>,
 }
 
-/// A port that is free now.
+/// Returns a port that is currently free.
 fn free_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-impl Waiting {
+impl WaitingServer {
     fn start(cache: &Path, more: &[&str]) -> Self {
         let objects = Objects::default();
         let header = br#"{"w":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}   "#;
@@ -104,18 +104,18 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A process with the number 1 gets a signal only if it has said that it catches it: it must have said so by now.
+/// A process with id 1 receives only signals it handles, so it must handle them by now.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_server_is_live_and_ends_at_a_signal_while_its_models_are_fetched() {
     let cache = tempfile::tempdir().unwrap();
-    let mut server = Waiting::start(cache.path(), &[]);
+    let mut server = WaitingServer::start(cache.path(), &[]);
     for path in ["/livez", "/v2/health/live"] {
         assert_eq!(server.ask("GET", path).status, 200, "{path}");
     }
@@ -132,7 +132,7 @@ async fn a_server_is_live_and_ends_at_a_signal_while_its_models_are_fetched() {
             "{json}"
         );
     }
-    // All else may need rights, which are not known yet.
+    // Other requests may need rights, which are not known yet.
     for (method, path) in [
         ("GET", "/v2"),
         ("GET", "/metrics"),
@@ -183,7 +183,7 @@ async fn a_server_is_live_and_ends_at_a_signal_while_its_models_are_fetched() {
 #[test]
 fn a_server_that_was_waiting_for_its_models_serves_them_at_the_same_address() {
     let cache = tempfile::tempdir().unwrap();
-    let mut server = Waiting::start(cache.path(), &[]);
+    let mut server = WaitingServer::start(cache.path(), &[]);
     assert_eq!(server.ask("GET", "/readyz").status, 503);
     server.store = None;
     let start = Instant::now();
@@ -199,14 +199,14 @@ fn a_server_that_was_waiting_for_its_models_serves_them_at_the_same_address() {
     assert_eq!(server.wait().code(), Some(0));
 }
 
-/// A reason to end that is found late ends the server all the same, and nothing stays behind.
+/// A fatal error found late ends the server, and nothing is left behind.
 #[test]
 fn a_server_whose_sources_cannot_be_read_says_so_and_ends() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("admin.sock");
     let admin = format!("unix:{}", socket.display());
     let missing = folder.path().join("nobody.toml");
-    let mut server = Waiting::start(
+    let mut server = WaitingServer::start(
         &folder.path().join("cache"),
         &["--admin-address", &admin, "--auth", missing.to_str().unwrap()],
     );

@@ -1,4 +1,4 @@
-//! GR-27: what exists in both transports, described once, sent through both, judged alike.
+//! GR-27: calls available in both transports, described once, sent through both, with the same outcome.
 
 mod calls;
 mod failures;
@@ -24,13 +24,13 @@ use self::{
 };
 
 /// Both transports in front of one service.
-struct Both {
+struct BothTransports {
     http: Router,
     grpc: GrpcInferenceServiceClient<GrpcService>,
 }
 
-impl Both {
-    /// In front of a service of the caller's, within 20 seconds: the deadline is a case of its own.
+impl BothTransports {
+    /// Creates them for a given service, with a limit of 20 seconds: the deadline is a separate case.
     fn of(service: Arc<TestService>) -> Self {
         let time = TimeLimits::default().with(|time| {
             time.default = Duration::from_secs(20);
@@ -48,7 +48,7 @@ impl Both {
         }
     }
 
-    /// Status and message of each: HTTP's number and gRPC's, 200 and 0 for success.
+    /// Returns status and message of each: HTTP's and gRPC's code, 200 and 0 for success.
     async fn send(&mut self, request: &Neutral) -> [(i32, String); 2] {
         let grpc = match self.grpc.model_infer(request.grpc()).await {
             Ok(_) => (0, String::new()),
@@ -58,7 +58,7 @@ impl Both {
     }
 }
 
-/// Status and error of HTTP's answer.
+/// Returns status and error of an HTTP response.
 async fn answered(http: &Router, request: Request<Body>) -> (i32, String) {
     let response = http.clone().oneshot(request).await.unwrap();
     let status = i32::from(response.status().as_u16());
@@ -69,12 +69,12 @@ async fn answered(http: &Router, request: Request<Body>) -> (i32, String) {
     (status, message.unwrap_or_default())
 }
 
-/// Statuses of a verdict: HTTP's and gRPC's.
+/// Returns the HTTP and gRPC status of an outcome.
 fn pair(code: Option<ErrorCode>) -> [i32; 2] {
     code.map_or([200, 0], |code| [i32::from(code.http_status()), code.grpc_code()])
 }
 
-/// Adds a row that is not answered as it says, with what it is answered.
+/// Records a row with an unexpected response.
 fn compare(
     wrong: &mut Vec<String>,
     name: &str,
@@ -83,7 +83,7 @@ fn compare(
     found: &[(i32, String); 2],
 ) {
     let expected = pair(code).into_iter().zip(messages);
-    // HTTP names the models that there are behind the message for one that is not.
+    // HTTP appends the existing models to the message about an unknown one.
     let common = |message: &'_ str| match code {
         Some(NotFound) => message
             .split("; there are ")
@@ -103,7 +103,7 @@ fn compare(
     }
 }
 
-/// Says all rows at once that are wrong: where one is, the next may be for the same reason.
+/// Reports all failing rows at once, because they may have the same cause.
 fn assert_none(wrong: &[String]) {
     assert!(
         wrong.is_empty(),
@@ -115,7 +115,7 @@ fn assert_none(wrong: &[String]) {
 
 #[tokio::test]
 async fn gr_27_every_failure_is_judged_alike() {
-    let mut both = Both::of(Arc::default());
+    let mut both = BothTransports::of(Arc::default());
     let mut wrong = Vec::new();
     compare(&mut wrong, "good", None, ["", ""], &both.send(&good()).await);
     for (name, request, code, message) in failures() {
@@ -131,11 +131,11 @@ async fn gr_27_every_failure_is_judged_alike() {
 
 #[tokio::test]
 async fn gr_27_every_call_is_judged_alike() {
-    // Each transport has a service of its own, since calls change things there.
+    // Each transport has its own service, because calls change it.
     let new = || {
         let service = TestService::default();
         service.share("/k", vec![0; 8]);
-        Both::of(Arc::new(service))
+        BothTransports::of(Arc::new(service))
     };
     let (http, mut grpc) = (new().http, new().grpc);
     let mut wrong = Vec::new();
@@ -148,7 +148,7 @@ async fn gr_27_every_call_is_judged_alike() {
 
 #[tokio::test]
 async fn gr_27_what_is_not_offered_is_said_alike() {
-    let mut plain = Both::of(Arc::new(TestService::plain()));
+    let mut plain = BothTransports::of(Arc::new(TestService::plain()));
     let mut wrong = Vec::new();
     for (call, extension) in calls_of_extensions() {
         let message = format!("the extension '{extension}' is not offered by this server");
@@ -164,12 +164,12 @@ async fn gr_27_what_is_not_offered_is_said_alike() {
     assert_none(&wrong);
 }
 
-/// Limits that each transport checks in its own way: sizes, budgets and compressions.
+/// Limits that each transport enforces in its own way: sizes, budgets and compression.
 #[tokio::test]
 async fn gr_27_limits_are_judged_alike() {
     let verdicts = |http: HttpConfig, grpc: GrpcConfig| async move {
         let request = with_input("identity_uint8", input("x", "UINT8", &[5000], &[0; 5000]));
-        Both::with(Arc::default(), http, grpc)
+        BothTransports::with(Arc::default(), http, grpc)
             .send(&request)
             .await
             .map(|(code, _)| code)
@@ -197,7 +197,7 @@ async fn gr_27_limits_are_judged_alike() {
     assert_eq!(with_budget(&budget).await, pair(Some(Overloaded)));
 }
 
-/// The table that both transports answer by: no two codes may surprise a client of one that knows the other.
+/// The status table of both transports: the codes are consistent.
 #[test]
 fn every_code_has_its_status_in_both_transports() {
     let table: Vec<(ErrorCode, u16, tonic::Code)> = ErrorCode::ALL

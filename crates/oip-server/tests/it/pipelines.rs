@@ -1,4 +1,5 @@
-//! The example pipeline: an ONNX model whose answer picks rows of a tensor file, by both transports and from the cache.
+//! The example pipeline: an ONNX model whose output selects rows of a tensor file, over both transports and
+//! from the cache.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")
 }
 
-/// The example models, in a repository where the answers of the pipeline are kept.
+/// Starts a server with the example models, and a response cache for the pipeline.
 fn server() -> (Server, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     for path in ["digits/1/model.onnx", "digit_means/1/model.safetensors"] {
@@ -70,7 +71,7 @@ async fn digits_become_their_portraits() {
     }
     let statistics = server.get(&format!("/v2/models/{MODEL}/stats")).json();
     let statistics = &statistics["model_stats"][0]["inference_stats"];
-    // The other transport gives the same answer.
+    // The other transport returns the same response.
     let count = |what: &str| statistics[what]["count"].as_u64().unwrap();
     assert_eq!(
         (count("success"), count("cache_miss"), count("cache_hit")),

@@ -1,4 +1,4 @@
-//! More than there is room for.
+//! Resource exhaustion.
 
 use std::{
     thread,
@@ -7,7 +7,7 @@ use std::{
 
 use crate::support::{Server, connect, send, try_receive};
 
-/// HT-42: with all file descriptors used up the server neither spins nor dies, and recovers.
+/// HT-42: with all file descriptors used up, the server neither spins nor dies, and recovers.
 #[test]
 fn ht_42_no_file_descriptors_left() {
     let (server, _folder) = Server::with_descriptors(64, 64, &[]);
@@ -37,7 +37,8 @@ fn ht_42_no_file_descriptors_left() {
     }
 }
 
-/// Regions of shared memory, which hold a descriptor each, leave most of them to connections; the one too many is told so.
+/// Shared memory regions, which hold a descriptor each, leave most of them to connections; a surplus one gets
+/// an error.
 #[test]
 #[cfg(target_os = "linux")]
 fn regions_of_shared_memory_do_not_use_up_the_descriptors() {
@@ -55,7 +56,7 @@ fn regions_of_shared_memory_do_not_use_up_the_descriptors() {
         }
     }
     std::fs::remove_file(&path).unwrap();
-    // A quarter of the 128 that the server raised its limit to.
+    // A quarter of the limit of 128 that the server raised itself to.
     assert_eq!(refusals.len(), 100 - 32);
     let expected =
         "shared memory region 'r32': 32 regions are registered, the server's limit; unregister one first";
@@ -67,7 +68,7 @@ fn regions_of_shared_memory_do_not_use_up_the_descriptors() {
 
 const POST: &str = "POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n";
 
-/// Sends requests that no HTTP client may send, each on a connection of its own: they are refused and the server goes on.
+/// Sends invalid HTTP requests, each on its own connection: they are rejected and the server continues.
 fn assert_refused(requests: &[String], statuses: &[u16]) {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path(), &[]);
@@ -84,8 +85,8 @@ fn assert_refused(requests: &[String], statuses: &[u16]) {
     assert_eq!(server.get("/v2/health/live").status, 200);
 }
 
-/// HT-10: malformed sizes of chunks. There is no model `m`: a body that nobody needs to read gets its 404, and then
-/// the connection is closed.
+/// HT-10: malformed chunk sizes. The model `m` does not exist: an unneeded body gets its 404, and then the
+/// connection is closed.
 #[test]
 fn ht_10_chunks_that_are_none() {
     let chunked = |rest: &str| format!("{POST}Transfer-Encoding: chunked\r\n\r\n{rest}");
@@ -116,7 +117,7 @@ fn ht_11_lengths_that_contradict() {
         ],
         &[400],
     );
-    // Both, of which the coding holds, and the same length twice: what is not ambiguous may be answered.
+    // Both headers, of which the coding wins, and the same length twice: unambiguous requests may succeed.
     assert_refused(
         &[
             with("Content-Length: 4\r\nTransfer-Encoding: chunked"),
@@ -126,7 +127,7 @@ fn ht_11_lengths_that_contradict() {
     );
 }
 
-/// HT-12, HT-13: heads that are no HTTP, or name no host.
+/// HT-12, HT-13: invalid HTTP heads, and heads without a host.
 #[test]
 fn ht_12_ht_13_heads_that_are_no_http() {
     assert_refused(
@@ -144,7 +145,7 @@ fn ht_12_ht_13_heads_that_are_no_http() {
     );
 }
 
-/// HT-06: a head of too many headers, or of a line without end.
+/// HT-06: too many headers, or an endless line.
 #[test]
 fn ht_06_heads_that_are_too_large() {
     let headers: String = (0..101).map(|index| format!("h{index}: x\r\n")).collect();

@@ -1,4 +1,4 @@
-//! Metrics as a collector gets them: what `/metrics` shows, and the same where that is switched off.
+//! Pushed metrics: the same as `/metrics`, also when that is disabled.
 
 use std::{collections::BTreeMap, fs, path::Path, time::Duration};
 
@@ -22,7 +22,7 @@ fn server(arguments: &[&str]) -> (Server, tempfile::TempDir) {
     (server, folder)
 }
 
-/// The first message that knows of a request.
+/// Returns the first message that counts a request.
 fn with_a_request(collector: &Collector) -> Posted {
     loop {
         let posted = collector.message();

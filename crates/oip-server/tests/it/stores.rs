@@ -1,4 +1,4 @@
-//! Repositories at a URL, and lists of digests, with the real program and small servers that answer as stores do.
+//! Repositories at a URL, and digest lists, with the real program and local servers that imitate stores.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Server, failing};
 
-/// A safetensors file with one tensor of three bytes.
+/// Returns a safetensors file with one tensor of three bytes.
 fn tensors(content: &[u8; 3]) -> Vec<u8> {
     let header = br#"{"w":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}}   "#;
     [&(header.len() as u64).to_le_bytes()[..], header, content].concat()
@@ -28,7 +28,7 @@ fn sha256(content: &[u8]) -> String {
         .collect()
 }
 
-/// What a program says of a repository: its exit code, the models as JSON, and the log or the error.
+/// Runs `check` on a repository; returns the exit code, the models as JSON, and the log or error.
 fn check(url: &str, cache: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> (i32, Value, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_oip-server"))
         .args(["check", "--json", url, "--log=info", "--repository-cache"])
@@ -64,7 +64,7 @@ fn borrowed<'e>(environment: &'e [(&'static str, String)]) -> Vec<(&'static str,
         .collect()
 }
 
-/// A bucket of the name `models` with one model in the folder `production`.
+/// Returns a bucket called `models` with one model in the directory `production`.
 fn bucket() -> (Objects, FakeServer) {
     let objects = Objects::default();
     objects.put("production/weights/1/model.safetensors", tensors(b"abc"));
@@ -171,7 +171,7 @@ fn the_hub_is_read_at_one_commit() {
         "{requests:?}"
     );
 
-    // A file of the repository is a model by its own name.
+    // A top-level file of the repository is a model of its own.
     let (code, models, log) = check(
         "hf://owner/tiny/sub/only.safetensors",
         cache.path(),
@@ -271,7 +271,7 @@ fn without_credentials_it_says_where_they_come_from() {
     );
 }
 
-/// At the most talkative level too, keys and tokens for stores are in no line.
+/// Keys and tokens for stores are not logged at the most verbose level.
 #[test]
 fn no_level_of_the_log_has_keys_of_stores() {
     let (files, _) = bucket();
@@ -321,7 +321,7 @@ fn no_level_of_the_log_has_keys_of_stores() {
     }
 }
 
-/// The files of `aws configure` are enough, without any variable but HOME.
+/// The files of `aws configure` suffice, with only HOME set.
 #[test]
 fn keys_come_from_the_files_of_aws() {
     let objects = Objects::default();
@@ -329,7 +329,7 @@ fn keys_come_from_the_files_of_aws() {
     let server = FakeServer::start(move |request| {
         let header = |name: &str| request.headers.get(name).map_or("", String::as_str);
         let signed = header("authorization");
-        // As what the profile says: its key, its region, and the token of its session.
+        // The profile's key, region and session token are used.
         let is_known = signed.contains("Credential=shop-id/") && signed.contains("/eu-west-1/s3/");
         match is_known && header("x-amz-security-token") == "shop-token" {
             true => objects.as_s3("models", 1000, request),
@@ -360,7 +360,7 @@ fn keys_come_from_the_files_of_aws() {
     };
     let (code, states, log) = check(&[("AWS_PROFILE", "shop")]);
     assert_eq!((code, states), (0, ready("weights")), "{log}");
-    // Another profile has another key, and variables win over all of them.
+    // Another profile has another key, and variables override everything.
     for environment in [
         &[][..],
         &[
@@ -471,7 +471,7 @@ fn a_load_looks_at_the_bucket_first() {
     );
     assert_eq!(objects_fetched(), 2);
 
-    // A model that came after the start, and one that is not there.
+    // A model added after startup, and one that does not exist.
     objects.put("production/late/1/model.safetensors", tensors(b"ghi"));
     assert_eq!(load("late").status, 200);
     let answer = load("absent");
@@ -544,14 +544,14 @@ fn only_listed_files_with_their_digests_are_loaded() {
         )
     );
     assert!(reason("unlisted").ends_with("does not list unlisted/1/model.safetensors, so it is not used"));
-    // A configuration changes what a model does, too.
+    // A configuration affects a model's behaviour too.
     assert!(
         reason("configured").starts_with("config.pbtxt has the SHA-256 "),
         "{}",
         reason("configured")
     );
 
-    // A file of a URL, by its name.
+    // A single-file URL, by its name.
     let objects = Objects::default();
     objects.put("iris.safetensors", good.clone());
     let served = objects.clone();

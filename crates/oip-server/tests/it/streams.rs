@@ -1,4 +1,4 @@
-//! Models that give any number of answers, as clients of both transports meet them, over sockets.
+//! Models with any number of responses, over both transports and sockets.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -30,23 +30,23 @@ use serde_json::{Value, json};
 use tensor_core::Shape;
 use tonic::{Code, Request, Streaming, codegen::Service, transport::Channel};
 
-/// A model that counts from 0 to its input, in answers of text. Above `FAILS` it fails at the end, `LARGE` answers are of 64 KiB
-/// and never end, and `SLOW` gives one answer and waits for the end of its request.
-struct Counting(Arc<Seen>);
+/// A model that counts from 0 to its input in string responses. Inputs above `FAILS` fail at the end, `LARGE`
+/// sends endless 64 KiB responses, and `SLOW` sends one response and waits for its request to end.
+struct CountingBackend(Arc<RunLog>);
 
 const FAILS: i32 = 1_000_000;
 const LARGE: i32 = 2_000_000;
 const SLOW: i32 = 3_000_000;
 
 #[derive(Default)]
-struct Seen {
+struct RunLog {
     sent: AtomicUsize,
     ended: AtomicUsize,
-    /// Lets the model `one` answer.
+    /// Lets the model `one` respond.
     is_released: AtomicBool,
 }
 
-impl Backend for Counting {
+impl Backend for CountingBackend {
     fn name(&self) -> &'static str {
         "counting"
     }
@@ -66,8 +66,8 @@ impl Backend for Counting {
     }
 }
 
-/// Gives any number of answers, or one once it may.
-struct CountingModel(ModelMetadata, Arc<Seen>, bool);
+/// Gives any number of responses, or a single one once released.
+struct CountingModel(ModelMetadata, Arc<RunLog>, bool);
 
 impl Model for CountingModel {
     fn metadata(&self) -> &ModelMetadata {
@@ -114,20 +114,20 @@ impl Model for CountingModel {
     }
 }
 
-/// A server of one instance each of the models `m`, with any number of answers, and `one`.
-struct House {
+/// A server with one instance each of the models `m`, with any number of responses, and `one`.
+struct StreamServer {
     runtime: tokio::runtime::Runtime,
     http: SocketAddr,
     grpc: SocketAddr,
     calls: GrpcService,
     engine: Arc<Engine>,
-    seen: Arc<Seen>,
+    seen: Arc<RunLog>,
     budget: ByteBudget,
     shutdown: Shutdown,
     _folder: tempfile::TempDir,
 }
 
-impl House {
+impl StreamServer {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         for version in ["m/1", "one/1"] {
@@ -135,8 +135,8 @@ impl House {
             std::fs::create_dir_all(&version).unwrap();
             std::fs::write(version.join("model.counting"), "").unwrap();
         }
-        let seen = Arc::new(Seen::default());
-        let backend: Arc<dyn Backend> = Arc::new(Counting(seen.clone()));
+        let seen = Arc::new(RunLog::default());
+        let backend: Arc<dyn Backend> = Arc::new(CountingBackend(seen.clone()));
         let config = EngineConfig::default().with(|config| config.instances = 1);
         let repository = Repository::open(folder.path(), &[backend], None).unwrap();
         let engine = Arc::new(Engine::start(repository, config));
@@ -191,7 +191,7 @@ impl House {
         self.seen.ended.load(Ordering::SeqCst)
     }
 
-    /// Waits until the model is at an end with so many requests, and nothing is charged any more.
+    /// Waits until the model has finished `count` requests, and nothing is charged.
     fn wait_until_ended(&self, count: usize) {
         let start = Instant::now();
         while self.ended() < count || self.budget.used() > 0 {
@@ -205,7 +205,7 @@ impl House {
         }
     }
 
-    /// Answers that the model has given once it gives no more, since nobody takes them.
+    /// Returns how many responses the model has sent when it blocks because nobody reads.
     fn sent_until_it_waits(&self) -> usize {
         let mut sent = 0;
         loop {
@@ -223,14 +223,14 @@ impl House {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let body = body.to_string();
         let length = body.len();
-        // Without chunks, to the end of the connection.
+        // Unchunked, up to the end of the connection.
         let head =
             format!("POST /v2/models/m/{path} HTTP/1.0\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
         stream.write_all((head + &body).as_bytes()).unwrap();
         stream
     }
 
-    /// Status and body of an answer over HTTP.
+    /// Returns status and body of an HTTP response.
     fn told(&self, path: &str, body: &Value) -> (u16, String) {
         let mut answer = String::new();
         self.post(path, body).read_to_string(&mut answer).unwrap();
@@ -238,7 +238,7 @@ impl House {
         (head[9..12].parse().unwrap(), body.to_owned())
     }
 
-    /// The events of an answer to `generate_stream`.
+    /// Returns the events of a `generate_stream` response.
     fn events(&self, x: i32) -> Vec<Value> {
         let (status, body) = self.told("generate_stream", &json!({"x": x}));
         assert_eq!(status, 200, "{body}");
@@ -284,7 +284,7 @@ fn with_parameter(mut request: ModelInferRequest, name: &str, value: ParameterCh
     request
 }
 
-/// An answer's request, text and error, and whether it is said to be the last.
+/// Returns a response's request id, string and error, and whether it is marked as final.
 fn parts(answer: ModelStreamInferResponse) -> (String, Option<String>, String, bool) {
     let response = answer.infer_response.unwrap();
     let text = response.raw_output_contents.first();
@@ -306,10 +306,10 @@ async fn all(
     all
 }
 
-/// Answers to requests for one answer keep their order; several wait for nobody before them.
+/// Single responses are in request order; sequences of responses do not wait for earlier requests.
 #[test]
 fn several_answers_do_not_wait_for_requests_before_them() {
-    let house = House::new();
+    let house = StreamServer::new();
     let one = |id: &str| ModelInferRequest {
         model_name: "one".into(),
         ..request(id, 0)
@@ -321,7 +321,7 @@ fn several_answers_do_not_wait_for_requests_before_them() {
         let (id, text, ..) = parts(answer);
         (id, text.unwrap())
     };
-    // In whatever order the two reach the model.
+    // The two may reach the model in any order.
     let mut found = [next(), next(), next()];
     found.sort_by(|(one, _), (other, _)| one.cmp(other));
     let expected = [("b", "0"), ("b", "1"), ("d", "0")];
@@ -334,7 +334,7 @@ fn several_answers_do_not_wait_for_requests_before_them() {
 
 #[test]
 fn the_version_that_answered_is_noted() {
-    let house = House::new();
+    let house = StreamServer::new();
     let noted = |notes: &RequestNotes| {
         let noted = (
             notes.model().map(str::to_owned),
@@ -368,7 +368,7 @@ fn the_version_that_answered_is_noted() {
 
 #[test]
 fn events_come_one_for_each_answer() {
-    let house = House::new();
+    let house = StreamServer::new();
     for count in [0, 1, 300] {
         let expected: Vec<Value> = (0..count)
             .map(|value| json!({"model_name": "m", "model_version": "1", "y": value.to_string()}))
@@ -378,7 +378,7 @@ fn events_come_one_for_each_answer() {
     let failing = house.events(FAILS + 2);
     let error = "model 'm': it \"fails\" at the end";
     assert_eq!(failing[2..], [json!({"error": error})]);
-    // Before the first answer there is a status to say it with.
+    // Before the first response, the error has its own status.
     let (status, body) = house.told("generate_stream", &json!({"x": FAILS}));
     assert_eq!((status, body), (400, json!({"error": error}).to_string()));
     house.wait_until_ended(5);
@@ -386,7 +386,7 @@ fn events_come_one_for_each_answer() {
 
 #[test]
 fn events_come_as_they_are_made() {
-    let house = House::new();
+    let house = StreamServer::new();
     let mut lines = BufReader::new(house.post("generate_stream", &json!({"x": SLOW}))).lines();
     let mut lines = std::iter::from_fn(|| lines.next()).map(Result::unwrap);
     let first = lines.by_ref().find(|line| line.starts_with("data: ")).unwrap();
@@ -396,7 +396,7 @@ fn events_come_as_they_are_made() {
 
 #[test]
 fn generate_gives_the_one_answer_if_there_is_one() {
-    let house = House::new();
+    let house = StreamServer::new();
     let (status, body) = house.told("generate", &json!({"x": 1}));
     assert_eq!(
         (status, &body[..]),
@@ -418,7 +418,7 @@ fn generate_gives_the_one_answer_if_there_is_one() {
 
 #[test]
 fn calls_for_one_answer_are_refused_and_nothing_runs() {
-    let house = House::new();
+    let house = StreamServer::new();
     let inputs = json!({"inputs": [{"name": "x", "datatype": "INT32", "shape": [1], "data": [1]}]});
     let (status, body) = house.told("infer", &inputs);
     assert_eq!(status, 501);
@@ -441,7 +441,7 @@ fn calls_for_one_answer_are_refused_and_nothing_runs() {
 
 #[test]
 fn streams_of_calls_carry_all_answers_with_their_ids() {
-    let house = House::new();
+    let house = StreamServer::new();
     house.runtime.block_on(async {
         let asks_for_end = |request| {
             with_parameter(
@@ -450,7 +450,7 @@ fn streams_of_calls_carry_all_answers_with_their_ids() {
                 ParameterChoice::BoolParam(true),
             )
         };
-        // More than may run at once, each with more answers than may wait, for one instance.
+        // More requests than run concurrently, each with more responses than are queued, for one instance.
         let mut requests: Vec<_> = (0..30).map(|id| request(&id.to_string(), 50)).collect();
         requests.push(asks_for_end(request("three", 3)));
         requests.push(asks_for_end(request("none", 0)));
@@ -491,8 +491,8 @@ fn streams_of_calls_carry_all_answers_with_their_ids() {
 
 #[test]
 fn a_client_that_takes_nothing_costs_little_and_one_that_leaves_costs_nothing() {
-    let house = House::new();
-    // Over HTTP: what fits the sockets' buffers, and a few answers of the model's.
+    let house = StreamServer::new();
+    // Over HTTP: as much as socket buffers hold, and a few responses of the model.
     let stream = house.post("generate_stream", &json!({"x": LARGE}));
     let sent = house.sent_until_it_waits();
     assert!(sent <= 512, "{sent} answers of 64 KiB that nobody took");
@@ -504,7 +504,7 @@ fn a_client_that_takes_nothing_costs_little_and_one_that_leaves_costs_nothing() 
     drop(stream);
     house.wait_until_ended(1);
 
-    // Over gRPC, where HTTP/2 bounds what is on its way.
+    // Over gRPC, where HTTP/2 flow control bounds data in transit.
     house.seen.sent.store(0, Ordering::SeqCst);
     let answers = house
         .runtime
@@ -523,12 +523,12 @@ fn a_client_that_takes_nothing_costs_little_and_one_that_leaves_costs_nothing() 
 #[test]
 fn what_waits_for_an_instance_stays_charged_with_its_parameters() {
     const MIB: u64 = 1 << 20;
-    let house = House::new();
+    let house = StreamServer::new();
     let held = house.post("generate_stream", &json!({"x": SLOW}));
     house.sent_until_it_waits();
     let answers = house.runtime.block_on(async {
         let text = ParameterChoice::StringParam("x".repeat(MIB as usize));
-        // Its tensor is no slice of the message, which would keep that charged.
+        // Its tensor is not a slice of the message, which would keep that charged.
         let mut waits = with_parameter(request("", 1), "text", text);
         waits.raw_input_contents.clear();
         let contents = InferTensorContents {
@@ -546,7 +546,7 @@ fn what_waits_for_an_instance_stays_charged_with_its_parameters() {
         );
         thread::sleep(Duration::from_millis(1));
     }
-    // Memory charged for reading it is released by then.
+    // Memory charged for decoding is released by then.
     thread::sleep(Duration::from_millis(200));
     assert!(house.budget.used() >= MIB, "{} bytes held", house.budget.used());
     drop((held, answers));
@@ -555,7 +555,7 @@ fn what_waits_for_an_instance_stays_charged_with_its_parameters() {
 
 #[test]
 fn a_client_that_leaves_between_two_answers_stops_the_model() {
-    let house = House::new();
+    let house = StreamServer::new();
     let mut stream = house.post("generate_stream", &json!({"x": SLOW}));
     stream.read_exact(&mut [0; 64]).unwrap();
     assert_eq!(house.ended(), 0);
@@ -571,8 +571,8 @@ fn a_client_that_leaves_between_two_answers_stops_the_model() {
 
 #[test]
 fn the_deadline_of_a_request_ends_its_answers() {
-    let house = House::new();
-    // As Triton has it: microseconds.
+    let house = StreamServer::new();
+    // In microseconds, as in Triton.
     let (status, body) = house.told("generate_stream", &json!({"x": SLOW, "timeout": 2_000_000}));
     let events: Vec<&str> = body.split_terminator("\n\n").collect();
     assert_eq!((status, events.len()), (200, 2), "{body}");
@@ -595,12 +595,12 @@ fn the_deadline_of_a_request_ends_its_answers() {
 
 #[test]
 fn answers_on_their_way_come_to_their_end_when_the_server_is_drained() {
-    let house = House::new();
+    let house = StreamServer::new();
     let answers = house
         .runtime
         .block_on(async { house.stream(vec![request("", 2000)]).await });
     let mut lines = BufReader::new(house.post("generate_stream", &json!({"x": 2000}))).lines();
-    // Both are there: one runs, the other waits or has ended.
+    // Both have arrived: one runs, the other waits or has finished.
     let start = Instant::now();
     while house.seen.sent.load(Ordering::SeqCst) == 0 || house.ended() + house.engine.waiting() as usize == 0
     {

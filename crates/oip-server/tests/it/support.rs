@@ -1,4 +1,4 @@
-//! The server as a process, and clients on plain sockets.
+//! Starts the server as a process, and connects clients over plain sockets.
 
 use std::{
     ffi::OsStr,
@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A running server; killed when the test is over.
+/// A running server; killed on drop.
 pub(crate) struct Server {
     pub(crate) child: Child,
     pub(crate) http: SocketAddr,
@@ -17,7 +17,7 @@ pub(crate) struct Server {
     stdout: BufReader<ChildStdout>,
 }
 
-/// A configuration file, there as long as this is.
+/// A configuration file, removed on drop.
 pub(crate) struct ConfigFile {
     /// The option that names it.
     pub(crate) option: String,
@@ -35,11 +35,11 @@ impl ConfigFile {
     }
 }
 
-/// The command that starts the server on free ports.
+/// Returns the command that starts the server on free ports.
 pub(crate) fn command(repository: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
     command.arg("--model-repository").arg(repository);
-    // Whatever tests over ONNX Runtime are told does not concern the others.
+    // Options meant for tests with ONNX Runtime do not apply to others.
     command
         .env_remove("ORT_DYLIB_PATH")
         .args(["--http-address", "127.0.0.1:0", "--grpc-address", "127.0.0.1:0"])
@@ -52,7 +52,7 @@ impl Server {
         Self::spawn(&mut command(repository, arguments))
     }
 
-    /// Starts a command that prints where it listens.
+    /// Starts a command that prints its addresses.
     pub(crate) fn spawn(command: &mut Command) -> Self {
         let mut child = command
             .stdout(Stdio::piped())
@@ -80,7 +80,7 @@ impl Server {
         }
     }
 
-    /// A server without models that may open so many descriptors, and may raise that number to another.
+    /// Starts a server without models with these soft and hard limits on descriptors.
     pub(crate) fn with_descriptors(now: u32, most: u32, arguments: &[&str]) -> (Self, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let mut shell = Command::new("sh");
@@ -107,12 +107,12 @@ impl Server {
         (server, folder)
     }
 
-    /// Waits until everything is loaded; returns what was printed by then.
+    /// Waits until everything is loaded; returns the output so far.
     pub(crate) fn wait_until_loaded(&mut self) -> String {
         self.read_until(" after ")
     }
 
-    /// The output up to the line with this text.
+    /// Returns the output up to the line that contains `text`.
     pub(crate) fn read_until(&mut self, text: &str) -> String {
         let mut printed = String::new();
         loop {
@@ -128,7 +128,7 @@ impl Server {
         }
     }
 
-    /// Waits for a line that says where else the server listens, and returns the address.
+    /// Waits for a line about another address, and returns the address.
     pub(crate) fn wait_for_line(&mut self, name: &str) -> String {
         loop {
             let mut line = String::new();
@@ -149,7 +149,7 @@ impl Server {
         assert!(killed.unwrap().success());
     }
 
-    /// Waits for the process to end by itself.
+    /// Waits for the process to exit by itself.
     pub(crate) fn wait(&mut self, patience: Duration) -> ExitStatus {
         let start = Instant::now();
         loop {
@@ -165,7 +165,7 @@ impl Server {
         connect(self.http)
     }
 
-    /// One request on a connection of its own.
+    /// Sends one request on a new connection.
     pub(crate) fn get(&self, path: &str) -> Answer {
         self.request("GET", path, &[], b"")
     }
@@ -176,7 +176,7 @@ impl Server {
         receive(&mut stream)
     }
 
-    /// CPU time that the process has used.
+    /// Returns the CPU time used by the process.
     pub(crate) fn cpu_time(&self) -> Duration {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
         let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
@@ -211,7 +211,7 @@ impl Answer {
             .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&self.body)))
     }
 
-    /// The value of a header, by its lower-case name.
+    /// Returns a header's value by its lower-case name.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines
@@ -237,7 +237,7 @@ pub(crate) fn receive(stream: &mut impl Read) -> Answer {
     try_receive(stream).unwrap()
 }
 
-/// Reads one answer, if one comes.
+/// Reads a response, if one arrives.
 pub(crate) fn try_receive(stream: &mut impl Read) -> std::io::Result<Answer> {
     let mut head = Vec::new();
     let mut byte = [0];
@@ -260,7 +260,7 @@ pub(crate) fn try_receive(stream: &mut impl Read) -> std::io::Result<Answer> {
     Ok(Answer { body, ..answer })
 }
 
-/// Runs a server that is to fail; returns its exit code and the one line on standard error.
+/// Runs a server that must fail; returns its exit code and the single line on standard error.
 pub(crate) fn failing<S: AsRef<OsStr>>(arguments: &[S]) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
     command

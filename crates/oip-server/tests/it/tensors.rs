@@ -19,7 +19,7 @@ use crate::support::{Answer, Server};
 
 const INFER: &str = "/v2/models/digit_means/infer";
 
-/// The repository with nothing but the tensor file, so that these tests need no other backend.
+/// Starts a server with only the tensor file, so that these tests need no other backend.
 fn server(arguments: &[&str]) -> Server {
     let folder = tempfile::tempdir().unwrap();
     let copy = folder.path().join("digit_means/1");
@@ -28,7 +28,7 @@ fn server(arguments: &[&str]) -> Server {
     let mut server = Server::start(folder.path(), arguments);
     let printed = server.wait_until_loaded();
     assert!(printed.contains("mean FP32[..., 64]"), "{printed}");
-    // The folder goes now: a loaded model needs its file no more.
+    // The directory is deleted: a loaded model no longer needs its file.
     server
 }
 
@@ -36,7 +36,7 @@ fn example() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/digit_means/1/model.safetensors")
 }
 
-/// The file's own bytes of `mean`, row by row.
+/// Reads the bytes of `mean` from the file, row by row.
 fn mean() -> Vec<f32> {
     let reader = tensor_files::open(&example(), &Default::default()).unwrap();
     reader
@@ -56,7 +56,7 @@ fn post(server: &Server, body: &Value) -> Answer {
     server.request("POST", INFER, &[], body.to_string().as_bytes())
 }
 
-/// What stands between the quotes behind the last `-d` for this model in docs/start.md.
+/// Extracts the last quoted `-d` argument for this model in docs/start.md.
 fn example_request() -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/start.md");
     let page = std::fs::read_to_string(page).unwrap();
@@ -185,7 +185,7 @@ async fn rows_and_whole_tensors_over_grpc() {
     assert_eq!(metadata.await.unwrap().into_inner().outputs[0].shape, [-1, 64]);
 }
 
-/// One verdict and one message, whatever the transport.
+/// Code and message are the same over both transports.
 #[tokio::test]
 async fn what_cannot_be_had_is_told_alike() {
     let server = server(&["--max-answer-size", "1KiB"]);
@@ -258,7 +258,7 @@ fn mr_11_a_file_is_mapped_where_operator_and_configuration_say_so() {
     assert_eq!(data, rows(&[3, 8]));
 }
 
-/// A client cannot have files mapped.
+/// Clients cannot enable mapping.
 #[test]
 fn mr_05_mapping_is_not_for_configurations_that_are_sent() {
     let folder = tempfile::tempdir().unwrap();

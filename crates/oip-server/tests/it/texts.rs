@@ -1,4 +1,4 @@
-//! Directories of the Hugging Face Hub, with the real program.
+//! Hugging Face Hub directories in the real program.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ fn fixture(file: &str) -> PathBuf {
         .join(file)
 }
 
-/// A copy of the directory.
+/// Returns a copy of the directory.
 fn words(folder: &Path) -> PathBuf {
     let words = folder.join("words");
     for file in FILES {
@@ -37,7 +37,7 @@ fn words(folder: &Path) -> PathBuf {
     words
 }
 
-/// A server whose models are loaded.
+/// Waits until the server's models are loaded.
 fn started(mut server: Server) -> Server {
     server.wait_until_loaded();
     server

@@ -1,4 +1,4 @@
-//! The server over TLS, as its operators start it.
+//! The server over TLS, as operators start it.
 
 use std::{
     fs, io,
@@ -27,14 +27,14 @@ use crate::{
     traffic::line,
 };
 
-/// An authority, and a folder with what it has signed.
+/// A CA, and a directory with certificates it issued.
 pub(crate) struct Certificates {
     folder: TempDir,
     authority: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Certificates {
-    /// For a server of the test's own with the certificate of `server.pem`.
+    /// Returns a TLS configuration with `server.pem` for a server in the test.
     pub(crate) fn server_config(&self) -> ServerConfig {
         let chain = CertificateDer::from_pem_file(self.path("server.pem")).unwrap();
         let key = PrivateKeyDer::from_pem_file(self.path("server-key.pem")).unwrap();
@@ -63,7 +63,7 @@ impl Certificates {
         self.folder.path().join(name)
     }
 
-    /// Writes a certificate for some hosts, and its key.
+    /// Issues a certificate for these hosts, with its key.
     pub(crate) fn sign(&self, name: &str, hosts: &[&str]) {
         let hosts: Vec<String> = hosts.iter().copied().map(str::to_owned).collect();
         self.sign_as(name, &CertificateParams::new(hosts).unwrap());
@@ -76,7 +76,7 @@ impl Certificates {
         fs::write(self.path(&format!("{name}-key.pem")), key.serialize_pem()).unwrap();
     }
 
-    /// The options that a server is started with.
+    /// Returns the server's options.
     pub(crate) fn options(&self) -> Vec<String> {
         let path = |name: &str| self.path(name).to_str().unwrap().to_owned();
         vec![
@@ -87,7 +87,7 @@ impl Certificates {
         ]
     }
 
-    /// A client at `https://` or `grpcs://` that knows the authority, and has a certificate of this name.
+    /// Creates a client for `https://` or `grpcs://` that trusts the CA, with the client certificate `name`.
     fn caller(&self, scheme: &str, address: SocketAddr, name: &str) -> Box<dyn InferenceClient> {
         let read = |name: &str| fs::read(self.path(name)).unwrap();
         let url = format!("{scheme}://localhost:{}", address.port());
@@ -98,7 +98,7 @@ impl Certificates {
             .unwrap()
     }
 
-    /// What a client needs that knows the authority, and has a certificate of this name.
+    /// Creates TLS settings that trust the CA, with an optional client certificate.
     pub(crate) fn client(&self, name: Option<&str>, protocol: &[u8]) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots
@@ -155,7 +155,7 @@ fn both_transports_are_encrypted() {
     send(&mut stream, "GET", "/v2", &[], b"");
     assert_eq!(receive(&mut stream).json()["name"], "tensorferry");
 
-    // Without TLS there is nothing, and a reason.
+    // Without TLS there is only an error.
     let answer = server.get("/v2");
     assert_eq!(
         (answer.status, answer.json()["error"].as_str().unwrap()),
@@ -177,7 +177,7 @@ fn both_transports_are_encrypted() {
     }
 }
 
-/// Makes one request over TLS and HTTP/2: a GET, or with a body a POST as of gRPC.
+/// Makes a request over TLS and HTTP/2: a GET, or with a body a POST in the style of gRPC.
 fn over_http2(
     certificates: &Certificates,
     address: SocketAddr,
@@ -237,7 +237,7 @@ fn clients_need_a_certificate_of_the_authority() {
     let (server, _repository) = start(&certificates, &options);
     let known = certificates.client(Some("robot"), b"http/1.1");
     assert_eq!(get(server.http, &known, "/v2/health/live").unwrap().status, 200);
-    // Without a table of identities clients are called by their certificate.
+    // Without an identity table, clients are named by their certificate.
     let logged = line(&log, |line| line["code"] == 200);
     assert_eq!(logged["identity"], "dns:robot");
     fs::copy(strangers.path("robot.pem"), certificates.path("stranger.pem")).unwrap();
@@ -254,12 +254,12 @@ fn clients_need_a_certificate_of_the_authority() {
     }
 }
 
-/// A table of certificates' names.
+/// An identity table with certificate names.
 const ROBOTS: &str = "[identities.robots]\ncertificates = [\"uri:spiffe://example.com/robots/*\"]\n\
                       apis = [\"inference\"]\nmodels = [\"op*\"]\n\
                       [identities.boss]\ncertificates = [\"dns:boss.example.com\"]\napis = [\"*\"]\n";
 
-/// A certificate's name says who it is, on both transports, on a stream and on the address for changes.
+/// A certificate's name identifies a client, on both transports, on a stream and at the admin address.
 #[tokio::test]
 async fn certificates_are_identities() {
     let certificates = Certificates::new();
@@ -314,7 +314,7 @@ async fn certificates_are_identities() {
             ErrorCode::PermissionDenied,
             "{scheme}"
         );
-        // Signed by the authority, and nobody's in the table.
+        // Signed by the CA, but not in the table.
         let person = certificates.caller(scheme, address, "person");
         let (code, message) = refused(person.infer(&request("open")).await.unwrap_err());
         assert_eq!(code, ErrorCode::Unauthenticated, "{scheme}");
@@ -329,7 +329,7 @@ async fn certificates_are_identities() {
     let answers: Vec<bool> = answers.map(|answer| answer.is_ok()).collect().await;
     assert_eq!(answers, [true, false, true]);
 
-    // The log names who changed what, and who was refused, by the names in certificates.
+    // The audit log names the clients that changed something, and those that were rejected, by certificate.
     for parts in [
         [
             "refused",
@@ -349,7 +349,7 @@ async fn certificates_are_identities() {
     }
 }
 
-/// A problem with a certificate's dates is in the log, with the file and the line; the server starts all the same.
+/// A problem with a certificate's dates is logged with file and line; the server starts all the same.
 #[test]
 fn certificates_that_are_not_valid_now_are_warned_of() {
     let certificates = Certificates::new();

@@ -1,4 +1,4 @@
-//! Traces of requests, as a collector gets them, over both transports; and servers whose collector is not there.
+//! Request traces as a collector receives them, over both transports; and an unreachable collector.
 
 use std::{
     fs,
@@ -25,7 +25,7 @@ use crate::{
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER: &str = "b7ad6b7169203331";
 
-/// A server with the example repository.
+/// Starts a server with the example repository.
 fn server(arguments: &[&str]) -> (Server, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
@@ -51,7 +51,7 @@ fn server(arguments: &[&str]) -> (Server, tempfile::TempDir) {
     (server, folder)
 }
 
-/// One image, all black.
+/// Returns a request with one black image.
 fn body() -> String {
     let data = vec![0; 64];
     serde_json::json!({"inputs": [{"name": "X", "shape": [1, 64], "datatype": "FP32", "data": data}]})
@@ -69,7 +69,7 @@ fn a_request_over_http_is_a_trace_with_its_phases() {
     let parent = format!("00-{TRACE}-{CALLER}-01");
     let headers = [("traceparent", parent.as_str()), ("x-request-id", "first")];
     let infer = "/v2/models/digits/infer";
-    // By the ratio none is traced, by its caller one is; probes never are.
+    // The ratio samples none; the caller's decision samples one; health checks are never traced.
     assert_eq!(server.request("POST", infer, &[], body().as_bytes()).status, 200);
     assert_eq!(server.get("/v2/health/ready").status, 200);
     assert_eq!(server.request("GET", "/v2/models", &headers, b"").status, 200);
@@ -125,7 +125,7 @@ fn a_request_over_http_is_a_trace_with_its_phases() {
             "{span:?} in {root:?}"
         );
     }
-    // One after the other.
+    // Sequential.
     for pair in posted.spans[1..].windows(2) {
         assert!(pair[0].end <= pair[1].start, "{pair:?}");
     }
@@ -193,20 +193,20 @@ async fn a_call_over_grpc_is_a_trace_too_and_the_end_sends_what_is_there() {
     client.infer(&request("digits")).await.unwrap();
     client.infer(&request("none")).await.unwrap_err();
     drop(client);
-    // Spans gather for a second: the end does not wait for it.
+    // Spans are collected for a second: the shutdown does not wait for it.
     server.signal("TERM");
     assert!(server.wait(Duration::from_secs(30)).success());
     let mut all = collector.message().spans;
     if all.iter().filter(|span| span.kind == 2).count() < 2 {
         all.extend(collector.message().spans);
     }
-    // A span is counted when its response has left, which the client does not wait for.
+    // A span is recorded after its response was sent, which the client does not wait for.
     let mut roots: Vec<_> = all.iter().filter(|span| span.kind == 2).collect();
     roots.sort_by_key(|root| &root.attributes["rpc.grpc.status_code"]);
     let [good, missing] = roots[..] else {
         panic!("{all:?}")
     };
-    // Both are parts of the caller's trace.
+    // Both belong to the caller's trace.
     for root in [good, missing] {
         assert_eq!((&*root.trace, &*root.parent), (TRACE, CALLER));
     }
@@ -225,7 +225,7 @@ async fn a_call_over_grpc_is_a_trace_too_and_the_end_sends_what_is_there() {
     );
 }
 
-/// A collector that is not there: one line of the log, and requests are answered as ever.
+/// An unreachable collector: one log line, and requests succeed as usual.
 #[test]
 fn requests_do_not_wait_for_a_collector() {
     let nowhere = std::net::TcpListener::bind("127.0.0.1:0")
@@ -240,7 +240,7 @@ fn requests_do_not_wait_for_a_collector() {
         fs::create_dir_all(copy.parent().unwrap()).unwrap();
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models");
         fs::copy(examples.join("digit_means/1/model.safetensors"), copy).unwrap();
-        // The variables are for both signals.
+        // The variables apply to both signals.
         let mut command = command(models.path(), &[]);
         command
             .env("OTEL_EXPORTER_OTLP_ENDPOINT", format!("http://{nowhere}"))
@@ -272,7 +272,7 @@ fn requests_do_not_wait_for_a_collector() {
     assert_eq!((lines("traces"), lines("metrics")), (1, 1));
 }
 
-/// Passes what comes over TLS on to a collector; its URL.
+/// Starts a TLS proxy to a collector; returns its URL.
 fn encrypted(collector: &Collector, certificates: &Certificates) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://localhost:{}", listener.local_addr().unwrap().port());
@@ -315,12 +315,12 @@ fn encrypted(collector: &Collector, certificates: &Certificates) -> String {
     url
 }
 
-/// A collector whose certificate no browser would trust: by the configuration file, or by OpenTelemetry's variable.
+/// A collector with a private CA: by the configuration file, or by OpenTelemetry's variable.
 #[test]
 fn a_collector_may_have_an_authority_of_its_own() {
     let certificates = Certificates::new();
     let authority = certificates.path("ca.pem");
-    // One for each signal, since a collector serves one connection at a time.
+    // One collector per signal, because each serves one connection at a time.
     let start = |collectors: &[Collector; 2], by_file: bool, change: &dyn Fn(&mut Command)| {
         let [traces, metrics] = collectors
             .each_ref()
@@ -348,7 +348,7 @@ fn a_collector_may_have_an_authority_of_its_own() {
         // Without a variable: the setting.
         &[][..],
         &[("OTEL_EXPORTER_OTLP_CERTIFICATE", &authority)],
-        // Each signal's own wins.
+        // Each signal's own variable takes precedence.
         &[
             ("OTEL_EXPORTER_OTLP_CERTIFICATE", &nowhere),
             ("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", &authority),
@@ -462,7 +462,7 @@ fn variables_of_opentelemetry_that_cannot_be_followed_are_warnings() {
     }
 }
 
-/// Each signal's own collector, at just the URL that its variable has, is known without a configuration file.
+/// Variables alone configure each signal's collector, with exactly their URLs.
 #[test]
 fn variables_of_opentelemetry_name_collectors() {
     let models = digit_means();
@@ -488,7 +488,7 @@ fn variables_of_opentelemetry_name_collectors() {
     assert!(!posted.spans.is_empty());
 }
 
-/// A repository with the example model of the digits' means.
+/// Returns a repository with the example model of digit means.
 fn digit_means() -> tempfile::TempDir {
     let models = tempfile::tempdir().unwrap();
     let example =

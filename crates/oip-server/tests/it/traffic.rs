@@ -1,4 +1,4 @@
-//! What every request passes: ids that come back, the access log, totals over all models, and load reports.
+//! Request middleware: request ids, the access log, totals over all models, and load reports.
 
 use std::{collections::HashSet, fs, io::Write, path::Path, process::Command};
 
@@ -18,14 +18,14 @@ use crate::{
 const INFER: &str = "/v2/models/digit_means/infer";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
-/// The lines of an access log.
+/// Returns the lines of an access log.
 fn lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap();
     let lines = text.lines().map(serde_json::from_str);
     lines.collect::<Result<_, _>>().unwrap()
 }
 
-/// The only line for which something holds, once it is there.
+/// Returns the only line that satisfies `is_it`, once it is there.
 pub(crate) fn line(path: &Path, is_it: impl Fn(&Value) -> bool) -> Value {
     until("a line is written", || lines(path).iter().any(&is_it));
     let mut found: Vec<Value> = lines(path).into_iter().filter(&is_it).collect();
@@ -33,7 +33,7 @@ pub(crate) fn line(path: &Path, is_it: impl Fn(&Value) -> bool) -> Value {
     found.remove(0)
 }
 
-/// A server that writes its access log as JSON, and the log's path.
+/// Starts a server with a JSON access log; returns it with the log's path.
 fn logging_server(folder: &Path) -> (Server, tempfile::TempDir, std::path::PathBuf) {
     let log = folder.join("access.log");
     let arguments = ["--access-log", "json", "--access-log-file", log.to_str().unwrap()];
@@ -79,7 +79,7 @@ fn each_request_over_http_has_a_line() {
         .sum();
     assert!(phases <= found["us"].as_u64().unwrap(), "{found}");
 
-    // Ids that no line can hold are replaced; paths that are nowhere are written, and no route is made of them.
+    // Invalid ids are replaced; unknown paths are logged without becoming routes.
     let answer = server.request("GET", "/secret?token=abc", &[("X-Request-ID", "two words")], b"");
     let made = answer.header("x-request-id").unwrap().to_owned();
     assert!(made.len() == 16 && made != "two words");
@@ -90,7 +90,7 @@ fn each_request_over_http_has_a_line() {
     );
     assert!(!fs::read_to_string(&log).unwrap().contains("abc"));
 
-    // One whose client leaves before it is answered.
+    // One whose client disconnects before the response.
     let mut stream = connect(server.http);
     let head =
         format!("POST {INFER} HTTP/1.1\r\nHost: x\r\nX-Request-ID: gone\r\nContent-Length: 100\r\n\r\nabc");
@@ -98,7 +98,7 @@ fn each_request_over_http_has_a_line() {
     drop(stream);
     let found = line(&log, |line| line["request_id"] == "gone");
     assert!([400, 499].contains(&found["code"].as_u64().unwrap()), "{found}");
-    // A HEAD has an answer without a body.
+    // A HEAD response has no body.
     let mut stream = connect(server.http);
     send(&mut stream, "HEAD", "/v2", &[("X-Request-ID", "head")], b"");
     let found = line(&log, |line| line["request_id"] == "head");
@@ -141,7 +141,7 @@ async fn each_call_over_grpc_has_a_line() {
     // A flag, four bytes of length, and the message.
     assert_eq!(found["bytes_in"], 5 + 2 + "nothing".len());
 
-    // One that a model answers, by a caller that traces.
+    // An inference by a caller with a trace.
     let parent = format!("00-{TRACE}-b7ad6b7169203331-01");
     let mut request = Request::new(rows_message(&[1, 2]));
     for (name, value) in [("x-request-id", "good"), ("traceparent", parent.as_str())] {
@@ -172,7 +172,7 @@ async fn each_call_over_grpc_has_a_line() {
     assert!(phases <= found["us"].as_u64().unwrap(), "{found}");
 }
 
-/// A request over gRPC for some rows of `digit_means`, with the numbers of the rows raw.
+/// Returns a gRPC request for rows of `digit_means`, with raw row indices.
 fn rows_message(rows: &[i64]) -> ModelInferRequest {
     ModelInferRequest {
         model_name: "digit_means".to_owned(),
@@ -192,7 +192,7 @@ fn rows_message(rows: &[i64]) -> ModelInferRequest {
     }
 }
 
-/// Without the log, ids go back to those who sent them, and none are made.
+/// Without the access log, ids are repeated but not generated.
 #[tokio::test]
 async fn ids_go_back_without_a_log() {
     let (server, _repository) = server(&["--allow-metrics=false"]);
@@ -211,7 +211,7 @@ async fn ids_go_back_without_a_log() {
     assert_eq!(answer.metadata().get("x-request-id").unwrap(), "mine");
 }
 
-/// Requests that no model sees are counted too, by route and code; sizes of those for models are.
+/// Requests that reach no model are counted by route and code, and inference requests by size.
 #[tokio::test]
 async fn totals_count_what_no_model_sees() {
     let (server, _repository) = server(&[]);
@@ -302,7 +302,7 @@ async fn balancers_get_load_reports() {
     assert!(report.to_str().unwrap().starts_with("TEXT "), "{report:?}");
 }
 
-/// On one port both transports have their lines, and both have none in a file that was moved away before SIGHUP.
+/// Both transports on one port are logged, and neither writes to a file that was rotated before SIGHUP.
 #[tokio::test]
 async fn the_file_is_opened_again_on_request() {
     let folder = tempfile::tempdir().unwrap();

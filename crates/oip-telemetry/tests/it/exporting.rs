@@ -1,4 +1,4 @@
-//! Exports to a collector, and without one.
+//! Exports with and without a collector.
 
 use std::{
     net::TcpListener,
@@ -27,7 +27,7 @@ fn span(name: &'static str) -> Span {
     )
 }
 
-/// Waits until it is so.
+/// Waits until `is_so`.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !is_so() {
@@ -96,7 +96,7 @@ fn what_may_pass_is_tried_again_and_what_will_not_is_dropped() {
         ("429 Too Many Requests", vec![]),
         ("200 OK", vec![]),
         ("400 Bad Request", b"no".to_vec()),
-        // One of two spans refused: field 1, a message whose field 1 is 1.
+        // One of two spans rejected: field 1, a message whose field 1 is 1.
         ("200 OK", vec![0x0a, 0x02, 0x08, 0x01]),
     ]);
     let exporter = Exporter::start(config(&collector.url)).unwrap();
@@ -116,7 +116,8 @@ fn what_may_pass_is_tried_again_and_what_will_not_is_dropped() {
     assert!(collector.has_nothing_for(Duration::from_millis(50)));
 }
 
-/// A missing collector delays nothing, and spans without room are counted; once it is there, it gets the rest.
+/// A missing collector delays nothing, and spans that do not fit are counted; once it is there, it gets the
+/// rest.
 #[test]
 fn a_collector_that_is_not_there_costs_spans_only() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -127,14 +128,14 @@ fn a_collector_that_is_not_there_costs_spans_only() {
         config.back_off = Duration::from_secs(20);
     }))
     .unwrap();
-    // Those of the first message wait for their next turn, four wait in the queue.
+    // The spans of the first message wait for a retry; four requests wait in the queue.
     exporter.export(vec![span("a"); 600]);
     std::thread::sleep(Duration::from_millis(200));
     for _ in 0..100 {
         exporter.export(vec![span("b"); 2]);
     }
     until("those without room are counted", || exporter.dropped() >= 192);
-    // The end waits for nobody either.
+    // The exit does not wait either.
     let start = Instant::now();
     exporter.finish(Duration::from_secs(10));
     assert!(start.elapsed() < Duration::from_secs(10));

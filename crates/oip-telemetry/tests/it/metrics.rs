@@ -1,4 +1,4 @@
-//! Metrics as a collector gets them, and a collector that is not there.
+//! Metrics as a collector receives them, and a missing collector.
 
 use std::{
     net::TcpListener,
@@ -121,7 +121,7 @@ fn what_fails_is_made_up_for_by_the_next_push() {
     assert_eq!(exporter.failed(), 2);
 }
 
-/// A missing collector delays nothing; the end pushes once more.
+/// A missing collector delays nothing; the exit pushes once more.
 #[test]
 fn the_end_pushes_what_there_is_and_waits_for_nobody() {
     let collector = Collector::start(vec![]);

@@ -1,3 +1,5 @@
+//! A pull parser for JSON that reports byte offsets.
+
 use std::borrow::Cow;
 
 use tensor_core::Quoted;
@@ -5,12 +7,12 @@ use tensor_core::Quoted;
 use super::Number;
 use crate::ServiceError;
 
-/// Bytes of a string that are looked at in words; longer ones are searched.
+/// Strings up to this length are scanned word by word; longer ones with memchr.
 const SHORT: usize = 24;
 
-/// Reads JSON (RFC 8259) from a text, front to back. Errors name the byte.
+/// A JSON (RFC 8259) parser that reads front to back. Errors give the byte offset.
 ///
-/// Positions are bytes from the start of the body, so that a person can find them.
+/// Offsets count from the start of the body, so that people can find them.
 #[derive(Clone)]
 pub(crate) struct Cursor<'a> {
     text: &'a str,
@@ -18,7 +20,7 @@ pub(crate) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Starts at the first byte of a body; a byte order mark is passed over.
+    /// Starts at the first byte of `body`, after a byte order mark.
     pub(crate) fn new(body: &'a [u8]) -> Result<Self, ServiceError> {
         let text = std::str::from_utf8(body).map_err(|error| {
             ServiceError::invalid(format!("invalid JSON at byte {}: not UTF-8", error.valid_up_to()))
@@ -35,7 +37,7 @@ impl<'a> Cursor<'a> {
         self.at
     }
 
-    /// A cursor on the same text at a position met before.
+    /// Returns a cursor on the same body at `position`, which this cursor has visited.
     pub(crate) fn at(&self, position: usize) -> Self {
         Self {
             text: self.text,
@@ -47,17 +49,17 @@ impl<'a> Cursor<'a> {
         self.text.len() - self.at
     }
 
-    /// The next byte, whatever it is.
+    /// Returns the next byte, including white space.
     pub(crate) fn peek_raw(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at).copied()
     }
 
-    /// The byte after the next one.
+    /// Returns the byte after the next one.
     pub(crate) fn second_raw(&self) -> Option<u8> {
         self.text.as_bytes().get(self.at + 1).copied()
     }
 
-    /// The next byte that is not white space, which becomes the current one.
+    /// Skips white space and returns the next byte.
     #[inline]
     pub(crate) fn peek(&mut self) -> Option<u8> {
         let bytes = self.text.as_bytes();
@@ -70,12 +72,13 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Goes where `reader`, which gets the text and the position, leaves off: at a character's first byte.
+    /// Moves to the position that `reader` returns, which must be a character boundary. `reader` gets the
+    /// body and the current position.
     pub(crate) fn advance(&mut self, reader: impl FnOnce(&[u8], usize) -> usize) {
         self.at = reader(self.text.as_bytes(), self.at);
     }
 
-    /// Passes over `byte` if it comes next.
+    /// Consumes `byte` if it comes next.
     #[inline]
     pub(crate) fn eat(&mut self, byte: u8) -> bool {
         let found = self.peek() == Some(byte);
@@ -90,14 +93,14 @@ impl<'a> Cursor<'a> {
         Err(self.unexpected(&format!("'{}'", char::from(byte))))
     }
 
-    /// Passes over a bare word if it comes next.
+    /// Consumes `word` if it comes next.
     pub(crate) fn eat_word(&mut self, word: &str) -> bool {
         let found = self.text.as_bytes()[self.at..].starts_with(word.as_bytes());
         self.at += if found { word.len() } else { 0 };
         found
     }
 
-    /// An error about what stands here.
+    /// Creates an error about the token at this position.
     pub(crate) fn unexpected(&self, expected: &str) -> ServiceError {
         let found = match self.text[self.at..].chars().next() {
             None => "the end".to_owned(),
@@ -109,7 +112,7 @@ impl<'a> Cursor<'a> {
         ))
     }
 
-    /// Nothing but white space may follow.
+    /// Checks that only white space follows.
     pub(crate) fn finish(mut self) -> Result<(), ServiceError> {
         match self.peek() {
             None => Ok(()),
@@ -117,7 +120,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Reads an object, handing each member's name to `member` with the cursor at its value.
+    /// Reads an object and calls `member` with each name; the cursor is then at the value.
     pub(crate) fn object(
         &mut self,
         mut member: impl FnMut(&mut Self, Cow<'a, str>) -> Result<(), ServiceError>,
@@ -187,7 +190,7 @@ impl<'a> Cursor<'a> {
                         Some(start) => Cow::Owned(start + run),
                     });
                 }
-                // A backslash: plain_run stops at nothing else.
+                // A backslash: plain_run stops only at quotes and backslashes.
                 _ => {
                     let so_far = unescaped.get_or_insert_default();
                     so_far.push_str(run);
@@ -197,11 +200,11 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Characters up to the next quote or backslash.
+    /// Reads characters up to the next quote or backslash.
     fn plain_run(&mut self) -> Result<&'a str, ServiceError> {
         let start = self.at;
         let rest = &self.text.as_bytes()[start..];
-        // Names are short, and a search for two bytes is made for long texts.
+        // Names are short; memchr pays off only on long strings.
         let short = end_of_run(&rest[..rest.len().min(SHORT)]);
         let len = short.or_else(|| {
             let more = rest.get(SHORT..)?;
@@ -217,7 +220,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// One escape sequence, from its backslash on.
+    /// Reads one escape sequence, starting at its backslash.
     fn escape(&mut self) -> Result<char, ServiceError> {
         let start = self.at;
         self.at += 1;
@@ -259,7 +262,7 @@ impl<'a> Cursor<'a> {
         }))
     }
 
-    /// Reads a number's parts.
+    /// Reads a number into its parts.
     #[inline]
     pub(crate) fn number(&mut self) -> Result<Number<'a>, ServiceError> {
         match Number::scan(&self.text[self.at..]) {
@@ -274,7 +277,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Passes over a value of any kind, checking that it is one. `depth` is how deep it may nest.
+    /// Skips and validates a value of any kind, nested at most `depth` deep.
     pub(crate) fn skip(&mut self, depth: usize) -> Result<(), ServiceError> {
         let too_deep = |cursor: &Self| {
             let at = cursor.at;
@@ -291,8 +294,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Passes over a value of tensor data that is read later, and checked then: brackets and strings are all that
-    /// is looked at.
+    /// Skips tensor data that is parsed and validated later. Looks only at brackets and strings.
     pub(crate) fn skip_data(&mut self) -> Result<(), ServiceError> {
         if self.peek() != Some(b'[') {
             return self.skip(0);
@@ -319,8 +321,9 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The first byte that ends a run of plain characters in a string: a quote, a backslash or a control character. Eight bytes are
-/// looked at a time: a flag in the top bit of each byte, of which the lowest is never wrong.
+/// Returns the index of the first byte that ends a run of plain characters: a quote, a backslash or a control
+/// character. Tests eight bytes at a time; each byte's top bit is a flag, and the lowest set flag is always
+/// exact.
 fn end_of_run(bytes: &[u8]) -> Option<usize> {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     const TOPS: u64 = ONES << 7;
@@ -356,7 +359,7 @@ mod tests {
             let bytes: Vec<u8> = (0..len)
                 .map(|_| match next() % 16 {
                     0 => next(),
-                    // Neighbours of what ends a run, and bytes of longer characters.
+                    // Bytes adjacent to the terminators, and bytes of multi-byte characters.
                     other => *b"!#[]aZ09 ~\x7f\x80\xa2\xdc\xff "
                         .get(usize::from(other))
                         .unwrap_or(&b'x'),
@@ -405,7 +408,7 @@ mod tests {
         }
     }
 
-    /// HT-19: surrogates that stand alone.
+    /// HT-19: lone surrogates.
     #[test]
     fn ht_19_lone_surrogates_are_refused() {
         for text in [

@@ -1,22 +1,24 @@
+//! Decodes the `data` member of a tensor into a typed buffer.
+
 use bytes::Bytes;
 use tensor_core::{DType, Element, Shape, Tensor, bf16, f16};
 
 use super::{Cursor, Number, no_json_form, run::Run};
 use crate::{BytesTensor, DataType, Memory, Reservation, ServiceError, TensorValue};
 
-/// The memory that the tensors of a body may take once decoded.
+/// The budget for the decoded tensors of a body.
 pub(crate) struct Room<'m> {
-    /// Bytes that are left of the limit for one body.
+    /// Bytes left of the limit for one body.
     pub(crate) left: usize,
-    /// Asked before anything is allocated.
+    /// Asked before each allocation.
     pub(crate) memory: &'m dyn Memory,
 }
 
-/// Reads the value of a tensor's `data` member straight into a buffer of its datatype.
+/// Parses a tensor's `data` member into a buffer of its datatype.
 ///
-/// Data may be flat or nested to any regular depth up to `max_depth`; a nesting as deep as the shape's rank must be
-/// the shape. Never more than what is left in `room` is filled, and what is reserved ahead is bounded by what the text
-/// could hold. `room` is reduced by what was used.
+/// Data may be flat, or nested regularly up to `max_depth`; nesting as deep as the rank must match the shape.
+/// The buffer never exceeds what is left in `room`, and capacity reserved up front is bounded by what the
+/// JSON can hold. `room` is reduced by the bytes used.
 pub(crate) fn read_data(
     cursor: &mut Cursor<'_>,
     datatype: DataType,
@@ -67,7 +69,7 @@ impl Reader<'_, '_, '_> {
             allowed: self.room.left / size_of::<T>(),
             shape: self.shape,
         };
-        // An element takes a character and a comma at least, so the text bounds what it can hold.
+        // An element takes at least one character and a comma, so the length of the JSON bounds the count.
         let possible = expected.min(self.cursor.remaining() as u64 / 2 + 1) as usize;
         let possible = possible.min(sink.allowed);
         let grant = self.room.memory.reserve(possible * size_of::<T>())?;
@@ -98,7 +100,7 @@ impl Reader<'_, '_, '_> {
             mut raw, mut grant, ..
         } = sink;
         self.room.left -= raw.len();
-        // Doubling may have left much of the buffer empty.
+        // Growth by doubling may leave much of the buffer unused.
         if raw.capacity() - raw.len() > raw.len() / 8 {
             raw.shrink_to_fit();
             grant.shrink_to(raw.capacity());
@@ -107,7 +109,7 @@ impl Reader<'_, '_, '_> {
         BytesTensor::new(self.shape.clone(), raw).map(TensorValue::Bytes)
     }
 
-    /// Walks the nested arrays, handing the elements to `sink`; checks nesting and count.
+    /// Walks the nested arrays, passes elements to `sink`, and checks nesting and count.
     fn walk(&mut self, sink: &mut impl Sink) -> Result<(), ServiceError> {
         let cursor = &mut *self.cursor;
         let mut nesting = Nesting {
@@ -116,7 +118,7 @@ impl Reader<'_, '_, '_> {
         };
         let mut count = 0u64;
         loop {
-            // At a value: an array to open or an element.
+            // At a value: an array or an element.
             if cursor.eat(b'[') {
                 nesting.open(cursor)?;
                 if !cursor.eat(b']') {
@@ -128,7 +130,7 @@ impl Reader<'_, '_, '_> {
                 nesting.elements(run.max(1), cursor)?;
                 count += run.max(1);
                 if run > 0 {
-                    // Behind a comma: at a value again.
+                    // After a comma: at a value again.
                     continue;
                 }
                 sink.element(cursor)
@@ -159,12 +161,12 @@ impl Reader<'_, '_, '_> {
     }
 }
 
-/// Where the elements of one `data` go.
+/// Receives the elements of one `data` member.
 trait Sink {
-    /// Takes elements that have a comma behind them, as many as can be taken fast, and returns their number.
+    /// Consumes as many elements followed by a comma as the fast path can, and returns their number.
     fn run(&mut self, cursor: &mut Cursor<'_>) -> u64;
 
-    /// Takes one element.
+    /// Consumes one element.
     fn element(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ServiceError>;
 }
 
@@ -185,7 +187,7 @@ impl<T: JsonElement> Sink for Elements<'_, T> {
 
     fn element(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ServiceError> {
         let element = T::read(cursor)?;
-        // Beyond the shape's count elements are only counted, for the message.
+        // Elements beyond the shape's count are only counted, for the error message.
         if self.elements.len() < self.expected {
             if self.elements.len() == self.allowed {
                 return Err(too_large(self.shape, T::DTYPE.into()));
@@ -205,7 +207,7 @@ struct Strings<'s> {
 }
 
 impl Strings<'_> {
-    /// Makes room for so many bytes more.
+    /// Reserves `bytes` more.
     fn reserve(&mut self, bytes: usize) -> Result<(), ServiceError> {
         let (needed, capacity) = (self.raw.len() + bytes, self.raw.capacity());
         if needed > capacity {
@@ -224,7 +226,7 @@ impl Sink for Strings<'_> {
 
     fn element(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ServiceError> {
         let string = cursor.string()?;
-        // Beyond the shape's count elements are only counted, for the message.
+        // Elements beyond the shape's count are only counted, for the error message.
         if self.missing > 0 {
             if self.raw.len() + BytesTensor::LENGTH_PREFIX + string.len() > self.allowed {
                 return Err(too_large(self.shape, DataType::Bytes));
@@ -237,15 +239,15 @@ impl Sink for Strings<'_> {
     }
 }
 
-/// How the arrays of one `data` nest, and whether they do so regularly.
+/// Tracks how the arrays of one `data` member nest, and whether the nesting is regular.
 #[derive(Default)]
 struct Nesting {
     max_depth: usize,
-    /// Values met so far in each array that is open.
+    /// Number of values so far in each open array.
     open: Vec<u64>,
-    /// For each depth, the length of the arrays at that depth, once one has closed.
+    /// For each depth, the length of the arrays there, once one has closed.
     lengths: Vec<Option<u64>>,
-    /// The depth at which elements stand, once one was met.
+    /// The depth of the elements, once one was met.
     element_depth: Option<usize>,
 }
 
@@ -272,7 +274,7 @@ impl Nesting {
         Ok(())
     }
 
-    /// Elements stand at this depth.
+    /// Records `count` elements at the current depth.
     fn elements(&mut self, count: u64, cursor: &Cursor<'_>) -> Result<(), ServiceError> {
         if self.element_depth != Some(self.depth()) {
             if self.element_depth.is_some() || self.lengths.len() > self.depth() {
@@ -318,7 +320,7 @@ fn too_large(shape: &Shape, datatype: DataType) -> ServiceError {
     ServiceError::new(crate::ErrorCode::TooLarge, message)
 }
 
-/// An element type that JSON values can be read into.
+/// An element type that can be decoded from JSON.
 trait JsonElement: Element + Run {
     fn read(cursor: &mut Cursor<'_>) -> Result<Self, ServiceError>;
 }
@@ -369,7 +371,7 @@ floats! {
     f64, Number::to_f64;
 }
 
-/// Lets the widest floats be made like the narrow ones from the few values that all can hold.
+/// Converts from `f32`, so that wide floats can share the code for NaN and the infinities.
 trait FromF32 {
     fn from_f32(value: f32) -> Self;
 }
@@ -411,7 +413,7 @@ fn read_number<'a>(cursor: &mut Cursor<'a>, datatype: DataType) -> Result<Number
     }
 }
 
-/// NaN and the infinities as bare words or as strings, and null for NaN.
+/// Reads NaN and the infinities as bare words or strings, and null as NaN.
 fn read_non_finite(cursor: &mut Cursor<'_>, datatype: DataType) -> Result<f32, ServiceError> {
     const WORDS: [(&str, f32); 7] = [
         ("null", f32::NAN),
@@ -507,7 +509,7 @@ mod tests {
         assert_eq!(elements::<u8>("UINT8", &[1], &deep), [7]);
     }
 
-    /// HT-26: counts, and nesting that is not regular or not the shape.
+    /// HT-26: wrong counts, ragged nesting, nesting that contradicts the shape.
     #[test]
     fn ht_26_wrong_counts_and_ragged_nesting() {
         assert_eq!(
@@ -539,7 +541,7 @@ mod tests {
         }
     }
 
-    /// HT-20: nesting that would exhaust a stack.
+    /// HT-20: nesting that would overflow the stack.
     #[test]
     fn ht_20_deep_nesting_is_refused() {
         for depth in [65, 129, 250_000] {
@@ -551,7 +553,7 @@ mod tests {
         }
     }
 
-    /// HT-28: numbers that do not fit, and one that must be exact.
+    /// HT-28: numbers out of range, and one that must be exact.
     #[test]
     fn ht_28_ranges() {
         for (datatype, text, shown) in [
@@ -668,7 +670,7 @@ mod tests {
             read(&[2], "[1,2]", 15).unwrap_err().code(),
             crate::ErrorCode::TooLarge
         );
-        // A terabyte is claimed, five bytes are there.
+        // The shape claims a terabyte; the body has five bytes.
         let error = read(&[1 << 37], "[1,2]", usize::MAX).unwrap_err();
         assert_eq!(
             error.to_string(),

@@ -1,4 +1,4 @@
-//! JSON where tensors are in it: a cursor that reads straight into typed buffers, and a writer that prints from them.
+//! JSON with tensors: a cursor that parses into typed buffers, and a writer that prints from them.
 //!
 //! Bodies without tensors (metadata, errors) go through `serde_json`; see `rest`.
 
@@ -16,7 +16,7 @@ pub(crate) use write::{Writer, answer_too_large, write_data, write_text, write_t
 
 use crate::{DataType, ServiceError};
 
-/// The error for a datatype whose elements cannot be written as numbers, texts or truth values.
+/// Creates the error for a datatype without a JSON form.
 fn no_json_form(datatype: DataType) -> ServiceError {
     ServiceError::invalid(format!(
         "{datatype} elements have no JSON form; send and request them as binary data"

@@ -1,15 +1,17 @@
-/// A JSON number as it was written.
+//! Scans JSON numbers and converts them to floats and exact integers.
+
+/// A JSON number as written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Number<'a> {
     text: &'a str,
-    /// Neither a point nor an exponent.
+    /// No point and no exponent.
     is_plain: bool,
 }
 
 impl<'a> Number<'a> {
     /// Scans a number at the start of `text`.
     ///
-    /// The error is the position at which the text stops being one.
+    /// The error is the position of the first byte that breaks the grammar.
     pub(crate) fn scan(text: &'a str) -> Result<Self, usize> {
         let bytes = text.as_bytes();
         let start = usize::from(bytes.first() == Some(&b'-'));
@@ -31,30 +33,31 @@ impl<'a> Number<'a> {
         })
     }
 
-    /// As it was written.
+    /// Returns the number as written.
     pub(crate) fn text(&self) -> &'a str {
         self.text
     }
 
-    /// Written without point and exponent.
+    /// Returns whether it has neither a point nor an exponent.
     pub(crate) fn is_plain(&self) -> bool {
         self.is_plain
     }
 
-    /// The nearest `f64`; infinite when it is out of range.
+    /// Returns the nearest `f64`; infinite when it is out of range.
     pub(crate) fn to_f64(self) -> f64 {
-        // JSON's grammar is a part of what the standard library reads.
+        // Rust's float grammar includes JSON's.
         self.text.parse().unwrap_or(f64::NAN)
     }
 
-    /// The nearest `f32`; infinite when it is out of range.
+    /// Returns the nearest `f32`; infinite when it is out of range.
     pub(crate) fn to_f32(self) -> f32 {
         self.text.parse().unwrap_or(f32::NAN)
     }
 
-    /// The exact integer, if it is one: `12`, but also `1.20e1`. `None` when it has a fraction or is far too large.
+    /// Returns the exact integer, if it is one: `12`, but also `1.20e1`. Returns `None` when it has a
+    /// fraction or is far too large.
     pub(crate) fn to_integer(self) -> Option<i128> {
-        /// No 64-bit integer has more digits.
+        /// The most digits of a 64-bit integer.
         const MAX_INTEGER_DIGITS: i64 = 20;
         if self.is_plain {
             return self.text.parse().ok();
@@ -67,7 +70,8 @@ impl<'a> Number<'a> {
         if significant.is_empty() {
             return Some(0);
         }
-        // The value is `significant` with this many zeros behind it. An exponent beyond 64 bits is no integer's.
+        // The value is `significant` followed by this many zeros. An exponent beyond 64 bits cannot be an
+        // integer in range.
         let dropped = (unsigned.len() - significant.len()) as i64;
         let zeros = exponent
             .parse::<i64>()
@@ -81,7 +85,7 @@ impl<'a> Number<'a> {
     }
 }
 
-/// Where the digits from `at` on end; at least one is needed.
+/// Returns the end of the digits that start at `at`; fails without at least one digit.
 fn digits(bytes: &[u8], at: usize) -> Result<usize, usize> {
     let rest = bytes.get(at..).unwrap_or_default();
     match rest.iter().take_while(|byte| byte.is_ascii_digit()).count() {

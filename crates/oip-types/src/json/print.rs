@@ -1,32 +1,32 @@
-//! Numbers as JSON text, in the shortest form that reads back as the same value.
+//! Prints numbers as JSON, in the shortest form that reads back as the same value.
 
 use std::hint::select_unpredictable;
 
 use tensor_core::{Element, bf16, f16};
 
-/// Bytes that any number fits, with room for the wide stores that write it.
+/// Buffer size for any number, with slack for the wide stores that write it.
 pub(super) const ROOM: usize = 48;
 
 /// An element type that has a JSON form.
 ///
-/// Printing has two steps, so that a block of elements can take each of them together: a processor gets through a
-/// short loop with many elements at once, where one long loop would have it wait for each of them.
+/// Printing has two steps, and each runs over a whole block of elements: a short loop gives the processor
+/// independent iterations to overlap, where one long loop would serialize them.
 pub(super) trait JsonPrint: Element {
     /// An element after the first step.
     type Prepared: Copy + Default;
 
-    /// Characters to reserve per element, comma included.
+    /// Typical length in characters, comma included; used to reserve capacity.
     const TYPICAL_LEN: usize;
 
-    /// The first step.
+    /// Runs the first step.
     fn prepare(self) -> Self::Prepared;
 
-    /// Writes the element at the start of `out` and returns how many characters it took; `None` for NaN and the
-    /// infinities, which JSON has no number for.
+    /// Writes the element at the start of `out` and returns its length in characters; `None` for NaN and the
+    /// infinities, which JSON cannot express.
     fn print(prepared: Self::Prepared, out: &mut [u8; ROOM]) -> Option<usize>;
 }
 
-/// For types that need no first step.
+/// For types without a first step.
 macro_rules! prepared_as_it_is {
     () => {
         type Prepared = Self;
@@ -55,7 +55,7 @@ macro_rules! print_integers {
                     return Some(copy(itoa::Buffer::new().format(value), out));
                 }
                 let digits = eight_digits(magnitude as u32);
-                // A zero keeps its last digit.
+                // Zero keeps its last digit.
                 let leading_zeros = (digits | 1 << 56).trailing_zeros() / 8;
                 out[0] = b'-';
                 put(out, usize::from(negative), &((digits | ASCII_ZEROS) >> (8 * leading_zeros)).to_le_bytes());
@@ -92,7 +92,7 @@ impl JsonPrint for f64 {
 }
 
 impl JsonPrint for f32 {
-    /// Without digits where those take more than the first step.
+    /// `Digits` is meaningless where the value needs the slow path.
     type Prepared = (Self, Digits);
 
     const TYPICAL_LEN: usize = 12;
@@ -138,14 +138,14 @@ print_narrow_floats!(f16 bf16);
 
 /// The shortest digits of an `f32` between about 1e-5 and 1e9.
 ///
-/// An `f32` has 24 bits where an `f64` has 53, so the search for the shortest decimal that still rounds to it can be
-/// done in `f64` arithmetic: scaled by a power of ten such that half the gap to the neighbours is 5 to 50, every
-/// `f32` has a multiple of 10 within that gap, and at most one multiple of 100. If there is one of 100 it holds the
-/// shortest decimals, else the nearest multiple of 10 does. Scaling is off by 2e-7 at most; whatever lies closer to a
-/// border than that is left to `zmij`.
+/// An `f32` has 24 bits of mantissa and an `f64` has 53, so the shortest decimal that rounds to an `f32` can
+/// be found in `f64` arithmetic. The value is scaled by a power of ten such that half the gap to its
+/// neighbours is 5 to 50. Then every `f32` has a multiple of 10 within that gap, and at most one multiple of
+/// 100. A multiple of 100 is the shortest decimal if there is one; otherwise the nearest multiple of 10 is.
+/// The scaling error is at most 2e-7; values closer than that to a boundary are left to `zmij`.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Digits {
-    /// Nine digits, the first one not zero.
+    /// Nine digits, the first one nonzero.
     digits: u32,
     /// The power of ten of the first digit.
     exponent: i32,
@@ -158,7 +158,7 @@ impl Digits {
         let bits = value.to_bits() & 0x7fff_ffff;
         let scale = SCALES.get(((bits >> 23) as usize).wrapping_sub(SCALES_FROM))?;
         let scaled = f64::from(f32::from_bits(bits)) * scale.factor;
-        // The neighbour below a power of two is at half the distance.
+        // Below a power of two, the lower neighbour is at half the distance.
         let is_power_of_two = bits & 0x007f_ffff == 0;
         let half_gap = if is_power_of_two {
             scale.half_gap / 2.0
@@ -175,7 +175,7 @@ impl Digits {
             return None;
         }
         let digits = select_unpredictable(is_hundred, integer(hundreds * 10.0), integer(tens));
-        // Seven to nine digits become nine.
+        // Pads seven to nine digits to nine.
         let (short, shorter) = (digits < 100_000_000, digits < 10_000_000);
         let digits = select_unpredictable(short, digits.wrapping_mul(10), digits);
         let digits = select_unpredictable(shorter, digits.wrapping_mul(10), digits);
@@ -190,7 +190,7 @@ impl Digits {
     fn write(self, negative: bool, out: &mut [u8; ROOM]) -> usize {
         let first = self.digits / 100_000_000;
         let others = eight_digits(self.digits % 100_000_000);
-        // The last digit stands in the highest byte.
+        // The last digit is in the highest byte.
         let trailing_zeros = others.swap_bytes().trailing_zeros() / 8;
         let significant = 9 - trailing_zeros as usize;
         let text = u128::from(first) | u128::from(others) << 8 | u128::from_ne_bytes([b'0'; 16]);
@@ -204,7 +204,7 @@ impl Digits {
         }
         let integer_digits = self.exponent as usize + 1;
         if integer_digits < 8 {
-            // All digits one place further, then those before the point where they belong.
+            // Writes all digits shifted by one, then overwrites the front with those before the point.
             put(out, start + 1, &text.to_le_bytes());
             let (digits, point) = (text as u64, 8 * integer_digits);
             let before = (1 << point) - 1;
@@ -227,42 +227,42 @@ impl Digits {
     }
 }
 
-/// Added to a small number, it leaves no bit for a fraction.
+/// Adding this to a small number leaves no bits for a fraction.
 const NO_FRACTION: f64 = (1u64 << 52) as f64;
 
-/// The nearest integer to a number that is not negative and below 2^51.
+/// Rounds a non-negative number below 2^51 to the nearest integer.
 #[inline]
 fn round(value: f64) -> f64 {
     (value + NO_FRACTION) - NO_FRACTION
 }
 
-/// An integer below 2^32 in another type.
+/// Converts an integral value below 2^32.
 #[inline]
 fn integer(value: f64) -> u32 {
     (value + NO_FRACTION).to_bits() as u32
 }
 
-/// How to scale the values of one binary exponent.
+/// The scaling for one binary exponent.
 #[derive(Clone, Copy)]
 struct Scale {
-    /// A power of ten, and which one.
+    /// The power of ten and its exponent.
     factor: f64,
     exponent: i32,
-    /// Half the distance of neighbouring values once scaled: at least 5, less than 50.
+    /// Half the gap between neighbouring values after scaling: at least 5, less than 50.
     half_gap: f64,
 }
 
 /// The biased exponent of the first of [`SCALES`]: 2^-17, about 7.6e-6.
 const SCALES_FROM: usize = 110;
 
-/// For each biased exponent of an `f32` from [`SCALES_FROM`] on, up to values below 2^29, about 5.4e8.
+/// Scalings by biased exponent of an `f32`, starting at [`SCALES_FROM`], for values below 2^29 (about 5.4e8).
 const SCALES: [Scale; 46] = {
     let mut scales = [Scale {
         factor: 1.0,
         exponent: 0,
         half_gap: 0.0,
     }; 46];
-    // Half a unit in the last of 24 bits.
+    // Half a unit in the last place of 24 bits.
     let mut half_gap = 1.0 / (1u64 << (127 - SCALES_FROM + 24)) as f64;
     let mut index = 0;
     while index < scales.len() {
@@ -280,10 +280,10 @@ const SCALES: [Scale; 46] = {
 
 const ASCII_ZEROS: u64 = u64::from_ne_bytes([b'0'; 8]);
 
-/// The eight decimal digits of a number below 100,000,000, the first in the lowest byte.
+/// Returns the eight decimal digits of a number below 100,000,000, the first in the lowest byte.
 #[inline(always)]
 fn eight_digits(value: u32) -> u64 {
-    // Halves, quarters, digits: each step divides all parts at once, by multiplication.
+    // Splits into halves, quarters, digits; each step divides all lanes at once by multiplication.
     let value = u64::from(value);
     let fours = (value / 10_000) | ((value % 10_000) << 32);
     let hundreds = ((fours * 10_486) >> 20) & 0x0000_007f_0000_007f;
@@ -292,7 +292,7 @@ fn eight_digits(value: u32) -> u64 {
     tens | (twos - tens * 10) << 8
 }
 
-/// Copies a few bytes, as many as the compiler knows, to a place within the room.
+/// Copies `N` bytes to offset `at` in the buffer. `N` is constant, so this compiles to a single store.
 #[inline(always)]
 fn put<const N: usize>(out: &mut [u8; ROOM], at: usize, bytes: &[u8; N]) {
     out[at..at + N].copy_from_slice(bytes);
@@ -327,7 +327,7 @@ mod tests {
         mantissa.trim_start_matches('0').trim_end_matches('0').len()
     }
 
-    /// Reads back, is as short as the shortest known, and is valid JSON.
+    /// Checks that the output parses back to `value`, is as short as the reference, and is valid JSON.
     fn check_f32(value: f32) {
         let text = print(value);
         assert_eq!(text.parse::<f32>().unwrap().to_bits(), value.to_bits(), "{text}");

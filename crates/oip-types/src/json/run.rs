@@ -1,15 +1,15 @@
-//! The fast lane: runs of ordinary numbers, `1.25,-3,0.5,`, read in a tight loop.
+//! The fast path: runs of ordinary numbers such as `1.25,-3,0.5,` are parsed in a tight loop.
 //!
-//! Only what is certainly right is taken: a number without exponent that fits a window, well inside the datatype's
-//! range, with a comma behind it and enough text around it. At anything else the loop stops in front of it, and the
-//! careful reader in `data` goes on, gives the value or the error, and comes back here.
+//! It accepts only numbers that are certainly parsed right: without exponent, short enough for a window, well
+//! inside the datatype's range, followed by a comma and enough further input. It stops before anything else;
+//! the full parser in `data` then reads that value or reports the error, and calls the fast path again.
 
 use tensor_core::{bf16, f16};
 
-/// A datatype whose ordinary numbers have a fast lane.
+/// A datatype whose ordinary numbers have a fast path.
 pub(super) trait Run: Sized {
-    /// Appends numbers of `bytes` from `at` on to `out`, which never holds more than `limit` then, and returns the
-    /// position after the last comma taken.
+    /// Parses numbers of `bytes` from offset `at` and appends them to `out` until it holds `limit`. Returns
+    /// the offset after the last comma consumed.
     fn read_run(bytes: &[u8], at: usize, out: &mut Vec<Self>, limit: usize) -> usize;
 }
 
@@ -45,17 +45,17 @@ float_runs! {
     f64, Decimal::to_f64;
 }
 
-/// Truth values are words, and have no fast lane.
+/// Booleans are words, so there is no fast path.
 impl Run for bool {
     fn read_run(_: &[u8], at: usize, _: &mut Vec<Self>, _: usize) -> usize {
         at
     }
 }
 
-/// Reads values with commas behind them.
+/// Parses values followed by commas.
 ///
-/// Commas and points are found first, for a block at a time: so where a number starts and ends does not depend on
-/// having read the one before it, and the processor works on several at once.
+/// Finds the commas and points of a whole block first. The bounds of a number then do not depend on parsing
+/// the previous one, and the processor can overlap several.
 #[inline(always)]
 fn run<T>(
     bytes: &[u8],
@@ -65,7 +65,7 @@ fn run<T>(
     has_points: bool,
     read: impl Fn(Text<'_>) -> Option<T>,
 ) -> usize {
-    // Each block with the characters before it, so that a window ends anywhere in it.
+    // Takes each block together with the characters before it, so that every window fits.
     while let Some(around) = at.checked_sub(WINDOW).and_then(|from| bytes.get(from..))
         && let Some(around) = around.first_chunk::<{ WINDOW + BLOCK }>()
         && let Some(block) = around.last_chunk::<BLOCK>()
@@ -88,7 +88,7 @@ fn run<T>(
             start = end + 1;
         }
         if start == 0 {
-            // No comma within a block: this is no list of ordinary numbers.
+            // No comma within a block: not a list of ordinary numbers.
             break;
         }
         at += start;
@@ -96,16 +96,16 @@ fn run<T>(
     at
 }
 
-/// Bytes in which commas and points are looked for at once: one bit each.
+/// Bytes searched for commas and points at once; one bit each.
 const BLOCK: usize = 64;
 
-/// No ordinary number is longer than this.
+/// Maximum length of an ordinary number.
 const WINDOW: usize = 24;
 
-/// Where `wanted` stands in a block, the first byte in the lowest bit.
+/// Returns a bit mask of the positions of `wanted` in a block; the first byte is the lowest bit.
 #[inline(always)]
 fn places(block: &[u8; BLOCK], wanted: u8) -> u64 {
-    // The compiler compares sixteen bytes at once here; a `map` of arrays it may leave as calls, one for each byte.
+    // This loop compiles to 16-byte compares; a `map` over arrays may compile to one call per byte.
     let mut equal = [0; BLOCK];
     for (equal, byte) in equal.iter_mut().zip(block) {
         *equal = u8::from(*byte == wanted);
@@ -116,7 +116,7 @@ fn places(block: &[u8; BLOCK], wanted: u8) -> u64 {
         .iter()
         .enumerate()
         .fold(0, |places, (index, eight)| {
-            // Eight bytes of 0 or 1 become eight bits side by side.
+            // Packs eight bytes of 0 or 1 into eight bits.
             let gathered = u64::from_le_bytes(*eight).wrapping_mul(0x0102_0408_1020_4080) >> 56;
             places | gathered << (8 * index)
         })
@@ -125,22 +125,22 @@ fn places(block: &[u8; BLOCK], wanted: u8) -> u64 {
 /// The bytes before a comma.
 #[derive(Clone, Copy)]
 struct Text<'a> {
-    /// The text up to the comma, with what stands before it.
+    /// The number right-aligned, preceded by whatever came before it.
     window: &'a [u8; WINDOW],
     negative: bool,
-    /// Characters without the sign.
+    /// Number of characters without the sign.
     len: usize,
-    /// Characters behind the point; more than `len` when there is no point.
+    /// Number of characters after the point; more than `len` when there is no point.
     fraction: usize,
 }
 
 impl<'a> Text<'a> {
-    /// The last `len` characters of a window, with so many behind the point.
+    /// Creates the number in the last `len` characters of a window, with `fraction` of them after the point.
     #[inline(always)]
     fn new(window: &'a [u8; WINDOW], mut len: usize, fraction: usize) -> Option<Self> {
         let mut first = *window.get(WINDOW.checked_sub(len)?)?;
         if first <= b' ' {
-            // JSON's white space, which has no form feed.
+            // JSON's white space does not include form feed.
             let spaces = window[WINDOW - len..].iter();
             len -= spaces
                 .take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'))
@@ -157,14 +157,14 @@ impl<'a> Text<'a> {
         })
     }
 
-    /// All of it as an integer of at most 16 digits without leading zeros.
+    /// Parses an integer of at most 16 digits without leading zeros.
     #[inline(always)]
     fn integer(self) -> Option<u64> {
         let value = value_of(self.last_sixteen() & LAST.get(self.len)?)?;
         (value >= MIN_OF_LEN[self.len]).then_some(value)
     }
 
-    /// All of it as digits, with a point between them or without.
+    /// Parses digits with an optional point between them.
     #[inline(always)]
     fn decimal(self) -> Option<Decimal> {
         if self.fraction >= self.len {
@@ -180,7 +180,7 @@ impl<'a> Text<'a> {
         if fraction.wrapping_sub(1) >= digits.wrapping_sub(1) {
             return None;
         }
-        // With the point there is one character more than digits.
+        // The point adds one character.
         let mantissa = if digits < 16 {
             joined(self.last_sixteen(), fraction, digits)?
         } else {
@@ -197,13 +197,14 @@ impl<'a> Text<'a> {
         })
     }
 
-    /// The last sixteen characters as digits: 0 to 9 each, more for what is no digit.
+    /// Returns the values of the last sixteen characters, 0 to 9 each; other values mean the character is not
+    /// a digit.
     #[inline(always)]
     fn last_sixteen(self) -> u128 {
         digit_values(self.window.last_chunk())
     }
 
-    /// The sixteen characters before the last eight, likewise.
+    /// Returns the same for the sixteen characters before the last eight.
     #[inline(always)]
     fn sixteen_before_eight(self) -> u128 {
         digit_values(self.window.first_chunk())
@@ -215,16 +216,17 @@ fn digit_values(characters: Option<&[u8; 16]>) -> u128 {
     characters.map_or(0, |characters| u128::from_le_bytes(*characters)) ^ u128::from_ne_bytes([b'0'; 16])
 }
 
-/// The number that `digits` digits are, `fraction` of which stand behind a point.
+/// Combines `digits` digits into a number; `fraction` of them come after the point.
 #[inline(always)]
 fn joined(values: u128, fraction: usize, digits: usize) -> Option<u64> {
-    // The integer part moves by one character, so that it covers the point: `moved` where not behind the point.
+    // Shifts the integer part by one character so that it overwrites the point: takes `moved` left of the
+    // point.
     let moved = values << 8;
     let digits_only = moved ^ ((moved ^ values) & LAST[fraction]);
     value_of(digits_only & LAST[digits])
 }
 
-/// For each count, a mask of the last `count` characters of sixteen.
+/// For each count, a mask of the last `count` of sixteen characters.
 const LAST: [u128; 17] = {
     let mut masks = [0; 17];
     let mut count = 1;
@@ -235,7 +237,7 @@ const LAST: [u128; 17] = {
     masks
 };
 
-/// For each count of digits, the smallest number that is written with so many; none is with no digit.
+/// For each number of digits, the smallest number written with that many; no number has zero digits.
 const MIN_OF_LEN: [u64; 17] = {
     let mut least = [u64::MAX; 17];
     least[1] = 0;
@@ -247,11 +249,11 @@ const MIN_OF_LEN: [u64; 17] = {
     least
 };
 
-/// The number that sixteen digits are, the first in the lowest byte; `None` when one is no digit.
+/// Combines sixteen digits into a number, the first in the lowest byte; `None` when one is not a digit.
 #[inline(always)]
 fn value_of(digits: u128) -> Option<u64> {
     let (high, low) = (digits as u64, (digits >> 64) as u64);
-    // A byte that is not a digit has its high nibble set, here or after adding six.
+    // A byte that is not a digit has its high nibble set, either as is or after adding six.
     let above_nine = |digits: u64| digits | digits.wrapping_add(0x0606_0606_0606_0606);
     if (above_nine(high) | above_nine(low)) & 0xf0f0_f0f0_f0f0_f0f0 != 0 {
         return None;
@@ -259,10 +261,10 @@ fn value_of(digits: u128) -> Option<u64> {
     Some(value_of_eight(high) * 100_000_000 + value_of_eight(low))
 }
 
-/// The number that eight digits are.
+/// Combines eight digits into a number.
 #[inline(always)]
 fn value_of_eight(digits: u64) -> u64 {
-    // Neighbours are joined: digits to pairs, then the four pairs, each with its power of ten.
+    // Combines adjacent digits into pairs, then the four pairs, each with its power of ten.
     const PAIRS: u64 = 0x0000_00ff_0000_00ff;
     let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
     let odd = (pairs & PAIRS).wrapping_mul(1_000_000 << 32 | 100);
@@ -276,28 +278,30 @@ struct Decimal {
     negative: bool,
     /// All digits as one integer, within `i64`.
     mantissa: u64,
-    /// How many of the digits stand behind the point.
+    /// Number of digits after the point.
     fraction_digits: usize,
 }
 
 impl Decimal {
-    /// The nearest `f64`, `None` when that takes more than one exact operation.
+    /// Returns the nearest `f64`; `None` when that takes more than one rounding.
     #[inline(always)]
     fn to_f64(self) -> Option<f64> {
         const EXACT: u64 = 1 << f64::MANTISSA_DIGITS;
-        // Mantissa and power are exact, so one operation rounds once.
+        // Mantissa and power are exact, so the division rounds once.
         let value = self.mantissa as i64 as f64 / POWERS_OF_TEN.get(self.fraction_digits)?;
         (self.mantissa <= EXACT).then_some(if self.negative { -value } else { value })
     }
 
-    /// The nearest `f32`, `None` when `f64` arithmetic cannot tell which it is.
+    /// Returns the nearest `f32`; `None` when `f64` arithmetic cannot decide.
     #[inline(always)]
     fn to_f32(self) -> Option<f32> {
-        /// The bits of an `f64` that an `f32` has no room for, and their middle: the point between two `f32`s.
+        /// The mantissa bits of an `f64` that an `f32` lacks, and their midpoint, which is halfway between
+        /// two `f32`s.
         const DROPPED: u64 = (1 << 29) - 1;
         const HALFWAY: u64 = 1 << 28;
-        // Three roundings leave it off by two units in the last place at most. That still rounds to the right f32
-        // unless it lies next to the middle between two. It is far from the largest f32 and from subnormal ones.
+        // Three roundings give an error of at most two units in the last place. The result still rounds to
+        // the right f32 unless it is next to the midpoint of two. The range is far from the largest f32 and
+        // from subnormals.
         let near = self.mantissa as i64 as f64 * NEGATIVE_POWERS_OF_TEN.get(self.fraction_digits)?;
         let far_from_middle = (near.to_bits() & DROPPED).abs_diff(HALFWAY) > 4;
         let value = near as f32;
@@ -306,13 +310,13 @@ impl Decimal {
     }
 }
 
-/// Ten to the index; all of these are exact.
+/// Powers of ten, all exact.
 const POWERS_OF_TEN: [f64; 23] = [
     1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18,
     1e19, 1e20, 1e21, 1e22,
 ];
 
-/// Ten to the minus index; each is the nearest `f64`.
+/// Negative powers of ten, each the nearest `f64`.
 const NEGATIVE_POWERS_OF_TEN: [f64; 23] = [
     1e0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12, 1e-13, 1e-14, 1e-15,
     1e-16, 1e-17, 1e-18, 1e-19, 1e-20, 1e-21, 1e-22,
@@ -324,7 +328,7 @@ mod tests {
 
     use super::*;
 
-    /// Which parts of a body the fast path takes, and which it leaves.
+    /// Returns the numbers that the fast path accepted, and the rest of the body.
     fn taken<T: Run>(body: &str) -> (Vec<T>, String) {
         let around = format!("{:WINDOW$}{body}{:BLOCK$}", "", "");
         let mut out = Vec::new();
@@ -332,7 +336,7 @@ mod tests {
         (out, around[end..].trim_end().to_owned())
     }
 
-    /// Every number the fast lane takes is the one the standard library reads.
+    /// Checks every number the fast path accepts against the standard library's parser.
     fn check<T: Run + std::str::FromStr + Copy>(text: &str, bits: impl Fn(T) -> u64) {
         let (out, rest) = taken::<T>(&format!("{text},"));
         match out[..] {
@@ -392,7 +396,7 @@ mod tests {
         );
     }
 
-    /// Without this the comparisons below would hold for a fast lane that takes nothing.
+    /// Guards the comparisons below: they would hold for a fast path that accepts nothing.
     #[test]
     fn ordinary_numbers_are_taken() {
         let floats = "0.5,-12.25,100,0.10000000149011612,-0.0012345678104,1234567.875,99999999.5,3.0,";
@@ -471,7 +475,7 @@ mod tests {
         fn any_decimal_that_is_taken_is_right(text in "-?(0|[1-9][0-9]{0,9})(\\.[0-9]{1,25})?") {
             check_floats(&text);
             check::<i64>(&text, |value| value as u64);
-            // The standard library takes no sign for unsigned integers, not even that of zero.
+            // The standard library rejects a sign on unsigned integers, even `-0`.
             if text != "-0" {
                 check::<u16>(&text, u64::from);
             }

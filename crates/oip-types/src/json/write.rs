@@ -1,3 +1,5 @@
+//! Writes JSON into one buffer, or into chunks whose memory is budgeted.
+
 use bytes::Bytes;
 use tensor_core::{DType, Shape, Tensor, TensorSpec, TensorView, bf16, f16};
 
@@ -10,7 +12,7 @@ use crate::{
     BytesTensor, Memory, NonFinite, ParameterValue, Parameters, Reservation, ServiceError, TensorValue,
 };
 
-/// Prints JSON onto the end of a buffer, or into pieces of bounded size.
+/// Writes JSON to the end of one buffer, or into chunks of bounded size.
 #[derive(Default)]
 pub(crate) struct Writer<'m> {
     out: Vec<u8>,
@@ -18,7 +20,7 @@ pub(crate) struct Writer<'m> {
     is_of_request: bool,
 }
 
-/// Text before the current buffer, and the budget for more.
+/// The finished chunks, and the budget for more.
 struct Pieces<'m> {
     memory: &'m dyn Memory,
     limit: usize,
@@ -28,11 +30,11 @@ struct Pieces<'m> {
     grant: Option<(Box<dyn Reservation>, usize)>,
 }
 
-/// Bytes of a piece.
+/// Bytes per chunk.
 const PIECE: usize = 256 << 10;
 
 impl Pieces<'_> {
-    /// Has memory allowed for the current buffer.
+    /// Requests a grant for the current buffer.
     fn allow(&mut self, capacity: usize) -> Result<(), ServiceError> {
         match &mut self.grant {
             None => self.grant = Some((self.memory.reserve(capacity)?, capacity)),
@@ -45,9 +47,10 @@ impl Pieces<'_> {
         Ok(())
     }
 
-    /// Puts the current buffer to those that are done.
+    /// Moves the current buffer to the finished chunks.
     fn finish(&mut self, mut out: Vec<u8>) -> Result<(), ServiceError> {
-        // Small texts that stand between large ones are written without asking.
+        // Short strings between long ones are written without asking, so the buffer may have outgrown its
+        // grant.
         self.allow(out.capacity())?;
         let wasted = out.capacity() - out.len();
         let is_worth_it = wasted > out.len() / 8 && wasted > 4096;
@@ -63,7 +66,7 @@ impl Pieces<'_> {
     }
 }
 
-/// An answer that is larger than the server allows.
+/// Creates the error for a response larger than the server allows.
 pub(crate) fn answer_too_large(found: usize, limit: usize) -> ServiceError {
     ServiceError::internal(format!(
         "the answer has at least {found} bytes, the limit is {limit}"
@@ -79,7 +82,7 @@ impl<'m> Writer<'m> {
         }
     }
 
-    /// For tensors that a client sends.
+    /// Creates a writer for a request that a client sends.
     pub(crate) fn of_request() -> Self {
         Self {
             is_of_request: true,
@@ -87,7 +90,7 @@ impl<'m> Writer<'m> {
         }
     }
 
-    /// What to do about a value without a JSON form.
+    /// Creates the error for a value without a JSON form, with advice.
     fn no_json_form(&self, what: &str) -> ServiceError {
         let advice = match self.is_of_request {
             true => "send this input as binary data",
@@ -96,7 +99,7 @@ impl<'m> Writer<'m> {
         ServiceError::invalid(format!("{what} has no JSON form; {advice}"))
     }
 
-    /// Prints into pieces that `memory` allows, up to about `limit` bytes.
+    /// Creates a writer of chunks whose memory `memory` grants, up to about `limit` bytes.
     pub(crate) fn in_pieces(memory: &'m dyn Memory, limit: usize) -> Self {
         Self {
             out: Vec::new(),
@@ -115,7 +118,7 @@ impl<'m> Writer<'m> {
         self.out.into()
     }
 
-    /// The pieces of [`Writer::in_pieces`].
+    /// Returns the chunks of [`Writer::in_pieces`].
     pub(crate) fn into_pieces(self) -> Result<Vec<Bytes>, ServiceError> {
         let Some(mut pieces) = self.pieces else {
             return Ok(vec![self.out.into()]);
@@ -124,7 +127,7 @@ impl<'m> Writer<'m> {
         Ok(pieces.done)
     }
 
-    /// Makes room for about so many bytes, or for a part of them where pieces are smaller.
+    /// Reserves about `bytes`, or as much of it as a chunk holds.
     fn expect(&mut self, bytes: usize) -> Result<(), ServiceError> {
         match self.pieces {
             None => {
@@ -135,12 +138,12 @@ impl<'m> Writer<'m> {
         }
     }
 
-    /// Makes room for so many bytes, and a little more. To be called before anything that may be long is written.
+    /// Makes room for `bytes` and a little more. Call it before writing anything that may be long.
     ///
     /// # Errors
-    /// When there is more than the limit already; what the memory says.
+    /// When the output exceeds the limit; those of the memory budget.
     pub(crate) fn room(&mut self, bytes: usize) -> Result<(), ServiceError> {
-        /// Room for punctuation and names.
+        /// Slack for punctuation and names.
         const MORE: usize = 256;
         let needed = self.out.len() + bytes + MORE;
         if needed <= self.out.capacity() {
@@ -170,7 +173,7 @@ impl<'m> Writer<'m> {
         Ok(())
     }
 
-    /// Punctuation and names that need no escapes.
+    /// Writes punctuation and names that need no escaping.
     pub(crate) fn raw(&mut self, text: &str) {
         self.out.extend_from_slice(text.as_bytes());
     }
@@ -181,15 +184,15 @@ impl<'m> Writer<'m> {
         self.out.push(b'"');
     }
 
-    /// A string of any length.
+    /// Writes a string of any length.
     fn long_string(&mut self, text: &str) -> Result<(), ServiceError> {
-        /// Bytes of text that are written together.
+        /// Bytes of a string written at once.
         const PART: usize = 4096;
         self.out.push(b'"');
         let mut rest = text;
         while !rest.is_empty() {
             let (part, after) = rest.split_at(rest.floor_char_boundary(PART));
-            // A character can take six.
+            // An escaped character takes up to six.
             self.room(6 * part.len())?;
             self.characters(part);
             rest = after;
@@ -198,7 +201,7 @@ impl<'m> Writer<'m> {
         Ok(())
     }
 
-    /// The text between the quotes of a string.
+    /// Writes the contents of a string, escaped, without quotes.
     fn characters(&mut self, text: &str) {
         let mut rest = text.as_bytes();
         while let Some(special) = rest
@@ -223,7 +226,7 @@ impl<'m> Writer<'m> {
         self.raw(itoa::Buffer::new().format(value));
     }
 
-    /// Values of an iterator in brackets, separated by commas.
+    /// Writes the items of an iterator in brackets, separated by commas.
     pub(crate) fn array<I: IntoIterator>(&mut self, items: I, mut item: impl FnMut(&mut Self, I::Item)) {
         self.out.push(b'[');
         for (index, value) in items.into_iter().enumerate() {
@@ -258,7 +261,7 @@ impl<'m> Writer<'m> {
     }
 }
 
-/// Prints the elements of a tensor as one flat array.
+/// Writes the elements of a tensor as one flat array.
 pub(crate) fn write_data(
     writer: &mut Writer<'_>,
     value: &TensorValue,
@@ -290,7 +293,7 @@ fn write_strings(writer: &mut Writer<'_>, tensor: &BytesTensor) -> Result<(), Se
     write_texts(writer, tensor.iter())
 }
 
-/// Prints byte strings as an array of texts.
+/// Writes byte strings as an array of JSON strings.
 pub(crate) fn write_texts<'t>(
     writer: &mut Writer<'_>,
     texts: impl Iterator<Item = &'t [u8]>,
@@ -308,7 +311,7 @@ pub(crate) fn write_texts<'t>(
     Ok(())
 }
 
-/// Prints a byte string as a text.
+/// Writes a byte string as a JSON string.
 pub(crate) fn write_text(writer: &mut Writer<'_>, text: &[u8], index: usize) -> Result<(), ServiceError> {
     let text = std::str::from_utf8(text)
         .map_err(|_| writer.no_json_form(&format!("element {index} is not UTF-8 and")))?;
@@ -321,9 +324,9 @@ fn write_elements<T: JsonPrint>(
     tensor: &Tensor,
     non_finite: NonFinite,
 ) -> Result<(), ServiceError> {
-    /// Elements that are looked at together. Where their bytes are not aligned they are copied.
+    /// Elements processed at once; unaligned ones are copied first.
     const CHUNK: usize = 4096;
-    /// Elements that take each step of printing together; their text fits a buffer that stays in the cache.
+    /// Elements per printing step; their output fits a buffer that stays in the cache.
     const MANY: usize = 64;
     const FEW: usize = 8;
     const SOME: usize = 4 * FEW;
@@ -336,16 +339,16 @@ fn write_elements<T: JsonPrint>(
         let shape = Shape::vector((bytes.len() / size_of::<T>()) as u64);
         let spec = TensorSpec::new(T::DTYPE, shape).map_err(|error| internal(&error))?;
         let view = TensorView::new(spec, bytes).map_err(|error| internal(&error))?;
-        // The dtype was just matched, so the cast cannot refuse it.
+        // The dtype was just matched, so the cast cannot fail.
         let elements = view.to_cow::<T>().map_err(|error| internal(&error))?;
         let first = chunk * CHUNK;
-        // Few elements do not pay for the zeros of a large block.
+        // For few elements, zeroing a large block does not pay off.
         match elements.len() {
             ..=SOME => write_chunk::<T, FEW, { FEW * ROOM }>(writer, &elements, first, non_finite)?,
             _ => write_chunk::<T, MANY, { MANY * ROOM }>(writer, &elements, first, non_finite)?,
         }
     }
-    // The comma after the last element closes the array.
+    // The comma after the last element becomes the closing bracket.
     match writer.out.last_mut() {
         Some(last) if count > 0 => *last = b']',
         _ => writer.out.push(b']'),
@@ -353,7 +356,7 @@ fn write_elements<T: JsonPrint>(
     Ok(())
 }
 
-/// Prints elements with a comma behind each, in blocks; `first` is the number of the first one.
+/// Prints elements in blocks, each followed by a comma; `first` is the index of the first one.
 fn write_chunk<T: JsonPrint, const BLOCK: usize, const TEXT: usize>(
     writer: &mut Writer<'_>,
     elements: &[T],
@@ -390,7 +393,8 @@ fn write_chunk<T: JsonPrint, const BLOCK: usize, const TEXT: usize>(
     Ok(())
 }
 
-/// Prints a float without a JSON number: `NaN`, `Infinity` or `-Infinity`. `None` where it is to be an error.
+/// Prints a float that JSON cannot express as `NaN`, `Infinity` or `-Infinity`. Returns `None` if
+/// `non_finite` makes it an error.
 fn print_non_finite(word: &str, non_finite: NonFinite, out: &mut [u8; ROOM]) -> Option<usize> {
     let text = match non_finite {
         NonFinite::Null => "null".to_owned(),

@@ -1,29 +1,31 @@
+//! REST bodies ready to send, and the header that separates JSON from binary data.
+
 use bytes::Bytes;
 
 use crate::ServiceError;
 
-/// The header that says how many bytes of a body are JSON; what follows are binary tensors. It counts bytes before
-/// any compression.
+/// The header with the length of the JSON part of a body; binary tensors follow it. Counts bytes before
+/// compression.
 pub const HEADER_LENGTH: &str = "inference-header-content-length";
 
-/// How floats without a JSON form are written: NaN and the infinities.
+/// How NaN and the infinities are written in JSON.
 ///
-/// Reading understands all of them.
+/// Decoding accepts all forms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NonFinite {
-    /// As `null`: valid JSON that NumPy-based clients read as NaN. Infinities are lost.
+    /// As `null`: valid JSON that NumPy-based clients read as NaN. Infinities become NaN.
     #[default]
     Null,
-    /// As `NaN`, `Infinity` and `-Infinity`: not JSON by the letter, but many parsers take it.
+    /// As `NaN`, `Infinity` and `-Infinity`: not valid JSON, but many parsers accept it.
     Literal,
-    /// As `"NaN"`, `"Infinity"` and `"-Infinity"`: valid JSON, nothing lost, but clients must know.
+    /// As `"NaN"`, `"Infinity"` and `"-Infinity"`: valid JSON without loss, but clients must expect it.
     String,
-    /// Not at all: the request fails, with the advice to ask for binary data.
+    /// Fails the request, and advises to ask for binary data.
     Error,
 }
 
-/// A body ready to be sent: JSON, then the binary tensors, each still where it was.
+/// A body ready to send: JSON, then the binary tensors, which are not copied.
 ///
 /// ```
 /// use oip_types::rest::EncodedBody;
@@ -36,12 +38,12 @@ pub enum NonFinite {
 pub struct EncodedBody {
     /// The JSON part.
     pub json: Bytes,
-    /// The binary part, tensor by tensor; empty for a body of JSON only.
+    /// The binary part, tensor by tensor; empty for JSON-only bodies.
     pub binary: Vec<Bytes>,
 }
 
 impl EncodedBody {
-    /// The value of [`HEADER_LENGTH`], `None` when no binary bytes follow and the header is to be left out.
+    /// Returns the value of [`HEADER_LENGTH`]; `None` when there is no binary part and the header is omitted.
     #[must_use]
     pub fn header_length(&self) -> Option<usize> {
         self.binary
@@ -50,26 +52,26 @@ impl EncodedBody {
             .then_some(self.json.len())
     }
 
-    /// Bytes of the whole body.
+    /// Returns the length of the whole body in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.json.len() + self.binary.iter().map(Bytes::len).sum::<usize>()
     }
 
-    /// Whether there is nothing at all.
+    /// Returns whether the body is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The parts in order: JSON, then each tensor that has bytes.
+    /// Returns the parts in order: JSON, then each non-empty tensor.
     pub fn into_parts(self) -> impl Iterator<Item = Bytes> {
         std::iter::once(self.json)
             .chain(self.binary)
             .filter(|part| !part.is_empty())
     }
 
-    /// The whole body in one piece, copied together when there are binary tensors.
+    /// Returns the whole body as one buffer; copies if there are binary tensors.
     #[must_use]
     pub fn into_bytes(self) -> Bytes {
         if self.binary.is_empty() {
@@ -81,47 +83,47 @@ impl EncodedBody {
     }
 }
 
-/// A body whose JSON was printed into pieces; see [`encode_response_within`](super::encode_response_within).
+/// A body whose JSON was printed into chunks; see [`encode_response_within`](super::encode_response_within).
 #[derive(Clone, Debug)]
 pub struct EncodedPieces {
-    /// The JSON part, piece by piece.
+    /// The JSON part in chunks.
     pub json: Vec<Bytes>,
-    /// The binary part, tensor by tensor; empty for a body of JSON only.
+    /// The binary part, tensor by tensor; empty for JSON-only bodies.
     pub binary: Vec<Bytes>,
 }
 
 impl EncodedPieces {
-    /// The value of [`HEADER_LENGTH`], `None` when no binary bytes follow and the header is to be left out.
+    /// Returns the value of [`HEADER_LENGTH`]; `None` when there is no binary part and the header is omitted.
     #[must_use]
     pub fn header_length(&self) -> Option<usize> {
         let has_binary = self.binary.iter().any(|tensor| !tensor.is_empty());
         has_binary.then(|| self.json.iter().map(Bytes::len).sum())
     }
 
-    /// Bytes of the whole body.
+    /// Returns the length of the whole body in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.json.iter().chain(&self.binary).map(Bytes::len).sum()
     }
 
-    /// Whether there is nothing at all.
+    /// Returns whether the body is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The parts in order: the pieces of JSON, then each tensor that has bytes.
+    /// Returns the parts in order: the chunks of JSON, then each non-empty tensor.
     pub fn into_parts(self) -> impl Iterator<Item = Bytes> {
         let parts = self.json.into_iter().chain(self.binary);
         parts.filter(|part| !part.is_empty())
     }
 }
 
-/// Reads the value of [`HEADER_LENGTH`] for a body of `body_len` bytes. A value of 0 announces a raw binary request: see
+/// Parses [`HEADER_LENGTH`] for a body of `body_len` bytes. A value of 0 means a raw binary request: see
 /// [`decode_raw_request`](super::decode_raw_request).
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is no number or not within the body.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is not a number or exceeds the body.
 pub fn parse_header_length(value: &[u8], body_len: usize) -> Result<usize, ServiceError> {
     let digits = std::str::from_utf8(value).map(str::trim).ok();
     let digits =

@@ -1,4 +1,4 @@
-//! Bodies of requests that carry no tensors: to the repository, to the log, to shared memory.
+//! Request bodies without tensors, for the repository, logging and shared memory extensions.
 
 use tensor_core::Quoted;
 
@@ -8,7 +8,8 @@ use crate::{
     json::{Cursor, Number},
 };
 
-/// Reads the request for the repository's index: whether only models are wanted that are ready. The body may be empty.
+/// Decodes a repository index request and returns whether it asks for ready models only. The body may be
+/// empty.
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where.
@@ -25,7 +26,7 @@ pub fn decode_index_request(body: &[u8], limits: &RequestLimits) -> Result<bool,
     Ok(ready.unwrap_or(false))
 }
 
-/// Reads the parameters of a request to load or unload a model. The body may be empty.
+/// Decodes the parameters of a load or unload request. The body may be empty.
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where.
@@ -38,7 +39,7 @@ pub fn decode_parameters(body: &[u8], limits: &RequestLimits) -> Result<Paramete
     Ok(parameters.unwrap_or_default())
 }
 
-/// Reads changes of log settings.
+/// Decodes changes to log settings.
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where.
@@ -64,7 +65,7 @@ pub fn decode_log_settings(body: &[u8], limits: &RequestLimits) -> Result<LogSet
     Ok(settings)
 }
 
-/// Reads the request to register a region of shared memory under a name.
+/// Decodes a request to register the shared memory region `name`.
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where.
@@ -95,7 +96,7 @@ pub fn decode_region(
     })
 }
 
-/// Reads an object, member by member; an empty body counts as an empty object.
+/// Reads an object member by member; an empty body counts as an empty object.
 fn object(
     body: &[u8],
     mut read: impl FnMut(&mut Cursor<'_>, &str) -> Result<(), ServiceError>,
@@ -206,7 +207,7 @@ mod tests {
         }
     }
 
-    /// HT-20: nesting is bounded where it means nothing, too.
+    /// HT-20: nesting is bounded in ignored members too.
     #[test]
     fn ht_20_deep_bodies_are_refused() {
         for depth in [65, 129, 250_000] {

@@ -1,14 +1,15 @@
-//! Bodies without tensors.
+//! Response bodies without tensors: metadata and errors.
 
 use bytes::Bytes;
 use serde::Serialize;
 
 use crate::ServiceError;
 
-/// The JSON body of something without tensors, such as [`ModelMetadata`](crate::ModelMetadata).
+/// Encodes a value without tensors, such as [`ModelMetadata`](crate::ModelMetadata), as JSON.
 ///
 /// # Panics
-/// When the value's own `Serialize` fails or a map in it has keys that are no strings; this crate's types never do.
+/// When the value's `Serialize` fails or it contains a map whose keys are not strings; types of this crate
+/// never do.
 #[must_use]
 pub fn json_body<T: Serialize>(value: &T) -> Bytes {
     serde_json::to_vec(value)
@@ -16,7 +17,7 @@ pub fn json_body<T: Serialize>(value: &T) -> Bytes {
         .into()
 }
 
-/// The body that every failed request is answered with: `{"error": "<message>"}`.
+/// Returns the body of every error response: `{"error": "<message>"}`.
 ///
 /// ```
 /// use oip_types::{ServiceError, rest};
@@ -34,7 +35,7 @@ pub fn error_body(error: &ServiceError) -> Bytes {
     })
 }
 
-/// [`DataType`](crate::DataType) as its protocol name.
+/// Serializes [`DataType`](crate::DataType) by its protocol name.
 pub(crate) mod datatype_name {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
@@ -51,7 +52,7 @@ pub(crate) mod datatype_name {
     }
 }
 
-/// [`DataType`](crate::DataType) as model configurations name it.
+/// Serializes [`DataType`](crate::DataType) by its name in model configurations.
 pub(crate) mod config_datatype {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
     use tensor_core::Quoted;
@@ -73,7 +74,7 @@ pub(crate) mod config_datatype {
     }
 }
 
-/// [`ShapePattern`](crate::ShapePattern) as a list of numbers, -1 for free dimensions.
+/// Serializes [`ShapePattern`](crate::ShapePattern) as a list of numbers, -1 for free dimensions.
 pub(crate) mod pattern_dims {
     use serde::{Deserialize, Deserializer, Serializer};
 
@@ -139,7 +140,7 @@ mod tests {
         )
         .with_versions(["1"]);
         let json = json_body(&metadata);
-        // Optional inputs and any number of leading dimensions cannot be written there.
+        // The wire form has neither optional inputs nor any number of leading dimensions.
         let mut optional = metadata.clone();
         optional.inputs[0].optional = true;
         optional.inputs[0].shape = crate::ShapePattern::with_any_leading(vec![Some(64)]);

@@ -1,7 +1,7 @@
 //! Bodies of the REST transport: JSON, and JSON followed by binary tensors.
 //!
-//! The functions here know nothing of HTTP but one header, [`HEADER_LENGTH`]: they turn bodies into requests and
-//! responses and back, for servers and clients alike.
+//! These functions convert bodies to requests and responses and back, for servers and clients. Of HTTP they
+//! know only the header [`HEADER_LENGTH`].
 //!
 //! ```
 //! use bytes::Bytes;
@@ -14,7 +14,7 @@
 //! assert_eq!(x.to_vec::<f32>().unwrap(), [1.0, 2.5]);
 //! ```
 //!
-//! A body with binary tensors is decoded without copying them: the tensors are slices of the body.
+//! Binary tensors are decoded without copying: they are slices of the body.
 //!
 //! ```
 //! use bytes::Bytes;

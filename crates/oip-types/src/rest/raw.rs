@@ -1,3 +1,5 @@
+//! Decodes raw binary requests, whose whole body is one input.
+
 use bytes::{BufMut, Bytes, BytesMut};
 use tensor_core::{Quoted, Shape};
 
@@ -6,16 +8,17 @@ use crate::{
     DataType, InferRequest, Memory, ModelMetadata, ModelRef, ServiceError, TensorMetadata, TensorValue,
 };
 
-/// Reads a raw binary request: all of the body is the data of the model's one input, and all outputs are wanted as
-/// binary data. Such a request has a [`HEADER_LENGTH`](super::HEADER_LENGTH) of 0.
+/// Decodes a raw binary request: the whole body is the data of the model's only input, and all outputs are
+/// returned as binary data. Such a request has a [`HEADER_LENGTH`](super::HEADER_LENGTH) of 0.
 ///
-/// The size of a free dimension follows from the number of bytes. Where several are free, the first is the batch, of 1.
-/// For BYTES the body is one element, without the length that stands before elements elsewhere.
+/// The size of a free dimension follows from the number of bytes. If the first dimension is one of several
+/// free ones, it is the batch dimension and becomes 1. For BYTES the body is a single element without length
+/// prefix.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the model has another number of inputs than one, more
-/// dimensions are free, or the number of bytes fits no size of the free one; what `memory` says, which is asked before
-/// BYTES are copied.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the model does not have exactly one input, too
+/// many dimensions are free, or the number of bytes does not fit the shape; those of `memory`, which is asked
+/// before BYTES are copied.
 pub fn decode_raw_request(
     model: ModelRef<'_>,
     metadata: &ModelMetadata,
@@ -39,7 +42,7 @@ fn read(input: &TensorMetadata, body: &Bytes, memory: &dyn Memory) -> Result<Ten
     match input.datatype {
         DataType::Bytes => {
             let shape = shape(input, 1)?;
-            // Bodies are bounded far below.
+            // Body limits are far below 4 GiB.
             let len = u32::try_from(body.len()).map_err(|_| ServiceError::invalid("it is too long"))?;
             let grant = memory.reserve(4 + body.len())?;
             let mut raw = BytesMut::with_capacity(4 + body.len());
@@ -61,7 +64,7 @@ fn read(input: &TensorMetadata, body: &Bytes, memory: &dyn Memory) -> Result<Ten
     }
 }
 
-/// The shape of so many elements.
+/// Returns the shape with `elements` elements.
 fn shape(input: &TensorMetadata, elements: u64) -> Result<Shape, ServiceError> {
     let mut dims = input.shape.dims().to_vec();
     let unfit = |what: &str| ServiceError::invalid(format!("{elements} elements do not fit {input}{what}"));
@@ -138,7 +141,7 @@ mod tests {
         assert!(decode(DataType::BYTES, &[2], b"hello").is_err());
     }
 
-    /// HT-36: a header length of 0 makes any body a raw one, which then fits or does not.
+    /// HT-36: a header length of 0 makes any body a raw one; it must fit the shape.
     #[test]
     fn ht_36_raw_bodies_that_do_not_fit() {
         for (datatype, dims, message) in [

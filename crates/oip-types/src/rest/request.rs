@@ -1,3 +1,5 @@
+//! Encodes and decodes inference requests as REST bodies.
+
 use std::borrow::Cow;
 
 use bytes::Bytes;
@@ -15,24 +17,25 @@ use crate::{
     take_bool,
 };
 
-/// On a request: whether outputs are binary unless they say otherwise.
+/// Request parameter: the default for outputs without `binary_data`.
 const BINARY_DATA_OUTPUT: &str = "binary_data_output";
-/// The parameter of a requested output that says whether it is binary. Clients may have it at inputs too: see [`RequestEncoding`].
+/// Parameter of a requested output: whether it is returned as binary data. Clients may set it on inputs too;
+/// see [`RequestEncoding`].
 pub const BINARY_DATA: &str = "binary_data";
 
-/// A request and the form in which its answer is wanted.
+/// A request and the requested form of its response.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DecodedRequest {
-    /// The request. The parameters that only concern its encoding are taken out.
+    /// The request, without the parameters that concern only its encoding.
     pub request: InferRequest,
-    /// Which outputs are to be sent as binary data.
+    /// Which outputs are returned as binary data.
     pub binary_outputs: BinaryOutputs,
 }
 
-/// Which outputs are to be sent as binary data.
+/// Which outputs are returned as binary data.
 ///
-/// An output's own `binary_data` decides; where it is not given, the request's `binary_data_output`; else JSON.
+/// An output's `binary_data` takes precedence over the request's `binary_data_output`; the default is JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BinaryOutputs {
     default: bool,
@@ -40,7 +43,7 @@ pub struct BinaryOutputs {
 }
 
 impl BinaryOutputs {
-    /// The same form for all outputs.
+    /// Uses the same form for all outputs.
     #[must_use]
     pub fn all(binary: bool) -> Self {
         Self {
@@ -49,7 +52,7 @@ impl BinaryOutputs {
         }
     }
 
-    /// Whether an output is to be sent as binary data.
+    /// Returns whether `output` is returned as binary data.
     #[must_use]
     pub fn is_binary(&self, output: &str) -> bool {
         let own = self.named.iter().find(|(name, _)| name == output);
@@ -59,15 +62,16 @@ impl BinaryOutputs {
 
 /// Decodes the body of an inference request.
 ///
-/// `header_length` is the parsed [`HEADER_LENGTH`](super::HEADER_LENGTH), `None` when the header is absent and all of
-/// the body is JSON. Binary tensors share the body's bytes.
+/// `header_length` is the parsed [`HEADER_LENGTH`](super::HEADER_LENGTH), `None` when the header is absent
+/// and the whole body is JSON. Binary tensors share the body's bytes.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where;
-/// [`TooLarge`](crate::ErrorCode::TooLarge) when JSON data takes more than [`RequestLimits::tensor_bytes`] once decoded.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) with the position and the problem;
+/// [`TooLarge`](crate::ErrorCode::TooLarge) when decoded JSON data exceeds [`Limits::tensor_bytes`].
 ///
 /// # Panics
-/// When `header_length` is larger than the body; [`parse_header_length`](super::parse_header_length) prevents it.
+/// When `header_length` is larger than the body; [`parse_header_length`](super::parse_header_length) prevents
+/// it.
 pub fn decode_request(
     model: ModelRef<'_>,
     body: &Bytes,
@@ -77,10 +81,11 @@ pub fn decode_request(
     decode_request_with(model, body, header_length, limits, &NoSharedMemory, &Unlimited)
 }
 
-/// [`decode_request`] for servers: inputs may be in shared memory, and `memory` is asked before tensors are allocated.
+/// Decodes like [`decode_request`], for servers: inputs may be in shared memory, and `memory` is asked before
+/// tensors are allocated.
 ///
 /// # Errors
-/// As [`decode_request`], and what `shared_memory` and `memory` say.
+/// Those of [`decode_request`], `shared_memory` and `memory`.
 ///
 /// # Panics
 /// As [`decode_request`].
@@ -189,20 +194,21 @@ fn read_outputs(
     Ok(outputs)
 }
 
-/// How a client wants a request encoded and answered.
+/// How a client encodes a request and wants its response encoded.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RequestEncoding {
-    /// Send inputs as binary data rather than JSON, but for those whose parameter `binary_data` is false (which is not sent).
+    /// Send inputs as binary data rather than JSON, except those whose parameter `binary_data` is false
+    /// (which is not sent).
     pub binary_inputs: bool,
-    /// Ask for outputs as binary data rather than JSON, but for those whose parameter `binary_data` is false.
+    /// Request outputs as binary data rather than JSON, except those whose parameter `binary_data` is false.
     pub binary_outputs: bool,
-    /// How floats without a JSON form are written.
+    /// How NaN and the infinities are written.
     pub non_finite: NonFinite,
 }
 
 impl RequestEncoding {
-    /// The same after some changes.
+    /// Returns the encoding with `change` applied.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
@@ -213,8 +219,8 @@ impl RequestEncoding {
 /// Encodes an inference request; binary inputs are not copied.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when a value has no JSON form: a byte string that is not
-/// UTF-8, or a non-finite float under [`NonFinite::Error`].
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when a value has no JSON form: a byte string that
+/// is not UTF-8, or a non-finite float under [`NonFinite::Error`].
 pub fn encode_request(
     request: &InferRequest,
     encoding: RequestEncoding,
@@ -257,7 +263,7 @@ pub fn encode_request(
     if !request.outputs.is_empty() {
         writer.raw(",\"outputs\":");
         writer.array(&request.outputs, |writer, output| {
-            // Said for each output: Triton does not apply the request's default to outputs that are listed.
+            // Set on every output: Triton does not apply the request's default to listed outputs.
             let mut parameters = output.parameters.clone();
             let is_binary = encoding.binary_outputs
                 && !is_for_json(&parameters)
@@ -277,7 +283,7 @@ pub fn encode_request(
     })
 }
 
-/// Whether a tensor is to be JSON where others are binary.
+/// Returns whether a tensor is sent as JSON even if others are binary.
 fn is_for_json(parameters: &Parameters) -> bool {
     parameters.get(BINARY_DATA) == Some(&ParameterValue::Bool(false))
 }

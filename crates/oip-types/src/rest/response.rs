@@ -1,3 +1,5 @@
+//! Encodes and decodes inference responses as REST bodies.
+
 use bytes::Bytes;
 use tensor_core::Quoted;
 
@@ -14,8 +16,8 @@ use crate::{
 /// Encodes an inference response; binary outputs are not copied.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when a value has no JSON form: a byte string that is not
-/// UTF-8, or a non-finite float under [`NonFinite::Error`]. Asking for binary data avoids both.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when a value has no JSON form: a byte string that
+/// is not UTF-8, or a non-finite float under [`NonFinite::Error`]. Asking for binary data avoids both.
 pub fn encode_response(
     response: &InferResponse,
     binary_outputs: &BinaryOutputs,
@@ -29,12 +31,12 @@ pub fn encode_response(
     })
 }
 
-/// [`encode_response`] within a limit of bytes and with memory that somebody bounds: the JSON is printed into pieces,
-/// each of them allowed before it is allocated, and printing stops where the answer becomes too large.
+/// Encodes like [`encode_response`], with a size limit and a memory budget. JSON is printed into chunks, each
+/// granted before it is allocated; encoding stops when the response exceeds the limit.
 ///
 /// # Errors
-/// As [`encode_response`]; [`Internal`](crate::ErrorCode::Internal) when the answer has more than `limit` bytes; what
-/// `memory` says.
+/// Those of [`encode_response`] and `memory`; [`Internal`](crate::ErrorCode::Internal) when the response
+/// exceeds `limit` bytes.
 pub fn encode_response_within(
     response: &InferResponse,
     binary_outputs: &BinaryOutputs,
@@ -54,7 +56,7 @@ pub fn encode_response_within(
     }
 }
 
-/// Writes the JSON part and gives the binary one.
+/// Writes the JSON part and returns the binary part.
 fn write_response(
     writer: &mut Writer<'_>,
     response: &InferResponse,
@@ -62,7 +64,7 @@ fn write_response(
     non_finite: NonFinite,
 ) -> Result<Vec<Bytes>, ServiceError> {
     let mut binary = Vec::new();
-    // For what stands beside the data of a usual answer.
+    // Estimate for everything but the data of a typical response.
     writer.room(128 * (1 + response.outputs.len().min(8)))?;
     writer.raw("{");
     if let Some(id) = &response.id {
@@ -92,7 +94,7 @@ fn write_response(
             None if binary_outputs.is_binary(&output.name) => {
                 (Destination::Binary(&mut binary), &output.parameters)
             }
-            // Triton's C++ client demands "binary_data_size" of an output that has parameters.
+            // Triton's C++ client requires "binary_data_size" on outputs with parameters.
             None => (Destination::Json(non_finite), &none),
         };
         let written = write_tensor(writer, destination, &output.name, &output.value, parameters);
@@ -107,14 +109,15 @@ fn write_response(
 
 /// Decodes the body of an inference response.
 ///
-/// `header_length` is the parsed [`HEADER_LENGTH`](super::HEADER_LENGTH), `None` when the header is absent and all of
-/// the body is JSON. Binary tensors share the body's bytes.
+/// `header_length` is the parsed [`HEADER_LENGTH`](super::HEADER_LENGTH), `None` when the header is absent
+/// and the whole body is JSON. Binary tensors share the body's bytes.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) with the position and the problem.
 ///
 /// # Panics
-/// When `header_length` is larger than the body; [`parse_header_length`](super::parse_header_length) prevents it.
+/// When `header_length` is larger than the body; [`parse_header_length`](super::parse_header_length) prevents
+/// it.
 pub fn decode_response(
     body: &Bytes,
     header_length: Option<usize>,
@@ -123,10 +126,10 @@ pub fn decode_response(
     decode(body, header_length, limits, Some(&NoSharedMemory))
 }
 
-/// [`decode_response`] for clients with shared memory: outputs may be there, and are read at once.
+/// Decodes like [`decode_response`], and reads outputs that are in shared memory.
 ///
 /// # Errors
-/// As [`decode_response`], and what `memory` says.
+/// Those of [`decode_response`] and `memory`.
 ///
 /// # Panics
 /// As [`decode_response`].
@@ -139,8 +142,8 @@ pub fn decode_response_with(
     decode(body, header_length, limits, Some(memory))
 }
 
-/// [`decode_response`] for clients with shared memory: outputs may be there. Their values are zeros then, and
-/// [`InferOutput::shared_memory`] says where their bytes are.
+/// Decodes like [`decode_response`], but leaves outputs in shared memory there: their values are zeros, and
+/// [`InferOutput::shared_memory`] gives the location of the bytes.
 ///
 /// # Errors
 /// As [`decode_response`].

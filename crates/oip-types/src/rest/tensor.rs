@@ -1,4 +1,4 @@
-//! The object that inputs of requests and outputs of responses share: name, datatype, shape, parameters, data.
+//! The JSON object shared by request inputs and response outputs: name, datatype, shape, parameters, data.
 
 use std::borrow::Cow;
 
@@ -11,33 +11,33 @@ use crate::{
     json::{Cursor, Room, Writer, read_data, write_data},
 };
 
-/// Says how many bytes of the body's binary part belong to a tensor.
+/// Parameter: the size of a tensor in the binary part, in bytes.
 const BINARY_DATA_SIZE: &str = "binary_data_size";
 
-/// The ways to give an input its elements.
+/// The ways to provide an input's elements.
 const FORMS: &str = "\"data\", \"binary_data_size\" and \"shared_memory_region\"";
 
-/// Reads the tensors of one body: first from the JSON, in order, and from the binary part behind it.
+/// Reads the tensors of one body: first from the JSON, in order, then from the binary part after it.
 pub(super) struct TensorReader<'l> {
     limits: &'l RequestLimits,
     /// The memory that JSON data may still take once decoded.
     room: Room<'l>,
-    /// The binary part that is not yet handed out.
+    /// The rest of the binary part.
     binary: Bytes,
     shared_memory: Option<&'l dyn ReadSharedMemory>,
 }
 
-/// A tensor as it stands in a body.
+/// A tensor object of a body.
 pub(super) struct NamedTensor {
     pub(super) name: String,
     pub(super) value: TensorValue,
     pub(super) parameters: Parameters,
-    /// Where its bytes are; the value is what was read there, or zeros where nothing was.
+    /// Its location in shared memory. The value was read from there, or is zeros if it was not.
     pub(super) place: Option<SharedMemorySlice>,
 }
 
 impl<'l> TensorReader<'l> {
-    /// Without `shared_memory`, what is there stays there.
+    /// Creates a reader. Without `shared_memory`, tensors in shared memory are not read.
     pub(super) fn new(
         limits: &'l RequestLimits,
         binary: Bytes,
@@ -83,7 +83,7 @@ impl<'l> TensorReader<'l> {
         })
     }
 
-    /// All tensors are read: the binary part must be used up.
+    /// Checks that the binary part is used up.
     pub(super) fn finish(self) -> Result<(), ServiceError> {
         match self.binary.len() {
             0 => Ok(()),
@@ -115,7 +115,7 @@ struct Fields<'a> {
 
 enum Data {
     Read(TensorValue),
-    /// At a position that was passed over, because datatype and shape come after it.
+    /// At a position that was skipped, because datatype and shape come after it.
     Later(usize),
 }
 
@@ -199,7 +199,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Keeps a member's value; a second one is an error.
+/// Stores a member's value; a duplicate is an error.
 pub(super) fn set_once<T>(slot: &mut Option<T>, member: &str, value: T) -> Result<(), ServiceError> {
     match slot.replace(value) {
         None => Ok(()),
@@ -227,7 +227,7 @@ pub(super) fn read_name<'a>(cursor: &mut Cursor<'a>) -> Result<Cow<'a, str>, Ser
 /// Looks for the name in a tensor object that could not be read.
 fn find_name<'a>(mut cursor: Cursor<'a>, limits: &RequestLimits) -> Option<Cow<'a, str>> {
     let mut name = None;
-    // The object may be broken further on; the name counts if it stands before that.
+    // The object may be malformed later on; a name before that point still counts.
     let _ = cursor.object(|cursor, member| match &*member {
         "name" => read_name(cursor).map(|found| name = Some(found)),
         "data" => cursor.skip_data(),
@@ -248,7 +248,7 @@ fn read_shape(cursor: &mut Cursor<'_>, limits: &RequestLimits) -> Result<Shape, 
             let shown: String = dim.text().chars().take(40).collect();
             ServiceError::invalid(format!("shape: {shown} is not a dimension of at most 63 bits"))
         })?;
-        // Past the limit dimensions are only counted.
+        // Dimensions beyond the limit are only counted.
         if dims.len() <= limits.rank {
             dims.push(value);
         }
@@ -305,13 +305,13 @@ fn read_parameter(cursor: &mut Cursor<'_>) -> Result<ParameterValue, ServiceErro
     })
 }
 
-/// Where the elements of a tensor object go.
+/// Where a tensor's elements are written.
 pub(super) enum Destination<'d> {
     /// Into the object, as JSON.
     Json(NonFinite),
-    /// Behind all JSON.
+    /// After the JSON part.
     Binary(&'d mut Vec<Bytes>),
-    /// Nowhere: the other side finds them in shared memory.
+    /// Nowhere: the peer finds them in shared memory.
     SharedMemory(Option<&'d SharedMemorySlice>),
 }
 
@@ -332,9 +332,9 @@ pub(super) fn write_tensor(
     writer.array(value.shape().dims(), |writer, dim| writer.integer(*dim));
     let mut parameters = Cow::Borrowed(parameters);
     match &destination {
-        // A place in shared memory may be among the parameters.
+        // The parameters may name a slice of shared memory.
         Destination::Json(_) | Destination::SharedMemory(None) => {}
-        // The most common case, without a map for it.
+        // The most common case; avoids building a map.
         Destination::Binary(_) if parameters.is_empty() => {
             writer.raw(",\"parameters\":{");
             writer.string(BINARY_DATA_SIZE);

@@ -1,5 +1,5 @@
-//! The protocol's first version, which KServe asks for unless it is told otherwise, and which Vertex AI has: rows or columns
-//! without datatypes in, predictions out.
+//! The V1 protocol, KServe's default and Vertex AI's: rows or columns without datatypes as input, predictions
+//! as output.
 
 use bytes::Bytes;
 use tensor_core::Quoted;
@@ -14,26 +14,26 @@ use crate::{
     json::{Cursor, Room, Writer, answer_too_large, read_data, write_data, write_text, write_texts},
 };
 
-/// A request of the first version.
+/// A request of the V1 protocol.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DecodedV1Request {
     /// The request.
     pub request: InferRequest,
-    /// Whether it has its inputs in rows, so that its answer is wanted in rows too.
+    /// Whether its inputs are rows; the response then has rows too.
     pub has_rows: bool,
 }
 
-/// Decodes the body of a request of the first version: `{"instances": [...]}` or `{"inputs": ...}`.
+/// Decodes a V1 request body: `{"instances": [...]}` or `{"inputs": ...}`.
 ///
-/// Datatypes are the model's. A list of instances is the rows of the model's one input, or objects that have a row of each
-/// input by its name; `inputs` may be such a list too, or an object that has each input as a whole. Other members are ignored,
-/// but for `parameters`.
+/// Datatypes come from the model's metadata. `instances` lists the rows of the model's only input, or objects
+/// with one row per input name. `inputs` may be such a list, or an object with one whole tensor per input
+/// name. Other members except `parameters` are ignored.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where;
-/// [`TooLarge`](crate::ErrorCode::TooLarge) when the data takes more than [`RequestLimits::tensor_bytes`] once decoded; what `memory`
-/// says.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) with the position and the problem;
+/// [`TooLarge`](crate::ErrorCode::TooLarge) when decoded data exceeds [`Limits::tensor_bytes`]; those of
+/// `memory`.
 pub fn decode_v1_request(
     model: ModelRef<'_>,
     metadata: &ModelMetadata,
@@ -110,7 +110,7 @@ fn nesting(cursor: &Cursor<'_>, limits: &RequestLimits) -> Result<Vec<i64>, Serv
     Ok(dims)
 }
 
-/// Passes over a value once, and notes how many items the lists have that stand first in each other.
+/// Skips a value and records the lengths of the first list on each level.
 fn measure(cursor: &mut Cursor<'_>, dims: &mut Vec<i64>, depth: usize) -> Result<(), ServiceError> {
     let level = dims.len();
     if cursor.peek() != Some(b'[') || level >= depth {
@@ -126,7 +126,7 @@ fn measure(cursor: &mut Cursor<'_>, dims: &mut Vec<i64>, depth: usize) -> Result
     })
 }
 
-/// After so many rows it is asked whether the client still waits.
+/// Checks every this many rows whether the client is still waiting.
 const CHECKED_ROWS: usize = 4096;
 
 struct Reader<'r> {
@@ -137,7 +137,7 @@ struct Reader<'r> {
 }
 
 impl<'r> Reader<'r> {
-    /// Reads a list: of rows, or of objects that have them by name.
+    /// Reads a list of rows, or of objects with rows by input name.
     fn rows(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ServiceError> {
         if cursor.peek() != Some(b'[') {
             return Err(cursor.unexpected("a list"));
@@ -163,7 +163,7 @@ impl<'r> Reader<'r> {
         }
     }
 
-    /// Reads an object that has each input as a whole.
+    /// Reads an object with one whole tensor per input.
     fn columns(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ServiceError> {
         if cursor.peek() != Some(b'{') {
             return Err(cursor.unexpected("a list or an object"));
@@ -180,7 +180,7 @@ impl<'r> Reader<'r> {
         })
     }
 
-    /// Reads the whole of an input.
+    /// Reads a whole input tensor.
     fn whole(&mut self, cursor: &mut Cursor<'_>, input: &TensorMetadata) -> Result<(), ServiceError> {
         let shape = self.limits.shape(&nesting(cursor, self.limits)?)?;
         let read = read_data(
@@ -195,13 +195,13 @@ impl<'r> Reader<'r> {
         Ok(())
     }
 
-    /// Reads rows by name, input by input: what a row has of one input stands at many places of the text.
+    /// Reads rows by name, one input at a time: the rows of an input are scattered over the JSON.
     fn named_rows(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ServiceError> {
         let inputs: Vec<&TensorMetadata> = self.inputs().collect();
         let mut places: Vec<Vec<usize>> = vec![Vec::new(); inputs.len()];
         let mut count = 0;
         let depth = self.limits.json_depth;
-        // Memory for the places is allowed before they grow.
+        // Granted before the list of positions grows.
         let memory = self.room.memory;
         let mut grant = memory.reserve(0)?;
         cursor.array(|cursor| {
@@ -239,7 +239,7 @@ impl<'r> Reader<'r> {
             read.map_err(|error| error.within(format_args!("[{row}]")))
         })?;
         for (input, places) in inputs.into_iter().zip(&places) {
-            // One that no row has may be optional; the model's check knows.
+            // An input absent from all rows may be optional; the model's check decides.
             if !places.is_empty() {
                 let value = self.joined(cursor, input, places)?;
                 self.add(input, value);
@@ -248,7 +248,7 @@ impl<'r> Reader<'r> {
         Ok(())
     }
 
-    /// Reads the rows of one input, and puts them after one another.
+    /// Reads and concatenates the rows of one input.
     fn joined(
         &mut self,
         cursor: &Cursor<'_>,
@@ -265,7 +265,8 @@ impl<'r> Reader<'r> {
         let row = self.limits.shape(&dims)?;
         dims.insert(0, places.len() as i64);
         let shape = self.limits.shape(&dims)?;
-        // Memory for the rows if all are like the first one, and the text can hold them.
+        // Estimates the memory by assuming that all rows are like the first one, bounded by what the JSON can
+        // hold.
         let element = match input.datatype {
             DataType::Fixed(dtype) => dtype.size() as u64,
             DataType::Bytes => 4,
@@ -287,7 +288,7 @@ impl<'r> Reader<'r> {
             let read = read.map_err(|error| within(number, error))?;
             let missing = (raw.len() + read.raw().len()).saturating_sub(raw.capacity());
             if missing > 0 {
-                // Texts are longer than their lengths: room for as much again.
+                // Strings are longer than their prefixes, so this doubles the capacity.
                 let more = missing.max(raw.capacity());
                 grant.grow(more)?;
                 raw.try_reserve_exact(raw.capacity() + more - raw.len())
@@ -331,15 +332,16 @@ impl<'r> Reader<'r> {
     }
 }
 
-/// Encodes an answer of the first version, `{"predictions": ...}`, within a limit of bytes and memory that somebody bounds.
+/// Encodes a V1 response, `{"predictions": ...}`, with a size limit and a memory budget.
 ///
-/// The predictions are the model's one output as nested lists. Those of several outputs are a list of objects with a row of
-/// each by name, if the request had rows and all outputs have as many; else an object with each as a whole.
+/// For one output, predictions are nested lists. For several outputs they are a list of objects with one row
+/// per output name if the request had rows and all outputs have the same number of rows; otherwise an object
+/// with one whole tensor per output name.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when a value has no JSON form: a byte string that is not UTF-8, or a
-/// non-finite float under [`NonFinite::Error`]; [`Internal`](crate::ErrorCode::Internal) when the answer has more than `limit`
-/// bytes; what `memory` says.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when a value has no JSON form: a byte string that
+/// is not UTF-8, or a non-finite float under [`NonFinite::Error`]; [`Internal`](crate::ErrorCode::Internal)
+/// when the response exceeds `limit` bytes; those of `memory`.
 pub fn encode_v1_response(
     response: &InferResponse,
     has_rows: bool,
@@ -351,7 +353,10 @@ pub fn encode_v1_response(
     writer.raw("{\"predictions\":");
     let mut outputs = Vec::with_capacity(response.outputs.len());
     for output in &response.outputs {
-        outputs.push((output.name.as_str(), Printed::new(&output.value, non_finite)?));
+        outputs.push((
+            output.name.as_str(),
+            TensorPrinter::new(&output.value, non_finite)?,
+        ));
     }
     let rows = response.outputs.first().and_then(|output| output.value.rows());
     let are_rows = rows.filter(|_| has_rows && outputs.len() > 1);
@@ -389,10 +394,10 @@ pub fn encode_v1_response(
     }
 }
 
-/// Writes outputs by name; each what comes next of it, from this axis on.
+/// Writes an object with the next part of each output, nested from `axis`.
 fn write_members(
     writer: &mut Writer<'_>,
-    outputs: &mut [(&str, Printed<'_>)],
+    outputs: &mut [(&str, TensorPrinter<'_>)],
     axis: usize,
 ) -> Result<(), ServiceError> {
     for (index, (name, output)) in outputs.iter_mut().enumerate() {
@@ -411,20 +416,20 @@ fn within(name: &str, error: ServiceError) -> ServiceError {
     error.within(format_args!("output {}", Quoted(name)))
 }
 
-/// A tensor that is printed from its first element to its last, in as many parts as its reader likes.
-struct Printed<'v> {
+/// A tensor printed from first to last element, in as many parts as the caller likes.
+struct TensorPrinter<'v> {
     dims: &'v [u64],
     non_finite: NonFinite,
     elements: Elements<'v>,
 }
 
 enum Elements<'v> {
-    /// All in one dimension, and how many were printed.
+    /// The tensor flattened to one dimension, and the number of elements printed.
     Fixed(tensor_core::Tensor, u64),
     Texts(Box<dyn Iterator<Item = &'v [u8]> + 'v>),
 }
 
-impl<'v> Printed<'v> {
+impl<'v> TensorPrinter<'v> {
     fn new(value: &'v TensorValue, non_finite: NonFinite) -> Result<Self, ServiceError> {
         let elements = match value {
             TensorValue::Bytes(tensor) => Elements::Texts(Box::new(tensor.iter())),
@@ -441,7 +446,7 @@ impl<'v> Printed<'v> {
         })
     }
 
-    /// Writes what comes next, as nested as the dimensions from this axis on.
+    /// Writes the next elements, nested like the dimensions from `axis`.
     fn write(&mut self, writer: &mut Writer<'_>, axis: usize) -> Result<(), ServiceError> {
         let dims = self.dims;
         match dims.get(axis..).unwrap_or_default() {
@@ -575,7 +580,7 @@ mod tests {
         }
     }
 
-    /// Long texts behind short ones: the buffer grows, and nothing is lost.
+    /// Long strings after short ones: the buffer grows without losing data.
     #[test]
     fn rows_of_texts_may_be_of_any_length() {
         let text = [tensor("t", DataType::Bytes, 1)];
@@ -678,7 +683,7 @@ mod tests {
             "]".repeat(100_000)
         );
         assert!(decode(&x, &deep).unwrap_err().contains("nested too deep"));
-        // The first row claims much for all of them.
+        // The first row is much larger than the others.
         let wide = vec!["0"; 10_000].join(",");
         let rows = vec![r#"{"x":[0]}"#; 10_000].join(",");
         let body = format!(r#"{{"instances": [{{"x":[{wide}]}},{rows}]}}"#);

@@ -1,4 +1,4 @@
-//! Bodies of the REST transport, through the public interface.
+//! Tests of REST bodies through the public interface.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod memory;

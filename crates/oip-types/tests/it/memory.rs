@@ -1,4 +1,4 @@
-//! Memory is asked for before it is allocated, in both directions.
+//! Decoding and encoding ask for memory before they allocate.
 
 use std::sync::{
     Arc,
@@ -17,8 +17,8 @@ fn response(outputs: Vec<InferOutput>) -> InferResponse {
     InferResponse::new("m", outputs)
 }
 
-/// Memory of so many bytes, and how many are in use.
-struct Bounded {
+/// A memory budget of fixed size, and the bytes in use.
+struct FixedBudget {
     limit: usize,
     used: Arc<AtomicUsize>,
     most: AtomicUsize,
@@ -26,7 +26,7 @@ struct Bounded {
 
 struct Part(Arc<AtomicUsize>, usize, usize);
 
-impl Memory for Bounded {
+impl Memory for FixedBudget {
     fn reserve(&self, bytes: usize) -> Result<Box<dyn Reservation>, ServiceError> {
         let mut part = Part(self.used.clone(), 0, self.limit);
         part.grow(bytes)?;
@@ -54,7 +54,7 @@ impl Reservation for Part {
 
     fn own(self: Box<Self>, buffer: Bytes) -> Bytes {
         assert!(self.1 >= buffer.len(), "{} bytes for {}", self.1, buffer.len());
-        Bytes::from_owner(Owned(buffer, self))
+        Bytes::from_owner(GrantedBuffer(buffer, self))
     }
 }
 
@@ -64,26 +64,26 @@ impl Drop for Part {
     }
 }
 
-struct Owned(
+struct GrantedBuffer(
     Bytes,
     #[expect(dead_code, reason = "dropped with the buffer")] Box<Part>,
 );
 
-impl AsRef<[u8]> for Owned {
+impl AsRef<[u8]> for GrantedBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
 }
 
-fn bounded(limit: usize) -> Bounded {
-    Bounded {
+fn bounded(limit: usize) -> FixedBudget {
+    FixedBudget {
         limit,
         used: Arc::default(),
         most: AtomicUsize::new(0),
     }
 }
 
-/// Answers that are printed into pieces are those that are printed at once, whatever is in them.
+/// Chunked encoding gives the same bytes as encoding at once, for any content.
 #[test]
 fn answers_in_pieces_have_the_same_bytes() {
     let text = "a\"\n\u{1}é漢".repeat(40_000);
@@ -92,7 +92,7 @@ fn answers_in_pieces_have_the_same_bytes() {
     let bools = Tensor::from_vec(Shape::vector(300_000), vec![true; 300_000]).unwrap();
     let floats: Vec<f64> = (0..60_000).map(|number| f64::from(number) / 7.0).collect();
     let floats = Tensor::from_vec(Shape::vector(60_000), floats).unwrap();
-    // Not aligned to its elements.
+    // Not aligned to the element size.
     let unaligned = [&[0][..], floats.bytes()].concat();
     let unaligned = Tensor::new(floats.spec().clone(), Bytes::from(unaligned).slice(1..)).unwrap();
     let empty = Tensor::from_vec(Shape::vector(0), Vec::<i8>::new()).unwrap();
@@ -129,13 +129,13 @@ fn answers_in_pieces_have_the_same_bytes() {
     }
 }
 
-/// Printing asks before it allocates, and stops where the memory or the limit ends.
+/// Encoding asks before it allocates, and stops at the limit and at the end of the budget.
 #[test]
 fn printing_stops_at_the_limit_and_where_memory_ends() {
     let bools = Tensor::from_vec(Shape::vector(4 << 20), vec![false; 4 << 20]).unwrap();
     let response = response(vec![InferOutput::new("y", bools)]);
     let binary = BinaryOutputs::all(false);
-    let print = |memory: &Bounded, limit| {
+    let print = |memory: &FixedBudget, limit| {
         let printed = rest::encode_response_within(&response, &binary, NonFinite::Null, memory, limit);
         let refused = printed.err().map(|error| error.code());
         assert_eq!(memory.used.load(Ordering::SeqCst), 0);
@@ -162,7 +162,7 @@ fn decoding_asks_before_it_allocates() {
         let body = format!(
             r#"{{"inputs":[{{"name":"x","datatype":"{datatype}","shape":[100000],"data":{data}}}]}}"#
         );
-        let decode = |memory: &Bounded| {
+        let decode = |memory: &FixedBudget| {
             rest::decode_request_with(
                 model,
                 &Bytes::from(body.clone()),
@@ -189,7 +189,7 @@ fn decoding_asks_before_it_allocates() {
     }
 }
 
-/// Where rows by name stand in the text is remembered, which may take more than the rows.
+/// The positions of rows by name are recorded, which may take more memory than the rows.
 #[test]
 fn the_places_of_rows_by_name_are_asked_for() {
     const ROWS: usize = 100_000;
@@ -198,7 +198,7 @@ fn the_places_of_rows_by_name_are_asked_for() {
     let input = TensorMetadata::new("a", DataType::UINT8, &[-1]);
     let metadata = ModelMetadata::new("m", "test", vec![input], Vec::new());
     let model = ModelRef::new("m", None).unwrap();
-    let decode = |memory: &Bounded| {
+    let decode = |memory: &FixedBudget| {
         rest::decode_v1_request(model, &metadata, &body, &RequestLimits::default(), memory)
             .map(|decoded| decoded.request)
     };
@@ -209,7 +209,7 @@ fn the_places_of_rows_by_name_are_asked_for() {
     assert_eq!(error.code(), ErrorCode::Overloaded);
 }
 
-/// Lists in lists are passed over once, however deep they are.
+/// Nested lists are skipped in linear time, however deep.
 #[test]
 fn deep_lists_have_the_sizes_of_their_first_items() {
     let input = TensorMetadata::new("a", DataType::UINT8, &[-1, -1, -1]);

@@ -1,4 +1,4 @@
-//! Request bodies: what is accepted, what is refused, and what the refusal says.
+//! Request bodies: which are accepted, which are rejected, and with what message.
 
 use bytes::Bytes;
 use oip_types::{
@@ -33,7 +33,7 @@ fn refusal(text: &str) -> String {
     }
 }
 
-/// A request with one input whose members are given.
+/// Returns a request with one input that has these members.
 fn with_input(members: &str) -> String {
     format!(r#"{{"inputs":[{{{members}}}]}}"#)
 }
@@ -75,10 +75,10 @@ fn ids_parameters_and_outputs() {
     assert_eq!(request.parameters["b"], ParameterValue::Int64(-3));
     assert_eq!(request.parameters["c"], ParameterValue::Double(0.5));
     assert_eq!(request.parameters["d"], ParameterValue::String("s".into()));
-    // Parameters of the encoding are not passed to the model.
+    // Encoding parameters are not passed to the model.
     assert_eq!(request.parameters.len(), 4);
     assert!(request.outputs.iter().all(|output| output.parameters.is_empty()));
-    // The document's rule: the request's default holds for listed outputs that do not say otherwise.
+    // The specification's rule: the request's default applies to listed outputs without their own setting.
     assert_eq!(
         ["y", "z", "unlisted"].map(|name| binary_outputs.is_binary(name)),
         [false, true, true]
@@ -101,7 +101,7 @@ fn null_and_empty_members_count_as_absent() {
     }
 }
 
-/// HT-18: bodies that are no request.
+/// HT-18: bodies that are not requests.
 #[test]
 fn ht_18_bodies_that_are_no_request() {
     for (text, message) in [
@@ -135,7 +135,7 @@ fn ht_18_bodies_that_are_no_request() {
     assert_eq!(error.to_string(), "invalid JSON at byte 7: not UTF-8");
 }
 
-/// HT-19: strings that are no names.
+/// HT-19: invalid strings as names.
 #[test]
 fn ht_19_hostile_strings() {
     assert!(refusal(&with_input(r#""name":"a\u0000b""#)).contains("NUL"));
@@ -143,7 +143,7 @@ fn ht_19_hostile_strings() {
     assert!(refusal(r#"{"inputs":[],"outputs":[{"name":"\u0000"}]}"#).contains("NUL"));
 }
 
-/// HT-20: nesting that would exhaust a stack, wherever it stands.
+/// HT-20: nesting that would overflow the stack, anywhere in the body.
 #[test]
 fn ht_20_deep_nesting_is_refused_everywhere() {
     for depth in [65, 129, 250_000] {
@@ -164,7 +164,7 @@ fn ht_20_deep_nesting_is_refused_everywhere() {
     assert!(json(&format!(r#"{{"unknown":{deep},"inputs":[]}}"#)).is_ok());
 }
 
-/// HT-21: members that are given twice.
+/// HT-21: duplicate members.
 #[test]
 fn ht_21_duplicate_members() {
     for text in [
@@ -268,7 +268,8 @@ fn ht_27_unknown_datatypes() {
     }
 }
 
-/// The protocol's own example: three BOOLs announced, one given. It is not broadcast.
+/// The specification's own example: the shape announces three BOOLs and the data has one. It is not
+/// broadcast.
 #[test]
 fn the_example_of_the_specification_is_an_error() {
     let text = r#"{"id":"42","inputs":[{"name":"input0","shape":[2,2],"datatype":"UINT32","data":[1,2,3,4]},
@@ -280,7 +281,7 @@ fn the_example_of_the_specification_is_an_error() {
     assert!(json(&text.replace("[true]", "[true,false,true]")).is_ok());
 }
 
-/// HT-32: numbers of things.
+/// HT-32: limits on counts.
 #[test]
 fn ht_32_counts() {
     let input = r#"{"name":"x","shape":[1],"datatype":"UINT8","data":[1]}"#;
@@ -445,7 +446,7 @@ fn ht_37_binary_sizes() {
             (ErrorCode::InvalidArgument, message.to_owned())
         );
     }
-    // Without the header all of the body is JSON.
+    // Without the header the whole body is JSON.
     assert!(
         decode(
             &format!(r#"{{"inputs":[{}]}}"#, binary_input("a", 4)),
@@ -505,7 +506,7 @@ fn ht_35_bytes() {
     );
 }
 
-/// HT-40: decoded JSON is bounded like the body that it came in.
+/// HT-40: decoded JSON has the same limit as the body.
 #[test]
 fn ht_40_decoded_data_has_a_budget() {
     let count = 2_000_000;

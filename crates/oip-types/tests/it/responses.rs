@@ -1,4 +1,4 @@
-//! Response bodies: what is written, and that clients' rules hold.
+//! Response bodies: encoding, and the rules that clients rely on.
 
 use bytes::Bytes;
 use oip_types::{
@@ -31,7 +31,7 @@ fn json_is_flat_and_in_tritons_order() {
         .reshape(Shape::new(&[3, 1]).unwrap())
         .unwrap();
     let mut output = InferOutput::new("y", tensor);
-    // Triton's C++ client gives up on JSON outputs with parameters.
+    // Triton's C++ client fails on JSON outputs with parameters.
     output
         .parameters
         .insert("content_type".into(), ParameterValue::String("np".into()));
@@ -45,7 +45,7 @@ fn json_is_flat_and_in_tritons_order() {
     );
 }
 
-/// HT-41: floats that JSON has no number for.
+/// HT-41: floats that JSON cannot express.
 #[test]
 fn ht_41_non_finite_floats_follow_the_rule() {
     let outputs = || {
@@ -184,7 +184,7 @@ fn zeros_stand_for_elements_within_a_limit() {
     assert!(zeros(DataType::INT16, &[2], 3).is_err());
     let empty = BytesTensor::from_elements(Shape::vector(2), ["", ""]).unwrap();
     assert_eq!(zeros(DataType::Bytes, &[2], 8).unwrap(), empty.into());
-    // More than any machine has, and more than 64 bits.
+    // Sizes beyond any machine, and beyond 64 bits.
     for dim in [1 << 60, 1 << 62] {
         let error = zeros(DataType::FP64, &[dim], usize::MAX).unwrap_err();
         assert!(error.message().contains("than there is room for"), "{error}");

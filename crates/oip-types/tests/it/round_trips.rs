@@ -1,4 +1,4 @@
-//! Whatever is encoded decodes to the same, for every datatype and in every form.
+//! Encoding and decoding round-trip for every datatype and form.
 
 use bytes::Bytes;
 use oip_types::{
@@ -35,7 +35,8 @@ fn value() -> impl Strategy<Value = TensorValue> {
     })
 }
 
-/// Any bytes as elements, with the bits JSON does not keep made canonical: truth values, and the kinds of NaN.
+/// Returns random elements in canonical form: booleans as 0 or 1, and one kind of NaN, because JSON does not
+/// preserve the bits.
 fn fixed(dtype: DType, shape: Shape, mut bytes: Vec<u8>) -> TensorValue {
     let exponent_byte_mask = match dtype {
         DType::Bool => {
@@ -77,7 +78,7 @@ encoding.non_finite = non_finite;
         prop_assert_eq!(decoded.request, request);
     }
 
-    /// Any bytes at all: an answer, and no panic.
+    /// Arbitrary bytes give a result, never a panic.
     #[test]
     fn any_body_is_answered(body in prop::collection::vec(any::<u8>(), 0..200), split in any::<prop::sample::Index>()) {
         let header_length = split.index(body.len() + 1);
@@ -85,7 +86,7 @@ encoding.non_finite = non_finite;
         let _ = rest::decode_request(model, &Bytes::from(body), Some(header_length), &RequestLimits::default());
     }
 
-    /// A good body with one byte changed: an answer, and no panic.
+    /// A valid body with one changed byte gives a result, never a panic.
     #[test]
     fn any_mutant_is_answered(at in any::<prop::sample::Index>(), byte: u8) {
         let mut body = br#"{"id":"1","parameters":{"a":1.5e3},"inputs":[{"name":"x","shape":[2,2],"datatype":"FP32","data":[[1,2.5],[-3e2,null]]},{"data":["a\n","b"],"name":"y","shape":[2],"datatype":"BYTES"}]}"#.to_vec();
@@ -96,7 +97,8 @@ encoding.non_finite = non_finite;
     }
 }
 
-/// JSON where a tensor asks for it, binary elsewhere: values that JSON does not have can then stand beside texts for people.
+/// One tensor may be JSON while others are binary: values without a JSON form can then travel next to
+/// readable ones.
 #[test]
 fn tensors_have_forms_of_their_own() {
     let bytes = |element: &[u8]| -> TensorValue {

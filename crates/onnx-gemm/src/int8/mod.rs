@@ -1,4 +1,5 @@
-//! Exact products of 8-bit integers less their zero points: factors are `i16`, sums are `i32` and wrap around.
+//! Exact products of 8-bit integers minus their zero points: factors are `i16`, sums are `i32` and wrap
+//! around.
 
 #[cfg(target_arch = "x86_64")]
 mod pairs;
@@ -20,13 +21,13 @@ const PANEL: usize = 48;
 /// Multiplications between two calls of [`Pace::spend`].
 const PART: usize = 1 << 22;
 
-/// Multiplications of one step of [`Pace`].
+/// The number of multiplications in one step of [`Pace`].
 const PER_STEP: u64 = 32;
 
-/// A second factor of integer products, packed once in the order in which products read it.
+/// A second factor of integer products, packed once in the layout in which the kernel reads it.
 ///
-/// Products of two elements and the sum of two neighbouring products must fit an `i32`, as those of two 8-bit numbers less 8-bit zero
-/// points do.
+/// Products of two elements, and the sum of two adjacent products, must fit an `i32`. Differences of 8-bit
+/// numbers and 8-bit zero points always do.
 ///
 /// ```
 /// use onnx_gemm::{PackedIntegers, Unpaced};
@@ -45,13 +46,13 @@ pub struct PackedIntegers {
 
 #[derive(Debug)]
 enum Kind {
-    /// For AVX-512 VNNI.
+    /// The layout for AVX-512 VNNI.
     #[cfg(target_arch = "x86_64")]
-    Bytes(vnni::Vnni, vnni::Packed),
-    /// For AVX2.
+    Bytes(vnni::Vnni, vnni::PackedBytes),
+    /// The layout for AVX2.
     #[cfg(target_arch = "x86_64")]
-    Pairs(pulp::x86::V3, pairs::Packed),
-    /// Row-major.
+    Pairs(pulp::x86::V3, pairs::PackedPairs),
+    /// Row-major, for all other processors.
     Plain(Vec<i32>),
 }
 
@@ -59,7 +60,7 @@ impl PackedIntegers {
     /// Packs a row-major matrix of `depth` rows and `columns` columns.
     ///
     /// # Panics
-    /// If `matrix` has not `depth * columns` elements.
+    /// If `matrix.len()` is not `depth * columns`.
     #[must_use]
     pub fn new(matrix: &[i16], [depth, columns]: [usize; 2]) -> Self {
         expect_matrix("b", matrix.len(), [depth, columns]);
@@ -72,19 +73,19 @@ impl PackedIntegers {
         }
     }
 
-    /// Rows of the matrix, which are the columns of the first factor.
+    /// Returns the row count, which equals the column count of the first factor.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    /// Columns of the matrix.
+    /// Returns the column count.
     #[must_use]
     pub fn columns(&self) -> usize {
         self.columns
     }
 
-    /// Bytes of memory that such a matrix takes at most, on any processor.
+    /// Returns the maximum memory that such a matrix takes on any processor, in bytes.
     #[must_use]
     pub fn bytes([depth, columns]: [usize; 2]) -> u64 {
         let [depth, columns] = [depth, columns].map(|size| size as u64);
@@ -94,7 +95,7 @@ impl PackedIntegers {
             [depth, columns]
         };
         let matrix = |[depth, columns]: [u64; 2], bytes| depth.saturating_mul(columns).saturating_mul(bytes);
-        // A byte for each element and two sums for each column, pairs of 16 bits, and 32 bits.
+        // VNNI: one byte per element and two sums per column; AVX2: pairs of 16 bits; otherwise 32 bits.
         let of_bytes = matrix(filled(4, 16), 1).saturating_add(matrix([8, filled(4, 16)[1]], 1));
         of_bytes
             .max(matrix(filled(2, 16), 2))
@@ -121,7 +122,8 @@ impl PackedIntegers {
     /// As [`Pace::spend`].
     ///
     /// # Panics
-    /// If `a` and `c` have not the same number of whole rows, of [`depth`](Self::depth) and of [`columns`](Self::columns) elements.
+    /// If `a` does not consist of rows of [`depth`](Self::depth) elements, `c` not of rows of
+    /// [`columns`](Self::columns) elements, or their row counts differ.
     pub fn multiply<P: Pace>(&self, a: &[i16], c: &mut [i32], pace: &mut P) -> Result<(), P::Stopped> {
         self.multiply_part(a, 0..self.columns, c, pace)
     }
@@ -193,13 +195,13 @@ impl Kind {
     #[cfg(target_arch = "x86_64")]
     fn bytes(matrix: &[i16], [depth, columns]: [usize; 2]) -> Option<Self> {
         let vnni = vnni::Vnni::detect()?;
-        Some(Self::Bytes(vnni, vnni::Packed::new(matrix, depth, columns)?))
+        Some(Self::Bytes(vnni, vnni::PackedBytes::new(matrix, depth, columns)?))
     }
 
     #[cfg(target_arch = "x86_64")]
     fn pairs(matrix: &[i16], [depth, columns]: [usize; 2]) -> Option<Self> {
         let simd = pulp::x86::V3::try_new()?;
-        Some(Self::Pairs(simd, pairs::Packed::new(matrix, depth, columns)))
+        Some(Self::Pairs(simd, pairs::PackedPairs::new(matrix, depth, columns)))
     }
 
     #[cfg(not(target_arch = "x86_64"))]
@@ -217,14 +219,15 @@ impl Kind {
     }
 }
 
-/// Writes the product of two row-major integer matrices, `a` of `rows` by `depth` and `b` of `depth` by `columns`, to the row-major matrix
-/// `c`. The larger factor is packed, whichever it is, or none for a few rows. Elements are limited as those of [`PackedIntegers`].
+/// Writes the product of the row-major integer matrices `a` (`rows` by `depth`) and `b` (`depth` by
+/// `columns`) to the row-major matrix `c`. The larger factor is packed, or none if there are few rows.
+/// Elements have the limits of [`PackedIntegers`].
 ///
 /// # Errors
 /// As [`Pace::spend`].
 ///
 /// # Panics
-/// If a slice has not as many elements as its matrix.
+/// If the length of a slice differs from the size of its matrix.
 ///
 /// ```
 /// let mut c = [0; 2];
@@ -265,10 +268,10 @@ pub fn integer_gemm<P: Pace>(
     Ok(())
 }
 
-/// Rows below which packing takes longer than the product.
+/// The row count below which packing takes longer than the product.
 const FEW_ROWS: usize = 4;
 
-/// Adds the rows of `b`, each times an element of `a`, to `c`.
+/// Adds a linear combination of the rows of `b` to `c`.
 struct Combination<'c> {
     a: &'c [i16],
     b: &'c [i16],
@@ -298,12 +301,12 @@ mod tests {
         pace::{Budget, Exhausted},
     };
 
-    /// Of nine bits.
+    /// Returns 9-bit numbers.
     fn numbers(count: usize, step: usize) -> Vec<i16> {
         (0..count).map(|at| (at * step % 511) as i16 - 255).collect()
     }
 
-    /// Of 8 bits, less a zero point for each line.
+    /// Returns 8-bit numbers minus a zero point per line.
     fn bytes(count: usize, step: usize, line: impl Fn(usize) -> usize) -> Vec<i16> {
         let byte = |at: usize| (at * step % 256) as i16;
         (0..count)
@@ -311,7 +314,7 @@ mod tests {
             .collect()
     }
 
-    /// The same matrix in all orders that this processor has.
+    /// Returns `matrix` in each layout that this processor supports.
     fn packed(matrix: &[i16], sizes: [usize; 2]) -> Vec<PackedIntegers> {
         let kinds = [
             Kind::bytes(matrix, sizes),
@@ -375,7 +378,7 @@ mod tests {
                     let a = bytes(of_a, 37, |at| at / depth);
                     let b = bytes(of_b, 91, |at| at % columns);
                     check(&a, &b, sizes);
-                    // Rows of nine bits among others.
+                    // Some rows have 9-bit numbers.
                     let mut a = a;
                     for row in a.chunks_mut(depth.max(1)).step_by(3) {
                         row[0] = 255;
@@ -395,7 +398,7 @@ mod tests {
         check(&a, &b, [rows, depth, columns]);
     }
 
-    /// The least and greatest differences of 8-bit numbers and zero points.
+    /// Uses the smallest and largest differences of 8-bit numbers and zero points.
     #[test]
     fn extremes_do_not_saturate() {
         for [a, b] in [

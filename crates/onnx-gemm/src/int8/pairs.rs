@@ -1,32 +1,33 @@
-//! Integer products by AVX2's `vpmaddwd`, which multiplies two pairs of `i16` and adds their products.
+//! Integer products by AVX2's `vpmaddwd`, which multiplies two pairs of `i16` and adds both products.
 
 use std::ops::Range;
 
 use pulp::{NullaryFnOnce, x86::V3};
 
-/// Columns of a tile.
+/// The column count of a tile.
 const COLUMNS: usize = 16;
 
-/// Rows of a tile.
+/// The row count of a tile.
 const ROWS: usize = 4;
 
-/// Two terms of [`COLUMNS`] columns, the two terms of a column next to each other.
+/// Two terms of [`COLUMNS`] columns; the two terms of a column are adjacent.
 type Pairs = [[i16; COLUMNS]; 2];
 
-/// Sums of half a tile's columns.
+/// The sums of half the columns of a tile.
 type Sums = [i32; COLUMNS / 2];
 
-/// Sums of a tile.
+/// The sums of a tile.
 type Tile = [[Sums; 2]; ROWS];
 
-/// A second factor in panels of [`COLUMNS`] columns, two terms of a column next to each other. Terms and columns are filled up with zeros.
+/// A second factor in panels of [`COLUMNS`] columns. Two terms of a column are adjacent; terms and columns
+/// are padded with zeros.
 #[derive(Debug)]
-pub(super) struct Packed {
+pub(super) struct PackedPairs {
     blocks: Vec<Pairs>,
     depth: usize,
 }
 
-impl Packed {
+impl PackedPairs {
     pub(super) fn new(matrix: &[i16], depth: usize, columns: usize) -> Self {
         let pairs = depth.div_ceil(2);
         let mut blocks = vec![[[0; COLUMNS]; 2]; columns.div_ceil(COLUMNS) * pairs];
@@ -41,7 +42,7 @@ impl Packed {
         Self { blocks, depth }
     }
 
-    /// Bytes of memory that the matrix takes.
+    /// Returns the memory that the matrix takes, in bytes.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&self.blocks[..])
@@ -59,7 +60,7 @@ impl Packed {
     }
 }
 
-/// Adds the products of two terms of one row with those of eight columns.
+/// Adds the products of two terms of a row with those of eight columns to `sums`.
 #[inline(always)]
 fn add(simd: V3, sums: Sums, pair: [i16; 2], factors: [i16; COLUMNS]) -> Sums {
     let pair = simd.avx._mm256_set1_epi32(pulp::cast(pair));
@@ -69,7 +70,7 @@ fn add(simd: V3, sums: Sums, pair: [i16; 2], factors: [i16; COLUMNS]) -> Sums {
 
 struct Product<'p> {
     simd: V3,
-    packed: &'p Packed,
+    packed: &'p PackedPairs,
     rows: &'p [i16],
     part: Range<usize>,
     sums: &'p mut [i32],
@@ -87,7 +88,7 @@ impl NullaryFnOnce for Product<'_> {
 impl Product<'_> {
     #[inline(always)]
     fn run(self) {
-        let Packed { blocks, depth } = self.packed;
+        let PackedPairs { blocks, depth } = self.packed;
         let (depth, columns) = (*depth, self.part.len());
         let pairs = depth.div_ceil(2);
         let blocks = &blocks[self.part.start / COLUMNS * pairs..];
@@ -118,7 +119,7 @@ impl Product<'_> {
     }
 }
 
-/// The product of [`ROWS`] rows with one panel.
+/// Returns the product of [`ROWS`] rows with one panel.
 #[inline(always)]
 #[allow(
     clippy::needless_range_loop,

@@ -1,8 +1,9 @@
 //! Integer products by AVX-512 VNNI's `vpdpbusd`, which adds four products of a `u8` and an `i8` to an `i32`.
 //!
-//! Elements are `i16`, because 8-bit numbers less a zero point have 9 bits. All elements of a row of the first factor have one zero point, as
-//! have those of a column of the second, so that a shift for each row and column brings them back to 8 bits. Sums of rows and columns take
-//! the shifts out of the product again: the result is exact, modulo 2^32.
+//! Elements are `i16`, because 8-bit numbers minus a zero point have 9 bits. All elements in a row of the
+//! first factor share one zero point, as do those in a column of the second, so a shift per row and column
+//! brings them back to 8 bits. The sums of rows and columns correct the product for the shifts: the result is
+//! exact modulo 2^32.
 #![allow(
     unsafe_code,
     reason = "a function for a target feature is called once the feature is detected"
@@ -15,28 +16,29 @@ use std::{
 
 use crate::Pace;
 
-/// Columns of a vector: 32-bit lanes.
+/// The number of columns in a vector: its 32-bit lanes.
 const LANES: usize = 16;
 
-/// Vectors of a panel.
+/// The number of vectors in a panel.
 const VECTORS: usize = 3;
 
-/// Columns of a panel.
+/// The column count of a panel.
 const COLUMNS: usize = VECTORS * LANES;
 
-/// Rows of a tile: with 3 vectors, 24 of 32 registers are sums.
+/// The row count of a tile: with 3 vectors, 24 of 32 registers hold sums.
 const ROWS: usize = 8;
 
-/// Terms that one instruction adds to a lane.
+/// The number of terms that one instruction adds to a lane.
 const TERMS: usize = 4;
 
-/// Bytes of the first factor that are kept in 8 bits at a time: they stay in the second-level cache for all panels.
+/// The number of bytes of the first factor that are converted to 8 bits at a time: they stay in the L2 cache
+/// for all panels.
 const PART: usize = 1 << 18;
 
-/// Multiplications of one step of [`Pace`].
+/// The number of multiplications in one step of [`Pace`].
 const PER_STEP: u64 = 64;
 
-/// Proves that the processor has AVX-512 VNNI.
+/// A token that proves that the processor supports AVX-512 VNNI.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Vnni(());
 
@@ -48,32 +50,32 @@ impl Vnni {
         has_all.then_some(Self(()))
     }
 
-    /// Writes the product of all rows with one panel.
+    /// Writes the product of all `rows` with `panel` to `c`.
     fn multiply_panel(self, rows: &Rows, panel: &Panel<'_>, c: &mut [i32]) {
-        // SAFETY: `Self` exists only where these features were detected.
+        // SAFETY: a `Vnni` is created only after these features were detected.
         unsafe { multiply_panel(rows, panel, c) }
     }
 }
 
-/// Four terms of 16 columns, those of a column next to each other.
+/// Four terms of 16 columns; the terms of a column are adjacent.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Vector([[i8; TERMS]; LANES]);
 
-/// A second factor in panels of 48 columns or fewer, row-major within a panel by groups of four rows.
+/// A second factor in panels of at most 48 columns. A panel is row-major by groups of four rows.
 #[derive(Debug)]
-pub(super) struct Packed {
+pub(super) struct PackedBytes {
     vectors: Vec<Vector>,
-    /// What was subtracted from the elements of each column.
+    /// The value subtracted from the elements of each column.
     shifts: Vec<i32>,
-    /// Sums of the shifted elements of each column.
+    /// The sum of the shifted elements of each column.
     sums: Vec<i32>,
     depth: usize,
     columns: usize,
 }
 
-impl Packed {
-    /// Packs a row-major matrix; `None` if the elements of a column differ by more than 8 bits can hold.
+impl PackedBytes {
+    /// Packs the row-major `matrix`. Returns `None` if the elements of a column span more than 8 bits.
     pub(super) fn new(matrix: &[i16], depth: usize, columns: usize) -> Option<Self> {
         let (mut least, mut greatest) = (vec![i16::MAX; columns], vec![i16::MIN; columns]);
         for row in matrix.chunks_exact(columns.max(1)) {
@@ -108,13 +110,13 @@ impl Packed {
         Some(packed)
     }
 
-    /// Bytes of memory that the matrix takes.
+    /// Returns the memory that the matrix takes, in bytes.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&self.vectors[..]) + size_of_val(&self.shifts[..]) + size_of_val(&self.sums[..])
     }
 
-    /// Writes the product of whole rows with some columns of this matrix, which begin with a panel; neither depth nor columns may be 0.
+    /// Writes the product of whole rows and this matrix. Neither depth nor column count may be 0.
     pub(super) fn multiply<P: Pace>(
         &self,
         vnni: Vnni,
@@ -172,9 +174,9 @@ impl Packed {
     }
 }
 
-/// Writes the elements of a matrix, less their shifts, to the vectors.
+/// Writes the shifted elements of a matrix to the vectors.
 struct Fill<'f> {
-    packed: &'f mut Packed,
+    packed: &'f mut PackedBytes,
     matrix: &'f [i16],
 }
 
@@ -187,7 +189,7 @@ impl pulp::WithSimd for Fill<'_> {
         reason = "the loops are vectorised only where every index is a constant"
     )]
     fn with_simd<S: pulp::Simd>(self, _: S) {
-        let Packed {
+        let PackedBytes {
             vectors,
             shifts,
             sums,
@@ -205,12 +207,12 @@ impl pulp::WithSimd for Fill<'_> {
             let first = at * LANES;
             let width = LANES.min(columns - first);
             let shifts = shifts.map(|shift| shift as i16);
-            // The vectors of a panel follow each other, group after group.
+            // The vectors of a panel are stored group by group.
             let panel = at / VECTORS * VECTORS;
             let count = VECTORS.min(columns.div_ceil(LANES) - panel);
             let vectors = vectors[panel * groups + at - panel..].iter_mut().step_by(count);
             for (group, vector) in vectors.take(groups).enumerate() {
-                // What there is no element for becomes 0.
+                // Padding elements become 0 after the shift.
                 let mut elements = [shifts; TERMS];
                 for (term, elements) in (group * TERMS..depth).zip(&mut elements) {
                     let row = &self.matrix[term * columns + first..][..width];
@@ -231,36 +233,36 @@ impl pulp::WithSimd for Fill<'_> {
     }
 }
 
-/// Columns of a second factor.
+/// A panel of columns of a second factor.
 struct Panel<'p> {
     vectors: &'p [Vector],
-    /// Vectors of a group of terms.
+    /// The number of vectors in a group of terms.
     count: usize,
-    /// Of each column, as those of [`Packed`].
+    /// The shift of each column, see [`PackedBytes`].
     shifts: &'p [i32],
     sums: &'p [i32],
-    /// The first column of the product, and how many columns that has.
+    /// The first column, and the column count of the matrix.
     first: usize,
     columns: usize,
 }
 
-/// Rows of a first factor in 8 bits.
+/// Rows of a first factor, converted to 8 bits.
 #[derive(Default)]
 struct Rows {
-    /// Row-major, by groups of four terms; the last group is filled up with zeros.
+    /// Row-major by groups of four terms; the last group is padded with zeros.
     bytes: Vec<[u8; TERMS]>,
-    /// Groups of a row.
+    /// The number of groups per row.
     groups: usize,
-    /// What was subtracted from the elements of each row.
+    /// The value subtracted from the elements of each row.
     shifts: Vec<i32>,
-    /// The factor of a column's shift: the sum of a row's elements.
+    /// The sum of each row's elements, by which the shift of a column is multiplied.
     sums: Vec<i32>,
-    /// Whether the elements of a row differ by more than 8 bits can hold; its bytes mean nothing.
+    /// Whether the elements of a row span more than 8 bits; its `bytes` are meaningless then.
     is_wide: Vec<bool>,
 }
 
 impl Rows {
-    /// Replaces all rows.
+    /// Replaces all rows by those of `a`.
     fn shift(&mut self, a: &[i16], depth: usize) {
         let rows = a.len() / depth;
         self.groups = depth.div_ceil(TERMS);
@@ -328,7 +330,7 @@ fn multiply_rows<const COUNT: usize>(rows: &Rows, panel: &Panel<'_>, c: &mut [i3
     }
 }
 
-/// Writes the product of some rows with one panel; returns the row after them.
+/// Writes the product of up to [`ROWS`] rows with one panel and returns the row after them.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 #[allow(
@@ -365,7 +367,7 @@ fn multiply_tile<const HEIGHT: usize, const COUNT: usize>(
         for ((c, found), (&shift_of_column, &sum_of_column)) in
             c.iter_mut().zip(found.as_flattened()).zip(of_columns)
         {
-            // Sums of (a + shift of the row) * (b + shift of the column), where a and b are what was multiplied.
+            // The sums are of (a + row shift) * (b + column shift), where a and b are the converted elements.
             *c = found
                 .wrapping_add(shift.wrapping_mul(sum_of_column))
                 .wrapping_add(shift_of_column.wrapping_mul(sum));

@@ -3,7 +3,7 @@
 use tensor_core::DType;
 
 use super::{
-    node::{Given, Node, one},
+    node::{Node, RuleResult, one},
     size::{Size, Symbols},
     value::{MAX_CONTENT, Value},
 };
@@ -12,7 +12,7 @@ use crate::{
     proto::TensorProto,
 };
 
-/// A constant.
+/// Returns the abstract value of a constant.
 pub(super) fn tensor(tensor: &TensorProto, symbols: &mut Symbols) -> Value {
     let dims: Vec<Size> = tensor.dims.iter().map(|dim| Size::number(*dim)).collect();
     let count = tensor
@@ -28,12 +28,12 @@ pub(super) fn tensor(tensor: &TensorProto, symbols: &mut Symbols) -> Value {
     }
 }
 
-/// The first element, if its type is one of shapes, axes and scales.
+/// Returns the first element if the type is one of shapes, axes and scales.
 pub(super) fn first(tensor: &TensorProto, symbols: &mut Symbols) -> Option<Size> {
     elements(tensor, symbols)?.into_iter().next()
 }
 
-/// A floating-point number: its own symbol where it is an integer that every type holds exactly.
+/// Returns a floating-point number: a literal symbol if it is an integer that every type represents exactly.
 pub(super) fn float(number: f64, symbols: &mut Symbols) -> Size {
     const EXACT: f64 = 16_777_216.0;
     match number.fract() == 0.0 && number.abs() <= EXACT {
@@ -42,7 +42,7 @@ pub(super) fn float(number: f64, symbols: &mut Symbols) -> Size {
     }
 }
 
-/// The elements of types that shapes, axes and scales have.
+/// Returns the elements if the type is one of shapes, axes and scales.
 fn elements(tensor: &TensorProto, symbols: &mut Symbols) -> Option<Vec<Size>> {
     let payload = Payload::read(tensor).ok()?;
     let Data::Fixed(bytes) = payload.data else {
@@ -66,7 +66,7 @@ fn elements(tensor: &TensorProto, symbols: &mut Symbols) -> Option<Vec<Size>> {
     }
 }
 
-pub(super) fn constant(node: &mut Node<'_>) -> Given {
+pub(super) fn constant(node: &mut Node<'_>) -> RuleResult {
     let proto = node.proto;
     let attribute = |name: &str| proto.attribute.iter().find(|attribute| attribute.name == name);
     if let Some(value) = attribute("value").and_then(|attribute| attribute.t.as_ref()) {

@@ -1,15 +1,15 @@
-//! If, Loop and Scan, whose inner graphs are followed, and sequences.
+//! Rules for sequences and for `If`, `Loop` and `Scan`, whose subgraphs are analyzed too.
 
 use super::{
-    node::{Follow, Given, Node, one},
+    node::{Follow, Node, RuleResult, one},
     size::{Bounds, Size, Symbols},
     value::{Item, Numbering, Origin, Reason, Value},
 };
 
-/// Rounds after which what a loop carries must be stable.
+/// The maximum number of iterations until the carried values of a loop must reach a fixpoint.
 const MAX_ROUNDS: usize = 6;
 
-pub(super) fn branch(node: &mut Node<'_>, follow: &mut dyn Follow) -> Given {
+pub(super) fn branch(node: &mut Node<'_>, follow: &mut dyn Follow) -> RuleResult {
     let condition = node.input(0)?.clone();
     let is_known = condition.numbers().and_then(|numbers| numbers.first().copied());
     let graphs = match (is_known, condition.origin) {
@@ -28,11 +28,11 @@ pub(super) fn branch(node: &mut Node<'_>, follow: &mut dyn Follow) -> Given {
             Some(known) => join_all(node, known, given)?,
         });
     }
-    // Two dimensions that differ between the branches need not be equal.
+    // The two branches may yield different dimensions for one symbol.
     Ok(settled_items(node.symbols, &results.unwrap_or_default()))
 }
 
-pub(super) fn looped(node: &mut Node<'_>, follow: &mut dyn Follow) -> Given {
+pub(super) fn looped(node: &mut Node<'_>, follow: &mut dyn Follow) -> RuleResult {
     for index in 0..2 {
         if let Some(value) = node.optional(index)?
             && !value.is_same()
@@ -60,11 +60,11 @@ pub(super) fn looped(node: &mut Node<'_>, follow: &mut dyn Follow) -> Given {
         }
         let scanned = results.split_off(1 + carried.len());
         if !matches!(&results[0], Item::Tensor(goes_on) if goes_on.is_same()) {
-            return node.refuse("goes on as long as rows say");
+            return node.refuse("repeats as often as rows decide");
         }
         let next = join_all(node, carried.clone(), results.split_off(1))?;
         if next == carried {
-            // Of no iterations, what they give has 0 for each dimension that is not known.
+            // Without iterations, the unknown dimensions of the scan outputs are 0.
             let runs = runs_at_least_once(node)?;
             let count = node
                 .optional(0)?
@@ -89,7 +89,7 @@ pub(super) fn looped(node: &mut Node<'_>, follow: &mut dyn Follow) -> Given {
     node.refuse("carries what changes with each iteration")
 }
 
-pub(super) fn scan(node: &mut Node<'_>, follow: &mut dyn Follow) -> Given {
+pub(super) fn scan(node: &mut Node<'_>, follow: &mut dyn Follow) -> RuleResult {
     if node.opset < 9 {
         return node.refuse("is of an old operator set");
     }
@@ -161,7 +161,7 @@ pub(super) fn scan(node: &mut Node<'_>, follow: &mut dyn Follow) -> Given {
     node.refuse("carries what changes with each iteration")
 }
 
-/// Whether a loop has an iteration in requests that are joined: none of their dimensions is 0.
+/// Returns whether a loop runs at least once in batched requests, none of whose dimensions is 0.
 fn runs_at_least_once(node: &Node<'_>) -> Result<bool, Reason> {
     for index in 0..2 {
         let Some(value) = node.optional(index)? else {
@@ -178,7 +178,8 @@ fn runs_at_least_once(node: &Node<'_>) -> Result<bool, Reason> {
     Ok(true)
 }
 
-/// What a loop gives that may have no iterations: the dimensions are the same for all requests, and not known.
+/// Returns the scan output of a loop that may have no iterations: the dimensions are shared by all requests
+/// but unknown.
 fn of_no_iterations(node: &mut Node<'_>, item: Item) -> Result<Item, Reason> {
     match item {
         Item::Tensor(value) if matches!(value.origin, Origin::Rows(_)) => {
@@ -195,7 +196,7 @@ fn of_no_iterations(node: &mut Node<'_>, item: Item) -> Result<Item, Reason> {
     }
 }
 
-/// The results of all iterations along a new axis.
+/// Returns the results of all iterations stacked along a new axis.
 fn stacked(node: &Node<'_>, item: Item, axis: i64, count: &Size) -> Result<Item, Reason> {
     let Item::Tensor(value) = item else {
         return node.refuse("collects sequences");
@@ -227,7 +228,7 @@ fn stacked(node: &Node<'_>, item: Item, axis: i64, count: &Size) -> Result<Item,
     }))
 }
 
-fn join_all(node: &mut Node<'_>, these: Vec<Item>, those: Vec<Item>) -> Given {
+fn join_all(node: &mut Node<'_>, these: Vec<Item>, those: Vec<Item>) -> RuleResult {
     if these.len() != those.len() {
         return node.refuse("has graphs with different numbers of outputs");
     }
@@ -238,7 +239,7 @@ fn join_all(node: &mut Node<'_>, these: Vec<Item>, those: Vec<Item>) -> Given {
         .collect()
 }
 
-/// What is known of a value that is one of two.
+/// Returns the least upper bound of two abstract values: what holds for both.
 fn join(node: &mut Node<'_>, this: Item, that: Item) -> Result<Item, Reason> {
     match (this, that) {
         (this, that) if this == that => Ok(this),
@@ -291,7 +292,7 @@ fn join_values(node: &mut Node<'_>, this: Value, that: &Value) -> Result<Value, 
     })
 }
 
-/// A value as one iteration or one look at a sequence has it, where each dimension is a certain one.
+/// Replaces each dimension that may vary by a new symbol, for a use where it has one certain value.
 fn settled(symbols: &mut Symbols, value: &Value) -> Value {
     let dims = value.dims.as_ref();
     Value {
@@ -308,11 +309,11 @@ fn settled_items(symbols: &mut Symbols, items: &[Item]) -> Vec<Item> {
     items.iter().map(settled).collect()
 }
 
-pub(super) fn sequence_empty(_: &mut Node<'_>) -> Given {
+pub(super) fn sequence_empty(_: &mut Node<'_>) -> RuleResult {
     Ok(vec![Item::Sequence(None)])
 }
 
-pub(super) fn sequence_construct(node: &mut Node<'_>) -> Given {
+pub(super) fn sequence_construct(node: &mut Node<'_>) -> RuleResult {
     let values: Vec<Value> = node.values()?.into_iter().cloned().collect();
     let mut sequence = Item::Sequence(None);
     for value in values {
@@ -321,14 +322,14 @@ pub(super) fn sequence_construct(node: &mut Node<'_>) -> Given {
     Ok(vec![sequence])
 }
 
-pub(super) fn sequence_insert(node: &mut Node<'_>) -> Given {
+pub(super) fn sequence_insert(node: &mut Node<'_>) -> RuleResult {
     node.require_same(2)?;
     let sequence = sequence(node)?;
     let value = node.input(1)?.clone();
     Ok(vec![join(node, sequence, Item::Sequence(Some(value)))?])
 }
 
-pub(super) fn sequence_at(node: &mut Node<'_>) -> Given {
+pub(super) fn sequence_at(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     match sequence(node)? {
         Item::Sequence(Some(value)) => one(settled(node.symbols, &value)),
@@ -336,18 +337,18 @@ pub(super) fn sequence_at(node: &mut Node<'_>) -> Given {
     }
 }
 
-pub(super) fn sequence_erase(node: &mut Node<'_>) -> Given {
+pub(super) fn sequence_erase(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     Ok(vec![sequence(node)?])
 }
 
-pub(super) fn sequence_length(node: &mut Node<'_>) -> Given {
+pub(super) fn sequence_length(node: &mut Node<'_>) -> RuleResult {
     sequence(node)?;
     one(Value::same(vec![]))
 }
 
-/// Tensors joined along an axis, or along a new one.
-pub(super) fn concat_from_sequence(node: &mut Node<'_>) -> Given {
+/// Propagates tensors that are concatenated or stacked along an axis.
+pub(super) fn concat_from_sequence(node: &mut Node<'_>) -> RuleResult {
     let Item::Sequence(Some(value)) = sequence(node)? else {
         return node.refuse("joins an empty sequence");
     };
@@ -366,7 +367,7 @@ pub(super) fn concat_from_sequence(node: &mut Node<'_>) -> Given {
     one(super::node::like(&value, dims))
 }
 
-pub(super) fn split_to_sequence(node: &mut Node<'_>) -> Given {
+pub(super) fn split_to_sequence(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let value = node.input(0)?.clone();
     let mut dims = node.dims(0)?;
@@ -375,7 +376,7 @@ pub(super) fn split_to_sequence(node: &mut Node<'_>) -> Given {
     let mut origin = value.origin;
     let is_removed = node.int("keepdims", 1) == 0;
     if is_removed && node.optional(1)?.is_some() {
-        // ONNX keeps the axis where sizes are given; ONNX Runtime removes it where they are 1.
+        // If sizes are given, ONNX keeps the axis; ONNX Runtime removes it if they are 1.
         return node.refuse("gives parts with their axis, or without it");
     }
     if is_removed {

@@ -1,14 +1,14 @@
-//! Operators that compute each element from those at the same index of their inputs, which are broadcast.
+//! Rules for elementwise operators, whose inputs are broadcast.
 
 use super::{
-    node::{Given, Node, one},
+    node::{Node, RuleResult, one},
     size::{Bounds, Size, Symbols},
     value::{Item, MAX_CONTENT, Numbering, Origin, Reason, Value},
 };
 use crate::proto::tensor_proto::DataType;
 
-/// All inputs are broadcast.
-pub(super) fn broadcast(node: &mut Node<'_>) -> Given {
+/// Propagates the broadcast of all inputs.
+pub(super) fn broadcast(node: &mut Node<'_>) -> RuleResult {
     legacy_axis(node)?;
     let values: Vec<Value> = node.values()?.into_iter().cloned().collect();
     let mut result = broadcast_of(node, &values)?;
@@ -18,8 +18,8 @@ pub(super) fn broadcast(node: &mut Node<'_>) -> Given {
     one(result)
 }
 
-/// The first input, onto which the others are broadcast and whose shape the result has.
-pub(super) fn onto_first(node: &mut Node<'_>) -> Given {
+/// Propagates the first input, to whose shape the others are broadcast.
+pub(super) fn onto_first(node: &mut Node<'_>) -> RuleResult {
     let values: Vec<Value> = node.values()?.into_iter().cloned().collect();
     let (Some(first), others) = (values.first(), values.get(1..).unwrap_or_default()) else {
         return node.refuse("lacks its input 0");
@@ -34,7 +34,7 @@ pub(super) fn onto_first(node: &mut Node<'_>) -> Given {
     })
 }
 
-/// A value onto which another one is broadcast; rows that only the other one has would be lost.
+/// Returns `value`, to which `added` is broadcast. Fails if only `added` has rows, which would be lost.
 pub(super) fn onto(node: &mut Node<'_>, value: &Value, added: &Value) -> Result<Value, Reason> {
     let result = broadcast_of(node, &[value.clone(), added.clone()])?;
     let is_alike = (value.origin, value.rank()) == (result.origin, result.rank());
@@ -44,8 +44,8 @@ pub(super) fn onto(node: &mut Node<'_>, value: &Value, added: &Value) -> Result<
     }
 }
 
-/// The first input element by element; all others are settings, the same for all requests.
-pub(super) fn first(node: &mut Node<'_>) -> Given {
+/// Propagates the first input elementwise. All other inputs are parameters, shared by all requests.
+pub(super) fn first(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let value = node.input(0)?.clone();
     one(Value {
@@ -54,8 +54,8 @@ pub(super) fn first(node: &mut Node<'_>) -> Given {
     })
 }
 
-/// The first input in the type of the second, whose elements do not matter.
-pub(super) fn cast_like(node: &mut Node<'_>) -> Given {
+/// Propagates the first input with the type of the second, whose elements do not matter.
+pub(super) fn cast_like(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?.clone();
     one(Value {
         content: None,
@@ -63,16 +63,16 @@ pub(super) fn cast_like(node: &mut Node<'_>) -> Given {
     })
 }
 
-/// The first input as it is, whatever the others say.
-pub(super) fn identity(node: &mut Node<'_>) -> Given {
+/// Propagates the first input unchanged, whatever the others are.
+pub(super) fn identity(node: &mut Node<'_>) -> RuleResult {
     match node.inputs.first() {
         Some(Some(item)) => Ok(vec![item.clone()]),
         _ => node.refuse("lacks its input 0"),
     }
 }
 
-/// Without training: the input, and a mask of `true`.
-pub(super) fn dropout(node: &mut Node<'_>) -> Given {
+/// Propagates an inference-mode dropout: the input, and a mask of `true`.
+pub(super) fn dropout(node: &mut Node<'_>) -> RuleResult {
     let trains = match node.optional(2)? {
         Some(value) => value.numbers() != Some(vec![0]),
         None => node.opset < 7 && node.int("is_test", 0) == 0,
@@ -88,8 +88,9 @@ pub(super) fn dropout(node: &mut Node<'_>) -> Given {
     Ok(vec![Item::Tensor(value), Item::Tensor(mask)])
 }
 
-/// A pair of tensors with a scale and a zero point each, and those of the result.
-pub(super) fn quantized_pair(node: &mut Node<'_>) -> Given {
+/// Propagates a binary operator on quantized tensors: each of two inputs has a scale and a zero point, and so
+/// does the result.
+pub(super) fn quantized_pair(node: &mut Node<'_>) -> RuleResult {
     for index in [1, 2, 4, 5, 6, 7] {
         node.require_same_input(index)?;
     }
@@ -97,8 +98,8 @@ pub(super) fn quantized_pair(node: &mut Node<'_>) -> Given {
     one(broadcast_of(node, &pair)?)
 }
 
-/// A condition, and two tensors with a scale and a zero point each.
-pub(super) fn quantized_choice(node: &mut Node<'_>) -> Given {
+/// Propagates a condition and two quantized tensors, each with a scale and a zero point.
+pub(super) fn quantized_choice(node: &mut Node<'_>) -> RuleResult {
     for index in [2, 3, 5, 6, 7, 8] {
         node.require_same_input(index)?;
     }
@@ -110,8 +111,8 @@ pub(super) fn quantized_choice(node: &mut Node<'_>) -> Given {
     one(broadcast_of(node, &values)?)
 }
 
-/// `axis` has scales of its own; without them all elements share one.
-pub(super) fn quantize(node: &mut Node<'_>) -> Given {
+/// Propagates quantization. `axis` has a scale per index; without it, all elements share one.
+pub(super) fn quantize(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let value = node.input(0)?.clone();
     let scale = node.input(1)?;
@@ -136,7 +137,7 @@ pub(super) fn quantize(node: &mut Node<'_>) -> Given {
     })
 }
 
-/// Broadcasting as NumPy has it.
+/// Returns the result of NumPy broadcasting.
 pub(super) fn broadcast_of(node: &mut Node<'_>, values: &[Value]) -> Result<Value, Reason> {
     if let [value] = values {
         return Ok(Value {
@@ -175,7 +176,7 @@ pub(super) fn broadcast_of(node: &mut Node<'_>, values: &[Value]) -> Result<Valu
     })
 }
 
-/// Where the rows lie, counted from the end and from 1; the same in all values that have some.
+/// Returns the axis of the rows, counted from the end and from 1. All values with rows must agree.
 fn rows_from_end(node: &Node<'_>, values: &[Value], dims: &[Vec<Size>]) -> Result<Option<usize>, Reason> {
     let mut found = None;
     for (value, dims) in values.iter().zip(dims) {
@@ -228,14 +229,14 @@ fn broadcast_dims(node: &mut Node<'_>, dims: &[Vec<Size>]) -> Result<Vec<Size>, 
     Ok(result)
 }
 
-/// The size of two dimensions that are broadcast.
+/// Returns the size of two dimensions after broadcasting.
 pub(super) fn joint(symbols: &mut Symbols, a: &Size, b: &Size) -> Option<Size> {
     match (a.as_number(), b.as_number()) {
         _ if a == b && a.is_any() => Some(symbols.dim()),
         _ if a == b => Some(a.clone()),
         (Some(1), _) => Some(b.clone()),
         (_, Some(1)) => Some(a.clone()),
-        // Anything else than 1 decides: the other is equal to it or 1.
+        // A size other than 1 decides: the other one is equal or 1.
         (Some(_), _) => (!b.has_rows()).then(|| a.clone()),
         (_, Some(_)) => (!a.has_rows()).then(|| b.clone()),
         _ => {
@@ -250,7 +251,7 @@ pub(super) fn joint(symbols: &mut Symbols, a: &Size, b: &Size) -> Option<Size> {
     }
 }
 
-/// Before operator set 7 the second input could be placed at an axis.
+/// Checks that the second input has no `axis` attribute, which could align it before operator set 7.
 fn legacy_axis(node: &Node<'_>) -> Result<(), Reason> {
     let is_legacy = node.opset < 7 && node.proto.domain.is_empty();
     match is_legacy && node.attribute("axis").is_some() {
@@ -292,7 +293,8 @@ fn follow_content(node: &mut Node<'_>, values: &[Value], result: &mut Value) {
     *result = Value::integers(content, result.rank() == Some(0));
 }
 
-/// One element, if it is known. `to` is the type of a cast, and arithmetic is done in integers of at most `width`.
+/// Computes one element, `None` if it is unknown. `to` is the type of a cast. Arithmetic is that of integers
+/// up to `width`.
 fn element(
     symbols: &mut Symbols,
     operator: &str,
@@ -314,7 +316,7 @@ fn element(
     if let Some(is_less) = compared(symbols, operator, &arguments) {
         return Some(Size::number(i64::from(is_less)));
     }
-    // Floating-point numbers are rounded, and need not be equal to themselves.
+    // Floating-point results are rounded, and NaN differs from itself.
     let are_integers = arguments.iter().all(|argument| symbols.is_integer(argument));
     let computed = match (operator, arguments.as_slice()) {
         _ if !are_integers => unknown(symbols, &arguments),
@@ -327,14 +329,14 @@ fn element(
         ("Max" | "Min", [a, rest @ ..]) if rest.iter().all(|b| a == b) => Some(a.clone()),
         (_, numbers) => by_number(symbols, operator, numbers),
     };
-    // What the type does not hold may wrap around.
+    // A result out of range may wrap around.
     match computed {
         Some(size) if symbols.most(&size) > width => unknown(symbols, &arguments),
         computed => computed,
     }
 }
 
-/// A number in another type: types that hold sizes leave it as it is.
+/// Converts a number to another type. Types that hold sizes leave it unchanged.
 fn cast(symbols: &mut Symbols, number: &Size, to: i64) -> Option<Size> {
     const SIZES: [i64; 2] = [DataType::Int64 as i64, DataType::Int32 as i64];
     const FLOATS: [i64; 2] = [DataType::Float as i64, DataType::Double as i64];
@@ -351,7 +353,7 @@ fn cast(symbols: &mut Symbols, number: &Size, to: i64) -> Option<Size> {
     }
 }
 
-/// A number of which nothing is known, computed from others; `None` if these depend on the number of rows.
+/// Returns an unknown number that depends on `arguments`, `None` if these depend on the row count.
 fn unknown(symbols: &mut Symbols, arguments: &[Size]) -> Option<Size> {
     let is_same = !arguments.iter().any(Size::has_rows);
     is_same.then(|| symbols.real())
@@ -361,7 +363,7 @@ fn known(arguments: &[Option<Size>]) -> Option<Vec<Size>> {
     arguments.iter().cloned().collect()
 }
 
-/// Whether two sizes cannot be equal.
+/// Returns whether two sizes are certainly different.
 fn differ(symbols: &Symbols, a: &Size, b: &Size) -> bool {
     let is_negative = |size: &Size| size.as_number().is_some_and(|number| number < 0);
     match (a.as_number(), b.as_number()) {
@@ -370,16 +372,16 @@ fn differ(symbols: &Symbols, a: &Size, b: &Size) -> bool {
     }
 }
 
-/// Evaluates an operator on numbers. Other arguments give a new symbol, or `None` if they depend on the number
-/// of rows.
+/// Evaluates an operator on literal numbers. Other arguments yield a new symbol, or `None` if they depend on
+/// the row count.
 fn by_number(symbols: &mut Symbols, operator: &str, arguments: &[Size]) -> Option<Size> {
     let numbers: Option<Vec<i64>> = arguments.iter().map(Size::as_number).collect();
     let computed = numbers.and_then(|numbers| of_numbers(operator, &numbers));
     computed.map(Size::number).or_else(|| unknown(symbols, arguments))
 }
 
-/// Whether one number is less than another, where these are floating-point numbers that are literal integers, or 0 and a number that is
-/// at least 1.
+/// Compares two floating-point numbers: literal integers, or 0 and a number known to be at least 1. `None` if
+/// the result is unknown.
 fn compared(symbols: &Symbols, operator: &str, arguments: &[Size]) -> Option<bool> {
     let (("Less", [less, more]) | ("Greater", [more, less])) = (operator, arguments) else {
         return None;
@@ -403,7 +405,7 @@ fn of_numbers(operator: &str, numbers: &[i64]) -> Option<i64> {
         ("LessOrEqual", [a, b]) => Some(i64::from(a <= b)),
         ("Max", [a, b]) => Some(*a.max(b)),
         ("Min", [a, b]) => Some(*a.min(b)),
-        // Kinds of remainders differ in signs.
+        // Implementations of the remainder differ in the sign.
         ("Mod", [a, b]) if *a >= 0 && *b > 0 => a.checked_rem(*b),
         ("Neg", [a]) => a.checked_neg(),
         ("Not", [a]) => Some(i64::from(*a == 0)),

@@ -1,6 +1,6 @@
-//! Rows that share an axis with a merged outer one, as in attention over sequences: `[steps, rows, width]`
-//! becomes `[steps * rows, width]` and later the former again. In between, only operators are allowed that
-//! treat each index of that axis independently.
+//! Rows that share an axis with a merged outer one, as in attention over sequences: `[steps, rows, width]` is
+//! reshaped to `[steps * rows, width]` and later back. In between, only operators are allowed that treat each
+//! index of that axis independently.
 
 use super::{
     node::label,
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::proto::NodeProto;
 
-/// What is merged into the axis of the outputs' rows, as into the inputs'.
+/// Returns the outer size that is merged into the row axis of the outputs, which is that of the inputs.
 pub(super) fn given(node: &NodeProto, inputs: &[Option<Item>]) -> Result<Option<Size>, Reason> {
     let values = inputs.iter().flatten().filter_map(|item| match item {
         Item::Tensor(value) => Some(value),
@@ -45,10 +45,10 @@ pub(super) fn apply(items: Vec<Item>, outer: Option<&Size>) -> Vec<Item> {
     items.into_iter().map(apply).collect()
 }
 
-/// Operators whose rules look at what is merged.
+/// Operators whose rules handle merged axes themselves.
 const RULED: &[&str] = &["Flatten", "Reshape", "Shape", "Size"];
 
-/// Operators that treat all indices of the rows' axis alike.
+/// Operators that treat all indices of the row axis independently.
 const EACH_BY_ITSELF: &[&str] = &[
     "Add",
     "BiasGelu",

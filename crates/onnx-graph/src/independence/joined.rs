@@ -1,12 +1,12 @@
-//! Operators that join tensors along an axis, or split them.
+//! Rules for operators that concatenate tensors along an axis, or split them.
 
 use super::{
-    node::{Given, Node, like, one},
+    node::{Node, RuleResult, like, one},
     size::Size,
     value::{Item, Reason, Value},
 };
 
-pub(super) fn concat(node: &mut Node<'_>) -> Given {
+pub(super) fn concat(node: &mut Node<'_>) -> RuleResult {
     let values: Vec<Value> = node.values()?.into_iter().cloned().collect();
     let contents: Option<Vec<Vec<Option<Size>>>> = match values.iter().any(|value| value.content.is_some()) {
         true => values.iter().map(|value| value.elements(node.symbols)).collect(),
@@ -20,8 +20,8 @@ pub(super) fn concat(node: &mut Node<'_>) -> Given {
     one(concatenated(node, &values, axis)?)
 }
 
-/// A scale and a zero point of the result, and then a tensor, its scale and its zero point each.
-pub(super) fn quantized_concat(node: &mut Node<'_>) -> Given {
+/// Propagates the scale and zero point of the result, then each input tensor with its scale and zero point.
+pub(super) fn quantized_concat(node: &mut Node<'_>) -> RuleResult {
     let mut values = Vec::new();
     for index in 0..node.inputs.len() {
         match index {
@@ -32,7 +32,7 @@ pub(super) fn quantized_concat(node: &mut Node<'_>) -> Given {
     one(concatenated(node, &values, node.int("axis", 0))?)
 }
 
-/// Tensors joined along an axis.
+/// Returns the concatenation of tensors along an axis.
 pub(super) fn concatenated(node: &mut Node<'_>, values: &[Value], axis: i64) -> Result<Value, Reason> {
     let Some(first) = values
         .iter()
@@ -76,7 +76,7 @@ pub(super) fn concatenated(node: &mut Node<'_>, values: &[Value], axis: i64) -> 
     Ok(like(first, target))
 }
 
-pub(super) fn split(node: &mut Node<'_>) -> Given {
+pub(super) fn split(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?.clone();
     let dims = node.dims(0)?;
     let axis = node.axis(node.int("axis", 0), dims.len())?;

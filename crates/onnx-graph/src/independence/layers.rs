@@ -1,15 +1,15 @@
-//! Recurrent layers, whose rows lie on axis 1 unless the layout says otherwise, and attention.
+//! Rules for attention and for recurrent layers, whose rows lie on axis 1 unless the layout says otherwise.
 
 use tensor_core::Quoted;
 
 use super::{
     elementwise::broadcast_of,
-    node::{Given, Node, like, one},
+    node::{Node, RuleResult, like, one},
     size::Size,
     value::{Item, Origin, Reason, Value},
 };
 
-pub(super) fn recurrent(node: &mut Node<'_>) -> Given {
+pub(super) fn recurrent(node: &mut Node<'_>) -> RuleResult {
     for index in [1, 2, 3, 7] {
         node.require_same_input(index)?;
     }
@@ -74,16 +74,17 @@ pub(super) fn recurrent(node: &mut Node<'_>) -> Given {
     Ok(vec![all, state.clone(), state])
 }
 
-/// Scales are taken over all rows.
-pub(super) fn scaled_together(node: &mut Node<'_>) -> Given {
+/// Propagates an operator whose quantization scale is computed over all rows: refused if the input has rows.
+pub(super) fn scaled_together(node: &mut Node<'_>) -> RuleResult {
     node.refuse("takes a scale over all rows")
 }
 
-pub(super) fn random(node: &mut Node<'_>) -> Given {
+pub(super) fn random(node: &mut Node<'_>) -> RuleResult {
     node.refuse("is random")
 }
 
-/// Requires inputs whose rows lie along axis 0, as many as the first one's, where the first one has some.
+/// Checks that the inputs at `indices` have their rows along axis 0, as many as the first input, if that has
+/// rows.
 fn by_batch(node: &Node<'_>, indices: &[usize]) -> Result<(), Reason> {
     let rows = node.input(0)?;
     for &index in indices {
@@ -109,7 +110,7 @@ fn by_batch(node: &Node<'_>, indices: &[usize]) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Requires masks and biases that are broadcast over four dimensions: the batch, heads, queries, keys.
+/// Checks that masks and biases are broadcast over batch, heads, queries and keys.
 fn by_batch_or_shared(node: &Node<'_>, indices: &[usize], ranks: &[usize]) -> Result<(), Reason> {
     for &index in indices {
         let Some(value) = node.optional(index)? else {
@@ -134,7 +135,7 @@ fn by_batch_or_shared(node: &Node<'_>, indices: &[usize], ranks: &[usize]) -> Re
     Ok(())
 }
 
-/// A tensor of this rank, with the rows of the first input along its axis 0.
+/// Returns a tensor of rank `rank` with the rows of the first input along axis 0.
 fn of_rank(node: &mut Node<'_>, rank: usize) -> Result<Item, Reason> {
     let value = node.input(0)?.clone();
     let mut dims = vec![match node.dims(0)?.first() {
@@ -147,8 +148,8 @@ fn of_rank(node: &mut Node<'_>, rank: usize) -> Result<Item, Reason> {
     Ok(Item::Tensor(like(&value, dims)))
 }
 
-/// ONNX's own: queries, keys, values, a mask, earlier keys and values.
-pub(super) fn attention(node: &mut Node<'_>) -> Given {
+/// Propagates ONNX's `Attention`: queries, keys, values, a mask, past keys and values.
+pub(super) fn attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 1, 2, 4, 5, 6])?;
     by_batch_or_shared(node, &[3], &[4])?;
     let rank = node.dims(0)?.len();
@@ -157,7 +158,7 @@ pub(super) fn attention(node: &mut Node<'_>) -> Given {
     Ok(vec![output, cache.clone(), cache.clone(), cache])
 }
 
-/// The output: as long as the queries.
+/// Returns the attention output, which has the length of the queries.
 fn attended(node: &mut Node<'_>, rank: usize) -> Result<Item, Reason> {
     let mut dims = node.dims(0)?;
     let last = node.axis(-1, rank)?;
@@ -166,8 +167,9 @@ fn attended(node: &mut Node<'_>, rank: usize) -> Result<Item, Reason> {
     Ok(Item::Tensor(like(&value, dims)))
 }
 
-/// `com.microsoft.Attention`: input, weights, bias, a mask of rank 1 or 2, `past` with its rows on axis 1.
-pub(super) fn contributed_attention(node: &mut Node<'_>) -> Given {
+/// Propagates `com.microsoft.Attention`: input, weights, bias, a mask of rank 1 or 2, and `past` with its
+/// rows on axis 1.
+pub(super) fn contributed_attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0])?;
     node.require_same_input(1)?;
     node.require_same_input(2)?;
@@ -204,8 +206,8 @@ pub(super) fn contributed_attention(node: &mut Node<'_>) -> Given {
     Ok(vec![output, Item::Tensor(present)])
 }
 
-/// The same in 8 bits: scales stand after the bias, zero points after the mask.
-pub(super) fn quantized_attention(node: &mut Node<'_>) -> Given {
+/// Propagates the 8-bit variant: scales follow the bias, zero points follow the mask.
+pub(super) fn quantized_attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 5])?;
     for index in [1, 2, 3, 4, 6, 7, 8] {
         node.require_same_input(index)?;
@@ -217,8 +219,9 @@ pub(super) fn quantized_attention(node: &mut Node<'_>) -> Given {
     Ok(vec![output])
 }
 
-/// Queries, keys, values, a bias, a mask of rank 1 to 3, a bias of scores, earlier keys and values, their number, beams.
-pub(super) fn multi_head_attention(node: &mut Node<'_>) -> Given {
+/// Propagates queries, keys, values, a bias, a mask of rank 1 to 3, an attention bias, past keys and values,
+/// their length, and beam indices.
+pub(super) fn multi_head_attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 1, 2, 4, 6, 7])?;
     node.require_same_input(3)?;
     by_batch_or_shared(node, &[5], &[4])?;
@@ -227,8 +230,9 @@ pub(super) fn multi_head_attention(node: &mut Node<'_>) -> Given {
     attended_by_heads(node)
 }
 
-/// Queries, keys, values, a mask, a bias of scores, earlier keys and values, their number, a number of beams, beams, a bias.
-pub(super) fn decoder_attention(node: &mut Node<'_>) -> Given {
+/// Propagates queries, keys, values, a mask, an attention bias, past keys and values, their length, the beam
+/// width, beam indices, and a bias.
+pub(super) fn decoder_attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 1, 2, 3, 5, 6])?;
     by_batch_or_shared(node, &[4], &[4])?;
     for index in [7, 8, 10] {
@@ -238,7 +242,7 @@ pub(super) fn decoder_attention(node: &mut Node<'_>) -> Given {
     attended_by_heads(node)
 }
 
-/// Beams take rows of each other.
+/// Checks that there is no beam search, in which beams read rows of each other.
 fn without_beams(node: &Node<'_>, index: usize) -> Result<(), Reason> {
     match node.optional(index)? {
         Some(_) if !node.input(0)?.is_same() => node.refuse("takes rows of other beams"),
@@ -247,7 +251,7 @@ fn without_beams(node: &Node<'_>, index: usize) -> Result<(), Reason> {
     }
 }
 
-fn attended_by_heads(node: &mut Node<'_>) -> Given {
+fn attended_by_heads(node: &mut Node<'_>) -> RuleResult {
     let mut dims = node.dims(0)?;
     if dims.len() != 3 {
         return node.refuse("takes three dimensions");
@@ -267,8 +271,9 @@ fn attended_by_heads(node: &mut Node<'_>) -> Given {
     Ok(vec![output, cache.clone(), cache.clone(), cache])
 }
 
-/// Lengths are those of each row; the longest one is the same for all requests.
-pub(super) fn grouped_attention(node: &mut Node<'_>) -> Given {
+/// Propagates grouped-query attention. Sequence lengths are per row; the maximum length is shared by all
+/// requests.
+pub(super) fn grouped_attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 1, 2, 3, 4, 5, 9])?;
     node.require_same_input(6)?;
     node.require_same_input(7)?;
@@ -288,8 +293,8 @@ pub(super) fn grouped_attention(node: &mut Node<'_>) -> Given {
     Ok(vec![output, cache.clone(), cache])
 }
 
-/// Rows of a cache are written over by those of the same batch.
-pub(super) fn tensor_scatter(node: &mut Node<'_>) -> Given {
+/// Propagates `TensorScatter`: a row of the cache is overwritten by the same row of the update.
+pub(super) fn tensor_scatter(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 1])?;
     match node.optional(2)? {
         Some(positions) if !positions.is_same() => by_batch(node, &[2])?,
@@ -303,15 +308,15 @@ pub(super) fn tensor_scatter(node: &mut Node<'_>) -> Given {
     })
 }
 
-/// Each batch has a state of its own.
-pub(super) fn linear_attention(node: &mut Node<'_>) -> Given {
+/// Propagates linear attention, which has one state per row.
+pub(super) fn linear_attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 1, 2, 3, 4, 5])?;
     let output = attended(node, 3)?;
     Ok(vec![output, of_rank(node, 4)?])
 }
 
-/// Input, weights, a bias, and a state for each batch.
-pub(super) fn causal_conv(node: &mut Node<'_>) -> Given {
+/// Propagates input, weights, a bias, and one state per row.
+pub(super) fn causal_conv(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 3])?;
     node.require_same_input(1)?;
     node.require_same_input(2)?;
@@ -321,8 +326,8 @@ pub(super) fn causal_conv(node: &mut Node<'_>) -> Given {
     Ok(vec![Item::Tensor(like(&value, dims)), state])
 }
 
-/// Images, weights, offsets, a bias and a mask.
-pub(super) fn deform_conv(node: &mut Node<'_>) -> Given {
+/// Propagates images, weights, offsets, a bias and a mask.
+pub(super) fn deform_conv(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 2, 4])?;
     node.require_same_input(1)?;
     node.require_same_input(3)?;
@@ -337,8 +342,9 @@ pub(super) fn deform_conv(node: &mut Node<'_>) -> Given {
     one(like(&value, dims))
 }
 
-/// A mixture of experts: tokens are independent, and the router has a row for each. Of three dimensions, tokens are not rows.
-pub(super) fn experts(node: &mut Node<'_>) -> Given {
+/// Propagates a mixture of experts: tokens are independent, and the router has a row for each. With three
+/// dimensions, tokens are not rows.
+pub(super) fn experts(node: &mut Node<'_>) -> RuleResult {
     if node.dims(0)?.len() == 2 {
         by_batch(node, &[0, 1, 14])?;
     } else {
@@ -354,7 +360,7 @@ pub(super) fn experts(node: &mut Node<'_>) -> Given {
     })
 }
 
-/// Requires positions or tables without rows to be one for all of them: of a vector, or with one along axis 0.
+/// Checks that positions or tables without rows are shared by all rows: a vector, or size 1 along axis 0.
 fn for_all_rows(node: &Node<'_>, index: usize) -> Result<(), Reason> {
     let Some(value) = node.optional(index)? else {
         return Ok(());
@@ -369,19 +375,19 @@ fn for_all_rows(node: &Node<'_>, index: usize) -> Result<(), Reason> {
     }
 }
 
-/// ONNX's own has its tables before the positions.
-pub(super) fn rotary(node: &mut Node<'_>) -> Given {
+/// Propagates ONNX's `RotaryEmbedding`, whose tables precede the positions.
+pub(super) fn rotary(node: &mut Node<'_>) -> RuleResult {
     rotated(node, 3)
 }
 
-pub(super) fn contributed_rotary(node: &mut Node<'_>) -> Given {
+pub(super) fn contributed_rotary(node: &mut Node<'_>) -> RuleResult {
     if node.int("is_packed_batching", 0) != 0 {
         return node.refuse("takes a packed batch");
     }
     rotated(node, 1)
 }
 
-fn rotated(node: &mut Node<'_>, positions: usize) -> Given {
+fn rotated(node: &mut Node<'_>, positions: usize) -> RuleResult {
     by_batch(node, &[0])?;
     for index in [1, 2, 3] {
         if index != positions {
@@ -409,8 +415,8 @@ fn rotated(node: &mut Node<'_>, positions: usize) -> Given {
     })
 }
 
-/// Word, position and segment tables; the second output counts words of the mask.
-pub(super) fn embed_layer_normalization(node: &mut Node<'_>) -> Given {
+/// Propagates word, position and segment embeddings. The second output counts the words of the mask.
+pub(super) fn embed_layer_normalization(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 1, 7])?;
     for index in [2, 3, 4, 5, 6] {
         node.require_same_input(index)?;
@@ -430,8 +436,8 @@ pub(super) fn embed_layer_normalization(node: &mut Node<'_>) -> Given {
     Ok(vec![embedded.clone(), counts, embedded])
 }
 
-/// A gate: halves of the last axis.
-pub(super) fn halved(node: &mut Node<'_>) -> Given {
+/// Propagates a gated activation, which halves the last axis.
+pub(super) fn halved(node: &mut Node<'_>) -> RuleResult {
     let values: Vec<Value> = node.values()?.into_iter().cloned().collect();
     let sum = broadcast_of(node, &values)?;
     let Some(mut dims) = sum.dims.clone() else {
@@ -444,8 +450,8 @@ pub(super) fn halved(node: &mut Node<'_>) -> Given {
     one(like(&sum, dims))
 }
 
-/// Rows of a table of packed numbers.
-pub(super) fn packed_gather(node: &mut Node<'_>) -> Given {
+/// Propagates a gather from a table of packed quantized numbers.
+pub(super) fn packed_gather(node: &mut Node<'_>) -> RuleResult {
     node.require_same_input(0)?;
     node.require_same(2)?;
     let indices = node.input(1)?.clone();

@@ -1,9 +1,9 @@
-//! Graphs that look as if they kept rows apart and do not, by the operator or the arithmetic that misleads.
+//! Tests of graphs whose rows look independent and are not, by the operator or arithmetic that misleads.
 
 use super::tests::Text;
 use crate::proto::{FunctionProto, OperatorSetIdProto};
 
-/// The rows of `x` by numbers: `n` has their number, `n1` the same in a vector, `sx` the shape.
+/// Reads the row count of `x`: `n` as a scalar, `n1` as a vector; `sx` is the shape.
 const SHAPE: &str = "x: [n, 4]
     zero = 0
     one = 1
@@ -15,7 +15,7 @@ const SHAPE: &str = "x: [n, 4]
     n1 = Slice(sx, zero1, one1)
     ";
 
-/// Rows that `hi` tells: others than there are mix them.
+/// A slice up to `hi` rows: any bound but the row count mixes rows.
 const TAIL: &str = "
     t = Concat(hi, m1) axis=0
     r = Reshape(x, t)
@@ -35,7 +35,7 @@ fn refused(text: &str) {
     assert!(found.is_err(), "{text}");
 }
 
-/// What `t` and `s` above are there for is proven where the number of rows is what it seems.
+/// The graphs that `t` and `s` stand for are proven if the row count is the real one.
 #[test]
 fn the_right_number_of_rows_is_proven() {
     for way in [
@@ -52,7 +52,7 @@ fn the_right_number_of_rows_is_proven() {
 #[test]
 fn numbers_with_a_fraction_are_no_sizes() {
     for way in [
-        // FP32, also without a tensor's elements.
+        // FP32, also without the elements of the tensor.
         "half = Constant() value_float=0.5
          f = Cast(n1) to=1
          hf = Mul(f, half)
@@ -61,7 +61,7 @@ fn numbers_with_a_fraction_are_no_sizes() {
          f = Cast(n1) to=1
          hf = Mul(f, half)
          hi = Cast(hf) to=7",
-        // Rounded on the way.
+        // With rounding in between.
         "c = <1>
          f = Cast(n1) to=1
          p = Mul(f, c)
@@ -82,7 +82,7 @@ fn types_that_do_not_hold_the_number_change_it() {
     refused(&format!(
         "{SHAPE}far = {{4611686018427387904}}\np = Mul(n1, far)\nhi = Div(p, far){TAIL}"
     ));
-    // Indices of rows: each but the first is 1.
+    // Row indices that are 1 except for the first.
     refused(&format!(
         "{SHAPE}{NUMBERED}b = Cast(r) to=9\ni = Cast(b) to=7\nu = Unsqueeze(i, one1)\ny = GatherND(x, u)\n-> y"
     ));
@@ -157,7 +157,7 @@ fn the_index_of_a_row_stays_one() {
         y = GatherND(d, i) batch_dims=1
         -> y"
     ));
-    // Tuples of one index, and of the same twice.
+    // Tuples of one index, and of the same index twice.
     refused(&format!(
         "{SHAPE}r = Range(zero, n, one)
         u = Unsqueeze(r, one1)
@@ -254,7 +254,8 @@ fn nodes_of_another_operator_set_are_not_followed() {
     assert!(text.shared().is_err());
 }
 
-/// Values that say they hold more than they do, or nothing: no panic, and no time or memory by their dimensions.
+/// Values that claim more elements than they have: no panic, and no time or memory in proportion to the
+/// claim.
 #[test]
 fn dimensions_without_elements_are_no_lists() {
     for text in [
@@ -298,7 +299,7 @@ fn dimensions_without_elements_are_no_lists() {
 
 #[test]
 fn a_size_of_0_stands_for_another_dimension() {
-    // Of no elements that are not zero.
+    // No elements that are not zero.
     refused(&format!(
         "{SHAPE}zz = {{0, 0, 0}}
         two1 = {{2}}
@@ -312,7 +313,7 @@ fn a_size_of_0_stands_for_another_dimension() {
         y = Reshape(s, sx)
         -> y"
     ));
-    // The dimension of an input, which is not empty where requests are joined.
+    // An input dimension, which is not 0 in batched requests.
     let text = "x: [n, s, 4]
         k: [n, s]
         ks = Shape(k)
@@ -389,7 +390,7 @@ fn classes_are_not_always_columns() {
     ));
 }
 
-/// `hi` is the number of rows where the dimension `axis` of `v` is `length`, and 1 where it is not.
+/// Returns a graph in which `hi` is the row count if the dimension `axis` of `v` is `length`, otherwise 1.
 fn measured(values: &str, axis: i64, length: i64) -> String {
     format!(
         "{SHAPE}{values}
@@ -402,7 +403,7 @@ fn measured(values: &str, axis: i64, length: i64) -> String {
     )
 }
 
-/// Runtimes give other dimensions than these operators seem to.
+/// Runtimes yield other dimensions than the operator suggests.
 #[test]
 fn dimensions_that_operators_seem_to_give() {
     for (values, axis, seeming) in [
@@ -448,7 +449,7 @@ fn dimensions_that_operators_seem_to_give() {
     ] {
         refused(&measured(values, axis, seeming));
     }
-    // The same where the dimension is what it seems.
+    // The same graph is proven if the dimension is as expected.
     let conv = "k = <1, 1, 4>
         w = <1, 1, 3>
         v = ConvTranspose(k, w) strides=2 auto_pad=SAME_UPPER";
@@ -504,7 +505,7 @@ fn a_mask_holds_other_numbers_than_what_it_masks() {
     ));
 }
 
-/// Products of what 32 or 64 bits do not hold, and sums that hide how large they are.
+/// Products that overflow 32 or 64 bits, and sums that hide the size of their terms.
 #[test]
 fn arithmetic_wraps_around_in_the_type_that_it_is_done_in() {
     let narrow = |product: &str| {
@@ -558,7 +559,7 @@ fn arithmetic_wraps_around_in_the_type_that_it_is_done_in() {
         mm = Mul(m, m)
         q = Mul(mm, k)",
     ));
-    // A number of a request may be any.
+    // A number from a request is unbounded.
     refused(&wide(
         "f = Gather(b, zero)
         j: []

@@ -1,12 +1,12 @@
-//! Operators of `ai.onnx.ml` and on strings: a row is a sample.
+//! Rules for the operators of `ai.onnx.ml` and for string operators: a row is a sample.
 
 use super::{
-    node::{Given, Node, like, one},
+    node::{Node, RuleResult, like, one},
     size::Size,
     value::{Item, Origin, Reason, Value},
 };
 
-/// Samples along axis 0 and features along axis 1. A vector would be one sample.
+/// Returns the input with samples along axis 0 and features along axis 1. A vector would be a single sample.
 fn samples(node: &Node<'_>) -> Result<(Value, Vec<Size>), Reason> {
     let (value, dims) = (node.input(0)?.clone(), node.dims(0)?);
     match (value.origin, dims.len()) {
@@ -16,19 +16,19 @@ fn samples(node: &Node<'_>) -> Result<(Value, Vec<Size>), Reason> {
     }
 }
 
-/// A value for each sample: `columns` of them, or one without an axis of its own.
+/// Returns a value with `columns` columns per sample, or one element per sample without a second axis.
 fn of_samples(value: &Value, dims: &[Size], columns: Option<Size>) -> Item {
     let samples = match dims {
         [_] => Size::number(1),
         [samples, _] => samples.clone(),
-        // Of no rows: `samples` has made sure.
+        // `samples` has checked that there are no rows.
         _ => return Item::Tensor(Value::same_of_any_rank()),
     };
     Item::Tensor(like(value, [samples].into_iter().chain(columns).collect()))
 }
 
-/// A label, and the score of each class.
-pub(super) fn classifier(node: &mut Node<'_>) -> Given {
+/// Propagates a label and the scores of all classes.
+pub(super) fn classifier(node: &mut Node<'_>) -> RuleResult {
     let (value, dims) = samples(node)?;
     let lists = ["classlabels_ints", "classlabels_int64s", "classlabels_strings"];
     let labels = lists
@@ -37,9 +37,9 @@ pub(super) fn classifier(node: &mut Node<'_>) -> Given {
         .max()
         .unwrap_or(0);
     let columns = match labels {
-        // Votes of each pair of classes, perhaps.
+        // The scores may be those of pairs of classes.
         _ if node.proto.op_type == "SVMClassifier" => node.symbols.dim(),
-        // As many as there are intercepts, or two for one of them.
+        // One score per intercept, or two for a single intercept.
         _ if node.proto.op_type == "LinearClassifier" => node.symbols.dim(),
         0 | 1 => node.symbols.dim(),
         labels => Size::number(labels),
@@ -50,27 +50,27 @@ pub(super) fn classifier(node: &mut Node<'_>) -> Given {
     ])
 }
 
-pub(super) fn regressor(node: &mut Node<'_>) -> Given {
+pub(super) fn regressor(node: &mut Node<'_>) -> RuleResult {
     let (value, dims) = samples(node)?;
     let columns = node.int("n_targets", node.int("targets", 1));
     Ok(vec![of_samples(&value, &dims, Some(Size::number(columns)))])
 }
 
-/// How long an attribute's list is.
+/// Returns the length of a list attribute.
 fn list_length(node: &Node<'_>, name: &str) -> i64 {
     let list = node.attribute(name);
     let length = list.map_or(0, |list| list.ints.len() + list.strings.len() + list.floats.len());
     i64::try_from(length).unwrap_or(i64::MAX)
 }
 
-/// A number of the file for each feature.
-pub(super) fn by_feature(node: &mut Node<'_>) -> Given {
+/// Propagates an operator with one parameter per feature.
+pub(super) fn by_feature(node: &mut Node<'_>) -> RuleResult {
     let (value, dims) = samples(node)?;
     one(like(&value, dims))
 }
 
-/// Columns by index, or elements of a table by an index of each row.
-pub(super) fn extractor(node: &mut Node<'_>) -> Given {
+/// Propagates a selection of columns by index, or of table elements by one index per row.
+pub(super) fn extractor(node: &mut Node<'_>) -> RuleResult {
     let (value, indices) = (node.input(0)?.clone(), node.input(1)?.clone());
     let (mut dims, indexed) = (node.dims(0)?, node.dims(1)?);
     let count = node.symbols.product_of(&indexed);
@@ -98,16 +98,16 @@ pub(super) fn extractor(node: &mut Node<'_>) -> Given {
     })
 }
 
-/// A new last axis with a category each.
-pub(super) fn one_hot_encoder(node: &mut Node<'_>) -> Given {
+/// Propagates one-hot encoding, which appends an axis of categories.
+pub(super) fn one_hot_encoder(node: &mut Node<'_>) -> RuleResult {
     let (value, mut dims) = (node.input(0)?.clone(), node.dims(0)?);
     let categories = list_length(node, "cats_int64s").max(list_length(node, "cats_strings"));
     dims.push(Size::number(categories));
     one(like(&value, dims))
 }
 
-/// Features of several inputs side by side.
-pub(super) fn vectorizer(node: &mut Node<'_>) -> Given {
+/// Propagates the concatenation of the features of several inputs.
+pub(super) fn vectorizer(node: &mut Node<'_>) -> RuleResult {
     let values: Vec<Value> = node.values()?.into_iter().cloned().collect();
     for value in &values {
         if value.origin != Origin::Rows(0) || value.rank() != Some(2) {
@@ -115,14 +115,14 @@ pub(super) fn vectorizer(node: &mut Node<'_>) -> Given {
         }
     }
     let mut joined = super::joined::concatenated(node, &values, 1)?;
-    // `inputdimensions` may name fewer columns.
+    // `inputdimensions` may select fewer columns.
     if let Some(columns) = joined.dims.as_mut().and_then(|dims| dims.get_mut(1)) {
         *columns = node.symbols.dim();
     }
     one(joined)
 }
 
-pub(super) fn tf_idf(node: &mut Node<'_>) -> Given {
+pub(super) fn tf_idf(node: &mut Node<'_>) -> RuleResult {
     let (value, dims) = samples(node)?;
     let columns = node.symbols.dim();
     let rows = (dims.len() > 1).then_some(dims);
@@ -132,8 +132,8 @@ pub(super) fn tf_idf(node: &mut Node<'_>) -> Given {
     }
 }
 
-/// Strings that are filtered out leave no place behind.
-pub(super) fn string_normalizer(node: &mut Node<'_>) -> Given {
+/// Propagates a string filter, which shifts later strings to the front.
+pub(super) fn string_normalizer(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?.clone();
     let stop_words = node
         .attribute("stopwords")
@@ -144,7 +144,7 @@ pub(super) fn string_normalizer(node: &mut Node<'_>) -> Given {
     one(value)
 }
 
-/// Rows are as long as the longest of the batch.
-pub(super) fn padded_to_longest(node: &mut Node<'_>) -> Given {
+/// Propagates padding to the longest row: refused, because the width depends on the batch.
+pub(super) fn padded_to_longest(node: &mut Node<'_>) -> RuleResult {
     node.refuse("fills each row up to the longest one of the batch")
 }

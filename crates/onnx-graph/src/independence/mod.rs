@@ -1,12 +1,13 @@
 //! Proof that the rows of a model are independent: row i of every output is computed from row i of the
 //! inputs.
 //!
-//! One pass over the graph follows rows through every operator, by a rule for each (`table.rs`). What the pass
-//! does not know means no: requests are then not joined, which costs speed and never correctness. A value is
-//! the same for all requests, or computed from the number of rows alone, or a concatenation of what each
-//! request has, along an axis (`value.rs`). Sizes are products of symbols and of the number of rows (`size.rs`).
+//! One forward pass propagates abstract values through the graph, with one rule per operator (`table.rs`).
+//! Anything unknown counts as dependent: the requests are not batched then, which costs speed but never
+//! correctness. An abstract value is shared by all requests, or computed from the row count alone, or the
+//! concatenation of per-request values along an axis (`value.rs`). Sizes are products of symbols and of the
+//! row count (`size.rs`).
 //!
-//! Rounding that depends on the batch size does not count as dependence. A scale or a statistic over all rows
+//! Rounding differences between batch sizes do not count as a dependence. A scale or statistic over all rows
 //! does.
 
 mod constants;
@@ -48,22 +49,24 @@ use crate::{
     signature::{Dim, Port},
 };
 
-/// What is known of a model with independent rows.
+/// The result of the analysis of a model with independent rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Independence {
-    /// Inputs without rows. Requests whose rows run together have equal ones.
+    /// Inputs without rows. Requests can be batched only if these are equal.
     pub shared_inputs: Vec<String>,
-    /// Dimensions, by input and axis, that have one name in the file and are taken for equal.
+    /// Groups of dimensions, by input and axis, that have the same name in the file and are assumed to be
+    /// equal.
     pub equal_dims: Vec<Vec<(String, usize)>>,
 }
 
-/// Proves that rows are independent, where the free first dimension of inputs is a number of rows, of up to [`MAX_ROWS`].
+/// Proves that the rows of `model` are independent if the free first dimension of its inputs is a row count
+/// of up to [`MAX_ROWS`].
 ///
 /// # Errors
-/// Why not, such as "`CumSum` 'y' runs along axis 0".
+/// The reason, such as "`CumSum` 'y' runs along axis 0".
 pub fn prove(model: &ModelProto, inputs: &[Port]) -> Result<Independence, String> {
-    // ONNX Runtime runs its own operator of that name, whatever the function says.
+    // ONNX Runtime runs its operator of that name and ignores the function.
     let of_operators = ["", "ai.onnx.ml", "com.microsoft"];
     let mut functions = model.functions.iter();
     if let Some(function) =
@@ -89,7 +92,7 @@ pub fn prove(model: &ModelProto, inputs: &[Port]) -> Result<Independence, String
         Ok(()) => return Ok(independence(inputs, &with_rows)),
         Err(reason) => reason,
     };
-    // Perhaps only those that have one name for it.
+    // Possibly only the inputs with one of the names have rows.
     let mut by_name: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for port in inputs {
         if let Some(Dim::Named(name)) = first(port)
@@ -112,14 +115,14 @@ pub fn prove(model: &ModelProto, inputs: &[Port]) -> Result<Independence, String
 /// What some exporters write for a dimension without a name.
 const UNNAMED: &str = "?";
 
-/// Names of first dimensions that are tried.
+/// The maximum number of dimension names to try.
 const MAX_ATTEMPTS: usize = 4;
 
 fn first(port: &Port) -> Option<&Dim> {
     port.dims.as_ref()?.first()
 }
 
-/// Follows the rows of these inputs.
+/// Analyzes the graph with rows in the inputs `with_rows`.
 fn attempt(model: &ModelProto, inputs: &[Port], with_rows: &[&str]) -> Result<(), Reason> {
     let mut symbols = Symbols::default();
     let mut values = Vec::with_capacity(inputs.len());
@@ -158,7 +161,7 @@ fn attempt(model: &ModelProto, inputs: &[Port], with_rows: &[&str]) -> Result<()
     Ok(())
 }
 
-/// What is known of an input.
+/// Returns the abstract value of an input.
 fn input(
     port: &Port,
     has_rows: bool,

@@ -1,4 +1,4 @@
-//! A node as its rule sees it: inputs of which something is known, attributes, and reasons that name it.
+//! A node as its rule sees it: the abstract values of its inputs, its attributes, and errors that name it.
 
 use tensor_core::Quoted;
 
@@ -8,27 +8,27 @@ use super::{
 };
 use crate::proto::{AttributeProto, GraphProto, NodeProto};
 
-/// What a rule gives: the node's outputs, or why their rows are not independent.
-pub(super) type Given = Result<Vec<Item>, Reason>;
+/// The result of a rule: the outputs of the node, or why their rows are not independent.
+pub(super) type RuleResult = Result<Vec<Item>, Reason>;
 
 pub(super) struct Node<'n> {
     pub(super) proto: &'n NodeProto,
-    /// The version of the operator's set.
+    /// The version of the operator's operator set.
     pub(super) opset: i64,
     pub(super) inputs: Vec<Option<Item>>,
-    /// The most that the integers are that it computes with.
+    /// The maximum of the integer type in which the node computes.
     pub(super) width: u128,
     pub(super) symbols: &'n mut Symbols,
 }
 
-/// What follows inner graphs.
+/// Analyzes subgraphs.
 pub(super) trait Follow {
-    /// The outputs of `graph` with these values for its inputs.
-    fn graph(&mut self, graph: &GraphProto, arguments: Vec<Item>, symbols: &mut Symbols) -> Given;
+    /// Returns the outputs of `graph` for the inputs `arguments`.
+    fn graph(&mut self, graph: &GraphProto, arguments: Vec<Item>, symbols: &mut Symbols) -> RuleResult;
 }
 
 impl<'n> Node<'n> {
-    /// A reason that names this node.
+    /// Returns a reason that names this node.
     pub(super) fn refusal(&self, what: impl std::fmt::Display) -> Reason {
         format!("{} {what}", label(self.proto)).into()
     }
@@ -45,7 +45,7 @@ impl<'n> Node<'n> {
         }
     }
 
-    /// An input that may be left out.
+    /// Returns an optional input.
     pub(super) fn optional(&self, index: usize) -> Result<Option<&Value>, Reason> {
         match self.inputs.get(index) {
             Some(Some(_)) => self.input(index).map(Some),
@@ -53,14 +53,14 @@ impl<'n> Node<'n> {
         }
     }
 
-    /// All inputs that are given.
+    /// Returns all inputs that are present.
     pub(super) fn values(&self) -> Result<Vec<&Value>, Reason> {
         (0..self.inputs.len())
             .filter_map(|index| self.optional(index).transpose())
             .collect()
     }
 
-    /// Refuses inputs from `first` on that are not the same for all requests.
+    /// Checks that the inputs from `first` on are shared by all requests.
     pub(super) fn require_same(&self, first: usize) -> Result<(), Reason> {
         (first..self.inputs.len()).try_for_each(|index| self.require_same_input(index))
     }
@@ -82,7 +82,7 @@ impl<'n> Node<'n> {
         }
     }
 
-    /// The elements of an input that holds a shape, axes or the like.
+    /// Returns the elements of an input that holds a shape, axes or similar.
     pub(super) fn elements(&mut self, index: usize) -> Result<Vec<Option<Size>>, Reason> {
         let value = self.input(index)?.clone();
         match value.elements(self.symbols) {
@@ -94,7 +94,8 @@ impl<'n> Node<'n> {
         }
     }
 
-    /// Numbers of an input if it is given, or of the attribute that operator sets before `until` have for it.
+    /// Returns the numbers of an input, or of the attribute that contains them in operator sets before
+    /// `until`.
     pub(super) fn numbers(
         &self,
         index: usize,
@@ -151,7 +152,7 @@ impl<'n> Node<'n> {
         self.proto.output.get(index).is_some_and(|name| !name.is_empty())
     }
 
-    /// An axis of a tensor of this rank, counted from its end if negative.
+    /// Returns a non-negative axis of a tensor of rank `rank`; a negative `axis` counts from the end.
     pub(super) fn axis(&self, axis: i64, rank: usize) -> Result<usize, Reason> {
         let length = i64::try_from(rank).unwrap_or(i64::MAX);
         let from_start = if axis < 0 {
@@ -166,7 +167,7 @@ impl<'n> Node<'n> {
         }
     }
 
-    /// Refuses what runs along the axis of the rows.
+    /// Fails if `axis` is the row axis of `value`.
     pub(super) fn keep_off(&self, value: &Value, axis: usize) -> Result<(), Reason> {
         match value.origin {
             Origin::Rows(rows) if rows == axis => self.refuse(format_args!("runs along axis {axis}")),
@@ -180,12 +181,12 @@ impl<'n> Node<'n> {
     }
 }
 
-/// A tensor as the node's only output.
-pub(super) fn one(value: Value) -> Given {
+/// Returns `value` as the only output of the node.
+pub(super) fn one(value: Value) -> RuleResult {
     Ok(vec![Item::Tensor(value)])
 }
 
-/// A value like `like`, of other dimensions.
+/// Returns a value like `like` with other dimensions.
 pub(super) fn like(like: &Value, dims: Vec<Size>) -> Value {
     Value {
         dims: Some(dims),
@@ -196,7 +197,7 @@ pub(super) fn like(like: &Value, dims: Vec<Size>) -> Value {
     }
 }
 
-/// What a node is called in reasons.
+/// Returns the name of a node for error messages.
 pub(super) fn label(node: &NodeProto) -> String {
     let output = node.output.iter().find(|output| !output.is_empty());
     let name = match output {

@@ -1,5 +1,5 @@
-//! Row indices, as from `arange(batch)`. Where they are only moved, each row may gather its own elements by
-//! them. Anything else computed from them depends on the position of a row in the batch.
+//! Row indices, as from `arange(batch)`. As long as they are only moved, each row may gather its own elements
+//! with them. Any other result depends on the position of a row in the batch.
 
 use super::{
     size::Size,
@@ -7,7 +7,7 @@ use super::{
 };
 use crate::proto::{NodeProto, tensor_proto::DataType};
 
-/// What a node makes of the numbering of its inputs; `None` where its rule says.
+/// Returns the numbering of a node's outputs; `None` if the rule of the node decides.
 pub(super) fn given(node: &NodeProto, inputs: &[Option<Item>]) -> Option<Numbering> {
     let values: Vec<&Value> = inputs.iter().flatten().filter_map(value).collect();
     let is_plain = |value: &&Value| value.numbering == Numbering::None;
@@ -25,7 +25,7 @@ pub(super) fn given(node: &NodeProto, inputs: &[Option<Item>]) -> Option<Numberi
     })
 }
 
-/// The outputs with their numbering. Several elements for each row are more than an index of it.
+/// Sets the numbering of the outputs. A value with several elements per row is no row index.
 pub(super) fn apply(items: Vec<Item>, numbering: Option<Numbering>) -> Vec<Item> {
     let apply = |item: Item| match (item, numbering) {
         (Item::Tensor(mut value), Some(given)) => {
@@ -46,14 +46,14 @@ pub(super) fn apply(items: Vec<Item>, numbering: Option<Numbering>) -> Vec<Item>
     items.into_iter().map(apply).collect()
 }
 
-/// Whether a type that is cast to holds every index.
+/// Returns whether the target type of a cast holds every index.
 fn keeps_integers(node: &NodeProto) -> bool {
     let to = node.attribute.iter().find(|attribute| attribute.name == "to");
     node.op_type != "Cast"
         || to.is_some_and(|to| [DataType::Int64 as i64, DataType::Int32 as i64].contains(&to.i))
 }
 
-/// A tensor, or what the elements of a sequence are like.
+/// Returns a tensor, or the common value of the elements of a sequence.
 fn value(item: &Item) -> Option<&Value> {
     match item {
         Item::Tensor(value) => Some(value),
@@ -61,7 +61,7 @@ fn value(item: &Item) -> Option<&Value> {
     }
 }
 
-/// Whether indices become the first of tuples, joined along the last axis.
+/// Returns whether the node builds tuples that begin with row indices, by concatenation along the last axis.
 fn begins_tuples(node: &NodeProto, first: &Value, others: &[&Value]) -> bool {
     let (Some(dims), Some(rows)) = (&first.dims, first.row_axis()) else {
         return false;
@@ -77,13 +77,13 @@ fn begins_tuples(node: &NodeProto, first: &Value, others: &[&Value]) -> bool {
     node.op_type == "Concat" && is_last && rows != last && dims[last].is(1) && others.iter().all(has_rows)
 }
 
-/// Operators whose rules look at the numbering.
+/// Operators whose rules handle the numbering themselves.
 const RULED: &[&str] = &["GatherND", "Shape", "Size"];
 
-/// Operators that leave elements as they are, and the last axis where it is.
+/// Operators that change neither the elements nor the last axis.
 const KEPT: &[&str] = &["Cast", "Identity"];
 
-/// Operators that leave elements as they are.
+/// Operators that move elements without changing them.
 const MOVED: &[&str] = &[
     "Cast",
     "Expand",

@@ -1,10 +1,10 @@
-//! The pass: nodes in the file's order, each by its rule, with the values that names stand for.
+//! The forward pass over the nodes in file order: applies the rule of each and stores the values by name.
 
 use std::collections::{HashMap, HashSet};
 
 use super::{
     constants, interleaving,
-    node::{Follow, Given, Node, label},
+    node::{Follow, Node, RuleResult, label},
     numbering,
     size::{NARROW, Symbols, WIDE},
     table::{self, Rule},
@@ -15,20 +15,20 @@ use crate::{
     proto::{GraphProto, ModelProto, NodeProto, TensorProto, canonical_domain, tensor_proto::DataType},
 };
 
-type Known = Result<Item, Reason>;
+type Outcome = Result<Item, Reason>;
 
 pub(super) struct Pass<'m> {
     graph: &'m GraphProto,
     opsets: HashMap<&'m str, i64>,
-    /// From the outermost graph to the one that is followed.
-    scopes: Vec<HashMap<String, Known>>,
-    /// Names of values that may be integers of 32 bits, whichever graph they are of.
+    /// The scopes from the outermost graph to the current one.
+    scopes: Vec<HashMap<String, Outcome>>,
+    /// The names, in any graph, of values that may be 32-bit integers.
     narrow: HashSet<String>,
-    /// Nodes and names that may still be followed: those of loops are several times.
+    /// The remaining steps. Nodes in a loop are visited several times.
     left: usize,
 }
 
-/// A network of 100,000 nodes, or loops of fewer.
+/// The maximum number of steps: a graph of 100,000 nodes, or loops over fewer.
 const MAX_STEPS: usize = 1_000_000;
 
 impl<'m> Pass<'m> {
@@ -49,12 +49,12 @@ impl<'m> Pass<'m> {
         })
     }
 
-    /// The graph's outputs by name.
+    /// Returns the outputs of the graph by name.
     pub(super) fn outputs(
         mut self,
         inputs: Vec<(&str, Item)>,
         symbols: &mut Symbols,
-    ) -> Result<Vec<(&'m str, Known)>, Reason> {
+    ) -> Result<Vec<(&'m str, Outcome)>, Reason> {
         let inputs = inputs.into_iter().map(|(name, item)| (name.to_owned(), Ok(item)));
         let graph = self.graph;
         let outputs = self.follow(graph, inputs.collect(), symbols)?;
@@ -65,9 +65,9 @@ impl<'m> Pass<'m> {
     fn follow(
         &mut self,
         graph: &GraphProto,
-        inputs: HashMap<String, Known>,
+        inputs: HashMap<String, Outcome>,
         symbols: &mut Symbols,
-    ) -> Result<Vec<Known>, Reason> {
+    ) -> Result<Vec<Outcome>, Reason> {
         self.spend(1 + graph.initializer.len() + graph.input.len() + graph.output.len())?;
         let mut scope = inputs;
         for tensor in graph.initializer.iter().filter(|tensor| is_narrow(tensor)) {
@@ -85,7 +85,7 @@ impl<'m> Pass<'m> {
             let known = || Ok(Item::Tensor(Value::same_of_any_rank()));
             scope.entry(sparse.name.clone()).or_insert_with(known);
         }
-        // A name that this graph gives later is not the outer graph's, nor another one's of its own.
+        // A name that this graph defines later refers neither to the outer graph nor to an earlier value.
         for name in graph
             .node
             .iter()
@@ -130,7 +130,7 @@ impl<'m> Pass<'m> {
         Ok(outputs)
     }
 
-    /// Counts nodes and names that are looked at, however often.
+    /// Counts `steps`, and fails if the maximum is exceeded.
     fn spend(&mut self, steps: usize) -> Result<(), Reason> {
         match self.left.checked_sub(steps) {
             Some(left) => self.left = left,
@@ -139,7 +139,7 @@ impl<'m> Pass<'m> {
         Ok(())
     }
 
-    /// Notes whether a node gives integers of 32 bits, as far as may be; returns whether it takes some.
+    /// Records whether the outputs of a node may be 32-bit integers. Returns whether any input may be.
     fn note_narrow(&mut self, node: &NodeProto) -> bool {
         let is_taken = node.input.iter().any(|name| self.narrow.contains(name));
         let mut constants = node.attribute.iter().filter_map(|attribute| attribute.t.as_ref());
@@ -157,7 +157,7 @@ impl<'m> Pass<'m> {
         is_taken
     }
 
-    fn known(&self, name: &str) -> Known {
+    fn known(&self, name: &str) -> Outcome {
         let scopes = self.scopes.iter().rev();
         let mut found = scopes.filter_map(|scope| scope.get(name));
         match found.next() {
@@ -166,7 +166,7 @@ impl<'m> Pass<'m> {
         }
     }
 
-    fn node(&mut self, node: &NodeProto, symbols: &mut Symbols) -> Given {
+    fn node(&mut self, node: &NodeProto, symbols: &mut Symbols) -> RuleResult {
         self.spend(1 + node.input.len() + node.output.len())?;
         let Some(rule) = table::rule(&node.domain, &node.op_type) else {
             return Err(format!("{} is not known to keep rows apart", label(node)).into());
@@ -174,7 +174,7 @@ impl<'m> Pass<'m> {
         let domain = canonical_domain(&node.domain);
         let opset = self.opsets.get(domain).copied().unwrap_or(1);
         if operators::own_opset(node).is_some_and(|own| own != opset) {
-            // ONNX Runtime takes the model's for such a function.
+            // ONNX Runtime uses the operator set of the model for such a function.
             return Err(format!("{} is of another operator set than the model", label(node)).into());
         }
         let inputs: Result<Vec<Option<Item>>, Reason> = node
@@ -224,7 +224,7 @@ fn is_narrow(tensor: &TensorProto) -> bool {
 }
 
 impl Follow for Pass<'_> {
-    fn graph(&mut self, graph: &GraphProto, arguments: Vec<Item>, symbols: &mut Symbols) -> Given {
+    fn graph(&mut self, graph: &GraphProto, arguments: Vec<Item>, symbols: &mut Symbols) -> RuleResult {
         let names = graph.input.iter().map(|input| input.name.clone());
         self.narrow.extend(names.clone());
         let inputs = names.zip(arguments.into_iter().map(Ok)).collect();

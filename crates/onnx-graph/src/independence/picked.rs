@@ -1,12 +1,12 @@
-//! Gathers, scatters, slices, pads and selections.
+//! Rules for gather, scatter, slice, pad and selection operators.
 
 use super::{
-    node::{Given, Node, like, one},
+    node::{Node, RuleResult, like, one},
     size::{Bounds, Size, Symbols},
     value::{Item, Numbering, Origin, Reason, Value},
 };
 
-pub(super) fn gather(node: &mut Node<'_>) -> Given {
+pub(super) fn gather(node: &mut Node<'_>) -> RuleResult {
     let (data, indices) = (node.input(0)?.clone(), node.input(1)?.clone());
     if let Some(picked) = gather_content(&data, &indices) {
         return one(picked);
@@ -41,7 +41,7 @@ pub(super) fn gather(node: &mut Node<'_>) -> Given {
     })
 }
 
-/// Elements of a shape.
+/// Returns the gathered elements of a shape.
 fn gather_content(data: &Value, indices: &Value) -> Option<Value> {
     let content = data.content.as_ref().filter(|_| data.rank() == Some(1))?;
     let picked = indices.numbers()?;
@@ -58,8 +58,8 @@ fn gather_content(data: &Value, indices: &Value) -> Option<Value> {
     Some(Value::integers_of(indices.dims.clone()?, picked?))
 }
 
-/// Data and indices of one rank, element by element but for one axis.
-pub(super) fn along_axis(node: &mut Node<'_>) -> Given {
+/// Propagates data and indices of the same rank, which correspond elementwise except along one axis.
+pub(super) fn along_axis(node: &mut Node<'_>) -> RuleResult {
     let (data, indices) = (node.input(0)?.clone(), node.input(1)?.clone());
     let dims = node.dims(1)?;
     let axis = node.axis(node.int("axis", 0), dims.len())?;
@@ -82,7 +82,7 @@ pub(super) fn along_axis(node: &mut Node<'_>) -> Given {
     one(like(&data, if has_updates { node.dims(0)? } else { dims }))
 }
 
-pub(super) fn gather_nd(node: &mut Node<'_>) -> Given {
+pub(super) fn gather_nd(node: &mut Node<'_>) -> RuleResult {
     let (data, indices) = (node.input(0)?.clone(), node.input(1)?.clone());
     let (dims, indexed) = (node.dims(0)?, node.dims(1)?);
     let batch_axes = usize::try_from(node.int("batch_dims", 0)).unwrap_or(usize::MAX);
@@ -98,7 +98,7 @@ pub(super) fn gather_nd(node: &mut Node<'_>) -> Given {
     if data.numbering != Numbering::None {
         return node.refuse("picks from what depends on the number of a row");
     }
-    // Each row picks from its own: the first index is the row's number.
+    // Each row gathers its own elements: the first index is the row index.
     let is_number_first = match indices.numbering {
         Numbering::Index => depth == Some(1),
         Numbering::Tuples => true,
@@ -130,8 +130,8 @@ pub(super) fn gather_nd(node: &mut Node<'_>) -> Given {
     })
 }
 
-/// Updates by index, which may hit any axis.
-pub(super) fn scatter_nd(node: &mut Node<'_>) -> Given {
+/// Propagates updates by index, which may modify any axis.
+pub(super) fn scatter_nd(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?.clone();
     let is_same = node.values()?.into_iter().all(Value::is_same);
     match value.dims.clone() {
@@ -140,7 +140,7 @@ pub(super) fn scatter_nd(node: &mut Node<'_>) -> Given {
     }
 }
 
-pub(super) fn slice(node: &mut Node<'_>) -> Given {
+pub(super) fn slice(node: &mut Node<'_>) -> RuleResult {
     let is_old = node.opset < 10;
     let bounds = |node: &mut Node<'_>, index: usize, name: &str| -> Result<Option<Vec<Size>>, Reason> {
         if is_old {
@@ -210,9 +210,9 @@ struct Span<'s> {
 }
 
 impl Span<'_> {
-    /// Ends beyond every tensor, as exporters write them.
+    /// An end beyond any tensor, as most exporters write it.
     const FAR: i64 = i32::MAX as i64;
-    /// As TensorFlow's exporter writes them.
+    /// An end beyond any tensor, as TensorFlow's exporter writes it.
     const AS_FAR: i64 = 1_000_000_000;
 
     fn is_all(&self, dim: &Size) -> bool {
@@ -233,7 +233,7 @@ impl Span<'_> {
         ))
     }
 
-    /// The elements that are left of a tensor.
+    /// Returns the elements that the slice selects from a tensor.
     fn picked(&self, content: &[Option<Size>], dims: &[Size], axis: usize) -> Option<Vec<Option<Size>>> {
         let (start, end, step) = self.numbers()?;
         let length = |dim: &Size| dim.as_number().and_then(|dim| usize::try_from(dim).ok());
@@ -251,14 +251,14 @@ impl Span<'_> {
         Some(picked)
     }
 
-    /// The dimension that is left.
+    /// Returns the dimension after slicing.
     fn of(&self, symbols: &mut Symbols, dim: &Size) -> Option<Size> {
         if let (Some((start, end, step)), Some(length)) = (self.numbers(), dim.as_number())
             && let Some(range) = range(length, start, end, step)
         {
             return Some(Size::number(range.1));
         }
-        // From the start, or to the end: what is cut off is known.
+        // From the start, or to the end: the part that is cut off is known.
         if self.step.is(1) && self.start.is(0) && self.end.as_number().is_none() && !self.end.has_rows() {
             let bounds = Bounds {
                 is_positive: symbols.is_positive(dim) && symbols.is_positive(self.end),
@@ -275,8 +275,8 @@ impl Span<'_> {
     }
 }
 
-/// The first index of a slice, and how many there are; `None` also for a slice backwards to an end that runtimes take for the tensor's
-/// start, though it is far beyond its end.
+/// Returns the first index and the length of a slice. `None` also for a negative step with an `end` far
+/// beyond the tensor's start, which runtimes interpret differently.
 fn range(length: i64, start: i64, end: i64, step: i64) -> Option<(i64, i64)> {
     if length <= 0 {
         return (length == 0).then_some((0, 0));
@@ -320,7 +320,7 @@ fn range(length: i64, start: i64, end: i64, step: i64) -> Option<(i64, i64)> {
     Some((first, count.max(0)))
 }
 
-pub(super) fn pad(node: &mut Node<'_>) -> Given {
+pub(super) fn pad(node: &mut Node<'_>) -> RuleResult {
     node.require_same(2)?;
     let value = node.input(0)?.clone();
     let dims = node.dims(0)?;
@@ -360,8 +360,8 @@ pub(super) fn pad(node: &mut Node<'_>) -> Given {
     one(like(&value, target))
 }
 
-/// A new axis of `depth` for each index.
-pub(super) fn one_hot(node: &mut Node<'_>) -> Given {
+/// Propagates one-hot encoding, which adds an axis of size `depth`.
+pub(super) fn one_hot(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let value = node.input(0)?.clone();
     let mut target = node.dims(0)?;
@@ -379,7 +379,7 @@ pub(super) fn one_hot(node: &mut Node<'_>) -> Given {
     })
 }
 
-pub(super) fn top_k(node: &mut Node<'_>) -> Given {
+pub(super) fn top_k(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let value = node.input(0)?.clone();
     let mut target = node.dims(0)?;
@@ -394,7 +394,7 @@ pub(super) fn top_k(node: &mut Node<'_>) -> Given {
     Ok(vec![result.clone(), result])
 }
 
-pub(super) fn compress(node: &mut Node<'_>) -> Given {
+pub(super) fn compress(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let value = node.input(0)?.clone();
     let mut target = node.dims(0)?;
@@ -407,7 +407,7 @@ pub(super) fn compress(node: &mut Node<'_>) -> Given {
     one(like(&value, target))
 }
 
-pub(super) fn reverse_sequence(node: &mut Node<'_>) -> Given {
+pub(super) fn reverse_sequence(node: &mut Node<'_>) -> RuleResult {
     let (value, lengths) = (node.input(0)?.clone(), node.input(1)?.clone());
     let dims = node.dims(0)?;
     let time = node.axis(node.int("time_axis", 0), dims.len())?;

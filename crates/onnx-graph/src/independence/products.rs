@@ -1,18 +1,18 @@
-//! Matrix products: rows may lie along any axis but those that are summed over.
+//! Rules for matrix products: rows may lie along any axis except the contracted ones.
 
 use super::{
     elementwise::{broadcast_of, joint, onto},
-    node::{Given, Node, like, one},
+    node::{Node, RuleResult, like, one},
     size::Size,
     value::{Numbering, Origin, Reason, Value},
 };
 
-pub(super) fn mat_mul(node: &mut Node<'_>) -> Given {
+pub(super) fn mat_mul(node: &mut Node<'_>) -> RuleResult {
     one(product_of(node, 0, 1)?)
 }
 
-/// Zero points are the same for all requests.
-pub(super) fn integer_mat_mul(node: &mut Node<'_>) -> Given {
+/// Propagates an integer product. Zero points must be shared by all requests.
+pub(super) fn integer_mat_mul(node: &mut Node<'_>) -> RuleResult {
     node.require_same(2)?;
     let has_scales = node.proto.op_type == "MatMulIntegerToFloat";
     let settings: [&[usize]; 2] = if has_scales {
@@ -30,7 +30,7 @@ pub(super) fn integer_mat_mul(node: &mut Node<'_>) -> Given {
     one(result)
 }
 
-pub(super) fn quantized_mat_mul(node: &mut Node<'_>) -> Given {
+pub(super) fn quantized_mat_mul(node: &mut Node<'_>) -> RuleResult {
     for index in [1, 2, 4, 5, 6, 7] {
         node.require_same_input(index)?;
     }
@@ -40,7 +40,8 @@ pub(super) fn quantized_mat_mul(node: &mut Node<'_>) -> Given {
     one(product_of(node, 0, 3)?)
 }
 
-/// Requires scales and zero points with one element where their factor has rows: there could be one for each.
+/// Checks that scales and zero points have a single element if their factor has rows; otherwise there might
+/// be one per row.
 fn one_for_all_rows(node: &Node<'_>, factor: usize, settings: &[usize]) -> Result<(), Reason> {
     if node.input(factor)?.row_axis().is_none() {
         return Ok(());
@@ -57,8 +58,8 @@ fn one_for_all_rows(node: &Node<'_>, factor: usize, settings: &[usize]) -> Resul
     Ok(())
 }
 
-/// Factors may be transposed, in their last two axes or with a batch's axis.
-pub(super) fn fused_mat_mul(node: &mut Node<'_>) -> Given {
+/// Propagates a product whose factors may be transposed, in the last two axes or with a batch axis.
+pub(super) fn fused_mat_mul(node: &mut Node<'_>) -> RuleResult {
     if node.int("transBatchA", 0) != 0 || node.int("transBatchB", 0) != 0 {
         return node.refuse("transposes a batch's axis");
     }
@@ -71,8 +72,8 @@ pub(super) fn fused_mat_mul(node: &mut Node<'_>) -> Given {
     }
 }
 
-/// Each factor with its scale and zero point, then a bias.
-pub(super) fn quantized_gemm(node: &mut Node<'_>) -> Given {
+/// Propagates two factors, each with a scale and a zero point, and a bias.
+pub(super) fn quantized_gemm(node: &mut Node<'_>) -> RuleResult {
     for index in [1, 2, 4, 5, 6, 7, 8] {
         node.require_same_input(index)?;
     }
@@ -86,7 +87,7 @@ pub(super) fn quantized_gemm(node: &mut Node<'_>) -> Given {
     one(result)
 }
 
-pub(super) fn gemm(node: &mut Node<'_>) -> Given {
+pub(super) fn gemm(node: &mut Node<'_>) -> RuleResult {
     let mut result = product_of_matrices(node, 0, 1)?;
     if let Some(bias) = node.optional(2)?.cloned() {
         result = onto(node, &result, &bias)?;
@@ -107,18 +108,18 @@ fn product_of_matrices(node: &mut Node<'_>, a: usize, b: usize) -> Result<Value,
     product(node, &a, &b)
 }
 
-/// Rows of the first input by packed weights of `N` columns.
-pub(super) fn packed_mat_mul(node: &mut Node<'_>) -> Given {
+/// Propagates the product of the first input with packed weights of `N` columns.
+pub(super) fn packed_mat_mul(node: &mut Node<'_>) -> RuleResult {
     by_packed(node, "N")
 }
 
-/// The same by a matrix of `N` rows and `K` columns, or its transpose.
-pub(super) fn four_bit_mat_mul(node: &mut Node<'_>) -> Given {
+/// Propagates the product with a packed matrix of `N` rows and `K` columns, or its transpose.
+pub(super) fn four_bit_mat_mul(node: &mut Node<'_>) -> RuleResult {
     let is_transposed = node.int("transB", 1) != 0;
     by_packed(node, if is_transposed { "N" } else { "K" })
 }
 
-fn by_packed(node: &mut Node<'_>, columns: &str) -> Given {
+fn by_packed(node: &mut Node<'_>, columns: &str) -> RuleResult {
     node.require_same(1)?;
     let value = node.input(0)?.clone();
     let mut target = node.dims(0)?;
@@ -133,7 +134,7 @@ fn product_of(node: &mut Node<'_>, a: usize, b: usize) -> Result<Value, Reason> 
     product(node, &a, &b)
 }
 
-/// With the axes that are summed over as 1, what is left is broadcast.
+/// Returns the product: with the contracted axes set to 1, the rest is broadcast.
 fn product(node: &mut Node<'_>, a: &Value, b: &Value) -> Result<Value, Reason> {
     let (Some(mut left), Some(mut right)) = (a.dims.clone(), b.dims.clone()) else {
         return match a.is_same() && b.is_same() {
@@ -151,7 +152,7 @@ fn product(node: &mut Node<'_>, a: &Value, b: &Value) -> Result<Value, Reason> {
     let summed = right.len().saturating_sub(2);
     node.keep_off(b, summed)?;
     right[summed] = Size::number(1);
-    // Both get the axes that they lack: a row's first, a column's last.
+    // A vector gets the missing axis: a row vector first, a column vector last.
     if is_row {
         left = vec![Size::number(1); 2];
     }
@@ -179,7 +180,7 @@ fn product(node: &mut Node<'_>, a: &Value, b: &Value) -> Result<Value, Reason> {
     Ok(result)
 }
 
-/// The last two axes exchanged.
+/// Returns `value` with the last two axes swapped.
 fn turned(value: &Value) -> Option<Value> {
     let mut dims = value.dims.clone()?;
     let last = dims.len().checked_sub(1)?;
@@ -196,8 +197,8 @@ fn turned(value: &Value) -> Option<Value> {
     })
 }
 
-/// An index of the rows is in the output, and in no factor without rows.
-pub(super) fn einsum(node: &mut Node<'_>) -> Given {
+/// Propagates `Einsum`: the letter of the rows is in the output, and in no factor without rows.
+pub(super) fn einsum(node: &mut Node<'_>) -> RuleResult {
     let equation: String = node
         .text("equation", "")
         .chars()
@@ -291,7 +292,7 @@ pub(super) fn einsum(node: &mut Node<'_>) -> Given {
 
 const ELLIPSIS: &str = "...";
 
-/// The letter of each of `rank` axes. Axes of an ellipsis get digits, counted from its end as in
+/// Returns the letter of each of `rank` axes. Axes of an ellipsis get digits, counted from the end as in
 /// broadcasting, at most ten.
 fn letters(factor: &str, rank: usize) -> Option<Vec<char>> {
     let Some((before, after)) = factor.split_once(ELLIPSIS) else {
@@ -305,7 +306,7 @@ fn letters(factor: &str, rank: usize) -> Option<Vec<char>> {
     Some(before.chars().chain(digits).chain(after.chars()).collect())
 }
 
-/// The indices that occur once, in the alphabet's order.
+/// Returns the letters that occur once, in alphabetical order.
 fn implicit_output(equation: &str) -> String {
     let mut letters: Vec<char> = equation.chars().filter(|c| c.is_alphabetic()).collect();
     letters.sort_unstable();

@@ -1,13 +1,13 @@
-//! Operators that run along axes of their input: reductions, norms, sums.
+//! Rules for operators that run along axes: reductions, norms, cumulative sums.
 
 use super::{
-    node::{Given, Node, like, one},
+    node::{Node, RuleResult, like, one},
     size::Size,
     value::{Item, Origin, Value},
 };
 
-/// Along the axis that the attribute names; the shape stays. `default` is the axis where it does not.
-fn along(node: &mut Node<'_>, default: i64) -> Given {
+/// Propagates an operator along the attribute `axis`, which keeps the shape. `default` is its default.
+fn along(node: &mut Node<'_>, default: i64) -> RuleResult {
     let value = node.input(0)?.clone();
     let rank = node.dims(0)?.len();
     let axis = node.axis(node.int("axis", default), rank)?;
@@ -18,16 +18,16 @@ fn along(node: &mut Node<'_>, default: i64) -> Given {
     })
 }
 
-/// Before operator set 13, all axes from the named one on are one.
-pub(super) fn softmax(node: &mut Node<'_>) -> Given {
+/// Propagates `Softmax`. Before operator set 13, the axes from `axis` on are flattened into one.
+pub(super) fn softmax(node: &mut Node<'_>) -> RuleResult {
     if node.opset < 13 {
         return from(node, 1);
     }
     along(node, -1)
 }
 
-/// In 8 bits; an attribute tells the operator set whose meaning it has.
-pub(super) fn quantized_softmax(node: &mut Node<'_>) -> Given {
+/// Propagates the 8-bit variant; an attribute selects the operator set whose semantics apply.
+pub(super) fn quantized_softmax(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     match node.int("opset", 0) {
         13.. => along(node, -1),
@@ -35,11 +35,11 @@ pub(super) fn quantized_softmax(node: &mut Node<'_>) -> Given {
     }
 }
 
-pub(super) fn lp_normalization(node: &mut Node<'_>) -> Given {
+pub(super) fn lp_normalization(node: &mut Node<'_>) -> RuleResult {
     along(node, -1)
 }
 
-pub(super) fn cum_sum(node: &mut Node<'_>) -> Given {
+pub(super) fn cum_sum(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?.clone();
     let rank = node.dims(0)?.len();
     let axis = node.numbers(1, "axis", 0)?.and_then(|axes| axes.first().copied());
@@ -54,8 +54,8 @@ pub(super) fn cum_sum(node: &mut Node<'_>) -> Given {
     })
 }
 
-/// Over all axes from the named one on; further outputs have 1 for these.
-fn from(node: &mut Node<'_>, default: i64) -> Given {
+/// Propagates an operator over all axes from `axis` on. Further outputs have size 1 there.
+fn from(node: &mut Node<'_>, default: i64) -> RuleResult {
     let value = node.input(0)?.clone();
     let dims = node.dims(0)?;
     let first = node.axis(node.int("axis", default), dims.len())?;
@@ -81,7 +81,7 @@ fn from(node: &mut Node<'_>, default: i64) -> Given {
     ])
 }
 
-pub(super) fn layer_normalization(node: &mut Node<'_>) -> Given {
+pub(super) fn layer_normalization(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let value = node.input(0)?.clone();
     let from_end = value.row_axis().and_then(|rows| Some(value.rank()? - rows));
@@ -100,8 +100,8 @@ pub(super) fn layer_normalization(node: &mut Node<'_>) -> Given {
     from(node, -1)
 }
 
-/// The sum of its inputs, normalized along the last axis; the fourth output is the sum.
-pub(super) fn skip_layer_normalization(node: &mut Node<'_>) -> Given {
+/// Propagates the sum of the inputs, normalized along the last axis. The fourth output is the sum.
+pub(super) fn skip_layer_normalization(node: &mut Node<'_>) -> RuleResult {
     node.require_same(2)?;
     let pair = [node.input(0)?.clone(), node.input(1)?.clone()];
     let sum = super::elementwise::broadcast_of(node, &pair)?;
@@ -121,8 +121,8 @@ pub(super) fn skip_layer_normalization(node: &mut Node<'_>) -> Given {
     Ok(vec![sum.clone(), statistic.clone(), statistic, sum])
 }
 
-/// Without an attribute: all but channels.
-pub(super) fn mean_variance_normalization(node: &mut Node<'_>) -> Given {
+/// Propagates `MeanVarianceNormalization`. The default axes are all except the channels.
+pub(super) fn mean_variance_normalization(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?.clone();
     let rank = node.dims(0)?.len();
     let axes = match node.ints("axes") {
@@ -138,7 +138,7 @@ pub(super) fn mean_variance_normalization(node: &mut Node<'_>) -> Given {
     })
 }
 
-pub(super) fn reduce(node: &mut Node<'_>) -> Given {
+pub(super) fn reduce(node: &mut Node<'_>) -> RuleResult {
     let until = if node.proto.op_type == "ReduceSum" { 13 } else { 18 };
     let axes = node.numbers(1, "axes", until)?.unwrap_or_default();
     let keeps = node.int("keepdims", 1) != 0;
@@ -155,7 +155,7 @@ pub(super) fn reduce(node: &mut Node<'_>) -> Given {
     reduce_axes(node, &axes, keeps)
 }
 
-/// The product of a shape's elements.
+/// Returns the product of the elements of a shape.
 fn content_of(node: &mut Node<'_>, axes: &[i64]) -> Option<Option<Size>> {
     let value = node.input(0).ok()?;
     let is_whole = matches!(axes, [] | [0] | [-1]) && value.rank() == Some(1);
@@ -172,13 +172,13 @@ fn content_of(node: &mut Node<'_>, axes: &[i64]) -> Option<Option<Size>> {
     }
 }
 
-pub(super) fn arg(node: &mut Node<'_>) -> Given {
+pub(super) fn arg(node: &mut Node<'_>) -> RuleResult {
     let keeps = node.int("keepdims", 1) != 0;
     reduce_axes(node, &[node.int("axis", 0)], keeps)
 }
 
-/// No axes are all axes.
-fn reduce_axes(node: &mut Node<'_>, axes: &[i64], keeps: bool) -> Given {
+/// Propagates a reduction over `axes`; empty means all axes.
+fn reduce_axes(node: &mut Node<'_>, axes: &[i64], keeps: bool) -> RuleResult {
     let value = node.input(0)?.clone();
     let Some(dims) = &value.dims else {
         return match value.is_same() {
@@ -209,21 +209,21 @@ fn reduce_axes(node: &mut Node<'_>, axes: &[i64], keeps: bool) -> Given {
     one(result)
 }
 
-/// Over the last two axes, which stay.
-pub(super) fn trilu(node: &mut Node<'_>) -> Given {
+/// Propagates an operator over the last two axes, which keeps them.
+pub(super) fn trilu(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     last_two(node)
 }
 
-/// Over the last two axes, which go.
-pub(super) fn determinant(node: &mut Node<'_>) -> Given {
+/// Propagates an operator over the last two axes, which removes them.
+pub(super) fn determinant(node: &mut Node<'_>) -> RuleResult {
     let dims = node.dims(0)?;
     last_two(node)?;
     let value = node.input(0)?.clone();
     one(like(&value, dims[..dims.len().saturating_sub(2)].to_vec()))
 }
 
-fn last_two(node: &mut Node<'_>) -> Given {
+fn last_two(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?.clone();
     let dims = node.dims(0)?;
     for axis in dims.len().saturating_sub(2)..dims.len() {

@@ -1,13 +1,13 @@
-//! Operators that read shapes, or give values other ones.
+//! Rules for operators that read or change shapes.
 
 use super::{
     elementwise::broadcast_of,
-    node::{Given, Node, like, one},
+    node::{Node, RuleResult, like, one},
     size::{Bounds, Size, Symbols},
     value::{Numbering, Origin, Reason, Value},
 };
 
-pub(super) fn shape(node: &mut Node<'_>) -> Given {
+pub(super) fn shape(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?;
     if value.dims.is_none() && value.is_same() {
         return one(Value::same_of_any_rank());
@@ -27,7 +27,7 @@ pub(super) fn shape(node: &mut Node<'_>) -> Given {
     one(Value::integers(picked.iter().cloned().map(Some).collect(), false))
 }
 
-pub(super) fn size(node: &mut Node<'_>) -> Given {
+pub(super) fn size(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?;
     if value.dims.is_none() && value.is_same() {
         return one(Value::same(vec![]));
@@ -37,7 +37,7 @@ pub(super) fn size(node: &mut Node<'_>) -> Given {
     one(Value::integers(vec![product], true))
 }
 
-pub(super) fn reshape(node: &mut Node<'_>) -> Given {
+pub(super) fn reshape(node: &mut Node<'_>) -> RuleResult {
     let Some(wanted) = node.numbers_or_elements("shape")? else {
         return node.refuse("has a shape that is not known");
     };
@@ -66,7 +66,7 @@ pub(super) fn reshape(node: &mut Node<'_>) -> Given {
                 target.push(Size::number(1));
             }
             Some(..0) => return node.refuse("has a negative size"),
-            // 0 and -1 mean other dimensions.
+            // The values 0 and -1 have a special meaning.
             None if !is_positive(node.symbols, &size, &dims, index, is_zero_kept) => {
                 if value.row_axis().is_some() {
                     return node.refuse("has a size that may be 0 or negative");
@@ -86,8 +86,8 @@ pub(super) fn reshape(node: &mut Node<'_>) -> Given {
     one(reshaped(node, &value, &dims, target)?)
 }
 
-/// Whether a size is at least 1 wherever there are elements: the number of rows, dimensions of the value itself, and their multiples. The
-/// dimension that a 0 would stand for is as good.
+/// Returns whether a size is at least 1 if the value has elements: the row count, dimensions of the value
+/// itself, and multiples of these. So is the dimension that a 0 would be replaced by.
 fn is_positive(symbols: &Symbols, size: &Size, dims: &[Size], index: usize, is_zero_kept: bool) -> bool {
     let is_kept = is_zero_kept && dims.get(index) == Some(size);
     symbols.is_positive(size) || symbols.is_natural(size) && (is_kept || size.has_only_symbols_of_all(dims))
@@ -97,7 +97,7 @@ fn is_same(size: &Option<Size>) -> bool {
     size.as_ref().is_some_and(|size| !size.has_rows())
 }
 
-/// The dimension that is -1, where `target` has 1 for it.
+/// Returns the size of the dimension given as -1, for which `target` has 1.
 fn infer(node: &mut Node<'_>, dims: &[Size], target: &[Size]) -> Result<Size, Reason> {
     let total = node.symbols.product_of(dims);
     let rest = node.symbols.product_of(target);
@@ -107,11 +107,11 @@ fn infer(node: &mut Node<'_>, dims: &[Size], target: &[Size]) -> Result<Size, Re
     if let Some(exact) = total.over(&rest) {
         return Ok(exact);
     }
-    // The number of rows may cancel out, and what is left is the same for all requests.
+    // The row count may cancel out; the rest is shared by all requests.
     let without = |size: &Size| size.over(&Size::rows()).unwrap_or_else(|| size.clone());
     if total.has_rows() == rest.has_rows() {
         let bounds = Bounds {
-            // Of all elements, of which there are some.
+            // The total is the product of all dimensions, of which there is at least one.
             is_positive: node.symbols.is_positive(&total),
             most: node.symbols.most(&without(&total)),
         };
@@ -126,8 +126,8 @@ fn infer(node: &mut Node<'_>, dims: &[Size], target: &[Size]) -> Result<Size, Re
     )
 }
 
-/// A value in other dimensions: its rows lie where as many elements come before as did. What else is merged into their axis
-/// is noted.
+/// Returns a reshaped value. Its rows lie at the axis that has the same number of elements before it. An
+/// outer axis merged into the row axis is recorded.
 pub(super) fn reshaped(
     node: &mut Node<'_>,
     value: &Value,
@@ -176,7 +176,7 @@ pub(super) fn reshaped(
     }
 }
 
-pub(super) fn flatten(node: &mut Node<'_>) -> Given {
+pub(super) fn flatten(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?.clone();
     let dims = node.dims(0)?;
     let at = match node.int("axis", 1) {
@@ -191,7 +191,7 @@ pub(super) fn flatten(node: &mut Node<'_>) -> Given {
     one(reshaped(node, &value, &dims, vec![outer, inner])?)
 }
 
-pub(super) fn squeeze(node: &mut Node<'_>) -> Given {
+pub(super) fn squeeze(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?.clone();
     let dims = node.dims(0)?;
     let axes = match node.numbers(1, "axes", 13)?.filter(|axes| !axes.is_empty()) {
@@ -223,7 +223,7 @@ pub(super) fn squeeze(node: &mut Node<'_>) -> Given {
     one(result)
 }
 
-pub(super) fn unsqueeze(node: &mut Node<'_>) -> Given {
+pub(super) fn unsqueeze(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?.clone();
     let dims = node.dims(0)?;
     let axes = node.numbers(1, "axes", 13)?.unwrap_or_default();
@@ -250,7 +250,7 @@ pub(super) fn unsqueeze(node: &mut Node<'_>) -> Given {
     })
 }
 
-pub(super) fn transpose(node: &mut Node<'_>) -> Given {
+pub(super) fn transpose(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?.clone();
     let Some(dims) = value.dims.clone() else {
         let permutation = node.ints("perm").to_vec();
@@ -290,14 +290,14 @@ pub(super) fn transpose(node: &mut Node<'_>) -> Given {
     }
 }
 
-/// The elements of a transposed tensor.
+/// Returns the elements of a transposed tensor.
 fn permuted(content: &[Option<Size>], dims: &[Size], axes: &[usize]) -> Option<Vec<Option<Size>>> {
     let lengths: Option<Vec<usize>> = dims
         .iter()
         .map(|dim| dim.as_number().and_then(|dim| usize::try_from(dim).ok()))
         .collect();
     let lengths = lengths?;
-    // No length is 0 then, and no product too large.
+    // No size is 0 then, and no product overflows.
     let count = lengths
         .iter()
         .try_fold(1usize, |count, length| count.checked_mul(*length));
@@ -336,7 +336,7 @@ fn moved(
     }
 }
 
-pub(super) fn expand(node: &mut Node<'_>) -> Given {
+pub(super) fn expand(node: &mut Node<'_>) -> RuleResult {
     let wanted = node.elements(1)?;
     let wanted: Option<Vec<Size>> = wanted.into_iter().collect();
     let Some(wanted) = wanted else {
@@ -356,7 +356,7 @@ fn expanded(node: &mut Node<'_>, value: Value, wanted: Vec<Size>) -> Result<Valu
     broadcast_of(node, &[value, shape])
 }
 
-pub(super) fn tile(node: &mut Node<'_>) -> Given {
+pub(super) fn tile(node: &mut Node<'_>) -> RuleResult {
     let repeats = node.elements(1)?;
     let value = node.input(0)?.clone();
     let dims = node.dims(0)?;
@@ -377,14 +377,14 @@ pub(super) fn tile(node: &mut Node<'_>) -> Given {
         }
     }
     match (value.origin, Value::filled(target.clone())) {
-        // Copies for each row, one after another.
+        // One copy per row, concatenated.
         (Origin::Same, Some(filled)) => one(filled),
         (Origin::Rows(axis), Some(_)) => one(Value::rows(target, axis)),
         _ => node.refuse("has rows on two axes"),
     }
 }
 
-pub(super) fn constant_of_shape(node: &mut Node<'_>) -> Given {
+pub(super) fn constant_of_shape(node: &mut Node<'_>) -> RuleResult {
     let wanted: Option<Vec<Size>> = node.elements(0)?.into_iter().collect();
     let Some(wanted) = wanted else {
         return node.refuse_count();
@@ -394,7 +394,7 @@ pub(super) fn constant_of_shape(node: &mut Node<'_>) -> Given {
     let element = attributes
         .find(|attribute| attribute.name == "value")
         .and_then(|attribute| attribute.t.as_ref());
-    // Without a value it is FP32.
+    // The default value is FP32.
     let element = match element {
         Some(element) => super::constants::first(element, node.symbols),
         None => Some(node.symbols.float(0)),
@@ -405,7 +405,7 @@ pub(super) fn constant_of_shape(node: &mut Node<'_>) -> Given {
     one(with_content(filled, element))
 }
 
-/// The same number everywhere.
+/// Returns a value with the same number in all elements.
 fn with_content(value: Value, element: Option<Size>) -> Value {
     let length = match value.dims.as_deref() {
         Some([]) => Some(1),
@@ -421,7 +421,7 @@ fn with_content(value: Value, element: Option<Size>) -> Value {
     }
 }
 
-pub(super) fn range(node: &mut Node<'_>) -> Given {
+pub(super) fn range(node: &mut Node<'_>) -> RuleResult {
     let mut bounds = Vec::with_capacity(3);
     for index in 0..3 {
         bounds.push(node.elements(index)?.into_iter().next().flatten());
@@ -457,11 +457,11 @@ fn length_of(symbols: &mut Symbols, bounds: Vec<Size>) -> Size {
     symbols.dim_of("range", bounds).unwrap_or_else(|| symbols.dim())
 }
 
-/// An index for each element that is not zero.
-pub(super) fn non_zero(node: &mut Node<'_>) -> Given {
+/// Propagates `NonZero`, which yields one index per nonzero element.
+pub(super) fn non_zero(node: &mut Node<'_>) -> RuleResult {
     node.require_same(0)?;
     let rank = i64::try_from(node.dims(0)?.len()).unwrap_or(i64::MAX);
-    // Of a scalar ONNX says 0 and ONNX Runtime 1.
+    // For a scalar, ONNX specifies 0 and ONNX Runtime returns 1.
     let rank = match rank {
         0 => node.symbols.dim(),
         rank => Size::number(rank),
@@ -470,13 +470,13 @@ pub(super) fn non_zero(node: &mut Node<'_>) -> Given {
     one(Value::same(vec![rank, count]))
 }
 
-/// Of rows the result would depend on where they are.
-pub(super) fn needs_no_rows(node: &mut Node<'_>) -> Given {
+/// Propagates an operator whose result depends on the position of the rows: refused if the input has rows.
+pub(super) fn needs_no_rows(node: &mut Node<'_>) -> RuleResult {
     node.refuse("depends on where the rows are")
 }
 
 impl Node<'_> {
-    /// The elements of the second input, or of the attribute that older operator sets have for it.
+    /// Returns the elements of the second input, or of the attribute that replaces it in older operator sets.
     fn numbers_or_elements(&mut self, attribute: &str) -> Result<Option<Vec<Option<Size>>>, Reason> {
         if self.optional(1)?.is_some() {
             return self.elements(1).map(Some);

@@ -1,7 +1,7 @@
-//! Symbolic sizes: products of a coefficient, of symbols, and at most once of the number of rows.
+//! Symbolic sizes: products of a coefficient, symbols, and at most one factor for the row count.
 //!
-//! A symbol is a number that is the same for all requests that may be joined, such as a free dimension other
-//! than the batch's. Equal terms share a symbol, so sizes that are computed in two ways compare equal.
+//! A symbol is a number that is shared by all requests of a batch, such as a free dimension other than the
+//! batch dimension. Equal terms share a symbol, so sizes that are computed in two ways compare equal.
 
 use std::collections::HashMap;
 
@@ -9,29 +9,29 @@ use std::collections::HashMap;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Size {
     coefficient: i64,
-    /// Sorted.
+    /// In ascending order.
     symbols: Vec<Symbol>,
     rows: bool,
 }
 
 type Symbol = u32;
 
-/// The most that integers of 64 bits are.
+/// The maximum of 64-bit integers.
 pub(super) const WIDE: u128 = i64::MAX as u128;
 
-/// The same of 32 bits.
+/// The maximum of 32-bit integers.
 pub(super) const NARROW: u128 = i32::MAX as u128;
 
-/// Rows of a batch, so that 32 bits hold the product with a dimension.
+/// The maximum row count of a batch: 32 bits hold its product with a dimension.
 pub const MAX_ROWS: u64 = (1 << 11) - 1;
 
-/// The largest dimension of requests that are joined.
+/// The maximum dimension of batched requests.
 pub const MAX_DIM: u64 = (1 << 20) - 1;
 
-/// A small number of elements for each row.
+/// The maximum number of elements per row that counts as small.
 const MAX_PER_ROW: i64 = 100_000;
 
-/// Longer products become a symbol of their own.
+/// The maximum number of factors; longer products become a new symbol.
 const MAX_FACTORS: usize = 24;
 
 impl Size {
@@ -43,7 +43,7 @@ impl Size {
         }
     }
 
-    /// The number of rows of the batch.
+    /// Returns the row count of the batch.
     pub(super) fn rows() -> Self {
         Self {
             rows: true,
@@ -63,12 +63,13 @@ impl Size {
         self.rows
     }
 
-    /// Whether a batch of some thousand rows stays below 10^9: a fixed, small number of elements for each row.
+    /// Returns whether the size is a small constant times the row count, so that it stays below 10^9 for a
+    /// few thousand rows.
     pub(super) fn is_short_of_rows(&self) -> bool {
         self.rows && self.symbols.is_empty() && self.coefficient <= MAX_PER_ROW
     }
 
-    /// The exact quotient, if this is a multiple of `divisor` for all values of the symbols.
+    /// Returns the quotient if `divisor` divides the size for all values of the symbols.
     pub(super) fn over(&self, divisor: &Self) -> Option<Self> {
         if divisor.rows && !self.rows || divisor.coefficient == 0 || divisor.is_any() {
             return None;
@@ -90,17 +91,17 @@ impl Size {
         })
     }
 
-    /// Whether it stands for another dimension each time, so that two of it may differ.
+    /// Returns whether the size may differ at each use, so that it is not even equal to itself.
     pub(super) fn is_any(&self) -> bool {
         self.symbols.contains(&ANY)
     }
 
-    /// Whether literal numbers, dimensions and rows are all that it is made of, so that two sizes differ if they are written differently.
+    /// Returns whether the size has no symbols: two such sizes are equal only if they are identical.
     pub(super) fn is_literal(&self) -> bool {
         self.symbols.is_empty()
     }
 
-    /// Whether each of its symbols is one of these sizes': where one of them is 0, so is their product.
+    /// Returns whether each symbol also occurs in one of `sizes`: if this size is 0, so is their product.
     pub(super) fn has_only_symbols_of_all(&self, sizes: &[Self]) -> bool {
         let is_known = |symbol: &Symbol| sizes.iter().any(|size| size.symbols.contains(symbol));
         self.symbols
@@ -108,7 +109,7 @@ impl Size {
             .all(|symbol| *symbol != ANY && is_known(symbol))
     }
 
-    /// Nothing times anything is nothing.
+    /// Normalizes the size: drops all factors if the coefficient is 0.
     fn normal(self) -> Self {
         match self.coefficient {
             0 => Self::number(0),
@@ -129,42 +130,42 @@ impl Size {
     }
 }
 
-/// Stands for any dimension, another one each time.
+/// The symbol of a dimension that may differ at each use.
 const ANY: Symbol = 0;
 
 /// The symbols of a graph.
 pub(super) struct Symbols {
     terms: HashMap<Term, Symbol>,
     kinds: Vec<Kind>,
-    /// Symbols of floating-point numbers that are literal integers.
+    /// Symbols that stand for floating-point literals with an integer value.
     floats: HashMap<Symbol, i64>,
 }
 
-/// What is known of a symbol's values.
+/// The known range of a symbol.
 #[derive(Clone, Copy)]
 struct Kind {
-    /// At least 1 in requests that are joined: none of these is empty.
+    /// Whether it is at least 1 in batched requests, which are never empty.
     is_positive: bool,
-    /// At least 0.
+    /// Whether it is at least 0.
     is_natural: bool,
     is_integer: bool,
-    /// The most that it can be, up or down.
+    /// The maximum magnitude.
     most: u128,
 }
 
-/// What is known of a dimension.
+/// The known range of a dimension.
 #[derive(Clone, Copy)]
 pub(super) struct Bounds {
-    /// Whether it is at least 1 in requests that are joined.
+    /// Whether it is at least 1 in batched requests.
     pub(super) is_positive: bool,
-    /// As [`Symbols::most`].
+    /// See [`Symbols::most`].
     pub(super) most: u128,
 }
 
-/// What a symbol stands for.
+/// The meaning of a symbol.
 #[derive(PartialEq, Eq, Hash)]
 enum Term {
-    /// A dimension's name in the file.
+    /// The name of a dimension in the file.
     Name(String),
     /// A function of other sizes.
     Of(&'static str, Vec<Size>),
@@ -174,7 +175,7 @@ impl Default for Symbols {
     fn default() -> Self {
         Self {
             terms: HashMap::new(),
-            // That of `ANY`.
+            // The entry of `ANY`.
             kinds: vec![Kind::DIM],
             floats: HashMap::new(),
         }
@@ -182,12 +183,13 @@ impl Default for Symbols {
 }
 
 impl Symbols {
-    /// A dimension that is another one each time: of the elements of a sequence, or of what a loop carries.
+    /// Returns a dimension that may differ at each use, such as that of the elements of a sequence or of a
+    /// loop-carried value.
     pub(super) fn any() -> Size {
         size(ANY)
     }
 
-    /// The same for a value that is looked at, where the dimension is a certain one.
+    /// Returns a new symbol for `dim` if that may differ at each use, for a value where it is fixed.
     pub(super) fn settled(&mut self, dim: &Size) -> Size {
         if *dim == Self::any() {
             self.dim()
@@ -196,32 +198,33 @@ impl Symbols {
         }
     }
 
-    /// A free dimension with this name in the file.
+    /// Returns the free dimension called `name` in the file.
     pub(super) fn named(&mut self, name: &str) -> Size {
         self.of_term(Term::Name(name.to_owned()), Kind::POSITIVE)
     }
 
-    /// A free dimension of an input.
+    /// Returns an unnamed free dimension of an input.
     pub(super) fn of_input(&mut self) -> Size {
         self.symbol(Kind::POSITIVE)
     }
 
-    /// Whether a size is at least 1 in requests that are joined.
+    /// Returns whether a size is at least 1 in batched requests.
     pub(super) fn is_positive(&self, size: &Size) -> bool {
         size.coefficient > 0 && self.kind_of(size).is_positive
     }
 
-    /// A dimension of which nothing is known.
+    /// Returns an unknown dimension.
     pub(super) fn dim(&mut self) -> Size {
         self.symbol(Kind::DIM)
     }
 
-    /// A number of any type, of which nothing is known but that it is the same for all requests.
+    /// Returns an unknown number of any type that is shared by all requests.
     pub(super) fn real(&mut self) -> Size {
         self.symbol(Kind::REAL)
     }
 
-    /// A floating-point number that is a literal integer. No arithmetic is done with it, which would have to round as the runtime does.
+    /// Returns the floating-point literal `number`. It takes part in no arithmetic, which would have to round
+    /// like the runtime.
     pub(super) fn float(&mut self, number: i64) -> Size {
         let float = self.of_term(Term::Of("float", vec![Size::number(number)]), Kind::REAL);
         if let [symbol] = float.symbols[..] {
@@ -230,7 +233,7 @@ impl Symbols {
         float
     }
 
-    /// The number that such a symbol stands for.
+    /// Returns the value of a floating-point literal.
     pub(super) fn as_float(&self, size: &Size) -> Option<i64> {
         match size.symbols[..] {
             [symbol] if size.coefficient == 1 && !size.rows => self.floats.get(&symbol).copied(),
@@ -238,17 +241,18 @@ impl Symbols {
         }
     }
 
-    /// Whether a size is known to be an integer, of a type that holds sizes.
+    /// Returns whether a size is an integer, of a type that holds sizes.
     pub(super) fn is_integer(&self, size: &Size) -> bool {
         self.kind_of(size).is_integer
     }
 
-    /// A dimension that is a function of sizes: one symbol for equal arguments, `None` if it depends on the number of rows.
+    /// Returns a dimension that is a function of `arguments`. Equal arguments share a symbol. `None` if it
+    /// depends on the row count.
     pub(super) fn dim_of(&mut self, function: &'static str, arguments: Vec<Size>) -> Option<Size> {
         self.of(function, arguments, Kind::DIM)
     }
 
-    /// The same where more is known.
+    /// Does the same as `dim_of` with known bounds.
     pub(super) fn bounded_dim_of(
         &mut self,
         function: &'static str,
@@ -258,7 +262,7 @@ impl Symbols {
         self.of(function, arguments, Kind::within(bounds))
     }
 
-    /// A dimension of which nothing else is known.
+    /// Returns an unknown dimension with bounds.
     pub(super) fn bounded_dim(&mut self, bounds: Bounds) -> Size {
         self.symbol(Kind::within(bounds))
     }
@@ -268,17 +272,17 @@ impl Symbols {
         is_same.then(|| self.of_term(Term::Of(function, arguments), kind))
     }
 
-    /// Whether a size is known to be at least 0.
+    /// Returns whether a size is at least 0.
     pub(super) fn is_natural(&self, size: &Size) -> bool {
         size.coefficient >= 0 && self.kind_of(size).is_natural
     }
 
-    /// Whether a size is known to be an integer of at least 0.
+    /// Returns whether a size is an integer of at least 0.
     pub(super) fn is_dim(&self, size: &Size) -> bool {
         self.is_natural(size) && self.kind_of(size).is_integer
     }
 
-    /// The size as an integer, which is another one if it may have a fraction.
+    /// Returns `size` converted to an integer, a new symbol if it may have a fraction.
     pub(super) fn as_integer(&mut self, size: &Size) -> Option<Size> {
         if let Some(number) = self.as_float(size) {
             return Some(Size::number(number));
@@ -289,7 +293,7 @@ impl Symbols {
         }
     }
 
-    /// The same in 32 bits, which need not hold the integer.
+    /// Returns `size` converted to 32 bits, a new symbol if it may be out of range.
     pub(super) fn as_narrow(&mut self, size: &Size) -> Option<Size> {
         if let Some(number) = self.as_float(size) {
             return Some(Size::number(number));
@@ -300,7 +304,7 @@ impl Symbols {
         }
     }
 
-    /// The same as a floating-point number, which is rounded.
+    /// Returns `size` converted to floating point, which may round.
     pub(super) fn as_real(&mut self, size: &Size) -> Option<Size> {
         let kind = Kind {
             is_positive: self.is_positive(size) && self.is_integer(size) && self.most(size) <= NARROW,
@@ -309,8 +313,8 @@ impl Symbols {
         self.of("real", vec![size.clone()], kind)
     }
 
-    /// The most that a size can be, up or down, in requests that are joined: none has more rows than [`MAX_ROWS`], or larger dimensions
-    /// than [`MAX_DIM`].
+    /// Returns the maximum magnitude of a size in batched requests, which have at most [`MAX_ROWS`] rows and
+    /// no dimension above [`MAX_DIM`].
     pub(super) fn most(&self, size: &Size) -> u128 {
         let of_rows = if size.rows { MAX_ROWS } else { 1 };
         let factors = [size.coefficient.unsigned_abs(), of_rows].map(u128::from);
@@ -319,7 +323,7 @@ impl Symbols {
             .fold(self.kind_of(size).most, u128::saturating_mul)
     }
 
-    /// What is known of a product of such symbols.
+    /// Returns the range of the product of the symbols of `size`.
     fn kind_of(&self, size: &Size) -> Kind {
         let kinds = size
             .symbols
@@ -332,7 +336,7 @@ impl Symbols {
         kinds.fold(nothing, |all, kind| all.and(*kind))
     }
 
-    /// What is known of the sum, the product or the quotient of two sizes.
+    /// Returns a range that holds for the sum, the product and the quotient of two sizes.
     fn kind_of_both(&self, a: &Size, b: &Size) -> Kind {
         let is_natural = self.is_natural(a) && self.is_natural(b);
         Kind {
@@ -402,7 +406,8 @@ impl Symbols {
         self.of("-", vec![a.clone(), b.clone()], kind)
     }
 
-    /// A quotient. An inexact one is a new symbol each time, since integers are truncated and floats are not.
+    /// Returns a quotient. An inexact one is a new symbol, since integers are truncated and floating-point
+    /// numbers are not.
     pub(super) fn quotient(&mut self, a: &Size, b: &Size) -> Option<Size> {
         if let Some(exact) = a.over(b) {
             return Some(exact);
@@ -450,7 +455,7 @@ impl Kind {
         is_integer: true,
         most: MAX_DIM as u128,
     };
-    /// Of any tensor that memory holds.
+    /// The range of a dimension of any tensor that fits memory.
     const DIM: Self = Self {
         is_positive: false,
         most: 1 << 40,

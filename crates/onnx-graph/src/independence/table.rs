@@ -5,20 +5,21 @@ use onnx_operators::{Rows, operator};
 
 use super::{
     constants, control, elementwise, joined, layers, ml,
-    node::{Follow, Given, Node},
+    node::{Follow, Node, RuleResult},
     picked, products, reduced, shapes, windows,
 };
 use crate::proto::canonical_domain;
 
-/// How rows pass through an operator.
+/// How rows propagate through an operator.
 #[derive(Clone, Copy)]
 pub(super) enum Rule {
-    /// By this function. Outputs of inputs that are the same for all requests are so too, whatever it says.
-    By(fn(&mut Node<'_>) -> Given),
-    /// By this function for all inputs: the operator may be random.
-    Always(fn(&mut Node<'_>) -> Given),
-    /// By this function, which follows inner graphs.
-    Inner(fn(&mut Node<'_>, &mut dyn Follow) -> Given),
+    /// By this function if any input has rows; otherwise the outputs are shared by all requests like the
+    /// inputs.
+    By(fn(&mut Node<'_>) -> RuleResult),
+    /// Always by this function: the operator may be random.
+    Always(fn(&mut Node<'_>) -> RuleResult),
+    /// By this function, which analyzes subgraphs.
+    Inner(fn(&mut Node<'_>, &mut dyn Follow) -> RuleResult),
 }
 
 use Rule::{Always, By, Inner};
@@ -50,7 +51,7 @@ type Rules = &'static [(Rule, &'static [&'static str])];
 
 const ONNX: Rules = &[
     (By(elementwise::onto_first), &["PRelu"]),
-    // Bounds are scalars.
+    // The bounds are scalars.
     (By(elementwise::first), &["Clip"]),
     (By(elementwise::cast_like), &["CastLike"]),
     (By(elementwise::identity), &["Identity"]),

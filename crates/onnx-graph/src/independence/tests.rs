@@ -1,4 +1,4 @@
-//! Small graphs as text, and what is proven of them.
+//! Tests with small graphs, written as text.
 
 use tensor_core::DType;
 
@@ -13,8 +13,8 @@ use crate::{
 };
 
 /// A graph from lines: `x: [n, 3]` is an input, `s = {-1, 3}` are integers, `k = 0` is one, `w = <3, 4>` are
-/// floats of this shape,
-/// `y = Concat(a, b) axis=1` is a node (`ms.` before its operator is com.microsoft), and `-> y` names the outputs. Several outputs are `a b = Split(x)`.
+/// floats of this shape, `y = Concat(a, b) axis=1` is a node (`ms.` before its operator is com.microsoft),
+/// and `-> y` names the outputs. Several outputs are `a b = Split(x)`.
 pub(super) struct Text {
     pub(super) model: ModelProto,
     inputs: Vec<Port>,
@@ -54,7 +54,7 @@ impl Text {
         self
     }
 
-    /// The same with a body of its loops, whose inputs have these names.
+    /// Sets the body of the loops; `inputs` names the inputs of the body.
     fn with_body(mut self, inputs: &str, text: &str) -> Self {
         let mut body = Self::parse(text).model.graph.unwrap();
         body.input = inputs.split(' ').map(value_info).collect();
@@ -70,7 +70,7 @@ impl Text {
         self
     }
 
-    /// The inputs without rows, or the reason.
+    /// Returns the inputs without rows, or the reason.
     pub(super) fn shared(&self) -> Result<Vec<String>, String> {
         prove(&self.model, &self.inputs).map(|proof| proof.shared_inputs)
     }
@@ -152,10 +152,10 @@ fn node(outputs: &str, text: &str) -> NodeProto {
     }
 }
 
-/// Attributes that are lists, also of one number.
+/// Attributes that are lists, even of a single number.
 const LISTS: &[&str] = &["axes", "perm", "kernel_shape", "strides", "dilations"];
 
-/// `axis=1`, `axes=0,2`, or a string.
+/// Parses `axis=1`, `axes=0,2`, or a string.
 fn attribute(text: &str) -> AttributeProto {
     let (name, value) = text.split_once('=').unwrap();
     let mut attribute = AttributeProto {
@@ -185,7 +185,7 @@ fn attribute(text: &str) -> AttributeProto {
     attribute
 }
 
-/// That a graph's rows are independent, with no input that is shared.
+/// Asserts that the rows are independent and no input is shared.
 fn independent(text: &str) {
     assert_eq!(Text::parse(text).shared(), Ok(vec![]), "{text}");
 }
@@ -441,7 +441,7 @@ fn a_batch_on_axis_1_inside_of_the_graph_is_followed() {
     );
 }
 
-/// Keras writes its loops so. No dimension is 0 in requests that are joined.
+/// Keras exports its loops like this. No dimension is 0 in batched requests.
 #[test]
 fn a_loop_over_the_steps_of_a_sequence_has_iterations() {
     let text = "x: [n, s, 4]

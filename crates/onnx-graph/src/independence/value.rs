@@ -1,61 +1,62 @@
-//! Abstract values: dimensions, the axis of the rows, and the contents of small integer tensors.
+//! Abstract values: dimensions, the row axis, and the contents of small integer tensors.
 
 use std::rc::Rc;
 
 use super::size::{Size, Symbols};
 
-/// Why rows are not known to be independent.
+/// The reason why the rows may not be independent.
 pub(super) type Reason = Rc<str>;
 
-/// What a name of the graph stands for.
+/// The abstract value of a name in the graph.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Item {
     Tensor(Value),
-    /// Tensors that are alike; `None` for a sequence without elements.
+    /// A sequence of tensors with one common value; `None` if it is empty.
     Sequence(Option<Value>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Value {
-    /// `None` if even their number is unknown.
+    /// `None` if the rank is unknown.
     pub(super) dims: Option<Vec<Size>>,
     pub(super) origin: Origin,
-    /// The elements of a small integer tensor in row-major order. `None` may depend on the number of rows.
+    /// The elements of a small integer tensor in row-major order. `None` may depend on the row count.
     pub(super) content: Option<Rc<[Option<Size>]>>,
     pub(super) numbering: Numbering,
-    /// The size of an outer axis that was merged into the axis of the rows, such as the steps of a sequence.
+    /// The size of an outer axis that is merged into the row axis, such as the steps of a sequence.
     pub(super) outer: Option<Size>,
 }
 
-/// Whether the elements of a value with rows depend on where in the batch a row is.
+/// Whether the elements of a value depend on the position of their row in the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Numbering {
     /// They do not.
     None,
     /// Each element is the index of its row.
     Index,
-    /// The last axis holds tuples: the index of the row, and what does not depend on it.
+    /// The last axis holds tuples: the row index, and values that do not depend on it.
     Tuples,
-    /// They may, in any way: nothing but the dimensions can be used.
+    /// They may, in any way: only the dimensions can be used.
     Mixed,
 }
 
-/// What a value is computed from. Let requests be joined: then a value is
+/// What a value is computed from. In a batch of requests, the value is
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// the same as for each request alone;
     Same,
-    /// computed from the number of rows, and from nothing else of them;
+    /// computed from the row count only;
     Count,
-    /// those of each request, concatenated along this axis; its dimension is a multiple of the number of rows.
+    /// the concatenation of the values of all requests along this axis, whose dimension is a multiple of the
+    /// row count.
     Rows(usize),
 }
 
-/// Contents that are followed: shapes, axes, pads.
+/// The maximum element count of tensors whose contents are tracked: shapes, axes, pads.
 pub(super) const MAX_CONTENT: usize = 64;
 
 impl Value {
-    /// A value that is the same for all requests.
+    /// Creates a value that is shared by all requests.
     pub(super) fn same(dims: Vec<Size>) -> Self {
         Self {
             dims: Some(dims),
@@ -66,7 +67,7 @@ impl Value {
         }
     }
 
-    /// A value of which nothing is known but that it is the same for all requests.
+    /// Creates an unknown value that is shared by all requests.
     pub(super) fn same_of_any_rank() -> Self {
         Self {
             dims: None,
@@ -77,7 +78,7 @@ impl Value {
         }
     }
 
-    /// A value whose rows lie along `axis`, where `dims` has a multiple of the number of rows.
+    /// Creates a value whose rows lie along `axis`, a dimension that is a multiple of the row count.
     pub(super) fn rows(dims: Vec<Size>, axis: usize) -> Self {
         Self {
             dims: Some(dims),
@@ -88,8 +89,8 @@ impl Value {
         }
     }
 
-    /// A value whose elements are all equal, so that only its dimensions matter. `None` if several of these
-    /// depend on the number of rows.
+    /// Creates a value whose elements are all equal, so that only its dimensions matter. `None` if several
+    /// dimensions depend on the row count.
     pub(super) fn filled(dims: Vec<Size>) -> Option<Self> {
         let mut axes = dims
             .iter()
@@ -103,7 +104,7 @@ impl Value {
         }
     }
 
-    /// Integers of rank 0 (`is_scalar`) or 1.
+    /// Creates integers of rank 0 (`is_scalar`) or 1.
     pub(super) fn integers(content: Vec<Option<Size>>, is_scalar: bool) -> Self {
         let length = i64::try_from(content.len()).unwrap_or(i64::MAX);
         let dims = if is_scalar {
@@ -114,7 +115,7 @@ impl Value {
         Self::integers_of(dims, content)
     }
 
-    /// As many integers as `dims` take.
+    /// Creates integers of shape `dims`.
     pub(super) fn integers_of(dims: Vec<Size>, content: Vec<Option<Size>>) -> Self {
         let is_same = content
             .iter()
@@ -143,7 +144,7 @@ impl Value {
         }
     }
 
-    /// The elements; those of a tensor of rank 0 or 1 that is the same for all requests get a symbol each.
+    /// Returns the elements. A shared tensor of rank 0 or 1 with unknown contents gets a symbol per element.
     pub(super) fn elements(&self, symbols: &mut Symbols) -> Option<Vec<Option<Size>>> {
         if let Some(content) = &self.content {
             return Some(content.to_vec());
@@ -157,7 +158,7 @@ impl Value {
         is_followed.then(|| (0..count).map(|_| Some(symbols.real())).collect())
     }
 
-    /// The elements, if each is a number that the file tells.
+    /// Returns the elements if all are literal numbers.
     pub(super) fn numbers(&self) -> Option<Vec<i64>> {
         let number = |size: &Option<Size>| size.as_ref().and_then(Size::as_number);
         self.content.as_ref()?.iter().map(number).collect()

@@ -1,14 +1,15 @@
-//! Operators on images and signals: axis 0 counts them, axis 1 has channels, all others are places.
+//! Rules for operators on images and signals: axis 0 is the batch, axis 1 the channels, all others are
+//! spatial.
 
 use super::{
     constants::float,
     elementwise::onto,
-    node::{Given, Node, like, one},
+    node::{Node, RuleResult, like, one},
     size::{Bounds, Size},
     value::{Item, Origin, Reason, Value},
 };
 
-/// Rows lie along axis 0 of the first input, if it has some.
+/// Returns the first input, whose rows must lie along axis 0.
 fn images(node: &Node<'_>) -> Result<(Value, Vec<Size>), Reason> {
     let (value, dims) = (node.input(0)?.clone(), node.dims(0)?);
     if dims.len() < 2 {
@@ -20,13 +21,13 @@ fn images(node: &Node<'_>) -> Result<(Value, Vec<Size>), Reason> {
     Ok((value, dims))
 }
 
-pub(super) fn conv(node: &mut Node<'_>) -> Given {
+pub(super) fn conv(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     convolved(node, 1)
 }
 
-/// With a tensor that is added to the result.
-pub(super) fn fused_conv(node: &mut Node<'_>) -> Given {
+/// Propagates a convolution with a tensor that is added to the result.
+pub(super) fn fused_conv(node: &mut Node<'_>) -> RuleResult {
     node.require_same_input(1)?;
     node.require_same_input(2)?;
     if node.input(0)?.row_axis().is_some() && node.optional(3)?.is_some_and(Value::is_same) {
@@ -40,8 +41,8 @@ pub(super) fn fused_conv(node: &mut Node<'_>) -> Given {
     Ok(results)
 }
 
-/// Channels stand last.
-pub(super) fn channels_last_pool(node: &mut Node<'_>) -> Given {
+/// Propagates a pool with channels last.
+pub(super) fn channels_last_pool(node: &mut Node<'_>) -> RuleResult {
     let (value, mut dims) = images(node)?;
     let last = dims.len() - 1;
     for dim in dims.iter_mut().take(last).skip(1) {
@@ -50,13 +51,13 @@ pub(super) fn channels_last_pool(node: &mut Node<'_>) -> Given {
     one(like(&value, dims))
 }
 
-/// Scales and zero points stand before and behind the weights.
-pub(super) fn quantized_conv(node: &mut Node<'_>) -> Given {
+/// Propagates a quantized convolution: scales and zero points come before and after the weights.
+pub(super) fn quantized_conv(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     convolved(node, 3)
 }
 
-fn convolved(node: &mut Node<'_>, weights: usize) -> Given {
+fn convolved(node: &mut Node<'_>, weights: usize) -> RuleResult {
     let (value, dims) = images(node)?;
     let weights = node.dims(weights)?;
     let kernel: Vec<Size> = weights.get(2..).unwrap_or_default().to_vec();
@@ -68,7 +69,7 @@ fn convolved(node: &mut Node<'_>, weights: usize) -> Given {
     one(like(&value, target))
 }
 
-pub(super) fn pool(node: &mut Node<'_>) -> Given {
+pub(super) fn pool(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     if node.int("channels_last", 0) != 0 {
         return node.refuse("has its channels last");
@@ -86,14 +87,14 @@ pub(super) fn pool(node: &mut Node<'_>) -> Given {
     let mut target = dims[..2].to_vec();
     target.extend(places(node, &dims[2..], &kernel));
     let result = Item::Tensor(like(&value, target));
-    // Indices of a max pool count from the start of the whole batch.
+    // The indices of a max pool count from the start of the batch.
     match node.has_output(1) && value.row_axis().is_some() {
         true => node.refuse("gives indices into the whole batch"),
         false => Ok(vec![result]),
     }
 }
 
-/// How many places a window has along each axis.
+/// Returns the number of window positions along each spatial axis.
 fn places(node: &mut Node<'_>, dims: &[Size], kernel: &[Size]) -> Vec<Size> {
     let at = |name: &str, index: usize, default: i64| node.ints(name).get(index).copied().unwrap_or(default);
     let windows: Vec<[i64; 6]> = (0..dims.len())
@@ -118,7 +119,7 @@ fn places(node: &mut Node<'_>, dims: &[Size], kernel: &[Size]) -> Vec<Size> {
     for ((dim, kernel), window) in dims.iter().zip(kernel).zip(windows) {
         let [_, dilation, before, after, _, padding] = window;
         let known = match (dim.as_number(), kernel.as_number()) {
-            // ONNX Runtime pads pools as if there were no dilations.
+            // ONNX Runtime ignores dilations when it pads pools.
             _ if is_pool && padding == SAME && dilation != 1 => None,
             (Some(length), Some(kernel)) => count(length, kernel, window),
             (None, Some(kernel)) if keeps(kernel, window) => {
@@ -131,7 +132,7 @@ fn places(node: &mut Node<'_>, dims: &[Size], kernel: &[Size]) -> Vec<Size> {
             let mut arguments = vec![dim.clone(), kernel.clone()];
             arguments.extend(window.map(Size::number));
             let bounds = Bounds {
-                // A window that does not fit is an error, but for pools: those may have no place.
+                // A window that does not fit is an error, except in pools, which then have no positions.
                 is_positive: !is_pool && node.symbols.is_positive(dim),
                 most: [before, after]
                     .iter()
@@ -146,7 +147,7 @@ fn places(node: &mut Node<'_>, dims: &[Size], kernel: &[Size]) -> Vec<Size> {
     places
 }
 
-/// Whether there are as many places as there were, whatever the size is.
+/// Returns whether the output has the size of the input, whatever that is.
 fn keeps(kernel: i64, [stride, dilation, before, after, _, padding]: [i64; 6]) -> bool {
     let reach = kernel
         .checked_sub(1)
@@ -175,14 +176,14 @@ fn count(
     };
     let reach = kernel.checked_sub(1)?.checked_mul(dilation)?.checked_add(1)?;
     let free = length.checked_add(pads)?.checked_sub(reach)?;
-    // Whether a last window that begins in the padding counts differs between runtimes.
+    // Runtimes disagree whether a last window that begins in the padding counts.
     if free < 0 || ceil != 0 && free.checked_rem(stride)? != 0 {
         return None;
     }
     free.checked_div(stride)?.checked_add(1)
 }
 
-pub(super) fn global_pool(node: &mut Node<'_>) -> Given {
+pub(super) fn global_pool(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     if node.int("channels_last", 0) != 0 {
         return node.refuse("has its channels last");
@@ -193,7 +194,7 @@ pub(super) fn global_pool(node: &mut Node<'_>) -> Given {
     one(like(&value, target))
 }
 
-pub(super) fn conv_transpose(node: &mut Node<'_>) -> Given {
+pub(super) fn conv_transpose(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let (value, dims) = images(node)?;
     let channels = node.dims(1)?.get(1).cloned();
@@ -212,7 +213,7 @@ pub(super) fn conv_transpose(node: &mut Node<'_>) -> Given {
     one(like(&value, target))
 }
 
-/// How many places a transposed convolution has along an axis.
+/// Returns the output size of a transposed convolution along an axis.
 fn spread(node: &Node<'_>, axis: usize, axes: usize, length: i64, kernel: i64) -> Option<i64> {
     let at = |name: &str, index: usize, default: i64| node.ints(name).get(index).copied().unwrap_or(default);
     match node.ints("output_shape") {
@@ -222,7 +223,7 @@ fn spread(node: &Node<'_>, axis: usize, axes: usize, length: i64, kernel: i64) -
     }
     let (stride, dilation) = (at("strides", axis, 1), at("dilations", axis, 1));
     let full = match node.text("auto_pad", "NOTSET").as_str() {
-        // Where a window is smaller than a step, runtimes do not agree.
+        // Runtimes disagree if the window is smaller than the stride.
         "SAME_UPPER" | "SAME_LOWER"
             if kernel.checked_sub(1)?.checked_mul(dilation)? >= stride.checked_sub(1)? =>
         {
@@ -240,19 +241,19 @@ fn spread(node: &Node<'_>, axis: usize, axes: usize, length: i64, kernel: i64) -
     whole.checked_sub(full)
 }
 
-/// Places of a max pool, whose indices count from the start of the whole batch.
-pub(super) fn max_unpool(node: &mut Node<'_>) -> Given {
+/// Propagates max unpooling, whose indices count from the start of the batch.
+pub(super) fn max_unpool(node: &mut Node<'_>) -> RuleResult {
     node.refuse("takes indices into the whole batch")
 }
 
-/// Normalized per image, or by the file's own statistics; the shape stays.
-pub(super) fn normalization(node: &mut Node<'_>) -> Given {
+/// Propagates a normalization per image or by stored statistics, which keeps the shape.
+pub(super) fn normalization(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let (value, dims) = images(node)?;
     one(like(&value, dims))
 }
 
-pub(super) fn batch_normalization(node: &mut Node<'_>) -> Given {
+pub(super) fn batch_normalization(node: &mut Node<'_>) -> RuleResult {
     let outputs = (1..node.proto.output.len())
         .filter(|index| node.has_output(*index))
         .count();
@@ -270,8 +271,8 @@ pub(super) fn batch_normalization(node: &mut Node<'_>) -> Given {
     }
 }
 
-/// Squares of `blocksize` become channels, or the other way round.
-pub(super) fn depth_to_space(node: &mut Node<'_>) -> Given {
+/// Propagates the exchange of `blocksize` squares and channels, in either direction.
+pub(super) fn depth_to_space(node: &mut Node<'_>) -> RuleResult {
     let (value, dims) = images(node)?;
     let size = Size::number(node.int("blocksize", 1));
     let is_to_space = node.proto.op_type == "DepthToSpace";
@@ -289,8 +290,8 @@ pub(super) fn depth_to_space(node: &mut Node<'_>) -> Given {
     one(like(&value, target))
 }
 
-/// Scales or sizes that leave the rows alone.
-pub(super) fn resize(node: &mut Node<'_>) -> Given {
+/// Propagates a resize whose scales or sizes leave the row axis unchanged.
+pub(super) fn resize(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?.clone();
     let dims = node.dims(0)?;
     let first = if node.opset < 11 { 1 } else { 2 };
@@ -316,7 +317,7 @@ pub(super) fn resize(node: &mut Node<'_>) -> Given {
     for (index, axis) in axes.into_iter().enumerate() {
         let (is_kept, new) = match &lists {
             (Some(scales), _) if scales.len() > index => {
-                // A scale that is known to be the same for all requests.
+                // A scale that is shared by all requests.
                 let Some(scale) = &scales[index] else {
                     return node.refuse_count();
                 };
@@ -344,10 +345,10 @@ pub(super) fn resize(node: &mut Node<'_>) -> Given {
     one(like(&value, target))
 }
 
-/// The elements of an input, if it is given.
+/// The elements of an input that may be absent.
 type Elements = Option<Vec<Option<Size>>>;
 
-/// The elements of an input that may be left out, or be empty for that.
+/// Returns the elements of an optional input; an empty one counts as absent.
 fn given(node: &mut Node<'_>, index: usize) -> Result<Elements, Reason> {
     if node.optional(index)?.is_none() {
         return Ok(None);
@@ -356,8 +357,8 @@ fn given(node: &mut Node<'_>, index: usize) -> Result<Elements, Reason> {
     Ok(Some(elements).filter(|elements| !elements.is_empty()))
 }
 
-/// Each image with a grid of its own.
-pub(super) fn grid_sample(node: &mut Node<'_>) -> Given {
+/// Propagates images with one sampling grid each.
+pub(super) fn grid_sample(node: &mut Node<'_>) -> RuleResult {
     let (value, dims) = images(node)?;
     let grid = node.dims(1)?;
     let fits =
@@ -369,7 +370,7 @@ pub(super) fn grid_sample(node: &mut Node<'_>) -> Given {
     one(like(&value, target))
 }
 
-pub(super) fn affine_grid(node: &mut Node<'_>) -> Given {
+pub(super) fn affine_grid(node: &mut Node<'_>) -> RuleResult {
     let value = node.input(0)?.clone();
     let wanted: Option<Vec<Size>> = node.elements(1)?.into_iter().collect();
     let fits = |wanted: &Vec<Size>| match value.origin {
@@ -387,8 +388,8 @@ pub(super) fn affine_grid(node: &mut Node<'_>) -> Given {
     one(like(&value, target))
 }
 
-/// Columns of windows become images again: a batch, channels times window, and places.
-pub(super) fn col_2_im(node: &mut Node<'_>) -> Given {
+/// Propagates the inverse of im2col: batch, channels times window size, and positions.
+pub(super) fn col_2_im(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let (value, dims) = images(node)?;
     let places = node.elements(1)?;
@@ -399,8 +400,8 @@ pub(super) fn col_2_im(node: &mut Node<'_>) -> Given {
     one(like(&value, target))
 }
 
-/// Signals along axis 0 and samples along axis 1 become frames of frequencies.
-pub(super) fn stft(node: &mut Node<'_>) -> Given {
+/// Propagates signals (axis 0) and samples (axis 1) to frames of frequencies.
+pub(super) fn stft(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let (value, dims) = images(node)?;
     let target = vec![
@@ -412,7 +413,7 @@ pub(super) fn stft(node: &mut Node<'_>) -> Given {
     one(like(&value, target))
 }
 
-pub(super) fn dft(node: &mut Node<'_>) -> Given {
+pub(super) fn dft(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     let value = node.input(0)?.clone();
     let mut target = node.dims(0)?;

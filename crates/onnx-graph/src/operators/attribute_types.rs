@@ -1,4 +1,4 @@
-//! Checks the types of attributes: one of another type than its operator defines would be read as if it were not there.
+//! The types of operator attributes in ONNX and ONNX Runtime. An attribute of another type would be ignored.
 
 use onnx_operators::{AttributeType, attribute_type};
 use tensor_core::Quoted;
@@ -9,9 +9,11 @@ use crate::{
     structure,
 };
 
-/// Refuses a graph, inner ones included, with a node whose attribute has another type than its operator defines.
+/// Checks that the attributes of all nodes, including those of subgraphs, have the types that their operators
+/// define.
 ///
-/// `is_known` says of a domain, an operator and an attribute whether the runtime reads it. Others are refused by their names, later.
+/// `is_known(domain, operator, attribute)` returns whether the runtime reads the attribute. Unknown
+/// attributes are refused by name later.
 pub(crate) fn check_types(graph: &GraphProto, is_known: fn(&str, &str, &str) -> bool) -> Result<(), Error> {
     for node in &graph.node {
         let domain = canonical_domain(&node.domain);
@@ -110,7 +112,7 @@ mod tests {
             }],
             ..GraphProto::default()
         };
-        // It is refused by its name later.
+        // It is refused by name later.
         assert!(check_types(&graph, |_, _, attribute| attribute != "alpha").is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! Nodes checked against their operators' schemas: numbers of inputs and outputs, attributes and their types.
+//! The schemas of ONNX's operators by version: input and output counts, attributes and their types.
 
 mod attribute_types;
 mod versions;

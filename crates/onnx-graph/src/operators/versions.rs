@@ -1,7 +1,8 @@
-//! What a version of an operator set means for a node: numbers of inputs and outputs, and attributes that came or left.
+//! Checks of a node against the version of its operator: input and output counts, and attributes that were
+//! added or removed.
 //!
-//! An attribute of another version would be ignored, and the node mean something else: `axes` of a reduction moved to an input, and
-//! a `Clip` with its limits as attributes limits nothing.
+//! An attribute of another version would be ignored and change the meaning of the node: the `axes` of
+//! reductions became an input, and a `Clip` with its limits as attributes would not limit anything.
 
 use onnx_operators::{ANY, schema_of};
 use tensor_core::Quoted;
@@ -16,7 +17,7 @@ pub struct Given {
 }
 
 impl Given {
-    /// Counts them up to the last that has a name.
+    /// Counts up to the last input and output with a name.
     #[must_use]
     pub fn of(node: &NodeProto) -> Self {
         let count = |names: &[String]| {
@@ -32,8 +33,8 @@ impl Given {
     }
 }
 
-/// What a node has that its operator does not have in version `opset` of its operator set, as a reason to refuse it. `attributes` are the
-/// names of those that the node has.
+/// Returns why a node does not match version `opset` of its operator, `None` if it does. `attributes` are the
+/// names of the node's attributes.
 ///
 /// ```
 /// use onnx_graph::{operators, proto::NodeProto};
@@ -94,7 +95,7 @@ pub fn misfit<'n>(
     })
 }
 
-/// The entry of a version, in a list by the operator sets from which on they hold.
+/// Returns the entry that applies to `opset` in a list ordered by first operator set.
 fn current<T>(entries: &[T], since: impl Fn(&T) -> i64, opset: i64) -> Option<&T> {
     entries
         .iter()
@@ -103,16 +104,17 @@ fn current<T>(entries: &[T], since: impl Fn(&T) -> i64, opset: i64) -> Option<&T
         .or(entries.first())
 }
 
-/// The marks of nodes whose function imports another version of their operator set than the model.
+/// The prefix in the field `overload` of nodes whose function imports another operator set version than the
+/// model.
 const OWN: &str = "opset~";
 
-/// Notes the version that a node is of, where that is not the one that the model imports. Functions are written out by then, which
-/// are what overloads are of.
+/// Records the operator set version of a node if it differs from that of the model, in the field `overload`.
+/// Functions, which use that field, are inlined by then.
 pub fn set_own_opset(node: &mut NodeProto, opset: i64) {
     node.overload = format!("{OWN}{opset}");
 }
 
-/// The version that was noted by [`set_own_opset`].
+/// Returns the version recorded by [`set_own_opset`].
 #[must_use]
 pub fn own_opset(node: &NodeProto) -> Option<i64> {
     node.overload.strip_prefix(OWN)?.parse().ok()

@@ -17,7 +17,7 @@ use onnx_tensor::{
 
 /// `Ranked`.
 pub fn ranked(node: &Node) -> Result<Box<dyn Compute>> {
-    Ok(Box::new(Ranked::of(Attributes(node))))
+    Ok(Box::new(RankCheck::of(Attributes(node))))
 }
 
 /// `SameShape`.
@@ -213,12 +213,12 @@ impl Compute for SplitHeads {
 
 /// Passes on a value of the expected rank, and refuses others by the name of the `input`.
 #[derive(Debug)]
-pub(crate) struct Ranked {
+pub(crate) struct RankCheck {
     input: String,
     ranks: RangeInclusive<usize>,
 }
 
-impl Ranked {
+impl RankCheck {
     pub(crate) fn of(attributes: Attributes<'_>) -> Self {
         let bound = |name: &str| usize::try_from(attributes.int(name, 0)).unwrap_or(usize::MAX);
         Self {
@@ -228,7 +228,7 @@ impl Ranked {
     }
 }
 
-impl Compute for Ranked {
+impl Compute for RankCheck {
     fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let rank = inputs[0].rank();
         if !self.ranks.contains(&rank) {

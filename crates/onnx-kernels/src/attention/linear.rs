@@ -183,7 +183,7 @@ impl Kernel for LinearAttention {
             return Ok(smallvec![made, states]);
         }
         let of = |place: Option<usize>| place.map(|place| elements::<f32>(&inputs[place])).transpose();
-        let given = Given {
+        let given = Inputs {
             queries: elements(&inputs[0])?,
             keys: elements(&inputs[1])?,
             values: elements(&inputs[2])?,
@@ -223,7 +223,7 @@ impl Kernel for LinearAttention {
 }
 
 /// Inputs of a run.
-struct Given<'i> {
+struct Inputs<'i> {
     queries: &'i [f32],
     keys: &'i [f32],
     values: &'i [f32],
@@ -242,7 +242,7 @@ impl LinearAttention {
     fn update(
         &self,
         state: &mut [f32],
-        given: &Given<'_>,
+        given: &Inputs<'_>,
         sizes: &Sizes,
         (at, head): (usize, usize),
         change: &mut [f32],

@@ -1,4 +1,4 @@
-//! Attention: heads split and joined, masks, rotary embeddings, grouped queries with a cache.
+//! Attention: splitting and merging heads, masks, rotary embeddings, grouped-query attention, key-value caches.
 
 pub(crate) mod attention_mask;
 pub(crate) mod cache;

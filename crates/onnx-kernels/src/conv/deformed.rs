@@ -169,7 +169,7 @@ impl Kernel for DeformConv {
                 for tap in 0..taps {
                     pace.spend(16 * places as u64)?;
                     let at = (group * taps + tap) * places;
-                    let moved = Moved {
+                    let moved = KernelTap {
                         offsets: &offsets[2 * at..][..2 * places],
                         mask: masks.map(|masks| &masks[at..][..places]),
                         tap: [tap / wide, tap % wide],
@@ -200,7 +200,7 @@ struct Image<'i> {
 }
 
 /// One kernel tap at each output position: offsets along both axes, mask, and index in the kernel.
-struct Moved<'m> {
+struct KernelTap<'m> {
     offsets: &'m [f32],
     mask: Option<&'m [f32]>,
     tap: [usize; 2],
@@ -208,7 +208,14 @@ struct Moved<'m> {
 
 impl DeformConv {
     /// Samples one channel at one tap for all output positions.
-    fn sample(&self, image: &Image<'_>, channel: usize, moved: &Moved<'_>, to: &mut [f32], columns: usize) {
+    fn sample(
+        &self,
+        image: &Image<'_>,
+        channel: usize,
+        moved: &KernelTap<'_>,
+        to: &mut [f32],
+        columns: usize,
+    ) {
         let places = to.len();
         for (place, to) in to.iter_mut().enumerate() {
             let at = |axis: usize, step: usize| {

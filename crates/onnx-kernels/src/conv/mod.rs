@@ -1,4 +1,4 @@
-//! Convolutions of floats and of 8-bit integers, transposed and deformable ones, and `Col2Im`.
+//! Convolutions of floats and of 8-bit integers, transposed and deformable convolutions, and `Col2Im`.
 
 pub(crate) mod columns;
 pub(crate) mod conv_transpose;

@@ -10,7 +10,7 @@ use onnx_tensor::{cancelling::Pace, size};
 const TOGETHER: usize = if cfg!(test) { 1 << 8 } else { 1 << 18 };
 
 /// A convolution by im2col.
-pub(crate) struct Unfolded<'u> {
+pub(crate) struct Im2colConvolution<'u> {
     pub(crate) groups: usize,
     /// Input channels of one group.
     pub(crate) channels: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Unfolded<'u> {
     pub(crate) axes: &'u [Axis],
 }
 
-impl Unfolded<'_> {
+impl Im2colConvolution<'_> {
     /// Number of terms of each sum; saturates, since empty weights may have sizes whose product overflows.
     pub(crate) fn depth(&self) -> usize {
         let kernel = self.axes.iter().map(|axis| axis.kernel);

@@ -10,7 +10,7 @@ use crate::helpers::unsupported;
 use crate::{
     conv::{
         convolution::{Convolution, Geometry, packed, unpacked},
-        unfolded::Unfolded,
+        unfolded::Im2colConvolution,
         window::{MAX_NUMBER, Window},
     },
     elementwise::activation::Activation,
@@ -192,8 +192,8 @@ impl Sizes {
         })
     }
 
-    pub(crate) fn unfolded(&self) -> Unfolded<'_> {
-        Unfolded {
+    pub(crate) fn unfolded(&self) -> Im2colConvolution<'_> {
+        Im2colConvolution {
             groups: self.groups,
             channels: self.channels,
             rows: self.rows,

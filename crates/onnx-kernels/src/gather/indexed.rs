@@ -24,7 +24,7 @@ type Built = Result<Box<dyn Compute>>;
 
 /// `GatherElements` or `GatherND`.
 pub fn taken(node: &Node) -> Built {
-    Ok(kernel(Taken(Naming::of(node)?)))
+    Ok(kernel(Gather(Naming::of(node)?)))
 }
 
 /// `ScatterElements` (formerly `Scatter`) or `ScatterND`.
@@ -57,7 +57,7 @@ enum Naming {
 }
 
 /// Elements addressed by indices.
-struct Named {
+struct Selection {
     /// Start of each block, in elements.
     places: Vec<usize>,
     /// Number of contiguous elements in a block.
@@ -111,7 +111,7 @@ impl Naming {
         }
     }
 
-    fn named(self, data: &[usize], indices: &Tensor) -> Result<Named> {
+    fn named(self, data: &[usize], indices: &Tensor) -> Result<Selection> {
         let given = indices.shape();
         // Indices converted to i64, and offsets.
         onnx_tensor::size::admit_now(indices.len() as u64 * 16)?;
@@ -151,7 +151,7 @@ impl Naming {
                     }
                     Ok(())
                 })?;
-                Ok(Named { places, block: 1 })
+                Ok(Selection { places, block: 1 })
             }
             Self::Coordinates { shared } => {
                 let (&depth, outer) = given.split_last().context("no coordinates")?;
@@ -180,7 +180,7 @@ impl Naming {
                     advance(&mut at, outer);
                 }
                 let block = data[shared + depth..].iter().product();
-                Ok(Named { places, block })
+                Ok(Selection { places, block })
             }
         }
     }
@@ -207,9 +207,9 @@ fn advance(at: &mut [usize], shape: &[usize]) {
 }
 
 #[derive(Debug)]
-struct Taken(Naming);
+struct Gather(Naming);
 
-impl Kernel for Taken {
+impl Kernel for Gather {
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let [data, indices] = inputs else {
             bail!("expected 2 inputs, found {}", inputs.len());
@@ -237,7 +237,7 @@ impl Kernel for Taken {
 const COST: u64 = 4;
 
 /// Copies blocks one after the other.
-fn blocks<U: Unit>(tensor: &Tensor, named: &Named, shape: &[usize]) -> Result<Tensor> {
+fn blocks<U: Unit>(tensor: &Tensor, named: &Selection, shape: &[usize]) -> Result<Tensor> {
     let data = tensor.as_units::<U>()?;
     let named_blocks = named.places.iter().map(|&place| &data[place..][..named.block]);
     onnx_tensor::size::admit_contents(named_blocks.flatten().map(|element| (element, 1)))?;
@@ -334,7 +334,7 @@ fn common(data: ElementType, updates: ElementType) -> Result<ElementType> {
     }
 }
 
-fn replaced<U: Unit>(data: &Tensor, named: &Named, updates: &Tensor) -> Result<Tensor> {
+fn replaced<U: Unit>(data: &Tensor, named: &Selection, updates: &Tensor) -> Result<Tensor> {
     let mut replaced = data.clone();
     put(
         replaced.as_units_mut::<U>()?,
@@ -345,7 +345,7 @@ fn replaced<U: Unit>(data: &Tensor, named: &Named, updates: &Tensor) -> Result<T
     Ok(replaced)
 }
 
-fn joined<T: Number>(join: Join, data: &Tensor, named: &Named, updates: &Tensor) -> Result<Tensor> {
+fn joined<T: Number>(join: Join, data: &Tensor, named: &Selection, updates: &Tensor) -> Result<Tensor> {
     let mut joined = data.clone();
     let (places, updates) = (joined.as_slice_mut::<T>()?, updates.as_slice::<T>()?);
     // One loop per reduction: a call per element would take longer than the sum.
@@ -369,7 +369,7 @@ fn joined<T: Number>(join: Join, data: &Tensor, named: &Named, updates: &Tensor)
 
 /// Reduces each update into its element, in row-major order.
 #[inline(always)]
-fn put<T>(joined: &mut [T], named: &Named, updates: &[T], join: impl Fn(&mut T, &T)) -> Result<()> {
+fn put<T>(joined: &mut [T], named: &Selection, updates: &[T], join: impl Fn(&mut T, &T)) -> Result<()> {
     let mut pace = Pace::default();
     match named.block {
         1 => {
@@ -562,7 +562,7 @@ mod tests {
         let taken = |shape: &[usize], indices: &[i64]| {
             let data = Arc::new(Tensor::zero::<f32>(shape).unwrap());
             let indices = Arc::new(tensor(&[indices.len()], indices.to_vec()).unwrap());
-            Taken(Naming::Coordinates { shared: 0 }).run(&[data, indices])
+            Gather(Naming::Coordinates { shared: 0 }).run(&[data, indices])
         };
         assert!(taken(&[2, 3], &[1, 2]).is_ok());
         for (shape, indices) in [(&[2, 3][..], &[1, 3][..]), (&[2, 3], &[-3, 0]), (&[0], &[0])] {
@@ -582,7 +582,7 @@ mod tests {
     fn coordinates_name_blocks_and_count_from_the_end_too() {
         let indices = |shape: &[usize], indices: Vec<i64>| Arc::new(tensor(shape, indices).unwrap());
         let taken = |shared, data: &[usize], places: Arc<Tensor>| {
-            let taken = Taken(Naming::Coordinates { shared })
+            let taken = Gather(Naming::Coordinates { shared })
                 .run(&[numbers(data), places])
                 .unwrap();
             (

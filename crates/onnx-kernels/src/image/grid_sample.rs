@@ -64,7 +64,7 @@ struct GridSample {
 }
 
 /// Elements of an axis and their weights; `None` for elements outside that count as zero.
-type Taken = ShortVec<(Option<usize>, f32)>;
+type AxisWeights = ShortVec<(Option<usize>, f32)>;
 
 impl GridSample {
     /// Bounds of an axis for reflection, in elements.
@@ -103,7 +103,7 @@ impl GridSample {
     }
 
     /// Elements and weights of each axis at one sampling point.
-    fn taken(&self, places: &[f32], sizes: &[usize]) -> ShortVec<Taken> {
+    fn taken(&self, places: &[f32], sizes: &[usize]) -> ShortVec<AxisWeights> {
         let mut places: ShortVec<f32> = places
             .iter()
             .zip(sizes)

@@ -33,18 +33,18 @@ pub fn mat_mul(_: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug, Default)]
 pub(crate) struct MatMul {
     /// The packed second factor, if it is an FP32 constant.
-    packed: Option<Packed>,
+    packed: Option<PackedMatrices>,
 }
 
 /// Matrices in the order of the product kernel.
 #[derive(Debug)]
-struct Packed {
+struct PackedMatrices {
     /// Shape of the constant.
     shape: ShortVec<usize>,
     matrices: Arc<Vec<PackedMatrix>>,
 }
 
-impl Packed {
+impl PackedMatrices {
     /// Packs a non-empty FP32 constant, memory permitting.
     fn of(b: &Arc<Tensor>, is_turned: bool, packs: &mut Packs) -> Result<Option<Self>> {
         let &[.., rows, columns] = b.shape() else {
@@ -100,7 +100,7 @@ impl Compute for MatMul {
     fn take_over(&mut self, constants: &[Option<Arc<Tensor>>], packs: &mut Packs) -> Result<Option<usize>> {
         self.packed = match constants.get(1) {
             // A single column is read in place like a row.
-            Some(Some(b)) if b.shape().last() != Some(&1) => Packed::of(b, false, packs)?,
+            Some(Some(b)) if b.shape().last() != Some(&1) => PackedMatrices::of(b, false, packs)?,
             _ => None,
         };
         Ok(self.packed.as_ref().map(|_| 1))
@@ -221,7 +221,7 @@ pub(crate) struct Gemm {
     turns_a: bool,
     turns_b: bool,
     /// The packed second factor, if it is an FP32 constant.
-    packed: Option<Packed>,
+    packed: Option<PackedMatrices>,
 }
 
 impl Gemm {
@@ -354,7 +354,7 @@ impl Compute for Gemm {
 
     fn take_over(&mut self, constants: &[Option<Arc<Tensor>>], packs: &mut Packs) -> Result<Option<usize>> {
         self.packed = match constants.get(1) {
-            Some(Some(b)) if b.rank() == 2 => Packed::of(b, self.turns_b, packs)?,
+            Some(Some(b)) if b.rank() == 2 => PackedMatrices::of(b, self.turns_b, packs)?,
             _ => None,
         };
         Ok(self.packed.as_ref().map(|_| 1))

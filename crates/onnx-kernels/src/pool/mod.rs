@@ -1,4 +1,4 @@
-//! Pools over windows of images.
+//! Pooling over windows of images.
 
 pub(crate) mod average_pool;
 pub(crate) mod lp_pool;

@@ -1,4 +1,4 @@
-//! Recurrent layers.
+//! Recurrent layers: `RNN`, `LSTM` and `GRU`.
 
 pub(crate) mod cells;
 pub(crate) mod gate_functions;
@@ -6,7 +6,7 @@ pub(crate) mod recurrent;
 
 pub use recurrent::recurrent;
 
-/// Whether a recurrent operator knows a function by this name.
+/// Returns whether recurrent operators support the activation function `name`.
 #[must_use]
 pub fn is_activation(name: &str) -> bool {
     gate_functions::Activation::of(name).is_some()

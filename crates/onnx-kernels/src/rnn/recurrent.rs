@@ -89,7 +89,7 @@ struct Recurrent {
     /// Whether weights have 8 bits and states are quantized at each step.
     is_quantized: bool,
     /// Constant 8-bit weights, transposed.
-    turned: Option<Arc<Turned>>,
+    turned: Option<Arc<PackedRecurrentWeights>>,
     /// For each of ONNX's inputs, its index among those that are present.
     inputs: [Option<usize>; 12],
     outputs: usize,
@@ -101,7 +101,7 @@ const QUANTIZED: &str = "DynamicQuantizeLSTM";
 
 /// 8-bit weights in the order of the product kernel.
 #[derive(Debug)]
-struct Turned {
+struct PackedRecurrentWeights {
     w: Vec<IntegerFactors>,
     r: Vec<IntegerFactors>,
 }
@@ -373,7 +373,7 @@ fn factors(weights: Option<&[f32]>, direction: usize, count: usize) -> Result<Fa
 
 impl Recurrent {
     /// Transposes the 8-bit weights for the product kernel.
-    fn made<'i>(&self, input: impl Fn(usize) -> Option<&'i Arc<Tensor>>) -> Result<Turned> {
+    fn made<'i>(&self, input: impl Fn(usize) -> Option<&'i Arc<Tensor>>) -> Result<PackedRecurrentWeights> {
         let directions = self.directions.len();
         let factors = |weights: usize, scales: usize, zero_points: usize| {
             let weights = input(weights).context("no weights")?;
@@ -386,7 +386,7 @@ impl Recurrent {
             );
             Ok(factors)
         };
-        Ok(Turned {
+        Ok(PackedRecurrentWeights {
             w: factors(1, 8, 9)?,
             r: factors(2, 10, 11)?,
         })

@@ -1,4 +1,4 @@
-//! `TreeEnsembleClassifier`: from the scores of a forest to labels and probabilities.
+//! `TreeEnsembleClassifier`: labels and probabilities from the scores of a tree ensemble.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,7 +18,7 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
-/// `TreeEnsembleClassifier`.
+/// Creates the operator `TreeEnsembleClassifier`.
 pub fn classifier(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let labels = Labels::read(attributes, "classlabels_int64s", "classlabels_strings")?;
@@ -45,9 +45,9 @@ pub fn classifier(node: &Node) -> Result<Box<dyn Compute>> {
     if shared.is_some() {
         post.check_pair()?;
     }
-    let shared = shared.map(|class| Shared {
+    let shared = shared.map(|class| SharedScore {
         class,
-        // A logistic function takes margins, whatever their signs.
+        // The logistic function takes a margin, even if no weight is negative.
         single: match all_positive && post != PostTransform::Logistic {
             true => Single::Probability,
             false => Single::Margin,
@@ -65,28 +65,28 @@ pub fn classifier(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// A classifier before its input's type is known.
+/// A classifier whose input type is not known yet.
 #[derive(Debug)]
 struct Classifier {
     trees: Trees,
     rule: Rule,
-    /// The classifiers of FP32 and FP64, each made when it is first needed.
+    /// The classifiers for FP32 and FP64, each created on first use.
     bound: [OnceLock<Arc<dyn Kernel>>; 2],
 }
 
-/// How scores become a class and probabilities.
+/// Maps scores to a class and probabilities.
 #[derive(Clone, Debug)]
 struct Rule {
     labels: Labels,
     base: Vec<f64>,
     post: PostTransform,
-    shared: Option<Shared>,
+    shared: Option<SharedScore>,
 }
 
-/// The one score of two classes: leaves score one class only.
+/// The single score of a binary classifier: leaves add to the score of one class only.
 #[derive(Clone, Copy, Debug)]
-struct Shared {
-    /// The class that leaves score. It is the second one that the score speaks for.
+struct SharedScore {
+    /// The class to whose score leaves add. The score always refers to the second class.
     class: usize,
     single: Single,
 }
@@ -106,14 +106,14 @@ impl Classifier {
         let [single, double] = &self.bound;
         let bound = match element_type {
             ElementType::F64 => double.get_or_init(|| {
-                Arc::new(Bound {
+                Arc::new(TypedClassifier {
                     forest: self.trees.forest::<f64, f64>(),
                     rule: self.rule.clone(),
                     read: |tensor| Rows::read_double(tensor),
                 })
             }),
             _ => single.get_or_init(|| {
-                Arc::new(Bound {
+                Arc::new(TypedClassifier {
                     forest: self.trees.forest::<f32, f32>(),
                     rule: self.rule.clone(),
                     read: |tensor| Rows::read(tensor),
@@ -124,15 +124,15 @@ impl Classifier {
     }
 }
 
-/// A classifier of one type of input.
+/// A classifier for one input type.
 #[derive(Debug)]
-struct Bound<T: Number> {
+struct TypedClassifier<T: Number> {
     forest: Forest<T>,
     rule: Rule,
     read: fn(&Tensor) -> Result<Rows<'_, T>>,
 }
 
-impl<T: Number> Kernel for Bound<T> {
+impl<T: Number> Kernel for TypedClassifier<T> {
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         self.rule.outputs(inputs)
     }
@@ -168,7 +168,8 @@ impl Rule {
         ])
     }
 
-    /// The class, and what is put out for each class, of scores and whether any leaf added to them.
+    /// Writes the output value of each class to `out` and returns the class index. `touched` tells to which
+    /// scores any leaf added.
     fn finish<T: Number>(
         &self,
         scores: &mut [T],
@@ -196,10 +197,10 @@ impl Rule {
         best.unwrap_or(0)
     }
 
-    /// The same for two classes that share a score.
+    /// Does the same as `finish` for two classes that share one score.
     fn finish_two<T: Number>(
         &self,
-        shared: Shared,
+        shared: SharedScore,
         scores: &[T],
         touched: &[bool],
         base: &[T],
@@ -211,7 +212,8 @@ impl Rule {
         }
         let pair = self.post.pair(score.to_f32(), shared.single);
         out.copy_from_slice(&pair);
-        // Where leaves score the second class, ONNX Runtime gives the first one zero, not the opposite.
+        // If leaves add to the second class only, ONNX Runtime gives the first class 0 instead of the negated
+        // score.
         if touched[1] {
             out.copy_from_slice(&[0.0, score.to_f32()]);
             self.post.apply(out);

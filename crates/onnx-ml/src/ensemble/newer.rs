@@ -1,4 +1,4 @@
-//! `TreeEnsemble` of operator set 5: the lists have branches and leaves apart, and where each tree begins.
+//! `TreeEnsemble` of operator set 5, which lists branches and leaves separately, and the root of each tree.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ use onnx_tensor::{
     operator::{Compute, kernel},
 };
 
-/// `TreeEnsemble`.
+/// Creates the operator `TreeEnsemble`.
 pub fn ensemble(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let aggregate = match attributes.int("aggregate_function", 1) {
@@ -30,7 +30,7 @@ pub fn ensemble(node: &Node) -> Result<Box<dyn Compute>> {
     let targets = targets(attributes)?;
     let post = match attributes.int("post_transform", 0) {
         0 => PostTransform::None,
-        // Softmax and logistic functions in ONNX's text, and the other way round in ONNX Runtime.
+        // The ONNX specification and ONNX Runtime swap the numbers of softmax and logistic.
         post @ (1 | 2) => bail!(Limit(format!(
             "has the post_transform {post}, about which implementations disagree"
         ))),
@@ -42,15 +42,15 @@ pub fn ensemble(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Regressor::of_type(trees, post)))
 }
 
-/// What a branch compares with: how, with which number, and with which others.
+/// The comparison of a branch.
 #[derive(Clone, Copy)]
 enum Question {
     Plain(fn(f64) -> Test),
-    /// One of the numbers of a list, of which this one is the branch's.
+    /// Set membership; the value is an index in `Lists::members`.
     Member(usize),
 }
 
-/// A child: where it stands among the branches or the leaves.
+/// A child of a branch: an index in the list of branches or of leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Child {
     Branch(usize),
@@ -99,7 +99,7 @@ impl<'a> Lists<'a> {
                 other => bail!(Refusal(format!("has nodes of the unknown mode {other}"))),
             });
         }
-        // The numbers of one branch end with NaN.
+        // NaN separates the number sets of the branches.
         let sets = numbers("membership_values")?;
         let mut sets: Vec<Vec<f64>> = sets
             .split(|number| number.is_nan())
@@ -168,7 +168,7 @@ impl<'a> Lists<'a> {
 
     fn trees(&self, targets: usize, aggregate: Aggregate) -> Result<Trees> {
         let mut builder = TreesBuilder::new(targets, aggregate);
-        // Trees that share nodes would be copied for each.
+        // A node that several trees share is copied into each tree. The bound stops an exponential expansion.
         let listed: usize = self.members.iter().map(Vec::len).sum();
         let mut room = 2 * (self.questions.len() + self.weights.len() + listed) + self.roots.len();
         for &root in self.roots {
@@ -183,11 +183,12 @@ impl<'a> Lists<'a> {
         Ok(builder.finish())
     }
 
-    /// The nodes of a tree, its root first.
+    /// Returns the nodes of the tree at `root`, in breadth-first order. `room` is the number of nodes left to
+    /// all trees.
     fn nodes(&self, root: Child, builder: &mut TreesBuilder, room: &mut usize) -> Result<Vec<TreeNode>> {
         let mut numbers = HashMap::from([(root, 0u32)]);
         let mut order = vec![root];
-        // Where the nodes of a branch begin: one that asks for several numbers is as many nodes.
+        // The index of the next node: a membership test takes one node for each number of its set.
         let mut next = self.width(root);
         let mut nodes: Vec<TreeNode> = Vec::new();
         let mut at = 0;

@@ -1,4 +1,4 @@
-//! From the lists that ONNX has trees in to trees.
+//! Reads trees from the parallel lists in the attributes of `ai.onnx.ml`.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::{elements, faults::Refusal, node::Attributes};
 
-/// Reads the attributes of a node; those of its leaves start with `prefix`.
+/// Reads the trees of a node. The names of the leaf attributes begin with `prefix`.
 pub(crate) fn trees(
     attributes: Attributes<'_>,
     prefix: &str,
@@ -36,7 +36,7 @@ pub(crate) fn trees(
         let nodes: Vec<TreeNode> = nodes.collect::<Result<_>>()?;
         let reached = builder.tree(&nodes, tree.number(tree.root));
         let reached = reached.map_err(|error| Refusal(format!("has a bad tree {}: {error}", tree.id)))?;
-        // Nodes that the root does not lead to form a cycle, since all other nodes are children.
+        // Unreachable nodes form a cycle, since all other nodes are children.
         if reached != nodes.len() {
             bail!(Refusal(format!(
                 "has a bad tree {}: its nodes form a cycle",
@@ -47,7 +47,7 @@ pub(crate) fn trees(
     Ok(builder.finish())
 }
 
-/// The scores that any leaf adds to, and whether nothing that is added is negative.
+/// Returns which scores any leaf adds to, and whether all weights are at least 0.
 pub(crate) fn additions(trees: &Trees) -> (Vec<bool>, bool) {
     let mut scores = vec![false; trees.scores()];
     let mut is_positive = true;
@@ -58,10 +58,10 @@ pub(crate) fn additions(trees: &Trees) -> (Vec<bool>, bool) {
     (scores, is_positive)
 }
 
-/// The most nodes that indices of 32 bits are enough for.
+/// The maximum node count, which 32-bit indices can address.
 const MAX_NODES: usize = 1 << 30;
 
-/// The lists with one entry for each node, all equally long.
+/// The parallel lists with one entry per node.
 struct Lists<'a> {
     trees: &'a [i64],
     nodes: &'a [i64],
@@ -72,7 +72,7 @@ struct Lists<'a> {
     yes: &'a [i64],
     no: &'a [i64],
     missing_is_yes: &'a [i64],
-    /// Where the node of a tree stands.
+    /// The list index of each node, by tree id and node id.
     places: HashMap<(i64, i64), usize>,
 }
 
@@ -117,20 +117,20 @@ impl<'a> Lists<'a> {
         Ok(lists)
     }
 
-    /// Where a child of a node stands.
+    /// Returns the list index of the child `node` of `parent`.
     fn child(&self, parent: usize, node: i64) -> Result<usize> {
         let tree = self.trees[parent];
         let place = self.places.get(&(tree, node)).copied();
         Ok(place.ok_or_else(|| Refusal(format!("lacks node {node} of tree {tree}")))?)
     }
-    /// What a branch asks; `None` for leaves.
+    /// Returns the comparison of a branch, `None` for a leaf.
     fn test(&self, place: usize) -> Option<Test> {
         self.modes[place].map(|mode| mode(self.thresholds[place]))
     }
 
-    /// The trees, in the order in which their roots stand in the lists. A root is the one node of a tree that is no
-    /// other's child; a node may be the child of several, as LightGBM's splits by categories are written: a chain of
-    /// comparisons with one way out.
+    /// Returns the trees, ordered by the list index of their roots. The root of a tree is the one node that
+    /// is no child. A node may have several parents: LightGBM writes a categorical split as a chain of
+    /// comparisons with one common child.
     fn by_tree(&self) -> Result<Vec<TreePlaces>> {
         let mut is_child = vec![false; self.modes.len()];
         for parent in (0..self.modes.len()).filter(|&place| self.modes[place].is_some()) {
@@ -155,7 +155,7 @@ impl<'a> Lists<'a> {
     }
 }
 
-/// Where the nodes of a tree stand in the lists, in order.
+/// The list indices of a tree's nodes, in ascending order.
 struct TreePlaces {
     id: i64,
     places: Vec<usize>,
@@ -163,16 +163,16 @@ struct TreePlaces {
 }
 
 impl TreePlaces {
-    /// The number of a node among those of the tree.
+    /// Returns the number within the tree of the node with list index `place`.
     fn number(&self, place: usize) -> u32 {
         self.places.binary_search(&place).unwrap_or(usize::MAX) as u32
     }
 }
 
-/// A comparison with a threshold.
+/// Creates a comparison with a threshold.
 type Mode = fn(f64) -> Test;
 
-/// What leaves add, as the lists have it.
+/// The weights of the leaves, as parallel lists.
 struct Additions<'a> {
     trees: &'a [i64],
     nodes: &'a [i64],
@@ -204,7 +204,7 @@ impl<'a> Additions<'a> {
         Ok(additions)
     }
 
-    /// What each leaf adds, by its place in the lists.
+    /// Returns the weights of each leaf by its list index.
     fn by_place(&self, lists: &Lists<'_>) -> Result<HashMap<usize, Vec<(u32, f64)>>> {
         let mut weights: HashMap<usize, Vec<(u32, f64)>> = HashMap::new();
         for (index, (&tree, &node)) in self.trees.iter().zip(self.nodes).enumerate() {
@@ -237,10 +237,10 @@ fn read_mode(mode: &[u8]) -> Result<Option<Mode>> {
     }))
 }
 
-/// Scores of a row, at most. Some rows are scored together, and each score takes memory meanwhile.
+/// The maximum number of scores per row. Rows are scored in batches, and each score takes memory.
 const MAX_TARGETS: i64 = 1 << 20;
 
-/// The scores that a regressor has for a row.
+/// Returns the number of scores that a regressor has per row.
 pub(crate) fn targets(attributes: Attributes<'_>) -> Result<usize> {
     match attributes.int("n_targets", 1) {
         targets @ 1..=MAX_TARGETS => Ok(targets as usize),
@@ -250,7 +250,7 @@ pub(crate) fn targets(attributes: Attributes<'_>) -> Result<usize> {
     }
 }
 
-/// A list of floats, or the tensor that may stand in its place.
+/// Returns the list of floats `name`, or the contents of its alternative `<name>_as_tensor`.
 pub(crate) fn doubles(attributes: Attributes<'_>, name: &str) -> Result<Vec<f64>> {
     let floats = attributes.floats(name);
     let tensor = attributes

@@ -1,4 +1,4 @@
-//! `TreeEnsembleRegressor`, and `TreeEnsemble` once it is read: from the scores of a forest to its targets.
+//! `TreeEnsembleRegressor` and the computation of `TreeEnsemble`: targets from the scores of a tree ensemble.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,7 +18,7 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
-/// `TreeEnsembleRegressor`.
+/// Creates the operator `TreeEnsembleRegressor`.
 pub fn regressor(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let aggregate = match attributes.text("aggregate_function", "SUM") {
@@ -45,15 +45,15 @@ pub fn regressor(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// A regressor before its input's type is known.
+/// A regressor whose input type is not known yet.
 #[derive(Debug)]
 pub(crate) struct Regressor {
     trees: Trees,
     base: Vec<f64>,
     post: PostTransform,
-    /// Whether the answer has the input's type, and not always FP32.
+    /// Whether the output has the type of the input; otherwise it is FP32.
     keeps_type: bool,
-    /// The regressors of FP32 and FP64, each made when it is first needed.
+    /// The regressors for FP32 and FP64, each created on first use.
     bound: [OnceLock<Arc<dyn Kernel>>; 2],
 }
 
@@ -84,7 +84,7 @@ fn answer_type(is_double: bool) -> ElementType {
 }
 
 impl Regressor {
-    /// One whose answers have the type of its input.
+    /// Creates a regressor whose output has the type of its input.
     pub(crate) fn of_type(trees: Trees, post: PostTransform) -> Self {
         Self {
             trees,
@@ -106,8 +106,12 @@ impl Regressor {
         bound.clone()
     }
 
-    fn bind<T: Number>(&self, read: fn(&Tensor) -> Result<Rows<'_, T>>, is_double: bool) -> Bound<T> {
-        Bound {
+    fn bind<T: Number>(
+        &self,
+        read: fn(&Tensor) -> Result<Rows<'_, T>>,
+        is_double: bool,
+    ) -> TypedRegressor<T> {
+        TypedRegressor {
             forest: self.trees.forest(),
             aggregate: self.trees.aggregate(),
             trees: T::from_f64(self.trees.count() as f64),
@@ -119,20 +123,20 @@ impl Regressor {
     }
 }
 
-/// A regressor of one type of input.
+/// A regressor for one input type.
 #[derive(Debug)]
-struct Bound<T: Number> {
+struct TypedRegressor<T: Number> {
     forest: Forest<T>,
     aggregate: Aggregate,
     trees: T,
     base: Vec<T>,
     post: PostTransform,
-    /// Whether its answers are FP64.
+    /// Whether the output is FP64.
     is_double: bool,
     read: fn(&Tensor) -> Result<Rows<'_, T>>,
 }
 
-impl<T: Number> Kernel for Bound<T> {
+impl<T: Number> Kernel for TypedRegressor<T> {
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>> {
         let shape = [rows::count(&inputs[0])?, self.forest.scores().to_dim()];
         Ok(vec![Fact::new(answer_type(self.is_double), shape)])

@@ -1,4 +1,4 @@
-//! Operators of strings.
+//! String operators.
 
 mod pieces_of_text;
 mod terms;

@@ -1,4 +1,4 @@
-//! `StringConcat`, `StringSplit` and `RegexFullMatch`: text put together, cut, and compared with an expression.
+//! `StringConcat`, `StringSplit` and `RegexFullMatch`: concatenating, splitting and matching strings.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `StringConcat`.
+/// Creates the operator `StringConcat`.
 pub fn string_concat(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(StringConcat))
 }
 
-/// An attribute, or nothing.
+/// Returns a string attribute, or `""`.
 fn text<'a>(attributes: Attributes<'a>, name: &str) -> Result<&'a str> {
     let given = attributes.get(name).map_or(&[][..], |attribute| &attribute.s);
     std::str::from_utf8(given).with_context(|| format!("'{name}' is not UTF-8"))
@@ -45,7 +45,7 @@ impl Kernel for StringConcat {
         let shapes = [inputs[0].shape(), inputs[1].shape()];
         let shape: ShortVec<usize> = onnx_tensor::shapes::broadcast(&shapes)?;
         size::admit_shape(ElementType::String, &shape)?;
-        // Where in its input each text is.
+        // The index in its input of each output element.
         let places = |input: &Tensor| -> Result<Vec<i64>> {
             let places = Tensor::from_vec(input.shape(), (0..input.len() as i64).collect())?;
             places.broadcast_to(&shape)?.into_vec()
@@ -72,7 +72,7 @@ impl Kernel for StringConcat {
     }
 }
 
-/// `StringSplit`.
+/// Creates the operator `StringSplit`.
 pub fn string_split(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let most = match attributes.has("maxsplit") {
@@ -87,14 +87,14 @@ pub fn string_split(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct StringSplit {
-    /// Empty for blanks, of which there may be several.
+    /// Empty to split at runs of whitespace.
     delimiter: String,
-    /// How often a text is cut.
+    /// The maximum number of splits.
     most: Option<usize>,
 }
 
 impl StringSplit {
-    /// Calls a function with each part of a text.
+    /// Calls `take` with each part of `text`.
     fn cut<'t>(&self, text: &'t str, mut take: impl FnMut(&'t str)) {
         let most = self.most.unwrap_or(usize::MAX).saturating_add(1);
         if text.is_empty() {
@@ -156,10 +156,10 @@ impl Kernel for StringSplit {
     }
 }
 
-/// `RegexFullMatch`.
+/// Creates the operator `RegexFullMatch`.
 pub fn regex_full_match(node: &Node) -> Result<Box<dyn Compute>> {
     let pattern = text(Attributes(node), "pattern")?;
-    // By itself first: brackets that are not closed would be closed by those around it.
+    // Compiles the pattern alone first: the parentheses added around it would close unbalanced ones.
     expression(pattern)?;
     Ok(kernel(RegexFullMatch(expression(&format!(
         r"\A(?:{pattern})\z"

@@ -1,5 +1,5 @@
-//! Text operators of scikit-learn's vectorizers: `StringNormalizer` and `TfIdfVectorizer`. Letters change their case as
-//! Unicode has it, whatever the system's language is.
+//! Text operators of scikit-learn's vectorizers: `StringNormalizer` and `TfIdfVectorizer`. Case conversion
+//! follows Unicode, independent of the locale.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,7 +21,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `StringNormalizer`: words in one case, without stop words.
+/// Creates the operator `StringNormalizer`, which changes the case of words and removes stop words.
 pub fn string_normalizer(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let case = match attributes.text("case_change_action", "NONE") {
@@ -91,7 +91,7 @@ impl Kernel for StringNormalizer {
             false => !self.stopwords.contains(&word.to_lowercase()),
         };
         let given = elements::<String>(&inputs[0])?;
-        // In the other case a letter takes up to three times the bytes.
+        // Case conversion may triple the byte length of a character.
         let contents = given.iter().map(|word| size::TEXT + 3 * word.len() as u64);
         size::admit_texts(contents.fold(0, u64::saturating_add))?;
         let mut pace = Pace::default();
@@ -106,7 +106,7 @@ impl Kernel for StringNormalizer {
                 });
             }
         }
-        // ONNX has it that nothing is left as one empty word.
+        // ONNX defines an empty result as one empty string.
         if words.is_empty() && !self.stopwords.is_empty() {
             words.push(String::new());
         }
@@ -117,7 +117,7 @@ impl Kernel for StringNormalizer {
     }
 }
 
-/// `TfIdfVectorizer`: counts of words and of sequences of words.
+/// Creates the operator `TfIdfVectorizer`, which counts n-grams.
 pub fn tf_idf(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let mode = match attributes.text("mode", "") {
@@ -194,13 +194,13 @@ pub fn tf_idf(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// The longest sequence of words, and the most that are skipped between two.
+/// The maximum length of an n-gram, and the maximum number of skipped words between two of its words.
 const MAX_GRAM: usize = 64;
 const MAX_SKIPS: usize = 64;
-/// The most numbers of a row.
+/// The maximum width of a row.
 const MAX_WIDTH: usize = 1 << 24;
 
-/// A word of a sequence is copied and hashed.
+/// The cost of copying and hashing a word of an n-gram.
 const STEPS_OF_A_WORD: u64 = 16;
 
 #[derive(Clone, Copy, Debug)]
@@ -221,22 +221,22 @@ struct TfIdf {
     mode: Mode,
     lengths: std::ops::RangeInclusive<usize>,
     skips: usize,
-    /// The number of each sequence.
+    /// The index of each n-gram.
     grams: HashMap<Vec<Word>, usize>,
-    /// By sequence.
+    /// The output column of each n-gram.
     columns: Vec<usize>,
-    /// By sequence; none for ones.
+    /// The weight of each n-gram; empty if all are 1.
     weights: Vec<f32>,
     width: usize,
 }
 
 impl TfIdf {
-    /// How often each sequence is in a row.
+    /// Counts the n-grams of `words`, weighted according to the mode.
     fn count(&self, words: &[Word], pace: &mut Pace) -> Result<Vec<f32>> {
         let mut counts = vec![0f32; self.width];
         pace.spend(self.width as u64)?;
         for length in self.lengths.clone() {
-            // One word has no gaps.
+            // A unigram has no gaps.
             let gaps = if length == 1 { 1 } else { self.skips + 1 };
             for gap in 1..=gaps {
                 let reach = (length - 1) * gap + 1;

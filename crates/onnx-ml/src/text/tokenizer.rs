@@ -1,4 +1,5 @@
-//! `Tokenizer`, which scikit-learn's vectorizers are exported with: texts into words, padded to as many in each.
+//! `Tokenizer`, to which scikit-learn's vectorizers are exported: splits strings into tokens and pads the
+//! rows to equal length.
 
 use std::sync::Arc;
 
@@ -18,16 +19,16 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Elements of an answer: one long text pads all others.
+/// The maximum element count of the output: one long string pads all other rows.
 const MAX_TOKENS: usize = 1 << 24;
 
-/// Bytes of a compiled expression.
+/// The maximum size of a compiled regular expression, in bytes.
 const MAX_EXPRESSION: usize = 1 << 17;
 
-/// Expressions of one node.
+/// The maximum number of regular expressions in a node.
 const MAX_SEPARATORS: usize = 1 << 8;
 
-/// `Tokenizer`.
+/// Creates the operator `Tokenizer`.
 pub fn tokenizer(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let separators = attributes.texts("separators")?;
@@ -56,10 +57,10 @@ pub fn tokenizer(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// Bytes of an expression: what is made of it takes a hundred times as much.
+/// The maximum length of a pattern, in bytes. Its intermediate representation takes a hundred times as much.
 const MAX_PATTERN: usize = 1 << 14;
 
-/// An expression of RE2, whose classes have the letters of ASCII only.
+/// Compiles a regular expression in the syntax of RE2, whose character classes are ASCII only.
 pub(crate) fn expression(text: &str) -> Result<Expression> {
     if text.len() > MAX_PATTERN {
         bail!(Unsupported::Here(format!(
@@ -69,7 +70,7 @@ pub(crate) fn expression(text: &str) -> Result<Expression> {
     }
     let mut ours = String::new();
     let mut characters = text.chars().peekable();
-    // Within brackets, where more has a meaning here than there.
+    // Whether the position is within brackets, where other characters are special.
     let mut is_class = false;
     while let Some(character) = characters.next() {
         match character {
@@ -85,7 +86,7 @@ pub(crate) fn expression(text: &str) -> Result<Expression> {
                 }
                 continue;
             }
-            // The name of a class, such as [:alpha:].
+            // A named class such as `[:alpha:]`.
             '[' if characters.peek() == Some(&':') => {
                 ours.push('[');
                 for character in characters.by_ref() {
@@ -118,7 +119,7 @@ pub(crate) fn expression(text: &str) -> Result<Expression> {
             Some('s') => ours.push_str("[\\t\\n\\f\\r ]"),
             Some('S') => ours.push_str("[^\\t\\n\\f\\r ]"),
             Some('b') => ours.push_str("(?-u:\\b)"),
-            // Only the letters of ASCII count there, so that it may stand within another letter.
+            // RE2 counts ASCII characters only, so `\B` may match within a UTF-8 character.
             Some('B') => bail!(Unsupported::Here(
                 "\\B in an expression is not supported".to_owned()
             )),
@@ -140,26 +141,26 @@ pub(crate) fn expression(text: &str) -> Result<Expression> {
     }
 }
 
-/// Bytes that any expression is taken to have, compiled.
+/// The assumed minimum size of a compiled regular expression, in bytes.
 const LEAST_EXPRESSION: usize = 1 << 10;
 
-/// Bytes of a text times those of an expression: a search looks at up to each of the one for each of the other, and nothing ends it
-/// early. So many take some seconds.
+/// The maximum product of text length and compiled size, in bytes. A search may take time proportional to the
+/// product and cannot be cancelled; this bound takes a few seconds.
 const MAX_SEARCH: usize = 1 << 33;
 
-/// A compiled expression.
+/// A compiled regular expression.
 #[derive(Debug)]
 pub(crate) struct Expression {
     regex: Regex,
-    /// Bytes, at most.
+    /// The maximum compiled size, in bytes.
     size: usize,
 }
 
 impl Expression {
-    /// The expression, to search this text by.
+    /// Returns the regular expression for a search in `text`.
     ///
     /// # Errors
-    /// [`BadInput`] for a text that is so long that the search could take long.
+    /// [`BadInput`] if `text` is so long that the search could take long.
     pub(crate) fn within(&self, text: &str) -> Result<&Regex> {
         let most = MAX_SEARCH / self.size;
         ensure_input!(
@@ -176,7 +177,7 @@ impl Expression {
 enum Method {
     /// Each character is a token.
     Letters,
-    /// What stands between separators; each is applied to what those before it left.
+    /// Tokens are the text between separators. Each separator splits the parts left by the ones before it.
     Separators(Vec<Expression>),
     Matches(Expression),
 }
@@ -184,15 +185,15 @@ enum Method {
 #[derive(Debug)]
 struct Tokenizer {
     method: Method,
-    /// Whether texts begin with STX and end with ETX.
+    /// Whether each row begins with STX and ends with ETX.
     marks: bool,
     padding: String,
-    /// Characters that a token has at least.
+    /// The minimum number of characters in a token.
     shortest: usize,
 }
 
 impl Tokenizer {
-    /// Each search may look at all of the rest.
+    /// Returns the tokens of `text`. The cost of a match is that of scanning the rest of the text.
     fn tokens<'t>(&self, text: &'t str, pace: &mut Pace) -> Result<Vec<&'t str>> {
         let mut tokens: Vec<&str> = Vec::new();
         match &self.method {
@@ -262,7 +263,7 @@ impl Kernel for Tokenizer {
             rows.push(tokens);
         }
         let most = rows.iter().map(Vec::len).max().unwrap_or(0);
-        // As ONNX Runtime has it, nothing is marked where there is nothing at all.
+        // Like ONNX Runtime, adds no marks if no row has a token.
         let marks = self.marks && most > 0;
         let width = if marks { most + 2 } else { most };
         if rows.len().saturating_mul(width) > MAX_TOKENS {

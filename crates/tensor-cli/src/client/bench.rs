@@ -1,4 +1,4 @@
-//! `tensor bench`: how fast a model on a server answers.
+//! `tensor bench`: measures latency and throughput of a model on a server.
 
 use std::{io::Write, sync::Arc};
 
@@ -8,10 +8,10 @@ use oip_types::{InferRequest, ModelMetadata};
 use crate::{
     client::{check_outputs, generate, inputs, measure, options::Bench, report::Report, unless_interrupted},
     failure::{Failure, Outcome},
-    progress::Live,
+    progress::ProgressLine,
 };
 
-/// Requests with other values that are sent in turn, so that nothing on the way can answer from memory.
+/// Number of requests with different values that are sent in turn, so that caches cannot respond.
 const VARIANTS: u64 = 8;
 
 pub(crate) fn run(options: &Bench, out: &mut impl Write) -> Outcome {
@@ -39,7 +39,7 @@ async fn bench(options: &Bench) -> Outcome<Report> {
         let client = client()?;
         let metadata = server.connection.metadata(&*client, server.model()?).await?;
         let requests = requests(options, &metadata)?;
-        // A request that cannot work at all is reported at once, in the server's words.
+        // A request that never works is reported at once, in the server's words.
         client.infer(&requests[0]).await?;
         Outcome::Ok(requests)
     });
@@ -49,7 +49,7 @@ async fn bench(options: &Bench) -> Outcome<Report> {
         // Enough that requests rarely wait for each other.
         Some(_) => 64,
     });
-    // A connection for each, over both transports.
+    // One connection each, over both transports.
     let clients = (0..concurrency)
         .map(|_| client())
         .collect::<Result<Vec<_>, _>>()?;
@@ -62,7 +62,7 @@ async fn bench(options: &Bench) -> Outcome<Report> {
         },
     };
     let rows = rows(&requests[0]);
-    let live = (!options.json).then(Live::new);
+    let live = (!options.json).then(ProgressLine::new);
     let measured = measure::run(clients, requests, load, live).await;
     Ok(Report::new(options, concurrency, rows, measured))
 }
@@ -82,7 +82,7 @@ fn requests(options: &Bench, metadata: &ModelMetadata) -> Outcome<Vec<InferReque
         .collect()
 }
 
-/// Rows of one request: the first dimension of its first input.
+/// Returns the batch size of a request: the first dimension of its first input.
 fn rows(request: &InferRequest) -> u64 {
     let first = request.inputs.first();
     first

@@ -1,4 +1,4 @@
-//! Tensors in other datatypes.
+//! Casts tensors between datatypes.
 
 use std::fmt::Display;
 
@@ -11,8 +11,8 @@ enum Number {
     Float(f64),
 }
 
-/// Converts a tensor's elements. Floats are rounded to the nearest; integers, and floats that become integers, must be
-/// kept exactly.
+/// Casts a tensor's elements. Floats are rounded to nearest; integers, and floats converted to integers, must
+/// be exact.
 pub(super) fn cast(tensor: &Tensor, to: DType) -> Result<Tensor, String> {
     if tensor.spec().dtype() == to {
         return Ok(tensor.clone());
@@ -85,7 +85,7 @@ fn integers<T: Element>(
 ) -> Result<Tensor, String> {
     let convert = |(index, number): (usize, &Number)| match *number {
         Number::Integer(value) => narrow(value).ok_or_else(|| does_not_fit(index, value, T::DTYPE)),
-        // Casting saturates, which `narrow` sees.
+        // The cast saturates, which `narrow` detects.
         Number::Float(value) if value.fract() == 0.0 => {
             narrow(value as i128).ok_or_else(|| does_not_fit(index, value, T::DTYPE))
         }

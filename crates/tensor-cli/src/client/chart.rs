@@ -1,13 +1,13 @@
-//! How latencies are distributed, as a chart of text.
+//! A latency histogram as a text chart.
 
 use hdrhistogram::Histogram;
 
-/// Parts of the range between the shortest and the longest.
+/// Number of buckets between minimum and maximum.
 const ROWS: usize = 16;
-/// Characters of the longest bar.
+/// Length of the longest bar in characters.
 const WIDTH: usize = 48;
 
-/// A row for each part of the range, each as much longer than the one above it; the bars count answers.
+/// Returns the chart: one row per bucket, whose bounds grow geometrically; bars count responses.
 pub(super) fn of(latency: &Histogram<u64>) -> String {
     if latency.is_empty() {
         return String::new();
@@ -21,7 +21,7 @@ pub(super) fn of(latency: &Histogram<u64>) -> String {
         row if row == rows => most,
         row => (least as f64 * step.powi(row as i32)) as u64,
     };
-    // Each value once, however coarse the histogram is: by where its bucket lies.
+    // Each value counts once, in the row that contains its bucket.
     let mut counts = vec![0; rows];
     for value in latency.iter_recorded() {
         let row = (1..rows)
@@ -40,7 +40,7 @@ pub(super) fn of(latency: &Histogram<u64>) -> String {
     chart
 }
 
-/// Microseconds as people say them, with three digits.
+/// Formats microseconds with three digits and a suitable unit.
 pub(super) fn micros(micros: f64) -> String {
     let (value, unit) = match micros {
         ..1e3 => (micros, "us"),
@@ -97,7 +97,7 @@ mod tests {
             .iter()
             .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap());
         assert_eq!(counts.sum::<u64>(), 100, "{chart}");
-        // All at one place.
+        // All in one bucket.
         let mut single = Histogram::<u64>::new_with_bounds(1_000, 3_600_000_000_000, 3).unwrap();
         single.record_n(5_000, 3).unwrap();
         assert_eq!(of(&single).lines().count(), 2);

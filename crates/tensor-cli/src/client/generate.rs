@@ -1,4 +1,4 @@
-//! Inputs that are made up from what the model says that it takes.
+//! Generates inputs from a model's metadata.
 
 use fastrand::Rng;
 use oip_types::{BytesTensor, DataType, ModelMetadata, TensorMetadata, TensorValue};
@@ -9,7 +9,7 @@ use crate::{
     failure::Outcome,
 };
 
-/// Makes up the inputs that are not given. `variant` tells requests apart that are to have other values.
+/// Generates the missing inputs. `variant` makes requests differ in their values.
 pub(super) fn missing(
     options: &Bench,
     metadata: &ModelMetadata,
@@ -38,7 +38,7 @@ pub(super) fn missing(
         .collect()
 }
 
-/// The shape that is asked for, or the model's with 1 for its first free dimension.
+/// Returns the requested shape, or the model's with 1 for each free dimension.
 fn shape(options: &Bench, metadata: &ModelMetadata, input: &TensorMetadata) -> Outcome<Shape> {
     let (name, model) = (&input.name, &metadata.name);
     let asked = options.shapes.iter().find(|(asked, _)| asked == name);
@@ -64,9 +64,9 @@ fn shape(options: &Bench, metadata: &ModelMetadata, input: &TensorMetadata) -> O
     }
 }
 
-/// A value of random elements, or of zeros and empty strings.
+/// Generates random elements, or zeros and empty strings.
 fn value(datatype: DataType, shape: Shape, random: Option<&mut Rng>) -> Outcome<TensorValue> {
-    /// More would not fit a request to any server.
+    /// Maximum number of elements; more would not fit a request to any server.
     const MOST: u64 = 1 << 31;
     let count = shape.element_count();
     let width = datatype

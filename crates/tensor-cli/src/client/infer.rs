@@ -1,4 +1,4 @@
-//! `tensor infer`: one request, from files and into files.
+//! `tensor infer`: one request, with inputs and outputs in files.
 
 use std::{
     future::poll_fn,
@@ -20,11 +20,11 @@ use crate::{
     report,
 };
 
-/// The JSON for programs when outputs go into files.
+/// The JSON report when outputs are written to files.
 #[derive(Serialize)]
-struct Written {
-    files: Vec<report::Written>,
-    /// From the request to its answer.
+struct InferReport {
+    files: Vec<report::WrittenFile>,
+    /// Time from request to response.
     elapsed_ms: f64,
 }
 
@@ -58,17 +58,21 @@ async fn infer(options: &Infer, out: &mut impl Write) -> Outcome {
         (true, false) => outputs::print(&response, out),
         (false, is_json) => {
             outputs::write(targets, &response)?;
-            let files = || targets.iter().map(|target| report::Written::at(target.path()));
+            let files = || {
+                targets
+                    .iter()
+                    .map(|target| report::WrittenFile::at(target.path()))
+            };
             if is_json {
                 let files = files().collect();
-                report::print(&Written { files, elapsed_ms }, out)?;
+                report::print(&InferReport { files, elapsed_ms }, out)?;
             }
             Ok(())
         }
     }
 }
 
-/// Prints any number of answers as they come.
+/// Prints any number of responses as they arrive.
 async fn print_all(
     client: &dyn InferenceClient,
     request: InferRequest,
@@ -87,7 +91,7 @@ async fn print_all(
     Ok(())
 }
 
-/// A stream of one request.
+/// A stream with one request.
 struct One(Option<InferRequest>);
 
 impl Stream for One {

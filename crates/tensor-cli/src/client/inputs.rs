@@ -1,4 +1,4 @@
-//! Inputs from files, as the model takes them.
+//! Reads inputs from files and fits them to the model.
 
 use std::{fs, path::Path};
 
@@ -17,8 +17,8 @@ use crate::{
     files, inspect, table,
 };
 
-/// Reads the inputs of a command and checks them against what the model says that it takes. Servers that say nothing get
-/// what there is.
+/// Reads a command's inputs and checks them against the model's metadata. For servers without metadata, takes
+/// them as they are.
 pub(super) fn read(server: &Server, metadata: &ModelMetadata) -> Outcome<Vec<(String, TensorValue)>> {
     let mut inputs: Vec<(String, TensorValue)> = Vec::new();
     for binding in &server.inputs {
@@ -43,7 +43,7 @@ pub(super) fn read(server: &Server, metadata: &ModelMetadata) -> Outcome<Vec<(St
     Ok(inputs)
 }
 
-/// What the model says about an input.
+/// Returns the metadata of an input.
 fn expected<'m>(metadata: &'m ModelMetadata, name: &str) -> Outcome<Option<&'m TensorMetadata>> {
     let found = metadata.inputs.iter().find(|input| input.name == name);
     if found.is_some() || metadata.inputs.is_empty() {
@@ -56,7 +56,7 @@ fn expected<'m>(metadata: &'m ModelMetadata, name: &str) -> Outcome<Option<&'m T
     )))
 }
 
-/// Reads `FILE` or `FILE#TENSOR`. A name of a file may have a `#` in it, too.
+/// Reads `FILE` or `FILE#TENSOR`. A file name may contain `#` too.
 fn open(source: &str) -> Outcome<TensorValue> {
     let whole = Path::new(source);
     let (path, name) = match source.rsplit_once('#') {
@@ -93,13 +93,13 @@ fn open(source: &str) -> Outcome<TensorValue> {
     Ok(TensorValue::Bytes(texts.about(path)?))
 }
 
-/// Reads a text file whose lines are the elements; a line's end belongs to the line before it.
+/// Reads a text file whose lines are the elements; line ends are not part of them.
 fn lines(path: &Path) -> Outcome<BytesTensor> {
     let text = fs::read(path)
         .map_err(|error| Error::io("the file cannot be read", error))
         .about(path)?;
     let mut elements: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
-    // There is no line behind the end of the last one.
+    // The last line end does not start another line.
     elements.pop_if(|last| last.is_empty());
     let elements = elements
         .iter()
@@ -108,7 +108,7 @@ fn lines(path: &Path) -> Outcome<BytesTensor> {
     BytesTensor::from_elements(Shape::vector(count), elements).map_err(mismatch)
 }
 
-/// Brings a value into the datatype and shape that the model takes, or says why it cannot be.
+/// Converts a value to the datatype and shape of the model, or explains why that is impossible.
 fn fit(
     server: &Server,
     metadata: &ModelMetadata,
@@ -148,7 +148,7 @@ fn fit(
         }
     };
     let value = match &binding.source {
-        // A file of tensors has a shape of its own; what is written as text need not.
+        // A file of tensors has shapes; text need not.
         Source::File(_) => value,
         _ => values::fit_shape(expected, value),
     };

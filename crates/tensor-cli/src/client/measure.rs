@@ -1,4 +1,4 @@
-//! Requests by the clock or one after the other, and how long each took.
+//! Sends requests in an open or closed loop, and measures latency.
 
 use std::{
     collections::BTreeMap,
@@ -17,45 +17,46 @@ use tokio::sync::{Mutex as AsyncMutex, mpsc};
 
 use crate::{
     client::{chart::micros, unless_interrupted},
-    progress::{self, Live},
+    progress::{self, ProgressLine},
 };
 
 /// The schedule of requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
-    /// Requests a second by the clock; without it each client sends the next when it has an answer.
+    /// Open-loop rate in requests per second; without it, each client sends the next request after a response
+    /// (closed loop).
     pub(super) rate: Option<f64>,
     pub(super) warm_up: Duration,
     pub(super) end: End,
 }
 
-/// When measuring ends.
+/// When the measurement ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
     /// This long after the warm-up.
     At(Duration),
-    /// After so many requests.
+    /// After this many requests.
     After(u64),
 }
 
 /// The results.
 #[derive(Debug)]
-pub(super) struct Measured {
-    /// Nanoseconds that answers took.
+pub(super) struct Measurement {
+    /// Latencies in nanoseconds.
     pub(super) latency: Histogram<u64>,
-    /// Requests that failed, by the kind of the failure.
+    /// Number of failed requests by kind of error.
     pub(super) errors: BTreeMap<String, u64>,
     /// The first failure, in full.
     pub(super) first_error: Option<String>,
     /// Requests that were due but not sent by the end.
     pub(super) unsent: u64,
-    /// From the end of the warm-up to the last answer.
+    /// From the end of the warm-up to the last response.
     pub(super) elapsed: Duration,
-    /// Whether the user ended it.
+    /// Whether the user interrupted it.
     pub(super) is_interrupted: bool,
 }
 
-/// The clients' common record.
+/// The record shared by all clients.
 struct Tally {
     latency: Histogram<u64>,
     errors: BTreeMap<String, u64>,
@@ -66,26 +67,26 @@ struct Tally {
 struct Run {
     load: Load,
     requests: Arc<[InferRequest]>,
-    /// When measuring begins.
+    /// When the measurement begins.
     begin: Instant,
-    /// Measured requests that were begun.
+    /// Number of measured requests begun.
     begun: AtomicU64,
     is_over: AtomicBool,
     /// Requests that were due but not sent by the end.
     unsent: AtomicU64,
     tally: Mutex<Tally>,
-    /// Due times, for requests by the clock.
+    /// Due times of open-loop requests.
     due: AsyncMutex<mpsc::UnboundedReceiver<Instant>>,
 }
 
-/// Sends requests with all clients until the end, or until the user ends it.
+/// Runs all clients to the end, or until the user interrupts.
 pub(super) async fn run(
     clients: Vec<Box<dyn InferenceClient>>,
     requests: Arc<[InferRequest]>,
     load: Load,
-    live: Option<Live>,
-) -> Measured {
-    // Three digits, from a microsecond to an hour.
+    live: Option<ProgressLine>,
+) -> Measurement {
+    // Three significant digits, from a microsecond to an hour.
     let latency = Histogram::new_with_bounds(1_000, 3_600_000_000_000, 3).expect("the bounds are sound");
     let begin = Instant::now() + load.warm_up;
     let (clock, due) = mpsc::unbounded_channel();
@@ -114,7 +115,7 @@ pub(super) async fn run(
         .collect();
     let watching = tokio::spawn(run.clone().watch(live));
     for worker in working {
-        // A worker ends by itself; what it wrote down counts in any case.
+        // Workers end by themselves; their results count in any case.
         let _ = worker.await;
     }
     run.is_over.store(true, Ordering::SeqCst);
@@ -128,7 +129,7 @@ pub(super) async fn run(
         unsent += 1;
     }
     let tally = run.tally();
-    Measured {
+    Measurement {
         latency: tally.latency.clone(),
         errors: tally.errors.clone(),
         first_error: tally.first_error.clone(),
@@ -139,7 +140,7 @@ pub(super) async fn run(
 }
 
 impl Run {
-    /// Says when requests are due, on a thread of its own: the runtime's timers are no finer than a millisecond.
+    /// Generates due times on a separate thread: the runtime's timers have only millisecond resolution.
     fn tick(&self, rate: f64, clock: &mpsc::UnboundedSender<Instant>) {
         let start = self.begin - self.load.warm_up;
         let mut measured = 0;
@@ -150,7 +151,7 @@ impl Run {
                 End::After(count) if measured >= count => return,
                 _ => measured += u64::from(due >= self.begin),
             }
-            // In short steps, to hear of the end.
+            // Sleeps in short steps, to notice the end.
             loop {
                 let left = due.saturating_duration_since(Instant::now());
                 if self.is_over.load(Ordering::SeqCst) {
@@ -167,10 +168,10 @@ impl Run {
         }
     }
 
-    /// Ends it when time is over or the user wants it to end. Meanwhile says how it stands.
-    async fn watch(self: Arc<Self>, live: Option<Live>) {
+    /// Ends the measurement on time or on interrupt, and shows progress meanwhile.
+    async fn watch(self: Arc<Self>, live: Option<ProgressLine>) {
         const TICK: Duration = Duration::from_millis(20);
-        /// Ticks between two lines.
+        /// Ticks between two progress lines.
         const LINE: u64 = 25;
         let mut before = (Instant::now(), 0);
         for tick in 0u64.. {
@@ -189,7 +190,7 @@ impl Run {
         }
     }
 
-    /// How it stands, and the time and the number of answers by then.
+    /// Formats a progress line; returns it with the time and the number of responses.
     fn line(&self, (then, answers): (Instant, u64)) -> (String, (Instant, u64)) {
         let now = Instant::now();
         if now < self.begin {
@@ -229,7 +230,7 @@ impl Run {
             let call = client.infer(request);
             let answer = match unless_interrupted(call).await {
                 Ok(answer) => answer.map(drop),
-                // Requests without a response by then are not counted.
+                // Requests without a response by the end are not counted.
                 Err(_) => return,
             };
             if is_measured {
@@ -238,7 +239,7 @@ impl Run {
         }
     }
 
-    /// When the next request is due: now, or by the clock.
+    /// Returns when the next request is due: now, or by the schedule.
     async fn next(&self) -> Option<Instant> {
         if self.is_over.load(Ordering::SeqCst) {
             return None;
@@ -274,7 +275,7 @@ impl Run {
     }
 }
 
-/// What sort of failure it is, in a word or two.
+/// Returns a short name for the kind of failure.
 fn kind(error: &ClientError) -> String {
     match error.status() {
         Some(status) => format!("{} ({status})", error.kind()),

@@ -1,4 +1,4 @@
-//! Talking to inference servers.
+//! Client commands for inference servers.
 
 pub(crate) mod bench;
 mod cast;
@@ -41,7 +41,7 @@ impl Failure {
         }
     }
 
-    /// Whether a server says that it does not have what was asked for.
+    /// Returns whether the server reports that the object does not exist.
     fn is_not_found(&self) -> bool {
         matches!(
             self,
@@ -52,7 +52,7 @@ impl Failure {
         )
     }
 
-    /// Adds advice to the message of a call.
+    /// Appends advice to the message of a failed call.
     fn add(&mut self, advice: &str) {
         if let Self::Call { message, .. } = self {
             message.push_str(advice);
@@ -85,7 +85,7 @@ impl Server {
         Ok(self.connection.client()?.tensor_form(form))
     }
 
-    /// A request for these inputs, and for the outputs that are wanted.
+    /// Creates a request with these inputs and requested outputs.
     fn request(&self, inputs: Vec<(String, TensorValue)>, outputs: &[String]) -> Outcome<InferRequest> {
         let mut request = InferRequest::new(self.model()?);
         request.parameters.extend(self.parameters.iter().cloned());
@@ -111,7 +111,7 @@ impl Connection {
         let mut builder = oip_client::builder(&self.url)
             .request_timeout(self.timeout)
             .max_answer_bytes(self.max_answer_size);
-        // It may be meant for files on servers, where the inference server is called without TLS.
+        // `--ca` may be meant for files on servers, while the inference server uses no TLS.
         let is_encrypted = ["https://", "grpcs://"]
             .iter()
             .any(|scheme| self.url.to_ascii_lowercase().starts_with(scheme));
@@ -125,7 +125,7 @@ impl Connection {
         Ok(headers.fold(builder, |builder, (name, value)| builder.header(name, value)))
     }
 
-    /// What the server says about a model. The error for an unknown one suggests a name.
+    /// Returns a model's metadata. The error for an unknown model suggests a name.
     async fn metadata(&self, client: &dyn InferenceClient, model: ModelRef<'_>) -> Outcome<ModelMetadata> {
         let error = match client.model_metadata(model).await {
             Ok(metadata) => return Ok(metadata),
@@ -135,7 +135,7 @@ impl Connection {
     }
 }
 
-/// A failure of a call about a model; if the server does not have the model, with the name that may have been meant.
+/// Adds the name that was probably meant to the error for an unknown model.
 async fn with_suggestion(mut failure: Failure, client: &dyn InferenceClient, model: &str) -> Failure {
     let is_missing = failure.is_not_found();
     if is_missing && let Ok(index) = client.repository_index(false).await {
@@ -147,7 +147,7 @@ async fn with_suggestion(mut failure: Failure, client: &dyn InferenceClient, mod
     failure
 }
 
-/// The name that is spelt nearly so, if there is one.
+/// Returns the most similar name, if one is similar.
 fn nearest<'n>(name: &str, names: &[&'n str]) -> Option<&'n str> {
     let near = names
         .iter()
@@ -157,7 +157,7 @@ fn nearest<'n>(name: &str, names: &[&'n str]) -> Option<&'n str> {
         .map(|(_, known)| known)
 }
 
-/// Refuses outputs that the model does not have, if it says which it has.
+/// Rejects outputs that the model does not have, if its metadata lists outputs.
 fn check_outputs(metadata: &ModelMetadata, wanted: &[String]) -> Outcome {
     let is_known = |name: &String| metadata.outputs.iter().any(|output| output.name == *name);
     match wanted
@@ -177,9 +177,9 @@ fn check_outputs(metadata: &ModelMetadata, wanted: &[String]) -> Outcome {
     }
 }
 
-/// Awaits something unless the user wants to end it.
+/// Awaits `work` unless the user interrupts.
 async fn unless_interrupted<T>(work: impl Future<Output = T>) -> Outcome<T> {
-    /// How soon Ctrl-C is heard.
+    /// Polling interval for interrupts.
     const TICK: Duration = Duration::from_millis(50);
     let mut work = pin!(work);
     loop {

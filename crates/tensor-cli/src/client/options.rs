@@ -1,4 +1,4 @@
-//! The command line of the commands that talk to servers.
+//! Options of the client commands.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,7 +10,7 @@ use oip_types::ParameterValue;
 
 use crate::units::{duration, size};
 
-/// A server, and how to talk to it.
+/// A server and connection options.
 #[derive(Args, Debug)]
 pub(crate) struct Connection {
     /// The server: http://host:port, or grpc://host:port; https:// and grpcs:// over TLS.
@@ -19,10 +19,10 @@ pub(crate) struct Connection {
     /// A header, or metadata of gRPC: NAME=VALUE, or 'NAME: VALUE'.
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
     pub(crate) headers: Vec<(String, String)>,
-    /// The file of --ca, which is an option of all commands.
+    /// The `--ca` option, which is global.
     #[arg(skip)]
     pub(crate) ca: Option<PathBuf>,
-    /// A certificate to show to servers that ask for one (PEM).
+    /// A client certificate for servers that require one (PEM).
     #[arg(long, value_name = "FILE", requires = "key")]
     pub(crate) cert: Option<PathBuf>,
     /// The private key of --cert (PEM, without a password).
@@ -31,12 +31,12 @@ pub(crate) struct Connection {
     /// Time limit of one request: 5, 500ms or 2min; a plain number is in seconds.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub(crate) timeout: Duration,
-    /// Largest answer in bytes, such as 512MiB or 1GB.
+    /// Maximum response size in bytes, such as 512MiB or 1GB.
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = answer_size)]
     pub(crate) max_answer_size: usize,
 }
 
-/// A server's model, and how to talk to it.
+/// A model on a server, and connection options.
 #[derive(Args, Debug)]
 pub(crate) struct Server {
     #[command(flatten)]
@@ -44,22 +44,22 @@ pub(crate) struct Server {
     /// The model.
     #[arg(long, short)]
     pub(crate) model: String,
-    /// Its version, if not the server's choice.
+    /// Its version [default: the server's choice].
     #[arg(long, value_name = "VERSION")]
     pub(crate) version: Option<String>,
-    /// An input: NAME=FILE for a file with one tensor, NAME=FILE#TENSOR for one of several, NAME=FILE.csv or NAME=FILE.json
-    /// for rows as text, NAME=[[1, 2], [3, 4]] for values as they stand, NAME=@FILE for a text file whose lines are the
-    /// elements (BYTES). Repeat it for each input.
+    /// An input: NAME=FILE for a file with one tensor, NAME=FILE#TENSOR for one of several, NAME=FILE.csv or
+    /// NAME=FILE.json for rows as text, NAME=[[1, 2], [3, 4]] for literal values, NAME=@FILE for a text file
+    /// with one element per line (BYTES). Repeat it for each input.
     #[arg(long = "input", short = 'i', value_name = "NAME=FILE", value_parser = binding)]
     pub(crate) inputs: Vec<Binding>,
-    /// Convert inputs to the datatypes that the model takes; a value that does not fit is an error.
+    /// Convert inputs to the datatypes of the model; a value out of range is an error.
     #[arg(long)]
     pub(crate) cast: bool,
     /// The outputs to request [default: all].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) outputs: Vec<String>,
-    /// A parameter of the request: true and false are booleans, then come integers, other numbers and strings; "5" in double
-    /// quotes is a string.
+    /// A parameter of the request. true and false are booleans, otherwise the value is parsed as an integer,
+    /// a number or a string; "5" in double quotes is a string.
     #[arg(long = "parameter", value_name = "KEY=VALUE", value_parser = parameter)]
     pub(crate) parameters: Vec<(String, ParameterValue)>,
     /// Send tensors in binary form, raw over gRPC (the default).
@@ -70,7 +70,7 @@ pub(crate) struct Server {
     pub(crate) json_form: bool,
 }
 
-/// Examples of `tensor infer`.
+/// Examples in the help of `tensor infer`.
 const INFER: &str = "\
 Examples:
   tensor infer -m iris -i 'X=[[5.1, 3.5, 1.4, 0.2]]'
@@ -78,27 +78,27 @@ Examples:
   tensor infer -m prices -i rows=houses.csv -o prices.csv
   tensor infer --url grpc://localhost:9000 -m m -i ids=batch.zt#ids -i text=@lines.txt -o label=@labels.txt";
 
-/// Examples of `tensor bench`.
+/// Examples in the help of `tensor bench`.
 const BENCH: &str = "\
 Examples:
   tensor bench -m digits --concurrency 8 --plot
   tensor bench -m m --shape x=1,3,224,224 --duration 30s
   tensor bench --url grpc://localhost:9000 -m m -i x=images.npy --rate 500 --json > report.json";
 
-/// Examples of `tensor replay`.
+/// Examples in the help of `tensor replay`.
 const REPLAY: &str = "\
 Examples:
   tensor replay captured --rtol 1e-4
   tensor replay captured --only digits --model digits_next --into answers
   tensor diff captured/NAME.answer.safetensors answers/NAME.answer.safetensors --rtol 1e-4";
 
-/// Recorded requests, and the server that they are sent to.
+/// Recorded requests, and the server to send them to.
 #[derive(Args, Debug)]
 #[command(after_help = REPLAY)]
 pub(crate) struct Replay {
     #[command(flatten)]
     pub(crate) connection: Connection,
-    /// The folder that a server has recorded requests in (the setting `capture` of oip-server).
+    /// The directory with requests that a server recorded (the setting `capture` of oip-server).
     pub(crate) folder: PathBuf,
     /// Only requests for this model.
     #[arg(long, value_name = "MODEL")]
@@ -109,7 +109,7 @@ pub(crate) struct Replay {
     /// Its version, instead of the recorded one.
     #[arg(long, value_name = "VERSION")]
     pub(crate) version: Option<String>,
-    /// Write answers into this folder, each with the name of the recorded one.
+    /// Write the responses into this directory, under the names of the recorded ones.
     #[arg(long, value_name = "DIR")]
     pub(crate) into: Option<PathBuf>,
     /// Absolute tolerance for elements.
@@ -118,7 +118,7 @@ pub(crate) struct Replay {
     /// Tolerance relative to the recorded element.
     #[arg(long, value_name = "NUMBER", default_value_t = 0.0)]
     pub(crate) rtol: f64,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -129,10 +129,10 @@ pub(crate) struct Replay {
 pub(crate) struct List {
     #[command(flatten)]
     pub(crate) connection: Connection,
-    /// Only those that are ready.
+    /// Only ready models.
     #[arg(long)]
     pub(crate) ready: bool,
-    /// As JSON, an object for each on a line of its own.
+    /// Print JSON, one object per model and line.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -145,10 +145,10 @@ pub(crate) struct Show {
     pub(crate) connection: Connection,
     /// The model.
     pub(crate) model: String,
-    /// Its version, if not the server's choice.
+    /// Its version [default: the server's choice].
     #[arg(long, value_name = "VERSION")]
     pub(crate) version: Option<String>,
-    /// Its metadata and configuration as JSON.
+    /// Print its metadata and configuration as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -159,12 +159,12 @@ pub(crate) struct Show {
 pub(crate) struct StatusOptions {
     #[command(flatten)]
     pub(crate) connection: Connection,
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Models that are to be loaded.
+/// Models to load.
 #[derive(Args, Debug)]
 #[command(after_help = "Example: tensor load digits (the server needs --model-control-mode explicit)")]
 pub(crate) struct Load {
@@ -173,15 +173,15 @@ pub(crate) struct Load {
     /// The models.
     #[arg(required = true)]
     pub(crate) models: Vec<String>,
-    /// A configuration in JSON that is used instead of the repository's.
+    /// A configuration in JSON that replaces the one of the repository.
     #[arg(long, value_name = "JSON")]
     pub(crate) config: Option<String>,
-    /// As JSON, an object for each on a line of its own.
+    /// Print JSON, one object per model and line.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Models that are to be unloaded.
+/// Models to unload.
 #[derive(Args, Debug)]
 #[command(after_help = "Example: tensor unload digits")]
 pub(crate) struct Unload {
@@ -190,10 +190,10 @@ pub(crate) struct Unload {
     /// The models.
     #[arg(required = true)]
     pub(crate) models: Vec<String>,
-    /// Unload the models of a pipeline with it.
+    /// Also unload the models of a pipeline.
     #[arg(long)]
     pub(crate) dependents: bool,
-    /// As JSON, an object for each on a line of its own.
+    /// Print JSON, one object per model and line.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -203,15 +203,15 @@ pub(crate) struct Unload {
 pub(crate) struct Infer {
     #[command(flatten)]
     pub(crate) server: Server,
-    /// Where to write: FILE for all outputs in one file of any format, NAME=FILE for one output, NAME=@FILE for one of BYTES as
-    /// lines of text (.npy and .npz hold BYTES too). FILE.json gets the protocol's JSON, FILE.csv rows with a column for
-    /// each value. Without it the outputs are printed.
+    /// The output file: FILE for all outputs in one file of any format, NAME=FILE for one output, NAME=@FILE
+    /// for one BYTES output with one element per line (.npy and .npz can hold BYTES too). FILE.json is the
+    /// protocol's JSON, FILE.csv has rows with a column for each value. Without it the outputs are printed.
     #[arg(long = "output", short = 'o', value_name = "[NAME=]FILE", value_parser = target)]
     pub(crate) targets: Vec<Target>,
-    /// The answer as the protocol's JSON; with --output, which files were written.
+    /// Print the response as the protocol's JSON; with --output, the names of the written files.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print each answer as it comes: for models that give several, over gRPC.
+    /// Print each response when it arrives, for models that send several over gRPC.
     #[arg(long, conflicts_with = "targets")]
     pub(crate) stream: bool,
 }
@@ -221,11 +221,12 @@ pub(crate) struct Infer {
 pub(crate) struct Bench {
     #[command(flatten)]
     pub(crate) server: Server,
-    /// Requests at once, each on a connection of its own. Without --rate the next begins when one is answered (closed loop).
+    /// Number of concurrent requests, each on a separate connection. Without --rate, the next one starts when
+    /// a response arrives (closed loop).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) concurrency: Option<u32>,
-    /// Requests a second, sent by the clock whether or not earlier ones are answered (open loop). Latency counts from when a
-    /// request was due, so that a stall shows in all requests it delayed.
+    /// Requests per second, sent on schedule whether or not earlier ones have completed (open loop). Latency
+    /// counts from the scheduled time, so that a stall shows in all requests that it delayed.
     #[arg(long, value_name = "REQUESTS", value_parser = rate)]
     pub(crate) rate: Option<f64>,
     /// Time before the measurement starts.
@@ -234,10 +235,10 @@ pub(crate) struct Bench {
     /// How long to measure.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration, conflicts_with = "requests")]
     pub(crate) duration: Duration,
-    /// How many requests to measure.
+    /// Number of requests to measure.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) requests: Option<u64>,
-    /// The shape of a generated input. Without it the first free dimension is 1.
+    /// The shape of a generated input. By default, the first free dimension is 1.
     #[arg(long = "shape", value_name = "NAME=DIMS", value_parser = shape)]
     pub(crate) shapes: Vec<(String, Vec<u64>)>,
     /// Generate inputs of zeros instead of random values (floats from 0 to 1, integers from 0 to 99, words).
@@ -246,63 +247,63 @@ pub(crate) struct Bench {
     /// The seed of random values.
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Threads of the client.
+    /// Number of client threads.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) threads: u16,
-    /// The report as JSON, for programs.
+    /// Print the report as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// With a chart of latencies.
+    /// Print a chart of latencies.
     #[arg(long, conflicts_with = "json")]
     pub(crate) plot: bool,
 }
 
-/// An input and where it comes from.
+/// An input and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Binding {
     pub(crate) name: String,
     pub(crate) source: Source,
 }
 
-/// Where an input comes from.
+/// The source of an input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// A file, and a tensor in it behind a `#`, if there is one.
+    /// A file, optionally with a tensor name after `#`.
     File(String),
     /// A text file whose lines are the elements.
     Lines(PathBuf),
-    /// Values as they stand on the command line, in JSON.
+    /// Values on the command line, in JSON.
     Literal(String),
-    /// A file of JSON.
+    /// A JSON file.
     Json(PathBuf),
-    /// A file of CSV.
+    /// A CSV file.
     Csv(PathBuf),
 }
 
-/// Where outputs go.
+/// The destination of outputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// All into one file.
+    /// All outputs into one file.
     All(PathBuf),
-    /// One into a file.
+    /// One output into a file.
     One(String, PathBuf),
-    /// One of BYTES into a text file, an element a line.
+    /// One BYTES output into a text file, one element per line.
     Lines(String, PathBuf),
-    /// All, or one, as text.
+    /// All outputs, or one, as text.
     Text(Option<String>, PathBuf, TextForm),
 }
 
-/// A form of text that holds numbers too.
+/// A text format for numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TextForm {
-    /// The protocol's answer.
+    /// The protocol's JSON response.
     Json,
-    /// A row for each row, a column for each value in it.
+    /// One line per row, with a column per value.
     Csv,
 }
 
 impl TextForm {
-    /// The form that a file's extension names.
+    /// Returns the form for a file extension.
     fn of(path: &str) -> Option<Self> {
         let extension = Path::new(path).extension()?.to_str()?;
         match &*extension.to_ascii_lowercase() {
@@ -322,7 +323,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// A header in either spelling. Names have neither `=` nor `:`, so the first of them ends the name.
+/// Parses a header in either spelling. Names contain neither `=` nor `:`, so the first of them ends the name.
 fn header(text: &str) -> Result<(String, String), String> {
     let is_end = |c| c == '=' || c == ':';
     match text.split_once(is_end).map(|(name, value)| (name, value.trim())) {
@@ -463,7 +464,7 @@ mod tests {
         assert!(shape("x=1,-1").is_err());
     }
 
-    /// The spelling of curl too: a token may end with `=`.
+    /// curl's spelling too: a token may end with `=`.
     #[test]
     fn headers_are_read_in_both_spellings() {
         for (text, name, value) in [

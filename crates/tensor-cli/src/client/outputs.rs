@@ -1,4 +1,4 @@
-//! Outputs into files, and as a table.
+//! Writes outputs to files, or prints them as a table.
 
 use std::{
     io::Write,
@@ -27,7 +27,7 @@ use crate::{
     table,
 };
 
-/// The outputs that targets name; none means all.
+/// Returns the outputs named by targets; none means all.
 pub(super) fn named(targets: &[Target]) -> Vec<String> {
     let mut names = Vec::new();
     for target in targets {
@@ -44,7 +44,7 @@ pub(super) fn named(targets: &[Target]) -> Vec<String> {
     names
 }
 
-/// Finds out whether the outputs could be written, as far as the model says what they are: a run may take long.
+/// Checks before the run whether the outputs can be written, as far as metadata shows: a run may take long.
 pub(super) fn check(targets: &[Target], metadata: &ModelMetadata, wanted: &[String]) -> Outcome {
     let promised = metadata.outputs.iter();
     let promised = promised.filter(|output| wanted.is_empty() || wanted.contains(&output.name));
@@ -71,7 +71,7 @@ pub(super) fn check(targets: &[Target], metadata: &ModelMetadata, wanted: &[Stri
     Ok(())
 }
 
-/// Writes the outputs into files, each of which appears when it is complete.
+/// Writes the outputs to files; each file appears atomically when complete.
 pub(super) fn write(targets: &[Target], response: &InferResponse) -> Outcome {
     for target in targets {
         let outputs = response
@@ -115,7 +115,8 @@ pub(super) fn write(targets: &[Target], response: &InferResponse) -> Outcome {
     Ok(())
 }
 
-/// How outputs are written in a format: a single one may lose its name, since the command line says which it is.
+/// Returns the options for writing outputs in a format: a single output may lose its name, because the
+/// command line names it.
 fn accepted(outputs: &Outputs, format: &dyn Format) -> Result<ConvertOptions<'static>, Error> {
     let mut options = ConvertOptions::default();
     let losses = tensor_files::losses(outputs, format, &options);
@@ -140,14 +141,14 @@ fn accepted(outputs: &Outputs, format: &dyn Format) -> Result<ConvertOptions<'st
         entries: entries.collect(),
         ..Plan::default()
     };
-    // Names that a format keeps beside the file are refused here, and nowhere else.
+    // Formats that store names next to the file are rejected by their writer.
     match format.create(Box::new(std::io::sink()), plan).err() {
         Some(error) if error.kind() != ErrorKind::BadName => Err(error),
         _ => Ok(options),
     }
 }
 
-/// Prints the answer as the protocol has it in JSON; floats that JSON does not have as texts.
+/// Prints the response as the protocol's JSON; floats that JSON cannot express become strings.
 pub(super) fn print_json(response: &InferResponse, out: &mut impl Write) -> Outcome {
     let body = rest::encode_response(response, &BinaryOutputs::default(), NonFinite::String);
     let body = body.map_err(|error| mismatch(error.message()))?;
@@ -174,7 +175,7 @@ fn write_text(path: &Path, form: TextForm, response: &InferResponse, outputs: &[
     file.persist().about(path)
 }
 
-/// Rows of all outputs side by side, each value in a column of its own, below names of the columns.
+/// Writes the rows of all outputs next to each other, one column per value, below a header line.
 fn csv(response: &InferResponse, outputs: &[&InferOutput]) -> Outcome<Vec<u8>> {
     let rows_of = |output: &InferOutput| output.value.shape().dims().first().copied().unwrap_or(1);
     let rows = outputs.first().map_or(0, |output| rows_of(output));
@@ -208,8 +209,8 @@ fn csv(response: &InferResponse, outputs: &[&InferOutput]) -> Outcome<Vec<u8>> {
     writer.into_inner().map_err(mismatch)
 }
 
-/// The elements of an output as texts: numbers with the digits that the protocol's JSON gives them, so that they can be read
-/// back without a difference.
+/// Returns the elements of an output as strings, formatted as in the protocol's JSON, so that they parse back
+/// exactly.
 fn fields(response: &InferResponse, output: &InferOutput) -> Outcome<Vec<String>> {
     if let Some(elements) = output.value.as_bytes() {
         let texts = elements.iter().map(|element| {
@@ -224,7 +225,7 @@ fn fields(response: &InferResponse, output: &InferOutput) -> Outcome<Vec<String>
     let mut json = Vec::new();
     print_json(&alone, &mut json)?;
     let json = String::from_utf8(json).map_err(mismatch)?;
-    // The last list: numbers, booleans, and the floats that JSON does not have in quotes.
+    // The last list: numbers, booleans, and quoted floats that JSON cannot express.
     let data = json.rsplit_once("\"data\":[").map_or("", |(_, data)| data);
     let data = data.split_once(']').map_or("", |(data, _)| data);
     let elements = data.split(',').filter(|element| !element.is_empty());
@@ -262,7 +263,7 @@ fn no_lines(name: &str, found: DataType) -> crate::failure::Failure {
 }
 
 impl Target {
-    /// The output it is for, if it is for one.
+    /// Returns the output's name, if it is for a single one.
     fn name(&self) -> Option<&str> {
         match self {
             Self::All(_) | Self::Text(None, ..) => None,
@@ -280,7 +281,7 @@ impl Target {
         self.name().is_none_or(|name| name == output)
     }
 
-    /// The file of tensors and its format; `None` for lines of text.
+    /// Returns the tensor file and its format; `None` for lines of text.
     fn format(&self) -> Outcome<Option<(&PathBuf, &'static dyn Format)>> {
         let (Self::All(path) | Self::One(_, path)) = self else {
             return Ok(None);
@@ -300,7 +301,7 @@ impl Target {
         Ok(Some((path, format.about(path)?)))
     }
 
-    /// The part of an output that the target can hold.
+    /// Returns the file entry for an output, as far as the target can hold it.
     fn entry(&self, name: &str, datatype: DataType, shape: Shape) -> Outcome<Entry> {
         match (self, datatype) {
             (Self::Lines(..), DataType::Fixed(_)) => Err(no_lines(name, datatype)),
@@ -312,13 +313,13 @@ impl Target {
                          {name}=@FILE makes it lines of text, and --outputs leaves it out"
                     )));
                 }
-                // How long texts are is known when they are there.
+                // The string length is not known before the run.
                 let dtype = StoredDType::Opaque(OpaqueDType::new("S1", 1, 1));
                 let mut entry = Entry::new(name.to_owned(), dtype, shape, 0..0);
                 entry.unsupported = Some("strings are not numbers".to_owned());
                 Ok(entry)
             }
-            // Lines need no entry; any will do.
+            // Text files need no entry; any will do.
             (_, datatype) => {
                 let dtype = datatype.dtype().unwrap_or(tensor_core::DType::U8);
                 Ok(Entry::new(
@@ -332,7 +333,7 @@ impl Target {
     }
 }
 
-/// Outputs as a file in memory, for what writes files.
+/// Outputs as an in-memory file, for the writers.
 struct Outputs {
     entries: Vec<Entry>,
     tensors: Vec<Tensor>,
@@ -405,11 +406,11 @@ pub(super) fn print(response: &InferResponse, out: &mut impl Write) -> Outcome {
     Ok(table::print(out, &rows, &[])?)
 }
 
-/// The first values of a tensor, in one short line.
+/// Formats the first values of a tensor in one short line.
 fn first_values(value: &TensorValue) -> String {
-    /// Values that are shown.
+    /// Number of values shown.
     const SHOWN: u64 = 6;
-    /// Characters of a byte string that are shown.
+    /// Number of characters shown of a byte string.
     const LETTERS: usize = 24;
     let count = value.shape().element_count();
     let mut shown: Vec<String> = match value {
@@ -449,7 +450,7 @@ mod tests {
 
     use super::*;
 
-    /// A CSV file can be read back without a difference.
+    /// CSV parses back to identical values.
     #[test]
     fn numbers_in_csv_keep_their_digits() {
         let singles = [1.848_701_4e-29_f32, -0.1, f32::NAN, f32::INFINITY];
@@ -493,7 +494,7 @@ mod tests {
         assert_eq!((rows[0][6].as_str(), rows[1][6].as_str()), ("a,\"b\"]", ""));
     }
 
-    /// An element of two lines would come back as two.
+    /// An element that contains a line break would be read back as two.
     #[test]
     fn elements_of_several_lines_do_not_become_lines() {
         let folder = tempfile::tempdir().unwrap();

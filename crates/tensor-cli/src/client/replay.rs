@@ -1,4 +1,4 @@
-//! `tensor replay`: recorded requests, sent again, and their answers checked against the recorded ones.
+//! `tensor replay`: sends recorded requests again and compares the responses with the recorded ones.
 
 use std::{fs, io::Write, path::Path};
 
@@ -17,18 +17,18 @@ use crate::{
     report,
 };
 
-/// The JSON for programs.
+/// The JSON report.
 #[derive(Default, Serialize)]
 struct Report {
     requests: usize,
     same: usize,
     different: usize,
     failed: usize,
-    differences: Vec<Told>,
+    differences: Vec<ReplayDifference>,
 }
 
 #[derive(Serialize)]
-struct Told {
+struct ReplayDifference {
     name: String,
     model: String,
     message: String,
@@ -80,7 +80,7 @@ async fn replay(options: &Replay, out: &mut impl Write) -> Outcome {
             if !options.json {
                 writeln!(out, "{} {}: {message}", entry.name(), request.model())?;
             }
-            told.differences.push(Told {
+            told.differences.push(ReplayDifference {
                 name: entry.name().to_owned(),
                 model: request.model().to_string(),
                 message,
@@ -107,7 +107,7 @@ async fn replay(options: &Replay, out: &mut impl Write) -> Outcome {
     if is_same { Ok(()) } else { Err(Failure::Found) }
 }
 
-/// The request for the model that it is to be sent to.
+/// Addresses a recorded request to the chosen model.
 fn addressed(options: &Replay, recorded: InferRequest) -> Outcome<InferRequest> {
     if options.model.is_none() && options.version.is_none() {
         return Ok(recorded);
@@ -115,7 +115,7 @@ fn addressed(options: &Replay, recorded: InferRequest) -> Outcome<InferRequest> 
     let (name, version) = {
         let model = recorded.model();
         let name = options.model.clone().unwrap_or_else(|| model.name().to_owned());
-        // A version of one model says nothing of another's.
+        // The recorded version is meaningless for another model.
         let kept = model
             .version()
             .filter(|_| options.model.is_none())
@@ -130,7 +130,7 @@ fn addressed(options: &Replay, recorded: InferRequest) -> Outcome<InferRequest> 
     Ok(request)
 }
 
-/// What is different in the answer, or why there is none.
+/// Sends a request and returns the differences in the response, or the error.
 async fn send(
     options: &Replay,
     client: &dyn InferenceClient,
@@ -154,12 +154,12 @@ async fn send(
         absolute: options.atol,
         relative: options.rtol,
     };
-    // The recorded element is what a part is of.
+    // The tolerance is relative to the recorded element.
     let differences = tensor_files::diff(&answer, &recorded, tolerance);
     let real = differences
         .iter()
         .filter(|difference| difference.kind != DifferenceKind::Metadata);
-    // The words of `diff` are about two files, which a reader of this report has not named.
+    // `diff`'s wording refers to two files, which this report does not have.
     let text = |difference: &Difference| match difference.kind {
         DifferenceKind::OnlyInFirst => format!("output {} was not recorded", Quoted(&difference.name)),
         DifferenceKind::OnlyInSecond => format!("output {} is missing", Quoted(&difference.name)),

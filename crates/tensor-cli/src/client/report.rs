@@ -1,4 +1,4 @@
-//! The results of a measurement, for people and for programs.
+//! The report of a measurement, for people and programs.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::{
     client::{
         chart::{self, micros as micros_text},
-        measure::Measured,
+        measure::Measurement,
         options::Bench,
     },
     failure::Outcome,
@@ -26,25 +26,25 @@ pub(super) struct Report {
     /// `closed` or `open`.
     r#loop: &'static str,
     concurrency: u32,
-    /// The rate that was asked for.
+    /// The requested rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     rate: Option<f64>,
     warm_up_seconds: f64,
     seconds: f64,
     is_interrupted: bool,
-    /// Answers.
+    /// Number of responses.
     requests: u64,
     requests_per_second: f64,
     rows_per_request: u64,
     rows_per_second: f64,
-    /// Requests that failed, by kind.
+    /// Number of failed requests by kind.
     errors: BTreeMap<String, u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     first_error: Option<String>,
     /// Requests that were due but not sent by the end.
     unsent: u64,
     latency_us: Latency,
-    /// The chart, if it is wanted.
+    /// The chart, if requested.
     #[serde(skip)]
     chart: Option<String>,
 }
@@ -62,7 +62,7 @@ struct Latency {
 }
 
 impl Report {
-    pub(super) fn new(options: &Bench, concurrency: u32, rows: u64, measured: Measured) -> Self {
+    pub(super) fn new(options: &Bench, concurrency: u32, rows: u64, measured: Measurement) -> Self {
         let micros = |nanos: u64| nanos as f64 / 1e3;
         let latency = &measured.latency;
         let quantile = |quantile| micros(latency.value_at_quantile(quantile));
@@ -107,7 +107,7 @@ impl Report {
         }
     }
 
-    /// Whether there were answers, and nothing else.
+    /// Returns whether there were responses and no errors.
     pub(super) fn is_clean(&self) -> bool {
         self.requests > 0 && self.errors.is_empty()
     }

@@ -15,10 +15,10 @@ use crate::{
     },
     failure::{Failure, Outcome},
     report,
-    table::{self, Look},
+    table::{self, TerminalStyle},
 };
 
-/// Runs what talks to a server, until the user ends it.
+/// Runs a client call until it ends or the user interrupts.
 fn block_on<T>(work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -26,7 +26,7 @@ fn block_on<T>(work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
     runtime.block_on(unless_interrupted(work))?
 }
 
-/// `tensor ls`: the models of a server's repository.
+/// `tensor ls`: lists the models of a server's repository.
 pub(crate) fn list(options: &List, out: &mut impl Write) -> Outcome {
     let client = options.connection.client()?.build()?;
     let mut models = block_on(async { Ok(client.repository_index(options.ready).await?) })?;
@@ -62,13 +62,13 @@ pub(crate) fn list(options: &List, out: &mut impl Write) -> Outcome {
     Ok(())
 }
 
-/// A model that was never loaded has no state.
+/// Returns the state's name; `-` for a model that was never loaded.
 fn state(model: &ModelIndexEntry) -> String {
     let state = model.state.map_or("not loaded", ModelState::name);
-    Look::of_stdout().state(state)
+    TerminalStyle::of_stdout().state(state)
 }
 
-/// `tensor show`: what a model takes and gives.
+/// `tensor show`: shows a model's inputs and outputs.
 pub(crate) fn show(options: &Show, out: &mut impl Write) -> Outcome {
     let server = &options.connection;
     let client = server.client()?.build()?;
@@ -76,7 +76,7 @@ pub(crate) fn show(options: &Show, out: &mut impl Write) -> Outcome {
         .map_err(|error| Failure::call("Usage", error.message()))?;
     let (metadata, config) = block_on(async {
         let metadata = server.metadata(&*client, model).await?;
-        // An extension: servers without it have no such page.
+        // An extension; servers without it return an error.
         let config = client.model_config(model).await.ok();
         Ok((metadata, config))
     })?;
@@ -108,7 +108,7 @@ pub(crate) fn show(options: &Show, out: &mut impl Write) -> Outcome {
             rows => format!("of up to {rows} rows"),
         };
         writeln!(out, "{}{batches}", title("batches"))?;
-        // Other servers do not say it.
+        // Only this server reports it.
         if let Some(batched) = Joining::shown_in(config) {
             writeln!(out, "{}{}", title("batched"), table::text(batched))?;
         }
@@ -132,7 +132,7 @@ pub(crate) fn show(options: &Show, out: &mut impl Write) -> Outcome {
     Ok(table::print(out, &rows, &[])?)
 }
 
-/// `tensor status`: whether a server is well, and what it has done. Fails when it is not ready.
+/// `tensor status`: shows health and statistics of a server. Fails if it is not ready.
 pub(crate) fn status(options: &StatusOptions, out: &mut impl Write) -> Outcome {
     let client = options.connection.client()?.build()?;
     let (metadata, is_ready, statistics) = block_on(async {

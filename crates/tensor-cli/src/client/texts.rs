@@ -1,4 +1,4 @@
-//! BYTES in NumPy's files: arrays of texts, all of one width.
+//! BYTES in NumPy files: arrays of fixed-width strings.
 
 use fmt_core::{Entry, Error, ErrorKind, OpaqueDType, StoredDType, TENSOR_STREAM_UNIT, TensorReader};
 use fmt_npy::TextWidth;
@@ -7,7 +7,7 @@ use tensor_core::{DType, Shape, Tensor};
 
 use crate::files;
 
-/// How wide the texts of a tensor are, if it is one of texts.
+/// Returns the string width of an array, if it is one of strings.
 pub(super) fn width(entry: &Entry) -> Option<TextWidth> {
     match &entry.dtype {
         StoredDType::Opaque(dtype) => TextWidth::of(dtype),
@@ -15,17 +15,17 @@ pub(super) fn width(entry: &Entry) -> Option<TextWidth> {
     }
 }
 
-/// Reads an array of texts.
+/// Reads an array of strings.
 pub(super) fn read(reader: &dyn TensorReader, index: usize, width: TextWidth) -> Result<BytesTensor, Error> {
     let entry = &reader.entries()[index];
     let mut raw = zeros(entry.byte_len().unwrap_or(u64::MAX))?;
-    // Streams fill whole units.
+    // Streams return whole elements.
     let len = raw.len();
     raw.resize(len.next_multiple_of(TENSOR_STREAM_UNIT), 0);
     let mut stream = reader.stream(index)?;
     let mut filled = 0;
     loop {
-        // Whole units have come so far.
+        // Only whole elements so far.
         match stream.read(&mut raw[filled..])? {
             0 => break,
             read => filled += read,
@@ -43,7 +43,7 @@ pub(super) fn read(reader: &dyn TensorReader, index: usize, width: TextWidth) ->
     }
 }
 
-/// The dtype of an array of texts for these, and its bytes as a tensor.
+/// Returns the dtype of an array for these strings, and its bytes as a tensor.
 pub(super) fn write(texts: &BytesTensor) -> Result<(OpaqueDType, Tensor), Error> {
     let mut longest = 0;
     for (index, element) in texts.iter().enumerate() {
@@ -71,7 +71,7 @@ pub(super) fn write(texts: &BytesTensor) -> Result<(OpaqueDType, Tensor), Error>
     ))
 }
 
-/// Room for texts, all of which are as wide as the longest.
+/// Allocates the array, in which every string has the width of the longest.
 fn zeros(len: u64) -> Result<Vec<u8>, Error> {
     let most = files::read_options().limits.decoded_bytes;
     let mut zeros = Vec::new();
@@ -91,7 +91,7 @@ fn zeros(len: u64) -> Result<Vec<u8>, Error> {
 mod tests {
     use super::*;
 
-    /// NumPy would give back another text.
+    /// NumPy strips trailing zeros, so they would not round-trip.
     #[test]
     fn texts_that_end_with_zeros_are_refused() {
         let texts = |texts: &[&[u8]]| {
@@ -110,7 +110,7 @@ mod tests {
         );
     }
 
-    /// One long text makes all others as long.
+    /// One long string widens all the others.
     #[test]
     fn room_for_texts_is_limited() {
         let long = vec![b'a'; 1 << 20];

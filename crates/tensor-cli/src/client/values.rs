@@ -1,4 +1,4 @@
-//! Values of inputs as people write them: JSON on the command line or in a file, and CSV.
+//! Parses input values: JSON on the command line or in a file, and CSV.
 
 use std::{fs, path::Path};
 
@@ -14,7 +14,7 @@ use crate::{
     failure::{About, Outcome},
 };
 
-/// Reads `[[5.1, 3.5]]`: lists in lists of numbers, texts or booleans. `what` names it in errors.
+/// Parses `[[5.1, 3.5]]`: nested lists of numbers, strings or booleans. `what` names it in errors.
 pub(super) fn literal(
     what: &str,
     text: &str,
@@ -25,11 +25,11 @@ pub(super) fn literal(
         .map_err(|error| mismatch(format!("input '{name}': {what} is not JSON: {error}")))?;
     let dims = dims(&value);
     let datatype = expected.map_or_else(|| guess(&value), |expected| expected.datatype);
-    // The text itself, so that no digit is lost.
+    // Parses the original text, so that no digit is lost.
     tensor(what, name, &dims, datatype, text)
 }
 
-/// Reads a JSON file: a list, as in [`literal`], or a whole request, of which the input with this name is taken.
+/// Reads a JSON file: a list as in [`literal`], or a whole request, from which the input `name` is taken.
 pub(super) fn json_file(path: &Path, name: &str, expected: Option<&TensorMetadata>) -> Outcome<TensorValue> {
     let text = read(path)?;
     let what = path.display().to_string();
@@ -43,7 +43,7 @@ pub(super) fn json_file(path: &Path, name: &str, expected: Option<&TensorMetadat
         .ok_or_else(|| mismatch(format!("{what} holds a request without the input '{name}'")))
 }
 
-/// Reads a CSV file: rows of numbers or texts, with or without a line of names above them.
+/// Reads a CSV file: rows of numbers or strings, with or without a header line.
 pub(super) fn csv_file(path: &Path, name: &str, expected: Option<&TensorMetadata>) -> Outcome<TensorValue> {
     let text = read(path)?;
     let what = path.display().to_string();
@@ -63,7 +63,7 @@ pub(super) fn csv_file(path: &Path, name: &str, expected: Option<&TensorMetadata
         None if rows.iter().skip(1).flatten().all(is_number) => DataType::FP32,
         None => DataType::Bytes,
     };
-    // Texts cannot be distinguished from names of columns, so they have none.
+    // String columns cannot have a header line, because it is indistinguishable from data.
     if datatype != DataType::Bytes && rows.first().is_some_and(is_names) {
         rows.remove(0);
     }
@@ -86,7 +86,7 @@ pub(super) fn csv_file(path: &Path, name: &str, expected: Option<&TensorMetadata
     data.push(']');
     let dims = [rows.len() as u64, columns as u64];
     let value = tensor(&what, name, &dims, datatype, &data)?;
-    // One column is a vector for a model that takes vectors.
+    // One column is a vector if the model takes vectors.
     let is_vector = expected.is_some_and(|expected| expected.shape.dims().len() == 1);
     match is_vector && columns == 1 {
         true => reshaped(&value, &dims[..1]),
@@ -94,7 +94,7 @@ pub(super) fn csv_file(path: &Path, name: &str, expected: Option<&TensorMetadata
     }
 }
 
-/// A field of CSV in JSON.
+/// Converts a CSV field to JSON.
 fn element(datatype: DataType, field: &str) -> Option<String> {
     let lower = field.to_ascii_lowercase();
     match datatype {
@@ -110,7 +110,7 @@ fn element(datatype: DataType, field: &str) -> Option<String> {
                 "" if is_float => f64::NAN,
                 other => other.parse().ok()?,
             };
-            // JSON has neither NaN nor the infinities, `.5` nor `+1`; whole numbers keep all their digits.
+            // JSON lacks NaN, the infinities, `.5` and `+1`; integers keep all their digits.
             let is_plain = field
                 .trim_start_matches('-')
                 .chars()
@@ -132,8 +132,8 @@ fn is_bool(field: &str) -> bool {
     field.eq_ignore_ascii_case("true") || field.eq_ignore_ascii_case("false")
 }
 
-/// Gives a value the shape that the model takes, when it has an element for each and there is only one way to do so: what
-/// people write often lacks the batch's dimension, and CSV has two dimensions only.
+/// Reshapes a value to the model's shape if the element count matches and the shape is unambiguous: people
+/// often omit the batch dimension, and CSV has only two dimensions.
 pub(super) fn fit_shape(expected: &TensorMetadata, value: TensorValue) -> TensorValue {
     let pattern = &expected.shape;
     if pattern.matches(value.shape()) || pattern.has_any_leading() {
@@ -154,7 +154,7 @@ pub(super) fn fit_shape(expected: &TensorMetadata, value: TensorValue) -> Tensor
         .iter()
         .map(|dim| dim.unwrap_or(count / fixed))
         .collect();
-    // A list of values may be anything; rows of values stay rows, and only what is in a row takes another shape.
+    // A flat list may take any shape; rows stay rows, and only their contents are reshaped.
     let is_allowed = match value.shape().dims() {
         [_] => true,
         [rows, _] => dims.len() > 2 && dims.first() == Some(rows),
@@ -172,7 +172,7 @@ fn reshaped(value: &TensorValue, dims: &[u64]) -> Outcome<TensorValue> {
     TensorValue::from_raw(datatype, shape, raw).map_err(|error| mismatch(error.message()))
 }
 
-/// The protocol's own reader makes the tensor: it checks lists, ranges and counts.
+/// Parses the tensor with the protocol's parser, which checks nesting, ranges and counts.
 fn tensor(what: &str, name: &str, dims: &[u64], datatype: DataType, data: &str) -> Outcome<TensorValue> {
     let datatype = datatype.name();
     let body =
@@ -190,7 +190,7 @@ fn request(what: &str, name: &str, body: &str) -> Outcome<InferRequest> {
     Ok(decoded.request)
 }
 
-/// The shape of lists in lists, by the first of each; the reader finds those that are of other lengths.
+/// Returns the shape of nested lists by the first item of each; the parser detects ragged ones.
 fn dims(value: &Value) -> Vec<u64> {
     let mut dims = Vec::new();
     let mut inner = Some(value);
@@ -201,7 +201,7 @@ fn dims(value: &Value) -> Vec<u64> {
     dims
 }
 
-/// A datatype for a server that does not say which it wants.
+/// Guesses a datatype, for servers without metadata.
 fn guess(value: &Value) -> DataType {
     match value {
         Value::Array(list) => list.first().map_or(DataType::FP32, guess),
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(shape("[1, 2, 3]", &[-1, 3]), [1, 3]);
         assert_eq!(shape("[[1, 2, 3, 4]]", &[-1, 2, 2]), [1, 2, 2]);
         assert_eq!(shape("[1, 2]", &[-1, 3]), [2]);
-        // Two rows of two are not one of four.
+        // Two rows of two are not one row of four.
         assert_eq!(shape("[[1, 2], [3, 4]]", &[-1, 4]), [2, 2]);
         assert_eq!(shape("[[1, 2, 3, 4], [5, 6, 7, 8]]", &[-1, 2, 2]), [2, 2, 2]);
         assert_eq!(shape("[[1, 2], [3, 4]]", &[-1, 2, 2]), [2, 2]);

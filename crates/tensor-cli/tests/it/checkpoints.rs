@@ -1,4 +1,4 @@
-//! Checkpoints as Hugging Face lays them out: many files, chosen tensors, other dtypes, manifests.
+//! Sharded Hugging Face checkpoints, tensor selection, casts, manifests.
 
 use std::{fs, path::Path};
 
@@ -12,7 +12,7 @@ fn floats(values: &[f32]) -> Tensor {
     Tensor::from_vec(Shape::vector(values.len() as u64), values.to_vec()).unwrap()
 }
 
-/// A folder with a configuration, two files and their index.
+/// Writes a directory with a configuration, two shards and an index.
 fn folder(place: &Place) {
     place.write(
         "whole.safetensors",
@@ -66,7 +66,7 @@ fn a_folder_is_a_file_for_every_command() {
     );
     place.good(&["extract", "hub", "model.steps", "-o", "steps.npy"]);
     assert_eq!(place.inspect("steps.npy")["tensors"][0]["shape"], json!([4]));
-    // Divided in another way: the files of the checkpoint that is replaced go.
+    // Split differently: the shards of the replaced checkpoint are removed.
     place.good(&["split", "hub", "copy/", "--max-shard-size", "40"]);
     let told = place.good(&[
         "convert",
@@ -81,7 +81,7 @@ fn a_folder_is_a_file_for_every_command() {
     );
     assert!(!place.path("copy/model-00002-of-00002.safetensors").exists());
     assert_eq!(place.good(&["diff", "whole.safetensors", "copy"]), "");
-    // A name changes in its file and in the index.
+    // A rename changes the shard and the index.
     place.good(&["rename", "hub", "model.steps", "steps"]);
     assert!(place.good(&["inspect", "hub"]).contains("\nsteps "));
     assert!(
@@ -90,12 +90,12 @@ fn a_folder_is_a_file_for_every_command() {
             .contains("taken")
     );
     assert!(place.bad(&["set", "hub", "a=b"]).contains("one of its files"));
-    // All files are one, without an index too.
+    // The shards form a checkpoint without an index too.
     fs::remove_file(place.path(index)).unwrap();
     let run = place.run(&["diff", "hub", "hub/model.safetensors"]);
     assert_eq!(run.code, 0, "{}", run.err);
     assert!(run.err.starts_with("note: hub: no index says"), "{}", run.err);
-    // An unfinished folder is not a checkpoint.
+    // An incomplete directory is not a checkpoint.
     fs::remove_file(place.path("hub/model-00001-of-00002.safetensors")).unwrap();
     let refused = place.bad(&["inspect", "hub"]);
     assert!(
@@ -104,7 +104,7 @@ fn a_folder_is_a_file_for_every_command() {
     );
 }
 
-/// A process that is killed while files get their names would leave neither the old checkpoint nor the new one.
+/// A process killed while files are renamed would leave neither the old checkpoint nor the new one.
 #[test]
 fn a_checkpoint_is_not_divided_into_its_own_files() {
     let place = Place::new();
@@ -131,7 +131,7 @@ fn a_checkpoint_is_not_divided_into_its_own_files() {
             "--max-shard-size",
             "1",
         ],
-        // One file that is a part of what is read.
+        // The output is one of the inputs.
         &["merge", "hub", "-o", first],
         &["extract", "hub", "--include", "*norm", "-o", first],
         #[cfg(unix)]
@@ -145,7 +145,7 @@ fn a_checkpoint_is_not_divided_into_its_own_files() {
         assert_eq!(names(), before);
         assert_eq!(place.good(&["diff", "whole.safetensors", "hub"]), "");
     }
-    // A single file is replaced at once, so that there is always one of the two.
+    // A single file is replaced atomically, so one of the two always exists.
     place.good(&[
         "convert",
         "whole.safetensors",
@@ -166,7 +166,7 @@ fn a_checkpoint_is_not_divided_into_its_own_files() {
     ]);
 }
 
-/// llama.cpp takes the numbers of a model's files from their metadata, and refuses one file that has them.
+/// llama.cpp takes shard numbers from metadata, and rejects a single file that has them.
 #[test]
 fn models_of_gguf_in_many_files() {
     let place = Place::new();
@@ -208,7 +208,7 @@ fn models_of_gguf_in_many_files() {
     );
 }
 
-/// Tied weights: once where the format can say so, and with a line where it cannot.
+/// Tied weights are stored once if the format supports it, and otherwise duplicated with a note.
 #[test]
 fn tied_weights_are_not_doubled_without_a_word() {
     let place = Place::new();
@@ -233,7 +233,7 @@ fn tied_weights_are_not_doubled_without_a_word() {
     assert_eq!(report["losses"][0]["kind"], "sharing");
 }
 
-/// PyTorch's checkpoints from before safetensors: an index and files of pickles, with a total size that is a double.
+/// PyTorch checkpoints: an index and pickled shards, with a total size that is a double.
 #[test]
 fn checkpoints_of_pytorch_are_read() {
     let place = Place::new();
@@ -262,7 +262,7 @@ fn checkpoints_of_pytorch_are_read() {
             .len(),
         8
     );
-    // Where both forms are there, safetensors are read, as Hugging Face's libraries do.
+    // If both forms exist, safetensors takes precedence, as in Hugging Face's libraries.
     fs::rename(
         place.path("model.safetensors"),
         place.path("hub/model.safetensors"),
@@ -328,7 +328,7 @@ fn targets_of_many_files() {
         let refused = place.bad(arguments);
         assert!(refused.contains(told), "{arguments:?}: {refused}");
     }
-    // Another format, by the name that the whole would have.
+    // Another format, chosen by the base name.
     place.good(&["split", "hub", "out/weights.tbuf", "--max-shard-size", "40"]);
     assert!(place.path("out/weights-00001-of-00002.tbuf").exists());
     assert_eq!(place.run(&["diff", "hub", "out"]).code, 0);
@@ -370,7 +370,7 @@ fn dtypes_change_on_the_way() {
         .map(|t| t["dtype"].as_str().unwrap())
         .collect();
     assert_eq!(dtypes, ["bfloat16", "bfloat16", "int64"]);
-    // 1 + 1/256 is in the middle between 1 and the next number: the even one of the two.
+    // 1 + 1/256 is halfway to the next number: ties to even.
     place.good(&["extract", "b.safetensors", "model.norm", "-o", "norm.raw"]);
     let expected = [1.0, 1.0, -3.0]
         .map(|value| bf16::from_f32(value).to_le_bytes())
@@ -410,7 +410,7 @@ fn dtypes_change_on_the_way() {
     assert_eq!(place.good(&changed), "");
     assert_eq!(place.run(&["diff", "hub", "b.safetensors"]).code, 1);
 
-    // Values beyond the range are named, and nothing is written.
+    // Out-of-range values are reported, and nothing is written.
     place.write("large.safetensors", &[], &[("w", &floats(&[1e30, 2.0, -7e4]))]);
     let refused = place.bad(&["convert", "large.safetensors", "h.safetensors", "--dtype", "f16"]);
     assert!(refused.contains("2 numbers of tensor 'w'"), "{refused}");
@@ -441,7 +441,7 @@ fn dtypes_change_on_the_way() {
             .contains("2 numbers")
     );
     assert!(!place.path("x.raw").exists());
-    // Bytes on the standard output stay there, and the command still fails.
+    // Bytes already on standard output stay there, and the command still fails.
     place.write("positive.safetensors", &[], &[("w", &floats(&[1e30, 2.0, 7e4]))]);
     let run = place.run(&[
         "extract",
@@ -492,7 +492,7 @@ fn tensors_are_chosen_and_renamed() {
         "b.safetensors",
     ]);
     assert_eq!(names("b.safetensors"), ["model.norm", "model.steps"]);
-    // The new names are those of the one, the old ones of the other: patterns see both files.
+    // Each file has either the new or the old names: patterns see both.
     let same = place.good(&[
         "diff",
         "hub",
@@ -522,7 +522,7 @@ fn manifests_are_the_same_for_the_same_tensors() {
     assert_eq!(place.good(&["manifest", "c.zt"]), manifest);
     let lines: Vec<&str> = manifest.lines().collect();
     assert_eq!(lines[0], "tensor-manifest 1 sha256");
-    // In Python: hashlib.sha256(struct.pack("<6f", 1, 0, -2.5, 0, 0, 4)).hexdigest()
+    // Python: hashlib.sha256(struct.pack("<6f", 1, 0, -2.5, 0, 0, 4)).hexdigest()
     assert_eq!(
         lines[1],
         "f45438785a6f73aa2e75ae4e54892ccd73f7dbb399f36b8c46010972764aa7ce  f32  [3,2]  \"model.embed\""
@@ -633,7 +633,7 @@ fn programs_are_told_in_json() {
         "a.zt"
     );
     assert_eq!(told(&["merge", "--json", "-o", "m.zt", "a.zt"])[0]["tensors"], 3);
-    // Numbers that JSON does not have are texts.
+    // Numbers that JSON cannot express are strings.
     place.write("nan.npy", &[], &[("0", &floats(&[f32::INFINITY, f32::NAN]))]);
     place.write("zero.npy", &[], &[("0", &floats(&[0.0, 0.0]))]);
     let stats = told(&["inspect", "--json", "--stats", "nan.npy"])[0]["tensors"][0]["stats"].clone();
@@ -668,8 +668,8 @@ fn what_merged_files_say_differently_is_told() {
     assert!(refused.contains("different things under 'license'"), "{refused}");
 }
 
-/// A GGUF file: 64 elements of `Q8_0` with the scales 0.5 and 2 as two rows, 512 of `Q4_K`, 256 of `Q1_0`, and plain
-/// floats.
+/// Writes a GGUF file: 64 elements of `Q8_0` with scales 0.5 and 2 as two rows, 512 of `Q4_K`, 256 of `Q1_0`,
+/// and plain floats.
 fn quantised(place: &Place, name: &str) {
     let opaque = |name: &str, dtype: OpaqueDType, dims: &[u64]| {
         PlannedEntry::opaque(name, dtype, Shape::new(dims).unwrap()).unwrap()
@@ -687,7 +687,7 @@ fn quantised(place: &Place, name: &str) {
     let mut file = Vec::new();
     let mut writer = fmt_gguf::Gguf.create(Box::new(&mut file), plan).unwrap();
     writer.write(&[block(0x3800), block(0x4000)].concat()).unwrap();
-    // A scale of 1, a smallest of 0, six-bit scales and four-bit elements.
+    // Scale 1, minimum 0, six-bit scales and four-bit elements.
     let k = [&[0x00, 0x3C, 0, 0][..], &[1; 12], &[0x21; 128]].concat();
     writer.write(&[&k[..], &k].concat()).unwrap();
     writer.write(&[7; 36]).unwrap();
@@ -709,12 +709,12 @@ fn quantised_blocks_become_floats_where_they_are_understood() {
             .map(|bytes| f32::from_le_bytes(*bytes))
             .collect()
     };
-    // Blocks of a type that is only copied are named, and nothing is written.
+    // Blocks of a type without a decoder are reported, and nothing is written.
     let refused = place.bad(&["convert", "q.gguf", "f.safetensors", "--dtype", "f32"]);
     for words in ["'q1'", "Q1_0", "--keep-dtype"] {
         assert!(refused.contains(words), "{refused}");
     }
-    // They are left out, or stay where the target holds them.
+    // They can be excluded, or kept if the target supports them.
     let refused = place.bad(&[
         "convert",
         "q.gguf",
@@ -779,11 +779,11 @@ fn quantised_blocks_become_floats_where_they_are_understood() {
         "extract", "q.gguf", "q8", "--dtype", "bf16", "--rows", "0:1", "-o", "row.npy",
     ]);
     assert_eq!(shown, "");
-    // Blocks may be cut into shards and put together as they are.
+    // Quantised tensors can be split and merged unchanged.
     place.good(&["split", "q.gguf", "parts.gguf", "--max-shard-size", "100"]);
     assert_eq!(place.good(&["diff", "q.gguf", "parts.gguf"]), "");
 
-    // A scale of 60,000 is beyond half precision after the first element, and one block alone is named.
+    // A scale of 60,000 overflows half precision after the first element; only that block is reported.
     let mut file = fs::read(place.path("q.gguf")).unwrap();
     let at = file.windows(2).rposition(|two| two == [0x00, 0x40]).unwrap();
     file[at..at + 2].copy_from_slice(&0x7B53_u16.to_le_bytes());

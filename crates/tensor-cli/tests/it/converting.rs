@@ -10,7 +10,7 @@ use crate::{
     support::{Place, matrix, vector},
 };
 
-/// Name and hash of each tensor.
+/// Returns name and hash of each tensor.
 fn contents(shown: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let tensors = shown["tensors"].as_array().unwrap().iter();
@@ -69,7 +69,7 @@ fn what_a_format_cannot_hold_is_refused_or_told() {
     );
 }
 
-/// Names and metadata for which the format has no place stand beside the file.
+/// Names and metadata that the format cannot hold are in a file next to it.
 #[test]
 fn btf_keeps_names() {
     let place = Place::new();
@@ -78,7 +78,7 @@ fn btf_keeps_names() {
     assert_eq!(place.good(&["diff", "a.safetensors", "a.btf"]), "");
 }
 
-/// B14: the file of names is not wanted.
+/// B14: without the sidecar file.
 #[test]
 fn btf_without_a_file_of_names() {
     let place = Place::new();
@@ -90,7 +90,7 @@ fn btf_without_a_file_of_names() {
     assert!(refused.contains("--no-sidecar"), "{refused}");
 }
 
-/// Files of other versions of zTensor, recognised by their content, for every command.
+/// Other versions of zTensor are recognised by content in every command.
 #[test]
 fn the_other_ztensors_are_read() {
     let place = Place::new();
@@ -128,7 +128,7 @@ fn the_other_ztensors_are_read() {
     let sparse = format!("{real}2.1.2-sparse.zt");
     place.good(&["convert", &sparse, "sparse.btf"]);
     place.good(&["diff", &sparse, "sparse.btf"]);
-    // 2.x is written too, with what a file says of itself.
+    // 2.x is also written, with file metadata.
     place.write(
         "a.safetensors",
         &[("format", "pt")],
@@ -201,7 +201,7 @@ fn a_target_is_untouched_by_failure() {
     assert_eq!(left.len(), 3, "{left:?}");
 }
 
-/// Ctrl-C leaves what was there, and nothing else.
+/// Ctrl-C leaves the previous file and nothing else.
 #[test]
 fn an_interrupted_conversion_leaves_the_target() {
     let place = Place::new();
@@ -214,7 +214,7 @@ fn an_interrupted_conversion_leaves_the_target() {
     assert_eq!(fs::read_dir(place.path("")).unwrap().count(), 2);
 }
 
-/// Every BERT has positions, which are integers.
+/// BERT models contain positions, which are integers.
 #[test]
 fn integers_and_bools_stay_when_floats_get_another_dtype() {
     let place = Place::new();
@@ -245,7 +245,7 @@ fn integers_and_bools_stay_when_floats_get_another_dtype() {
     );
 }
 
-/// WR-05: files may not become larger than 512 bytes, or 1024; shells count differently.
+/// WR-05: files may not exceed 512 bytes, or 1024, depending on the shell's unit.
 #[test]
 fn wr_05_a_target_beyond_the_limit_of_the_system_is_an_error() {
     let place = Place::new();
@@ -349,8 +349,8 @@ fn usage_is_told_with_code_2() {
     }
 }
 
-/// Eight-bit floats and complex numbers are listed, copied, hashed, compared, extracted and merged; only arithmetic is
-/// refused.
+/// Eight-bit floats and complex numbers are listed, copied, hashed, compared, extracted and merged; only
+/// arithmetic is rejected.
 #[test]
 fn dtypes_without_arithmetic_are_carried() {
     let place = Place::new();
@@ -376,7 +376,7 @@ fn dtypes_without_arithmetic_are_carried() {
     assert_eq!(shown["tensors"][0]["dtype"], "F8_E4M3");
     assert_eq!(shown["metadata"]["format"], "pt");
     place.good(&["inspect", "--stats", "--values", "b.safetensors"]);
-    // If the format has no such dtype, the error says so; with the same width as bits it fits.
+    // If the format lacks the dtype, the error says so; stored as bits of the same width it fits.
     let refused = place.bad(&["convert", "a.safetensors", "a.zt"]);
     assert!(refused.contains("F8_E4M3"), "{refused}");
     assert_eq!(

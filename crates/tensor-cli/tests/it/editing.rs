@@ -1,4 +1,4 @@
-//! `rename` and `set`, and what the program says of itself.
+//! `rename` and `set`, and the program's help.
 
 use std::fs;
 
@@ -50,7 +50,7 @@ fn ztensor_files_are_edited_too() {
     assert!(place.inspect("a.zt")["tensors"][0].get("attributes").is_none());
 }
 
-/// Data stays where it is: what grows is the index.
+/// Data stays in place; only the index grows.
 #[test]
 fn an_index_at_the_end_is_written_behind_the_old_one() {
     let place = Place::new();
@@ -60,7 +60,7 @@ fn an_index_at_the_end_is_written_behind_the_old_one() {
         place.good(&["rename", name, "w", "weight"]);
         let after = fs::read(place.path(name)).unwrap();
         assert_eq!(after[..before.len()], before, "{name}");
-        // A change that did not come to an end is undone before the next.
+        // An interrupted edit is rolled back before the next.
         fs::write(
             place.path(&format!("{name}.append-journal")),
             format!("{}\n", after.len()),
@@ -82,14 +82,14 @@ fn an_index_at_the_beginning_is_written_over_where_there_is_room() {
     place.write("a.safetensors", &[], &[("w", &matrix())]);
     let license = format!("license={}", "many words ".repeat(20));
     place.good(&["set", "a.safetensors", &license]);
-    // The file was written anew, with room for more.
+    // The file was rewritten with spare room.
     let before = inode("a.safetensors");
     place.good(&["set", "a.safetensors", "format=pt"]);
     place.good(&["rename", "a.safetensors", "w", "weight"]);
     assert_eq!(inode("a.safetensors"), before);
     assert_eq!(place.inspect("a.safetensors")["tensors"][0]["name"], "weight");
 
-    // Values of GGUF keep their types.
+    // GGUF values keep their types.
     place.write("b.gguf", &[("general.file_type", "7")], &[("w", &matrix())]);
     let before = inode("b.gguf");
     place.good(&["set", "b.gguf", "general.file_type=8"]);
@@ -150,7 +150,7 @@ fn completions_and_manual_pages_are_written() {
     );
 }
 
-/// Options that other programs have are told as this one has them.
+/// Options known from other programs get a tip.
 #[test]
 fn unknown_options_are_told_with_what_may_have_been_meant() {
     let place = Place::new();
@@ -214,7 +214,7 @@ fn a_repository_of_models_is_told_with_a_file_of_it() {
     );
 }
 
-/// One tensor in the place of another, and one more; what the other file says of itself stays there.
+/// One tensor replaced, and one appended; the other file's metadata is not copied.
 #[test]
 fn one_tensor_is_put_and_appended() {
     let place = Place::new();
@@ -257,7 +257,7 @@ fn one_tensor_is_put_and_appended() {
     }
 }
 
-/// A part that was written anew, an index that is missing, one that is right.
+/// A rewritten shard, a missing index, a correct index.
 #[test]
 fn an_index_is_written_anew() {
     let place = Place::new();
@@ -271,7 +271,7 @@ fn an_index_is_written_anew() {
     assert!(place.good(&["index", "out"]).contains("fits the files"));
     let right = std::fs::read(&path).unwrap();
 
-    // Another tensor in the first part, which the index does not name.
+    // An additional tensor in the first shard, which the index lacks.
     place.good(&[
         "append",
         "out/model-00001-of-00002.safetensors",

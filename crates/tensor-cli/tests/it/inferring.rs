@@ -1,4 +1,4 @@
-//! `tensor infer`, against both transports.
+//! `tensor infer` over both transports.
 
 use std::{fs, sync::Arc};
 
@@ -6,7 +6,7 @@ use oip_service::testing::TestService;
 use tensor_core::{Shape, Tensor};
 
 use crate::{
-    server::{Server, Thrice, interrupt, wait_for},
+    server::{Server, TripleService, interrupt, wait_for},
     support::{Place, matrix},
 };
 
@@ -18,7 +18,7 @@ fn vector(values: &[f32]) -> Tensor {
     Tensor::from_vec(Shape::vector(values.len() as u64), values.to_vec()).unwrap()
 }
 
-/// The fields of the table's rows, by one or more blanks.
+/// Splits the table's rows into fields at blanks.
 fn rows(table: &str) -> Vec<Vec<&str>> {
     table
         .lines()
@@ -90,7 +90,7 @@ fn outputs_go_into_files_of_every_format() {
             }
         }
     }
-    // Several outputs, some of them wanted.
+    // Several outputs, some of them requested.
     place.write("a.npy", &[], &[("0", &matrix())]);
     place.write(
         "b.npy",
@@ -149,7 +149,7 @@ fn byte_strings_come_from_lines_and_become_lines() {
     }
 }
 
-/// What `numpy.save` writes of an array of texts.
+/// Returns what `numpy.save` writes for an array of strings.
 fn npy(descr: &str, shape: &str, elements: &[u8]) -> Vec<u8> {
     let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
     header.extend(std::iter::repeat_n(' ', 117 - header.len()));
@@ -346,7 +346,7 @@ fn failures_of_servers_are_told_and_leave_the_target_alone() {
         refused.starts_with("error[Usage]: --ca: nowhere.pem: cannot be read: No such file"),
         "{refused}"
     );
-    // The server does not speak TLS.
+    // The server does not use TLS.
     fs::write(
         place.path("ca.pem"),
         rcgen::generate_simple_self_signed(["localhost".to_owned()])
@@ -370,7 +370,7 @@ fn failures_of_servers_are_told_and_leave_the_target_alone() {
         "{refused}"
     );
     assert_eq!(fs::read(place.path("y.zt")).unwrap(), b"precious");
-    // Its file, the input, and the authority's certificate: nothing else was left behind.
+    // Only the output, the input, and the CA certificate: no other file was left.
     assert_eq!(fs::read_dir(place.path("")).unwrap().count(), 3);
 }
 
@@ -393,7 +393,7 @@ fn ctrl_c_ends_a_request_and_leaves_the_target_alone() {
 
 #[test]
 fn several_answers_are_printed_one_by_one() {
-    let (place, server) = (Place::new(), Server::of(Arc::new(Thrice::default())));
+    let (place, server) = (Place::new(), Server::of(Arc::new(TripleService::default())));
     let input = ["--input", "x=[1.5]", "--stream"];
     let told = place.good(&infer(
         &server.grpc,

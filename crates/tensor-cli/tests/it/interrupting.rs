@@ -8,7 +8,7 @@ use std::{
 
 use crate::support::Place;
 
-/// A file of 8 GiB of nothing, so that there is time.
+/// Writes a sparse file of 8 GiB, which takes long to read.
 pub(crate) fn write_big(place: &Place, name: &str) {
     let header = r#"{"w":{"dtype":"U8","shape":[8192,1048576],"data_offsets":[0,8589934592]}}"#;
     let head = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
@@ -17,7 +17,8 @@ pub(crate) fn write_big(place: &Place, name: &str) {
     file.set_len(head.len() as u64 + (8 << 30)).unwrap();
 }
 
-/// Waits until the program has this many files of the folder open, which may have no names, and sends a signal.
+/// Waits until the program has this many files of the directory open, including unnamed ones, and sends a
+/// signal.
 pub(crate) fn send_when_open(place: &Place, child: &mut Child, files: usize, signal: &str) {
     let id = child.id();
     let open_files = || {
@@ -29,7 +30,7 @@ pub(crate) fn send_when_open(place: &Place, child: &mut Child, files: usize, sig
         assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
         std::thread::sleep(Duration::from_millis(1));
     }
-    // It is in the middle of its work then.
+    // It is in the middle of its work by then.
     std::thread::sleep(Duration::from_millis(50));
     let sent = Command::new("kill")
         .args(["-s", signal, &id.to_string()])
@@ -37,7 +38,7 @@ pub(crate) fn send_when_open(place: &Place, child: &mut Child, files: usize, sig
     assert!(sent.unwrap().success());
 }
 
-/// The first signal ends what only reads, at whatever it is.
+/// The first signal ends read-only commands at any point.
 #[test]
 fn a_signal_ends_commands_that_read() {
     let place = Place::new();

@@ -10,7 +10,7 @@ use tensor_core::{Shape, Tensor};
 
 use crate::support::{Place, vector};
 
-/// Kills for each format.
+/// Kills per format.
 const ROUNDS: u32 = 15;
 
 #[test]
@@ -30,7 +30,7 @@ fn wr_01_a_killed_conversion_leaves_the_old_file_or_the_new_one() {
         assert_ne!(old, new);
         for round in 0..ROUNDS {
             let mut converting = place.spawn(&["convert", "a.safetensors", target]);
-            // Evenly over the time that it takes, and a little beyond, in no particular order.
+            // Spread evenly over the duration and slightly beyond, in shuffled order.
             let part = (round * 7 % ROUNDS) as f64 / f64::from(ROUNDS) * 1.2;
             std::thread::sleep(Duration::from_secs_f64(duration.as_secs_f64() * part));
             converting.kill().unwrap();
@@ -44,8 +44,8 @@ fn wr_01_a_killed_conversion_leaves_the_old_file_or_the_new_one() {
         }
         place.good(&["convert", "a.safetensors", target]);
         assert_eq!(fs::read(place.path(target)).unwrap(), new);
-        // Where the system has files without names, the killed ones left nothing, but in the moment in which the complete
-        // file has its random name and not yet its own.
+        // On systems with unnamed files, killed processes leave nothing, except in the moment when the
+        // complete file has a random name before its final one.
         let entries = fs::read_dir(place.path(""))
             .unwrap()
             .map(|entry| entry.unwrap().path());

@@ -28,7 +28,7 @@ fn inspect_shows_a_table() {
     );
 }
 
-/// Values can be as large as the file; people see how they begin, programs see all.
+/// Values can be as large as the file; people see the beginning, programs everything.
 #[test]
 fn inspect_shortens_long_metadata() {
     let place = Place::new();
@@ -55,7 +55,7 @@ fn inspect_gives_json() {
         fs::metadata(place.path("a.safetensors")).unwrap().len()
     );
     let tensor = &shown["tensors"][0];
-    // In Python: hashlib.sha256(struct.pack("<6f", 1, 0, -2.5, 0, 0, 4)).hexdigest()
+    // Python: hashlib.sha256(struct.pack("<6f", 1, 0, -2.5, 0, 0, 4)).hexdigest()
     assert_eq!(
         tensor["sha256"],
         "f45438785a6f73aa2e75ae4e54892ccd73f7dbb399f36b8c46010972764aa7ce"
@@ -117,7 +117,7 @@ fn unknown_tensors_are_told_with_a_guess() {
     );
 }
 
-/// Every file of the formats' corpora is judged by the program as by its crate.
+/// The program accepts and rejects every corpus file as its format crate does.
 #[test]
 fn corpora_are_judged_alike() {
     let place = Place::new();
@@ -212,7 +212,7 @@ fn diff_compares_across_formats() {
     );
 }
 
-/// Colour where the terminal has it, which this variable claims, and lines as wide as it is.
+/// Colours and line width follow the terminal, which this variable simulates.
 #[test]
 fn help_has_the_terminals_colour_and_width() {
     let help = |arguments: &[&str], variables: &[(&str, &str)]| {

@@ -1,4 +1,4 @@
-//! The program as its users meet it: commands, output, exit codes, files.
+//! End-to-end tests of the program: commands, output, exit codes, files.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod checkpoints;

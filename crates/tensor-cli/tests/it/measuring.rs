@@ -1,4 +1,4 @@
-//! `tensor bench`, against both transports.
+//! `tensor bench` over both transports.
 
 use std::{
     process::{Command, Stdio},
@@ -10,7 +10,7 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    server::{Mood, Moody, Server, interrupt},
+    server::{FlakyService, Reaction, Server, interrupt},
     support::{Place, Run, matrix},
 };
 
@@ -119,10 +119,10 @@ fn errors_are_counted_by_kind_and_tell() {
     {
         // The first request is the client's trial.
         let mood = |number: usize| match number % 2 {
-            0 => Mood::Fails,
-            _ => Mood::Good,
+            0 => Reaction::Fails,
+            _ => Reaction::Good,
         };
-        let server = Server::of(Arc::new(Moody::new(mood)));
+        let server = Server::of(Arc::new(FlakyService::new(mood)));
         let url = server.urls()[scheme];
         let report = place.run(&bench(url, "identity_fp32", &["--requests", "100", "--json"]));
         assert_eq!(report.code, 1, "errors are not a success");
@@ -139,17 +139,17 @@ fn errors_are_counted_by_kind_and_tell() {
     }
 }
 
-/// A server that stands still for half a second delays all requests that were due in that time, not only the one that it
-/// had: coordinated omission would hide them.
+/// A server that stalls for half a second delays all requests due in that time, not only one; coordinated
+/// omission would hide them.
 #[test]
 fn an_open_loop_counts_from_when_requests_were_due() {
     let place = Place::new();
     let moody = || {
-        Server::of(Arc::new(Moody::new(|number| {
+        Server::of(Arc::new(FlakyService::new(|number| {
             if number == 100 {
-                Mood::Sleeps(Duration::from_millis(500))
+                Reaction::Sleeps(Duration::from_millis(500))
             } else {
-                Mood::Good
+                Reaction::Good
             }
         })))
     };
@@ -168,11 +168,11 @@ fn an_open_loop_counts_from_when_requests_were_due() {
             (&"open".into(), &400.into(), &0.into())
         );
         let latency = |name: &str| report["latency_us"][name].as_f64().unwrap() / 1e3;
-        // A hundred of four hundred were due while it stood still; the first of them waited longest.
+        // A hundred of four hundred were due during the stall; the first waited longest.
         assert!(latency("max") > 400.0, "{report}");
         assert!(latency("p90") > 150.0, "{report}");
 
-        // One after the other, the same pause is seen by a single request.
+        // In a closed loop the stall affects a single request.
         let url = of(&moody());
         let closed = json(&place.run(&bench(&url, "identity_fp32", &["--requests", "400", "--json"])));
         assert!(
@@ -182,11 +182,13 @@ fn an_open_loop_counts_from_when_requests_were_due() {
     }
 }
 
-/// More is asked for than the server can do: what was not sent is said.
+/// A rate beyond the server's capacity is reported as unsent requests.
 #[test]
 fn a_rate_that_cannot_be_kept_is_told() {
     let place = Place::new();
-    let server = Server::of(Arc::new(Moody::new(|_| Mood::Sleeps(Duration::from_millis(10)))));
+    let server = Server::of(Arc::new(FlakyService::new(|_| {
+        Reaction::Sleeps(Duration::from_millis(10))
+    })));
     let report = place.run(&bench(
         &server.http,
         "identity_fp32",
@@ -228,7 +230,7 @@ fn ctrl_c_prints_what_was_measured() {
             .current_dir(place.path(""))
             .spawn()
             .unwrap();
-        // Before the program has begun to measure, Ctrl-C ends it without a report.
+        // Ctrl-C before the measurement ends the program without a report.
         thread::sleep(Duration::from_millis(3000));
         interrupt(&child);
         let output = child.wait_with_output().unwrap();

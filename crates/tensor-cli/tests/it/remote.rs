@@ -1,4 +1,4 @@
-//! Files on servers, over HTTPS with an authority of its own.
+//! Remote files over HTTPS with a private CA.
 
 use std::{
     process::Command,
@@ -10,7 +10,7 @@ use crate::{
     web::{Server, serve, throwaway_tls},
 };
 
-/// A server of the folder's files as the Hub has them, which notes what tokens it sees.
+/// A server of the directory's files in the style of the Hub, which records tokens.
 struct Hub {
     place: Place,
     server: Server,
@@ -121,7 +121,7 @@ fn every_command_that_reads() {
         .good(&["diff", "--metadata", "copy.safetensors", "a.safetensors"]);
     assert!(hub.good(&["inspect", "v.npy"]).contains("[4]"));
 
-    // A checkpoint in many files, by its index.
+    // A sharded checkpoint by its index.
     hub.place.good(&[
         "split",
         "a.safetensors",
@@ -133,7 +133,7 @@ fn every_command_that_reads() {
     assert!(hub.good(&["inspect", index]).contains("2 files"));
     hub.good(&["diff", index, tensors]);
 
-    // The user's token is for the Hub.
+    // The user's token is sent to the Hub.
     hub.tokens.lock().unwrap().clear();
     hub.good(&[
         "inspect",
@@ -160,13 +160,13 @@ fn what_cannot_be() {
     assert!(error.contains("--allow-http"), "{error}");
     let error = hub.bad(&["inspect", "hf://owner/repo"]);
     assert!(error.contains("hf://OWNER/REPO/FILE"), "{error}");
-    // Without the authority.
+    // Without the CA.
     let address = format!("{}/a.zt", hub.endpoint());
     let error = hub.place.bad(&["inspect", &address]);
     assert!(error.contains("certificate") && error.contains("--ca"), "{error}");
 }
 
-/// A store of the bucket `models` answers as Amazon's does: to signed requests, with errors in XML.
+/// Starts a store that imitates S3 for the bucket `models`: signed requests, XML errors.
 fn store(folder: std::path::PathBuf) -> Server {
     fn refuse(status: &str, code: &str, out: &mut dyn std::io::Write) -> std::io::Result<()> {
         let body = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code></Error>");

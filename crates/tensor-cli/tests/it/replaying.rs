@@ -1,4 +1,4 @@
-//! `tensor replay`: recorded requests, sent again.
+//! `tensor replay`: sends recorded requests again.
 
 use std::{
     fs,
@@ -26,10 +26,10 @@ fn tensor(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// A model that multiplies.
-struct Times(f32);
+/// A model that multiplies by a constant.
+struct Multiplier(f32);
 
-impl InferenceService for Times {
+impl InferenceService for Multiplier {
     fn server_metadata(&self) -> ServerMetadata {
         ServerMetadata::new("times", "1")
     }
@@ -100,8 +100,8 @@ fn answers_are_held_against_the_recorded_ones() {
     let captured = folder.path().join("captured");
     record(&captured);
     let captured = captured.to_str().unwrap();
-    let same = Server::of(Arc::new(Times(2.0)));
-    let encrypted = Server::encrypted(folder.path(), Arc::new(Times(2.0)), false);
+    let same = Server::of(Arc::new(Multiplier(2.0)));
+    let encrypted = Server::encrypted(folder.path(), Arc::new(Multiplier(2.0)), false);
     let ca = folder.path().join("ca.pem");
     let trusted = ["--ca", ca.to_str().unwrap()];
     for (url, more) in [
@@ -118,7 +118,7 @@ fn answers_are_held_against_the_recorded_ones() {
             "3 requests: 3 answered as recorded, 0 differently, 0 failed\n"
         );
     }
-    let other = Server::of(Arc::new(Times(2.002)));
+    let other = Server::of(Arc::new(Multiplier(2.002)));
     let output = tensor(&["replay", captured, "--url", &other.http]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1));

@@ -1,4 +1,4 @@
-//! Servers in this process, over services in memory.
+//! In-process servers over in-memory services.
 
 use std::{
     fs,
@@ -23,7 +23,7 @@ use oip_service::{
 use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
-/// Both transports; they go with the test's process.
+/// Servers for both transports; they end with the test process.
 pub(crate) struct Server {
     pub(crate) http: String,
     pub(crate) grpc: String,
@@ -34,8 +34,9 @@ impl Server {
         Self::of(Arc::new(TestService::default()))
     }
 
-    /// Over TLS, by an authority whose certificate is in `ca.pem` of the folder. With `wants_certificates` it wants to see a
-    /// certificate of its authority; `robot.pem` and `robot-key.pem` are one.
+    /// Starts TLS servers with a CA whose certificate is in `ca.pem` of the directory. With
+    /// `wants_certificates` they require client certificates of that CA, such as `robot.pem` with
+    /// `robot-key.pem`.
     pub(crate) fn encrypted(
         folder: &Path,
         service: Arc<dyn InferenceService>,
@@ -58,7 +59,7 @@ impl Server {
         }
         let tls = Tls::new(files).unwrap();
         let Self { http, grpc } = Self::start(service, Some(tls));
-        // As the certificate has it.
+        // The host name in the certificate.
         Self {
             http: http.replace("http://127.0.0.1", "https://localhost"),
             grpc: grpc.replace("grpc://127.0.0.1", "grpcs://localhost"),
@@ -110,16 +111,16 @@ impl Server {
     }
 }
 
-/// A service in memory that is not always at its best.
-pub(crate) struct Moody {
+/// An in-memory service with configurable failures.
+pub(crate) struct FlakyService {
     inner: TestService,
     count: AtomicUsize,
-    mood: fn(usize) -> Mood,
+    mood: fn(usize) -> Reaction,
 }
 
-impl Moody {
-    /// `mood` is told the number of the request, from 1.
-    pub(crate) fn new(mood: fn(usize) -> Mood) -> Self {
+impl FlakyService {
+    /// Creates the service; `mood` gets the number of the request, from 1.
+    pub(crate) fn new(mood: fn(usize) -> Reaction) -> Self {
         Self {
             inner: TestService::default(),
             count: AtomicUsize::new(0),
@@ -128,13 +129,13 @@ impl Moody {
     }
 }
 
-pub(crate) enum Mood {
+pub(crate) enum Reaction {
     Good,
     Fails,
     Sleeps(Duration),
 }
 
-impl InferenceService for Moody {
+impl InferenceService for FlakyService {
     fn server_metadata(&self) -> ServerMetadata {
         self.inner.server_metadata()
     }
@@ -153,25 +154,25 @@ impl InferenceService for Moody {
         cx: RequestContext,
     ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
         match (self.mood)(self.count.fetch_add(1, Ordering::SeqCst) + 1) {
-            Mood::Fails => {
+            Reaction::Fails => {
                 let error = ServiceError::new(oip_types::ErrorCode::Unavailable, "not now");
                 Box::pin(async { Err(error) })
             }
-            // All of the server stands still.
-            Mood::Sleeps(time) => {
+            // Blocks the whole server.
+            Reaction::Sleeps(time) => {
                 thread::sleep(time);
                 self.inner.infer(request, cx)
             }
-            Mood::Good => self.inner.infer(request, cx),
+            Reaction::Good => self.inner.infer(request, cx),
         }
     }
 }
 
-/// A service whose models answer each request three times.
+/// A service whose models respond to each request three times.
 #[derive(Default)]
-pub(crate) struct Thrice(TestService);
+pub(crate) struct TripleService(TestService);
 
-impl InferenceService for Thrice {
+impl InferenceService for TripleService {
     fn server_metadata(&self) -> ServerMetadata {
         self.0.server_metadata()
     }

@@ -1,4 +1,4 @@
-//! What people ask of servers: `tensor ls`, `show`, `status`, `load`, `unload`; values on the command line, CSV and JSON.
+//! `tensor ls`, `show`, `status`, `load`, `unload`; values on the command line, CSV and JSON.
 
 use std::{
     fs,
@@ -88,7 +88,7 @@ fn a_model_is_shown_with_whether_its_requests_are_joined() {
             shown.contains("batches   of up to 4 rows\nbatched   declared\n"),
             "{shown}"
         );
-        // Other servers do not say it.
+        // Other servers do not report it.
         assert!(!place.good(&["show", "--url", url, "nan"]).contains("batched"));
     }
 }
@@ -129,7 +129,7 @@ fn values_are_given_on_the_command_line() {
         let answer: Value = serde_json::from_str(&json).unwrap();
         assert_eq!(answer["outputs"][0]["data"], serde_json::json!([3.0, 7.5]));
         assert_eq!(answer["outputs"][1]["data"], serde_json::json!([7]));
-        // A row without the dimension of the batch.
+        // A row without the batch dimension.
         let flat = [
             "infer",
             "--url",
@@ -199,7 +199,7 @@ fn rows_come_from_csv_and_go_into_it() {
         let json: Value = serde_json::from_slice(&fs::read(place.path("b_again.json")).unwrap()).unwrap();
         assert_eq!(json["outputs"].as_array().unwrap().len(), 1);
         assert_eq!(json["outputs"][0]["data"], serde_json::json!([7]));
-        // The written file can be read.
+        // The written file can be read back.
         let again = [
             "infer",
             "--url",
@@ -214,7 +214,7 @@ fn rows_come_from_csv_and_go_into_it() {
             "{}",
             place.good(&again)
         );
-        // Outputs of other numbers of rows are no table.
+        // Outputs with different numbers of rows do not form a table.
         let error = place.bad(&[&asked[..], &["-o", "all.csv"]].concat());
         assert!(error.contains("output 'sum' has 2 and 'b' 1"), "{error}");
         assert!(!place.path("all.csv").exists());
@@ -259,7 +259,7 @@ fn measurements_have_a_chart() {
     );
 }
 
-/// All that talks to servers does so over TLS, with and without a certificate of its own, wherever `--ca` stands.
+/// All client commands work over TLS, with and without a client certificate, wherever `--ca` is placed.
 #[test]
 fn servers_are_called_over_tls() {
     let place = Place::new();
@@ -314,10 +314,10 @@ fn servers_are_called_over_tls() {
             assert!(good(&["ls"]).starts_with("NAME"));
             assert!(good(&["show", "matrix"]).contains("model     matrix\n"));
             assert_eq!(good(&["load", "identity_fp32"]), "loaded identity_fp32\n");
-            // In front of the command it is the same option.
+            // Before the command it is the same option.
             let front = [&["--ca", "ca.pem", "status", "--url", url], own].concat();
             assert!(place.good(&front).contains(": test 1.2.3, ready\n"));
-            // As files on servers have it.
+            // The environment variable that applies to remote files.
             let by_variable = Command::new(env!("CARGO_BIN_EXE_tensor"))
                 .args(["status", "--url", url])
                 .env("SSL_CERT_FILE", place.path("ca.pem"))
@@ -337,7 +337,7 @@ fn servers_are_called_over_tls() {
                 );
             }
         }
-        // Over TLS or not, what `--ca` is for is the same, so it does no harm to a server without.
+        // `--ca` is shared with remote files, so it is harmless for a server without TLS.
         assert!(
             place
                 .good(&["status", "--url", &Server::new().http, "--ca", "ca.pem"])

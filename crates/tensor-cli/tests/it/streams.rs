@@ -1,4 +1,4 @@
-//! Where files come from and go to: standard input and output, pipes, links, permissions, and what stands in the way.
+//! Sources and targets of files: standard input and output, pipes, links, permissions, and obstacles.
 
 use std::{
     fs,
@@ -23,7 +23,7 @@ fn tensor(place: &Place, arguments: &[&str], input: &[u8]) -> (i32, Vec<u8>, Str
     let mut stdin = running.stdin.take().unwrap();
     let input = input.to_vec();
     let writing = std::thread::spawn(move || {
-        // A program that fails early does not read all of it.
+        // A program that fails early does not read everything.
         let _ = stdin.write_all(&input);
     });
     let output = running.wait_with_output().unwrap();
@@ -69,7 +69,7 @@ fn standard_input_is_not_changed() {
     assert!(!place.path("-").exists());
 }
 
-/// Formats that are only read are not offered, and say what to write instead.
+/// Read-only formats are not offered as targets, and the error names alternatives.
 #[test]
 fn formats_that_are_not_written() {
     let place = Place::new();
@@ -113,7 +113,7 @@ fn links_stay_and_pipes_are_written_through() {
     assert_eq!(reader.join().unwrap(), fs::read(place.path("real.zt")).unwrap());
     let kind = fs::symlink_metadata(place.path("pipe.zt")).unwrap().file_type();
     assert!(kind.is_fifo());
-    // A pipe without a writer is not waited for.
+    // Does not block on a pipe without a writer.
     for arguments in [
         &["inspect", "pipe.zt"][..],
         &["set", "pipe.zt", "a=b"],
@@ -149,7 +149,7 @@ fn a_file_in_the_way_stays_if_that_is_asked_for() {
     place.good(&["convert", "--no-clobber", "a.tbuf", "c.zt"]);
 }
 
-/// The system's signal for files that become too large is an error with a message, and leaves nothing.
+/// Exceeding the file size limit is an error message and leaves no file.
 #[test]
 fn the_limit_for_files_is_an_error_without_a_trap() {
     let place = Place::new();
@@ -203,7 +203,7 @@ fn settings_are_for_formats_that_have_them() {
     );
 }
 
-/// A zip archive of other things is no file of arrays, and nothing is not equal to nothing.
+/// A zip archive of other things is not an array file, and empty does not equal empty.
 #[test]
 fn a_checkpoint_in_a_zip_is_not_an_empty_file() {
     let place = Place::new();
@@ -216,7 +216,7 @@ fn a_checkpoint_in_a_zip_is_not_an_empty_file() {
         .current_dir(place.path(""))
         .status();
     if !made.is_ok_and(|made| made.success()) {
-        // Without Python the archive is made by hand: an empty member called `a`.
+        // Built by hand, without Python: an archive with an empty member called `a`.
         let mut zip = b"PK\x03\x04\x14\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0a".to_vec();
         let directory = zip.len() as u32;
         zip.extend(b"PK\x01\x02\x14\0\x14\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\0");

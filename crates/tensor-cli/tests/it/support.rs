@@ -1,4 +1,4 @@
-//! The program in a folder of its own, and files to try it on.
+//! Runs the program in a temporary directory, with test files.
 
 use std::{
     fs,
@@ -11,10 +11,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tensor_core::{Shape, SparseCoo, Tensor};
 
-/// A folder that is gone after the test.
+/// A temporary directory.
 pub(crate) struct Place(TempDir);
 
-/// The result of a run of the program.
+/// The result of running the program.
 pub(crate) struct Run {
     pub(crate) code: i32,
     pub(crate) out: String,
@@ -30,12 +30,12 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// Runs the program in the folder.
+    /// Runs the program in the directory.
     pub(crate) fn run(&self, arguments: &[&str]) -> Run {
         run_in(self.0.path(), arguments)
     }
 
-    /// Starts the program in the folder.
+    /// Starts the program in the directory.
     pub(crate) fn spawn(&self, arguments: &[&str]) -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tensor"));
         command
@@ -46,7 +46,7 @@ impl Place {
             .unwrap()
     }
 
-    /// Runs what must succeed, and returns its output.
+    /// Runs a command that must succeed, and returns its output.
     #[track_caller]
     pub(crate) fn good(&self, arguments: &[&str]) -> String {
         let run = self.run(arguments);
@@ -54,7 +54,7 @@ impl Place {
         run.out
     }
 
-    /// Runs what must fail, and returns its one line on standard error.
+    /// Runs a command that must fail, and returns its single line on standard error.
     #[track_caller]
     pub(crate) fn bad(&self, arguments: &[&str]) -> String {
         let run = self.run(arguments);

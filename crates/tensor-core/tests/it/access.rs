@@ -1,4 +1,4 @@
-//! Typed access: every dtype at every alignment, values exact, in place where promised.
+//! Typed access: every dtype at every alignment gives exact values, in place where promised.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use tensor_core::{
     Bytes, CastError, DType, Element, Shape, SpecError, Tensor, TensorSpec, TensorView, bf16, f16,
 };
 
-/// Bytes that start `offset` past an 8-byte boundary.
+/// Returns bytes that start `offset` after an 8-byte boundary.
 fn at_offset(offset: usize, bytes: &[u8]) -> (Vec<u64>, usize) {
     let mut words = vec![0u64; (offset + bytes.len()).div_ceil(8)];
     let start: &mut [u8] = bytemuck::cast_slice_mut(&mut words);

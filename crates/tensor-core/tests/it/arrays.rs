@@ -1,4 +1,4 @@
-//! Arrays of the crate `ndarray`.
+//! Conversion to and from `ndarray` arrays.
 
 use ndarray::{Array, ArrayD, ArrayViewD, Axis, Slice, arr0, array};
 use tensor_core::{CastError, DType, Shape, Tensor, TensorSpec, bf16};
@@ -26,7 +26,7 @@ fn parts_and_other_orders_are_row_major() {
         bytes(Tensor::try_from(&array.slice_axis(Axis(1), Slice::new(0, None, -2))).unwrap()),
         [3, 1, 6, 4]
     );
-    // Owned arrays that are parts of what they own.
+    // Owned arrays that are slices of their storage.
     assert_eq!(
         bytes(Tensor::try_from(array.clone().reversed_axes()).unwrap()),
         [1, 4, 2, 5, 3, 6]
@@ -66,7 +66,7 @@ fn what_does_not_fit_is_refused() {
             found: DType::F32
         }
     );
-    // No elements, but dimensions beyond those of any array.
+    // No elements, but dimensions beyond `ndarray`'s limit.
     let shape = Shape::new(&[0, u64::MAX, 4]).unwrap();
     let spec = TensorSpec::new(DType::U8, shape).unwrap();
     let tensor = Tensor::new(spec, Vec::new()).unwrap();

@@ -163,7 +163,7 @@ fn leads_below(file: &str) -> bool {
         && components.all(|component| matches!(component, Component::Normal(_)))
 }
 
-const TWICE: &str = "the tensor's name stands there twice";
+const TWICE: &str = "the tensor's name occurs twice";
 
 /// A map in which every key stands once; serde's own keeps the last of several.
 fn without_duplicates<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {

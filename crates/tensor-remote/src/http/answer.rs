@@ -1,21 +1,21 @@
-//! Whether an answer is what was asked for.
+//! Validates responses against requests.
 
 use std::{ops::Range, time::Duration};
 
 use fmt_core::{Error, ErrorKind};
 use ureq::http::{HeaderMap, StatusCode};
 
-/// The part of a file to ask for.
+/// The part of a file to request.
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
-    /// So many bytes from the beginning, or fewer if there are fewer.
+    /// The first `n` bytes, or the whole file if it is shorter.
     Front(u64),
-    /// Just these, which are not empty.
+    /// Exactly these bytes; not empty.
     Range(Range<u64>),
 }
 
 impl Ask {
-    /// As the header `Range` has it.
+    /// Returns the `Range` header.
     pub(crate) fn header(&self) -> String {
         match self {
             Self::Front(len) => format!("bytes=0-{}", len.saturating_sub(1)),
@@ -23,7 +23,7 @@ impl Ask {
         }
     }
 
-    /// The part that it is of a file with so many bytes.
+    /// Returns the range within a file of `len` bytes.
     fn within(&self, len: u64) -> Range<u64> {
         match self {
             Self::Front(most) => 0..len.min(*most),
@@ -32,7 +32,7 @@ impl Ask {
     }
 }
 
-/// The identity of a file's version.
+/// The version of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) len: u64,
@@ -50,12 +50,12 @@ impl Identity {
         }
     }
 
-    /// The server's name for this version, if it has one.
+    /// Returns the server's identifier of this version, if it has one.
     pub(crate) fn version(&self) -> Option<&str> {
         self.etag.as_deref().or(self.modified.as_deref())
     }
 
-    /// For the header `If-Range`, which takes no weak tag.
+    /// Returns the value for `If-Range`, which accepts no weak tag.
     pub(crate) fn condition(&self) -> Option<&str> {
         match &self.etag {
             Some(etag) => Some(etag.as_str()).filter(|etag| etag.starts_with('"')),
@@ -63,7 +63,7 @@ impl Identity {
         }
     }
 
-    /// The error for a response of another version.
+    /// Returns how two versions differ, for the error.
     fn difference(&self, other: &Self) -> Option<(String, String)> {
         let tag = |identity: &Self| Some(identity.etag.as_deref()?.trim_start_matches("W/").to_owned());
         if self.len != other.len {
@@ -77,12 +77,12 @@ impl Identity {
     }
 }
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It may pass; the server may say when.
+    /// Transient; the server may give a delay.
     Passing { error: Error, after: Option<Duration> },
-    /// Asking again does not help.
+    /// Permanent: retrying does not help.
     Lasting(Error),
 }
 
@@ -92,11 +92,11 @@ impl From<Error> for Failure {
     }
 }
 
-/// The most that a server is waited for because it says so.
+/// Maximum delay that a server can demand.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Checks the head of an answer against what was asked for, and against what is known of the file. Returns the range that
-/// the body has.
+/// Checks the head of a response against the request and the known version of the file. Returns the range of
+/// the body.
 pub(crate) fn check(
     status: StatusCode,
     headers: &HeaderMap,
@@ -138,7 +138,7 @@ pub(crate) fn check(
     Ok((range, identity))
 }
 
-/// Checks the head of an answer that is to be a whole document.
+/// Checks the head of a response that must be a whole document.
 #[cfg(feature = "hub")]
 pub(crate) fn check_document(status: StatusCode, headers: &HeaderMap) -> Result<(), Failure> {
     match status.as_u16() {
@@ -214,7 +214,7 @@ fn refusal(status: StatusCode, headers: &HeaderMap) -> Error {
         _ => "the server refuses",
     };
     let error = Error::new(ErrorKind::Io, what);
-    // The Hub says more there, such as that a licence must be accepted.
+    // The Hub explains more there, such as that a licence must be accepted.
     let reason = text(headers, "x-error-message").map(|reason| reason.chars().take(300).collect::<String>());
     match reason {
         Some(reason) => error.found(format_args!("status {status}: {}", reason.escape_debug())),
@@ -222,7 +222,8 @@ fn refusal(status: StatusCode, headers: &HeaderMap) -> Error {
     }
 }
 
-/// A redirect without a location. Object stores send that to clients of the wrong region.
+/// Creates the error for a redirect without a location, which object stores send to clients of the wrong
+/// region.
 pub(crate) fn leads_nowhere(headers: &HeaderMap) -> Error {
     let error = lie("the server redirects and does not say where to");
     match text(headers, "x-amz-bucket-region") {
@@ -233,7 +234,7 @@ pub(crate) fn leads_nowhere(headers: &HeaderMap) -> Error {
     }
 }
 
-/// An answer that contradicts the request or itself.
+/// Creates the error for a response that contradicts the request or itself.
 fn lie(what: &str) -> Error {
     Error::new(ErrorKind::Malformed, what)
 }
@@ -242,7 +243,7 @@ fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// Range and length of `bytes FIRST-LAST/LENGTH`.
+/// Parses `bytes FIRST-LAST/LENGTH` into range and length.
 fn content_range_of(text: &str) -> Option<(Range<u64>, u64)> {
     let (range, len) = text.strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;

@@ -1,4 +1,4 @@
-//! The files that `aws configure` writes, `~/.aws/credentials` and `~/.aws/config`: one profile of them.
+//! Reads a profile from the files that `aws configure` writes, `~/.aws/credentials` and `~/.aws/config`.
 
 use std::{
     collections::BTreeMap,
@@ -10,13 +10,14 @@ use std::{
 
 use fmt_core::{Error, ErrorKind};
 
-/// Keys, region and endpoint of one profile of AWS' files.
+/// Keys, region and endpoint of an AWS profile.
 ///
-/// `AWS_PROFILE` names the profile, `default` without it; `AWS_SHARED_CREDENTIALS_FILE` and `AWS_CONFIG_FILE` name the files in place of
-/// `~/.aws/credentials` and `~/.aws/config`. The credentials file wins where both have keys. Files that are not there are empty, and so
-/// are those of a home folder that this process may not read, unless a variable names them or the profile.
-/// Read are `aws_access_key_id`, `aws_secret_access_key`, `aws_session_token`, `region` and `endpoint_url`; credentials that a profile
-/// gets by other means (SSO, a role to assume, a process) are not: [`check_means`](Self::check_means).
+/// `AWS_PROFILE` names the profile (default `default`); `AWS_SHARED_CREDENTIALS_FILE` and `AWS_CONFIG_FILE`
+/// replace `~/.aws/credentials` and `~/.aws/config`. If both files have keys, the credentials file wins.
+/// Missing files count as empty; so do unreadable ones in the home directory, unless a variable names the
+/// file or the profile. Supported settings are `aws_access_key_id`, `aws_secret_access_key`,
+/// `aws_session_token`, `region` and `endpoint_url`. Other credential sources (SSO, assumed roles, processes)
+/// are not supported: see [`check_means`](Self::check_means).
 ///
 /// ```
 /// use tensor_remote::AwsProfile;
@@ -41,21 +42,21 @@ pub struct AwsProfile {
     settings: BTreeMap<String, String>,
 }
 
-/// Keys of a profile.
+/// The keys of a profile.
 #[derive(Clone, Copy)]
 pub struct AwsKeys<'p> {
-    /// The id of the access key.
+    /// The access key id.
     pub id: &'p str,
-    /// Its secret.
+    /// The secret access key.
     pub secret: &'p str,
-    /// The token of a session, if the keys are of one.
+    /// The session token, for temporary keys.
     pub session: Option<&'p str>,
 }
 
-/// Bytes of a file.
+/// Maximum file size in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// What a profile has that gets its credentials by other means, and what that is called.
+/// Settings of unsupported credential sources, with their names.
 const OTHER_MEANS: [(&str, &str); 6] = [
     ("sso_session", "SSO"),
     ("sso_start_url", "SSO"),
@@ -69,8 +70,9 @@ impl AwsProfile {
     /// Reads the profile that the environment names.
     ///
     /// # Errors
-    /// When a file that a variable names, or all where one names the profile, is there and cannot be read, when a line of it is malformed, when a profile that `AWS_PROFILE` names is in no
-    /// file, and when there is one key without the other.
+    /// When a file named by a variable (or any file, if a variable names the profile) exists and is
+    /// unreadable, when a line is malformed, when the profile that `AWS_PROFILE` names does not exist, and
+    /// when one of the two keys is missing.
     pub fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, Error> {
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         let home = variable("HOME").or_else(|| variable("USERPROFILE"));
@@ -106,7 +108,8 @@ impl AwsProfile {
             for section in sections.iter().flatten() {
                 if let Some(more) = section_of(path, &text, section)? {
                     found = true;
-                    // Keys belong together: those of one file are never mixed with a token of the other.
+                    // Keys belong together: those of one file are never combined with a session token of the
+                    // other.
                     if more.contains_key(KEY_ID) {
                         settings.retain(|key: &String, _| ![KEY_ID, SECRET, SESSION].contains(&key.as_str()));
                     }
@@ -147,7 +150,7 @@ impl AwsProfile {
         Ok(profile)
     }
 
-    /// Its keys, if it has any.
+    /// Returns its keys, if it has any.
     #[must_use]
     pub fn keys(&self) -> Option<AwsKeys<'_>> {
         Some(AwsKeys {
@@ -157,23 +160,23 @@ impl AwsProfile {
         })
     }
 
-    /// Its region.
+    /// Returns its region.
     #[must_use]
     pub fn region(&self) -> Option<&str> {
         self.get("region")
     }
 
-    /// The URL of a store that is not Amazon's.
+    /// Returns the URL of a store other than Amazon's.
     #[must_use]
     pub fn endpoint(&self) -> Option<&str> {
         self.get("endpoint_url")
     }
 
-    /// Whether the profile has keys, or nothing to do with them.
+    /// Checks that the profile has keys or no credentials at all.
     ///
     /// # Errors
-    /// When somebody has named the profile, and it gets its keys by means that are not followed here: SSO, a role to assume, a process.
-    /// The profile `default` may do that, since nobody has said that it is for this.
+    /// When the profile was named explicitly and uses an unsupported credential source: SSO, an assumed role,
+    /// a process. The profile `default` may do so, because it may not be meant for this program.
     pub fn check_means(&self, is_named: bool) -> Result<(), Error> {
         if !is_named || self.keys().is_some() {
             return Ok(());
@@ -206,7 +209,7 @@ const SECRET: &str = "aws_secret_access_key";
 const SESSION: &str = "aws_session_token";
 
 impl fmt::Debug for AwsProfile {
-    /// Without keys.
+    /// Omits keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AwsProfile")
             .field("name", &self.name)
@@ -216,7 +219,8 @@ impl fmt::Debug for AwsProfile {
     }
 }
 
-/// A file's text; none if it is not there, or if nobody has asked for it and it may not be read.
+/// Returns a file's text; empty if it does not exist, or if it was not requested explicitly and is
+/// unreadable.
 fn text_of(path: &Path, is_needed: bool) -> Result<String, Error> {
     let is_left_out = |error: &io::Error| match error.kind() {
         io::ErrorKind::NotFound => true,
@@ -230,7 +234,7 @@ fn text_of(path: &Path, is_needed: bool) -> Result<String, Error> {
     };
     match fs::metadata(path) {
         Err(error) if is_left_out(&error) => return Ok(String::new()),
-        // Opening a pipe would wait for its writer.
+        // Opening a named pipe would block until it has a writer.
         Ok(metadata) if !metadata.is_file() => return wrong("no file"),
         _ => {}
     }
@@ -245,12 +249,12 @@ fn text_of(path: &Path, is_needed: bool) -> Result<String, Error> {
     String::from_utf8(text).or_else(|_| wrong("other bytes"))
 }
 
-/// The settings of a section, if the file has it. All of the file must be well-formed.
+/// Parses the settings of a section, if it exists. The whole file must be well-formed.
 fn section_of(path: &Path, text: &str, wanted: &str) -> Result<Option<BTreeMap<String, String>>, Error> {
     let mut found: Option<BTreeMap<String, String>> = None;
     let (mut is_in, mut has_section, mut has_setting) = (false, false, false);
     for (index, line) in text.lines().enumerate() {
-        // A line may contain a secret, so errors have the line's number only.
+        // A line may contain a secret, so errors give only the line number.
         let malformed = |expected: &str| {
             let what = format!("{}, line {}", path.display(), index + 1);
             Err(Error::new(ErrorKind::Malformed, what).expected(expected))
@@ -263,7 +267,7 @@ fn section_of(path: &Path, text: &str, wanted: &str) -> Result<Option<BTreeMap<S
             if line.trim_start().starts_with(['#', ';']) {
                 continue;
             }
-            // Settings below a setting, such as those of `s3 =`.
+            // Nested settings, such as those of `s3 =`.
             if has_setting {
                 continue;
             }
@@ -334,7 +338,7 @@ mod tests {
 
     type Keys<'p> = (&'p str, &'p str, Option<&'p str>);
 
-    /// Keys, region and endpoint.
+    /// Returns keys, region and endpoint.
     fn shown(profile: &AwsProfile) -> (Option<Keys<'_>>, Option<&str>, Option<&str>) {
         let keys = profile.keys().map(|keys| (keys.id, keys.secret, keys.session));
         (keys, profile.region(), profile.endpoint())
@@ -357,7 +361,7 @@ mod tests {
             (Some(("AKIA", "a/b+c=d", None)), Some("eu-central-1"), None)
         );
         let shop = home.read(&[("AWS_PROFILE", "shop")]).unwrap();
-        // Keys of the credentials file, without the session of other keys.
+        // Keys of the credentials file, without the session token of the other keys.
         assert_eq!(
             shown(&shop),
             (
@@ -391,7 +395,7 @@ mod tests {
         assert_eq!(shown(&nothing), (None, None, None));
         let home = Home::new("", "");
         assert_eq!(shown(&home.read(&[]).unwrap()), (None, None, None));
-        // A service's home may be anything; a file that somebody names must be readable.
+        // The home directory of a service may be anything; a file that was named explicitly must be readable.
         let device = [("HOME", "/dev/null")];
         let named = [device[0], ("AWS_PROFILE", "shop")];
         let read = |variables: &[(&str, &str)]| {

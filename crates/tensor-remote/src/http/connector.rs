@@ -1,4 +1,5 @@
-//! The crate `object_store` on this crate's HTTP client, so that a program has one client and one list of authorities.
+//! An `object_store` connector that uses this crate's HTTP client, so that a program has one client and one
+//! list of CAs.
 
 use std::io;
 
@@ -16,11 +17,11 @@ use ureq::Agent;
 
 use super::{RemoteOptions, file::agent, target::Target};
 
-/// Makes HTTP clients for the builders of the crate `object_store` (`with_http_connector`), with the trusted authorities,
-/// the patience and the rule for plain HTTP of [`RemoteOptions`]. Requests are repeated by `object_store`, by its own rules.
+/// Creates HTTP clients for the builders of the crate `object_store` (`with_http_connector`), with the CAs,
+/// timeouts and plain-HTTP rule of [`RemoteOptions`]. Retries follow `object_store`'s own rules.
 ///
-/// An answer is read as a whole: it has at most 32 MiB, so larger objects are to be read by ranges. Requests run on threads
-/// of the tokio runtime that they are made from, which are meant to block.
+/// A response is buffered and limited to 32 MiB, so larger objects must be read by ranges. Requests run on
+/// the blocking threads of the current tokio runtime.
 ///
 /// ```
 /// use tensor_remote::{RemoteConnector, RemoteOptions};
@@ -34,11 +35,11 @@ pub struct RemoteConnector {
     options: RemoteOptions,
 }
 
-/// The largest answer that is read. Lists have 1 MiB or so, parts of objects as much as was asked for.
+/// Maximum response size in bytes. Lists have about 1 MiB; parts of objects have the requested size.
 const LARGEST_ANSWER: u64 = 32 << 20;
 
 impl RemoteConnector {
-    /// A maker of clients. A token in the options is not sent.
+    /// Creates a connector. A token in the options is not sent.
     #[must_use]
     pub fn new(options: RemoteOptions) -> Self {
         Self { options }
@@ -50,7 +51,7 @@ impl HttpConnector for RemoteConnector {
         let allows_plain = options.get_config_value(&ClientConfigKey::AllowHttp);
         let mut own = self.options.clone();
         own.plain_http |= allows_plain.is_some_and(|value| value == "true");
-        // A machine that is in no cloud has nobody who tells its role: that is to be found out soon.
+        // Outside a cloud, the metadata service does not exist; fail quickly.
         let connect = options.get_config_value(&ClientConfigKey::ConnectTimeout);
         own.connect_patience = connect.and_then(|text| humantime::parse_duration(&text).ok());
         let agent = agent(&own).map_err(|error| object_store::Error::Generic {
@@ -94,11 +95,11 @@ impl HttpService for Client {
     }
 }
 
-/// An error, and whether asking again may help.
+/// Converts an error, with whether a retry may help.
 fn failed(error: ureq::Error) -> HttpError {
     let kind = match &error {
         ureq::Error::Timeout(_) => HttpErrorKind::Timeout,
-        // TLS, for one: the same next time.
+        // For example TLS: a retry fails in the same way.
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => HttpErrorKind::Unknown,
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => HttpErrorKind::Connect,
         ureq::Error::ConnectionFailed => HttpErrorKind::Connect,

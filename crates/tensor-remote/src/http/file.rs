@@ -1,4 +1,4 @@
-//! A file on a server: requests, redirects, repetitions.
+//! A remote file: requests, redirects, retries.
 
 #[cfg(feature = "s3")]
 use std::time::SystemTime;
@@ -22,39 +22,39 @@ use super::{
     RemoteOptions,
     answer::{self, Ask, Failure, Identity},
     options::certificates,
-    resume::{Reopen, Resuming},
+    resume::{Reopen, ResumingBody},
     target::Target,
 };
 use crate::{IndexPlace, source::Fetch};
 
-/// A file on a server, of which one answer has been seen.
-pub(crate) struct HttpFile(Arc<Known>);
+/// A remote file for which one response was received.
+pub(crate) struct HttpFile(Arc<FileState>);
 
-/// Bytes of a file, each with its place.
+/// Parts of a file with their offsets.
 pub(crate) type Parts = Vec<(u64, Bytes)>;
 
-/// A file's place and version.
-pub(crate) struct Known {
+/// A file's location and version.
+pub(crate) struct FileState {
     server: Server,
     identity: Identity,
 }
 
-/// An address and how it is asked.
+/// A URL and how to access it.
 pub(crate) struct Server {
     agent: Agent,
     options: RemoteOptions,
     target: Target,
-    /// Where the target redirects to, until that is refused: such addresses often end after an hour.
+    /// The redirect target, until it is refused: such URLs often expire after an hour.
     leads_to: Mutex<Option<Target>>,
 }
 
-/// Redirects that are followed for a request.
+/// Maximum number of redirects per request.
 const MOST_REDIRECTS: u32 = 10;
-/// No pause between repetitions is longer, unless the server says so.
+/// Maximum back-off between retries, unless the server demands more.
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(10);
 
 impl HttpFile {
-    /// Asks for the beginning, and for the end if that has the index; gives these parts with their places.
+    /// Requests the beginning, and the end if it contains the index; returns these parts with their offsets.
     pub(crate) fn open(
         target: Target,
         options: RemoteOptions,
@@ -63,7 +63,7 @@ impl HttpFile {
         let server = Server::new(target, options)?;
         let first = server.ask(&Ask::Front(place.front()), None);
         let (range, identity, body) = first.map_err(Failure::into_error)?;
-        let file = Self(Arc::new(Known { server, identity }));
+        let file = Self(Arc::new(FileState { server, identity }));
         let mut parts = vec![(range.start, file.part(range, body)?)];
         if let Some(range) = place.end(file.len()) {
             let body = file.0.body(range.clone())?;
@@ -76,7 +76,7 @@ impl HttpFile {
         let mut bytes = Vec::new();
         if !range.is_empty() {
             let start = range.start;
-            let mut body = Resuming::new(self.0.clone(), range, body);
+            let mut body = ResumingBody::new(self.0.clone(), range, body);
             body.read_to_end(&mut bytes)
                 .map_err(|error| fmt_core::source_error(error, start, "the first part of the file"))?;
         }
@@ -95,11 +95,11 @@ impl HttpFile {
 impl Fetch for HttpFile {
     fn fetch(&self, range: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
         let body = self.0.body(range.clone()).map_err(io::Error::other)?;
-        Ok(Box::new(Resuming::new(self.0.clone(), range, body)))
+        Ok(Box::new(ResumingBody::new(self.0.clone(), range, body)))
     }
 }
 
-impl Reopen for Known {
+impl Reopen for FileState {
     fn body(&self, range: Range<u64>) -> Result<Body, Error> {
         let answer = self.server.ask(&Ask::Range(range), Some(&self.identity));
         let (_, _, body) = answer.map_err(Failure::into_error)?;
@@ -129,21 +129,21 @@ impl Server {
         })
     }
 
-    /// Where it is asked.
+    /// Returns the URL.
     #[cfg(feature = "hub")]
     pub(crate) fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Asks until there is an answer, or there will be none.
+    /// Sends a request, with retries until it succeeds or fails permanently.
     fn ask(&self, ask: &Ask, known: Option<&Identity>) -> Result<(Range<u64>, Identity, Body), Failure> {
         self.until_lasting(|| self.ask_once(ask, known))
     }
 
-    /// Reads a document, which has at most so many bytes, with the head of the answer.
+    /// Fetches a document of at most `most` bytes, with its headers.
     ///
     /// # Errors
-    /// When there is none, or it has more bytes.
+    /// When the request fails or the document is larger.
     #[cfg(feature = "hub")]
     pub(crate) fn document(&self, most: u64) -> Result<(ureq::http::HeaderMap, Vec<u8>), Error> {
         let once = || {
@@ -189,7 +189,7 @@ impl Server {
         Ok((range, identity, body))
     }
 
-    /// Follows redirects to an answer, which may be a refusal, and where it came from.
+    /// Follows redirects to a response, which may be an error, and returns it with its URL.
     fn follow(
         &self,
         range: Option<&str>,
@@ -267,7 +267,7 @@ impl Server {
 }
 
 impl RemoteOptions {
-    /// How long to wait after so many failures in a row.
+    /// Returns the back-off after this many failures in a row.
     pub(crate) fn pause(&self, failures: u32) -> Duration {
         let factor = 2_u32.saturating_pow(failures);
         self.back_off.saturating_mul(factor).min(LONGEST_BACK_OFF)
@@ -275,15 +275,15 @@ impl RemoteOptions {
 }
 
 fn no_answer(error: ureq::Error, target: &Target, is_open: bool) -> Failure {
-    let what = format!("there is no answer from {}", target.host());
+    let what = format!("no response from {}", target.host());
     let lasting = match &error {
-        // TLS, for one.
+        // For example TLS.
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => true,
-        // No server listens there: the address was mistyped.
+        // No server listens there: probably a mistyped address.
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => !is_open,
         ureq::Error::ConnectionFailed => !is_open,
         ureq::Error::Io(_) | ureq::Error::Timeout(_) => false,
-        // Names that are not found, settings that cannot be, answers that are not HTTP.
+        // Unresolvable names, invalid settings, responses that are not HTTP.
         _ => true,
     };
     let text = error.to_string();
@@ -312,7 +312,7 @@ pub(crate) fn agent(options: &RemoteOptions) -> Result<Agent, Error> {
     let config = Agent::config_builder()
         .tls_config(tls.build())
         .http_status_as_error(false)
-        // Redirects are followed here, where it is known who may get the token.
+        // Redirects are followed here, where it is known which host may get the token.
         .max_redirects(0)
         .max_redirects_will_error(false)
         .user_agent(concat!("tensorferry/", env!("CARGO_PKG_VERSION")))

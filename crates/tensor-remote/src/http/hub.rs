@@ -7,18 +7,18 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::{RemoteOptions, options::Token, target::Target};
 
-/// What does not stand in the path of an address as it is. A revision's slash is one of them; what is encoded already
-/// stays as it is.
+/// Characters to percent-encode in a path segment, including the slash of a revision; existing percent signs
+/// are kept.
 pub(crate) const PART: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~')
     .remove(b'%');
-/// The longest file of a token that is read.
+/// Maximum size of a token file in bytes.
 const LONGEST_TOKEN: u64 = 4096;
 
-/// Where the file is, by what stands behind `hf://`. Unless the options have a token, the user's own is used.
+/// Resolves the part after `hf://` to a URL. Uses the user's own token unless the options have one.
 pub(crate) fn resolve(place: &str, options: &mut RemoteOptions) -> Result<Target, Error> {
     let path = path(place).ok_or_else(|| {
         let error = Error::new(ErrorKind::Malformed, "the location on the Hub");
@@ -27,7 +27,7 @@ pub(crate) fn resolve(place: &str, options: &mut RemoteOptions) -> Result<Target
     own(&path, options)
 }
 
-/// An address on the Hub. Unless the options have a token, the user's own is used.
+/// Returns a URL on the Hub. Uses the user's own token unless the options have one.
 pub(crate) fn own(path: &str, options: &mut RemoteOptions) -> Result<Target, Error> {
     let endpoint = env::var("HF_ENDPOINT")
         .ok()
@@ -40,7 +40,7 @@ pub(crate) fn own(path: &str, options: &mut RemoteOptions) -> Result<Target, Err
     Ok(target)
 }
 
-/// `OWNER/REPO/resolve/REVISION/FILE`.
+/// Returns `OWNER/REPO/resolve/REVISION/FILE`.
 fn path(place: &str) -> Option<String> {
     let (kind, place) = match place.split_once('/') {
         Some((kind @ ("datasets" | "spaces"), rest)) => (format!("{kind}/"), rest),
@@ -63,7 +63,7 @@ fn path(place: &str) -> Option<String> {
     Some(format!("{kind}{owner}/{repo}/resolve/{revision}/{file}"))
 }
 
-/// The token of the user, where the Hub's own tools have it.
+/// Returns the user's token from where the Hub's tools store it.
 fn own_token() -> Option<String> {
     let usable = |token: &str| {
         let token = token.trim();

@@ -1,4 +1,4 @@
-//! Which files a repository on the Hub has, at one commit.
+//! Lists the files of a Hub repository at a commit.
 
 use std::ops::ControlFlow;
 
@@ -8,9 +8,9 @@ use serde::Deserialize;
 
 use super::{RemoteOptions, file::Server, hub};
 
-/// A folder of a repository on the Hub, whose files can be listed.
+/// A directory of a Hub repository whose files can be listed.
 ///
-/// All files are named at one commit, so a repository that changes meanwhile never gives a mixture.
+/// All files are listed at one commit, so concurrent changes of the repository cannot mix versions.
 ///
 /// ```no_run
 /// use std::ops::ControlFlow;
@@ -36,36 +36,36 @@ pub struct HubFolder {
     owner: String,
     repo: String,
     revision: String,
-    /// Without slashes around; empty for the whole repository.
+    /// Without surrounding slashes; empty for the whole repository.
     folder: String,
     options: RemoteOptions,
 }
 
-/// A file of a repository on the Hub.
+/// A file of a Hub repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HubFile {
     /// Its path in the repository.
     pub path: String,
-    /// Its bytes.
+    /// Its size in bytes.
     pub size: u64,
-    /// Git's name of its content.
+    /// Git's object id of its content.
     pub oid: String,
-    /// The SHA-256 of its bytes in hexadecimal digits, where the Hub tells it: for large files.
+    /// The SHA-256 of its bytes in hexadecimal, if the Hub provides it (for large files).
     pub sha256: Option<String>,
 }
 
-/// The largest answer that is read: a page of 1000 files has some 300 bytes for each.
+/// Maximum response size in bytes: a page of 1000 files has about 300 bytes each.
 const LARGEST_PAGE: u64 = 8 << 20;
-/// Pages that are asked for.
+/// Maximum number of pages.
 const MOST_PAGES: usize = 1000;
 
 impl HubFolder {
-    /// Takes `hf://OWNER/REPO[@REVISION][/FOLDER]` apart, with `datasets/` or `spaces/` before the owner for these. No request
-    /// is made.
+    /// Parses `hf://OWNER/REPO[@REVISION][/FOLDER]`, with `datasets/` or `spaces/` before the owner for those
+    /// kinds. Makes no request.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] when it has another form.
+    /// [`ErrorKind::Malformed`] for any other form.
     pub fn parse(location: &str, options: &RemoteOptions) -> Result<Self, Error> {
         let malformed = || {
             Error::new(ErrorKind::Malformed, "the location on the Hub")
@@ -90,29 +90,29 @@ impl HubFolder {
             kind,
             owner: owner.to_owned(),
             repo: repo.to_owned(),
-            // A slash in it is spelled %2F, since what follows one is the folder.
+            // A slash in it must be written %2F, because a plain one starts the directory.
             revision: revision.replace("%2F", "/").replace("%2f", "/"),
             folder: folder.to_owned(),
             options: options.clone(),
         })
     }
 
-    /// The repository's name, without its owner.
+    /// Returns the repository's name without its owner.
     #[must_use]
     pub fn repo(&self) -> &str {
         &self.repo
     }
 
-    /// The folder in the repository, without slashes around; empty if it is the whole repository.
+    /// Returns the directory in the repository, without surrounding slashes; empty for the whole repository.
     #[must_use]
     pub fn folder(&self) -> &str {
         &self.folder
     }
 
-    /// The commit that the revision names now. One request.
+    /// Returns the commit that the revision names now. Makes one request.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] when the Hub cannot be asked, or refuses: it does for what is not there, too.
+    /// [`ErrorKind::Io`] when the request fails, also for a missing repository or revision.
     pub fn commit(&self) -> Result<String, Error> {
         #[derive(Deserialize)]
         struct Info {
@@ -130,12 +130,12 @@ impl HubFolder {
         }
     }
 
-    /// Tells all files in the folder at a commit, until told to stop. A request for each 1000 files or so. A folder that is not
-    /// there is [`ErrorKind::Io`]; so is the path of a file.
+    /// Calls `each` with all files in the directory at a commit, until it breaks. Makes one request per 1000
+    /// files or so. A missing directory is [`ErrorKind::Io`]; so is the path of a file.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] when the Hub cannot be asked, or refuses; [`ErrorKind::Malformed`] when its answer is not a list
-    /// of files; [`ErrorKind::TooLarge`] when it has no end.
+    /// [`ErrorKind::Io`] when a request fails; [`ErrorKind::Malformed`] when a response is not a list of
+    /// files; [`ErrorKind::TooLarge`] when there are too many pages.
     pub fn files(&self, commit: &str, each: &mut dyn FnMut(HubFile) -> ControlFlow<()>) -> Result<(), Error> {
         let folder: Vec<String> = self.folder.split('/').map(encoded).collect();
         let folder = folder.join("/");
@@ -164,10 +164,10 @@ impl HubFolder {
         Err(error.expected(format_args!("at most {MOST_PAGES} pages")))
     }
 
-    /// The location of a file at a commit, for [`RemoteFile::open`](crate::RemoteFile::open).
+    /// Returns the location of a file at a commit, for [`RemoteFile::open`](crate::RemoteFile::open).
     #[must_use]
     pub fn location(&self, commit: &str, path: &str) -> String {
-        // A percent sign in a file's name is spelled out, since locations may be encoded already.
+        // Encodes percent signs, because locations may already be encoded.
         let path = path.replace('%', "%25");
         format!("hf://{}/{}/{}@{commit}/{path}", self.kind, self.owner, self.repo)
     }
@@ -195,7 +195,7 @@ impl HubFolder {
     }
 }
 
-/// What the Hub's tree has: a file or a folder.
+/// An entry of the Hub's tree: a file or a directory.
 #[derive(Deserialize)]
 struct Item {
     #[serde(rename = "type")]
@@ -208,7 +208,7 @@ struct Item {
     lfs: Option<Lfs>,
 }
 
-/// A large file, which stands in Git as a pointer.
+/// A large file, stored in Git as a pointer.
 #[derive(Deserialize)]
 struct Lfs {
     oid: String,
@@ -247,7 +247,7 @@ fn no_listing(found: &str) -> Error {
     error.expected("JSON as the Hub's API has it").found(found)
 }
 
-/// The address of the next page in a header `Link`.
+/// Returns the URL of the next page in a `Link` header.
 fn next_page(link: &str) -> Option<&str> {
     let next = link.split(',').find(|link| link.contains("rel=\"next\""))?;
     let (_, next) = next.split_once('<')?;

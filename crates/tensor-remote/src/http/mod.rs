@@ -1,4 +1,4 @@
-//! Files on servers: `https://` by ranges, `hf://` and `s3://` as spellings of it.
+//! Remote files: range requests over `https://`, with `hf://` and `s3://` as shorthands.
 
 mod answer;
 mod aws_profile;
@@ -35,10 +35,10 @@ pub use self::{
 use self::{file::HttpFile, target::Target};
 use crate::{IndexPlace, RemoteSource, source::Fetch};
 
-/// Schemes of locations that are not paths.
+/// URL schemes of locations that are not paths.
 const SCHEMES: [&str; 4] = ["https://", "http://", "hf://", "s3://"];
 
-/// Whether a text is the location of a file on a server rather than a path.
+/// Returns whether a string is a remote location rather than a path.
 ///
 /// ```
 /// assert!(tensor_remote::is_remote("https://example.org/model.safetensors"));
@@ -49,22 +49,26 @@ pub fn is_remote(location: &str) -> bool {
     SCHEMES.iter().any(|scheme| location.starts_with(scheme))
 }
 
-/// Opens a file on a server. One request is made, for the beginning, and another one for the end of a file that has its
-/// index there by its name.
+/// Opens a remote file. Makes one request for the beginning, and another for the end if the file's name
+/// suggests that the index is there.
 ///
 /// Locations are
-/// - `https://HOST/PATH`; `http://` for this machine only, unless [`RemoteOptions::with_plain_http`] allows more;
-/// - `hf://OWNER/REPO/FILE`, `hf://OWNER/REPO@REVISION/FILE` or `hf://OWNER/REPO/FILE@REVISION`, with `datasets/` or
-///   `spaces/` before the owner for these; the environment variables `HF_ENDPOINT` and `HF_TOKEN` mean what they mean to
-///   the Hub's own tools;
-/// - with the feature `s3`: `s3://BUCKET/KEY`, signed by the keys in `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and
-///   `AWS_SESSION_TOKEN`, in `AWS_REGION`, at `AWS_ENDPOINT_URL` if it is another store; what these do not say comes from an
-///   [`AwsProfile`]. Not signed without keys, and with `AWS_SKIP_SIGNATURE=true`.
+/// - `https://HOST/PATH`; `http://` only for localhost, unless [`RemoteOptions::with_plain_http`] allows
+///   more;
+/// - `hf://OWNER/REPO/FILE`, `hf://OWNER/REPO@REVISION/FILE` or `hf://OWNER/REPO/FILE@REVISION`, with
+///   `datasets/` or `spaces/` before the owner for those kinds; the environment variables `HF_ENDPOINT` and
+///   `HF_TOKEN` have the same meaning as for the Hub's tools;
+/// - with the feature `s3`: `s3://BUCKET/KEY`, signed with the keys in `AWS_ACCESS_KEY_ID`,
+///   `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, in `AWS_REGION`, at `AWS_ENDPOINT_URL` for other
+///   stores; missing values come from an [`AwsProfile`]. Unsigned without keys, or with
+///   `AWS_SKIP_SIGNATURE=true`.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for other locations and for servers that send whole files only; [`ErrorKind::Malformed`](fmt_core::ErrorKind::Malformed)
-/// for answers that are not what was asked for; [`ErrorKind::Io`](fmt_core::ErrorKind::Io) when there is no answer, or a refusal. The source's
-/// reads fail with the same kinds, inside an [`std::io::Error`], and with [`ErrorKind::Changed`](fmt_core::ErrorKind::Changed).
+/// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for other locations and for servers without
+/// range support; [`ErrorKind::Malformed`](fmt_core::ErrorKind::Malformed) for responses that do not match
+/// the request; [`ErrorKind::Io`](fmt_core::ErrorKind::Io) when the request fails. Reads of the source fail
+/// with the same kinds, inside an [`std::io::Error`], and with
+/// [`ErrorKind::Changed`](fmt_core::ErrorKind::Changed).
 pub fn open(location: &str, options: &RemoteOptions) -> Result<RemoteSource, Error> {
     let (target, options) = locate(location, options)?;
     let name = target.name();
@@ -74,7 +78,7 @@ pub fn open(location: &str, options: &RemoteOptions) -> Result<RemoteSource, Err
     Ok(RemoteSource::new(len, name, Box::new(file), parts))
 }
 
-/// Where a file is, and how its server is spoken to.
+/// Resolves a location to a URL, with the options to access it.
 fn locate(location: &str, options: &RemoteOptions) -> Result<(Target, RemoteOptions), Error> {
     let mut options = options.clone();
     let target = if let Some(place) = location.strip_prefix("hf://") {
@@ -88,8 +92,8 @@ fn locate(location: &str, options: &RemoteOptions) -> Result<(Target, RemoteOpti
     Ok((target, options))
 }
 
-/// A file on a server, for callers that know which ranges they want: each read is one request, nothing is kept or read
-/// ahead. [`RemoteSource`] is for readers of tensor files.
+/// A remote file for callers that know which ranges they need: each read is one request, without cache or
+/// read-ahead. For readers of tensor files use [`RemoteSource`].
 ///
 /// ```no_run
 /// use std::io::Read;
@@ -108,10 +112,10 @@ pub struct RemoteFile {
 }
 
 impl RemoteFile {
-    /// Asks for the first byte, which tells the file's length and version. Locations are those of [`open`].
+    /// Requests the first byte to learn the file's length and version. Locations are those of [`open`].
     ///
     /// # Errors
-    /// As [`open`].
+    /// Same as [`open`].
     pub fn open(location: &str, options: &RemoteOptions) -> Result<Self, Error> {
         let (target, options) = locate(location, options)?;
         let name = target.name();
@@ -119,35 +123,35 @@ impl RemoteFile {
         Ok(Self { file, name })
     }
 
-    /// The file's name: what is behind the last slash.
+    /// Returns the file's name: the part after the last slash.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.file.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the file is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What the server calls this version of the file: its `ETag`, or else its `Last-Modified`.
+    /// Returns the server's identifier of this version: its `ETag`, or else its `Last-Modified`.
     #[must_use]
     pub fn version(&self) -> Option<&str> {
         self.file.identity().version()
     }
 
-    /// The bytes of a range of this version, which are asked for again from where an answer breaks off.
+    /// Reads a range of this version; a broken response is resumed where it stopped.
     ///
     /// # Errors
-    /// As [`open`], inside an [`io::Error`]; [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) when the range is not inside
-    /// the file.
+    /// Those of [`open`], inside an [`io::Error`]; [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) when the
+    /// range exceeds the file.
     pub fn read(&self, range: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
         if range.is_empty() {
             return Ok(Box::new(io::empty()));

@@ -1,4 +1,4 @@
-//! How servers are spoken to.
+//! Options for accessing servers.
 
 use std::{fmt, path::Path, time::Duration};
 
@@ -7,7 +7,7 @@ use ureq::tls::{Certificate, PemItem, parse_pem};
 
 use crate::IndexPlace;
 
-/// How servers are spoken to.
+/// Options for accessing servers.
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,19 +20,19 @@ use crate::IndexPlace;
 pub struct RemoteOptions {
     pub(crate) authorities: Option<Vec<u8>>,
     pub(crate) token: Option<Token>,
-    /// Of an object in a store that wants requests to be signed.
+    /// Signs requests to an object store.
     #[cfg(feature = "s3")]
     pub(crate) signer: Option<super::signer::Signer>,
     pub(crate) plain_http: bool,
     pub(crate) retries: u32,
     pub(crate) back_off: Duration,
     pub(crate) patience: Duration,
-    /// For a connection, where that is another one.
+    /// The timeout for connecting, if it differs.
     pub(crate) connect_patience: Option<Duration>,
     pub(crate) index_place: Option<IndexPlace>,
 }
 
-/// A secret, which is not printed.
+/// A secret, omitted from debug output.
 #[derive(Clone)]
 pub(crate) struct Token(pub(crate) String);
 
@@ -60,10 +60,11 @@ impl Default for RemoteOptions {
 }
 
 impl RemoteOptions {
-    /// Trust the certificates in a file (PEM) instead of the authorities that Mozilla trusts, which are built in.
+    /// Trusts the CA certificates in a file (PEM) instead of the built-in ones, which are Mozilla's.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] when the file cannot be read; [`ErrorKind::Malformed`] when it has no certificate.
+    /// [`ErrorKind::Io`] when the file is unreadable; [`ErrorKind::Malformed`] when it contains no
+    /// certificate.
     pub fn with_authorities(mut self, path: &Path) -> Result<Self, Error> {
         let pem = std::fs::read(path)
             .map_err(|error| Error::io("the file of trusted certificates cannot be read", error))?;
@@ -75,46 +76,46 @@ impl RemoteOptions {
         Ok(self)
     }
 
-    /// Send this token (`Authorization: Bearer`), to the location's own origin only: never to where it redirects, and
-    /// never over plain HTTP to another machine.
+    /// Sends this token (`Authorization: Bearer`) to the location's own origin only: never to redirect
+    /// targets, and never over plain HTTP to another machine.
     #[must_use]
     pub fn with_token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(Token(token.into()));
         self
     }
 
-    /// Take `http://` for other machines than this one, too. Anybody on the way can read and change the file then.
+    /// Allows `http://` to other machines too. Anybody on the network path can then read and change the file.
     #[must_use]
     pub fn with_plain_http(mut self, is_allowed: bool) -> Self {
         self.plain_http = is_allowed;
         self
     }
 
-    /// How often in a row a request is repeated after a failure that may pass: a broken connection, an answer that is
-    /// too slow, the statuses 408, 429, 500, 502, 503 and 504. 5 unless said otherwise.
+    /// Sets how often in a row a request is retried after a transient failure: a broken connection, a slow
+    /// response, status 408, 429, 500, 502, 503 or 504 (default 5).
     #[must_use]
     pub fn with_retries(mut self, retries: u32) -> Self {
         self.retries = retries;
         self
     }
 
-    /// How long to wait before the first repetition, unless the server says; each further one waits twice as long. 250 ms
-    /// unless said otherwise.
+    /// Sets the delay before the first retry, unless the server gives one; it doubles each time (default 250
+    /// ms).
     #[must_use]
     pub fn with_back_off(mut self, back_off: Duration) -> Self {
         self.back_off = back_off;
         self
     }
 
-    /// How long to wait for a connection, for an answer, and for more of one. An answer of which less than 1 KiB arrives
-    /// per second, over that time, counts as broken. 30 s unless said otherwise.
+    /// Sets the timeout for connecting, for a response, and for more of a response. A response slower than 1
+    /// KiB/s over that time counts as broken (default 30 s).
     #[must_use]
     pub fn with_patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// What to ask for first, instead of what [`IndexPlace::of_name`] says.
+    /// Sets what to request first, instead of the guess by [`IndexPlace::of_name`].
     #[must_use]
     pub fn with_index_place(mut self, place: IndexPlace) -> Self {
         self.index_place = Some(place);
@@ -122,7 +123,7 @@ impl RemoteOptions {
     }
 }
 
-/// The certificates in a text of PEM.
+/// Parses PEM certificates.
 pub(crate) fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, Error> {
     let mut certificates = Vec::new();
     for item in parse_pem(pem) {

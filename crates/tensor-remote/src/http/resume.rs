@@ -1,4 +1,4 @@
-//! Bodies that go on where they broke off.
+//! Response bodies that resume after a failure.
 
 use std::{
     io::{self, Read},
@@ -13,35 +13,35 @@ use ureq::{Body, BodyReader};
 
 use super::RemoteOptions;
 
-/// A file of which a range can be asked for again.
+/// A file whose ranges can be requested again.
 pub(crate) trait Reopen: Send + Sync {
-    /// The bytes of a range, of the version that is known.
+    /// Requests a range of the known version.
     fn body(&self, range: Range<u64>) -> Result<Body, Error>;
 
-    /// How servers are spoken to.
+    /// Returns the access options.
     fn options(&self) -> &RemoteOptions;
 }
 
-/// The bytes of a range, which are asked for again from where they stopped.
-pub(crate) struct Resuming {
+/// The bytes of a range, which resumes where a response stopped.
+pub(crate) struct ResumingBody {
     file: Arc<dyn Reopen>,
     rest: Range<u64>,
     body: Option<BodyReader<'static>>,
-    /// Failures in a row, with little between them.
+    /// Number of failures in a row with little progress in between.
     failures: u32,
     /// Bytes since the last failure.
     progress: u64,
-    /// How long was waited for how many bytes.
+    /// The waiting time, and the bytes received in it.
     waited: Duration,
     arrived: u64,
 }
 
-/// After so many bytes an earlier failure is forgotten.
+/// Progress in bytes after which earlier failures are forgotten.
 const PROGRESS: u64 = 64 << 10;
-/// Bytes that have to arrive in a second.
+/// Minimum rate in bytes per second.
 const SLOWEST: f64 = 1024.0;
 
-impl Resuming {
+impl ResumingBody {
     pub(crate) fn new(file: Arc<dyn Reopen>, range: Range<u64>, body: Body) -> Self {
         Self {
             file,
@@ -54,7 +54,7 @@ impl Resuming {
         }
     }
 
-    /// Notes how fast bytes come; false if that is too slow.
+    /// Records progress; returns false if it is too slow.
     fn is_fast_enough(&mut self, waited: Duration, arrived: u64) -> bool {
         self.waited += waited;
         self.arrived += arrived;
@@ -67,7 +67,7 @@ impl Resuming {
         is_fast
     }
 
-    /// The answer is of no more use; it is asked for again unless that happened too often.
+    /// Drops the response and requests the rest, unless there were too many failures.
     fn broken(&mut self, error: io::Error) -> io::Result<()> {
         self.body = None;
         (self.waited, self.arrived) = (Duration::ZERO, 0);
@@ -82,13 +82,13 @@ impl Resuming {
         Ok(())
     }
 
-    /// Nothing may follow the last byte. Reading to the end leaves the connection for the next request.
+    /// Checks that nothing follows the last byte. Reading to the end makes the connection reusable.
     fn check_end(&mut self) -> io::Result<()> {
         let Some(mut body) = self.body.take() else {
             return Ok(());
         };
         match body.read(&mut [0]) {
-            // Whatever happens to the connection now, the bytes are there.
+            // All bytes are there, whatever happens to the connection now.
             Ok(0) | Err(_) => Ok(()),
             Ok(_) => {
                 let error = Error::new(
@@ -101,7 +101,7 @@ impl Resuming {
     }
 }
 
-impl Read for Resuming {
+impl Read for ResumingBody {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let left = self.rest.end - self.rest.start;
         let len = usize::try_from(left).map_or(out.len(), |left| left.min(out.len()));

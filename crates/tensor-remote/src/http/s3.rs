@@ -1,18 +1,18 @@
-//! `s3://`: objects of stores that speak Amazon S3's protocol.
+//! `s3://`: objects of stores with Amazon S3's protocol.
 
 use fmt_core::{Error, ErrorKind};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::{AwsProfile, RemoteOptions, signer::Signer, target::Target};
 
-/// What does not stand in the path of an address as it is.
+/// Characters to percent-encode in a path.
 const KEY: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~')
     .remove(b'/');
-/// The object's address, from the text behind `s3://` and the environment, and the credentials to ask with.
+/// Resolves the part after `s3://` and the environment to a URL and credentials.
 pub(crate) fn resolve(
     place: &str,
     variable: &dyn Fn(&str) -> Option<String>,
@@ -61,20 +61,20 @@ pub(crate) fn resolve(
                 .found(format_args!("{found} only")));
         }
     };
-    // A token is for other servers.
+    // A token is meant for other servers.
     options.token = None;
     let key = utf8_percent_encode(key, KEY);
     let endpoint = variable("AWS_ENDPOINT_URL_S3").or_else(|| variable("AWS_ENDPOINT_URL"));
     let endpoint = endpoint.or_else(|| profile.endpoint().map(str::to_owned));
     Target::parse(&match endpoint {
         Some(endpoint) => format!("{}/{bucket}/{key}", endpoint.trim_end_matches('/')),
-        // The store's certificate is for one name before its own.
+        // The store's wildcard certificate covers only one label.
         None if bucket.contains(['.', '_']) => format!("https://s3.{region}.amazonaws.com/{bucket}/{key}"),
         None => format!("https://{bucket}.s3.{region}.amazonaws.com/{key}"),
     })
 }
 
-/// The credentials in the files of `aws configure`, if there are any.
+/// Returns the credentials of an AWS profile, if there are any.
 fn of_profile(profile: &AwsProfile, region: &str, is_named: bool) -> Result<Option<Signer>, Error> {
     profile.check_means(is_named)?;
     Ok(profile.keys().map(|keys| Signer {

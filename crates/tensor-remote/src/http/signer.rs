@@ -1,4 +1,4 @@
-//! Requests to object stores that are signed as Amazon S3 wants it (Signature Version 4).
+//! Signs requests as Amazon S3 requires (Signature Version 4).
 
 use std::{fmt, time::SystemTime};
 
@@ -10,16 +10,16 @@ use sha2::{Digest, Sha256};
 pub(crate) struct Signer {
     pub(crate) key_id: String,
     pub(crate) secret: String,
-    /// For keys that end after some hours.
+    /// For temporary keys.
     pub(crate) session: Option<String>,
     pub(crate) region: String,
 }
 
-/// The digest of a request without a body.
+/// The SHA-256 of an empty body.
 const NO_BODY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 impl Signer {
-    /// The headers that say who asks for a range of an object, by its host and path, now.
+    /// Returns the headers that sign a range request for a host and path at this time.
     pub(crate) fn sign(
         &self,
         host: &str,
@@ -27,7 +27,7 @@ impl Signer {
         range: &str,
         now: SystemTime,
     ) -> Vec<(&'static str, String)> {
-        // 2013-05-24T00:00:00Z without what separates.
+        // 2013-05-24T00:00:00Z without separators.
         let time = humantime::format_rfc3339_seconds(now)
             .to_string()
             .replace(['-', ':'], "");
@@ -66,13 +66,13 @@ impl Signer {
                 "AWS4-HMAC-SHA256 Credential={key_id}/{scope},SignedHeaders={names},Signature={signature}"
             ),
         ));
-        // The range is sent in any case.
+        // The range header is added elsewhere.
         headers.retain(|(name, _)| *name != "range");
         headers
     }
 }
 
-/// Keys are not printed.
+/// Omits the keys.
 impl fmt::Debug for Signer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Signer")
@@ -82,7 +82,7 @@ impl fmt::Debug for Signer {
 }
 
 fn keyed_digest(key: &[u8], text: &str) -> Vec<u8> {
-    // A key of any length will do.
+    // HMAC accepts keys of any length.
     #[expect(clippy::expect_used, reason = "HMAC takes keys of every length")]
     let mut digest = Hmac::<Sha256>::new_from_slice(key).expect("a key");
     digest.update(text.as_bytes());
@@ -99,7 +99,8 @@ mod tests {
 
     use super::*;
 
-    /// The example "GET Object" of "Signature Calculations for the Authorization Header" in Amazon S3's API reference.
+    /// The example "GET Object" of "Signature Calculations for the Authorization Header" in Amazon S3's API
+    /// reference.
     #[test]
     fn the_signature_is_that_of_the_reference() {
         let signer = Signer {

@@ -1,4 +1,4 @@
-//! Where a request goes.
+//! Request URLs.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use ureq::http::{Uri, uri::Authority};
 
 use super::RemoteOptions;
 
-/// An address of a file, without a fragment.
+/// The URL of a file, without a fragment.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     uri: Uri,
@@ -34,7 +34,7 @@ impl Target {
         Ok(Self { uri, authority })
     }
 
-    /// Where a `Location` leads from here.
+    /// Resolves a `Location` header against this URL.
     pub(crate) fn join(&self, location: &str) -> Result<Self, Error> {
         if location.contains("://") {
             return Self::parse(location);
@@ -56,7 +56,7 @@ impl Target {
         &self.uri
     }
 
-    /// Host and port as the address has them.
+    /// Returns host and port as written.
     #[cfg(feature = "s3")]
     pub(crate) fn authority(&self) -> &str {
         self.authority.as_str()
@@ -66,7 +66,7 @@ impl Target {
         self.authority.host()
     }
 
-    /// The part behind the last slash.
+    /// Returns the part after the last slash.
     pub(crate) fn name(&self) -> String {
         let path = self.uri.path();
         let name = path.rsplit_once('/').map_or(path, |(_, name)| name);
@@ -79,7 +79,7 @@ impl Target {
         self.uri.scheme_str() == Some("https")
     }
 
-    /// Whether it is this machine, by its name or address.
+    /// Returns whether the host is this machine, by name or address.
     fn is_loopback(&self) -> bool {
         let host = self.host().trim_start_matches('[').trim_end_matches(']');
         host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
@@ -90,14 +90,14 @@ impl Target {
         self.authority.port_u16().unwrap_or(usual)
     }
 
-    /// Whether scheme, host and port are the same.
+    /// Returns whether scheme, host and port are equal.
     pub(crate) fn has_origin_of(&self, other: &Self) -> bool {
         self.is_https() == other.is_https()
             && self.port() == other.port()
             && self.host().eq_ignore_ascii_case(other.host())
     }
 
-    /// Whether nobody on the way can read what is sent.
+    /// Returns whether the connection is encrypted or local.
     pub(crate) fn is_private(&self) -> bool {
         self.is_https() || self.is_loopback()
     }
@@ -113,7 +113,7 @@ impl Target {
         Err(error.expected("https://, or plain HTTP to be allowed (--allow-http)"))
     }
 
-    /// Whether a redirect may lead from here to there.
+    /// Checks whether a redirect from here to `to` is allowed.
     pub(crate) fn check_redirect(&self, to: &Self, options: &RemoteOptions) -> Result<(), Error> {
         if self.is_https() && !to.is_https() {
             let error = Error::new(

@@ -1,4 +1,4 @@
-//! A file that changes while it is read is an error, never a mixture.
+//! A file that changes while it is read gives an error, never mixed data.
 
 use std::{
     io::{self, Write},
@@ -13,7 +13,7 @@ use tensor_remote::open;
 
 use crate::server::{Request, Server, body, content, head, quick, serve};
 
-/// Reads once, lets the file change, and expects the next read to notice.
+/// Reads once, changes the file, and expects the next read to fail.
 fn expect_change(script: impl Fn(&Request, bool, &mut dyn Write) -> io::Result<()> + Send + Sync + 'static) {
     let has_changed = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&has_changed);
@@ -27,7 +27,7 @@ fn expect_change(script: impl Fn(&Request, bool, &mut dyn Write) -> io::Result<(
 
 #[test]
 fn another_tag() {
-    // As servers do that know If-Range, and as servers do that do not.
+    // Servers that support If-Range, and servers that do not.
     expect_change(|request, has_changed, out| {
         let etag = if has_changed { "\"two\"" } else { "\"one\"" };
         serve(request, &content(1_000_000), etag, out)
@@ -63,7 +63,7 @@ fn another_length() {
         head(&range, len, "", out)?;
         body(&content(1_000_000), range, out)
     });
-    // Too short by now for the part that is asked for.
+    // The file became too short for the requested part.
     expect_change(|request, has_changed, out| {
         if has_changed {
             return out

@@ -1,4 +1,4 @@
-//! Sources of futures, read from code that blocks.
+//! Asynchronous sources, read from blocking code.
 
 use std::{io, ops::Range, sync::Arc};
 
@@ -8,11 +8,11 @@ use tensor_remote::{AsyncByteSource, ReadFuture, RemoteSource};
 
 use crate::server::content;
 
-/// The system's errors stay what they are.
+/// System errors are passed through.
 #[test]
 fn a_source_of_futures_is_read_like_any_other() {
-    struct Slow(Bytes);
-    impl AsyncByteSource for Slow {
+    struct SlowSource(Bytes);
+    impl AsyncByteSource for SlowSource {
         fn len(&self) -> u64 {
             self.0.len() as u64
         }
@@ -29,7 +29,8 @@ fn a_source_of_futures_is_read_like_any_other() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let bytes = content(5_000_000);
     let handle = runtime.handle().clone();
-    let source = RemoteSource::from_async(Arc::new(Slow(bytes.clone())), "m.safetensors", handle).unwrap();
+    let source =
+        RemoteSource::from_async(Arc::new(SlowSource(bytes.clone())), "m.safetensors", handle).unwrap();
     assert_eq!(source.read(100..3_000_000).unwrap(), bytes.slice(100..3_000_000));
     let error = source.read(4_200_000..4_900_000).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);

@@ -1,4 +1,4 @@
-//! Servers that lie, stall or refuse: a clear error for each, and none costs memory or time without bound.
+//! Servers that lie, stall or refuse: each gives a clear error, with bounded memory and time.
 
 use std::{
     io::{self, Write},
@@ -11,7 +11,7 @@ use tensor_remote::open;
 
 use crate::server::{Request, Server, body, content, head, quick, serve};
 
-/// Opens a file on a server with such a script; expects an error of a kind with some words in it.
+/// Opens a file on a server with this script; expects an error of this kind that contains some words.
 fn expect(
     kind: ErrorKind,
     words: &str,
@@ -129,7 +129,7 @@ fn silence_and_heads_without_end() {
     });
 }
 
-/// The length of a file costs nothing until its bytes come.
+/// The announced length costs no memory until its bytes arrive.
 #[test]
 fn a_length_beyond_all_memory() {
     let server = Server::start(|request, out| {
@@ -186,7 +186,7 @@ fn the_time_that_a_server_asks_for() {
 fn what_broke_off_goes_on() {
     let bytes = content(2_000_000);
     let copy = bytes.clone();
-    // Every answer breaks off after 300,000 bytes.
+    // Every response breaks off after 300,000 bytes.
     let server = Server::start(move |request, out| {
         let range = request.range(2_000_000);
         head(&range, 2_000_000, "ETag: \"one\"\r\n", out)?;

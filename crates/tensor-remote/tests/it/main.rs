@@ -1,4 +1,4 @@
-//! Everything against small servers on this machine, good and bad ones.
+//! Tests against local servers, correct and faulty ones.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod changing;

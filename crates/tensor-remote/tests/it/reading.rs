@@ -1,4 +1,4 @@
-//! Files are what they are on disk, with few requests.
+//! Remote files read the same as local ones, with few requests.
 
 use std::{
     fs::File,
@@ -16,7 +16,7 @@ use tensor_remote::{IndexPlace, RemoteOptions, RemoteSource, open};
 
 use crate::server::{Server, content, quick, serve, throwaway_tls, unused_address};
 
-/// A safetensors file of tensors with so many rows of 1 KiB.
+/// Returns a safetensors file of tensors with these numbers of 1 KiB rows.
 fn safetensors(rows: &[u64]) -> Bytes {
     let spec = |rows| TensorSpec::new(DType::U8, Shape::new(&[rows, 1024]).unwrap()).unwrap();
     let entries = rows.iter().enumerate();
@@ -62,7 +62,7 @@ fn tensors_over_https_with_an_authority_of_ones_own() {
     assert_eq!(reader.tensor(1).unwrap().bytes(), &vec![1; 700 << 10]);
     assert_eq!(reader.tensor(2).unwrap().bytes(), &vec![2; 3 << 10]);
 
-    // The name must be that of the certificate.
+    // The name must match the certificate.
     let url = format!("https://{}/m.safetensors", server.address);
     assert!(
         open(&url, &options)
@@ -81,7 +81,7 @@ fn an_index_is_one_request_and_a_tensor_is_one_more() {
     assert_eq!(source.traffic().requests, 1);
     assert_eq!(source.traffic().bytes, 256 << 10);
 
-    // Streamed by small pieces, of which none is asked for by itself.
+    // Streaming in small pieces does not cost a request each.
     let mut stream = reader.stream(3).unwrap();
     let mut piece = vec![0; 1 << 16];
     let mut streamed = 0;
@@ -96,7 +96,7 @@ fn an_index_is_one_request_and_a_tensor_is_one_more() {
     assert_eq!(streamed, 9000 << 10);
     assert_eq!((source.traffic().requests, server.count()), (2, 2));
 
-    // A few rows are not the whole tensor.
+    // A few rows do not fetch the whole tensor.
     let before = source.traffic().bytes;
     assert_eq!(reader.rows(3, 5..7).unwrap().bytes(), &vec![3; 2 << 10]);
     let after = source.traffic();
@@ -165,13 +165,13 @@ fn an_index_at_the_end_is_two_requests() {
         assert_eq!(source.read(0..512).unwrap(), bytes.slice(..512));
         assert_eq!(source.traffic().requests, 2, "{name}");
         assert_eq!(source.name(), name);
-        // Of an index that is longer only what lacks is asked for.
+        // For a longer index only the missing part is requested.
         let start = bytes.len() - 400_000;
         assert_eq!(source.read(start as u64..len).unwrap(), bytes.slice(start..));
         assert_eq!(source.traffic().requests, 3, "{name}");
         assert_eq!(source.traffic().bytes, 400_000 + (32 << 10), "{name}");
     }
-    // Short files are there after the first or the second request.
+    // Short files need one or two requests.
     for (len, requests) in [(32 << 10, 1), ((32 << 10) + 1, 2), (288 << 10, 2)] {
         let bytes = content(len);
         let server = Server::of(bytes.clone());
@@ -185,7 +185,7 @@ fn an_index_at_the_end_is_two_requests() {
     }
 }
 
-/// A file of 20 GB with 20,000 tensors has an index of more than 2 MB behind its data.
+/// A file of 20 GB with 20,000 tensors has an index of more than 2 MB at its end.
 #[test]
 fn a_long_file_is_asked_for_more_of_its_end() {
     let file = tempfile::tempfile().unwrap();
@@ -214,7 +214,7 @@ fn an_empty_file_has_no_bytes() {
     }
 }
 
-/// Reads in any order, by several threads at once.
+/// Random reads by several threads.
 #[test]
 fn every_range_is_that_of_the_file() {
     let bytes = content(5 << 20);
@@ -231,7 +231,7 @@ fn every_range_is_that_of_the_file() {
                 };
                 for _ in 0..60 {
                     let mut at = next(bytes.len() as u64);
-                    // Some go on where they ended.
+                    // Some continue where they ended.
                     for _ in 0..next(4) {
                         let most = [100, 40_000, 700_000][next(3) as usize];
                         let end = (at + next(most)).min(bytes.len() as u64);
@@ -261,7 +261,10 @@ fn nobody_there() {
     let start = Instant::now();
     let error = open(&url, &RemoteOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io);
-    assert!(error.to_string().contains("no answer from 127.0.0.1"), "{error}");
+    assert!(
+        error.to_string().contains("no response from 127.0.0.1"),
+        "{error}"
+    );
     assert!(
         start.elapsed() < Duration::from_secs(2),
         "a mistyped port is not tried again"

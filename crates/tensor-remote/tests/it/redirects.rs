@@ -1,4 +1,4 @@
-//! Redirects are followed, and who they lead to is not told what it need not know.
+//! Redirects are followed, without leaking tokens to their targets.
 
 use std::{
     io::Write,
@@ -43,12 +43,12 @@ fn a_token_stays_with_its_origin() {
     let source = open(&hub.url("a/m.safetensors"), &quick().with_token("secret")).unwrap();
     assert_eq!(source.read(0..1_000_000).unwrap(), bytes);
     assert_eq!(*seen.lock().unwrap(), [None, None]);
-    // Later requests go straight to where the first one was led.
+    // Later requests go directly to the redirect target.
     assert_eq!((hub.count(), store.count()), (2, 2));
     assert!(!format!("{:?}", quick().with_token("secret")).contains("secret"));
 }
 
-/// Addresses that are signed end after a while.
+/// Signed URLs expire.
 #[test]
 fn an_address_that_ends_is_asked_for_again() {
     let bytes = content(1_000_000);

@@ -1,4 +1,4 @@
-//! A server that does what a script says.
+//! A scripted HTTP server.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ use tensor_remote::RemoteOptions;
 pub(crate) struct Request {
     pub(crate) path: String,
     headers: Vec<(String, String)>,
-    /// The number of requests before it.
+    /// The number of earlier requests.
     pub(crate) number: u64,
 }
 
@@ -32,7 +32,7 @@ impl Request {
         Some(value)
     }
 
-    /// The range that is asked for, of a file of so many bytes.
+    /// Returns the requested range of a file of `len` bytes.
     pub(crate) fn range(&self, len: u64) -> Range<u64> {
         let text = self.header("range").expect("every request asks for a range");
         let (first, last) = text.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
@@ -45,14 +45,14 @@ impl Request {
     }
 }
 
-/// A server on a port of its own, until the process ends.
+/// A server on its own port, until the process ends.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) requests: Arc<AtomicU64>,
 }
 
 impl Server {
-    /// Serves over plain HTTP. The script writes the answer; when it fails, the connection is closed.
+    /// Serves plain HTTP. The script writes the response; if it fails, the connection is closed.
     pub(crate) fn start(
         script: impl Fn(&Request, &mut dyn Write) -> io::Result<()> + Send + Sync + 'static,
     ) -> Self {
@@ -82,7 +82,7 @@ impl Server {
         Self { address, requests }
     }
 
-    /// A server of one file, which answers as servers should.
+    /// Starts a correct server of one file.
     pub(crate) fn of(content: impl ByteSource + 'static) -> Self {
         Self::start(move |request, out| serve(request, &content, "\"one\"", out))
     }
@@ -129,7 +129,7 @@ fn converse<S: Read + Write>(
     }
 }
 
-/// Answers with the range that is asked for.
+/// Responds with the requested range.
 pub(crate) fn serve(
     request: &Request,
     content: &dyn ByteSource,
@@ -151,7 +151,7 @@ pub(crate) fn serve(
     body(content, range, out)
 }
 
-/// The head of a good answer.
+/// Writes the head of a correct response.
 pub(crate) fn head(range: &Range<u64>, len: u64, more: &str, out: &mut dyn Write) -> io::Result<()> {
     let (first, last, length) = (range.start, range.end - 1, range.end - range.start);
     let head = format!(
@@ -170,12 +170,12 @@ pub(crate) fn body(content: &dyn ByteSource, range: Range<u64>, out: &mut dyn Wr
     Ok(())
 }
 
-/// Bytes that tell where they stand.
+/// Returns bytes that encode their offsets.
 pub(crate) fn content(len: usize) -> tensor_core::Bytes {
     (0..len).map(|at| (at / 251 + at) as u8).collect()
 }
 
-/// Options for tests: nobody waits for long.
+/// Returns options with short timeouts.
 pub(crate) fn quick() -> RemoteOptions {
     RemoteOptions::default()
         .with_retries(2)
@@ -183,7 +183,7 @@ pub(crate) fn quick() -> RemoteOptions {
         .with_patience(Duration::from_millis(500))
 }
 
-/// An authority of its own and a server's certificate by it, for `localhost`.
+/// Creates a private CA and a server certificate for `localhost`.
 pub(crate) fn throwaway_tls(folder: &Path) -> Arc<rustls::ServerConfig> {
     use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
     let authority_key = KeyPair::generate().unwrap();
@@ -208,7 +208,7 @@ pub(crate) fn throwaway_tls(folder: &Path) -> Arc<rustls::ServerConfig> {
     )
 }
 
-/// Whether somebody still takes connections there.
+/// Returns an address where nothing listens.
 pub(crate) fn unused_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! The connections with regions of a client.
+//! Connections with shared memory regions.
 
 use hyper::client::conn::http1::SendRequest;
 
@@ -7,7 +7,7 @@ use crate::{
     shared_memory::pool::Pool,
 };
 
-/// Connections with regions, of both ways that a client has.
+/// The pools of connections with regions, one for each mode of I/O.
 #[derive(Debug, Default)]
 pub(in crate::http) struct Connections {
     pub(super) driven: Pool<SendRequest<Parts>>,

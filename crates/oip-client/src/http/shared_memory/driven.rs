@@ -1,4 +1,4 @@
-//! Connections with regions that tasks of a runtime drive.
+//! Connections with shared memory regions, driven by a runtime.
 
 use std::{io, sync::Arc};
 
@@ -25,19 +25,19 @@ use crate::{
     },
     shared_memory::{
         LARGE, descriptor, output_bytes,
-        pool::{Plan, Shared},
-        refused::{BROKEN, NOT_OFFERED, PATIENCE, Refused},
+        pool::{Plan, PooledRegion},
+        refusal::{BROKEN, NOT_OFFERED, PATIENCE, Refusal},
         region::Region,
     },
 };
 
-type Kept = Shared<SendRequest<Parts>>;
+type HttpRegion = PooledRegion<SendRequest<Parts>>;
 
-/// Bytes that the answer to the first request may have.
+/// Maximum size of the response to the registration, in bytes.
 const MAX_ANSWER: usize = 64 << 10;
 
 impl HttpClient {
-    /// One attempt over a connection with a region, if there is one or can be one.
+    /// Makes one attempt over a connection with a region; `None` if none is available.
     pub(super) async fn attempt(
         &self,
         memory: &Arc<Connections>,
@@ -62,7 +62,8 @@ impl HttpClient {
         };
         let outcome = self.offload(is_large, decoding).await;
         let response = outcome?;
-        // Behind a refusal the server may still write into the region. Behind an answer it has done with it.
+        // After an error response the server may still write into the region. After a successful response it
+        // is done with it.
         if !shared.connection.is_closed() {
             memory.driven.keep(shared);
         }
@@ -70,8 +71,8 @@ impl HttpClient {
         Ok(Some(response))
     }
 
-    /// A connection with a region that is large enough.
-    async fn connection(&self, memory: &Arc<Connections>, plan: Plan) -> Result<Option<Kept>> {
+    /// Returns a connection whose region has at least the planned size.
+    async fn connection(&self, memory: &Arc<Connections>, plan: Plan) -> Result<Option<HttpRegion>> {
         while let Some(mut kept) = memory.driven.take(plan.region) {
             if kept.connection.ready().await.is_ok() {
                 return Ok(Some(kept));
@@ -79,19 +80,20 @@ impl HttpClient {
         }
         Ok(match self.register(memory, plan.region).await {
             Ok(shared) => shared,
-            Err(Refused { pause, least }) => {
+            Err(Refusal { pause, least }) => {
                 memory.driven.pause(pause, least);
                 None
             }
         })
     }
 
-    /// Makes a connection with a region. `None` if no server can be reached, which sending the request will tell.
+    /// Opens a connection with a region. Returns `None` if the server cannot be reached; sending the request
+    /// then reports why.
     async fn register(
         &self,
         memory: &Arc<Connections>,
         bytes: u64,
-    ) -> std::result::Result<Option<Kept>, Refused> {
+    ) -> std::result::Result<Option<HttpRegion>, Refusal> {
         let Some(path) = &self.shared.endpoint.socket else {
             return Ok(None);
         };
@@ -99,8 +101,8 @@ impl HttpClient {
         let Ok(Ok(mut stream)) = timeout(patience, UnixStream::connect(path)).await else {
             return Ok(None);
         };
-        // The system may have no memory, or count it too strictly.
-        let (mapped, passed) = Mapped::new(bytes).map_err(|_| Refused::all(NOT_OFFERED))?;
+        // The system may be out of memory, or enforce a strict limit.
+        let (mapped, passed) = Mapped::new(bytes).map_err(|_| Refusal::all(NOT_OFFERED))?;
         let head = direct::head(&self.shared.endpoint, self.settings(), &register::message());
         let asking = async {
             stream.writable().await?;
@@ -114,29 +116,29 @@ impl HttpClient {
         };
         let (status, body) = match timeout(patience, asking).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => return Err(Refused::all(BROKEN)),
-            Err(_) => return Err(Refused::all(NOT_OFFERED)),
+            Ok(Err(_)) => return Err(Refusal::all(BROKEN)),
+            Err(_) => return Err(Refusal::all(NOT_OFFERED)),
         };
         register::judge(status, &body, bytes)?;
         let handshake = http1::Builder::new()
             .handshake::<_, Parts>(TokioIo::new(stream))
             .await;
-        let (connection, driving) = handshake.map_err(|_| Refused::all(BROKEN))?;
+        let (connection, driving) = handshake.map_err(|_| Refusal::all(BROKEN))?;
         let pool = Arc::downgrade(memory);
         tokio::spawn(async move {
             let _ = driving.await;
-            // The server has closed it: its region is given back.
+            // The server closed the connection, so release its region.
             if let Some(memory) = pool.upgrade() {
                 memory.driven.close(SendRequest::is_closed);
             }
         });
-        Ok(Some(Shared {
+        Ok(Some(PooledRegion {
             connection,
             region: Region::new(mapped),
         }))
     }
 
-    /// Sends a request over a connection and reads all of its answer.
+    /// Sends a request over a connection and reads the whole response.
     async fn exchange(&self, connection: &mut SendRequest<Parts>, message: Message) -> Result<Answer> {
         let settings = self.settings();
         let endpoint = &self.shared.endpoint;
@@ -161,7 +163,7 @@ impl HttpClient {
     }
 }
 
-/// Reads the answer to the first request: its status and its body. Nothing follows it before the next request.
+/// Reads the status and body of the response to the registration. Nothing follows it before the next request.
 async fn read_answer(stream: &mut UnixStream) -> io::Result<(u16, Vec<u8>)> {
     let mut read = Vec::with_capacity(1 << 10);
     loop {
@@ -180,7 +182,7 @@ async fn read_answer(stream: &mut UnixStream) -> io::Result<(u16, Vec<u8>)> {
         let length = length
             .next()
             .and_then(|header| str::from_utf8(header.value).ok()?.trim().parse::<usize>().ok());
-        // A server that accepts says how long its body is; of others the status is enough.
+        // A server that accepts sends a body length; for others the status is enough.
         match length {
             _ if status != 200 => return Ok((status, Vec::new())),
             Some(length) if read.len() - start >= length => {

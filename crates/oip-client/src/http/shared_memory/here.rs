@@ -1,4 +1,4 @@
-//! Connections with regions over which the calling thread sends and waits.
+//! Connections with shared memory regions, driven by the calling thread.
 
 use oip_types::{InferRequest, InferResponse, rest::encode_request};
 use tensor_mmap::SharedMemory as Mapped;
@@ -10,16 +10,16 @@ use crate::{
     patience::Wait,
     shared_memory::{
         output_bytes,
-        pool::{Plan, Shared},
-        refused::{NOT_OFFERED, PATIENCE, Refused},
+        pool::{Plan, PooledRegion},
+        refusal::{NOT_OFFERED, PATIENCE, Refusal},
         region::Region,
     },
 };
 
-type Kept = Shared<Connection>;
+type HttpRegion = PooledRegion<Connection>;
 
 impl HttpClient {
-    /// One attempt over a connection with a region, if there is one or can be one.
+    /// Makes one attempt over a connection with a region; `None` if none is available.
     pub(super) fn attempt_here(
         &self,
         memory: &Connections,
@@ -45,7 +45,8 @@ impl HttpClient {
             wait,
         )?;
         let response = self.decode_from(answer, &shared.region)?;
-        // Behind a refusal the server may still write into the region. Behind an answer it has done with it.
+        // After an error response the server may still write into the region. After a successful response it
+        // is done with it.
         if may_stay {
             memory.here.keep(shared);
         }
@@ -53,21 +54,21 @@ impl HttpClient {
         Ok(Some(response))
     }
 
-    /// A connection with a region that is large enough.
+    /// Returns a connection whose region has at least the planned size.
     fn connection_here(
         &self,
         memory: &Connections,
         plan: Plan,
         patience: &Patience,
         wait: &Wait<'_>,
-    ) -> Result<Option<Kept>> {
+    ) -> Result<Option<HttpRegion>> {
         while let Some(kept) = memory.here.take(plan.region) {
             if kept.connection.is_open() {
                 return Ok(Some(kept));
             }
         }
         let (endpoint, settings) = (&self.shared.endpoint, self.settings());
-        // Whatever keeps it from connecting, sending the request will tell.
+        // If connecting fails, sending the request reports why.
         let mut connection = match direct::connect(endpoint, settings.connect_timeout, wait) {
             Ok(connection) => connection,
             Err(error) if error.kind() == ErrorKind::Interrupted => return Err(error),
@@ -75,8 +76,8 @@ impl HttpClient {
         };
         let patience = patience.until(Some(PATIENCE.min(settings.connect_timeout)));
         match self.register_here(&mut connection, plan.region, &patience) {
-            Ok(Ok(region)) => Ok(Some(Shared { connection, region })),
-            Ok(Err(Refused { pause, least })) => {
+            Ok(Ok(region)) => Ok(Some(PooledRegion { connection, region })),
+            Ok(Err(Refusal { pause, least })) => {
                 memory.here.pause(pause, least);
                 Ok(None)
             }
@@ -93,10 +94,10 @@ impl HttpClient {
         connection: &mut Connection,
         bytes: u64,
         wait: &Wait<'_>,
-    ) -> Result<std::result::Result<Region, Refused>> {
-        // The system may have no memory, or count it too strictly.
+    ) -> Result<std::result::Result<Region, Refusal>> {
+        // The system may be out of memory, or enforce a strict limit.
         let Ok((mapped, descriptor)) = Mapped::new(bytes) else {
-            return Ok(Err(Refused::all(NOT_OFFERED)));
+            return Ok(Err(Refusal::all(NOT_OFFERED)));
         };
         let settings = self.settings();
         let head = direct::head(&self.shared.endpoint, settings, &register::message());
@@ -109,7 +110,7 @@ impl HttpClient {
         let judged = register::judge(answer.status.as_u16(), &answer.body, bytes);
         Ok(match may_stay {
             true => judged.map(|()| Region::new(mapped)),
-            false => Err(judged.err().unwrap_or(Refused::all(NOT_OFFERED))),
+            false => Err(judged.err().unwrap_or(Refusal::all(NOT_OFFERED))),
         })
     }
 }

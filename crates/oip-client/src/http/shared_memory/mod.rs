@@ -1,4 +1,4 @@
-//! Requests over connections with regions of shared memory.
+//! Requests over connections with shared memory regions.
 
 pub(super) mod connections;
 mod driven;
@@ -22,8 +22,8 @@ use crate::{
 };
 
 impl HttpClient {
-    /// Runs a request with its tensors in shared memory. `None` if that does not pay or the server does not offer it: then nothing
-    /// was sent.
+    /// Runs a request with its tensors in shared memory. Returns `None` without sending anything if that does
+    /// not pay off or the server does not support it.
     pub(super) async fn run_shared(&self, request: &InferRequest) -> Result<Option<InferResponse>> {
         let Some(memory) = &self.memory else {
             return Ok(None);
@@ -58,11 +58,12 @@ impl HttpClient {
         outcome.map_err(|error| error.at(self.url()))
     }
 
-    /// Notes how large an answer was that came without shared memory, for the model's next ones.
+    /// Records the size of a response received without shared memory, as an estimate for the model's next
+    /// ones.
     pub(super) fn note_outputs(&self, request: &InferRequest, response: &InferResponse) {
         let bytes = output_bytes(response);
         match (&self.memory, &self.way) {
-            // Most answers are small, and nothing is remembered of them.
+            // Most responses are small and are not recorded.
             (Some(_), _) if bytes < pool::PAYS => {}
             (Some(memory), Way::Driven(_)) => memory.driven.note_outputs(request, bytes),
             (Some(memory), Way::Direct(..)) => memory.here.note_outputs(request, bytes),
@@ -70,12 +71,12 @@ impl HttpClient {
         }
     }
 
-    /// The path of a request.
+    /// Returns the path of an inference request.
     fn infer_path(request: &InferRequest) -> String {
         format!("{}/infer", model_path(request.model()))
     }
 
-    /// What a body that has come over a connection with a region says.
+    /// Decodes a response body from a connection with a region.
     fn decode_from(&self, answer: Answer, region: &Region) -> Result<InferResponse> {
         let settings = self.settings();
         let answer = answer.success()?.decompressed(settings.max_answer_bytes)?;
@@ -91,7 +92,7 @@ impl HttpClient {
     }
 }
 
-/// Whether so much is in an answer's JSON, or compressed, that it is read elsewhere.
+/// Returns whether a response has so much JSON, or is compressed, that it is decoded off the reactor thread.
 fn is_long(answer: &Answer) -> bool {
     let json = answer.header_length().ok().flatten().unwrap_or(answer.body.len());
     json > super::LARGE || answer.headers.contains_key(CONTENT_ENCODING)

@@ -1,4 +1,5 @@
-//! The first request of a connection: it passes the descriptor of the region, and the server says whether it maps it.
+//! The registration: the first request of a connection passes the region's descriptor, and the server
+//! confirms that it has mapped it.
 
 use http::{HeaderMap, Method};
 use oip_types::{CONNECTION_REGION, ErrorCode, rest::EncodedBody};
@@ -6,10 +7,10 @@ use serde::Deserialize;
 
 use crate::{
     http::message::Message,
-    shared_memory::refused::{NOT_OFFERED, Refused},
+    shared_memory::refusal::{NOT_OFFERED, Refusal},
 };
 
-/// The request.
+/// Creates the registration request.
 pub(super) fn message() -> Message {
     Message {
         method: Method::POST,
@@ -23,24 +24,25 @@ pub(super) fn message() -> Message {
     }
 }
 
-/// What an answer to the request for a region of so many bytes means. Only a server that has mapped it answers so.
-pub(super) fn judge(status: u16, body: &[u8], bytes: u64) -> Result<(), Refused> {
+/// Interprets the response to the registration of a region of `bytes`. Only a server that has mapped it
+/// confirms.
+pub(super) fn judge(status: u16, body: &[u8], bytes: u64) -> Result<(), Refusal> {
     #[derive(Deserialize)]
-    struct Accepted {
+    struct RegisterResponse {
         region: String,
         byte_size: u64,
     }
 
     match status {
         200 => {
-            let accepted = serde_json::from_slice::<Accepted>(body).ok();
+            let accepted = serde_json::from_slice::<RegisterResponse>(body).ok();
             let is_ours = accepted.is_some_and(|it| it.region == CONNECTION_REGION && it.byte_size == bytes);
-            is_ours.then_some(()).ok_or(Refused::all(NOT_OFFERED))
+            is_ours.then_some(()).ok_or(Refusal::all(NOT_OFFERED))
         }
-        429 => Err(Refused::with_code(Some(ErrorCode::Overloaded), bytes)),
-        503 => Err(Refused::with_code(Some(ErrorCode::Unavailable), bytes)),
-        413 => Err(Refused::with_code(Some(ErrorCode::TooLarge), bytes)),
-        _ => Err(Refused::with_code(None, bytes)),
+        429 => Err(Refusal::with_code(Some(ErrorCode::Overloaded), bytes)),
+        503 => Err(Refusal::with_code(Some(ErrorCode::Unavailable), bytes)),
+        413 => Err(Refusal::with_code(Some(ErrorCode::TooLarge), bytes)),
+        _ => Err(Refusal::with_code(None, bytes)),
     }
 }
 
@@ -52,7 +54,7 @@ mod tests {
     fn only_a_server_that_says_so_has_mapped_it() {
         let accepted = br#"{"region":"$connection","byte_size":4096}"#;
         assert_eq!(judge(200, accepted, 4096), Ok(()));
-        let never = Err(Refused::all(NOT_OFFERED));
+        let never = Err(Refusal::all(NOT_OFFERED));
         for (status, body) in [
             (200, &b"{}"[..]),
             (200, b""),

@@ -108,7 +108,7 @@ fn policy() -> impl Strategy<Value = BatchPolicy> {
 
 /// The test's record of a request.
 #[derive(Clone, Debug)]
-struct Known {
+struct RequestRecord {
     rows: u64,
     group: Option<u8>,
     level: u64,
@@ -119,7 +119,7 @@ struct Known {
     is_measured_by_rows: bool,
 }
 
-impl Known {
+impl RequestRecord {
     /// Position in the serving order at a time after the last [`Scheduler::expire`].
     fn rank(&self, policy: &BatchPolicy, arrival: usize, now: Instant) -> (u64, bool, usize) {
         let is_late = self.timeout.is_some_and(|timeout| timeout <= now);
@@ -135,7 +135,7 @@ struct World {
     policy: BatchPolicy,
     scheduler: Scheduler<usize>,
     now: Instant,
-    all: Vec<Known>,
+    all: Vec<RequestRecord>,
     waiting: BTreeSet<usize>,
     tickets: BTreeMap<usize, Ticket>,
     is_joining: bool,
@@ -144,7 +144,7 @@ struct World {
 const CAPACITY: usize = 12;
 
 impl World {
-    fn push(&mut self, known: Known, ask: Ask) {
+    fn push(&mut self, known: RequestRecord, ask: Ask) {
         let number = self.all.len();
         let (limit, level) = (
             self.policy.queue(known.level).max_queue_size as usize,
@@ -330,7 +330,7 @@ proptest! {
                     let micros = Duration::from_micros;
                     let level = world.policy.level(priority);
                     let timeout = timeout.map(micros);
-                    let known = Known {
+                    let known = RequestRecord {
                         rows,
                         group,
                         level,

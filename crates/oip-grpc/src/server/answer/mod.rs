@@ -1,5 +1,5 @@
-//! Answers as messages in gRPC's frame. Tensors' bytes are not copied: an answer is a list of pieces, and raw contents,
-//! and typed ones of fixed width, are pieces of it.
+//! Encodes responses as gRPC frames without copying tensors: a response is a list of buffers, in which raw
+//! contents, and typed contents of fixed width, are separate buffers.
 
 mod pieces;
 mod typed;
@@ -14,7 +14,7 @@ use prost::Message;
 
 use self::{
     pieces::Pieces,
-    typed::{Typed, delimited_len},
+    typed::{TypedContents, delimited_len},
 };
 use super::messages::HEAD;
 use crate::{
@@ -23,56 +23,56 @@ use crate::{
     shape::wire_dims,
 };
 
-/// Numbers of fields: of `ModelInferResponse`, of `InferOutputTensor` and of `ModelStreamInferResponse`.
+/// Field numbers in `ModelInferResponse`, `InferOutputTensor` and `ModelStreamInferResponse`.
 const OUTPUTS: u32 = 5;
 const RAW_OUTPUT_CONTENTS: u32 = 6;
 const CONTENTS: u32 = 5;
 const INFER_RESPONSE: u32 = 2;
 
-/// What an answer stands in.
+/// The message that contains a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Envelope {
-    /// It is the message of a call.
+    /// The response is the message of a unary call.
     Call,
-    /// It is within a message of a stream.
+    /// The response is a field of a stream's message.
     Stream,
 }
 
-/// An answer that is measured and not written yet.
+/// A response whose size is computed but which is not written yet.
 pub(crate) struct Answer {
-    /// All but the outputs.
+    /// Everything except the outputs.
     head: ModelInferResponse,
     outputs: Vec<Output>,
-    /// Bytes of the response.
+    /// Size of the response in bytes.
     response_len: usize,
     envelope: Envelope,
 }
 
 struct Output {
-    /// All but its contents.
+    /// Everything except the contents.
     head: InferOutputTensor,
-    /// Bytes of its message.
+    /// Size of its message in bytes.
     len: usize,
     contents: Contents,
 }
 
 enum Contents {
-    /// They are in shared memory.
+    /// The contents are in shared memory.
     None,
-    Typed(Typed),
+    Typed(TypedContents),
     Raw(Bytes),
 }
 
 impl Answer {
-    /// Measures a response, which is to be sent raw or typed.
+    /// Computes the size of a response in raw or typed form.
     pub(crate) fn new(response: InferResponse, wants_raw: bool, envelope: Envelope) -> Self {
-        // The two forms cannot be mixed: without a typed form for one output, all are raw.
+        // The two forms cannot be mixed: if one output has no typed form, all are raw.
         let typed: Option<Vec<_>> = match wants_raw {
             true => None,
             false => {
                 let typed = response.outputs.iter().map(|output| match output.shared_memory {
                     Some(_) => Some(Contents::None),
-                    None => Typed::of(&output.value).map(Contents::Typed),
+                    None => TypedContents::of(&output.value).map(Contents::Typed),
                 });
                 typed.collect()
             }
@@ -100,7 +100,8 @@ impl Answer {
             };
             let contents = match &mut typed {
                 Some(typed) => typed.next().unwrap_or(Contents::None),
-                // An output in shared memory keeps its place: Triton's clients find raw contents by counting outputs.
+                // An output in shared memory gets an empty entry: Triton's clients find raw contents by
+                // counting outputs.
                 None if output.shared_memory.is_some() => Contents::Raw(Bytes::new()),
                 None => Contents::Raw(output.value.into_raw()),
             };
@@ -122,7 +123,7 @@ impl Answer {
         }
     }
 
-    /// Bytes of the message.
+    /// Returns the size of the message in bytes.
     pub(crate) fn len(&self) -> usize {
         match self.envelope {
             Envelope::Call => self.response_len,
@@ -130,10 +131,10 @@ impl Answer {
         }
     }
 
-    /// Writes the message in its frame. What is allocated is charged before; tensors keep their own charges.
+    /// Writes the message in its frame. Allocations are charged first; tensors have charges of their own.
     ///
     /// # Errors
-    /// What the lease says.
+    /// Those of the lease.
     pub(crate) fn write(self, lease: &Lease) -> Result<Vec<Bytes>, ServiceError> {
         let outputs: usize = self
             .outputs
@@ -167,13 +168,13 @@ impl Answer {
     }
 }
 
-/// A message in its frame, compressed.
+/// Compresses a framed message.
 pub(crate) fn compress(
     mut framed: Vec<Bytes>,
     compression: Compression,
     lease: &Lease,
 ) -> Result<Vec<Bytes>, ServiceError> {
-    // The head of a frame is within its first piece.
+    // The frame header is in the first buffer.
     if let Some(first) = framed.first_mut() {
         first.advance(HEAD.min(first.len()));
     }
@@ -183,7 +184,8 @@ pub(crate) fn compress(
     Ok(std::iter::once(head).chain(compressed).collect())
 }
 
-/// A message of a stream without outputs: it says what went wrong, or, if that is empty, that no answer comes any more.
+/// Creates a stream message without outputs: it reports an error or, with an empty one, that no more
+/// responses follow.
 pub(crate) fn without_outputs(
     error_message: &str,
     response: ModelInferResponse,

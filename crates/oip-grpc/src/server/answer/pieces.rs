@@ -1,20 +1,20 @@
-//! A message as pieces of memory: what is written, in buffers of its own, and tensors' bytes as they are between them.
+//! Builds a message as a list of buffers: written bytes, with tensors' bytes in between without copying.
 
 use bytes::Bytes;
 use oip_service::{Charge, Lease};
 use oip_types::ServiceError;
 use prost::encoding;
 
-/// Bytes of a buffer; more take another one.
+/// Maximum size of a buffer in bytes; longer output uses several.
 const PIECE: usize = 256 << 10;
 
-/// Buffers up to this size are not charged, as the head of an HTTP answer is not.
+/// Buffers up to this size are not charged, as HTTP response heads are not.
 const UNCHARGED: usize = 512;
 
-/// Bytes up to which a tensor is copied into the buffer: cheaper than a frame of its own.
+/// Tensors up to this size are copied into the buffer, which is cheaper than a separate frame.
 const JOINED: usize = 4 << 10;
 
-/// Writes a message. What it allocates is charged before.
+/// Writes a message. Allocations are charged first.
 pub(super) struct Pieces<'l> {
     lease: &'l Lease,
     done: Vec<Bytes>,
@@ -23,7 +23,7 @@ pub(super) struct Pieces<'l> {
 }
 
 impl<'l> Pieces<'l> {
-    /// A message whose first `expected` bytes are written rather than appended.
+    /// Starts a message of which the first `expected` bytes are written rather than appended.
     pub(super) fn new(lease: &'l Lease, expected: usize) -> Result<Self, ServiceError> {
         let mut pieces = Self {
             lease,
@@ -35,7 +35,7 @@ impl<'l> Pieces<'l> {
         Ok(pieces)
     }
 
-    /// Writes bytes into the buffer.
+    /// Copies bytes into the buffer.
     pub(super) fn write(&mut self, mut bytes: &[u8]) -> Result<(), ServiceError> {
         while !bytes.is_empty() {
             self.make_room(bytes.len())?;
@@ -60,13 +60,13 @@ impl<'l> Pieces<'l> {
         self.write(&bytes[..len])
     }
 
-    /// A field's number and form, and the length of its value.
+    /// Writes a field's tag and length.
     pub(super) fn delimited(&mut self, tag: u32, len: usize) -> Result<(), ServiceError> {
         self.varint(u64::from(tag << 3 | 2))?;
         self.varint(len as u64)
     }
 
-    /// Appends bytes as they are; short ones are copied.
+    /// Appends bytes without copying; short ones are copied.
     pub(super) fn append(&mut self, bytes: Bytes) -> Result<(), ServiceError> {
         if bytes.len() <= JOINED {
             return self.write(&bytes);
@@ -81,7 +81,7 @@ impl<'l> Pieces<'l> {
         self.done
     }
 
-    /// Makes room for one byte at least, and for `bytes` where a buffer takes them.
+    /// Makes room for at least one byte, and for `bytes` if a buffer can hold them.
     fn make_room(&mut self, bytes: usize) -> Result<(), ServiceError> {
         if self.buffer.len() < self.buffer.capacity() {
             return Ok(());

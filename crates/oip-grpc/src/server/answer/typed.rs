@@ -1,4 +1,4 @@
-//! Typed contents of answers: measured first, then written without a second copy of the tensor.
+//! Typed contents of responses: sized first, then written without an intermediate copy.
 
 use bytes::Bytes;
 use oip_types::{BytesTensor, ServiceError, TensorValue};
@@ -7,22 +7,22 @@ use tensor_core::{DType, Tensor};
 
 use super::pieces::Pieces;
 
-/// A tensor as `InferTensorContents`.
-pub(super) struct Typed {
+/// A tensor encoded as `InferTensorContents`.
+pub(super) struct TypedContents {
     elements: Elements,
-    /// Bytes of the message.
+    /// Size of the message in bytes.
     pub(super) len: usize,
 }
 
 enum Elements {
-    /// Nothing is written for a tensor without elements.
+    /// Empty tensor: nothing is written.
     None,
-    /// Numbers whose packed form is the tensor's: of fixed width, or truth values.
+    /// Packed form equals the tensor's bytes: fixed width, or booleans.
     AsIs {
         tag: u32,
         bytes: Bytes,
     },
-    /// Packed integers, of so many bytes.
+    /// Packed varints and their size in bytes.
     Integers {
         tag: u32,
         tensor: Tensor,
@@ -34,13 +34,13 @@ enum Elements {
 /// The field for byte strings.
 const BYTES_CONTENTS: u32 = 8;
 
-impl Typed {
-    /// A tensor in typed form; `None` for the datatypes that have none.
+impl TypedContents {
+    /// Prepares the typed form of a tensor; `None` for datatypes without one.
     pub(super) fn of(value: &TensorValue) -> Option<Self> {
         let elements = match value {
             TensorValue::Bytes(tensor) => Elements::Strings(tensor.clone()),
             TensorValue::Fixed(tensor) if tensor.bytes().is_empty() => {
-                // The form still has to exist.
+                // The datatype must still have a typed form.
                 field_of(tensor.spec().dtype())?;
                 Elements::None
             }
@@ -100,12 +100,12 @@ impl Typed {
     }
 }
 
-/// Bytes of a field of `InferTensorContents`, or of any other with a number up to 15, whose value is so long.
+/// Returns the size of a length-delimited field with a number up to 15 and a value of `len` bytes.
 pub(super) fn delimited_len(len: usize) -> usize {
     1 + encoded_len_varint(len as u64) + len
 }
 
-/// The number of the field for a datatype's elements.
+/// Returns the field number for a datatype's elements.
 fn field_of(dtype: DType) -> Option<u32> {
     Some(match dtype {
         DType::Bool => 1,
@@ -115,12 +115,13 @@ fn field_of(dtype: DType) -> Option<u32> {
         DType::U64 => 5,
         DType::F32 => 6,
         DType::F64 => 7,
-        // Floats of 16 bits travel raw.
+        // 16-bit floats are sent raw.
         _ => return None,
     })
 }
 
-/// Each element of a tensor of integers or truth values as protobuf writes it: negative ones in 64 bits.
+/// Calls `each` with the elements of an integer or boolean tensor as protobuf encodes them: negative ones in
+/// 64 bits.
 fn integers(tensor: &Tensor, each: impl FnMut(u64) -> Result<(), ServiceError>) -> Result<(), ServiceError> {
     fn go<const N: usize>(
         tensor: &Tensor,

@@ -1,35 +1,36 @@
-//! The cost of reading one message: memory, asked of the lease before it is allocated, and work.
+//! The cost of decoding one message: memory, charged to the lease before allocation, and work.
 
 use oip_service::{Charge, Lease};
 use oip_types::ServiceError;
 
 use super::cursor::Failure;
 
-/// Bytes that a request may take beside its message without being charged, as its task and its HTTP/2 stream are not.
+/// Memory that a request may use in addition to its message without being charged, like its task and its
+/// HTTP/2 stream.
 const UNCHARGED: u64 = 4 << 10;
 
-/// Bytes that are charged at once, so that many small things do not each go to the budget.
+/// Granularity of charges in bytes, so that small items do not each access the budget.
 const STEP: u64 = 16 << 10;
 
-/// Bytes of work after which the lease is asked whether the answer is still wanted.
+/// Bytes of work between checks whether the response is still wanted.
 const BETWEEN_CHECKS: u64 = 4 << 20;
 
-/// How much work may be done for a message.
+/// The allowed work for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effort {
-    /// So many bytes may be looked at, then [`Failure::TooMuchWork`] is returned.
+    /// At most this many bytes, then [`Failure::TooMuchWork`].
     Little(u64),
-    /// As much as it takes, until the client leaves or the deadline passes.
+    /// Unlimited, until the client disconnects or the deadline passes.
     Any,
 }
 
-/// Memory and work of one message.
+/// The memory and work accounts of a message.
 pub(super) struct Account<'l> {
     lease: &'l Lease,
     charge: Charge,
     taken: u64,
     effort: Effort,
-    /// Bytes that may be looked at until something must be asked.
+    /// Bytes of work left until the next check.
     left: u64,
 }
 
@@ -51,7 +52,7 @@ impl<'l> Account<'l> {
         self.lease
     }
 
-    /// To be called before so many bytes are allocated for small things, such as names.
+    /// Charges memory for small items, such as names, before they are allocated.
     pub(super) fn take(&mut self, bytes: u64) -> Result<(), Failure> {
         self.taken = self.taken.saturating_add(bytes);
         let missing = self.taken.saturating_sub(UNCHARGED + self.charge.bytes());
@@ -61,7 +62,7 @@ impl<'l> Account<'l> {
         Ok(())
     }
 
-    /// To be called for so many bytes that are looked at.
+    /// Charges work for `bytes` examined.
     pub(super) fn work(&mut self, bytes: usize) -> Result<(), Failure> {
         match self.left.checked_sub(bytes as u64) {
             Some(left) => {
@@ -83,7 +84,7 @@ impl<'l> Account<'l> {
         }
     }
 
-    /// The memory of small items, kept as long as they are.
+    /// Returns the charge for small items, to keep as long as they live.
     pub(super) fn into_charge(self) -> Charge {
         self.charge
     }

@@ -1,25 +1,26 @@
-//! Protobuf's wire form, read in place: every key, integer and length is checked against what is left.
+//! Parses the protobuf wire format in place; every key, integer and length is checked against the remaining
+//! bytes.
 
 use std::fmt;
 
 use oip_types::ServiceError;
 
-/// Groups and messages within each other beyond which a message is refused. `prost` has the same limit.
+/// Maximum nesting of groups and messages, as in `prost`.
 pub(super) const MAX_DEPTH: u32 = 100;
 
-/// Why a message is not read.
+/// Why decoding failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Its bytes are not a message.
-    Malformed(Malformed),
-    /// It asks for something that cannot be done.
+    /// The bytes are not a valid message.
+    Malformed(WireError),
+    /// The request is not acceptable.
     Refused(ServiceError),
-    /// Reading it takes too long for the thread that was to read it.
+    /// Decoding would take too long for this thread.
     TooMuchWork,
 }
 
 impl Failure {
-    /// Says what a refusal is about.
+    /// Adds context to a refusal.
     pub(super) fn within(self, context: impl fmt::Display) -> Self {
         match self {
             Self::Refused(error) => Self::Refused(error.within(context)),
@@ -34,11 +35,11 @@ impl From<ServiceError> for Failure {
     }
 }
 
-/// Bytes that are not a message of the expected kind.
+/// An invalid encoding.
 #[derive(Debug)]
-pub(crate) struct Malformed {
+pub(crate) struct WireError {
     reason: Reason,
-    /// Message and field, the innermost first.
+    /// Message and field names, innermost first.
     path: Vec<(&'static str, &'static str)>,
 }
 
@@ -58,15 +59,15 @@ enum Reason {
 impl From<Reason> for Failure {
     #[cold]
     fn from(reason: Reason) -> Self {
-        Self::Malformed(Malformed {
+        Self::Malformed(WireError {
             reason,
             path: Vec::new(),
         })
     }
 }
 
-/// The texts are those of `prost`, which reads the messages of all other calls.
-impl fmt::Display for Malformed {
+/// Uses the messages of `prost`, which decodes all other calls.
+impl fmt::Display for WireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("failed to decode Protobuf message: ")?;
         for (message, field) in &self.path {
@@ -88,7 +89,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Says in which field a message is malformed.
+/// Adds the field to an encoding error.
 pub(super) trait At {
     fn at(self, message: &'static str, field: &'static str) -> Self;
 }
@@ -104,7 +105,7 @@ impl<T> At for Result<T, Failure> {
     }
 }
 
-/// The form of a field's value.
+/// The wire type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WireType {
     Varint,
@@ -116,7 +117,7 @@ pub(super) enum WireType {
 }
 
 impl WireType {
-    /// Refuses a value of another form.
+    /// Checks the wire type.
     pub(super) fn expect(self, expected: Self) -> Result<(), Failure> {
         match self == expected {
             true => Ok(()),
@@ -142,17 +143,17 @@ impl<'m> Cursor<'m> {
         self.0.is_empty()
     }
 
-    /// All bytes that are left.
+    /// Returns the remaining bytes.
     pub(super) fn rest(&self) -> &'m [u8] {
         self.0
     }
 
-    /// How many bytes are left.
+    /// Returns the number of remaining bytes.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// A field's number and the form of its value.
+    /// Reads a field's number and wire type.
     pub(super) fn key(&mut self) -> Result<(u32, WireType), Failure> {
         let value = self.varint()?;
         let key = u32::try_from(value).map_err(|_| Reason::Key(value))?;
@@ -171,13 +172,13 @@ impl<'m> Cursor<'m> {
         }
     }
 
-    /// An integer: seven bits a byte, the lowest first; ten bytes at most.
+    /// Reads a varint: seven bits per byte, lowest first, at most ten bytes.
     pub(super) fn varint(&mut self) -> Result<u64, Failure> {
         let mut value = 0;
         for (index, &byte) in self.0.iter().take(10).enumerate() {
             value |= u64::from(byte & 0x7f) << (7 * index);
             if byte < 0x80 {
-                // The tenth byte holds the last bit of 64.
+                // The tenth byte holds only the highest bit.
                 if index == 9 && byte > 1 {
                     break;
                 }
@@ -194,19 +195,19 @@ impl<'m> Cursor<'m> {
         Ok(*value)
     }
 
-    /// A length and that many bytes.
+    /// Reads a length and that many bytes.
     pub(super) fn delimited(&mut self) -> Result<&'m [u8], Failure> {
         let len = self.varint()?;
         self.take(len)
     }
 
-    /// A value that must be bytes behind their length.
+    /// Reads a value that must be length-delimited.
     pub(super) fn bytes(&mut self, wire_type: WireType) -> Result<&'m [u8], Failure> {
         wire_type.expect(WireType::LengthDelimited)?;
         self.delimited()
     }
 
-    /// Passes over the value of a field that is not known. Groups may be nested `depth` deep.
+    /// Skips the value of an unknown field. Groups may be nested `depth` deep.
     pub(super) fn skip(&mut self, wire_type: WireType, tag: u32, depth: u32) -> Result<(), Failure> {
         if depth == 0 {
             return Err(Reason::Depth.into());
@@ -237,12 +238,12 @@ impl<'m> Cursor<'m> {
     }
 }
 
-/// Bytes as text.
+/// Checks that bytes are UTF-8.
 pub(super) fn text(bytes: &[u8]) -> Result<&str, Failure> {
     std::str::from_utf8(bytes).map_err(|_| Reason::Utf8.into())
 }
 
-/// The number of integers that stand one after the other.
+/// Counts the varints in a packed field.
 pub(super) fn count_varints(packed: &[u8]) -> Result<u64, Failure> {
     let (mut count, mut len) = (0, 0);
     for &byte in packed {
@@ -261,7 +262,7 @@ pub(super) fn count_varints(packed: &[u8]) -> Result<u64, Failure> {
     }
 }
 
-/// The number of values of fixed width that stand one after the other.
+/// Counts the fixed-width values in a packed field.
 pub(super) fn count_fixed(packed: &[u8], width: usize) -> Result<u64, Failure> {
     match packed.len() % width {
         0 => Ok((packed.len() / width) as u64),

@@ -1,4 +1,5 @@
-//! The parser against `prost`: the same messages are accepted, with the same result, and the same are refused.
+//! Differential tests against `prost`: both accept the same messages with the same result, and reject the
+//! same.
 
 use std::{cell::RefCell, mem};
 
@@ -24,7 +25,7 @@ use crate::{
     server::GrpcOutput,
 };
 
-/// The result of reading a message.
+/// The result of decoding a message.
 #[derive(Debug, PartialEq)]
 enum Outcome {
     Read {
@@ -38,7 +39,7 @@ enum Outcome {
 
 impl Outcome {
     fn of(mut request: InferRequest, wants_raw: bool) -> Self {
-        // As text, since not every number equals itself.
+        // As text, because NaN does not equal itself.
         let mut parameters = vec![mem::take(&mut request.parameters)];
         parameters.extend(
             request
@@ -64,7 +65,7 @@ impl Outcome {
     }
 }
 
-/// Gives bytes for every slice, and notes what was asked for.
+/// Shared memory that serves every slice and records requests.
 #[derive(Default)]
 struct Memory(RefCell<Vec<SharedMemorySlice>>);
 
@@ -75,7 +76,7 @@ impl ReadSharedMemory for Memory {
     }
 }
 
-/// Reads with the parser; the text says why a message is malformed.
+/// Decodes with this parser; the string explains why a message is malformed.
 fn read(message: &Bytes, effort: Effort) -> (Outcome, String) {
     let reader = Reader {
         limits: &RequestLimits::default(),
@@ -201,11 +202,11 @@ fn value(
     }
 }
 
-/// Both agree on a message.
+/// Asserts that both parsers agree on a message.
 fn assert_same(message: &[u8]) -> Result<(), TestCaseError> {
     let message = Bytes::copy_from_slice(message);
     let (found, why) = read(&message, Effort::Any);
-    // prost does not look at the form of a map's entry; a number there is taken for the entry's length.
+    // prost does not check the wire type of map entries; it takes a number for the entry's length.
     if found == Outcome::Malformed
         && why.contains(".parameters: ")
         && why.contains("(expected LengthDelimited)")
@@ -252,7 +253,7 @@ fn parameters() -> impl Strategy<Value = std::collections::BTreeMap<String, Infe
     ]
 }
 
-/// Contents whose one field may have the right number of elements, or several fields that do not fit.
+/// Generates contents: one field, possibly of the right length, or several that do not fit.
 fn contents_of(datatype: &str, count: usize) -> BoxedStrategy<InferTensorContents> {
     let empty = InferTensorContents::default;
     let small = prop_oneof![3 => -128i32..256, 1 => any::<i32>()];
@@ -322,7 +323,7 @@ fn contents_of(datatype: &str, count: usize) -> BoxedStrategy<InferTensorContent
     prop_oneof![9 => fitting, 1 => other].boxed()
 }
 
-/// An input, and raw contents that may belong to it.
+/// Generates an input, and raw contents that may fit it.
 fn input() -> impl Strategy<Value = (InferInputTensor, Bytes)> {
     const DATATYPES: &[&str] = &[
         "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "BF16",
@@ -378,7 +379,7 @@ fn request() -> impl Strategy<Value = ModelInferRequest> {
         .prop_map(
             |(model_name, model_version, id, parameters, inputs, outputs, form)| {
                 let (mut inputs, raw): (Vec<_>, Vec<_>) = inputs.into_iter().unzip();
-                // Mostly one form for all.
+                // Mostly the same form for all inputs.
                 if form < 2 {
                     inputs
                         .iter_mut()
@@ -397,7 +398,7 @@ fn request() -> impl Strategy<Value = ModelInferRequest> {
         )
 }
 
-/// A field in any form, with values that may be messages of such fields.
+/// Generates a field of any wire type, whose value may be a nested message.
 fn field(depth: u32) -> BoxedStrategy<Vec<u8>> {
     let key = |tag: u32, wire_type: u8| {
         let mut bytes = Vec::new();
@@ -445,7 +446,7 @@ fn field(depth: u32) -> BoxedStrategy<Vec<u8>> {
     prop_oneof![4 => flat, 5 => nested, 1 => group].boxed()
 }
 
-/// A change to a message's bytes.
+/// A mutation of a message's bytes.
 #[derive(Clone, Debug)]
 enum Change {
     Set(prop::sample::Index, u8),
@@ -485,7 +486,7 @@ proptest! {
         assert_same(&message.encode_to_vec())?;
     }
 
-    /// Parts of one message behind each other are one message.
+    /// Concatenated messages are merged as prost merges them.
     #[test]
     fn joined_messages_are_merged_as_prost_merges_them(first in request(), second in request()) {
         assert_same(&[first.encode_to_vec(), second.encode_to_vec()].concat())?;
@@ -505,7 +506,7 @@ proptest! {
         assert_same(&[name, fields.concat()].concat())?;
     }
 
-    /// Contents of one input, in parts and in any form.
+    /// Contents of one input, split and in any form.
     #[test]
     fn contents_are_read_as_prost_reads_them(
         datatype in prop_oneof![Just("INT64"), Just("INT8"), Just("UINT16"), Just("FP32"), Just("FP64"), Just("BOOL"), Just("BYTES")],
@@ -527,7 +528,7 @@ proptest! {
         assert_same(&message)?;
     }
 
-    /// With little effort a message is read as with any, or not at all.
+    /// A small work limit gives the same result or none.
     #[test]
     fn effort_changes_no_result(message in request(), effort in 0u64..400) {
         let message = Bytes::from(message.encode_to_vec());

@@ -1,5 +1,4 @@
-//! Typed contents: a tensor's elements as protobuf's repeated fields, counted first, then decoded straight into the
-//! tensor's buffer.
+//! Typed contents: elements in repeated fields are counted first, then decoded into the tensor's buffer.
 
 use bytes::Bytes;
 use oip_types::{DataType, ErrorCode, ServiceError, TensorValue};
@@ -35,7 +34,7 @@ impl Field {
         Self::Bytes,
     ];
 
-    /// The field with this number, if there is one.
+    /// Returns the field with this number, if it exists.
     pub(super) fn of(tag: u32) -> Option<Self> {
         let index = usize::try_from(tag).ok()?.checked_sub(1)?;
         Self::ALL.get(index).copied()
@@ -54,7 +53,7 @@ impl Field {
         }
     }
 
-    /// The field that holds a datatype's elements.
+    /// Returns the field for a datatype's elements.
     fn holding(datatype: DataType) -> Option<Self> {
         let dtype = match datatype {
             DataType::Bytes => return Some(Self::Bytes),
@@ -68,12 +67,12 @@ impl Field {
             DType::U64 => Some(Self::Uint64),
             DType::F32 => Some(Self::Fp32),
             DType::F64 => Some(Self::Fp64),
-            // Floats of 16 bits travel raw.
+            // 16-bit floats are sent raw.
             _ => None,
         }
     }
 
-    /// The form of one element that is not packed.
+    /// Returns the wire type of an unpacked element.
     fn wire_type(self) -> WireType {
         match self {
             Self::Bool | Self::Int | Self::Int64 | Self::Uint | Self::Uint64 => WireType::Varint,
@@ -84,19 +83,19 @@ impl Field {
     }
 }
 
-/// The typed contents of one input, not decoded yet.
+/// The undecoded typed contents of one input.
 pub(super) struct Elements<'m> {
-    /// The input's message, which has been walked over.
+    /// The input's message, already validated.
     input: &'m [u8],
     counts: [u64; Field::ALL.len()],
-    /// Bytes of all byte strings together.
+    /// Total size of all byte strings.
     string_bytes: u64,
-    /// The packed elements, if there is one run of them and nothing else.
+    /// The packed elements, if they are contiguous.
     only_run: Option<&'m [u8]>,
 }
 
 impl<'m> Elements<'m> {
-    /// No elements yet, of an input with this message.
+    /// Creates empty contents for an input with this message.
     pub(super) fn of(input: &'m [u8]) -> Self {
         Self {
             input,
@@ -106,7 +105,7 @@ impl<'m> Elements<'m> {
         }
     }
 
-    /// Goes over an occurrence of a field and counts its elements; returns how many bytes had to be looked at.
+    /// Counts the elements in one occurrence of a field; returns the bytes examined.
     pub(super) fn count(
         &mut self,
         field: Field,
@@ -169,7 +168,7 @@ impl<'m> Elements<'m> {
         }
         let size = match datatype.dtype() {
             Some(dtype) => found.saturating_mul(dtype.size() as u64),
-            // Each byte string stands behind its length.
+            // Each byte string has a length prefix.
             None => found.saturating_mul(4).saturating_add(self.string_bytes),
         };
         let within = usize::try_from(size)
@@ -181,7 +180,7 @@ impl<'m> Elements<'m> {
         };
         *budget = left;
         let raw = match (field, self.only_run) {
-            // Packed numbers of fixed width are the tensor's bytes as they are.
+            // Packed fixed-width numbers are the tensor's bytes.
             (Field::Fp32 | Field::Fp64, Some(run)) => message.slice_ref(run),
             _ => self.copy(field, datatype, size, account)?,
         };
@@ -196,11 +195,11 @@ impl<'m> Elements<'m> {
         size: u64,
         account: &mut Account<'_>,
     ) -> Result<Bytes, Failure> {
-        // An element takes work as one that is looked at, and as one that is written.
+        // An element costs work when read and when written.
         account.work(self.input.len())?;
         let charge = account.lease().charge(size)?;
         let mut out = Vec::new();
-        // The walk has seen all elements, so the buffer is no larger than eight times the message.
+        // The elements are counted, so the buffer is at most eight times the message.
         out.try_reserve_exact(usize::try_from(size).unwrap_or(usize::MAX))
             .map_err(|error| {
                 ServiceError::new(ErrorCode::Overloaded, "the system has no memory left").caused_by(error)
@@ -231,19 +230,19 @@ impl<'m> Elements<'m> {
     }
 }
 
-/// The field of an input that holds its typed contents.
+/// The input's field with typed contents.
 const CONTENTS: u32 = 5;
 
-/// Writes elements in a tensor's raw form.
+/// Writes elements in raw form.
 struct Writer {
     out: Vec<u8>,
-    /// How many elements have been written.
+    /// Number of elements written.
     index: u64,
     datatype: DataType,
 }
 
 impl Writer {
-    /// Writes the elements of an occurrence of a field.
+    /// Writes the elements of one occurrence of a field.
     fn field(&mut self, field: Field, cursor: &mut Cursor<'_>, wire_type: WireType) -> Result<(), Failure> {
         if field == Field::Bytes {
             let element = cursor.bytes(wire_type)?;
@@ -276,7 +275,7 @@ impl Writer {
             Field::Fp64 => self.out.extend_from_slice(&cursor.fixed::<8>()?),
             Field::Bool => self.out.push(u8::from(cursor.varint()? != 0)),
             Field::Int64 | Field::Uint64 => self.out.extend_from_slice(&cursor.varint()?.to_le_bytes()),
-            // Of an integer of 32 bits the wire may have more, which do not count.
+            // Bits beyond 32 are ignored, as protobuf demands.
             Field::Int => {
                 let value = (cursor.varint()? as u32).cast_signed();
                 match self.datatype.dtype() {
@@ -299,7 +298,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a number that may be too large for the datatype.
+    /// Writes a number that may exceed the datatype's range.
     fn narrow<const N: usize, E>(
         &mut self,
         bytes: Result<[u8; N], E>,

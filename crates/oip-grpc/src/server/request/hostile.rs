@@ -1,5 +1,5 @@
-//! Messages that are small on the wire and large in memory: reading one takes a small multiple of it, or is refused
-//! before anything is built.
+//! Messages that are small on the wire and large in memory: decoding takes a small multiple of the message,
+//! or fails before anything is built.
 
 use bytes::Bytes;
 use oip_service::{ByteBudget, Lease, TimeLimits};
@@ -21,7 +21,7 @@ fn read(message: &Bytes, lease: &Lease) -> Result<ReadRequest, Failure> {
     reader.read(message, Effort::Any).map_err(|(_, failure)| failure)
 }
 
-/// The peak of allocations while reading, and the result.
+/// Returns the peak allocation of decoding, and the result.
 fn peak(message: &Bytes) -> (usize, Result<ReadRequest, Failure>) {
     let lease = Lease::unlimited();
     let mut result = None;
@@ -37,14 +37,14 @@ fn code(result: Result<ReadRequest, Failure>) -> Option<ErrorCode> {
     }
 }
 
-/// Bytes that are repeated until they make a message of about [`SIZE`] behind a model's name.
+/// Repeats bytes into a message of about [`SIZE`], after a model's name.
 fn repeated(part: &[u8]) -> Bytes {
     let mut message = b"\x0a\x01m".to_vec();
     message.extend(part.repeat(SIZE / part.len()));
     message.into()
 }
 
-/// An input `x` with this datatype and shape, and whatever `rest` adds to it.
+/// Returns an input `x` with this datatype and shape, followed by `rest`.
 fn with_input(datatype: &str, shape: &[u64], rest: &[u8]) -> Bytes {
     let mut input = Vec::new();
     encoding::string::encode(1, &"x".to_owned(), &mut input);
@@ -65,7 +65,8 @@ fn contents(tag: u32, packed: &[u8]) -> Vec<u8> {
     contents
 }
 
-/// Empty inputs, outputs and raw contents, two bytes each: refused at the limit, with nothing but the outline's room.
+/// Empty inputs, outputs and raw contents of two bytes each are rejected at the limit, with only the outline
+/// allocated.
 #[test]
 fn too_many_things_are_refused_before_they_are_built() {
     for (part, message) in [
@@ -94,7 +95,7 @@ fn too_many_things_are_refused_before_they_are_built() {
     }
 }
 
-/// Parameters: no more are kept than the limit allows, of each input too.
+/// Parameters are kept only up to the limit, also for each input.
 #[test]
 fn parameters_are_bounded() {
     let mut entries = Vec::new();
@@ -115,7 +116,7 @@ fn parameters_are_bounded() {
     assert_eq!(code(result), Some(ErrorCode::InvalidArgument));
     assert!(allocated < 256 << 10, "{allocated} bytes");
 
-    // As many as are allowed, everywhere.
+    // The maximum allowed, everywhere.
     let mut message = b"\x0a\x01m".to_vec();
     for _ in 0..255 {
         let mut input = b"\x0a\x01x\x12\x04BOOL".to_vec();
@@ -140,7 +141,7 @@ fn parameters_are_bounded() {
     );
 }
 
-/// Dimensions: only as many are kept as a tensor may have.
+/// Dimensions are kept only up to the maximum rank.
 #[test]
 fn packed_shapes_are_bounded() {
     let mut shape = Vec::new();
@@ -152,7 +153,7 @@ fn packed_shapes_are_bounded() {
     }
 }
 
-/// Typed contents take what the tensor takes, and nothing beside.
+/// Typed contents use the memory of the tensor and no more.
 #[test]
 fn typed_contents_take_what_the_tensor_takes() {
     let strings = {
@@ -168,21 +169,21 @@ fn typed_contents_take_what_the_tensor_takes() {
         ("UINT8", numbers, contents(4, &vec![7; SIZE]), SIZE),
         ("BOOL", numbers, contents(1, &vec![1; SIZE]), SIZE),
         ("BYTES", numbers / 2, strings, 2 * SIZE),
-        // As they are in the message.
+        // Identical to the bytes in the message.
         ("FP32", numbers / 4, contents(6, &vec![7; SIZE]), 0),
         ("FP64", numbers / 8, contents(7, &vec![7; SIZE]), 0),
     ] {
         let (allocated, result) = peak(&with_input(datatype, &[count], &contents));
         assert_eq!(code(result), None, "{datatype}");
         assert!(allocated < expected + (16 << 10), "{datatype}: {allocated} bytes");
-        // Another shape is noticed before anything is decoded.
+        // A mismatching shape is detected before decoding.
         let (allocated, result) = peak(&with_input(datatype, &[count + 1], &contents));
         assert_eq!(code(result), Some(ErrorCode::InvalidArgument), "{datatype}");
         assert!(allocated < 16 << 10, "{datatype}: {allocated} bytes");
     }
 }
 
-/// Decoded tensors have the limit that JSON has.
+/// Decoded tensors have the same limit as JSON.
 #[test]
 fn decoded_tensors_have_a_limit() {
     let one_more = SIZE as u64 + 1;
@@ -195,7 +196,7 @@ fn decoded_tensors_have_a_limit() {
     assert!(allocated < 16 << 10, "{allocated} bytes");
 }
 
-/// The lease is asked before anything is decoded: messages that never fit, and messages that do not fit now.
+/// The lease is charged before decoding: for messages that never fit, and for those that do not fit now.
 #[test]
 fn decoded_tensors_are_charged() {
     let message = with_input("INT64", &[1 << 20], &contents(3, &vec![7; 1 << 20]));
@@ -225,12 +226,12 @@ fn names_are_charged() {
     assert_eq!(code(read(&message.into(), &lease)), Some(ErrorCode::TooLarge));
 }
 
-/// Work ends when the client leaves.
+/// Work ends when the client disconnects.
 #[test]
 fn long_walks_end_with_their_client() {
     let lease = Lease::unlimited();
     drop(lease.guard());
-    // A field that is not known, again and again.
+    // An unknown field, repeated.
     let message = repeated(&[0x78, 1]);
     assert_eq!(code(read(&message, &lease)), Some(ErrorCode::Cancelled));
 }

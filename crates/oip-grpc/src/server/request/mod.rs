@@ -1,11 +1,11 @@
-//! A `ModelInferRequest` from the bytes of its message, without messages in between.
+//! Decodes `ModelInferRequest` directly from the message's bytes.
 //!
-//! A first walk checks the whole message and knows what it holds ([`outline`]), then the request is built. What the
-//! message claims is asked of the lease before it is allocated, and raw inputs stay slices of the message.
+//! A first pass validates the message and records counts and sizes ([`outline`]); then the request is built.
+//! Memory is charged to the lease before it is allocated, and raw inputs remain slices of the message.
 
 mod account;
 mod cursor;
-// The messages are read by the client's code.
+// Needs the client's decoding of messages.
 #[cfg(all(test, feature = "client"))]
 mod differential;
 mod elements;
@@ -29,24 +29,24 @@ use self::{
 pub(crate) use self::{account::Effort, cursor::Failure};
 use super::GrpcOutput;
 
-/// On a request: whether outputs are raw (true) or typed (false).
+/// Request parameter: whether outputs are raw (true) or typed (false).
 const BINARY_DATA_OUTPUT: &str = "binary_data_output";
-/// On a request: whether an answer without outputs is to mark the end of its answers, if no other does.
+/// Request parameter: whether to mark the end of responses with an empty response, if no other response does.
 const ENABLE_EMPTY_FINAL_RESPONSE: &str = "triton_enable_empty_final_response";
 
-/// A request, and how its answer is to be sent.
+/// A decoded request, and how to send its response.
 #[derive(Debug)]
 pub(crate) struct ReadRequest {
     pub(crate) request: InferRequest,
     /// Raw rather than typed.
     pub(crate) wants_raw: bool,
-    /// An answer without outputs marks the end of several answers, if no other does.
+    /// Send an empty final response if no other response marks the end.
     pub(crate) wants_empty_final: bool,
-    /// What the request's names and parameters cost.
+    /// The charge for names and parameters.
     pub(crate) charge: Charge,
 }
 
-/// The id that tells to which request an error belongs.
+/// The request id to repeat in errors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Echo {
     pub(crate) id: String,
@@ -55,7 +55,7 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    /// An id longer than `limit` is not of a valid request and is not sent back.
+    /// Takes the id from an outline. An id longer than `limit` is invalid and not repeated.
     fn of(outline: &Outline<'_>, limit: usize) -> Self {
         let short = |text: &str| match text.len() <= limit {
             true => text.to_owned(),
@@ -68,7 +68,7 @@ impl Echo {
         }
     }
 
-    /// Of a request that was read.
+    /// Takes the id from a decoded request.
     pub(crate) fn of_request(request: &InferRequest) -> Self {
         let model = request.model();
         Self {
@@ -79,7 +79,7 @@ impl Echo {
     }
 }
 
-/// Reads requests.
+/// Decodes requests.
 pub(crate) struct Reader<'r> {
     pub(crate) limits: &'r RequestLimits,
     pub(crate) output: GrpcOutput,
@@ -88,7 +88,7 @@ pub(crate) struct Reader<'r> {
 }
 
 impl Reader<'_> {
-    /// Reads a request; with an error comes to whom it belongs. Raw inputs stay slices of the message.
+    /// Decodes a request; an error comes with the id. Raw inputs remain slices of the message.
     pub(crate) fn read(&self, message: &Bytes, effort: Effort) -> Result<ReadRequest, (Echo, Failure)> {
         let mut outline = Outline::default();
         self.read_into(&mut outline, message, effort)
@@ -122,7 +122,7 @@ impl Reader<'_> {
             }
             (Ok(()), Err(error)) => Err(error.into()),
             (Err(failure), Ok(model)) => Err(failure.within(model)),
-            // The walk may have ended before the name came.
+            // The pass may have failed before the name.
             (Err(failure), Err(_)) => Err(failure),
         }
     }
@@ -134,7 +134,7 @@ impl Reader<'_> {
         message: &'m Bytes,
         account: &mut Account<'_>,
     ) -> Result<(InferRequest, bool, bool), Failure> {
-        // A request whose inputs are in neither form has none to mirror; Triton's clients expect raw.
+        // A request without contents has no form to mirror; Triton's clients expect raw.
         let is_raw = outline.inputs.iter().all(|input| input.contents.is_none());
         let mut request = InferRequest::new(model);
         self.limits.check_id(outline.id)?;
@@ -188,7 +188,7 @@ impl Reader<'_> {
         Ok((request, wants_raw, wants_empty_final.unwrap_or(false)))
     }
 
-    /// Reads parameters. The walk has charged what they take.
+    /// Decodes parameters. The outline has charged their memory.
     fn parameters(&self, entries: Entries<'_>) -> Result<Parameters, ServiceError> {
         self.limits.check_parameters(entries.len())?;
         let read = |(name, value): (&str, Value<'_>)| {
@@ -224,7 +224,7 @@ impl Reader<'_> {
         })
     }
 
-    /// Reads an input's elements from where they are.
+    /// Decodes an input's elements from their location.
     fn value(
         &self,
         input: &Input<'_>,
@@ -249,14 +249,14 @@ impl Reader<'_> {
             (None, None, Some(elements)) => {
                 return elements.decode(datatype, shape, message, account, budget);
             }
-            // A tensor without elements needs no contents.
+            // An empty tensor needs no contents.
             (None, None, None) if shape.element_count() == 0 => Bytes::new(),
             (None, None, None) => {
                 let message = "expected contents or raw_input_contents, found neither";
                 return Err(ServiceError::invalid(message).into());
             }
         };
-        // The lengths of byte strings are walked through.
+        // Validating byte strings walks their lengths.
         if datatype == DataType::Bytes {
             account.work(raw.len())?;
         }
@@ -264,15 +264,15 @@ impl Reader<'_> {
     }
 }
 
-/// An input whose elements are not read yet.
+/// An input whose elements are not decoded yet.
 struct Input<'m> {
     outline: InputOutline<'m>,
     parameters: Parameters,
-    /// Where in shared memory the elements are, if they are there.
+    /// The slice of shared memory that holds the elements, if any.
     slice: Option<SharedMemorySlice>,
 }
 
-/// Checks that each input outside of shared memory has its raw contents, and no others.
+/// Checks that exactly the inputs outside shared memory have raw contents.
 fn check_raw(inputs: &[Input<'_>], found: usize) -> Result<(), ServiceError> {
     let expected = inputs.iter().filter(|input| input.slice.is_none()).count();
     if expected != found {

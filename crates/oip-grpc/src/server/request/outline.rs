@@ -1,8 +1,9 @@
-//! The first walk over a request's message: it checks all of it, and knows counts and sizes before anything is built.
+//! The first pass over a request's message: validates it and records counts and sizes before anything is
+//! built.
 //!
-//! The rules are protobuf's: fields come in any order, the last value of a single field holds, embedded messages that come
-//! in several parts are one message, the last entry of a map's key holds, what is not known is passed over. What is
-//! kept is bounded by [`RequestLimits`], whatever the message holds.
+//! Follows protobuf's rules: fields in any order; the last value of a singular field wins; split embedded
+//! messages are merged; the last entry of a map key wins; unknown fields are skipped. What is kept is bounded
+//! by [`Limits`].
 
 use std::collections::BTreeMap;
 
@@ -19,13 +20,14 @@ const INPUT: &str = "InferInputTensor";
 const OUTPUT: &str = "InferRequestedOutputTensor";
 const PARAMETER: &str = "InferParameter";
 
-/// The memory of an input beside its name, here and in the request that is built of it.
+/// Memory of an input except its name, in the outline and in the request built from it.
 const INPUT_COST: usize = 512;
-/// The same of a requested output.
+/// Memory of a requested output.
 const OUTPUT_COST: usize = 256;
-/// The same of a parameter: a place in a map here, one there, and what its strings are allocated with.
+/// Memory of a parameter: a map entry in the outline and one in the request, with allocation overhead of
+/// strings.
 const PARAMETER_COST: usize = 320;
-/// The same of raw contents.
+/// Memory of raw contents.
 const RAW_COST: usize = 64;
 
 /// A message's fields, as slices of it.
@@ -44,9 +46,9 @@ pub(super) struct Outline<'m> {
 pub(super) struct InputOutline<'m> {
     pub(super) name: &'m str,
     pub(super) datatype: &'m str,
-    /// The dimensions, of which no more than the limit's are kept.
+    /// The dimensions, up to the limit.
     pub(super) shape: Vec<i64>,
-    /// How many dimensions there are.
+    /// The actual number of dimensions.
     pub(super) rank: usize,
     pub(super) parameters: Entries<'m>,
     pub(super) contents: Option<Elements<'m>>,
@@ -58,7 +60,7 @@ pub(super) struct OutputOutline<'m> {
     pub(super) parameters: Entries<'m>,
 }
 
-/// Parameters by name, no more than one beyond the limit.
+/// Parameters by name, up to one beyond the limit.
 pub(super) type Entries<'m> = BTreeMap<&'m str, Value<'m>>;
 
 /// The value of a parameter.
@@ -73,14 +75,14 @@ pub(super) enum Value<'m> {
     String(&'m str),
 }
 
-/// Goes over messages and notes what they hold.
+/// Walks messages and records their contents.
 pub(super) struct Walk<'w, 'l> {
     pub(super) limits: &'w RequestLimits,
     pub(super) account: &'w mut Account<'l>,
 }
 
 impl Walk<'_, '_> {
-    /// Walks over a request's message. After an error `outline` has what came before it.
+    /// Walks a request's message. After an error `outline` holds what preceded it.
     pub(super) fn request<'m>(
         &mut self,
         message: &'m [u8],
@@ -174,7 +176,7 @@ impl Walk<'_, '_> {
         Ok(output)
     }
 
-    /// Notes a dimension, or several of them in packed form.
+    /// Records a dimension, or several packed ones.
     fn dimensions(
         &mut self,
         cursor: &mut Cursor<'_>,
@@ -220,7 +222,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Notes an entry of a map of parameters. `depth` is what is left where the map is.
+    /// Records a parameter map entry. `depth` is the remaining depth at the map.
     fn entry<'m>(
         &mut self,
         cursor: &mut Cursor<'m>,
@@ -253,7 +255,7 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Reads the value of a parameter, or a part of it: the last of its fields holds.
+    /// Decodes a parameter's value or a part of it; the last field wins.
     fn value<'m>(&mut self, message: &'m [u8], depth: u32, value: &mut Value<'m>) -> Result<(), Failure> {
         let mut cursor = Cursor::new(message);
         while !cursor.is_empty() {
@@ -296,7 +298,7 @@ impl Walk<'_, '_> {
         tag: u32,
         depth: u32,
     ) -> Result<(), Failure> {
-        // Of all values only a group is walked through.
+        // Only groups need to be walked.
         if wire_type == WireType::StartGroup {
             self.account.work(cursor.len())?;
         }

@@ -1,4 +1,4 @@
-//! Bodies over HTTP that grow when they are decompressed, or that hardly come.
+//! HTTP bodies that expand when decompressed, or arrive slowly.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use attack_kit::{
     rows::{drip, gzip_crowd, gzip_crowd_that_leaves},
 };
 
-use super::Attacked;
+use super::TestServer;
 
-/// All of these bodies are valid: each is answered, or told to come again; none is called malformed.
+/// All of these bodies are valid: each succeeds or is told to retry; none is called malformed.
 #[test]
 fn bodies_that_grow_a_thousandfold() {
-    let attacked = Attacked::start(&[]);
+    let attacked = TestServer::start(&[]);
     let (tally, _) = attacked.survives("gzip bodies", Duration::from_secs(120), gzip_crowd);
     let accounted: usize = ["200", "429", "503", "504"]
         .iter()
@@ -24,7 +24,7 @@ fn bodies_that_grow_a_thousandfold() {
 
 #[test]
 fn bodies_that_grow_a_thousandfold_of_clients_that_leave() {
-    let attacked = Attacked::start(&[]);
+    let attacked = TestServer::start(&[]);
     attacked.survives(
         "gzip bodies of clients that leave",
         Duration::from_secs(60),
@@ -32,10 +32,11 @@ fn bodies_that_grow_a_thousandfold_of_clients_that_leave() {
     );
 }
 
-/// Announced lengths take no memory: good clients are answered beside bodies that announce eight times the budget.
+/// Announced lengths occupy no memory: well-behaved clients succeed next to bodies that announce eight times
+/// the budget.
 #[test]
 fn announced_bodies_that_drip() {
-    let attacked = Attacked::start(&[]);
+    let attacked = TestServer::start(&[]);
     let (_, seen) = attacked.survives("announced bodies", Duration::from_secs(4), drip);
     assert!(seen.right > 10 * seen.refused, "{seen:?}");
 }

@@ -1,4 +1,4 @@
-//! "Can never fit" and "not now", over both transports.
+//! "Can never fit" versus "not now", over both transports.
 
 use attack_kit::{
     Scale,
@@ -9,12 +9,12 @@ use attack_kit::{
     run,
 };
 
-use super::Attacked;
+use super::TestServer;
 
-/// Requests above the limit are refused permanently: as sent, decompressed, and over gRPC.
+/// Requests above the limit are rejected permanently: as sent, decompressed, and over gRPC.
 #[test]
 fn what_can_never_fit() {
-    let attacked = Attacked::start(&[]);
+    let attacked = TestServer::start(&[]);
     let target = attacked.target();
     run(async {
         let spaces = gzip(&vec![b' '; Scale::SMALL.request + 1]);
@@ -41,16 +41,16 @@ fn what_can_never_fit() {
     .unwrap();
 }
 
-/// A request that has no room beside others is told to retry, and then fits.
+/// A request that does not fit next to others is told to retry, and then fits.
 #[test]
 fn what_does_not_fit_now() {
-    let attacked = Attacked::start(&[]);
+    let attacked = TestServer::start(&[]);
     let target = attacked.target();
     run(async {
         let data = vec![7; Scale::SMALL.request / 4 * 3];
         let (headers, body) = binary_echo(&data);
         let mut holding = Vec::new();
-        // Clients that leave their answers unread hold the budget until there is no more of it.
+        // Clients with unread responses hold the budget until it is used up.
         let refusal = loop {
             assert!(
                 holding.len() < 40,
@@ -85,7 +85,7 @@ fn what_does_not_fit_now() {
     .unwrap();
 }
 
-/// Whether the answer advises to try again, as gRPC says it: a pause in milliseconds.
+/// Returns whether the gRPC response advises to retry, with a delay in milliseconds.
 fn may_come_again(answer: &attack_kit::grpc::Answer) -> bool {
     let pause = answer.trailers.get("grpc-retry-pushback-ms");
     pause

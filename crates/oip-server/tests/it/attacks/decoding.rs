@@ -1,4 +1,4 @@
-//! gRPC messages that are small on the wire and large, or slow to read, once decoded.
+//! gRPC messages that are small on the wire, and large or slow to decode.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use attack_kit::{
     rows::{BOMBS, bomb},
 };
 
-use super::Attacked;
+use super::TestServer;
 
 fn assert_survives_bombs(method: Method) {
-    let attacked = Attacked::start(&[]);
+    let attacked = TestServer::start(&[]);
     for kind in BOMBS {
         attacked.survives(kind.name, Duration::from_secs(60), |target, scale, tally| {
             bomb(target, scale, tally, kind, method)

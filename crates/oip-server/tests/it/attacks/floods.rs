@@ -1,14 +1,14 @@
-//! Frames of HTTP/2 and requests of HTTP/1 that cost their sender less than the server.
+//! HTTP/2 frames and HTTP/1 requests that cost the sender less than the server.
 
 use std::time::Duration;
 
 use attack_kit::rows::{FLOODS, flood};
 
-use super::Attacked;
+use super::TestServer;
 
 #[test]
 fn floods() {
-    let attacked = Attacked::start(&[]);
+    let attacked = TestServer::start(&[]);
     for kind in FLOODS {
         let (tally, _) = attacked.survives(kind.name, Duration::from_secs(2), |target, _, tally| {
             flood(target, tally, kind)

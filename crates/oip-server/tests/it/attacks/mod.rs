@@ -1,5 +1,5 @@
-//! What attacks do to the running server, with an eighth of its default limits: it lives, its memory stays within the promise
-//! of docs/reliability.md, and good clients beside are answered.
+//! Attacks on a running server with an eighth of its default limits: it survives, its memory stays within the
+//! bound of docs/reliability.md, and well-behaved clients succeed.
 
 mod bodies;
 mod codes;
@@ -21,18 +21,18 @@ use attack_kit::{
     models, run,
 };
 
-/// How long the server may take, on a busy machine, to give back what it held for clients that have left.
+/// How long the server may take, on a busy machine, to release memory of disconnected clients.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How many bytes the server may take before it is killed, so that a test that fails does not take the machine with it.
+/// Memory in bytes above which the server is killed, so that a failing test does not take down the machine.
 const CEILING: usize = 2 << 30;
 
 /// A running server with the limits of [`Scale::SMALL`], and its models.
-struct Attacked {
+struct TestServer {
     server: Server,
     _repository: tempfile::TempDir,
 }
 
-impl Attacked {
+impl TestServer {
     fn start(options: &[&str]) -> Self {
         let repository = tempfile::tempdir().unwrap();
         models::write(repository.path(), Scale::SMALL.request).unwrap();
@@ -46,7 +46,7 @@ impl Attacked {
             server,
             _repository: repository,
         };
-        // Memory that the first requests leave in the process is not the attack's.
+        // Memory retained after the first requests is not due to the attack.
         attacked.assert_serves();
         attacked
     }
@@ -55,8 +55,8 @@ impl Attacked {
         self.server.target()
     }
 
-    /// Runs an attack for at most so long, and asserts what must hold in it and after it; returns what it was answered
-    /// and what good clients saw beside.
+    /// Runs an attack for at most `longest`, and checks the guarantees during and after it; returns its
+    /// responses and the results of well-behaved clients.
     fn survives<F: Future<Output = ()>>(
         &self,
         name: &str,
@@ -69,7 +69,7 @@ impl Attacked {
         let mut beside = Beside::start(self.target(), Duration::from_millis(50));
         run(async {
             let attack = attack(self.target(), Scale::SMALL, tally.clone());
-            // Clients that still hold connections then leave.
+            // Dropping the attack closes its remaining connections.
             let _ = tokio::time::timeout(longest, attack).await;
         })
         .unwrap();
@@ -92,7 +92,7 @@ impl Attacked {
         (tally, seen)
     }
 
-    /// Once nobody is there the budget is whole again.
+    /// Waits until the budget is fully released after all clients left.
     fn assert_settles(&self, name: &str) {
         let start = Instant::now();
         loop {

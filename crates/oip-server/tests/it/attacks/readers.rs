@@ -1,4 +1,4 @@
-//! Clients that ask for large answers and do not read them, or a byte a second.
+//! Clients that request large responses and read nothing, or a byte per second.
 
 use std::time::{Duration, Instant};
 
@@ -12,20 +12,20 @@ use attack_kit::{
     run,
 };
 
-use super::{Attacked, PATIENCE};
+use super::{PATIENCE, TestServer};
 
-/// How long an attack of readers lasts: they hold what they have for as long as they may.
+/// Duration of attacks by slow readers, which hold memory as long as they may.
 const ATTACK: Duration = Duration::from_secs(8);
 
 #[test]
 fn readers_of_large_json_answers_who_read_a_byte_a_second() {
-    let attacked = Attacked::start(&[]);
+    let attacked = TestServer::start(&[]);
     attacked.survives("slow readers of JSON", ATTACK, slow_json);
 }
 
 #[test]
 fn streams_of_one_connection_whose_windows_open_by_a_byte_a_second() {
-    let attacked = Attacked::start(&[]);
+    let attacked = TestServer::start(&[]);
     for method in [Method::Unary, Method::Stream] {
         attacked.survives("slow streams", ATTACK, |target, _, tally| {
             slow_streams(target, tally, method)
@@ -35,14 +35,15 @@ fn streams_of_one_connection_whose_windows_open_by_a_byte_a_second() {
 
 #[test]
 fn binary_answers_that_are_not_read() {
-    let attacked = Attacked::start(&[]);
+    let attacked = TestServer::start(&[]);
     attacked.survives("unread echoes", ATTACK, unread_echoes);
 }
 
-/// The server closes the connection of a client that reads nothing, or so slowly that its answer would take a day.
+/// The server closes the connection of a client that reads nothing, or so slowly that its response would take
+/// a day.
 #[test]
 fn connections_that_are_not_read_are_closed() {
-    let attacked = Attacked::start(&[]);
+    let attacked = TestServer::start(&[]);
     let idle = attacked.server.descriptors().unwrap();
     let (headers, body) = binary_echo(&vec![7; Scale::SMALL.request / 4 * 3]);
     run(async {
@@ -76,10 +77,11 @@ fn connections_that_are_not_read_are_closed() {
     attacked.assert_settles("closed connections");
 }
 
-/// The server resets a stream whose window opens by a byte a second; the connection and its other streams go on.
+/// The server resets a stream whose window opens by a byte per second; the connection and its other streams
+/// continue.
 #[test]
 fn streams_that_are_not_read_are_reset() {
-    let attacked = Attacked::start(&[]);
+    let attacked = TestServer::start(&[]);
     run(async {
         let grpc = Grpc::connect_with_window(attacked.target().grpc, 1)
             .await

@@ -1,4 +1,4 @@
-//! Streams that say nothing, in numbers for which there is no room.
+//! More silent streams than there are slots.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -11,21 +11,21 @@ use attack_kit::{
     run,
 };
 
-use super::Attacked;
+use super::TestServer;
 
 #[test]
 fn streams_that_say_nothing_take_no_place_that_others_need() {
-    let attacked = Attacked::start(&[]);
+    let attacked = TestServer::start(&[]);
     let (tally, _) = attacked.survives("silent streams", Duration::from_secs(8), silent_streams);
     assert!(tally.count("a call answered") > 300, "{tally}");
     let failed = tally.to_string();
     assert!(!failed.contains("lost") && !failed.contains("failed"), "{tally}");
 }
 
-/// Where silent clients have all the connections there may be, others are answered.
+/// When silent clients occupy all connections, others still get through.
 #[test]
 fn connections_of_silent_streams_keep_nobody_out() {
-    let attacked = Attacked::start(&["--max-connections", "4"]);
+    let attacked = TestServer::start(&["--max-connections", "4"]);
     let target = attacked.target();
     run(async {
         let mut silent = Vec::new();

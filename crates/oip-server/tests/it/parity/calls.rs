@@ -1,4 +1,4 @@
-//! The calls that carry no tensors, in no transport's form.
+//! Calls without tensors, in a transport-independent form.
 
 use axum::{
     Router,
@@ -29,7 +29,7 @@ use super::{
 
 type Parameters = Vec<(String, Parameter)>;
 
-/// A call; names are of models and versions, empty where there is none.
+/// A call; names are of models and versions, empty for none.
 #[derive(Clone)]
 pub(super) enum Call {
     Metadata(&'static str, &'static str),
@@ -55,10 +55,10 @@ pub(super) enum Call {
     Trace,
 }
 
-/// A call, the verdict on it (`None` for success), and the message.
+/// A call, its outcome (`None` for success), and the message.
 pub(super) type Row = (Call, Option<ErrorCode>, &'static str);
 
-/// Calls to a service that offers every extension. They are made in this order: some see what others did.
+/// Calls to a service with every extension, in order: some see the effects of others.
 pub(super) fn calls() -> Vec<Row> {
     use Call::*;
     let refused = |call, code, message| (call, Some(code), message);
@@ -235,7 +235,7 @@ pub(super) fn calls() -> Vec<Row> {
     ]
 }
 
-/// Every call of an extension, with the extension's name.
+/// Returns every extension call, with the extension's name.
 pub(super) fn calls_of_extensions() -> Vec<(Call, &'static str)> {
     use Call::*;
     vec![
@@ -267,7 +267,7 @@ fn register(name: &'static str, key: &'static str, byte_size: u64) -> Call {
 }
 
 impl Call {
-    /// How a failure of a test names it.
+    /// Returns its name for test failures.
     pub(super) fn name(&self) -> String {
         let request = self.http();
         format!("{} {}", request.method(), request.uri())
@@ -414,7 +414,7 @@ impl Call {
         }
     }
 
-    /// Status and message of each transport.
+    /// Sends it over each transport; returns status and message.
     pub(super) async fn send(
         &self,
         http: &Router,

@@ -1,4 +1,4 @@
-//! The failures of inference that exist in both transports.
+//! Inference failures common to both transports.
 
 use oip_types::ErrorCode::{self, *};
 use serde_json::json;
@@ -8,7 +8,7 @@ use super::neutral::{
     with_parameter, with_values,
 };
 
-/// Each failure with the verdict and the message, which is the same in both transports.
+/// Returns each failure with its code and message, which are the same in both transports.
 pub(super) fn failures() -> Vec<(&'static str, Neutral, ErrorCode, &'static str)> {
     let x = |shape: &[i64], raw: &[u8]| with_input("identity_fp32", input("x", "FP32", shape, raw));
     let bytes = |raw: &[u8]| with_input("identity_bytes", input("x", "BYTES", &[1], raw));
@@ -442,7 +442,7 @@ pub(super) fn failures() -> Vec<(&'static str, Neutral, ErrorCode, &'static str)
     ]
 }
 
-/// An input whose elements are where its parameters say.
+/// Returns an input whose elements are where its parameters say.
 fn elsewhere(values: &[(&str, Parameter)]) -> Neutral {
     let data = Data::Elsewhere(parameters(values));
     let input = Input {

@@ -1,4 +1,4 @@
-//! Inference requests in no transport's form, and how each transport sends them.
+//! Inference requests in a transport-independent form, and their encoding for each transport.
 
 use axum::{body::Body, http::Request};
 use oip_grpc::proto::{
@@ -8,7 +8,7 @@ use oip_grpc::proto::{
 };
 use serde_json::{Map, Value, json};
 
-/// A request in no transport's form.
+/// A transport-independent request.
 #[derive(Clone)]
 pub(super) struct Neutral {
     pub(super) model: String,
@@ -27,14 +27,14 @@ pub(super) struct Input {
     pub(super) data: Data,
 }
 
-/// Where the elements of an input are.
+/// The elements of an input.
 #[derive(Clone)]
 pub(super) enum Data {
-    /// Behind the JSON, or in `raw_input_contents`.
+    /// After the JSON, or in `raw_input_contents`.
     Raw(Vec<u8>),
-    /// As `data`, or in the field of `contents` that the datatype has.
+    /// As `data`, or in the field of `contents` for the datatype.
     Values(Value),
-    /// Wherever its parameters say.
+    /// At a location given by parameters.
     Elsewhere(Vec<(String, Parameter)>),
 }
 
@@ -72,7 +72,7 @@ pub(super) fn parameters(values: &[(&str, Parameter)]) -> Vec<(String, Parameter
     values.iter().map(owned).collect()
 }
 
-/// A request that succeeds.
+/// Returns a request that succeeds.
 pub(super) fn good() -> Neutral {
     Neutral {
         model: "identity_fp32".into(),
@@ -99,7 +99,7 @@ pub(super) fn with_input(model: &str, input: Input) -> Neutral {
     }
 }
 
-/// Elements as values, for the identity model of the datatype.
+/// Returns a request with values for the identity model of the datatype.
 pub(super) fn with_values(datatype: &str, shape: &[i64], values: Value) -> Neutral {
     let model = format!("identity_{}", datatype.to_ascii_lowercase());
     let input = Input {
@@ -116,7 +116,7 @@ pub(super) fn with_parameter(name: &str, value: Parameter) -> Neutral {
     }
 }
 
-/// The one output asked for with parameters.
+/// Requests the one output with parameters.
 pub(super) fn with_output(values: &[(&str, Parameter)]) -> Neutral {
     let output = Output {
         parameters: parameters(values),
@@ -128,7 +128,7 @@ pub(super) fn with_output(values: &[(&str, Parameter)]) -> Neutral {
     }
 }
 
-/// A name as a segment of a path.
+/// Encodes a name as a path segment.
 pub(super) fn encode(name: &str) -> String {
     name.replace('%', "%25").replace('/', "%2f").replace(' ', "%20")
 }
@@ -158,7 +158,7 @@ fn to_proto<M: FromIterator<(String, InferParameter)>>(parameters: &[(String, Pa
     parameters.iter().map(member).collect()
 }
 
-/// Values in the field that clients would put them into: by what they are, and how wide the datatype says.
+/// Puts values into the field that clients would use, by their type and the datatype's width.
 fn to_contents(datatype: &str, values: &Value) -> InferTensorContents {
     let mut contents = InferTensorContents::default();
     for value in values.as_array().unwrap() {

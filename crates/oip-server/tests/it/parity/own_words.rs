@@ -1,15 +1,15 @@
-//! The failures of inference that each transport finds in its own form of a request, and tells in its words.
+//! Inference failures that each transport detects in its own encoding and reports with its own message.
 
 use oip_types::ErrorCode::{self, *};
 use serde_json::json;
 
 use super::neutral::{Data, Input, Neutral, input, with_input, with_values};
 
-/// A failure that each transport tells in its own words, HTTP's and gRPC's.
+/// A failure with the messages of HTTP and gRPC.
 pub(super) type InOwnWords = (&'static str, Neutral, ErrorCode, [&'static str; 2]);
 
-/// Failures that one transport finds at a place in a text and the other in a field: the same verdict, in the words of
-/// each.
+/// Failures located by position in one transport and by field in the other: the same code, different
+/// messages.
 pub(super) fn failures_in_own_words() -> Vec<InOwnWords> {
     let nothing = Input {
         data: Data::Elsewhere(vec![]),

@@ -1,38 +1,38 @@
-//! For how long a server is not asked again that did not give a connection its region.
+//! How long to wait before requesting a region again after the server refused one.
 
 use std::time::Duration;
 
 use oip_types::ErrorCode;
 
-/// How long the server may take to answer. One that serves one connection after the other does not.
+/// Timeout for the registration. Servers that handle one connection after the other exceed it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// After this long a server that does not offer shared memory is asked again: another one may be there.
+/// Delay after a server turned out not to support shared memory; another server may replace it.
 pub(crate) const NOT_OFFERED: Duration = Duration::from_secs(60);
 
-/// After this long a server that broke the connection off is asked again.
+/// Delay after the server broke off the connection.
 pub(crate) const BROKEN: Duration = Duration::from_secs(5);
 
-/// After this long a server that has no memory left for it is asked again.
+/// Delay after the server had no memory for a region.
 const NO_ROOM: Duration = Duration::from_secs(1);
 
-/// For how long no region of so many bytes or more is asked for, if the server refuses one.
+/// For how long regions of at least `least` bytes are not requested after a refusal.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Refused {
+pub(crate) struct Refusal {
     pub(crate) pause: Duration,
     pub(crate) least: u64,
 }
 
-impl Refused {
-    /// Of any size, for a while.
+impl Refusal {
+    /// Refuses regions of any size for a while.
     pub(crate) fn all(pause: Duration) -> Self {
         Self { pause, least: 0 }
     }
 
-    /// A region of so many bytes was refused with this code.
+    /// Interprets a region of `bytes` that was refused with this code.
     pub(crate) fn with_code(code: Option<ErrorCode>, bytes: u64) -> Self {
         match code {
-            // There may be room for a smaller one.
+            // A smaller region may still fit.
             Some(ErrorCode::Overloaded | ErrorCode::Unavailable) => Self {
                 pause: NO_ROOM,
                 least: bytes,
@@ -52,16 +52,16 @@ mod tests {
 
     #[test]
     fn smaller_regions_are_tried_where_there_may_be_room() {
-        let larger = |pause| Refused { pause, least: 4096 };
+        let larger = |pause| Refusal { pause, least: 4096 };
         for (code, refused) in [
             (Some(ErrorCode::Overloaded), larger(NO_ROOM)),
             (Some(ErrorCode::Unavailable), larger(NO_ROOM)),
             (Some(ErrorCode::TooLarge), larger(NOT_OFFERED)),
-            (Some(ErrorCode::InvalidArgument), Refused::all(NOT_OFFERED)),
-            (Some(ErrorCode::Unimplemented), Refused::all(NOT_OFFERED)),
-            (None, Refused::all(NOT_OFFERED)),
+            (Some(ErrorCode::InvalidArgument), Refusal::all(NOT_OFFERED)),
+            (Some(ErrorCode::Unimplemented), Refusal::all(NOT_OFFERED)),
+            (None, Refusal::all(NOT_OFFERED)),
         ] {
-            assert_eq!(Refused::with_code(code, 4096), refused, "{code:?}");
+            assert_eq!(Refusal::with_code(code, 4096), refused, "{code:?}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A set of keys at a URL: fetched by a thread of its own, kept while the URL cannot be reached, and fetched again when it is old
-//! or when a token is signed by a key that is not among them. Requests never wait for it.
+//! A key set at a URL. A background thread fetches it, keeps the old keys while the URL is unreachable, and
+//! refetches it when it expires or a token is signed with an unknown key. Requests never wait for it.
 
 use std::{
     net::IpAddr,
@@ -20,27 +20,27 @@ use ureq::{
 
 use crate::key::{Key, read_set};
 
-/// Where a set of keys is.
+/// The location of a key set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) url: String,
-    /// Certificates in PEM that the server's must be signed by, instead of those that are built in.
+    /// CA certificates (PEM) for the server, instead of the built-in ones.
     pub(crate) authorities: Option<Vec<u8>>,
 }
 
-/// How often keys are fetched.
+/// Intervals of fetching.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// If the server does not say how long they are good for.
+    /// The default lifetime, if the server sends none.
     usual: Duration,
-    /// Whatever the server says.
+    /// The minimum lifetime.
     least: Duration,
     most: Duration,
-    /// Between two attempts that tokens of unknown keys have asked for, and the longest wait after a failure.
+    /// Minimum interval between fetches caused by unknown keys, and maximum back-off after a failure.
     pause: Duration,
-    /// After a failure; each time twice as long.
+    /// Initial back-off after a failure; doubles each time.
     back_off: Duration,
-    /// How long the server may take.
+    /// Timeout of a fetch.
     patience: Duration,
 }
 
@@ -57,19 +57,19 @@ impl Default for Pace {
     }
 }
 
-/// Bytes of a set, which takes some thousand.
+/// Maximum size of a key set in bytes; typical ones have a few thousand.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Keys that a thread keeps up to date as long as this lives.
-pub(crate) struct Fetched {
+/// A key set that a thread keeps up to date until this is dropped.
+pub(crate) struct RemoteKeys {
     place: Place,
-    held: Arc<Held>,
+    held: Arc<CurrentKeys>,
     wake: SyncSender<()>,
 }
 
 #[derive(Default)]
-struct Held {
-    /// With the number of changes so far; none until the first time.
+struct CurrentKeys {
+    /// The keys and the number of changes so far; none before the first fetch.
     keys: RwLock<Option<(Arc<Vec<Key>>, u64)>>,
     counts: Counts,
 }
@@ -84,7 +84,7 @@ struct Counts {
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) reason: String,
-    /// Whether it may be otherwise later, without anybody changing something.
+    /// Whether a retry may succeed without any change of configuration.
     pub(crate) is_passing: bool,
 }
 
@@ -96,14 +96,14 @@ impl Failure {
 }
 
 impl Place {
-    /// Whether keys are named by a URL, not a file.
+    /// Returns whether `keys` is a URL rather than a file.
     pub(crate) fn is_url(keys: &str) -> bool {
         keys.contains("://")
     }
 
-    /// Checks the URL against what is fetched at all: keys that somebody on the way could change are no keys.
+    /// Checks that keys at the URL cannot be tampered with on the way (HTTPS, or this machine).
     pub(crate) fn check(url: &str) -> Result<(), String> {
-        // It would be in the log.
+        // Credentials in the URL would be logged.
         if url.contains('@') {
             return Err("the URL of keys has a password or an @, which is not taken".to_owned());
         }
@@ -136,7 +136,7 @@ impl Place {
             .get(..5)
             .is_some_and(|scheme| scheme.eq_ignore_ascii_case("http:"))
         {
-            // Of this machine: no proxy should see it.
+            // The host is this machine: bypass proxies.
             config = config.proxy(None);
         }
         Ok(config
@@ -153,7 +153,7 @@ impl Place {
     }
 }
 
-/// The certificates in a text of PEM, at least one.
+/// Parses PEM certificates, at least one.
 fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, String> {
     let mut found = Vec::new();
     for item in parse_pem(pem) {
@@ -167,21 +167,21 @@ fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, String> {
     }
 }
 
-/// Whether a file holds certificates.
+/// Checks that a file contains certificates.
 pub(crate) fn check_authorities(pem: &[u8]) -> Result<(), String> {
     certificates(pem).map(drop)
 }
 
-impl Fetched {
-    /// Fetches keys, and starts the thread that keeps them up to date. Waits for a server that is slow, but goes on without keys
-    /// if it cannot be reached: their issuer's bad day should not keep this server from starting.
+impl RemoteKeys {
+    /// Fetches keys and starts the background thread. Waits for a slow server, but continues without keys if
+    /// it is unreachable, so that an outage of the issuer does not prevent this server from starting.
     pub(crate) fn start(place: Place) -> Result<Self, Failure> {
         Self::start_with(place, Pace::default())
     }
 
     fn start_with(place: Place, pace: Pace) -> Result<Self, Failure> {
         let (wake, wakes) = sync_channel(1);
-        let held = Arc::new(Held::default());
+        let held = Arc::new(CurrentKeys::default());
         let agent = place.agent(pace).map_err(Failure::lasting)?;
         let mut fetcher = Fetcher {
             url: place.url.clone(),
@@ -207,7 +207,7 @@ impl Fetched {
         &self.place
     }
 
-    /// The keys, with a number that is another one once they have changed.
+    /// Returns the keys with their version number.
     pub(crate) fn keys(&self) -> Option<(Arc<Vec<Key>>, u64)> {
         self.held
             .keys
@@ -216,29 +216,29 @@ impl Fetched {
             .clone()
     }
 
-    /// Has keys fetched again soon, since a token is signed by another one. Tokens that are made up cost no more than a look
-    /// from time to time.
+    /// Requests a refetch because a token is signed with an unknown key. Fetches are rate-limited, so forged
+    /// tokens cannot cause many.
     pub(crate) fn ask(&self) {
-        // If somebody has asked already, that is enough.
+        // A full channel means that a refetch is already requested.
         let _ = self.wake.try_send(());
     }
 
-    /// How often keys were fetched, and how often that failed.
+    /// Returns the numbers of successful and failed fetches.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let Counts { fetched, failed } = &self.held.counts;
         (fetched.load(Relaxed), failed.load(Relaxed))
     }
 }
 
-/// The thread.
+/// The background thread.
 struct Fetcher {
     url: String,
     agent: Agent,
     pace: Pace,
-    held: Arc<Held>,
-    /// How long to wait after the next failure.
+    held: Arc<CurrentKeys>,
+    /// Back-off after the next failure.
     wait: Duration,
-    /// Said once, and once when it is over.
+    /// A failure is logged once, and so is the recovery.
     is_failing: bool,
 }
 
@@ -271,7 +271,7 @@ impl Fetcher {
         }
     }
 
-    /// Notes a failure, and says how long to wait for the next attempt.
+    /// Logs a failure and returns the back-off.
     fn failed(&mut self, failure: &Failure) -> Duration {
         self.held.counts.failed.fetch_add(1, Relaxed);
         if !std::mem::replace(&mut self.is_failing, true) {
@@ -298,7 +298,7 @@ impl Fetcher {
         wait
     }
 
-    /// Fetches keys once, and says how long they are good for.
+    /// Fetches keys once and returns their lifetime.
     fn fetch(&mut self) -> Result<Duration, Failure> {
         let answer = self
             .agent
@@ -331,7 +331,7 @@ impl Fetcher {
     }
 }
 
-/// What a header `cache-control` says of how long an answer is good.
+/// Parses the lifetime from a `cache-control` header.
 fn max_age(control: &str) -> Option<Duration> {
     let mut parts = control.split(',').map(str::trim);
     parts.find_map(|part| {
@@ -375,7 +375,7 @@ fn body(mut answer: Response<Body>) -> Result<Vec<u8>, Failure> {
 
 fn of_agent(error: &ureq::Error) -> Failure {
     let text = error.to_string();
-    // An unknown issuer stays unknown until somebody changes the files: trying again does not help.
+    // An unknown CA stays unknown until the files change; retrying does not help.
     if text.contains("certificate") {
         return Failure::lasting(format!(
             "{text}: expected a certificate by an authority that browsers trust, or by one of the file `ca`"
@@ -405,7 +405,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::jwt::{Keys, Refused, Verifier, tests::Issuer};
+    use crate::jwt::{Keys, TokenError, Verifier, tests::Issuer};
 
     const FAST: Pace = Pace {
         usual: Duration::from_secs(3600),
@@ -416,7 +416,7 @@ mod tests {
         patience: Duration::from_secs(20),
     };
 
-    /// An authority and a server with a certificate of it, for `localhost`.
+    /// Returns a CA certificate, and a TLS configuration for `localhost` signed by it.
     fn certified() -> (String, Arc<ServerConfig>) {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -438,7 +438,7 @@ mod tests {
 
     type Answer = Arc<Mutex<(String, String)>>;
 
-    /// Answers each request with the same head and body, until these are changed.
+    /// Serves the same head and body for each request, until the test changes them.
     fn serve(listener: TcpListener, tls: Option<Arc<ServerConfig>>, answer: Answer) -> Arc<AtomicU64> {
         let count = Arc::new(AtomicU64::new(0));
         let counted = count.clone();
@@ -518,12 +518,12 @@ mod tests {
             url: url.clone(),
             authorities: authorities.map(|pem| pem.as_bytes().to_vec()),
         };
-        let refused = Fetched::start_with(place(None), FAST).err().unwrap();
+        let refused = RemoteKeys::start_with(place(None), FAST).err().unwrap();
         assert!(
             !refused.is_passing && refused.reason.contains("or by one of the file `ca`"),
             "{refused:?}"
         );
-        let fetched = Arc::new(Fetched::start_with(place(Some(&ca)), FAST).unwrap());
+        let fetched = Arc::new(RemoteKeys::start_with(place(Some(&ca)), FAST).unwrap());
         let verifier = Verifier::new(
             Keys::Server(fetched.clone()),
             "i".to_owned(),
@@ -533,22 +533,25 @@ mod tests {
         let verify = |token: &str| verifier.verify(token, SystemTime::now());
         let known = verify(&token(&first, "ed")).unwrap();
         assert_eq!(known.keys, verifier.keys().unwrap());
-        // A thousand tokens of unknown keys cause one or two fetches.
+        // A thousand tokens with unknown keys cause one or two fetches.
         let (before, start) = (count.load(Relaxed), Instant::now());
         for _ in 0..1000 {
             let unknown = verify(&token(&second, "made-up")).unwrap_err();
-            assert_eq!(unknown, Refused::Token("the token is not signed by a known key"));
+            assert_eq!(
+                unknown,
+                TokenError::Token("the token is not signed by a known key")
+            );
         }
         let looks = start.elapsed().as_millis() / FAST.pause.as_millis() + 2;
         assert!(u128::from(count.load(Relaxed) - before) <= looks);
-        // The issuer has other keys now, by the same names: their names are looked up, not asked for.
+        // The issuer now uses different keys with the same ids, so no refetch is requested.
         let changed = second.set().to_string().replace("\"ed\"", "\"new\"");
         served.lock().unwrap().1 = changed;
         until("the new key is known", || verify(&token(&second, "new")).is_ok());
         assert!(verify(&token(&first, "ed")).is_err(), "the old key is gone");
         assert_ne!(verifier.keys().unwrap(), known.keys, "tokens are verified anew");
 
-        // An answer that is not a key set is refused, and the known keys stay.
+        // A response that is not a key set is rejected, and the old keys stay.
         let (_, failed) = fetched.counts();
         *served.lock().unwrap() = ("200 OK".to_owned(), "<html>".to_owned());
         until("it fails", || {
@@ -566,7 +569,7 @@ mod tests {
             url: format!("http://{address}/keys"),
             authorities: None,
         };
-        let fetched = Fetched::start_with(place, FAST).unwrap();
+        let fetched = RemoteKeys::start_with(place, FAST).unwrap();
         assert!(fetched.keys().is_none());
         until("it is tried again", || fetched.counts().1 >= 3);
         let listener = TcpListener::bind(address).unwrap();
@@ -579,7 +582,7 @@ mod tests {
         let served = answer("200 OK\r\ncache-control: public, max-age=0", &set.to_string());
         serve(listener, None, served.clone());
         until("keys are there", || fetched.keys().is_some());
-        // It is good for as long as the server says, and not for less than a moment.
+        // Its lifetime is what the server says, but not less than the minimum.
         let (before, _) = fetched.counts();
         until("it is fetched again and again", || {
             fetched.counts().0 > before + 2
@@ -612,7 +615,7 @@ mod tests {
                 url: format!("http://{address}/"),
                 authorities: None,
             };
-            let failure = Fetched::start_with(place, FAST).err().unwrap();
+            let failure = RemoteKeys::start_with(place, FAST).err().unwrap();
             assert!(
                 !failure.is_passing && failure.reason.contains(expected),
                 "{failure:?}"
