@@ -1,15 +1,13 @@
-//! Rust types as elements, and casts between bytes and elements.
-
 use std::{borrow::Cow, fmt};
 
 use half::{bf16, f16};
 
 use crate::{CastError, DType};
 
-/// A Rust type that represents the elements of one [`DType`].
+/// A Rust type whose values are the elements of one [`DType`].
 ///
-/// Implemented for `bool`, the integers from `u8` to `i64`, [`f16`](struct@f16), [`bf16`], `f32` and `f64`.
-/// The trait is sealed: typed access relies on exactly these layouts.
+/// Implemented for `bool`, the integers from `u8` to `i64`, [`f16`](struct@f16), [`bf16`], `f32` and `f64`. The trait is sealed:
+/// typed access relies on exactly these layouts.
 ///
 /// ```
 /// use tensor_core::{DType, Element, bf16};
@@ -23,11 +21,11 @@ use crate::{CastError, DType};
 pub trait Element:
     sealed::Layout + Copy + PartialEq + fmt::Debug + fmt::Display + Send + Sync + 'static
 {
-    /// The dtype of these values.
+    /// The dtype these values belong to.
     const DTYPE: DType;
 }
 
-/// Casts little-endian bytes to elements in place.
+/// Sees little-endian bytes as elements in place.
 pub(crate) fn cast<T: Element>(bytes: &[u8]) -> Result<&[T], CastError> {
     if cfg!(target_endian = "big") && T::DTYPE.size() > 1 {
         return Err(CastError::Endianness { dtype: T::DTYPE });
@@ -35,7 +33,7 @@ pub(crate) fn cast<T: Element>(bytes: &[u8]) -> Result<&[T], CastError> {
     T::cast(bytes)
 }
 
-/// Casts little-endian bytes to elements, in place if possible and by copying otherwise.
+/// Sees little-endian bytes as elements, in place where that is possible and as a copy where it is not.
 pub(crate) fn cast_or_copy<T: Element>(bytes: &[u8]) -> Cow<'_, [T]> {
     match cast(bytes) {
         Ok(elements) => Cow::Borrowed(elements),
@@ -56,7 +54,7 @@ pub(crate) fn iter<T: Element>(bytes: &[u8]) -> impl ExactSizeIterator<Item = T>
     bytes.chunks_exact(T::DTYPE.size()).map(T::read_le)
 }
 
-/// Returns the little-endian bytes of elements, in place where the host is little-endian.
+/// The little-endian bytes of elements, in place where the host is little-endian.
 pub(crate) fn le_bytes<T: Element>(elements: &[T]) -> Cow<'_, [u8]> {
     let native: &[u8] = bytemuck::cast_slice(elements);
     if cfg!(target_endian = "little") || T::DTYPE.size() == 1 {
@@ -73,9 +71,11 @@ mod sealed {
     use super::CastError;
 
     pub trait Layout: bytemuck::NoUninit {
-        /// Casts native-endian bytes in place.
+        /// In-place view of native-endian bytes.
         fn cast(bytes: &[u8]) -> Result<&[Self], CastError>;
-        /// Reads one element from exactly its size in little-endian bytes.
+        /// Copies native-endian bytes of any alignment.
+        fn copy(bytes: &[u8]) -> Vec<Self>;
+        /// One element from exactly its size in little-endian bytes.
         fn read_le(bytes: &[u8]) -> Self;
     }
 }
@@ -118,7 +118,7 @@ impl sealed::Layout for bool {
                 index,
                 byte: bytes[index],
             }),
-            // Every byte is 0 or 1, so the checked cast succeeds.
+            // Every byte is 0 or 1, so the checked cast cannot refuse.
             None => bytemuck::checked::try_cast_slice(bytes)
                 .map_err(|_| CastError::Misaligned { dtype: DType::Bool }),
         }

@@ -32,7 +32,7 @@ use tonic::Status;
 use super::{
     answer::{self, Envelope},
     encoding,
-    inference::{EncodedEncodedResponses, Inference, RequestFailure, ResponseOptions, SeveralAnswers},
+    inference::{EncodedResponses, Inference, RequestFailure, ResponseOptions, SeveralAnswers},
     messages::{Message, Messages},
     request::Echo,
     status,
@@ -193,9 +193,9 @@ struct Driver<B> {
 
 /// A request without a delivered response.
 struct InWork {
-    task: Task<Result<Responses, RequestFailure>>,
+    task: Task<Result<EncodedResponses, RequestFailure>>,
     /// The response, while it waits for those before it.
-    answer: Option<Result<Responses, RequestFailure>>,
+    answer: Option<Result<EncodedResponses, RequestFailure>>,
 }
 
 /// How a sequence of responses ended.
@@ -211,7 +211,7 @@ enum Event {
     Request(Message),
     /// No more requests are read: the client has finished, or for this reason.
     LastRequest(Result<(), Status>),
-    Answer(Result<Responses, RequestFailure>),
+    Answer(Result<EncodedResponses, RequestFailure>),
     LastOfSeveral(Result<SendOutcome, Status>),
     DeadlinePassed,
 }
@@ -324,7 +324,7 @@ where
     }
 
     /// Sends a response, or spawns a task for a sequence of responses.
-    async fn give(&mut self, answer: Result<Responses, RequestFailure>) -> Result<(), Status> {
+    async fn give(&mut self, answer: Result<EncodedResponses, RequestFailure>) -> Result<(), Status> {
         let message = match answer {
             Ok(EncodedResponses::Once(message)) => message,
             Ok(EncodedResponses::Several(answers)) => {
@@ -411,7 +411,7 @@ impl Outgoing {
 }
 
 /// Returns the first request's response, or any response of a sequence, which is unordered.
-async fn next_answer(running: &mut VecDeque<InWork>) -> Result<Responses, RequestFailure> {
+async fn next_answer(running: &mut VecDeque<InWork>) -> Result<EncodedResponses, RequestFailure> {
     poll_fn(|cx| {
         for at in 0..running.len() {
             let Some(InWork { task, answer }) = running.get_mut(at) else {

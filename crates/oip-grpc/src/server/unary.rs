@@ -20,7 +20,7 @@ use tonic::Status;
 use super::{
     answer::Envelope,
     encoding,
-    inference::{EncodedEncodedResponses, Inference, ResponseOptions},
+    inference::{EncodedResponses, Inference, ResponseOptions},
     messages::Messages,
     status,
 };
