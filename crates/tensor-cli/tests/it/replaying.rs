@@ -44,7 +44,7 @@ impl InferenceService for Multiplier {
             model.name(),
             String::new(),
             vec![tensor("x")],
-            vec![tensor("y")],
+            vec![tensor(output_of(model.name()))],
         )))
     }
 
@@ -62,11 +62,18 @@ impl InferenceService for Multiplier {
     }
 }
 
+/// The name of a model's output.
+fn output_of(model: &str) -> &'static str {
+    match model {
+        "renamed" => "z",
+        _ => "y",
+    }
+}
+
 fn answer(request: &InferRequest, factor: f32) -> Result<InferResponse, ServiceError> {
     let name = match request.model().name() {
         "fails" => return Err(ServiceError::internal("it fails")),
-        "renamed" => "z",
-        _ => "y",
+        model => output_of(model),
     };
     let x = request
         .input("x")
