@@ -3,7 +3,7 @@
 //! - [`ByteSource`]: where bytes come from; [`FileSource`] for files, `Bytes` for memory.
 //! - [`Cursor`], [`check_overlaps`], [`check_name`], [`reserve`], [`Limits`]: reading untrusted bytes.
 //! - [`NameTable`]: names of millions of tensors, looked up.
-//! - [`read_range`], [`read_into`], [`row_range`], [`RawTensor`]: reading ranges that were validated.
+//! - [`read_range`], [`read_into`], [`row_range`], [`tensor_of`], [`RawTensor`]: reading ranges that were validated.
 //! - [`shared_ranges`]: tensors with the same bytes, such as tied weights.
 //! - [`TensorStream`]: a tensor's bytes one part after the other.
 //! - [`Error`]: the failure, its place, the expected and the found value.
@@ -93,7 +93,7 @@ pub use names::check_name;
 pub use opaque::OpaqueDType;
 pub use output::OutputFile;
 pub use outstanding::{Outstanding, Piece};
-pub use ranges::{check_buffer, read_into, read_range, reserve, row_range, source_error};
+pub use ranges::{check_buffer, read_into, read_range, reserve, row_range, source_error, tensor_of};
 pub use raw::RawTensor;
 pub use reader::{Lint, TensorReader, Verification};
 pub use sharing::shared_ranges;

@@ -1,7 +1,7 @@
 use std::{io, ops::Range};
 
 use bytes::Bytes;
-use tensor_core::{SpecError, TensorSpec};
+use tensor_core::{SpecError, Tensor, TensorSpec};
 
 use crate::{ByteSource, Error, ErrorKind};
 
@@ -42,6 +42,14 @@ pub fn read_into(source: &dyn ByteSource, at: u64, out: &mut [u8], what: &str) -
     source
         .read_into(at, out)
         .map_err(|error| source_error(error, at, what))
+}
+
+/// Joins dtype and shape with the bytes that a reader has read or made for them.
+///
+/// # Errors
+/// [`ErrorKind::SizeMismatch`] when there are more or fewer, which is the reader's bug.
+pub fn tensor_of(spec: TensorSpec, bytes: impl Into<Bytes>) -> Result<Tensor, Error> {
+    Tensor::new(spec, bytes).map_err(|error| Error::new(ErrorKind::SizeMismatch, error.to_string()))
 }
 
 /// The error for a source, whose length was known, that could not be read at `at`. An [`Error`] inside the system's is

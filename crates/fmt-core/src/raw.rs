@@ -4,7 +4,7 @@ use tensor_core::{Tensor, TensorSpec};
 
 use crate::{
     ByteSource, Entry, Error, ErrorKind, SourceStream, TensorStream, check_buffer, read_into, read_range,
-    row_range,
+    row_range, tensor_of,
 };
 
 /// A dense tensor whose bytes stand in a source as they are: row-major, little-endian, nothing between them.
@@ -146,5 +146,5 @@ impl<'a> RawTensor<'a> {
 fn read(source: &dyn ByteSource, spec: TensorSpec, range: Range<u64>) -> Result<Tensor, Error> {
     let at = range.start;
     let bytes = read_range(source, range, "the data")?;
-    Tensor::new(spec, bytes).map_err(|error| Error::new(ErrorKind::SizeMismatch, error.to_string()).at(at))
+    tensor_of(spec, bytes).map_err(|error| error.at(at))
 }

@@ -7,7 +7,7 @@ use std::{
 
 use fmt_core::{
     ByteSource, BytesStream, Encoding, Entry, Error, ErrorKind, Limits, StoredDType, TENSOR_STREAM_UNIT,
-    TensorStream, Verification, check_buffer, read_into, read_range, row_range, source_error,
+    TensorStream, Verification, check_buffer, read_into, read_range, row_range, source_error, tensor_of,
 };
 use fmt_zip::SourceCursor;
 use tensor_core::{Bytes, Tensor, TensorSpec};
@@ -122,7 +122,7 @@ impl Array<'_> {
     pub(crate) fn tensor(&self, source: &dyn ByteSource, limits: &Limits) -> Result<Tensor, Error> {
         let spec = self.readable()?;
         let bytes = self.whole(source, limits, false)?;
-        tensor_of(spec, bytes)
+        tensor_of(spec, bytes).map_err(|error| error.rule("N6"))
     }
 
     /// Returns all bytes, row-major and little-endian.
@@ -142,7 +142,7 @@ impl Array<'_> {
         if let Some(mut stream) = self.rows_of_columns(source, rows.clone()) {
             check_budget(part.byte_len(), limits)?;
             let bytes = read_all(&mut stream, part.byte_len())?;
-            return tensor_of(part, bytes.into());
+            return tensor_of(part, bytes).map_err(|error| error.rule("N6"));
         }
         if self.is_transposed() || matches!(self.form.place, StorageKind::Deflated { .. }) {
             // Rows are scattered over the whole array, or follow data that must be inflated first.
@@ -154,7 +154,7 @@ impl Array<'_> {
         let start = self.entry.range.start;
         let stored = read_range(source, start + bytes.start..start + bytes.end, "the rows")?;
         let bytes = self.converted(part.shape().dims(), stored, limits)?;
-        tensor_of(part, bytes)
+        tensor_of(part, bytes).map_err(|error| error.rule("N6"))
     }
 
     pub(crate) fn read_into(
@@ -281,14 +281,7 @@ fn read_all(stream: &mut dyn TensorStream, len: u64) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-fn tensor_of(spec: TensorSpec, bytes: Bytes) -> Result<Tensor, Error> {
-    Tensor::new(spec, bytes).map_err(|error| {
-        let error = Error::new(ErrorKind::SizeMismatch, error.to_string());
-        error.rule("N6")
-    })
-}
-
-/// Explains why an array of this dtype cannot be read, with advice.
+/// Why an array of a dtype cannot be read, and what to do.
 fn refusal(descr: &str) -> String {
     let kind = match descr.trim_start_matches(['<', '>', '|', '=']).as_bytes() {
         [b'O', ..] => "is that of Python objects, which are pickled; save numbers or fixed-width strings",

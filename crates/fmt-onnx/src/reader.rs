@@ -5,7 +5,7 @@ use std::{fmt, io::Write, ops::Range, sync::Arc};
 use fmt_core::{
     ByteSource, BytesStream, Entry, Error, ErrorKind, Format, Limits, Lint, Metadata, NameTable, Plan,
     RawTensor, ReadOptions, Sniff, TensorReader, TensorStream, TensorWriter, Verification, check_buffer,
-    row_range,
+    row_range, tensor_of,
 };
 use tensor_core::{Bytes, Tensor};
 
@@ -222,8 +222,8 @@ impl TensorReader for OnnxReader {
         let spec = entry
             .spec()
             .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the weight"))?;
-        let tensor = Tensor::new(spec, self.decoded(index)?);
-        tensor.map_err(|error| Error::new(ErrorKind::SizeMismatch, error.to_string()).of_tensor(&entry.name))
+        let tensor = tensor_of(spec, self.decoded(index)?);
+        tensor.map_err(|error| error.of_tensor(&entry.name))
     }
 
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
@@ -234,8 +234,7 @@ impl TensorReader for OnnxReader {
         let named = |error: Error| error.of_tensor(&self.entries[index].name);
         let (spec, range) = row_range(whole.spec(), rows).map_err(named)?;
         let bytes = whole.bytes().slice(range.start as usize..range.end as usize);
-        Tensor::new(spec, bytes)
-            .map_err(|error| named(Error::new(ErrorKind::SizeMismatch, error.to_string())))
+        tensor_of(spec, bytes).map_err(named)
     }
 
     fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {

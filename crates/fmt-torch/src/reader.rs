@@ -9,7 +9,7 @@ use std::{
 
 use fmt_core::{
     ByteSource, BytesStream, Entry, Error, ErrorKind, Limits, Lint, Metadata, NameTable, RawTensor,
-    ReadOptions, SourceStream, TensorReader, TensorStream, Verification, read_range, row_range,
+    ReadOptions, SourceStream, TensorReader, TensorStream, Verification, read_range, row_range, tensor_of,
 };
 use tensor_core::{Quoted, Tensor, TensorSpec};
 
@@ -207,8 +207,7 @@ impl TensorReader for TorchReader {
             return RawTensor::new(&*self.source, entry)?.tensor();
         }
         let gathered = self.gathered(index)?;
-        Tensor::new(spec, gathered)
-            .map_err(|error| Error::new(ErrorKind::SizeMismatch, error.to_string()).of_tensor(&entry.name))
+        tensor_of(spec, gathered).map_err(|error| error.of_tensor(&entry.name))
     }
 
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {

@@ -80,8 +80,12 @@ pub(crate) fn decode(
     // Threads pay for large frames only, and memory for jobs is bounded so.
     let are_large = out.len() / WORTH_A_JOB >= survey.frames;
     if survey.is_sized && are_large && threads > 1 && survey.frames > 1 && out.len() >= WORTH_THREADS {
-        let jobs = jobs(blob, start, out, limits)?;
-        for_each(jobs, threads, decode_frame)?;
+        // The survey has walked over all of them.
+        let frames = Pieces::new(blob, start, limits).filter_map(|piece| match piece {
+            Ok(Piece::Frame(frame)) => Some((frame.range, frame.content)),
+            _ => None,
+        });
+        decode_frames(blob, start, frames, out, threads)?;
     } else {
         decode_one_after_the_other(blob, start, out, limits)?;
     }
@@ -190,27 +194,6 @@ pub(crate) fn decode_frames(
         jobs.push((&blob[range.clone()], start + range.start as u64, part));
     }
     for_each(jobs, threads, decode_frame)
-}
-
-/// Each frame with its part of the memory.
-fn jobs<'b, 'o>(
-    blob: &'b [u8],
-    start: u64,
-    mut out: &'o mut [u8],
-    limits: &Limits,
-) -> Result<Vec<Job<'b, 'o>>, Error> {
-    let mut jobs = Vec::new();
-    for piece in Pieces::new(blob, start, limits) {
-        let Piece::Frame(frame) = piece? else { continue };
-        let content = frame.content.and_then(|content| usize::try_from(content).ok());
-        // The survey has added them up.
-        let split = content.and_then(|content| std::mem::take(&mut out).split_at_mut_checked(content));
-        let (part, rest) = split.ok_or_else(|| corrupt(start, "the compressed data"))?;
-        out = rest;
-        let at = start + frame.range.start as u64;
-        jobs.push((&blob[frame.range], at, part));
-    }
-    Ok(jobs)
 }
 
 /// Decodes a frame that must fill the memory it is given.

@@ -2,10 +2,10 @@ use std::{fmt, ops::Range, sync::Arc};
 
 use fmt_core::{
     ByteSource, Encoding, Entry, Error, ErrorKind, Limits, Lint, Metadata, ReadOptions, TensorReader,
-    TensorStream, Verification, check_buffer, read_range, row_range,
+    TensorStream, Verification, check_buffer, read_range, row_range, tensor_of,
 };
 use fmt_zstd::{Blob, ChecksumOf, Decoding, ProvenTables, default_threads};
-use tensor_core::{Bytes, Tensor, TensorSpec};
+use tensor_core::{Tensor, TensorSpec};
 
 use crate::{
     CustomField,
@@ -163,14 +163,6 @@ impl ZtensorReader {
     }
 }
 
-/// Joins a spec and the bytes that were made to its measure.
-fn joined(spec: TensorSpec, bytes: Bytes, name: &str) -> Result<Tensor, Error> {
-    Tensor::new(spec, bytes).map_err(|error| {
-        let error = Error::new(ErrorKind::SizeMismatch, error.to_string()).rule("Z10");
-        error.of_tensor(name)
-    })
-}
-
 impl TensorReader for ZtensorReader {
     fn format(&self) -> &'static str {
         FORMAT
@@ -191,7 +183,7 @@ impl TensorReader for ZtensorReader {
     fn tensor(&self, index: usize) -> Result<Tensor, Error> {
         let (entry, spec) = self.readable(index)?;
         let bytes = self.blob(entry, &spec).bytes()?;
-        joined(spec, bytes, &entry.name)
+        tensor_of(spec, bytes).map_err(|error| error.rule("Z10").of_tensor(&entry.name))
     }
 
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
@@ -199,7 +191,7 @@ impl TensorReader for ZtensorReader {
         let part = row_range(&spec, rows).map_err(|error| error.rule("Z18").of_tensor(&entry.name));
         let (part, range) = part?;
         let bytes = self.blob(entry, &spec).part(&self.proven_tables, index, range)?;
-        joined(part, bytes, &entry.name)
+        tensor_of(part, bytes).map_err(|error| error.rule("Z10").of_tensor(&entry.name))
     }
 
     fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {

@@ -2,10 +2,10 @@ use std::{fmt, ops::Range, sync::Arc, sync::OnceLock};
 
 use fmt_core::{
     ByteSource, Encoding, Entry, Error, ErrorKind, Limits, Lint, Metadata, ReadOptions, TensorReader,
-    TensorStream, Verification, check_buffer, lint_holes, read_range, row_range,
+    TensorStream, Verification, check_buffer, lint_holes, read_range, row_range, tensor_of,
 };
 use fmt_zstd::{Blob, ChecksumOf, Decoding, ProvenTables, default_threads};
-use tensor_core::{Bytes, SparseCoo, Tensor, TensorSpec};
+use tensor_core::{SparseCoo, Tensor, TensorSpec};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
@@ -193,13 +193,6 @@ impl ObjectsReader {
     }
 }
 
-fn joined(spec: TensorSpec, bytes: Bytes, name: &str) -> Result<Tensor, Error> {
-    Tensor::new(spec, bytes).map_err(|error| {
-        let error = Error::new(ErrorKind::SizeMismatch, error.to_string()).rule("O10");
-        error.of_tensor(name)
-    })
-}
-
 impl TensorReader for ObjectsReader {
     fn format(&self) -> &'static str {
         self.container.version.id()
@@ -219,7 +212,7 @@ impl TensorReader for ObjectsReader {
 
     fn tensor(&self, index: usize) -> Result<Tensor, Error> {
         let (entry, spec, blob) = self.numbers(index)?;
-        joined(spec, blob.bytes()?, &entry.name)
+        tensor_of(spec, blob.bytes()?).map_err(|error| error.rule("O10").of_tensor(&entry.name))
     }
 
     fn sparse(&self, index: usize) -> Result<SparseCoo, Error> {
@@ -236,7 +229,8 @@ impl TensorReader for ObjectsReader {
         let (entry, spec, blob) = self.numbers(index)?;
         let part = row_range(&spec, rows).map_err(|error| error.rule("O5").of_tensor(&entry.name));
         let (spec, range) = part?;
-        joined(spec, blob.part(&self.proven_tables, index, range)?, &entry.name)
+        tensor_of(spec, blob.part(&self.proven_tables, index, range)?)
+            .map_err(|error| error.rule("O10").of_tensor(&entry.name))
     }
 
     fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use fmt_cbor::{Header, push_head};
 use fmt_core::{Error, ErrorKind, Limits, Outstanding, Plan, PlannedEntry, StoredDType, TensorWriter};
 use fmt_zstd::{ChecksumKind, Hasher, HashingSink};
 use tensor_core::Shape;
@@ -158,9 +159,9 @@ impl Object {
 
     fn encode(&self) -> Vec<u8> {
         let digest = self.digest.as_deref().unwrap_or("xxh3:0000000000000000");
-        let mut blob = head(4, 2);
-        blob.extend(head(0, self.offset));
-        blob.extend(head(0, self.len));
+        let mut blob = head(Header::Array(Some(2)));
+        push_head(&mut blob, Header::Positive(self.offset));
+        push_head(&mut blob, Header::Positive(self.len));
         let mut part = vec![
             (text("dtype"), text(self.dtype)),
             (text("blob"), blob),
@@ -168,8 +169,9 @@ impl Object {
         ];
         part.extend(self.logical.map(|logical| (text("type"), text(logical))));
         let dims = self.shape.dims();
-        let mut shape = head(4, dims.len() as u64);
-        dims.iter().for_each(|dim| shape.extend(head(0, *dim)));
+        let mut shape = head(Header::Array(Some(dims.len())));
+        dims.iter()
+            .for_each(|dim| push_head(&mut shape, Header::Positive(*dim)));
         let mut object = vec![
             (text("shape"), shape),
             (text("layout"), text("dense")),
@@ -194,7 +196,7 @@ fn attributes<'a>(texts: impl IntoIterator<Item = (&'a String, &'a String)>) -> 
 /// A map of encoded keys and values. An encoded text begins with its length, so that short keys come first.
 fn map(mut pairs: Pairs) -> Vec<u8> {
     pairs.sort_unstable();
-    let mut map = head(5, pairs.len() as u64);
+    let mut map = head(Header::Map(Some(pairs.len())));
     for (key, value) in pairs {
         map.extend(key);
         map.extend(value);
@@ -203,20 +205,14 @@ fn map(mut pairs: Pairs) -> Vec<u8> {
 }
 
 fn text(text: &str) -> Vec<u8> {
-    let mut encoded = head(3, text.len() as u64);
+    let mut encoded = head(Header::Text(Some(text.len())));
     encoded.extend_from_slice(text.as_bytes());
     encoded
 }
 
-/// The head of an item: its major type and its number or length, as short as it can be.
-fn head(major: u8, number: u64) -> Vec<u8> {
-    let bytes = number.to_be_bytes();
-    let (info, len) = match number {
-        0..=23 => return vec![major << 5 | number as u8],
-        24..=0xFF => (24, 1),
-        0x100..=0xFFFF => (25, 2),
-        0x1_0000..=0xFFFF_FFFF => (26, 4),
-        _ => (27, 8),
-    };
-    [&[major << 5 | info], &bytes[8 - len..]].concat()
+/// The head of an item.
+fn head(header: Header) -> Vec<u8> {
+    let mut head = Vec::new();
+    push_head(&mut head, header);
+    head
 }
