@@ -144,6 +144,9 @@ fn said(response: &Response) -> Result<(), String> {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if matches!(self.process.try_wait(), Ok(Some(_))) {
+            return;
+        }
         let id = self.process.id().to_string();
         let _ = Command::new("kill").args(["-TERM", &id]).status();
         let begun = Instant::now();

@@ -54,7 +54,9 @@ pub(super) fn open_with(
 ) -> Result<SharedSession, ServiceError> {
     let place = gpu.map_or(String::new(), |gpu| format!(" on GPU {gpu}"));
     let refused = |error: ort::Error| {
-        let reason = words(error.message());
+        // OpenVINO's provider quotes the signatures of its functions first.
+        let said = error.message().rsplit_once("[OpenVINO-EP] ");
+        let reason = words(said.map_or(error.message(), |(_, said)| said));
         let advice = advice(error.message()).map_or(String::new(), |advice| format!(": {advice}"));
         let names: Vec<&str> = providers.iter().map(|chosen| chosen.accelerator.name()).collect();
         ServiceError::invalid(format!(
