@@ -1,4 +1,4 @@
-//! The benchmarks behind docs/benchmarks.md.
+//! The benchmarks of docs/measured/serving.md, operators.md and files.md.
 
 use std::{env, fs, path::PathBuf, process::Command};
 

@@ -70,7 +70,7 @@ enum Task {
     Tidy,
     /// Write the files that the formats' tests judge anew, from the code that makes them
     Corpus,
-    /// Run the benchmarks of docs/benchmarks.md
+    /// Run the benchmarks of docs/measured/serving.md, operators.md and files.md
     Bench {
         /// What to measure
         subject: bench::Subject,

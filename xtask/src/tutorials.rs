@@ -66,6 +66,12 @@ pub(crate) fn in_ci() -> Result<()> {
             );
             continue;
         }
+        if fetches(page)? {
+            println!(
+                "   skipped: {page}, which fetches packages (cargo xtask tutorials --only {page} runs it)"
+            );
+            continue;
+        }
         run(&Options {
             python: "python3".to_owned(),
             only: Some(page.clone()),
@@ -73,6 +79,14 @@ pub(crate) fn in_ci() -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// Whether a page's commands fetch packages each time.
+fn fetches(page: &str) -> Result<bool> {
+    let page = workspace::root().join(format!("docs/tutorials/{page}.md"));
+    let blocks = blocks(&fs::read_to_string(page)?);
+    let mut commands = blocks.iter().filter(|block| block.language == "sh");
+    Ok(commands.any(|block| block.text.contains(INSTALL) && !block.installs()))
 }
 
 fn pages() -> Result<Vec<PathBuf>> {
@@ -173,7 +187,7 @@ fn run_page(page: &Path, (of, requirements): &Needs, python: &str, programs: &Pa
     let mut blocks = blocks.iter().peekable();
     while let Some(block) = blocks.next() {
         let printed = match block.language.as_str() {
-            "sh" if block.text.starts_with("pip install ") => continue,
+            "sh" if block.installs() => continue,
             "sh server" => {
                 server = Some(page.serve(block)?);
                 continue;
@@ -273,6 +287,17 @@ struct Block {
     line: usize,
 }
 
+impl Block {
+    /// Whether the block only installs packages into the page's environment, which has them already.
+    fn installs(&self) -> bool {
+        let mut lines = self.text.lines();
+        lines.all(|line| line.starts_with(INSTALL) && !line.contains(" --target "))
+    }
+}
+
+/// How a line begins that installs packages.
+const INSTALL: &str = "pip install ";
+
 fn blocks(page: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut is_open = false;
@@ -298,15 +323,15 @@ fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// What the page installs, with the versions it was last run with.
+/// What the page installs into its environment, with the versions it was last run with. Options of pip, such as the index with wheels for
+/// the CPU only, are for readers.
 fn requirements(blocks: &[Block]) -> Vec<String> {
     let lines = blocks
         .iter()
-        .filter(|block| block.language == "sh")
+        .filter(|block| block.language == "sh" && block.installs())
         .flat_map(|block| block.text.lines());
-    let names = lines
-        .filter_map(|line| line.strip_prefix("pip install "))
-        .flat_map(str::split_whitespace);
+    let words = lines.filter_map(|line| line.strip_prefix(INSTALL));
+    let names = words.flat_map(|words| words.split(" --").next().unwrap_or(words).split_whitespace());
     let pinned = names.map(|name| match VERSIONS.iter().find(|(known, _)| *known == name) {
         Some((_, version)) => format!("{name}=={version}"),
         None => name.to_owned(),
@@ -327,6 +352,15 @@ mod tests {
         assert_eq!((blocks[1].line, blocks[1].text.as_str()), (7, "oip-server m\n"));
         assert_eq!(blocks[2].text, "1\n\n2\n");
         assert_eq!(requirements(&blocks), ["scikit-learn==1.9.1", "other"]);
+    }
+
+    #[test]
+    fn blocks_that_only_install_are_told_from_commands() {
+        let page = "```sh\npip install torch --index-url https://example.org/cpu\npip install numpy\n```\n\
+                    ```sh\npip install --no-deps --target packages some-model\ncp -r packages/model m\n```\n";
+        let blocks = blocks(page);
+        assert_eq!([blocks[0].installs(), blocks[1].installs()], [true, false]);
+        assert_eq!(requirements(&blocks), ["torch==2.15.0", "numpy==2.4.6"]);
     }
 
     #[test]

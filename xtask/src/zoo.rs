@@ -20,7 +20,7 @@ pub(crate) struct Options {
     /// Where the models are kept
     #[arg(long, default_value = "target/zoo", value_name = "FOLDER")]
     folder: PathBuf,
-    /// Write the verdicts into docs/zoo.md; those of exports are its last section, those of operators are docs/operators.md
+    /// Write the verdicts into docs/measured/zoo.md; those of exports are its last section, those of operators are docs/measured/operators.md
     #[arg(long)]
     page: bool,
     /// A file that keeps the verdicts: models that it has are not run again
@@ -161,8 +161,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     if options.page {
         let page = match options.operators {
-            true => "docs/operators.md",
-            false => "docs/zoo.md",
+            true => "docs/measured/operators.md",
+            false => "docs/measured/zoo.md",
         };
         script.arg("--page").arg(root.join(page));
     }
@@ -232,13 +232,13 @@ fn with_each_version(options: &Options, name: &str, requirements: &[&str], wrong
     Ok(())
 }
 
-/// The sentence in which README says what docs/zoo.md found, from that page's summary of the built-in runtime.
+/// The sentence in which README says what docs/measured/zoo.md found, from that page's summary of the built-in runtime.
 pub(crate) fn summary(page: &str) -> Result<String> {
     let line = page.lines().find_map(|line| line.strip_prefix("Built-in, of "));
-    let summary = line.context("docs/zoo.md has no line that begins with \"Built-in, of\"")?;
+    let summary = line.context("docs/measured/zoo.md has no line that begins with \"Built-in, of\"")?;
     let (total, kinds) = summary
         .split_once(" models: ")
-        .context("docs/zoo.md: its summary names no number of models")?;
+        .context("docs/measured/zoo.md: its summary names no number of models")?;
     let kinds = kinds.split(" (").next().unwrap_or_default();
     let count = |kind: &str| -> Result<usize> {
         let found = kinds
@@ -251,7 +251,7 @@ pub(crate) fn summary(page: &str) -> Result<String> {
         Some(0) => "refuses none".to_owned(),
         rest => format!(
             "{} not",
-            rest.context("docs/zoo.md: its summary counts too many")?
+            rest.context("docs/measured/zoo.md: its summary counts too many")?
         ),
     };
     Ok(format!(

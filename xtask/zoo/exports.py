@@ -362,10 +362,11 @@ def section(rows):
     versions = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)
     lines = [
         zoo.EXPORTS, "",
-        "Models trained and exported by `cargo xtask zoo --exports --page`, answered by the built-in runtime and checked against",
-        f"ONNX Runtime, within {TOLERANCE:.0e} of an output's largest value. *Noise* is farther, but at most",
-        "twice as far from the same model exported in float64 as ONNX Runtime's answer is. *Not exported* is what the converters refuse,",
-        f"*left out* what ONNX Runtime does not run. With {versions}.", "",
+        "Models trained and exported by `cargo xtask zoo --exports --page`, run by the built-in runtime and compared with ONNX",
+        f"Runtime, within {TOLERANCE:.0e} of an output's largest value. *Noise* is a larger difference, but at most twice ONNX Runtime's",
+        "own difference from the same model exported in float64. *Not exported*: the converter refuses the model. *Left out*: ONNX",
+        "Runtime does not run it.", "",
+        f"Versions: {versions}.", "",
         "| verdict | models | which |", "|---|---|---|",
     ]
     for verdict in sorted({verdict for _, verdict, _ in rows}, key=lambda verdict: (verdict != "equal", verdict)):

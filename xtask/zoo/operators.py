@@ -33,6 +33,8 @@ from served import Server
 MEASURED = 0.3
 # What takes more than so many times ONNX Runtime's time, and at least so many milliseconds, is slow.
 SLOW, LONG = 5, 2
+# The heading of the page's last section, which is written by hand from `cargo bench -p onnx-gemm`.
+PRODUCTS = "## Matrix products"
 
 random = np.random.default_rng(1)
 
@@ -381,11 +383,12 @@ def page(rows):
     middle = ratios[len(ratios) // 2] if ratios else 0
     lines = [
         "# Single operators", "",
-        "ONNX operators, each in a model of its own with inputs of a usual size, answered by the built-in runtime and by ONNX Runtime.",
-        f"Written by `cargo xtask zoo --operators --page`. *Equal* and *noise* are meant as in [zoo.md](zoo.md). Times are milliseconds of",
-        f"processor time on one thread, without what takes the inputs to the model. The processor of this run: {zoo.processor()}.", "",
-        f"Of {len(rows)} cases {equal} are equal. Half of them take less than {middle:.1f} times ONNX Runtime's time; {slow} take more than {SLOW} times",
-        f"as long and more than {LONG} ms.", "",
+        "ONNX operators, each in a model of its own with inputs of a usual size, run by the built-in runtime and by ONNX Runtime.",
+        "`cargo xtask zoo --operators --page` writes this page. Verdicts are explained in [Real models](zoo.md). Times are",
+        "milliseconds of processor time on one thread, without the transport of the inputs.", "",
+        f"Machine: {zoo.processor()}.", "",
+        f"{equal} of {len(rows)} cases are equal. The median is {middle:.1f} times ONNX Runtime's time. {slow} cases take more than {SLOW} times",
+        f"ONNX Runtime's time and more than {LONG} ms.", "",
         "| operator | inputs | built-in, ms | ORT, ms | times | verdict |", "|---|---|---|---|---|---|",
     ]
     for name, shapes, alone, ours, verdict, why in rows:
@@ -424,7 +427,9 @@ def main():
         if server is not None:
             server.stop()
     if options.page:
-        options.page.write_text(page(rows))
+        _, heading, products = options.page.read_text().partition(PRODUCTS) if options.page.exists() else ("", "", "")
+        rest = f"\n{heading}{products}" if heading else ""
+        options.page.write_text(page(rows) + rest)
     return int(any(verdict in zoo.WRONG or verdict == "refused" for *_, verdict, _ in rows))
 
 

@@ -417,9 +417,8 @@ def summary(rows, runtime):
         return f"{text} ({share:.1f} % equal, noise or random)"
     quartiles = [f"{ratios[round(part * (len(ratios) - 1))]:.2f}" for part in (0.25, 0.5, 0.75, 1)]
     return (
-        f"{text} ({share:.1f} % equal, noise or random); processor time beside ONNX Runtime's, of {len(ratios)} models that take "
-        f"it more than {both.LONG} ms: a quarter below {quartiles[0]}, half below {quartiles[1]}, three quarters below {quartiles[2]}, "
-        f"the slowest {quartiles[3]} times"
+        f"{text} ({share:.1f} % equal, noise or random); processor time over ONNX Runtime's, of the {len(ratios)} models above "
+        f"{both.LONG} ms: quartiles {quartiles[0]}, {quartiles[1]} and {quartiles[2]}, maximum {quartiles[3]}"
     )
 
 
@@ -439,24 +438,23 @@ def page(models, rows):
     by_name = {row["name"]: row for row in rows}
     lines = [
         "# Real models", "",
-        "Models out of public Python packages, answered by a server with its own runtime (*built-in*), by a server with ONNX Runtime",
-        "(*with ORT*), and by ONNX Runtime itself. Written by `cargo xtask zoo --page`; [onnx.md](onnx.md) says what the reasons mean.", "",
-        "*Equal* is within 0.1 % of an output's largest value, and exact for whole numbers and strings: to ONNX Runtime as it is, or with",
-        "exact sums of products of 8 bits (`session.x64quantprecision`), which it cuts off at 16 bits on processors without VNNI.",
-        "*Noise* is farther, but at most twice as far as ONNX Runtime is from itself with those sums, without its graph optimisations or with",
-        "other last bits in the weights or inputs, or less than 1.2e-7 in itself, which is all that its Sigmoid knows near 0. *Random* is a model whose answers differ between two",
-        "sessions of ONNX Runtime, so that nothing can be checked against them; voices are asked without noise, so that they are not.",
-        "*Left out* is what ONNX Runtime does not run either, or what no inputs were found for; *not tried* is what could not be",
-        "fetched. Times are milliseconds of processor time for one run on one thread: the server's, HTTP included, and in the last",
-        f"column ONNX Runtime's alone. The processor of this run: {processor()}.", "",
-        "The rule for noise was widened on 2026-11-22, by the last bits in the weights and by the 1.2e-7. Before that, noise was only what",
-        "ONNX Runtime shows without its optimisations, and three models of the built-in runtime differed that are noise below, with the same",
-        "answers: hibari.onnx, en_PP-OCRv3_det_infer.onnx and table_grid_model_v1a.onnx. On 2026-11-23 the last bits in the inputs were added,",
-        "since models with weights of 8 bits have few others, and later the sums of 8 bits, with eight draws of each instead of three.", "",
+        "Models from public Python packages, run by the built-in runtime (*built-in*), by a server with ONNX Runtime (*with ORT*),",
+        "and by ONNX Runtime alone. `cargo xtask zoo --page` writes this page. [ONNX models](../onnx.md) explains the reasons.", "",
+        "| verdict | meaning |", "|---|---|",
+        "| equal | within 0.1 % of an output's largest value, and exact for integers and strings; compared with ONNX Runtime as it is, or "
+        "with exact 8-bit sums (`session.x64quantprecision`), since it saturates them at 16 bits on processors without VNNI |",
+        "| noise | a larger difference, but at most twice the difference of ONNX Runtime from itself: with exact 8-bit sums, without graph "
+        "optimizations, or with the last bits of weights or inputs changed; or below 1.2e-7, the precision of its Sigmoid near 0 |",
+        "| random | two sessions of ONNX Runtime give different results, so there is nothing to compare with |",
+        "| left out | ONNX Runtime cannot run the model either, or no valid inputs were found |",
+        "| not tried | the package could not be fetched |", "",
+        "Text-to-speech models run with their noise inputs at zero. Times are milliseconds of processor time for one run on one",
+        "thread: of the server, HTTP included; the last time is that of ONNX Runtime alone.", "",
+        f"Machine: {processor()}.", "",
     ]
     for runtime, title in zip(RUNTIMES, ("Built-in", "With ONNX Runtime")):
         ran = [row for row in rows if runtime in row]
-        lines += [f"{title}, of {len(ran)} models: {summary(rows, runtime)}.", ""]
+        lines += [f"{title}, of {len(ran)} models: {summary(rows, runtime)}.".replace("; ", ";\n"), ""]
     lines += ["| package | model | built-in | ms | with ORT | ms | ORT alone, ms | why |", "|---|---|---|---|---|---|---|---|"]
     for model in models:
         row = by_name.get(name_of(model), {"left out": ""})

@@ -31,7 +31,7 @@
 //! for packed factors are at most as large as the factors, filled up to whole blocks.
 //!
 //! FP32 products with a packed second factor take between 0.8 and 1.2 times as long as those of the fastest
-//! of `rten-gemm`, `gemm` and `matrixmultiply`, by size (one thread, Zen 4); the page docs/benchmarks.md of
+//! of `rten-gemm`, `gemm` and `matrixmultiply`, by size (one thread, Zen 4); the page docs/measured/operators.md of
 //! the repository has the table.
 
 mod gemm;

@@ -1,4 +1,4 @@
-"""The figures of docs/package.md and docs/benchmarks.md: files beside safetensors, the client beside tritonclient, and what a model in Python costs.
+"""The figures of docs/measured/serving.md and files.md: files beside safetensors, the client beside tritonclient, and what a model in Python costs.
 
     python figures.py files|import|client
     python figures.py models [URL PID]
