@@ -31,7 +31,7 @@ use std::{
 
 use backend_onnx::OnnxBackend;
 use bytes::Bytes;
-use oip_service::{Backend, CancelToken, LoadContext, ModelSource};
+use oip_service::{Backend, Call, CancelToken, LoadContext, ModelSource};
 use oip_types::{BytesTensor, DataType, ErrorCode, InferRequest, ModelRef, TensorValue};
 use onnx_graph::proto::{ModelProto, TensorProto, tensor_proto, tensor_shape_proto::dimension, type_proto};
 use prost::Message;

@@ -117,7 +117,7 @@ struct NpzWriter<W: Write> {
 impl<W: Write> NpzWriter<W> {
     /// Begins an array.
     fn begin(&mut self, number: usize) -> Result<(), Error> {
-        let Planned { name, head, len } = std::mem::take(&mut self.members[number]);
+        let PlannedArray { name, head, len } = std::mem::take(&mut self.members[number]);
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
             // Nothing but the tensors decides about the bytes.

@@ -640,7 +640,8 @@ mod tests {
     fn the_caller_checks_each_response_of_a_stream() {
         let service: Arc<dyn InferenceService> = Careless::new();
         let request = to_careless("x", 2.0).with_output("y");
-        let responses = respond_stream(&service, &CpuPool::new(1), request, RequestContext::new(None));
+        let cpu = CpuPool::new(1);
+        let responses = respond_stream(&service, &cpu, request, RequestContext::new(None));
         let Responses::Several(mut responses) = block_on(responses).unwrap() else {
             panic!("one response of a service that gives several");
         };
@@ -653,7 +654,7 @@ mod tests {
         assert!(
             block_on(respond_stream(
                 &service,
-                &CpuPool::new(1),
+                &cpu,
                 to_careless("w", 2.0),
                 RequestContext::new(None)
             ))

@@ -62,7 +62,11 @@ impl RowSettings {
             .with_joined_only_when_told(own.joined_only_when_told)
             .with_joining(self.joining.clone())
             .with_shared_inputs(self.rows.shared_inputs.clone())
-            .with_gpus(own.placement.map_or(Vec::new(), |placement| placement.gpus))
+            .with_gpus(
+                own.placement
+                    .as_ref()
+                    .map_or(Vec::new(), |placement| placement.gpus.clone()),
+            )
     }
 
     /// Returns the policy for a complete configuration, and records in the configuration whether requests are
