@@ -106,7 +106,7 @@ const ORDER: &[&str] = &[
     "libnvonnxparser",
 ];
 
-/// `nvidia/*/lib`, and the directory of TensorRT's package.
+/// `nvidia/*/lib`, and `tensorrt_libs`.
 fn folders(site_packages: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(site_packages.join("nvidia"))
         .into_iter()

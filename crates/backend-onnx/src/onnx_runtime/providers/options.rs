@@ -92,7 +92,7 @@ fn conv_search<'v>(key: &str, value: &'v str) -> &'v str {
     }
 }
 
-/// Triton's names for TensorRT; others are ONNX Runtime's already.
+/// Triton's option names of the accelerator `tensorrt`; others are ONNX Runtime's already.
 fn tensorrt<'o>(key: &'o str, value: &'o str) -> Result<(&'o str, &'o str), ServiceError> {
     Ok(match (key, value) {
         ("precision_mode", "FP32") => ("trt_fp16_enable", "0"),
