@@ -27,8 +27,8 @@ use backend_onnx::OnnxBackend;
 use bench_kit::Comparison;
 use oip_engine::{Engine, EngineConfig, Repository};
 use oip_service::{
-    Backend, Call, Capabilities, IndependentRows, InferenceService, LoadContext, Model, ModelSource, Outcome,
-    RequestContext, RowIndependence,
+    Backend, Call, CancelToken, Capabilities, IndependentRows, InferenceService, LoadContext, Model,
+    ModelSource, Outcome, RequestContext, RowIndependence,
 };
 use oip_types::{
     BatchStatistics, DataType, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata,

@@ -234,6 +234,7 @@ mod tests {
     use onnx_operators::{Runs, operators};
 
     use super::*;
+    use crate::proto::OperatorSetIdProto;
 
     #[test]
     fn the_operators_that_the_table_says_are_replaced() {
