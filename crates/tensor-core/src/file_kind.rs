@@ -38,7 +38,7 @@ pub enum FileKind {
     Npz,
     /// A PyTorch checkpoint.
     TorchCheckpoint,
-    /// A TorchScript program.
+    /// A `TorchScript` program.
     TorchScript,
     /// Any other Python pickle.
     Pickle,
