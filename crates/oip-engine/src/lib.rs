@@ -7,9 +7,9 @@
 //! - Requests are checked against the model's metadata first, and responses before they are sent.
 //! - A full queue refuses at once. A request whose client is gone, or whose deadline has passed, is not run.
 //! - Waiting requests are batched as far as model and requests allow ([`BatchPolicy`]); each response has exactly its
-//! request's rows.
+//!   request's rows.
 //! - A model that is known to be quick runs on its caller's thread ([`EngineConfig::in_place`]), if the embedding
-//! program enables that.
+//!   program enables that.
 //! - A panic in a model is that request's error, not its batch's; the next request works.
 //! - A model that hangs loses only its own threads, and becomes unavailable when none is left.
 //! - Pipelines of models are served as one model; each step goes through its own queue.

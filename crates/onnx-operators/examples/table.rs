@@ -1,5 +1,7 @@
 //! Prints what the table says of operators: `cargo run -p onnx-operators --example table Conv Slice com.microsoft/FusedConv`.
 
+#![allow(clippy::print_stdout, reason = "an example talks to its reader")]
+
 use onnx_operators::{operator, schema_of};
 
 fn main() {

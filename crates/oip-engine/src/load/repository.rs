@@ -51,13 +51,13 @@ impl Repository {
     /// loaded.
     ///
     /// - A directory with a model file is one model without versions, named `single_model_name`, or by its configuration, or
-    /// after the directory.
+    ///   after the directory.
     /// - A file is one model, named `single_model_name` or after the file. Configurations next to it are not read.
     /// - A directory whose subdirectories all have a model file, at least one of them with a number for a name, is one model
-    /// with versions, named likewise. So is a directory with a configuration, even an invalid one, unless it
-    /// has models in subdirectories.
+    ///   with versions, named likewise. So is a directory with a configuration, even an invalid one, unless it
+    ///   has models in subdirectories.
     /// - Any other directory is a repository: `<model>/<version>/<file>`. Hidden directories are skipped. Directories that
-    /// are no models are listed with the reason.
+    ///   are no models are listed with the reason.
     ///
     /// # Errors
     /// [`RepositoryError`] if the directory cannot be read.

@@ -1,4 +1,4 @@
-//! `RotaryEmbedding` (RoPE), ONNX's and ONNX Runtime's: rotates element pairs of each head by position.
+//! `RotaryEmbedding` (`RoPE`), ONNX's and ONNX Runtime's: rotates element pairs of each head by position.
 
 use std::sync::Arc;
 

@@ -95,7 +95,7 @@ struct ConvTranspose {
     /// `output_padding`: elements appended to each axis.
     added: Vec<usize>,
     padding: Padding,
-    /// Puts the odd element of computed padding at the end (SAME_UPPER) instead of the beginning.
+    /// Puts the odd element of computed padding at the end (`SAME_UPPER`) instead of the beginning.
     pads_end_more: bool,
     /// Constant weights as packed by [`packed`], and their original dimensions.
     packed: Option<(Arc<Vec<f32>>, ShortVec<usize>)>,

@@ -31,7 +31,7 @@ pub fn non_max_suppression(node: &Node) -> Result<Box<dyn Compute>> {
 struct NonMaxSuppression {
     /// Whether boxes are centre, width and height instead of two corners.
     has_centers: bool,
-    /// Input indices of the limit per class, the IoU threshold and the score threshold.
+    /// Input indices of the limit per class, the overlap threshold and the score threshold.
     optional: [Option<usize>; 3],
 }
 
