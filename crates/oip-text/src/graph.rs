@@ -4,7 +4,7 @@ use oip_service::{Call, CancelToken, Model, RowIndependence};
 use oip_types::{DataType, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata};
 use tensor_core::{Quoted, Shape, Tensor};
 
-use crate::{description::Task, error::TextError, padded::Aspect, texts::internal, tokenizer::Tokens};
+use crate::{description::Task, error::TextError, padded::Aspect, tokenizer::Tokens};
 
 /// A network that takes sequences of tokens.
 pub(crate) struct Graph {

@@ -2,7 +2,7 @@
 
 use oip_service::{Call, CancelToken, Capabilities, IndependentRows, Model, Outcome, RowIndependence};
 use oip_types::{
-    BytesTensor, DataType, InferOutput, InferRequest, ModelMetadata, ServiceError, TensorMetadata,
+    BytesTensor, DataType, InferOutput, ModelMetadata, ServiceError, TensorMetadata,
 };
 use serde_json::json;
 use tensor_core::{Shape, Tensor};

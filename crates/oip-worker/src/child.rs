@@ -211,7 +211,7 @@ fn receive_content(
     }
 }
 
-/// RequestLimits what the process may write to besides its first stack: on Linux `RLIMIT_DATA`, which does not count what is
+/// Limits what the process may write to besides its first stack: on Linux `RLIMIT_DATA`, which does not count what is
 /// mapped to be read or only reserved, as an allocator does by the 64 MiB; elsewhere `RLIMIT_AS`, which counts all.
 fn limit_memory(limit: u64) -> io::Result<()> {
     #[cfg(target_os = "linux")]

@@ -38,7 +38,7 @@ const READ: usize = 16 << 10;
 /// Maximum size of a response head, of chunk headers and of trailers, in bytes.
 const MAX_HEAD: usize = 256 << 10;
 const MAX_HEADERS: usize = 100;
-/// Maximum number of buffers in a vectored write (IOV_MAX).
+/// Maximum number of buffers in a vectored write (`IOV_MAX`).
 const MAX_PIECES: usize = 1024;
 
 /// How much of a request was sent.

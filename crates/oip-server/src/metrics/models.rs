@@ -1,5 +1,7 @@
 //! Metrics per model version, under Triton's names where Triton has them.
 
+use std::iter;
+
 use oip_engine::{FailureReason, Histogram, ModelStatus, VersionMetrics};
 use oip_types::{ModelState, StatisticDuration};
 
@@ -207,18 +209,23 @@ pub(super) fn write_states(text: &mut Families<'_>, versions: &[ModelStatus]) {
             samples.add(&status_labels(status), memory);
         }
     }
+    let mut placed = versions.iter().filter_map(|status| {
+        let placement = status.placement.as_ref()?;
+        let provider = placement.providers.first()?;
+        (status.state == ModelState::Ready).then_some((status, placement, provider))
+    });
+    // A family without samples is not written.
+    let Some(first) = placed.next() else {
+        return;
+    };
     let mut samples = text.family(&PROVIDER);
-    for status in versions {
-        let placement = status.placement.as_ref();
-        let first = placement.and_then(|placement| Some((placement, placement.providers.first()?)));
-        if let (ModelState::Ready, Some((placement, provider))) = (status.state, first) {
-            let gpus: Vec<String> = placement.gpus.iter().map(u32::to_string).collect();
-            let [model, version] = status_labels(status);
-            samples.add(
-                &[model, version, ("provider", provider), ("gpus", &gpus.join(","))],
-                1,
-            );
-        }
+    for (status, placement, provider) in iter::once(first).chain(placed) {
+        let gpus: Vec<String> = placement.gpus.iter().map(u32::to_string).collect();
+        let [model, version] = status_labels(status);
+        samples.add(
+            &[model, version, ("provider", provider), ("gpus", &gpus.join(","))],
+            1,
+        );
     }
 }
 
