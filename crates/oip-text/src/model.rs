@@ -1,9 +1,7 @@
 //! A text model: tokens, batches by length, the network, pooling or labels.
 
 use oip_service::{Call, CancelToken, Capabilities, IndependentRows, Model, Outcome, RowIndependence};
-use oip_types::{
-    BytesTensor, DataType, InferOutput, ModelMetadata, ServiceError, TensorMetadata,
-};
+use oip_types::{BytesTensor, DataType, InferOutput, ModelMetadata, ServiceError, TensorMetadata};
 use serde_json::json;
 use tensor_core::{Shape, Tensor};
 

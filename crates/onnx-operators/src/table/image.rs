@@ -23,7 +23,7 @@ pub(super) const ROWS: &[Operator] = &[
         .sizes_unknown()
         .mixing(),
     op("Resize")
-        .with_inputs(&[(1, Types::SHORT_FLOATS)])
+        .with_inputs(&[(1, Types::SHORT_FLOATS), (2, Types::SHORT_FLOATS)])
         .since(10)
         .takes(&[
             "antialias",

@@ -18,7 +18,7 @@ pub(super) const ROWS: &[Operator] = &[
         .sizes_from(0, 8)
         .mixing(),
     op("DFT")
-        .with_inputs(&[(1, Types::NUMBERS)])
+        .with_inputs(&[(1, Types::NUMBERS), (2, Types::NUMBERS)])
         .since(17)
         .takes(&["axis", "inverse", "onesided"])
         .of(Types::FLOATS)

@@ -89,7 +89,11 @@ fn a_folder_is_a_file_for_every_command() {
             .bad(&["rename", "hub", "steps", "model.norm"])
             .contains("taken")
     );
-    assert!(place.bad(&["set", "hub", "a=b"]).contains("one of its files"));
+    assert!(
+        place
+            .bad(&["set", "hub", "a=b"])
+            .contains("one file of the checkpoint")
+    );
     // The shards form a checkpoint without an index too.
     fs::remove_file(place.path(index)).unwrap();
     let run = place.run(&["diff", "hub", "hub/model.safetensors"]);

@@ -58,7 +58,7 @@ fn answers_that_are_something_else() {
     expect(ErrorKind::Malformed, "compressed", fixed(text));
     let text = "HTTP/1.1 416 None\r\nContent-Length: 0\r\nContent-Range: bytes */900\r\n\r\n";
     expect(ErrorKind::Malformed, "416", fixed(text));
-    expect(ErrorKind::Io, "no answer", fixed("SSH-2.0-OpenSSH_9.9\r\n"));
+    expect(ErrorKind::Io, "no response", fixed("SSH-2.0-OpenSSH_9.9\r\n"));
 }
 
 #[test]
@@ -116,12 +116,12 @@ fn bodies_that_drip() {
 #[test]
 fn silence_and_heads_without_end() {
     let start = Instant::now();
-    expect(ErrorKind::Io, "no answer", |_, _| {
+    expect(ErrorKind::Io, "no response", |_, _| {
         thread::sleep(Duration::from_secs(20));
         Ok(())
     });
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-    expect(ErrorKind::Io, "no answer", |_, out| {
+    expect(ErrorKind::Io, "no response", |_, out| {
         out.write_all(b"HTTP/1.1 206 Partial\r\n")?;
         loop {
             out.write_all(b"X-More: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n")?;
