@@ -159,7 +159,7 @@ fn attention(graph: &mut Graph, input: &str) -> String {
     linear(graph, &mixed, WIDTH, WIDTH)
 }
 
-/// A model that makes a value of `n` numbers and adds them up: `n` of [1] to `y` of [1].
+/// A model that makes a value of `n` numbers and adds them up: `n` of shape 1 to `y` of shape 1.
 pub(super) fn grow() -> Vec<u8> {
     let mut graph = Graph::new();
     graph.input("n", INT64, &[Dim::Size(1)]);
