@@ -7,27 +7,27 @@
 //!
 //! | client behaviour | limit |
 //! |---|---|
-//! | sends nothing, half a request head or half an HTTP/2 preface | [`Limits::head_timeout`] |
-//! | keeps a connection open without requests | [`Limits::idle_timeout`] |
-//! | stalls in the middle of a body | [`Limits::body_gap_timeout`] |
-//! | trickles a body | [`Limits::min_body_rate`], except for [`Limits::conversations`] |
-//! | does not read its response | [`Limits::write_timeout`]; over HTTP/2 the stream is reset, and the connection ends if no stream is read |
-//! | reads its response slowly | [`Limits::min_send_rate`], [`Limits::send_rate_grace`] |
+//! | sends nothing, half a request head or half an HTTP/2 preface | [`ConnectionLimits::head_timeout`] |
+//! | keeps a connection open without requests | [`ConnectionLimits::idle_timeout`] |
+//! | stalls in the middle of a body | [`ConnectionLimits::body_gap_timeout`] |
+//! | trickles a body | [`ConnectionLimits::min_body_rate`], except for [`ConnectionLimits::conversations`] |
+//! | does not read its response | [`ConnectionLimits::write_timeout`]; over HTTP/2 the stream is reset, and the connection ends if no stream is read |
+//! | reads its response slowly | [`ConnectionLimits::min_send_rate`], [`ConnectionLimits::send_rate_grace`] |
 //! | sends a body that the service does not read (HTTP/1) | a short rest is consumed, otherwise the response has `Connection: close` |
-//! | disappears without closing (HTTP/2) | [`Limits::ping_interval`] |
-//! | opens too many connections | [`Limits::connections`]: the longest idle one is closed in favour of a new one, otherwise that waits |
-//! | opens too many streams | [`Limits::max_streams`], [`Limits::streams`]: streams that wait for their client are evicted in favour of new ones, otherwise new ones are refused |
-//! | sends faster than the service reads | [`Limits::windows`] |
+//! | disappears without closing (HTTP/2) | [`ConnectionLimits::ping_interval`] |
+//! | opens too many connections | [`ConnectionLimits::connections`]: the longest idle one is closed in favour of a new one, otherwise that waits |
+//! | opens too many streams | [`ConnectionLimits::max_streams`], [`ConnectionLimits::streams`]: streams that wait for their client are evicted in favour of new ones, otherwise new ones are refused |
+//! | sends faster than the service reads | [`ConnectionLimits::windows`] |
 //! | floods a connection with empty HTTP/2 frames | the connection is closed with `ENHANCE_YOUR_CALM` |
-//! | keeps the server busy with data | its connection yields after each 32 KiB or 128 frames, and moves to threads where it cannot delay others ([`Limits::lanes`]) |
-//! | does not finish a TLS handshake, or only makes handshakes | [`Limits::head_timeout`]; handshakes run on the threads of busy connections |
+//! | keeps the server busy with data | its connection yields after each 32 KiB or 128 frames, and moves to threads where it cannot delay others ([`ConnectionLimits::lanes`]) |
+//! | does not finish a TLS handshake, or only makes handshakes | [`ConnectionLimits::head_timeout`]; handshakes run on the threads of busy connections |
 //! | exhausts the file descriptors | the accept loop backs off instead of spinning |
 //!
 //! Connections use TCP ([`listen`]) or Unix sockets ([`listen_unix`]), and HTTP/1, HTTP/2 or either
 //! ([`Protocol::Either`]). [`serve_each`] creates a service for each connection, which then knows its client.
 //!
 //! Over a Unix socket a client may pass a file descriptor with the first byte of its connection, if
-//! [`Limits::descriptors`] is set; all others are closed.
+//! [`ConnectionLimits::descriptors`] is set; all others are closed.
 //!
 //! A [`Shutdown`] first drains (no new connections; open ones finish their requests) and then, on request,
 //! cuts the remaining connections.

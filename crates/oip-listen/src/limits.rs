@@ -23,7 +23,7 @@ pub struct ConnectionLimits {
     pub idle_timeout: Duration,
     /// Maximum pause within a body (default 20 s).
     pub body_gap_timeout: Duration,
-    /// Minimum average rate of a body in bytes per second, after [`Limits::body_rate_grace`] (default 1
+    /// Minimum average rate of a body in bytes per second, after [`ConnectionLimits::body_rate_grace`] (default 1
     /// KiB/s).
     pub min_body_rate: u64,
     /// Paths of requests whose body and response form a conversation, such as gRPC streams (default none).
@@ -37,7 +37,7 @@ pub struct ConnectionLimits {
     /// Maximum time that sending a response may be blocked by the client (default 30 s).
     pub write_timeout: Duration,
     /// Minimum average rate at which a client must read a response in bytes per second, once
-    /// [`Limits::send_rate_grace`] is used up (default 16 KiB/s). Faster reading earns no credit for later.
+    /// [`ConnectionLimits::send_rate_grace`] is used up (default 16 KiB/s). Faster reading earns no credit for later.
     pub min_send_rate: u64,
     /// How long a client may be slower than that (default 30 s).
     pub send_rate_grace: Duration,
@@ -47,7 +47,7 @@ pub struct ConnectionLimits {
     pub connections: ConnectionCap,
     /// Maximum number of concurrent streams on one HTTP/2 connection (default 100).
     pub max_streams: u32,
-    /// Streams of each HTTP/2 connection that do not count towards [`Limits::streams`] (default 2).
+    /// Streams of each HTTP/2 connection that do not count towards [`ConnectionLimits::streams`] (default 2).
     pub assured_streams: usize,
     /// Maximum number of all other concurrent streams, over all connections that share this (default 1024).
     pub streams: StreamCap,

@@ -21,10 +21,10 @@ use crate::batching::scheduler::BatchPolicy;
 /// It enters the queue. If requests were batched recently, the caller yields to the other tasks of its
 /// thread. Then it runs the queue, including requests of other callers, under the same rules as the model's
 /// threads. Whether a model is quick is measured per batch size: it takes four consecutive runs within the
-/// limit, and ends with a run of twice the limit. Only models that [promise](oip_service::Model::is_bounded)
+/// limit, and ends with a run of twice the limit. Only models that [promise](oip_service::Capabilities::bounded)
 /// that the shapes of the inputs determine the time of a run are run in place.
 ///
-/// A model that runs elsewhere, such as in another process, is [started](oip_service::Model::begin) by the
+/// A model that runs elsewhere, such as in another process, is [started](oip_service::Call::patience) by the
 /// caller, which waits for up to four times the limit. After that, one of the model's threads takes over.
 ///
 /// ```
