@@ -56,7 +56,7 @@ impl<W: Write> TbufWriter<W> {
     /// Begins a file. Nothing is written yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for an alignment that cannot be.
+    /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for an alignment that cannot be.
     pub fn new(out: W, options: WriteOptions) -> Result<Self, Error> {
         Ok(Self::resume(out, Ledger::new(options)?, 0))
     }
@@ -64,7 +64,7 @@ impl<W: Write> TbufWriter<W> {
     /// Begins a file that is known in full: what the format cannot hold is refused before anything is written.
     ///
     /// # Errors
-    /// As [`TbufWriter::new`] and [`TbufWriter::begin`]; [`ErrorKind::Unsupported`] for tensors that are not dense and
+    /// As [`TbufWriter::new`] and [`TbufWriter::begin`]; [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for tensors that are not dense and
     /// for metadata and attributes, of which the format has only `model` (T9).
     pub fn planned(out: W, plan: &Plan, options: WriteOptions) -> Result<Self, Error> {
         let mut writer = Self::new(out, options)?;
@@ -93,7 +93,7 @@ impl<W: Write> TbufWriter<W> {
     /// Names the model that the tensors belong to (T9).
     ///
     /// # Errors
-    /// [`ErrorKind::TooLarge`] when the index would become too large.
+    /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) when the index would become too large.
     pub fn set_model(&mut self, model: &str) -> Result<(), Error> {
         self.ledger.set_model(Some(model))
     }
@@ -101,9 +101,9 @@ impl<W: Write> TbufWriter<W> {
     /// Begins a tensor, whose bytes come next.
     ///
     /// # Errors
-    /// Nothing of the tensor has been written then, and others may follow: [`ErrorKind::TooLarge`] beyond the format's
-    /// 32 bits or the limits, [`ErrorKind::Unsupported`] for a dtype that the format does not have,
-    /// [`ErrorKind::BadName`], [`ErrorKind::Duplicate`], [`ErrorKind::SizeMismatch`] when the tensor before is not
+    /// Nothing of the tensor has been written then, and others may follow: [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) beyond the format's
+    /// 32 bits or the limits, [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for a dtype that the format does not have,
+    /// [`ErrorKind::BadName`](fmt_core::ErrorKind::BadName), [`ErrorKind::Duplicate`](fmt_core::ErrorKind::Duplicate), [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when the tensor before is not
     /// complete.
     pub fn begin(&mut self, name: &str, spec: &TensorSpec) -> Result<(), Error> {
         self.expect_complete()?;
@@ -120,7 +120,7 @@ impl<W: Write> TbufWriter<W> {
     /// Writes the next bytes of the tensor that was begun, row-major and little-endian, as many or few as there are.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when that is more than the tensor has; nothing is written then. [`ErrorKind::Io`].
+    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when that is more than the tensor has; nothing is written then. [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         self.sink.check()?;
         self.outstanding.admit(bytes)?;
@@ -154,7 +154,7 @@ impl<W: Write> TbufWriter<W> {
     /// Gives the bytes of a tensor that was begun before another name, and perhaps another dtype or shape (T12).
     ///
     /// # Errors
-    /// As [`TbufWriter::begin`]; [`ErrorKind::OutOfBounds`] when there is no such tensor, [`ErrorKind::SizeMismatch`]
+    /// As [`TbufWriter::begin`]; [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when there is no such tensor, [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch)
     /// when it has another number of bytes.
     pub fn alias(&mut self, name: &str, spec: &TensorSpec, of: &str) -> Result<(), Error> {
         self.ledger.admit_alias(name, spec, of)
@@ -163,7 +163,7 @@ impl<W: Write> TbufWriter<W> {
     /// Writes the index and gives the sink back, which has not been flushed.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when bytes of a tensor are missing; [`ErrorKind::Io`].
+    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when bytes of a tensor are missing; [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
     pub fn finish(mut self) -> Result<W, Error> {
         self.write_index()?;
         Ok(self.sink.into_inner())

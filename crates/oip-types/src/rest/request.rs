@@ -67,7 +67,7 @@ impl BinaryOutputs {
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) with the position and the problem;
-/// [`TooLarge`](crate::ErrorCode::TooLarge) when decoded JSON data exceeds [`Limits::tensor_bytes`].
+/// [`TooLarge`](crate::ErrorCode::TooLarge) when decoded JSON data exceeds [`RequestLimits::tensor_bytes`].
 ///
 /// # Panics
 /// When `header_length` is larger than the body; [`parse_header_length`](super::parse_header_length) prevents

@@ -32,7 +32,7 @@ pub struct DecodedV1Request {
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) with the position and the problem;
-/// [`TooLarge`](crate::ErrorCode::TooLarge) when decoded data exceeds [`Limits::tensor_bytes`]; those of
+/// [`TooLarge`](crate::ErrorCode::TooLarge) when decoded data exceeds [`RequestLimits::tensor_bytes`]; those of
 /// `memory`.
 pub fn decode_v1_request(
     model: ModelRef<'_>,
