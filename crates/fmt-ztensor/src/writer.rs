@@ -77,7 +77,7 @@ impl<W: Write> ZtensorWriter<W> {
     /// Begins a file. Nothing is written yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for an alignment that cannot be.
+    /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for an alignment that cannot be.
     pub fn new(out: W, options: WriteOptions) -> Result<Self, Error> {
         options.check()?;
         let ledger = Ledger::new(&options);
@@ -88,7 +88,7 @@ impl<W: Write> ZtensorWriter<W> {
     /// Attributes become custom fields.
     ///
     /// # Errors
-    /// As [`ZtensorWriter::new`] and [`ZtensorWriter::begin`]; [`ErrorKind::Unsupported`] for tensors that are not
+    /// As [`ZtensorWriter::new`] and [`ZtensorWriter::begin`]; [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for tensors that are not
     /// dense (Z20), and for metadata of the file, for which the format has no place (Z27).
     pub fn planned(out: W, plan: &Plan, options: WriteOptions) -> Result<Self, Error> {
         let mut writer = Self::new(out, options)?;
@@ -139,8 +139,8 @@ impl<W: Write> ZtensorWriter<W> {
     /// Begins a tensor that is stored as the options say, and whose bytes come next.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when bytes of the tensor before are missing; [`ErrorKind::BadName`],
-    /// [`ErrorKind::Duplicate`] and [`ErrorKind::TooLarge`] for what readers would refuse; [`ErrorKind::Unsupported`]
+    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when bytes of the tensor before are missing; [`ErrorKind::BadName`](fmt_core::ErrorKind::BadName),
+    /// [`ErrorKind::Duplicate`](fmt_core::ErrorKind::Duplicate) and [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) for what readers would refuse; [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported)
     /// for options that cannot be.
     pub fn begin_with(
         &mut self,
@@ -170,8 +170,8 @@ impl<W: Write> ZtensorWriter<W> {
     /// Writes the next bytes, row-major and little-endian, in pieces of any size.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] for bytes beyond the tensor that was begun, of which nothing is written;
-    /// [`ErrorKind::Io`].
+    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) for bytes beyond the tensor that was begun, of which nothing is written;
+    /// [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.sink.check()?;
         self.outstanding.admit(bytes)?;
@@ -255,7 +255,7 @@ impl<W: Write> ZtensorWriter<W> {
     /// Gives the bytes of a tensor that was begun before another name, and perhaps another dtype or shape (Z10).
     ///
     /// # Errors
-    /// As [`ZtensorWriter::begin`]; [`ErrorKind::OutOfBounds`] when there is no such tensor, [`ErrorKind::SizeMismatch`]
+    /// As [`ZtensorWriter::begin`]; [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when there is no such tensor, [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch)
     /// when it has another number of bytes, or has elements of another size that are stored most significant byte first.
     pub fn alias(&mut self, name: &str, spec: &TensorSpec, of: &str) -> Result<(), Error> {
         self.ledger.admit_alias(name, spec, of, &[])
@@ -264,7 +264,7 @@ impl<W: Write> ZtensorWriter<W> {
     /// Writes the index and gives the sink back, which has not been flushed.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when bytes of a tensor are missing; [`ErrorKind::Io`].
+    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when bytes of a tensor are missing; [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
     pub fn finish(mut self) -> Result<W, Error> {
         self.write_index()?;
         Ok(self.sink.into_inner())

@@ -67,7 +67,7 @@ pub trait Statistics: Send + Sync {
     fn model_statistics(&self, model: Option<ModelRef<'_>>) -> Result<Vec<ModelStatistics>, ServiceError>;
 }
 
-/// The classification extension. Finding the highest values is the transports' business, see [`answer`](crate::respond).
+/// The classification extension. Finding the highest values is the transports' business, see [`respond`](crate::respond).
 pub trait Classification: Send + Sync {
     /// What is known about the classes of an output.
     fn classes(&self, model: ModelRef<'_>, output: &str) -> Classes;

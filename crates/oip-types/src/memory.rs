@@ -29,7 +29,7 @@ pub trait Reservation: Send {
     /// Allows more bytes for the buffer.
     ///
     /// # Errors
-    /// Same as [`Memory::grant`].
+    /// Same as [`Memory::reserve`].
     fn grow(&mut self, bytes: usize) -> Result<(), ServiceError>;
 
     /// Returns everything beyond `bytes`.
