@@ -558,8 +558,8 @@ fn nobody_waits(cancel: &CancelToken) -> ServiceError {
     }
 }
 
-/// Workers inherit the signals that their parent's thread ignores. A service manager stops a service by a signal to all
-/// of its processes, but workers must run until the server has drained.
+/// Blocks signals that end the server: workers inherit the signal mask of the thread that starts them. A service
+/// manager stops a service by a signal to all of its processes, but workers must run until the server has drained.
 fn ignore_signals_that_end() {
     let signals = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
     let set: SigSet = signals.into_iter().collect();
