@@ -1,16 +1,16 @@
 use crate::layout::{WORD, word};
 
-/// Dimensions of many tensors. Pieces of one size, so that growing never holds an old and a new copy of all.
+/// The dimensions of many tensors, in chunks of one size, so that growing never copies all of them.
 #[derive(Debug, Default)]
 pub(crate) struct Arena(Vec<Vec<u64>>);
 
 impl Arena {
-    /// Several times the largest rank.
+    /// Several times the maximum rank.
     const PIECE: usize = 512;
-    /// The largest index: its dimensions are numbered in 32 bits, with room for the ends of pieces.
+    /// Maximum index size: dimensions are indexed with 32 bits, including unused ends of chunks.
     pub(crate) const LARGEST_INDEX: u64 = 16 << 30;
 
-    /// Keeps little-endian dimensions, at most `Shape::MAX_RANK`; returns where.
+    /// Stores little-endian dimensions, at most `Shape::MAX_RANK`, and returns their index.
     pub(crate) fn push(&mut self, dims: &[u8]) -> u32 {
         let rank = dims.len() / WORD as usize;
         if rank == 0 {

@@ -1,4 +1,4 @@
-//! What BTF files can hold.
+//! What BTF files can contain.
 
 use fmt_core::{Capabilities, Names};
 

@@ -10,7 +10,7 @@ use crate::{
     layout::{FORMAT, HEADER, WORD},
 };
 
-/// The format, for tools that deal with all formats alike.
+/// The format, for tools that treat all formats alike.
 ///
 /// ```
 /// use fmt_btf::Btf;
@@ -58,7 +58,7 @@ impl Format for Btf {
             _ if count > room => false,
             // A file of zeros could be anything.
             _ if count == 0 => len == WORD,
-            // The first record stands behind the table, on a multiple of 8, and has room for its header.
+            // The first record follows the table, at a multiple of 8, and has room for its header.
             Some(offset) => {
                 offset.is_multiple_of(WORD)
                     && offset > WORD * count

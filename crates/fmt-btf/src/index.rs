@@ -10,18 +10,18 @@ use crate::{
     window::Window,
 };
 
-/// What is kept of a file's table and records, all of it proven.
+/// The validated table and records of a file.
 ///
-/// It is small beside the file whatever the file claims: records that several table entries share are kept once, and
-/// every record is known to have bytes of its own.
+/// It is small compared with the file, whatever that claims: records shared by several table entries are stored once,
+/// and records are known to be disjoint.
 #[derive(Debug)]
 pub(crate) struct Index {
     /// The distinct records, in file order.
     stored: Vec<Stored>,
-    /// For each tensor its record, unless tensor `i` has record `i`.
+    /// Maps each tensor to its record, unless tensor `i` has record `i`.
     record_of: Option<Box<[u32]>>,
     dims: Arena,
-    /// Where the table of offsets ends.
+    /// The end of the offset table.
     pub(crate) table_end: u64,
 }
 
@@ -29,9 +29,9 @@ pub(crate) struct Index {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stored {
     pub(crate) offset: u64,
-    /// Of a COO tensor that is supported, else 0.
+    /// Number of entries of a supported COO tensor, otherwise 0.
     nnz: u64,
-    /// Where in the arena its dimensions stand.
+    /// Index of the dimensions in the arena.
     dims: u32,
     rank: u8,
     pub(crate) dtype: u8,
@@ -40,23 +40,23 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// Where header and dimensions end.
+    /// Returns the end of the header and dimensions.
     pub(crate) fn body(&self) -> u64 {
         self.offset + HEADER + WORD * u64::from(self.rank)
     }
 
-    /// The dtype, when the record is one that can be read.
+    /// Returns the dtype, if the record can be read.
     pub(crate) fn readable_dtype(&self) -> Option<DType> {
         let is_known = self.layout == DENSE || is_coo(self.layout);
         dtype_of(self.dtype).filter(|_| is_known)
     }
 
-    /// The number of entries of a COO tensor.
+    /// Returns the number of entries of a COO tensor.
     pub(crate) fn nnz(&self) -> Option<u64> {
         is_coo(self.layout).then_some(self.nnz)
     }
 
-    /// Where a COO tensor's indices stand, without their two dimensions.
+    /// Returns the range of a COO tensor's indices, without their two dimensions.
     pub(crate) fn indices(&self) -> Range<u64> {
         let start = self.body() + 2 * WORD;
         start..start + self.nnz * u64::from(self.rank) * WORD
@@ -64,7 +64,7 @@ impl Stored {
 }
 
 impl Index {
-    /// Reads and proves the table and all records.
+    /// Reads and validates the table and all records.
     pub(crate) fn read(source: &dyn ByteSource, options: &ReadOptions) -> Result<Self, Error> {
         let limits = &options.limits;
         let count = read_count(source, limits)?;
@@ -104,7 +104,7 @@ impl Index {
                 if is_new(at) {
                     stored.push(records.read(number as usize, table.at(number))?);
                 }
-                // At most as many as tensors, whose numbers fit 32 bits.
+                // At most the number of tensors, which fits 32 bits.
                 places[number as usize] = (stored.len() - 1) as u32;
             }
             record_of = Some(places.into_boxed_slice());
@@ -117,14 +117,14 @@ impl Index {
         })
     }
 
-    /// The number of tensors.
+    /// Returns the number of tensors.
     pub(crate) fn len(&self) -> usize {
         self.record_of
             .as_ref()
             .map_or(self.stored.len(), |records| records.len())
     }
 
-    /// A tensor's record.
+    /// Returns a tensor's record.
     ///
     /// # Panics
     /// When there is no such tensor.
@@ -136,7 +136,7 @@ impl Index {
         &self.stored[slot]
     }
 
-    /// The distinct records in file order.
+    /// Returns the distinct records in file order.
     pub(crate) fn records(&self) -> &[Stored] {
         &self.stored
     }
@@ -145,14 +145,14 @@ impl Index {
         self.dims.get(stored.dims, stored.rank)
     }
 
-    /// Dtype and shape of a record that can be read.
+    /// Returns dtype and shape of a record that can be read.
     pub(crate) fn spec(&self, stored: &Stored) -> Option<TensorSpec> {
         let shape = Shape::new(self.dims(stored)).ok()?;
         TensorSpec::new(stored.readable_dtype()?, shape).ok()
     }
 
-    /// Where a record's elements stand: the data of a dense one; indices, the length of the values and the values of a
-    /// sparse one; nothing behind the dimensions of one that cannot be read, since nobody knows where it ends.
+    /// Returns the range of a record's elements: the data of a dense tensor; indices, values' length and values of a
+    /// sparse one; empty for a record that cannot be read, because its end is unknown.
     pub(crate) fn data(&self, stored: &Stored) -> Range<u64> {
         let Some(spec) = self.spec(stored) else {
             return stored.body()..stored.body();
@@ -167,7 +167,7 @@ impl Index {
     }
 }
 
-/// Reads the number of tensors and checks it against what the file has room for, then against the limits (rule B17).
+/// Reads the number of tensors and checks it against the file's size, then against the limits (rule B17).
 fn read_count(source: &dyn ByteSource, limits: &Limits) -> Result<u64, Error> {
     let len = source.len();
     let of_count = |kind, what: &str| Error::new(kind, what).at(0).rule("B17");
@@ -187,7 +187,7 @@ fn read_count(source: &dyn ByteSource, limits: &Limits) -> Result<u64, Error> {
                 "the length of the table of offsets does not fit 63 bits: the number of tensors",
             )
         } else if count > limits.tensors {
-            // No writer makes so many: this is not a count.
+            // No writer produces so many: this is not a count.
             (ErrorKind::OutOfBounds, "the number of tensors")
         } else {
             (
@@ -225,15 +225,15 @@ fn read_count(source: &dyn ByteSource, limits: &Limits) -> Result<u64, Error> {
     Ok(count)
 }
 
-/// Reads one record after the other, in file order.
+/// Reads records in file order.
 struct Records<'a> {
     window: Window<'a>,
     file_len: u64,
     options: &'a ReadOptions,
-    /// Bytes that headers may still take.
+    /// Bytes that further headers may take.
     index_budget: u64,
     dims: Arena,
-    /// Where the record before ends, or the table.
+    /// The end of the previous record or of the table.
     last_end: u64,
     last_tensor: Option<usize>,
 }
@@ -262,7 +262,7 @@ impl Records<'_> {
         Ok(stored)
     }
 
-    /// The record and where it ends, without padding. The table's check has proven that it has a header.
+    /// Reads a record. Returns it and its end, without padding. The check of the table has proven that it has a header.
     fn read_unnamed(&mut self, offset: u64) -> Result<(Stored, u64), Error> {
         let header = self.window.get(offset, HEADER, "the header of the record")?;
         let rank = word(header);
@@ -288,7 +288,7 @@ impl Records<'_> {
             has_reserved_bits: reserved.is_some(),
         };
         let end = match stored.readable_dtype() {
-            // Where such a record ends is not known.
+            // The end of such a record is unknown.
             None => {
                 self.check_shape(&stored, 1)?;
                 body
@@ -305,7 +305,7 @@ impl Records<'_> {
         Ok((stored, end))
     }
 
-    /// Where the dimensions end.
+    /// Returns the end of the dimensions.
     fn check_rank(&mut self, offset: u64, rank: u64) -> Result<u64, Error> {
         let of_rank = |kind, what: &str| Error::new(kind, what).at(offset).rule("B17").found(rank);
         let dims_start = offset + HEADER;
@@ -321,7 +321,7 @@ impl Records<'_> {
         if end > self.file_len {
             let room = (self.file_len - dims_start) / WORD;
             let (kind, what) = if rank > most {
-                // No writer makes so many: this is not a rank.
+                // No writer produces so many: this is not a rank.
                 (ErrorKind::OutOfBounds, "the rank")
             } else {
                 (ErrorKind::Truncated, "the dimensions are cut off: the rank")
@@ -348,7 +348,7 @@ impl Records<'_> {
         Ok(end)
     }
 
-    /// The bytes that all elements take, which must fit 63 bits (rule B19), also those of a sparse tensor.
+    /// Returns the total size of all elements, which must fit 63 bits (rule B19), also for a sparse tensor.
     fn check_shape(&self, stored: &Stored, width: u64) -> Result<u64, Error> {
         let dims = self.dims.get(stored.dims, stored.rank);
         let bytes = if dims.contains(&0) {
@@ -369,7 +369,7 @@ impl Records<'_> {
         })
     }
 
-    /// Where a part of `len` bytes ends, which is inside the file (rule B18).
+    /// Returns the end of a part of `len` bytes, which must be within the file (rule B18).
     fn check_end(&self, start: u64, len: Option<u64>, what: &str) -> Result<u64, Error> {
         let end = len
             .and_then(|len| len.checked_add(start))
@@ -390,7 +390,7 @@ impl Records<'_> {
         Ok(end)
     }
 
-    /// Reads the lengths within a COO payload; returns where it ends.
+    /// Reads the lengths within a COO payload; returns its end.
     fn read_coo(&mut self, stored: &mut Stored, dtype: DType, element_count: u64) -> Result<u64, Error> {
         let (body, rank) = (stored.body(), u64::from(stored.rank));
         let indices_start = self.check_end(body, Some(2 * WORD), "the shape of the indices")?;

@@ -1,32 +1,32 @@
-//! The numbers of the format: what stands where, and which code means what.
+//! Constants of the format: sizes, offsets and codes.
 
 use tensor_core::DType;
 
 /// The format's short name.
 pub(crate) const FORMAT: &str = "btf";
 
-/// Bytes of a count, an offset or a dimension.
+/// Size of a count, an offset or a dimension in bytes.
 pub(crate) const WORD: u64 = 8;
 
-/// Bytes of a record before its dimensions: rank, dtype, layout, six reserved bytes.
+/// Size of a record before its dimensions: rank, dtype, layout, six reserved bytes.
 pub(crate) const HEADER: u64 = 16;
 
-/// No file is longer, and no length in one can be: systems count bytes in signed 64 bits (rule B19).
+/// Maximum length of a file, and of any length in it: systems use signed 64-bit file sizes (rule B19).
 pub(crate) const LONGEST: u64 = i64::MAX as u64;
 
-/// The layout of all elements, row-major.
+/// The dense layout: all elements, row-major.
 pub(crate) const DENSE: u8 = 0;
 
-/// The number that TFRT's code has for COO (rule B1).
+/// TFRT's code for COO (rule B1).
 pub(crate) const COO_OF_TFRT: u8 = 1;
 
-/// The number that the specification has for COO.
+/// The specification's code for COO.
 pub(crate) const COO: u8 = 2;
 
-/// The first dtype code that TFRT's code has beyond the specification's (rule B2).
+/// The first of TFRT's dtype codes that the specification lacks (rule B2).
 pub(crate) const FIRST_EXTENSION: u8 = 6;
 
-/// The dtypes, each at its code.
+/// The dtypes, indexed by code.
 pub(crate) const DTYPES: [DType; 10] = [
     DType::I8,
     DType::I16,
@@ -40,12 +40,12 @@ pub(crate) const DTYPES: [DType; 10] = [
     DType::U64,
 ];
 
-/// The dtype with a code.
+/// Returns the dtype with a code.
 pub(crate) fn dtype_of(code: u8) -> Option<DType> {
     DTYPES.get(usize::from(code)).copied()
 }
 
-/// The code of a dtype, if the format has it.
+/// Returns the code of a dtype, if the format has it.
 pub(crate) fn code_of(dtype: DType) -> Option<u8> {
     let code = DTYPES.iter().position(|known| *known == dtype)?;
     u8::try_from(code).ok()
@@ -55,12 +55,12 @@ pub(crate) fn is_coo(layout: u8) -> bool {
     matches!(layout, COO | COO_OF_TFRT)
 }
 
-/// How many bytes of padding follow a record of a length.
+/// Returns the number of padding bytes after a record of this length.
 pub(crate) fn padding(len: u64) -> u64 {
     len.wrapping_neg() % WORD
 }
 
-/// The little-endian word that bytes begin with.
+/// Reads the little-endian word at the start of `bytes`.
 pub(crate) fn word(bytes: &[u8]) -> u64 {
     bytes
         .first_chunk()

@@ -5,7 +5,7 @@ use crate::{
     layout::{COO_OF_TFRT, FIRST_EXTENSION, WORD, dtype_of, padding},
 };
 
-/// What is legal but odd in a file (rules B1, B2, B4, B6, B7).
+/// Collects what is valid but suspicious in a file (rules B1, B2, B4, B6, B7).
 pub(crate) fn of(index: &Index, source: &dyn ByteSource) -> Result<Vec<Lint>, Error> {
     let mut lints = Vec::new();
     for number in 0..index.len() {
@@ -30,7 +30,7 @@ pub(crate) fn of(index: &Index, source: &dyn ByteSource) -> Result<Vec<Lint>, Er
             say("the record does not begin on a multiple of 8 (B4)");
         }
     }
-    // What follows each record up to the next one, or to the end of the file: at most 7 bytes are padding.
+    // The bytes after each record up to the next one or the end of the file: at most 7 are padding.
     let mut covered = index.table_end;
     let mut len = 0;
     let mut is_known = true;
@@ -56,7 +56,7 @@ pub(crate) fn of(index: &Index, source: &dyn ByteSource) -> Result<Vec<Lint>, Er
             }
         }
         if let Some(stored) = stored {
-            // A record that cannot be read may reach as far as the next one.
+            // A record that cannot be read may extend to the next one.
             is_known = stored.readable_dtype().is_some();
             covered = index.data(stored).end;
             len = covered - stored.offset;

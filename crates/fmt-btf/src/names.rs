@@ -7,11 +7,11 @@ use std::{
 use fmt_core::{Error, ErrorKind, Metadata, NameTable};
 use serde::{Deserialize, Serialize};
 
-/// The names that BTF has no place for, in a file beside it (rule B14).
+/// Tensor names for a BTF file, which cannot store them, in a file next to it (rule B14).
 ///
-/// `weights.btf` has its names in `weights.btf.names.json`: `{"names": [...], "metadata": {...}}`, a name for each tensor
-/// in the file's order. Tools that convert into BTF write it, tools that convert from BTF use it when it fits. The BTF
-/// file itself never refers to it.
+/// `weights.btf` has its names in `weights.btf.names.json`: `{"names": [...], "metadata": {...}}`, a name per tensor in
+/// the file's order. Tools that convert to BTF write it, tools that convert from BTF use it if it matches. The BTF file
+/// itself never refers to it.
 ///
 /// ```
 /// use fmt_btf::Names;
@@ -34,7 +34,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Names for the tensors of a file, in its order, and what there is to say about the file as a whole.
+    /// Creates names for the tensors of a file, in its order, with the file's metadata.
     ///
     /// # Errors
     /// [`ErrorKind::Duplicate`] when a name occurs twice.
@@ -44,7 +44,7 @@ impl Names {
         Ok(names)
     }
 
-    /// Where the names of a BTF file stand.
+    /// Returns the path of a BTF file's names.
     #[must_use]
     pub fn path_for(btf: &Path) -> PathBuf {
         let mut path: OsString = btf.into();
@@ -52,11 +52,11 @@ impl Names {
         path.into()
     }
 
-    /// Reads the names of a file with so many tensors.
+    /// Parses the names of a file with `tensors` tensors.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] when it is no such JSON, [`ErrorKind::SizeMismatch`] when there are more or fewer names,
-    /// [`ErrorKind::Duplicate`] when a name occurs twice.
+    /// [`ErrorKind::Malformed`] unless it is JSON of this form, [`ErrorKind::SizeMismatch`] when the number of names
+    /// differs, [`ErrorKind::Duplicate`] when a name occurs twice.
     pub fn from_json(json: &[u8], tensors: usize) -> Result<Self, Error> {
         let names: Self = serde_json::from_slice(json).map_err(|error| {
             let what = format!("the file of names is invalid: {error}");
@@ -67,22 +67,22 @@ impl Names {
         Ok(names)
     }
 
-    /// The file's text.
+    /// Formats the names as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        // Strings and maps with strings for keys can be written, whatever they hold.
+        // Strings and maps with string keys can always be serialized.
         let mut json = serde_json::to_string_pretty(self).unwrap_or_default();
         json.push('\n');
         json
     }
 
-    /// The names in the file's order.
+    /// Returns the names in the file's order.
     #[must_use]
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// About the file as a whole.
+    /// Returns the file's metadata.
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
         &self.metadata

@@ -1,6 +1,6 @@
 use fmt_core::Limits;
 
-/// How a file is written.
+/// Options for writing a file.
 ///
 /// ```
 /// use fmt_btf::{CooCode, WriteOptions};
@@ -9,11 +9,11 @@ use fmt_core::Limits;
 /// ```
 #[derive(Clone, Debug)]
 pub struct WriteOptions {
-    /// Which number stands for the layout COO (B1).
+    /// The code to write for the COO layout (B1).
     pub coo_code: CooCode,
-    /// Refuse the unsigned dtypes, which TFRT has and the specification does not name (B2).
+    /// Refuse the unsigned dtypes, which TFRT has but the specification does not name (B2).
     pub strict_spec: bool,
-    /// What readers are expected to take: a file that they would refuse is not written.
+    /// Limits of the expected readers: a file that they would refuse is not written.
     pub limits: Limits,
 }
 
@@ -27,7 +27,7 @@ impl Default for WriteOptions {
     }
 }
 
-/// The number that stands for the layout COO: the specification and TFRT's code differ (B1).
+/// The code for the COO layout, which differs between the specification and TFRT (B1).
 ///
 /// ```
 /// assert_eq!(fmt_btf::CooCode::default(), fmt_btf::CooCode::Specification);

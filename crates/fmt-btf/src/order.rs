@@ -2,21 +2,21 @@ use std::cmp::Ordering;
 
 use fmt_core::{Error, ErrorKind};
 
-/// Checks the indices of a sparse tensor, which come in pieces of any length, against its shape and against the order
-/// that files are written in (rules B10 and B11).
+/// Checks the indices of a sparse tensor, in pieces of any length, against its shape and the order required in files
+/// (rules B10 and B11).
 #[derive(Debug, Default)]
 pub(crate) struct IndexCheck {
-    /// Bytes of an index that is not complete yet.
+    /// Bytes of an incomplete index.
     partial: Vec<u8>,
-    /// The coordinates that are being gathered.
+    /// The coordinates being collected.
     current: Vec<u64>,
-    /// Those before them.
+    /// The previous coordinates.
     last: Vec<u64>,
     entries: u64,
 }
 
 impl IndexCheck {
-    /// Takes the next bytes of the indices of a tensor with these dimensions, of which there is at least one.
+    /// Checks the next bytes of the indices of a tensor with these dimensions, of which there is at least one.
     pub(crate) fn take(&mut self, mut bytes: &[u8], dims: &[u64]) -> Result<(), Error> {
         if !self.partial.is_empty() {
             let missing = (8 - self.partial.len()).min(bytes.len());
@@ -71,7 +71,7 @@ impl IndexCheck {
 mod tests {
     use super::*;
 
-    /// Takes indices in pieces of a length.
+    /// Checks indices in pieces of a given length.
     fn take(indices: &[u64], dims: &[u64], piece: usize) -> Result<u64, ErrorKind> {
         let bytes: Vec<u8> = indices.iter().flat_map(|index| index.to_le_bytes()).collect();
         let mut check = IndexCheck::default();
@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    /// The first coordinates may be all zero: nothing stands before them.
+    /// The first coordinates may be all zero: there are none before them.
     #[test]
     fn nothing_comes_before_the_origin() {
         assert_eq!(take(&[0, 0], &[1, 1], 8), Ok(1));

@@ -15,12 +15,10 @@ use crate::{
 
 /// An open BTF file.
 ///
-/// Opening reads the table of offsets and the header of every record and proves all of it, in time and memory that grow
-/// with the number of tensors only. Then each dense tensor is one slice of the source: without a copy where the source
-/// is memory, one read where it is a file.
+/// Opening reads and validates the offset table and the header of every record, in time and memory proportional to the
+/// number of tensors. Then each dense tensor is one slice of the source: without a copy in memory, one read in a file.
 ///
-/// Indices of sparse tensors are data: they are proven whenever the tensor is read, not when the file is opened (rules
-/// B10 and B11).
+/// Indices of sparse tensors are data: they are validated whenever the tensor is read, not at open (rules B10 and B11).
 ///
 /// ```
 /// use fmt_btf::{BtfReader, BtfWriter, WriteOptions};
@@ -46,24 +44,23 @@ use crate::{
 /// # }
 /// ```
 ///
-/// Tensors have no names but those that [`BtfReader::with_names`] gives them; [`TensorReader::find`] knows them by their number in
-/// decimal digits otherwise (B14). Tensors with a dtype
-/// or a layout that is not known are listed, say so in [`Entry::unsupported`], and are refused when they are read.
+/// Tensors have names only after [`BtfReader::with_names`]; otherwise [`TensorReader::find`] finds them by decimal
+/// index (B14). Tensors of unknown dtype or layout are listed with [`Entry::unsupported`], and reading them fails.
 ///
-/// With [`ReadOptions::lenient`], records may stand at any offset (B4), reserved bytes may be set (B6), and a sparse
-/// tensor may repeat coordinates, of which the last is the one that counts (B11, B13).
+/// With [`ReadOptions::lenient`], records may be at any offset (B4), reserved bytes may be nonzero (B6), and a sparse
+/// tensor may repeat coordinates; the last value wins (B11, B13).
 pub struct BtfReader {
     source: Arc<dyn ByteSource>,
     index: Index,
     options: ReadOptions,
     metadata: Metadata,
-    /// Those that stand beside the file, and where they are.
+    /// Names from the file next to it, and their lookup table.
     names: Option<(Names, NameTable)>,
-    /// Made when somebody asks: an entry takes many times the room of a small tensor's record.
+    /// Created on demand: an entry takes many times the memory of a small tensor's record.
     entries: OnceLock<Box<[Entry]>>,
 }
 
-/// What the file says of one tensor, as it says it.
+/// The raw description of a tensor in the file.
 ///
 /// ```
 /// use fmt_btf::{BtfReader, BtfWriter, WriteOptions};
@@ -83,7 +80,7 @@ pub struct BtfReader {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Record<'a> {
-    /// Where it begins, in bytes from the beginning of the file.
+    /// Its offset in the file in bytes.
     pub offset: u64,
     /// The code of its dtype (B2).
     pub dtype: u8,
@@ -93,18 +90,18 @@ pub struct Record<'a> {
     pub dims: &'a [u64],
     /// The number of entries of a sparse tensor that can be read.
     pub nnz: Option<u64>,
-    /// Where its elements stand: for a sparse tensor the indices, the eight bytes of the values' length, and the values.
-    /// Empty when dtype or layout are not known.
+    /// The range of its elements: for a sparse tensor the indices, the eight bytes of the values' length, and the
+    /// values. Empty if dtype or layout are unknown.
     pub data: Range<u64>,
 }
 
 fmt_core::open_by_path_and_bytes!(BtfReader);
 
 impl BtfReader {
-    /// Opens a file of any source.
+    /// Opens a file from any source.
     ///
     /// # Errors
-    /// What is wrong with it and where: [`Error::broken_rule`] has the rule of docs/formats/btf.md.
+    /// What is invalid and where: [`Error::broken_rule`] has the rule of docs/formats/btf.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let index = Index::read(&*source, options)?;
         Ok(Self {
@@ -117,7 +114,7 @@ impl BtfReader {
         })
     }
 
-    /// The same with names for its tensors, in place of their numbers, and what they say of the file as a whole.
+    /// Adds names for the tensors, in place of their indices, and the file's metadata.
     ///
     /// ```
     /// use fmt_btf::{BtfReader, BtfWriter, Names, WriteOptions};
@@ -137,7 +134,7 @@ impl BtfReader {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when there are more or fewer names than tensors.
+    /// [`ErrorKind::SizeMismatch`] when the number of names is not that of tensors.
     pub fn with_names(mut self, mut names: Names) -> Result<Self, Error> {
         names.check_count(self.len())?;
         self.metadata = names.take_metadata();
@@ -147,7 +144,7 @@ impl BtfReader {
         Ok(self)
     }
 
-    /// A tensor's name, or its number.
+    /// Returns a tensor's name, or its index.
     fn name(&self, number: usize) -> Cow<'_, str> {
         match &self.names {
             Some((names, _)) => (&*names.names()[number]).into(),
@@ -155,20 +152,20 @@ impl BtfReader {
         }
     }
 
-    /// The number of tensors.
+    /// Returns the number of tensors.
     #[must_use]
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Whether there are no tensors.
+    /// Returns whether there are no tensors.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What the file says of a tensor; `None` when there is no such index. Unlike [`TensorReader::entries`] this takes
-    /// no memory.
+    /// Returns the raw description of a tensor; `None` if the index is out of bounds. Unlike [`TensorReader::entries`]
+    /// this allocates nothing.
     #[must_use]
     pub fn record(&self, index: usize) -> Option<Record<'_>> {
         let stored = (index < self.len()).then(|| self.index.get(index))?;
@@ -189,7 +186,7 @@ impl BtfReader {
             || StoredDType::Unknown(stored.dtype.to_string()),
             StoredDType::Known,
         );
-        // The shape was made once when the file was opened.
+        // The same shape was already created at open.
         let shape = Shape::new(self.index.dims(stored)).unwrap_or_default();
         let mut entry = Entry::new(
             self.name(number).into_owned(),
@@ -206,7 +203,7 @@ impl BtfReader {
         entry
     }
 
-    /// Dtype and shape of a tensor that can be read, and is dense or sparse as wanted.
+    /// Returns dtype and shape of a tensor that can be read, and is dense or sparse as requested.
     fn readable(&self, number: usize, wants_sparse: bool) -> Result<(&Stored, TensorSpec), Error> {
         let stored = self.index.get(number);
         let Some(spec) = self.index.spec(stored) else {
@@ -260,7 +257,7 @@ impl BtfReader {
             .and_then(|(indices, values)| SparseCoo::new(shape, indices, values));
         let sparse = sparse.map_err(|error| bad_entry(&error, indices_range.start, rank))?;
         if !self.options.lenient {
-            // The order is free (B11); what is wanted is whether it can be sorted.
+            // Any order is fine (B11); this only checks whether it can be sorted.
             let sorted = sparse.sorted();
             sorted.map_err(|error| bad_entry(&error, indices_range.start, rank))?;
         }
@@ -268,7 +265,7 @@ impl BtfReader {
     }
 }
 
-/// Why a record cannot be read, if it cannot.
+/// Returns the reason why a record cannot be read, if any.
 fn unsupported(stored: &Stored) -> Option<String> {
     if stored.readable_dtype().is_some() {
         return None;
@@ -285,7 +282,7 @@ fn unsupported(stored: &Stored) -> Option<String> {
     ))
 }
 
-/// What is wrong with an entry of a sparse tensor, and at which byte.
+/// Creates the error for an invalid entry of a sparse tensor, with its position.
 fn bad_entry(error: &SparseError, indices_start: u64, rank: u64) -> Error {
     let place = |entry: u64, axis: usize| indices_start + (entry * rank + axis as u64) * WORD;
     match error {
@@ -334,7 +331,7 @@ impl TensorReader for BtfReader {
             return Some(found as usize);
         }
         let number: usize = name.parse().ok()?;
-        // `+1` and `01` are numbers, but nobody's name.
+        // `+1` and `01` parse as numbers, but are not names.
         (number < self.len() && number.to_string() == name).then_some(number)
     }
 
@@ -364,7 +361,7 @@ impl TensorReader for BtfReader {
     }
 
     fn verify(&self, index: usize) -> Result<Verification, Error> {
-        // The format has no checksums; what is left to prove is the indices of sparse tensors.
+        // The format has no checksums; only the indices of sparse tensors remain to be validated.
         if is_coo(self.index.get(index).layout) {
             self.sparse(index)?;
         } else {

@@ -9,7 +9,7 @@ use crate::{
     layout::{FIRST_EXTENSION, HEADER, LONGEST, WORD, code_of, padding},
 };
 
-/// A tensor that is going to be written.
+/// A tensor to be written.
 ///
 /// ```
 /// use fmt_btf::RecordSpec;
@@ -27,26 +27,26 @@ pub struct RecordSpec {
 }
 
 impl RecordSpec {
-    /// A dense tensor, whose bytes are its elements, row-major and little-endian.
+    /// Describes a dense tensor, whose bytes are its elements, row-major and little-endian.
     #[must_use]
     pub fn dense(spec: TensorSpec) -> Self {
         Self { spec, nnz: None }
     }
 
-    /// A sparse tensor of so many entries, whose bytes are `u64[nnz, rank]` indices, ascending in row-major order, and
-    /// then the values, all little-endian.
+    /// Describes a sparse tensor of `nnz` entries, whose bytes are `u64[nnz, rank]` indices, ascending in row-major
+    /// order, followed by the values, all little-endian.
     #[must_use]
     pub fn coo(spec: TensorSpec, nnz: u64) -> Self {
         Self { spec, nnz: Some(nnz) }
     }
 
-    /// Dtype and shape, of the dense tensor for a sparse one.
+    /// Returns dtype and shape; for a sparse tensor, those of the dense one.
     #[must_use]
     pub fn spec(&self) -> &TensorSpec {
         &self.spec
     }
 
-    /// How many bytes are to be given for it; `None` when that does not fit 64 bits.
+    /// Returns the number of bytes to write for it; `None` if that overflows 64 bits.
     #[must_use]
     pub fn byte_len(&self) -> Option<u64> {
         match self.nnz {
@@ -55,7 +55,7 @@ impl RecordSpec {
         }
     }
 
-    /// Bytes of the indices; 0 for a dense tensor.
+    /// Returns the size of the indices in bytes; 0 for a dense tensor.
     pub(crate) fn index_len(&self) -> Option<u64> {
         let rank = self.spec.shape().rank() as u64;
         self.nnz.unwrap_or(0).checked_mul(rank * WORD)
@@ -65,20 +65,20 @@ impl RecordSpec {
         nnz.checked_mul(self.spec.dtype().size() as u64)
     }
 
-    /// Bytes of the record up to the first byte of data.
+    /// Returns the size of the record before its data.
     pub(crate) fn head_len(&self) -> u64 {
         let lengths = if self.nnz.is_some() { 2 * WORD } else { 0 };
         HEADER + WORD * self.spec.shape().rank() as u64 + lengths
     }
 
-    /// Bytes of the record with padding.
+    /// Returns the size of the record with padding.
     pub(crate) fn record_len(&self) -> Option<u64> {
         let middle = if self.nnz.is_some() { WORD } else { 0 };
         let len = self.byte_len()?.checked_add(self.head_len() + middle)?;
         len.checked_add(padding(len)).filter(|len| *len <= LONGEST)
     }
 
-    /// Everything that the format can say against it.
+    /// Checks that the format can store it.
     pub(crate) fn check(&self, number: usize, options: &WriteOptions) -> Result<(), Error> {
         let refuse = |kind, what: &str, rule| {
             let error = Error::new(kind, what).of_tensor(&number.to_string());

@@ -8,7 +8,7 @@ pub(crate) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Of the bytes between count and records.
+    /// Wraps the bytes between count and records.
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
@@ -21,7 +21,7 @@ impl<'a> Table<'a> {
         word(&self.bytes[number as usize * WORD as usize..])
     }
 
-    /// Checks every offset against the file; says whether they ascend, which spares sorting them.
+    /// Checks every offset against the file. Returns whether they are ascending, which saves sorting them.
     pub(crate) fn check(&self, table_end: u64, file_len: u64, lenient: bool) -> Result<bool, Error> {
         let mut ascends = true;
         let mut last = 0;
@@ -37,7 +37,7 @@ impl<'a> Table<'a> {
         Ok(ascends)
     }
 
-    /// The tensors' numbers by offset.
+    /// Returns the tensor indices sorted by offset.
     pub(crate) fn order(&self) -> Result<Vec<u32>, Error> {
         let count = self.bytes.len() / WORD as usize;
         let mut order = Vec::new();
@@ -48,7 +48,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Makes room for a number of items that the file has bytes for.
+/// Reserves room for `count` items, which the file has bytes for.
 pub(crate) fn make_room<T>(items: &mut Vec<T>, count: u64) -> Result<(), Error> {
     reserve(items, count).map_err(|error| error.rule("B17"))
 }

@@ -1,7 +1,7 @@
 use fmt_core::{ByteSource, Error, read_range};
 use tensor_core::Bytes;
 
-/// The part of the source that is being looked at: small where records are far apart, larger where they are close.
+/// A read buffer over the source: small where records are far apart, larger where they are close.
 pub(crate) struct Window<'a> {
     source: &'a dyn ByteSource,
     bytes: Bytes,
@@ -22,7 +22,7 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// Some bytes, which are inside the source.
+    /// Returns some bytes, which are within the source.
     pub(crate) fn get(&mut self, at: u64, len: u64, what: &str) -> Result<&[u8], Error> {
         let end = self.start + self.bytes.len() as u64;
         if at < self.start || at + len > end {

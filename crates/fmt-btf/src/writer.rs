@@ -10,11 +10,11 @@ use crate::{
     order::IndexCheck,
 };
 
-/// A BTF file that is being written, front to back, to anything that takes bytes.
+/// Writes a BTF file sequentially to any [`Write`].
 ///
-/// The table of offsets comes first, so all tensors are announced when writing begins, and what the format cannot hold
-/// is refused before the first byte. Their bytes then come in any pieces; memory holds the announcements only. The same
-/// tensors in the same order give the same bytes.
+/// The offset table comes first, so all tensors are declared in advance, and anything that the format cannot store is
+/// refused before the first byte. Their bytes follow in pieces of any size; memory holds only the declarations. The
+/// same tensors in the same order give the same bytes.
 ///
 /// ```
 /// use fmt_btf::{BtfReader, BtfWriter, RecordSpec, WriteOptions};
@@ -44,29 +44,29 @@ use crate::{
 /// # }
 /// ```
 ///
-/// After an error of the sink or in the indices of a sparse tensor the file is of no use, and every further call fails.
+/// After an I/O error or an error in the indices of a sparse tensor the file is unusable, and every further call fails.
 pub struct BtfWriter<W> {
     sink: Sink<W>,
     records: Vec<RecordSpec>,
     coo_code: u8,
     has_table: bool,
-    /// Two parts of each sparse tensor, one of each dense one: their numbers are those of [`part_of`].
+    /// Two parts for each sparse tensor, one for each dense one, numbered by [`part_of`].
     outstanding: Outstanding,
-    /// Of the sparse tensor whose indices are being written.
+    /// Checks the indices of the sparse tensor being written.
     indices: IndexCheck,
 }
 
-/// The number of a part of a record: its indices, or its elements or values.
+/// Returns the number of a record's part: its indices, or its elements or values.
 fn part_of(record: usize, is_indices: bool) -> usize {
     2 * record + usize::from(!is_indices)
 }
 
 impl<W: Write> BtfWriter<W> {
-    /// Begins a file with these tensors. Nothing is written yet.
+    /// Creates a writer for these tensors. Nothing is written yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for a dtype that the format does not have, [`ErrorKind::TooLarge`] for what readers
-    /// would not take, [`ErrorKind::SizeMismatch`] for more entries than the tensor has elements.
+    /// [`ErrorKind::Unsupported`] for a dtype that the format does not have, [`ErrorKind::TooLarge`] for anything that
+    /// readers would refuse, [`ErrorKind::SizeMismatch`] for more entries than the tensor has elements.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "options are values, as for the writers of other formats"
@@ -98,7 +98,7 @@ impl<W: Write> BtfWriter<W> {
         }
         let mut outstanding = Outstanding::default();
         for (number, record) in records.iter().enumerate() {
-            // Their sum was found to fit.
+            // Their sum was checked.
             let (len, indices) = (record.byte_len().unwrap_or(LONGEST), record.index_len());
             let indices = indices.filter(|_| record.nnz.is_some());
             if let Some(indices) = indices {
@@ -119,10 +119,10 @@ impl<W: Write> BtfWriter<W> {
         })
     }
 
-    /// Begins a file that a tool has planned.
+    /// Creates a writer for a plan.
     ///
     /// # Errors
-    /// As [`BtfWriter::new`]; [`ErrorKind::BadName`] for a name that is not the tensor's number, and
+    /// As [`BtfWriter::new`]; [`ErrorKind::BadName`] for a name that is not the tensor's index, and
     /// [`ErrorKind::Unsupported`] for metadata, attributes and layouts that are neither dense nor COO (B14).
     pub fn planned(out: W, plan: &Plan, options: WriteOptions) -> Result<Self, Error> {
         plan.check(&CAPABILITIES, &options.limits)?;
@@ -134,15 +134,13 @@ impl<W: Write> BtfWriter<W> {
         Self::new(out, records, options)
     }
 
-    /// Writes the next bytes of the tensors that were announced, row-major and little-endian, as many or few as there
-    /// are. They may end one tensor and begin the next. Of a sparse tensor they are first the indices and then the
-    /// values.
+    /// Writes the next bytes of the declared tensors, row-major and little-endian, in pieces of any size. A piece may
+    /// span several tensors. For a sparse tensor the indices come first, then the values.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when that is more than the tensors have; nothing is written then.
-    /// [`ErrorKind::OutOfBounds`] for an index outside its dimension, [`ErrorKind::Malformed`] for indices that
-    /// are not in ascending row-major order, [`ErrorKind::Duplicate`] for coordinates that repeat (B10, B11).
-    /// [`ErrorKind::Io`].
+    /// [`ErrorKind::SizeMismatch`] for bytes beyond the last tensor; nothing is written. [`ErrorKind::OutOfBounds`] for
+    /// an index out of bounds, [`ErrorKind::Malformed`] for indices that are not in ascending row-major order,
+    /// [`ErrorKind::Duplicate`] for duplicate coordinates (B10, B11). [`ErrorKind::Io`].
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         self.sink.check()?;
         self.outstanding.admit(bytes)?;
@@ -174,19 +172,19 @@ impl<W: Write> BtfWriter<W> {
         Ok(())
     }
 
-    /// Writes the next tensor, which is dense and was announced as it is.
+    /// Writes the next tensor, which must be dense and match its declaration.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when another one is next; else as [`BtfWriter::write`].
+    /// [`ErrorKind::SizeMismatch`] when another one is next; otherwise as [`BtfWriter::write`].
     pub fn tensor(&mut self, tensor: &Tensor) -> Result<(), Error> {
         self.expect_next(&tensor.into())?;
         self.write(tensor.bytes())
     }
 
-    /// Writes the next tensor, which is sparse and was announced as it is. It is sorted first (B11).
+    /// Writes the next tensor, which must be sparse and match its declaration. It is sorted first (B11).
     ///
     /// # Errors
-    /// As [`BtfWriter::tensor`]; [`ErrorKind::Duplicate`] when coordinates repeat, and nothing is written then.
+    /// As [`BtfWriter::tensor`]; [`ErrorKind::Duplicate`] for duplicate coordinates; nothing is written.
     pub fn sparse(&mut self, sparse: &SparseCoo) -> Result<(), Error> {
         let number = self.expect_next(&sparse.into())?;
         let sorted = sparse.sorted().map_err(|error| {
@@ -197,7 +195,7 @@ impl<W: Write> BtfWriter<W> {
         self.write(sorted.values().bytes())
     }
 
-    /// Ends the file and gives the sink back, which has not been flushed.
+    /// Completes the file and returns the sink without flushing it.
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] when bytes of a tensor are missing; [`ErrorKind::Io`].
@@ -212,9 +210,9 @@ impl<W: Write> BtfWriter<W> {
         self.outstanding.complete(|part| Some((part / 2).to_string()))
     }
 
-    /// The number of the tensor that is next, which is to be this one.
+    /// Returns the index of the next tensor, which must be `wanted`.
     fn expect_next(&mut self, wanted: &RecordSpec) -> Result<usize, Error> {
-        // Empty tensors are passed by when what is before them is complete, so any of them may be meant.
+        // Empty tensors are skipped once everything before them is complete, so any of them may be meant.
         self.write(&[])?;
         if wanted.byte_len() == Some(0) {
             return Ok(0);
@@ -246,11 +244,11 @@ impl<W: Write> BtfWriter<W> {
         let count = self.records.len() as u64;
         let mut offset = WORD + WORD * count;
         self.sink.write(&count.to_le_bytes())?;
-        // In pieces: sinks need not gather bytes, and the table may be long.
+        // Written in pieces: sinks need not buffer, and the table may be long.
         let mut piece = Vec::with_capacity(4096);
         for number in 0..self.records.len() {
             piece.extend(offset.to_le_bytes());
-            // The sum was found to fit when the file was begun.
+            // The sum was checked when the writer was created.
             offset = offset.saturating_add(self.records[number].record_len().unwrap_or(LONGEST));
             if piece.len() == piece.capacity() {
                 self.sink.write(&piece)?;
@@ -260,7 +258,7 @@ impl<W: Write> BtfWriter<W> {
         self.sink.write(&piece)
     }
 
-    /// A record up to its first byte of data.
+    /// Encodes a record up to its data.
     fn head(&self, record: &RecordSpec) -> Vec<u8> {
         let dims = record.spec().shape().dims();
         let mut head = Vec::with_capacity(record.head_len() as usize);

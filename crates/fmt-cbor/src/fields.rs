@@ -1,4 +1,4 @@
-//! Maps with keys of text that stay encoded: keys and values one behind the other, decoded on request.
+//! Maps with text keys that stay encoded: concatenated keys and values, decoded on request.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -11,7 +11,7 @@ use crate::{
     value::{CborValue, push_head},
 };
 
-/// Texts and their values, such as the custom fields of one tensor. No fields take no more than a pointer.
+/// A map with text keys, such as the custom fields of one tensor. Without fields it takes only a pointer.
 ///
 /// ```
 /// use fmt_cbor::{CborValue, Fields};
@@ -26,49 +26,49 @@ pub struct Fields(Option<Box<Encoded>>);
 
 #[derive(Clone, Debug)]
 struct Encoded {
-    /// Keys and values as CBOR, one behind the other.
+    /// Keys and values as concatenated CBOR.
     pairs: Bytes,
     count: usize,
 }
 
 impl Fields {
-    /// The number of fields.
+    /// Returns the number of fields.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.as_ref().map_or(0, |encoded| encoded.count)
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no fields.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// As they are encoded: pairs of a map without its head.
+    /// Returns the encoding: the pairs of a map without its header.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_ref().map_or(&[], |encoded| &encoded.pairs)
     }
 
-    /// Decodes them, in their order.
+    /// Decodes the fields, in order.
     pub fn iter(&self) -> impl Iterator<Item = (Cow<'_, str>, CborValue)> {
         pairs(self.as_bytes()).map(|(key, value)| (key, CborValue::from_skipped(value)))
     }
 
-    /// Them as attributes, which are decoded on request.
+    /// Returns the fields as attributes, which are decoded on request.
     #[must_use]
     pub fn attributes(&self) -> Attributes {
         let pairs = self.0.as_ref().map(|encoded| encoded.pairs.clone());
         Attributes::encoded(pairs.unwrap_or_default(), to_map)
     }
 
-    /// Texts as they are, anything else in diagnostic notation.
+    /// Returns the fields as strings: text unchanged, everything else in diagnostic notation.
     #[must_use]
     pub fn to_map(&self) -> BTreeMap<String, String> {
         to_map(self.as_bytes())
     }
 
-    /// With a field changed in its place or added behind the others, or removed where there is no value. Also its old value.
+    /// Changes a field in place, appends it, or removes it if `value` is `None`. Returns the result and the old value.
     #[must_use]
     pub fn with(&self, wanted: &str, value: Option<&CborValue>) -> (Self, Option<CborValue>) {
         let mut fields = FieldsBuilder::default();
@@ -90,7 +90,7 @@ impl Fields {
     }
 }
 
-/// Of keys that differ.
+/// Keys must be distinct.
 impl<K: AsRef<str>> FromIterator<(K, CborValue)> for Fields {
     fn from_iter<I: IntoIterator<Item = (K, CborValue)>>(list: I) -> Self {
         let mut fields = FieldsBuilder::default();
@@ -101,7 +101,7 @@ impl<K: AsRef<str>> FromIterator<(K, CborValue)> for Fields {
     }
 }
 
-/// Collects fields while they are being read.
+/// Collects fields while they are read.
 ///
 /// ```
 /// use fmt_cbor::FieldsBuilder;
@@ -114,24 +114,24 @@ impl<K: AsRef<str>> FromIterator<(K, CborValue)> for Fields {
 #[derive(Debug, Default)]
 pub struct FieldsBuilder {
     pairs: Vec<u8>,
-    /// Where each pair begins.
+    /// The start of each pair.
     starts: Vec<usize>,
 }
 
 impl FieldsBuilder {
-    /// The number of fields so far.
+    /// Returns the number of fields so far.
     #[must_use]
     pub fn len(&self) -> usize {
         self.starts.len()
     }
 
-    /// Whether there are none yet.
+    /// Returns whether there are no fields yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.starts.is_empty()
     }
 
-    /// Adds a key and its value, which is one well-formed item of CBOR ([`Items::skip`]).
+    /// Adds a key and its value, which must be one well-formed CBOR item ([`Items::skip`]).
     pub fn push(&mut self, key: &str, value: &[u8]) {
         self.starts.push(self.pairs.len());
         push_head(&mut self.pairs, Header::Text(Some(key.len())));
@@ -139,7 +139,7 @@ impl FieldsBuilder {
         self.pairs.extend_from_slice(value);
     }
 
-    /// The fields.
+    /// Returns the fields.
     ///
     /// # Errors
     /// A key that occurs twice.
@@ -160,7 +160,7 @@ impl FieldsBuilder {
         }
         Fields(Some(Box::new(Encoded {
             count: self.starts.len(),
-            // No more room than is taken: there may be many.
+            // Without spare capacity: there may be many.
             pairs: self.pairs.into_boxed_slice().into(),
         })))
     }
@@ -170,7 +170,7 @@ impl FieldsBuilder {
 #[derive(Debug)]
 pub struct DuplicateKey(pub String);
 
-/// Keys and values of bytes that were checked before.
+/// Iterates over keys and values of bytes that were validated before.
 fn pairs(bytes: &[u8]) -> impl Iterator<Item = (Cow<'_, str>, &[u8])> {
     let mut items = Items::new(bytes, 0);
     std::iter::from_fn(move || {
@@ -190,7 +190,7 @@ fn key<'a>(items: &mut Items<'a>) -> Cow<'a, str> {
     }
 }
 
-/// Texts as they are, anything else in diagnostic notation.
+/// Returns fields as strings: text unchanged, everything else in diagnostic notation.
 fn to_map(bytes: &[u8]) -> BTreeMap<String, String> {
     let show = |value: CborValue| value.as_text().unwrap_or_else(|| value.to_string());
     pairs(bytes)

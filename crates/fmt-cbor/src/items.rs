@@ -1,7 +1,7 @@
-//! CBOR items one after the other, from untrusted bytes.
+//! Reads CBOR items from untrusted bytes.
 //!
-//! `ciborium-ll` decodes the heads of items. This file adds what hostile input needs: borrowed text, counts that are checked
-//! against the bytes left, errors for the heads that RFC 8949 forbids, and skipping items without recursion.
+//! `ciborium-ll` decodes item headers. This file adds what hostile input needs: borrowed text, counts that are checked
+//! against the bytes left, errors for headers that RFC 8949 forbids, and skipping items without recursion.
 
 use std::borrow::Cow;
 
@@ -11,9 +11,9 @@ use tensor_core::Shape;
 
 use crate::rules::{LIMITS, SHAPES, TYPES, WELL_FORMED};
 
-/// A pull reader: the items of an encoded sequence that are still to be read.
+/// A pull reader over the remaining items of an encoded sequence.
 ///
-/// Every method takes `what`, the name of the item for errors, which also say at which byte of the file it is.
+/// Every method takes `what`, the name of the item in errors, which also contain its position in the file.
 ///
 /// ```
 /// use fmt_cbor::{Header, Items};
@@ -31,12 +31,12 @@ use crate::rules::{LIMITS, SHAPES, TYPES, WELL_FORMED};
 #[derive(Clone, Debug)]
 pub struct Items<'a> {
     rest: &'a [u8],
-    /// Where in the file the bytes end.
+    /// The position in the file of the end of the bytes.
     end: u64,
 }
 
 impl<'a> Items<'a> {
-    /// The items of `bytes`, which are at byte `position` of the file.
+    /// Creates a reader of `bytes`, which are at byte `position` of the file.
     #[must_use]
     pub fn new(bytes: &'a [u8], position: u64) -> Self {
         Self {
@@ -45,25 +45,25 @@ impl<'a> Items<'a> {
         }
     }
 
-    /// The offset of the next item in the file.
+    /// Returns the position of the next item in the file.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.end - self.rest.len() as u64
     }
 
-    /// Whether all items were read.
+    /// Returns whether all items were read.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// The head of the next item.
+    /// Reads the header of the next item.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] for a head that is cut off, or that RFC 8949 forbids.
+    /// [`ErrorKind::Malformed`] for a header that is truncated, or that RFC 8949 forbids.
     #[inline]
     pub fn header(&mut self, what: &str) -> Result<Header, Error> {
-        // Nearly all heads of an index are one byte or two; what they say needs no more than this.
+        // Fast path: nearly all headers of an index have one or two bytes.
         let (number, rest) = match *self.rest {
             [first, ref rest @ ..] if first & 0x1f < 24 => (first & 0x1f, rest),
             [first, number, ref rest @ ..] if first & 0x1f == 24 => (number, rest),
@@ -124,7 +124,7 @@ impl<'a> Items<'a> {
         Some(found)
     }
 
-    /// Skips the next item if it is null, and says whether it was.
+    /// Skips the next item if it is null; returns whether it was.
     pub fn null(&mut self) -> bool {
         match self.rest {
             [0xf6, rest @ ..] => {
@@ -169,10 +169,10 @@ impl<'a> Items<'a> {
             .found(count))
     }
 
-    /// A text.
+    /// Reads a text.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] for another item, and for what is not UTF-8.
+    /// [`ErrorKind::Malformed`] for another item, and for invalid UTF-8.
     pub fn text(&mut self, what: &str) -> Result<Cow<'a, str>, Error> {
         let at = self.position();
         match self.header(what)? {
@@ -181,7 +181,7 @@ impl<'a> Items<'a> {
         }
     }
 
-    /// An unsigned integer.
+    /// Reads an unsigned integer.
     ///
     /// # Errors
     /// [`ErrorKind::Malformed`] for another item.
@@ -193,11 +193,11 @@ impl<'a> Items<'a> {
         }
     }
 
-    /// An array of dimensions.
+    /// Reads an array of dimensions.
     ///
     /// # Errors
     /// [`ErrorKind::Malformed`] for another item, [`ErrorKind::TooLarge`] for more dimensions than the limit, and
-    /// [`ErrorKind::Overflow`] for more elements than fit 64 bits.
+    /// [`ErrorKind::Overflow`] when the number of elements overflows 64 bits.
     pub fn shape(&mut self, limits: &Limits) -> Result<Shape, Error> {
         const WHAT: &str = "shape";
         let at = self.position();
@@ -228,10 +228,10 @@ impl<'a> Items<'a> {
         Shape::new(&dims[..rank]).map_err(|error| Error::of_spec(&error).rule(SHAPES).at(at))
     }
 
-    /// The text whose head, with its length if that is given, has been read.
+    /// Reads the rest of a text after its header, with the declared length if any.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] for what is cut off or not UTF-8.
+    /// [`ErrorKind::Malformed`] for truncated text or invalid UTF-8.
     pub fn text_of(&mut self, len: Option<usize>, what: &str) -> Result<Cow<'a, str>, Error> {
         if let Some(len) = len {
             return self.chunk(len, what).map(Cow::Borrowed);
@@ -257,7 +257,7 @@ impl<'a> Items<'a> {
         })
     }
 
-    /// Skips the next item, which may nest `depth` levels deep, and returns its bytes.
+    /// Skips the next item, nested at most `depth` levels deep, and returns its bytes.
     ///
     /// # Errors
     /// [`ErrorKind::Malformed`].
@@ -268,21 +268,21 @@ impl<'a> Items<'a> {
     }
 }
 
-/// What [`walk`] comes by.
+/// Events of [`walk`].
 pub(crate) enum Event<'e> {
-    /// A number, a simple value, a tag, or the head of an array or a map.
+    /// A number, a simple value, a tag, or the header of an array or map.
     Head(&'e Header),
     /// A whole text.
     Text(&'e str),
-    /// A whole string of bytes.
+    /// A whole byte string.
     Bytes(&'e [u8]),
-    /// One item ends inside an array, a map or a tag; this many are to come, if that is known, and whether this was a key.
+    /// An item ends inside an array, a map or a tag: whether more follow, and whether this was a key.
     Next { more: bool, was_key: bool },
     /// An array, a map or a tag ends.
     End(Nesting),
 }
 
-/// What holds items.
+/// A container of items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Nesting {
     Array,
@@ -290,16 +290,16 @@ pub(crate) enum Nesting {
     Tag,
 }
 
-/// An array, a map or a tag whose end is still to come.
+/// An array, a map or a tag that has not ended yet.
 struct Level {
     nesting: Nesting,
-    /// Items to come; `None` when a break will tell.
+    /// Remaining items; `None` if a break marks the end.
     rest: Option<u64>,
-    /// Items that came.
+    /// Number of items so far.
     count: u64,
 }
 
-/// Goes over one item with everything in it, without recursion.
+/// Walks over one item and everything in it, without recursion.
 pub(crate) fn walk(
     items: &mut Items<'_>,
     depth: u64,
@@ -363,7 +363,7 @@ pub(crate) fn walk(
             levels.pop();
             see(Event::End(nesting));
         }
-        // An item is complete, and with it perhaps what holds it.
+        // An item is complete, and possibly its containers as well.
         loop {
             let Some(level) = levels.last_mut() else {
                 return Ok(());
@@ -383,7 +383,7 @@ pub(crate) fn walk(
     }
 }
 
-/// The bytes whose head said that they come in chunks.
+/// Reads the chunks of a byte string of indefinite length.
 fn chunks(items: &mut Items<'_>, what: &str) -> Result<Vec<u8>, Error> {
     let mut joined = Vec::new();
     loop {
@@ -403,13 +403,13 @@ fn wrong_chunk(what: &str, at: u64, expected: &str, found: &Header) -> Error {
         .found(describe(found))
 }
 
-/// An error about bytes that are not CBOR.
+/// Creates the error for bytes that are not CBOR.
 #[cold]
 fn malformed(what: &str, at: u64) -> Error {
     Error::new(ErrorKind::Malformed, what).at(at).rule(WELL_FORMED)
 }
 
-/// An error about an item of another type than expected.
+/// Creates the error for an item of an unexpected type.
 #[cold]
 #[must_use]
 pub fn wrong_type(what: &str, at: u64, expected: &str, found: &Header) -> Error {
@@ -417,7 +417,7 @@ pub fn wrong_type(what: &str, at: u64, expected: &str, found: &Header) -> Error 
     error.expected(expected).found(describe(found))
 }
 
-/// The type of an item, for messages.
+/// Returns the type of an item, for messages.
 fn describe(header: &Header) -> &'static str {
     match header {
         Header::Positive(_) => "an unsigned integer",

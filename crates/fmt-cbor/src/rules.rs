@@ -1,10 +1,10 @@
-//! What errors name as the broken rule.
+//! Rules that errors name.
 
-/// The rule that bytes are well-formed CBOR.
+/// Bytes are well-formed CBOR.
 pub const WELL_FORMED: &str = "cbor";
-/// The rule that an item has the type that is expected.
+/// An item has the expected type.
 pub const TYPES: &str = "cbor-type";
-/// The rule that nesting and ranks are within the limits.
+/// Nesting and ranks are within the limits.
 pub const LIMITS: &str = "cbor-limit";
-/// The rule that the elements of a shape can be counted.
+/// The number of elements of a shape does not overflow.
 pub const SHAPES: &str = "cbor-shape";

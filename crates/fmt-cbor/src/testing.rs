@@ -1,6 +1,6 @@
-//! Builders of CBOR for tests: item by item, so that ill-formed input can be made as well.
+//! Builders of CBOR for tests: item by item, so that they can build ill-formed input too.
 
-/// The head of a CBOR item, as short as can be.
+/// Encodes the header of a CBOR item in its shortest form.
 #[must_use]
 pub fn head(major: u8, number: u64) -> Vec<u8> {
     let major = major << 5;
@@ -13,48 +13,48 @@ pub fn head(major: u8, number: u64) -> Vec<u8> {
     }
 }
 
-/// An unsigned integer.
+/// Encodes an unsigned integer.
 #[must_use]
 pub fn uint(number: u64) -> Vec<u8> {
     head(0, number)
 }
 
-/// A text, or what is not UTF-8.
+/// Encodes a text, which may be invalid UTF-8.
 #[must_use]
 pub fn text(text: impl AsRef<[u8]>) -> Vec<u8> {
     [&head(3, text.as_ref().len() as u64)[..], text.as_ref()].concat()
 }
 
-/// A string of bytes.
+/// Encodes a byte string.
 #[must_use]
 pub fn bytes(bytes: &[u8]) -> Vec<u8> {
     [&head(2, bytes.len() as u64)[..], bytes].concat()
 }
 
-/// An array of encoded items.
+/// Encodes an array of encoded items.
 #[must_use]
 pub fn array(items: &[Vec<u8>]) -> Vec<u8> {
     [head(4, items.len() as u64), items.concat()].concat()
 }
 
-/// An array of unsigned integers.
+/// Encodes an array of unsigned integers.
 #[must_use]
 pub fn dims(dims: &[u64]) -> Vec<u8> {
     array(&dims.iter().map(|dim| uint(*dim)).collect::<Vec<_>>())
 }
 
-/// An item without a length: its head, what is in it, and a break.
+/// Encodes an item of indefinite length: header, contents, and a break.
 #[must_use]
 pub fn indefinite(major: u8, items: &[Vec<u8>]) -> Vec<u8> {
     [vec![major << 5 | 31], items.concat(), vec![0xff]].concat()
 }
 
-/// A map: encoded keys and values in the order in which they were added.
+/// A map: encoded keys and values in insertion order.
 #[derive(Clone, Debug, Default)]
 pub struct Map(pub Vec<(Vec<u8>, Vec<u8>)>);
 
 impl Map {
-    /// With this value for the key, which may be new.
+    /// Sets the value of a new or existing key.
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Vec<u8>>) -> Self {
         let key = text(key);
@@ -66,14 +66,14 @@ impl Map {
         self
     }
 
-    /// With another pair, whatever is there already.
+    /// Adds a pair, even if the key exists.
     #[must_use]
     pub fn and(mut self, key: Vec<u8>, value: Vec<u8>) -> Self {
         self.0.push((key, value));
         self
     }
 
-    /// Without the pairs of this key.
+    /// Removes the pairs with this key.
     #[must_use]
     pub fn without(mut self, key: &str) -> Self {
         let key = text(key);
@@ -81,13 +81,13 @@ impl Map {
         self
     }
 
-    /// Without any pairs.
+    /// Removes all pairs.
     #[must_use]
     pub fn empty() -> Self {
         Self(Vec::new())
     }
 
-    /// With the keys in the order that deterministic CBOR has.
+    /// Encodes the map with keys in the order of deterministic CBOR.
     #[must_use]
     pub fn encode_sorted(&self) -> Vec<u8> {
         let mut sorted = self.clone();
@@ -102,20 +102,20 @@ impl Map {
             .collect()
     }
 
-    /// With a definite length.
+    /// Encodes the map with a definite length.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         [head(5, self.0.len() as u64), self.pairs()].concat()
     }
 
-    /// With an indefinite length.
+    /// Encodes the map with an indefinite length.
     #[must_use]
     pub fn encode_indefinite(&self) -> Vec<u8> {
         [vec![0xbf], self.pairs(), vec![0xff]].concat()
     }
 }
 
-/// Distinct keys of up to three letters with the smallest values there are.
+/// Returns distinct keys of up to three letters with the smallest possible values.
 #[must_use]
 pub fn tiny_fields(count: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     let letter = |number: usize| b'A' + (number % 58) as u8;

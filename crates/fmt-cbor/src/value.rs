@@ -10,11 +10,11 @@ use crate::{
     rules::WELL_FORMED,
 };
 
-/// One CBOR item, byte for byte as it stands or will stand in a file.
+/// One CBOR item, kept in its exact encoding.
 ///
-/// Nothing is lost on the way from one file to another: widths of integers and floats, tags, and the order of keys stay.
-/// What is in it is for a CBOR crate to say, from [`CborValue::as_bytes`]; the common cases are here. [`fmt::Display`] prints
-/// the diagnostic notation of RFC 8949, section 8.
+/// Copying between files loses nothing: widths of integers and floats, tags and the order of keys are kept. Accessors
+/// cover the common cases; for others, pass [`CborValue::as_bytes`] to a CBOR crate. [`fmt::Display`] prints the
+/// diagnostic notation of RFC 8949, section 8.
 ///
 /// ```
 /// use fmt_cbor::CborValue;
@@ -30,10 +30,10 @@ use crate::{
 pub struct CborValue(Box<[u8]>);
 
 impl CborValue {
-    /// How deep items may nest.
+    /// Maximum nesting depth of items.
     pub const MAX_DEPTH: u64 = 32;
 
-    /// Takes over an item that is encoded already.
+    /// Creates a value from an encoded item.
     ///
     /// # Errors
     /// [`ErrorKind::Malformed`] for anything but exactly one well-formed item that nests at most
@@ -52,7 +52,7 @@ impl CborValue {
         Ok(Self(bytes.into()))
     }
 
-    /// Takes over the bytes that [`Items::skip`](crate::Items::skip) has returned, without another look at them.
+    /// Creates a value from the bytes returned by [`Items::skip`](crate::Items::skip), without validating them again.
     #[must_use]
     pub fn from_skipped(bytes: &[u8]) -> Self {
         Self(bytes.into())
@@ -65,13 +65,13 @@ impl CborValue {
         Self(bytes.into())
     }
 
-    /// The item as CBOR.
+    /// Returns the encoded item.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The text, if it is one.
+    /// Returns the text, if it is one.
     #[must_use]
     pub fn as_text(&self) -> Option<String> {
         let mut items = Items::new(&self.0, 0);
@@ -81,7 +81,7 @@ impl CborValue {
         }
     }
 
-    /// The number, if it is an unsigned integer.
+    /// Returns the number, if it is an unsigned integer.
     #[must_use]
     pub fn as_u64(&self) -> Option<u64> {
         match Items::new(&self.0, 0).header("the value") {
@@ -90,7 +90,7 @@ impl CborValue {
         }
     }
 
-    /// The number, if it is a float or an integer.
+    /// Returns the number, if it is a float or an integer.
     #[must_use]
     pub fn as_f64(&self) -> Option<f64> {
         match Items::new(&self.0, 0).header("the value") {
@@ -101,7 +101,7 @@ impl CborValue {
         }
     }
 
-    /// The truth value, if it is one.
+    /// Returns the value, if it is a boolean.
     #[must_use]
     pub fn as_bool(&self) -> Option<bool> {
         match *self.0 {
@@ -170,11 +170,11 @@ impl TryFrom<&ciborium::Value> for CborValue {
     }
 }
 
-/// Decodes into a value of the crate `ciborium`, which forgets the widths of numbers and has no simple values but
-/// booleans and null.
+/// Decodes to a value of the crate `ciborium`, which does not keep the widths of numbers, and whose only simple values
+/// are booleans and null.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] for what `ciborium` has no value for.
+/// [`ErrorKind::Unsupported`] for items that `ciborium` cannot represent.
 impl TryFrom<&CborValue> for ciborium::Value {
     type Error = Error;
 
@@ -186,7 +186,7 @@ impl TryFrom<&CborValue> for ciborium::Value {
     }
 }
 
-/// Appends the head of an item, in its shortest form.
+/// Appends the header of an item, in its shortest form.
 ///
 /// ```
 /// let mut out = Vec::new();
@@ -195,7 +195,7 @@ impl TryFrom<&CborValue> for ciborium::Value {
 /// ```
 #[inline]
 pub fn push_head(out: &mut Vec<u8>, header: Header) {
-    // Nearly all heads of an index are one byte.
+    // Fast path: nearly all headers of an index have one byte.
     let (major, number) = match header {
         Header::Positive(number) => (0, number),
         Header::Text(Some(len)) => (3, len as u64),
@@ -212,7 +212,7 @@ pub fn push_head(out: &mut Vec<u8>, header: Header) {
 
 #[inline(never)]
 fn push_long(out: &mut Vec<u8>, header: Header) {
-    // Heads take nine bytes at most, so writing does not fail.
+    // Headers take at most nine bytes, so writing cannot fail.
     let mut head = [0; 9];
     let mut rest = &mut head[..];
     let _ = Encoder::from(&mut rest).push(header);
@@ -228,7 +228,7 @@ impl fmt::Display for CborValue {
                 printed = print(f, &event);
             }
         };
-        // What is inside has been walked over before, within limits of its own.
+        // The content was validated before, within its own limits.
         if walk(&mut Items::new(&self.0, 0), u64::MAX, "the value", &mut see).is_err() {
             return Err(fmt::Error);
         }

@@ -15,13 +15,13 @@ use crate::{
     identity::changed,
 };
 
-/// A file that grows at its end and is, whatever happens, either what it was or what it becomes.
+/// A file that is extended at its end, atomically: after a crash it has either its old or its new contents.
 ///
-/// For formats whose index stands at the end: another end is written behind the old one, and nothing that is there is
-/// overwritten. All of it is brought to the disk before the last bytes, the `tail`, that make it count. Dropped without
-/// [`AppendFile::commit`], the file is cut back to what it was; [`AppendFile::recover`] does that when the process had no
-/// time to. For that a journal stands beside the file meanwhile, `NAME.append-journal`, with the length to cut back to.
-/// A lock keeps out others that change the file in this way. Concurrent readers may see an incomplete file.
+/// For formats with the index at the end: a new index is written after the old one, and nothing is overwritten. All
+/// data is synced to disk before the last bytes, the `tail`, make it valid. Dropped without [`AppendFile::commit`], the
+/// file is truncated to its old length; after a crash, [`AppendFile::recover`] does that. Until then a journal next to
+/// the file, `NAME.append-journal`, holds the old length. A lock excludes other appenders. Concurrent readers may see
+/// an incomplete file.
 ///
 /// ```
 /// use std::io::Write;
@@ -38,9 +38,9 @@ use crate::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct AppendFile {
-    /// `None` only while it is being committed or dropped.
+    /// `None` only during commit and drop.
     out: Option<BufWriter<File>>,
-    /// The same file, to cut it back.
+    /// The same file, for truncating it.
     file: File,
     journal: PathBuf,
     old_len: u64,
@@ -48,15 +48,15 @@ pub struct AppendFile {
 }
 
 impl AppendFile {
-    /// Bytes gathered before the system is asked to write them.
+    /// Write buffer size in bytes.
     const BUFFER: usize = 1 << 20;
 
-    /// Begins to write behind the end of a file that was opened before; `end` are the bytes, such as the index, by which
-    /// to tell that it is still the same.
+    /// Starts appending to a file that was opened before. The bytes in `end`, such as the index, are compared to detect
+    /// changes.
     ///
     /// # Errors
-    /// [`ErrorKind::Changed`] when the file is not what was opened any more; [`ErrorKind::Io`], also when somebody else
-    /// is changing it, or did not come to an end ([`AppendFile::recover`]).
+    /// [`ErrorKind::Changed`] when the file has changed since it was opened; [`ErrorKind::Io`], also when another
+    /// process is appending, or an earlier change was interrupted (see [`AppendFile::recover`]).
     pub fn open(path: &Path, opened: &FileSource, end: Range<u64>) -> Result<Self, Error> {
         let cannot_open = |error| Error::io("the file cannot be opened for writing", error);
         let journal = journal_of(path);
@@ -81,23 +81,23 @@ impl AppendFile {
         Ok(appended)
     }
 
-    /// The length of the file before the change, where what is new begins.
+    /// Returns the file's length before the change, where new data starts.
     #[must_use]
     pub fn old_len(&self) -> u64 {
         self.old_len
     }
 
-    /// Makes what was written count: brings it to the disk, writes `tail`, brings that to the disk.
+    /// Commits: syncs the data to disk, writes `tail`, and syncs again.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`]. Then the file is cut back to what it was, unless only the journal could not be removed, or its
-    /// removal not brought to the disk.
+    /// [`ErrorKind::Io`]. The file is then truncated to its old length, unless only removing the journal or syncing
+    /// that removal failed.
     pub fn commit(mut self, tail: &[u8]) -> Result<(), Error> {
         let failed = |error| Error::io("the file cannot be brought to the disk", error);
         let out = self.out.take();
         let out = out.ok_or_else(|| Error::new(ErrorKind::Io, "the file was committed before"))?;
         let mut file = out.into_inner().map_err(|error| {
-            // Buffered bytes must not be written behind the cut.
+            // Buffered bytes must not be written after the truncation.
             let (error, out) = error.into_parts();
             let _ = out.into_parts();
             failed(error)
@@ -109,14 +109,14 @@ impl AppendFile {
         remove_journal(&self.journal)
     }
 
-    /// Cuts a file back to what it was, after a crash amid a change. Returns the number of bytes that were cut off.
+    /// Truncates a file to its old length after a crash during a change. Returns the number of bytes removed.
     ///
-    /// Without a journal beside the file nothing is done. `is_whole` says whether some bytes are a whole file; nothing is
-    /// cut off but what came behind one.
+    /// Does nothing if there is no journal next to the file. `is_whole` checks whether the remaining bytes are a valid
+    /// file; otherwise nothing is removed.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] when the journal does not fit the file; [`ErrorKind::Io`], also when somebody is changing
-    /// the file.
+    /// [`ErrorKind::Malformed`] when the journal does not fit the file; [`ErrorKind::Io`], also when another process is
+    /// changing the file.
     pub fn recover(
         path: &Path,
         is_whole: impl Fn(Arc<dyn ByteSource>) -> Result<(), Error>,
@@ -125,7 +125,7 @@ impl AppendFile {
         if !journal.exists() {
             return Ok(0);
         }
-        // Read under the lock only: a change that ends between the two would be undone after it has counted.
+        // The journal is read only under the lock: otherwise a change that commits in between would be undone.
         let file = open_locked(path)?;
         let announced = match File::open(&journal) {
             Ok(announced) => announced,
@@ -136,7 +136,7 @@ impl AppendFile {
         let source = Arc::new(FileSource::new(file.try_clone().map_err(cannot_read)?)?);
         let len = source.len();
         let mut text = String::new();
-        // A number of 64 bits has 20 digits, a line end follows.
+        // A 64-bit number has at most 20 digits; a newline follows.
         let read = announced.take(22).read_to_string(&mut text);
         read.map_err(cannot_read)?;
         let old_len = text.strip_suffix('\n').and_then(|text| text.parse::<u64>().ok());
@@ -147,13 +147,13 @@ impl AppendFile {
                 .expected("the length of the file before the change")
                 .found(tensor_core::Quoted(&text)));
         };
-        // A change counts when the journal is gone. Until then nobody was told that it succeeded.
+        // A change is committed once the journal is removed. Until then no caller was told that it succeeded.
         let head = Head {
             source: Arc::clone(&source) as _,
             len: old_len,
         };
         if let Err(error) = is_whole(Arc::new(head)) {
-            // Another file may have taken the name since; then there is nothing to undo.
+            // Another file may have replaced this one; then there is nothing to undo.
             if is_whole(source).is_ok() {
                 return remove_journal(&journal).map(|()| 0);
             }
@@ -166,8 +166,8 @@ impl AppendFile {
     }
 }
 
-/// Opens a file to change it in place, under a lock: the one that was opened before, unchanged, and with no journal of
-/// a change that did not come to an end. The bytes of `proof`, such as the index, are compared with those of `known`.
+/// Opens a file under a lock to change it in place. It must be the file that was opened before, unchanged, and without
+/// the journal of an interrupted change. The bytes of `proof`, such as the index, are compared with those of `known`.
 pub(crate) fn reopen(
     path: &Path,
     opened: &FileSource,
@@ -187,7 +187,7 @@ pub(crate) fn reopen(
     let cannot_read = |error| Error::io("the file cannot be read", error);
     let mut is_same = current.identity() == opened.identity();
     let mut at = proof.start;
-    // What was written into the file within a tick of the file system's clock shows in the bytes only.
+    // Writes within one tick of the file system's clock leave the timestamp unchanged, so the bytes are compared too.
     while is_same && at < proof.end {
         let part = at..proof.end.min(at + CHUNK);
         at = part.end;
@@ -204,7 +204,8 @@ fn journal_of(path: &Path) -> PathBuf {
     beside(path, ".append-journal")
 }
 
-/// Removes the journal for good: one that came back after a power cut would undo a change that succeeded.
+/// Removes the journal and syncs the removal: a journal that reappears after a power failure would undo a successful
+/// change.
 pub(crate) fn remove_journal(journal: &Path) -> Result<(), Error> {
     fs::remove_file(journal).map_err(|error| Error::io("the journal cannot be removed", error))?;
     sync_folder(journal)
@@ -219,7 +220,7 @@ pub(crate) fn open_locked(path: &Path) -> Result<File, Error> {
         let what = "the file cannot be locked: another process may be changing it";
         Error::io(what, error.into())
     })?;
-    // Another process may have put a new file into its place since it was opened: what is written to the old one is lost.
+    // Another process may have replaced the file since it was opened; writes to the old one would be lost.
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
@@ -251,10 +252,10 @@ impl Drop for AppendFile {
             return;
         }
         if let Some(out) = self.out.take() {
-            // Buffered bytes must not be written behind the cut.
+            // Buffered bytes must not be written after the truncation.
             let _ = out.into_parts();
         }
-        // If the file cannot be cut, the journal stays, and `recover` can.
+        // If truncation fails, the journal stays for `recover`.
         let cut = self
             .file
             .set_len(self.old_len)
@@ -294,7 +295,7 @@ impl ByteSource for Head {
 mod tests {
     use super::*;
 
-    /// A whole file ends with a full stop.
+    /// A complete file ends with a full stop.
     #[allow(clippy::needless_pass_by_value, reason = "as `recover` hands it over")]
     fn is_whole(source: Arc<dyn ByteSource>) -> Result<(), Error> {
         let len = source.len();
@@ -337,8 +338,8 @@ mod tests {
         assert!(!journal_of(path).exists());
     }
 
-    /// A journal that is opened before the lock is taken may be of a change that counts by then. One that cannot be opened
-    /// shows what comes first.
+    /// A journal opened before the lock is taken may belong to a change that has committed since. A journal that cannot
+    /// be opened shows which comes first.
     #[cfg(unix)]
     #[test]
     fn the_journal_is_opened_under_the_lock() {
@@ -356,7 +357,7 @@ mod tests {
     fn a_file_that_changed_is_left_alone() {
         let Fixture { path, opened, .. } = &fixture();
         fs::write(path, "new.").unwrap();
-        // The same file was overwritten, so that only its bytes tell.
+        // The same file was overwritten, so only its bytes differ.
         let other = fixture();
         fs::write(&other.path, "now.").unwrap();
         let error = AppendFile::open(path, &other.opened, 0..4).unwrap_err();
@@ -368,7 +369,7 @@ mod tests {
         assert!(!journal_of(path).exists());
     }
 
-    /// WR-01: a crash at any byte of what is appended, before and behind the end.
+    /// WR-01: a crash at any byte of the appended data, and before or after all of it.
     #[test]
     fn wr_01_a_crash_is_undone() {
         let Fixture { path, opened, .. } = &fixture();
@@ -398,7 +399,7 @@ mod tests {
             AppendFile::recover(path, is_whole).unwrap_err().kind(),
             ErrorKind::Truncated
         );
-        // Another file took the name.
+        // Another file replaced this one.
         fs::write(path, "quite another.").unwrap();
         assert_eq!(AppendFile::recover(path, is_whole).unwrap(), 0);
         assert!(!journal_of(path).exists());

@@ -12,14 +12,14 @@ use crate::{Error, ErrorKind, FileIdentity, FileSource};
 
 /// A file that appears under its name only when it is complete.
 ///
-/// Bytes go to a file without a name in the target's folder where the system has such files (Linux), so that a killed
-/// process leaves nothing behind before the file is complete; elsewhere to one with a random name (`.tensorferry-XXXXXXXXXX.partial`).
-/// [`AtomicFile::persist`] brings the bytes to the disk, renames the file and brings the folder to the disk; until then
-/// whatever was there before is untouched. Dropped without that, the temporary file is removed. Nothing else in the
-/// folder is ever removed.
+/// Where the system supports it (Linux), bytes are written to an unnamed file in the target's directory, so that a
+/// killed process leaves nothing behind; elsewhere to a file with a random name (`.tensorferry-XXXXXXXXXX.partial`).
+/// [`AtomicFile::persist`] syncs the data, renames the file and syncs the directory; until then the old target is
+/// untouched. If the value is dropped before that, the temporary file is removed. No other file in the directory is
+/// ever removed.
 ///
-/// A target that is a symbolic link stays one: the file that it leads to is replaced. A new file replaces an old one with
-/// the old one's owner, group and permissions, never wider ones.
+/// If the target is a symbolic link, the file it points to is replaced. A replacement keeps the old file's owner, group
+/// and permissions, and never widens them.
 ///
 /// ```
 /// use std::io::Write;
@@ -36,17 +36,17 @@ use crate::{Error, ErrorKind, FileIdentity, FileSource};
 #[derive(Debug)]
 pub struct AtomicFile {
     temporary: Temporary,
-    /// The file that is replaced, behind all links.
+    /// The file to replace, with all links resolved.
     target: PathBuf,
-    /// The file that was there when writing began.
+    /// Metadata of the target when writing began.
     replaced: Option<Metadata>,
-    /// Whether a file that appeared meanwhile must stay.
+    /// Fail if the target has appeared in the meantime.
     is_new: bool,
-    /// The only file to replace.
+    /// Replace only this file.
     replaces: Option<FileIdentity>,
 }
 
-/// How a file is made that a program writes.
+/// Options for creating an output file.
 ///
 /// ```
 /// let mut options = fmt_core::OutputOptions::default();
@@ -55,18 +55,17 @@ pub struct AtomicFile {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct OutputOptions {
-    /// Refuse to replace a file.
+    /// Refuse to replace an existing file.
     pub is_new: bool,
-    /// The permission bits (Unix) that a new file may have at most, beside what the process's own mask takes away. A
-    /// file that is replaced hands on its own.
+    /// Maximum permission bits (Unix) of a new file, before the umask. A replacement keeps the old file's permissions.
     pub widest_mode: Option<u32>,
-    /// The only file to replace. Where the name leads to another one, or the file was written to, when the new file is to
-    /// take its place, the target stays as it is, and the error is [`ErrorKind::Changed`].
+    /// Replace only this file. If the path leads to another file when the new one is persisted, or the file was
+    /// modified, the target is left unchanged and the error is [`ErrorKind::Changed`].
     pub replaces: Option<FileIdentity>,
 }
 
 impl OutputOptions {
-    /// For a file that is made from one, and takes its place.
+    /// Options for a file that is derived from `source` and replaces it.
     #[must_use]
     pub fn replacing(source: &FileSource) -> Self {
         Self {
@@ -75,7 +74,7 @@ impl OutputOptions {
         }
     }
 
-    /// Fails when the target is not the file that is to be replaced.
+    /// Checks that the target is still the file to replace.
     ///
     /// # Errors
     /// [`ErrorKind::Changed`].
@@ -85,10 +84,10 @@ impl OutputOptions {
     }
 }
 
-/// The file that is written before it is named or renamed.
+/// The temporary file, before it gets its final name.
 #[derive(Debug)]
 enum Temporary {
-    /// A file that no folder knows: the system removes it with the process.
+    /// A file without a directory entry: the system removes it when the process ends.
     #[cfg(target_os = "linux")]
     Unnamed(BufWriter<File>),
     /// A file with a random name, removed when it is dropped.
@@ -122,7 +121,7 @@ impl Temporary {
         }
     }
 
-    /// The same with a small buffer, which was flushed: many files may wait for their names.
+    /// Replaces the flushed buffer by a small one: many files may wait to be renamed.
     fn without_buffer(self) -> Self {
         let small = |file: BufWriter<File>| BufWriter::with_capacity(0, file.into_parts().0);
         match self {
@@ -132,7 +131,7 @@ impl Temporary {
         }
     }
 
-    /// Gives it a random name in the folder, if it has none.
+    /// Gives an unnamed file a random name in `folder`.
     fn named(self, folder: &Path) -> io::Result<tempfile::TempPath> {
         #[cfg(not(target_os = "linux"))]
         let _ = folder;
@@ -158,7 +157,7 @@ impl Temporary {
     }
 }
 
-/// A file without a name; `None` where the file system has no such files, or the process cannot name them later.
+/// Creates an unnamed file; `None` if the file system does not support it, or the process could not link it later.
 #[cfg(target_os = "linux")]
 fn unnamed(folder: &Path, mode: u32) -> io::Result<Option<File>> {
     use rustix::{
@@ -171,7 +170,7 @@ fn unnamed(folder: &Path, mode: u32) -> io::Result<Option<File>> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     match rustix::fs::open(folder, flags, Mode::from_raw_mode(mode)) {
         Ok(descriptor) => Ok(Some(descriptor.into())),
-        // The errors of kernels and file systems that do not know the flag.
+        // Errors of kernels and file systems that do not support the flag.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -183,7 +182,7 @@ fn name() -> tempfile::Builder<'static, 'static> {
     name
 }
 
-/// Systems on which files have permission bits.
+/// On systems whose files have permission bits.
 fn set_mode(name: &mut tempfile::Builder<'_, '_>, mode: u32) {
     #[cfg(unix)]
     name.permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));
@@ -192,22 +191,22 @@ fn set_mode(name: &mut tempfile::Builder<'_, '_>, mode: u32) {
 }
 
 impl AtomicFile {
-    /// Bytes gathered before the system is asked to write them.
+    /// Write buffer size in bytes.
     const BUFFER: usize = 1 << 20;
 
-    /// The permission bits of new files, from which the process's mask takes some away.
+    /// Permission bits of new files, before the umask.
     const NEW_FILE: u32 = 0o666;
 
-    /// Begins a file that will be `target`.
+    /// Starts writing a file that will become `target`.
     ///
     /// # Errors
-    /// [`ErrorKind::NotAFile`] when the target is a folder, a device or a pipe; [`ErrorKind::Io`] when it is a link that
-    /// leads nowhere, or the temporary file cannot be made.
+    /// [`ErrorKind::NotAFile`] when the target is a directory, a device or a pipe; [`ErrorKind::Io`] when it is a
+    /// dangling link, or the temporary file cannot be created.
     pub fn create(target: &Path) -> Result<Self, Error> {
         Self::create_with(target, &OutputOptions::default())
     }
 
-    /// As [`AtomicFile::create`], with options.
+    /// Like [`AtomicFile::create`], with options.
     ///
     /// # Errors
     /// As [`AtomicFile::create`]; [`ErrorKind::Exists`] when the target exists and must not be replaced.
@@ -258,8 +257,8 @@ impl AtomicFile {
         })
     }
 
-    /// Copies the first `len` bytes of a file, in the kernel where the system can: file systems that share blocks
-    /// between files copy nothing.
+    /// Copies the first `len` bytes of a file, in the kernel where possible. File systems with copy-on-write (reflinks)
+    /// copy no data.
     ///
     /// # Errors
     /// [`ErrorKind::Changed`] when the file has fewer bytes; [`ErrorKind::Io`].
@@ -280,21 +279,21 @@ impl AtomicFile {
         io::copy(&mut from.take(len), file.get_mut())
     }
 
-    /// Makes the file what its name says.
+    /// Moves the complete file to its target path.
     ///
     /// # Errors
-    /// [`ErrorKind::Exists`] when a file that must not be replaced has appeared; [`ErrorKind::Changed`] when another one
-    /// than [`OutputOptions::replaces`] has the name; [`ErrorKind::Io`]. Then the target is
-    /// what it was, unless the folder itself could not be brought to the disk.
+    /// [`ErrorKind::Exists`] when the target has appeared but must not be replaced; [`ErrorKind::Changed`] when the
+    /// target is not [`OutputOptions::replaces`]; [`ErrorKind::Io`]. The target is then unchanged, unless only syncing
+    /// the directory failed.
     pub fn persist(self) -> Result<(), Error> {
         self.complete()?.persist()
     }
 
-    /// Brings the bytes to the disk, and leaves only the last step: the name. For files that belong together, so that all
-    /// of them are written before the first appears.
+    /// Syncs the data and leaves only the rename. For files that belong together: all are written before the first one
+    /// appears.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`]; the target is what it was.
+    /// [`ErrorKind::Io`]; the target is unchanged.
     pub fn complete(mut self) -> Result<CompleteFile, Error> {
         let out = self.temporary.file();
         out.flush()
@@ -313,13 +312,13 @@ impl AtomicFile {
     }
 }
 
-/// A file that is written and has no name yet: [`AtomicFile::complete`] makes it. Dropped, it is gone. It takes an open file
-/// and hardly any memory.
+/// A complete file that is not yet at its target path, from [`AtomicFile::complete`]. Dropping it removes it. It holds
+/// an open file and hardly any memory.
 #[derive(Debug)]
 pub struct CompleteFile(AtomicFile);
 
 impl CompleteFile {
-    /// Gives the file its name.
+    /// Moves the file to its target path.
     ///
     /// # Errors
     /// As [`AtomicFile::persist`].
@@ -334,7 +333,7 @@ impl CompleteFile {
         let named = temporary.named(folder_of(&target));
         let named = named.map_err(|error| Error::io("the file cannot be named", error))?;
         if let Some(identity) = replaces {
-            // As late as can be: only the rename comes after it.
+            // Checked as late as possible: only the rename follows.
             identity.check(&target)?;
         }
         let renamed = if is_new {
@@ -355,7 +354,7 @@ fn exists() -> Error {
     error.expected("a name that is free")
 }
 
-/// The path behind all links. A path where nothing stands is taken as it is.
+/// Resolves all links. A path that does not exist is returned unchanged.
 fn resolved(target: &Path) -> Result<PathBuf, Error> {
     let is_link = fs::symlink_metadata(target).is_ok_and(|found| found.is_symlink());
     if !is_link {
@@ -364,14 +363,14 @@ fn resolved(target: &Path) -> Result<PathBuf, Error> {
     fs::canonicalize(target).map_err(|error| Error::io("the target is a link that leads to no file", error))
 }
 
-/// The path behind all links, which is where [`AtomicFile`] writes, and what belongs beside the file. A path that leads nowhere is
-/// taken as it is.
+/// Resolves all links: this is where [`AtomicFile`] writes, and where companion files belong. A path that leads nowhere
+/// is returned unchanged.
 #[must_use]
 pub fn behind_links(path: &Path) -> PathBuf {
     resolved(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// The file beside another one, behind all links, that is called the same and so.
+/// Returns the path next to `path` (links resolved) with `suffix` appended to the name.
 pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = behind_links(path).into_os_string();
     name.push(suffix);
@@ -385,7 +384,7 @@ fn folder_of(target: &Path) -> &Path {
     }
 }
 
-/// The permission bits that a file for an old one's owner has before it is that owner's.
+/// Returns the permission bits that a replacement has until its owner is set.
 #[cfg(unix)]
 fn private_part(replaced: &Metadata) -> u32 {
     use std::os::unix::fs::PermissionsExt;
@@ -397,8 +396,8 @@ fn private_part(_replaced: &Metadata) -> u32 {
     AtomicFile::NEW_FILE
 }
 
-/// Gives a file the owner, the group and the permissions of the one that it replaces, or fewer permissions where the
-/// process may not give it to them.
+/// Applies the replaced file's owner, group and permissions, or fewer permissions if the process may not change the
+/// owner or group.
 #[cfg(unix)]
 fn hand_on(replaced: &Metadata, to: &File) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
@@ -408,7 +407,7 @@ fn hand_on(replaced: &Metadata, to: &File) -> io::Result<()> {
         || fchown(to, Some(replaced.uid()), Some(replaced.gid())).is_ok()
         || fchown(to, None, Some(replaced.gid())).is_ok();
     if !is_given {
-        // Another group must not get what the old one could do.
+        // A different group must not get the old group's permissions.
         mode &= !0o070;
     }
     to.set_permissions(PermissionsExt::from_mode(mode))
@@ -429,9 +428,9 @@ impl Write for AtomicFile {
     }
 }
 
-/// Brings to the disk that a name came to be, or went, in the folder of a file.
+/// Syncs the directory of a file after an entry was added or removed.
 pub(crate) fn sync_folder(of: &Path) -> Result<(), Error> {
-    // Only Unix has folders that can be opened and brought to the disk.
+    // Only on Unix can a directory be opened and synced.
     if cfg!(unix) {
         let synced = File::open(folder_of(of)).and_then(|folder| folder.sync_all());
         synced.map_err(|error| Error::io("the folder cannot be brought to the disk", error))?;
@@ -474,7 +473,7 @@ mod tests {
         }
     }
 
-    /// Where the system can, a file that is being written has no name that a killed process could leave behind.
+    /// Where supported, a file being written has no name, so a killed process leaves none behind.
     #[cfg(target_os = "linux")]
     #[test]
     fn wr_01_a_killed_process_leaves_nothing() {
@@ -486,7 +485,7 @@ mod tests {
         }
     }
 
-    /// Files of the user, of other programs and of this one in another container are not this writer's to remove.
+    /// Files of the user, of other programs, and of this program in another container must not be removed.
     #[test]
     fn nothing_else_in_the_folder_is_removed() {
         let folder = tempfile::tempdir().unwrap();
@@ -529,7 +528,7 @@ mod tests {
         }
     }
 
-    /// WR-04, WR-10: folders, links and permissions.
+    /// WR-04, WR-10: directories, links and permissions.
     #[cfg(unix)]
     #[test]
     fn wr_10_what_stands_in_the_targets_place() {
@@ -572,7 +571,7 @@ mod tests {
         }
     }
 
-    /// Files that belong together: none is there before all are written.
+    /// Files that belong together: none appears before all are written.
     #[test]
     fn complete_files_wait_for_their_names() {
         for kind in KINDS {
@@ -613,7 +612,7 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::Changed);
     }
 
-    /// WR-07: two writers to one target: one of the two files, whole.
+    /// WR-07: with two writers to one target, the result is one of the two files, complete.
     #[test]
     fn wr_07_two_writers() {
         let folder = tempfile::tempdir().unwrap();
@@ -634,7 +633,7 @@ mod tests {
         assert_eq!(names(folder.path()), ["a"]);
     }
 
-    /// WR-08: a panic on the way.
+    /// WR-08: a panic while writing.
     #[test]
     fn wr_08_a_panic_removes_the_temporary_file() {
         let folder = tempfile::tempdir().unwrap();

@@ -2,10 +2,10 @@ use std::{collections::BTreeMap, fmt};
 
 use bytes::Bytes;
 
-/// What a file says about a tensor beyond what all formats have: text by key.
+/// Format-specific attributes of a tensor, as strings by key.
 ///
-/// It stays as it stands in the file until it is asked for, so that a hostile index of many small attributes takes no more
-/// memory than its bytes.
+/// They stay encoded until they are requested, so a hostile index with many small attributes takes no more memory than
+/// its bytes.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -32,19 +32,19 @@ enum Inner {
 }
 
 impl Attributes {
-    /// Attributes as a file has them, and what takes them apart. No bytes are no attributes.
+    /// Creates attributes from their encoded bytes and a function that decodes them. Empty bytes mean no attributes.
     #[must_use]
     pub fn encoded(bytes: Bytes, decode: fn(&[u8]) -> BTreeMap<String, String>) -> Self {
         Self((!bytes.is_empty()).then(|| Box::new(Inner::Encoded { bytes, decode })))
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no attributes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// All of them.
+    /// Decodes all attributes.
     #[must_use]
     pub fn to_map(&self) -> BTreeMap<String, String> {
         match self.0.as_deref() {
@@ -55,7 +55,7 @@ impl Attributes {
     }
 }
 
-/// For readers whose attributes are few.
+/// For readers with few attributes.
 impl From<BTreeMap<String, String>> for Attributes {
     fn from(map: BTreeMap<String, String>) -> Self {
         Self((!map.is_empty()).then(|| Box::new(Inner::Map(map))))

@@ -7,9 +7,9 @@ use crate::{
     check_name,
 };
 
-/// What the files of a format can hold. [`Plan::check`] compares a plan with it, and tools can show it.
+/// What files of a format can contain. [`Plan::check`] checks a plan against it, and tools can display it.
 ///
-/// What depends on where in the file a tensor comes to be, such as an offset of 32 bits, is the writer's to check.
+/// Limits that depend on a tensor's position in the file, such as 32-bit offsets, are checked by the writer.
 ///
 /// ```
 /// use fmt_core::{Capabilities, ErrorKind, Limits, Plan, PlannedEntry, Texts};
@@ -29,56 +29,56 @@ use crate::{
 /// ```
 #[derive(Clone, Debug)]
 pub struct Capabilities {
-    /// The dtypes of numbers.
+    /// The numeric dtypes.
     pub dtypes: &'static [DType],
-    /// The same for errors.
+    /// The same, as text for errors.
     pub dtypes_in_words: &'static str,
-    /// Whether a tensor of a dtype that is copied and not computed with can be stored.
+    /// Whether tensors of an opaque dtype can be stored; these are copied but not computed with.
     pub opaque: fn(&OpaqueDType, &Shape) -> bool,
-    /// Whether sparse tensors can.
+    /// Whether sparse tensors can be stored.
     pub sparse: bool,
-    /// Whether tensors can have the same bytes ([`PlannedEntry::same_as`]).
+    /// Whether tensors can share bytes ([`PlannedEntry::same_as`]).
     pub shares_bytes: bool,
-    /// What can be said of the file.
+    /// Metadata that a file can have.
     pub metadata: Texts,
-    /// What can be said of a tensor.
+    /// Attributes that a tensor can have.
     pub attributes: Texts,
-    /// What tensors can be called.
+    /// Valid tensor names.
     pub names: Names,
-    /// How many tensors fit, where that is the format's to say.
+    /// Maximum number of tensors, if the format limits it.
     pub tensors: Option<u64>,
-    /// How many dimensions a tensor can have, where that is the format's to say.
+    /// Maximum rank of a tensor, if the format limits it.
     pub rank: Option<u64>,
     /// The largest dimension.
     pub dim: u64,
-    /// Bytes that one tensor can have.
+    /// Maximum size of a tensor in bytes.
     pub tensor_bytes: u64,
-    /// What the format's page calls the rules, by the names that are constants here ([`Error::rename_rule`]).
+    /// The names that the format's page gives the rules defined as constants here ([`Error::rename_rule`]).
     pub rules: &'static [(&'static str, &'static str)],
 }
 
-/// Texts by key.
+/// Which string attributes can be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Texts {
-    /// There is no place for any.
+    /// None.
     None,
-    /// Any that the writer can encode.
+    /// All that the writer can encode.
     Any,
-    /// Those with these keys.
+    /// Only these keys.
     Only(&'static [&'static str]),
 }
 
-/// Names of tensors.
+/// Which tensor names can be stored.
 #[derive(Clone, Copy, Debug)]
 pub enum Names {
-    /// None: a tensor is known by its number in the file.
+    /// None: tensors are identified by their index.
     Numbers,
-    /// Those that pass this check, each of one tensor.
+    /// Unique names that pass this check.
     Checked(fn(&str, &Limits) -> Result<(), Error>),
 }
 
 impl Names {
-    /// Those that [`check_name`] takes: up to a length, and without zero bytes.
+    /// Names accepted by [`check_name`]: of limited length, without zero bytes.
     pub const TEXTS: Self = Self::Checked(|name, limits| {
         let options = ReadOptions {
             limits: limits.clone(),
@@ -89,7 +89,7 @@ impl Names {
 }
 
 impl Capabilities {
-    /// Dense tensors of all numbers, up to 2^63 bytes, each with a name and nothing else.
+    /// Dense tensors of all numeric dtypes, up to 2^63 bytes, with names but no attributes or metadata.
     pub const NUMBERS: Self = Self {
         dtypes: &DType::ALL,
         dtypes_in_words: "a number",
@@ -105,7 +105,7 @@ impl Capabilities {
         tensor_bytes: Self::LONGEST,
         rules: &[],
     };
-    /// The most bytes that all tensors of a file can have: lengths of files are signed.
+    /// Maximum total size of a file's tensors in bytes: file lengths are signed.
     pub const LONGEST: u64 = i64::MAX as u64;
 
     /// The rule about metadata of files.
@@ -125,7 +125,7 @@ impl Capabilities {
     /// The rule about sizes: of dimensions, of tensors, and of all of them.
     pub const SIZES: &str = "sizes";
 
-    /// Checks dtype and shape of a tensor.
+    /// Checks a tensor's dtype and shape.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] and [`ErrorKind::TooLarge`].
@@ -141,7 +141,7 @@ impl Capabilities {
         checked.map_err(|error| error.rename_rule(self.rules))
     }
 
-    /// Checks the name of a tensor by itself.
+    /// Checks a tensor's name, regardless of the others.
     ///
     /// # Errors
     /// [`ErrorKind::BadName`].
@@ -232,11 +232,12 @@ impl Texts {
 }
 
 impl Plan {
-    /// Checks that a format with these capabilities can hold the plan, in a file that readers with these limits take.
+    /// Checks that a format with these capabilities can store the plan, in a file that readers with these limits
+    /// accept.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for what has no place, [`ErrorKind::TooLarge`], [`ErrorKind::BadName`] and
-    /// [`ErrorKind::Duplicate`]; the rule is the format's.
+    /// [`ErrorKind::Unsupported`] for anything that cannot be stored, [`ErrorKind::TooLarge`], [`ErrorKind::BadName`]
+    /// and [`ErrorKind::Duplicate`]; the rule is the format's.
     pub fn check(&self, capabilities: &Capabilities, limits: &Limits) -> Result<(), Error> {
         let checked = self.check_all(capabilities, limits);
         checked.map_err(|error| error.rename_rule(capabilities.rules))
@@ -402,7 +403,7 @@ mod tests {
         );
     }
 
-    /// Bytes that another tensor has are not counted, and refused where the format cannot say so.
+    /// Bytes shared with another tensor are not counted, and are refused if the format cannot share them.
     #[test]
     fn shared_bytes() {
         let shared = || {

@@ -1,8 +1,8 @@
 use crate::{Error, ErrorKind};
 
-/// Reads fields from bytes, front to back, and knows where in the file it is.
+/// Reads fields from bytes sequentially, and tracks its position in the file.
 ///
-/// Every read names its field, so that an error can say which one was cut off, and where.
+/// Every read names its field, so that an error says which one was truncated, and where.
 ///
 /// ```
 /// use fmt_core::{Cursor, ErrorKind};
@@ -21,7 +21,7 @@ pub struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Starts at the first of `bytes`, which stands at byte `position` of the file.
+    /// Creates a cursor at the first of `bytes`, which is at byte `position` of the file.
     #[must_use]
     pub fn new(bytes: &'a [u8], position: u64) -> Self {
         Self {
@@ -30,19 +30,19 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Where in the file the next byte stands.
+    /// Returns the file position of the next byte.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// How many bytes are left.
+    /// Returns the number of remaining bytes.
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.rest.len() as u64
     }
 
-    /// The next `len` bytes.
+    /// Reads the next `len` bytes.
     ///
     /// # Errors
     /// [`ErrorKind::Truncated`] when there are fewer.
@@ -59,7 +59,7 @@ impl<'a> Cursor<'a> {
         Ok(taken)
     }
 
-    /// The next bytes, as many as the array has.
+    /// Reads the next `N` bytes as an array.
     ///
     /// # Errors
     /// [`ErrorKind::Truncated`] when there are fewer.
@@ -68,7 +68,7 @@ impl<'a> Cursor<'a> {
         Ok(*taken.first_chunk().unwrap_or(&[0; N]))
     }
 
-    /// The next byte.
+    /// Reads the next byte.
     ///
     /// # Errors
     /// [`ErrorKind::Truncated`] when there is none.
@@ -76,7 +76,7 @@ impl<'a> Cursor<'a> {
         self.array(field).map(u8::from_le_bytes)
     }
 
-    /// The next four bytes as a little-endian integer.
+    /// Reads the next four bytes as a little-endian integer.
     ///
     /// # Errors
     /// [`ErrorKind::Truncated`] when there are fewer.
@@ -84,7 +84,7 @@ impl<'a> Cursor<'a> {
         self.array(field).map(u32::from_le_bytes)
     }
 
-    /// The next eight bytes as a little-endian integer.
+    /// Reads the next eight bytes as a little-endian integer.
     ///
     /// # Errors
     /// [`ErrorKind::Truncated`] when there are fewer.

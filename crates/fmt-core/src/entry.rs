@@ -4,37 +4,37 @@ use tensor_core::{DType, Shape, TensorSpec};
 
 use crate::{Attributes, OpaqueDType};
 
-/// What a file says about itself as a whole, by key.
+/// A file's metadata, as strings by key.
 pub type Metadata = BTreeMap<String, String>;
 
-/// What a file says about one of its tensors.
+/// A tensor as described in its file.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Entry {
-    /// Its name; formats without names count from `0`.
+    /// The tensor's name; formats without names use the index, from `0`.
     pub name: String,
-    /// Its element type.
+    /// The element type.
     pub dtype: StoredDType,
-    /// Its dimensions.
+    /// The dimensions.
     pub shape: Shape,
-    /// How its elements are laid out.
+    /// How elements are laid out.
     pub layout: Layout,
-    /// How its bytes are stored.
+    /// How bytes are stored.
     pub encoding: Encoding,
-    /// Whether its bytes are stored most significant first.
+    /// Whether bytes are stored big-endian.
     pub is_big_endian: bool,
-    /// Where its bytes stand in the file.
+    /// The position of its bytes in the file.
     pub range: Range<u64>,
-    /// Its checksum as the file has it.
+    /// The checksum, as written in the file.
     pub checksum: Option<String>,
-    /// What else the file says about it.
+    /// Format-specific attributes.
     pub attributes: Attributes,
-    /// Why it cannot be read, if it cannot: it is listed nevertheless.
+    /// The reason why it cannot be read, if so: it is listed nevertheless.
     pub unsupported: Option<String>,
 }
 
 impl Entry {
-    /// A dense tensor stored as it is.
+    /// Describes a dense tensor with raw bytes.
     #[must_use]
     pub fn new(name: String, dtype: StoredDType, shape: Shape, range: Range<u64>) -> Self {
         Self {
@@ -51,27 +51,27 @@ impl Entry {
         }
     }
 
-    /// Dtype and shape, if the dtype is known.
+    /// Returns dtype and shape, if the dtype is known.
     #[must_use]
     pub fn spec(&self) -> Option<TensorSpec> {
         TensorSpec::new(self.dtype.known()?, self.shape.clone()).ok()
     }
 
-    /// Whether its bytes can be had by [`TensorReader::stream`](crate::TensorReader::stream) though it cannot be read as
-    /// numbers.
+    /// Returns whether its bytes are available from [`TensorReader::stream`](crate::TensorReader::stream), although
+    /// they cannot be read as numbers.
     #[must_use]
     pub fn is_copied_only(&self) -> bool {
         matches!(self.dtype, StoredDType::Opaque(_)) && self.layout == Layout::Dense
     }
 
-    /// Bytes in the file.
+    /// Returns the number of bytes in the file.
     #[must_use]
     pub fn stored_size(&self) -> u64 {
         self.range.end - self.range.start
     }
 
-    /// Bytes of the elements once decoded, if the dtype is known: of all elements for a dense tensor, of indices and
-    /// values for a sparse one.
+    /// Returns the number of bytes once decoded, if the dtype is known: of all elements of a dense tensor, or of the
+    /// indices and values of a sparse one.
     #[must_use]
     pub fn byte_len(&self) -> Option<u64> {
         match self.layout {
@@ -89,19 +89,19 @@ impl Entry {
     }
 }
 
-/// A dtype as a file has it.
+/// A dtype as named in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoredDType {
-    /// One that is known.
+    /// A known dtype.
     Known(DType),
-    /// One whose elements are copied and not computed with.
+    /// A dtype whose elements are copied but not computed with.
     Opaque(OpaqueDType),
-    /// One that is not known, by the name or number that the file has for it.
+    /// An unknown dtype, by its name or number in the file.
     Unknown(String),
 }
 
 impl StoredDType {
-    /// The dtype, if it is known.
+    /// Returns the dtype, if it is known.
     #[must_use]
     pub fn known(&self) -> Option<DType> {
         match self {
@@ -121,7 +121,7 @@ impl fmt::Display for StoredDType {
     }
 }
 
-/// How a tensor's elements are laid out.
+/// The layout of a tensor's elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Layout {
@@ -132,7 +132,7 @@ pub enum Layout {
         /// The number of stored entries.
         nnz: u64,
     },
-    /// One that is not known, by the file's name for it.
+    /// An unknown layout, by its name in the file.
     Unknown(String),
 }
 
@@ -146,20 +146,20 @@ impl fmt::Display for Layout {
     }
 }
 
-/// How a tensor's bytes are stored.
+/// The encoding of a tensor's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Encoding {
-    /// As they are.
+    /// Unencoded.
     Raw,
-    /// As they are, but with the first axis changing fastest.
+    /// Unencoded, in column-major order: the first axis changes fastest.
     ColumnMajor,
-    /// Scattered over a part of the file that other tensors share.
+    /// Unencoded but strided, in a part of the file that other tensors may share.
     Strided,
     /// In Zstandard frames.
     Zstd,
-    /// As a raw deflate stream, perhaps behind a header that it covers too.
+    /// A raw deflate stream, possibly preceded by a header that is compressed with it.
     Deflate,
-    /// In a way that is not known, by the file's name for it.
+    /// An unknown encoding, by its name in the file.
     Unknown(String),
 }

@@ -2,7 +2,7 @@ use std::{error, fmt, io};
 
 use tensor_core::{Quoted, SpecError};
 
-/// Why a file cannot be read or written: a kind for programs, a sentence for people, and the place.
+/// An error of reading or writing a file: a kind for programs, a message for people, and the position.
 ///
 /// ```
 /// use fmt_core::{Error, ErrorKind};
@@ -33,50 +33,50 @@ struct Inner {
     source: Option<io::Error>,
 }
 
-/// The kinds of errors, one list for all formats.
+/// The kinds of errors, shared by all formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The system could not read or write.
+    /// The operating system failed to read or write.
     Io,
-    /// The path does not lead to a regular file.
+    /// The path is not a regular file.
     NotAFile,
     /// The file ends too early.
     Truncated,
-    /// It is a file of another kind.
+    /// The file is of another format.
     BadMagic,
-    /// It is a file of a version that is not known.
+    /// The file has an unknown version.
     BadVersion,
-    /// The bytes do not follow the format's grammar.
+    /// The bytes violate the format's grammar.
     Malformed,
-    /// Something is larger than the caller's limits or the format allow.
+    /// Something exceeds the limits of the caller or the format.
     TooLarge,
-    /// A product or a sum does not fit its integer.
+    /// A product or sum overflows its integer type.
     Overflow,
-    /// An offset or an index leads outside.
+    /// An offset or index is out of bounds.
     OutOfBounds,
-    /// Two things share some of their bytes.
+    /// Two items partially share bytes.
     Overlap,
-    /// An offset is not a multiple of what it must be, or bytes cannot be viewed in place.
+    /// An offset does not have the required alignment, or bytes cannot be viewed in place.
     Misaligned,
-    /// Two statements about the same size differ.
+    /// Two declarations of the same size differ.
     SizeMismatch,
-    /// It is well-formed but not supported.
+    /// The file is well-formed but not supported.
     Unsupported,
-    /// A name or a key occurs twice.
+    /// A name or key occurs twice.
     Duplicate,
-    /// A name is empty, too long or has characters that names may not have.
+    /// A name is empty, too long or contains invalid characters.
     BadName,
-    /// A checksum or a compressed frame does not hold.
+    /// A checksum does not match, or a compressed frame is damaged.
     Corrupt,
-    /// The file is not what it was when it was opened.
+    /// The file has changed since it was opened.
     Changed,
-    /// The target exists, and is not to be replaced.
+    /// The target exists and must not be replaced.
     Exists,
 }
 
 impl Error {
-    /// An error about something.
+    /// Creates an error of a kind about `what`.
     pub fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
         let (what, rule) = (what.into(), None);
         Self(Box::new(Inner {
@@ -91,14 +91,14 @@ impl Error {
         }))
     }
 
-    /// An error of the system, with what was being done.
+    /// Creates an error from an I/O error, with what was attempted.
     pub fn io(what: impl Into<String>, source: io::Error) -> Self {
         let mut error = Self::new(ErrorKind::Io, what);
         error.0.source = Some(source);
         error
     }
 
-    /// An error about a dtype and a shape that do not go together.
+    /// Creates an error for a dtype and a shape that do not fit together.
     #[must_use]
     pub fn of_spec(error: &SpecError) -> Self {
         let kind = match error {
@@ -108,7 +108,7 @@ impl Error {
         Self::new(kind, error.to_string())
     }
 
-    /// A file that ends before what it says it has, with the length that this takes and its own.
+    /// Creates an error for a truncated file, with the expected and the actual length.
     ///
     /// ```
     /// let error = fmt_core::Error::cut_off(90_868_416, 100_000);
@@ -123,50 +123,50 @@ impl Error {
         error.expected(format_args!("{expected} bytes")).found(found)
     }
 
-    /// Says which tensor it is about; an earlier answer stays.
+    /// Adds the tensor's name, unless there is one already.
     #[must_use]
     pub fn of_tensor(mut self, name: &str) -> Self {
         self.0.tensor.get_or_insert_with(|| name.to_owned());
         self
     }
 
-    /// Says at which byte of the file; an earlier answer stays.
+    /// Adds the byte position in the file, unless there is one already.
     #[must_use]
     pub fn at(mut self, byte: u64) -> Self {
         self.0.at.get_or_insert(byte);
         self
     }
 
-    /// Says within what it is, in front of what it is about.
+    /// Prefixes the context to what the error is about.
     #[must_use]
     pub fn within(mut self, place: &str) -> Self {
         self.0.what = format!("{place}: {}", self.0.what);
         self
     }
 
-    /// Says what should have been there.
+    /// Adds the expected value.
     #[must_use]
     pub fn expected(mut self, expected: impl fmt::Display) -> Self {
         self.0.expected = Some(expected.to_string());
         self
     }
 
-    /// Says what was there instead.
+    /// Adds the value found.
     #[must_use]
     pub fn found(mut self, found: impl fmt::Display) -> Self {
         self.0.found = Some(found.to_string());
         self
     }
 
-    /// Says which rule of the format's description is broken.
+    /// Adds the violated rule of the format's description.
     #[must_use]
     pub fn rule(mut self, rule: &'static str) -> Self {
         self.0.rule = Some(rule);
         self
     }
 
-    /// Gives a rule of a lower layer, such as CBOR's, the name that the format's description has for it. `names` are pairs
-    /// of the two.
+    /// Replaces the rule of a lower layer, such as CBOR's, by its name in the format's description. `names` are pairs
+    /// of old and new names.
     ///
     /// ```
     /// use fmt_core::{Error, ErrorKind};
@@ -182,25 +182,25 @@ impl Error {
         self
     }
 
-    /// The kind, for programs.
+    /// Returns the kind.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The tensor it is about, if it is about one.
+    /// Returns the name of the tensor concerned, if any.
     #[must_use]
     pub fn tensor(&self) -> Option<&str> {
         self.0.tensor.as_deref()
     }
 
-    /// The byte of the file it is about, if there is one.
+    /// Returns the byte position in the file, if any.
     #[must_use]
     pub fn byte(&self) -> Option<u64> {
         self.0.at
     }
 
-    /// The rule of the format's description that is broken, such as `T13`; docs/formats has them.
+    /// Returns the violated rule of the format's description, such as `T13`; see docs/formats.
     #[must_use]
     pub fn broken_rule(&self) -> Option<&'static str> {
         self.0.rule
@@ -238,7 +238,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// The message, as [`fmt::Display`]; with `{:#?}` all parts by name.
+/// The message, like [`fmt::Display`]; with `{:#?}` all parts by name.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if f.alternate() {

@@ -2,10 +2,10 @@ use std::ops::Range;
 
 use crate::{Error, ErrorKind};
 
-/// Checks the byte ranges that tensors say are theirs against each other.
+/// Checks the byte ranges that tensors claim for partial overlaps.
 ///
-/// Two tensors may share the same range (tied weights); a range may be empty and stand anywhere. Sharing a part is an
-/// error: a writer that overlaps tensors is broken, and a reader that accepts it can be made to do work without end.
+/// Two tensors may share the same range (tied weights); an empty range may be anywhere. Partial overlap is an error: a
+/// writer that produces it is broken, and a reader that accepts it can be made to do unbounded work.
 ///
 /// ```
 /// use fmt_core::{ErrorKind, check_overlaps, holes};
@@ -17,7 +17,7 @@ use crate::{Error, ErrorKind};
 /// ```
 ///
 /// # Errors
-/// [`ErrorKind::Overlap`] for the first two, in file order, that share some but not all of their bytes.
+/// [`ErrorKind::Overlap`] for the first two, in file order, that overlap partially.
 pub fn check_overlaps(ranges: &[Range<u64>]) -> Result<(), Error> {
     let is_in_order = |pair: &[Range<u64>]| pair[0].end <= pair[1].start;
     if ranges.windows(2).all(is_in_order) {
@@ -40,7 +40,7 @@ pub fn check_overlaps(ranges: &[Range<u64>]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The parts of `within` that no range covers, in order.
+/// Returns the parts of `within` that no range covers, in order.
 #[must_use]
 pub fn holes(ranges: &[Range<u64>], within: Range<u64>) -> Vec<Range<u64>> {
     let mut found = Vec::new();
@@ -57,7 +57,7 @@ pub fn holes(ranges: &[Range<u64>], within: Range<u64>) -> Vec<Range<u64>> {
     found
 }
 
-/// Ranges that are not empty, by where they start, each with its number.
+/// Returns the nonempty ranges sorted by start, each with its index.
 fn sorted(ranges: &[Range<u64>]) -> Vec<(usize, Range<u64>)> {
     let mut sorted: Vec<_> = ranges
         .iter()

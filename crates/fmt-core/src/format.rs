@@ -8,57 +8,57 @@ pub type BoxReader = Box<dyn TensorReader>;
 /// A writer of any format, to an [`Output`].
 pub type BoxWriter<'w> = Box<dyn TensorWriter + 'w>;
 
-/// Where a writer's bytes go.
+/// The output of a writer.
 pub type Output<'w> = Box<dyn Write + Send + 'w>;
 
-/// A file format, for tools that deal with all of them alike.
+/// A file format, for tools that treat all formats alike.
 pub trait Format: Send + Sync {
-    /// Its short name, such as `tbuf`.
+    /// Returns the short name, such as `tbuf`.
     fn id(&self) -> &'static str;
 
-    /// How its files' names end, the usual ending first, without the dot.
+    /// Returns the file name extensions without the dot, the usual one first.
     fn extensions(&self) -> &'static [&'static str];
 
-    /// Whether a file that begins with `head` and has `len` bytes is one.
+    /// Guesses whether a file that begins with `head` and has `len` bytes is of this format.
     fn sniff(&self, head: &[u8], len: u64) -> Sniff;
 
     /// Opens a file.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// What is invalid, and where.
     fn open(&self, source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<BoxReader, Error>;
 
-    /// The capabilities of its files, which its writer checks plans by; `None` when they are only read.
+    /// Returns the capabilities that the writer checks plans against; `None` if the format is read only.
     fn capabilities(&self) -> Option<&'static Capabilities> {
         None
     }
 
-    /// Whether files of the format are written, or only read.
+    /// Returns whether files of the format can be written.
     fn is_written(&self) -> bool {
         self.capabilities().is_some()
     }
 
-    /// Whether tensors can have the same bytes in its files ([`PlannedEntry::same_as`](crate::PlannedEntry::same_as)).
+    /// Returns whether tensors of a file can share bytes ([`PlannedEntry::same_as`](crate::PlannedEntry::same_as)).
     fn shares_bytes(&self) -> bool {
         self.capabilities().is_some_and(|can| can.shares_bytes)
     }
 
-    /// Begins a file. Nothing is written if the format cannot hold the plan.
+    /// Starts writing a file. Nothing is written if the format cannot hold the plan.
     ///
     /// # Errors
     /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge), [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported),
     /// [`ErrorKind::BadName`](crate::ErrorKind::BadName) or [`ErrorKind::Duplicate`](crate::ErrorKind::Duplicate) for
-    /// the first thing that the format cannot hold; it names what would.
+    /// the first thing that the format cannot hold; it says what the format supports.
     fn create<'w>(&self, out: Output<'w>, plan: Plan) -> Result<BoxWriter<'w>, Error>;
 }
 
-/// How sure a format is that a file is its own.
+/// How sure a format is that a file belongs to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sniff {
-    /// It is not.
+    /// The file is not of this format.
     No,
-    /// It may be: the format has no mark to tell by.
+    /// It may be: the format has no magic number.
     Possible,
-    /// It bears the format's mark.
+    /// It has the format's magic number.
     Certain,
 }

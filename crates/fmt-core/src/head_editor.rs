@@ -1,4 +1,4 @@
-//! Changes to files whose index stands at their beginning: names and metadata, in place where there is room.
+//! Edits files with the index at the beginning: names and metadata, in place where there is room.
 
 use std::{
     fs::{self, File},
@@ -16,22 +16,22 @@ use crate::{
     read_range,
 };
 
-/// Makes the first part of a file from its tensors and metadata. It is told how long the old one is, which the new one
-/// should be too if it can. Tensors stay where they are behind it.
+/// Encodes the first part of a file from its tensors and metadata. The argument is the length of the old one, which the
+/// new one should match if possible. The tensors after it do not move.
 pub type EncodeHead = fn(&[Entry], &Metadata, u64) -> Result<Vec<u8>, Error>;
 
-/// Changes names and metadata of a file whose index stands before its data, such as safetensors and GGUF.
+/// Changes names and metadata of a file with the index before the data, such as safetensors and GGUF.
 ///
-/// Where the new index has the length of the old one, it is written over it, and the data is not touched. A journal beside
-/// the file, `NAME.head-journal`, has the old bytes meanwhile: [`HeadEditor::recover`] puts them back after a crash.
-/// Otherwise the file is written anew beside the old one and replaces it, as [`AtomicFile`] does.
+/// If the new index has the length of the old one, it is overwritten in place, and the data is not touched. Until that
+/// is complete, a journal next to the file, `NAME.head-journal`, holds the old bytes; [`HeadEditor::recover`] restores
+/// them after a crash. Otherwise the file is rewritten and replaced atomically, see [`AtomicFile`].
 ///
-/// The crates of formats make it: `fmt_safetensors::edit`, `fmt_gguf::edit`.
+/// Created by the format crates: `fmt_safetensors::edit`, `fmt_gguf::edit`.
 #[derive(Debug)]
 pub struct HeadEditor {
     path: PathBuf,
     source: Arc<FileSource>,
-    /// The old index, as it was when the file was opened.
+    /// The old index, as of opening.
     head: Bytes,
     entries: Vec<Entry>,
     metadata: Metadata,
@@ -39,7 +39,7 @@ pub struct HeadEditor {
 }
 
 impl HeadEditor {
-    /// For a format's crate: a file that was opened, whose first `head_len` bytes `encode` makes.
+    /// Creates an editor, for format crates. `encode` produces the first `head_len` bytes of the file.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] when these cannot be read.
@@ -60,7 +60,7 @@ impl HeadEditor {
         })
     }
 
-    /// Gives a tensor another name.
+    /// Renames a tensor.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfBounds`] when there is no such tensor, [`ErrorKind::Duplicate`] when the new name is taken.
@@ -75,7 +75,7 @@ impl HeadEditor {
         Ok(())
     }
 
-    /// What the file says about itself under a key; `None` removes it.
+    /// Sets the value of a metadata key; `None` removes it.
     pub fn set(&mut self, key: &str, value: Option<&str>) {
         match value {
             Some(value) => self.metadata.insert(key.to_owned(), value.to_owned()),
@@ -83,12 +83,12 @@ impl HeadEditor {
         };
     }
 
-    /// Brings the changes to the disk, and says whether that was done in place.
+    /// Saves the changes and syncs them. Returns whether that was done in place.
     ///
     /// # Errors
-    /// What the format has no place for, [`ErrorKind::Changed`] when the file is not what was opened any more,
-    /// [`ErrorKind::Io`], also when somebody else is changing the file or did not come to an end. Then the file is what it
-    /// was, or [`HeadEditor::recover`] makes it so.
+    /// The error of encoding for contents that the format cannot store; [`ErrorKind::Changed`] when the file has
+    /// changed since it was opened; [`ErrorKind::Io`], also when another process is changing the file or was
+    /// interrupted. The file is then unchanged, or [`HeadEditor::recover`] restores it.
     pub fn save(self) -> Result<bool, Error> {
         let old_len = self.head.len() as u64;
         let head = (self.encode)(&self.entries, &self.metadata, old_len)?;
@@ -128,19 +128,19 @@ impl HeadEditor {
         out.persist()
     }
 
-    /// Puts the old index back, after a crash amid a change in place. Returns whether there was something to undo.
+    /// Restores the old index after a crash during a change in place. Returns whether there was anything to undo.
     ///
-    /// Without a journal beside the file nothing is done.
+    /// Does nothing if there is no journal next to the file.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] when the journal does not fit the file, which is left as it is; [`ErrorKind::Io`], also
-    /// when somebody is changing the file.
+    /// [`ErrorKind::Malformed`] when the journal does not fit the file, which stays unchanged; [`ErrorKind::Io`], also
+    /// when another process is changing the file.
     pub fn recover(path: &Path) -> Result<bool, Error> {
         let journal = journal_of(path);
         if !journal.exists() {
             return Ok(false);
         }
-        // Read under the lock only: a change that ends between the two would be undone after it has counted.
+        // The journal is read only under the lock: otherwise a change that commits in between would be undone.
         let mut file = open_locked(path)?;
         let cannot_read = |error| Error::io("the file or its journal cannot be read", error);
         let announced = match fs::read(&journal) {
@@ -159,7 +159,7 @@ impl HeadEditor {
         if found != len || file.read_exact(&mut current).is_err() {
             return Err(misfit());
         }
-        // An interrupted edit leaves only old bytes and new ones.
+        // After an interrupted edit, each byte is either an old or a new one.
         let mut bytes = current.iter().zip(old).zip(new);
         if !bytes.all(|((current, old), new)| current == old || current == new) {
             return Err(misfit());
@@ -184,7 +184,7 @@ fn journal_of(path: &Path) -> PathBuf {
 /// The first bytes of a journal.
 const MARK: &[u8; 8] = b"TFHEAD1\n";
 
-/// Mark, the file's length, the old bytes, and as many new ones.
+/// Writes the magic bytes, the file's length, the old bytes, and as many new ones.
 fn write_journal(journal: &Path, len: u64, old: &[u8], new: &[u8]) -> Result<(), Error> {
     let mut file = AtomicFile::create(journal)?;
     let parts = [&MARK[..], &len.to_le_bytes(), old, new];
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn what_was_interrupted_is_undone() {
-        // Before, amid and after the bytes were written.
+        // Before, during and after writing the bytes.
         for current in [b"old!->data", b"new!->data", b"new?->data"] {
             let (_folder, path) = interrupted(current);
             assert!(HeadEditor::recover(&path).unwrap());

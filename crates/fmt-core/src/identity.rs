@@ -1,4 +1,4 @@
-//! Which file a path leads to: whether the one that is replaced is still the one that was opened.
+//! Identity of files: detects whether the file to replace is still the one that was opened.
 
 use std::{
     fs::{self, Metadata},
@@ -8,10 +8,10 @@ use std::{
 
 use crate::{Error, ErrorKind};
 
-/// Which file it was, how long, and when it was last written.
+/// A file's identity, length and modification time.
 ///
-/// A program that reads a file, and then puts something else under its name, compares it: another program, such as a
-/// trainer with its next checkpoint, may have taken the name meanwhile, and that file is not to be lost.
+/// A program that reads a file and then replaces it compares this first: another program, such as a trainer with its
+/// next checkpoint, may have replaced the file meanwhile, and that file must not be lost.
 ///
 /// ```
 /// use fmt_core::{ErrorKind, FileIdentity};
@@ -30,15 +30,15 @@ use crate::{Error, ErrorKind};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileIdentity {
-    /// Device and inode, on Unix.
+    /// Device and inode on Unix.
     node: Option<(u64, u64)>,
     len: u64,
-    /// `None` where the file system does not record it.
+    /// `None` if the file system does not record it.
     modified: Option<SystemTime>,
 }
 
 impl FileIdentity {
-    /// The file that a path leads to.
+    /// Returns the identity of the file at `path`.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] when there is none, or it cannot be examined.
@@ -48,7 +48,7 @@ impl FileIdentity {
         Ok(Self::from_metadata(&metadata))
     }
 
-    /// The file with this metadata.
+    /// Returns the identity of the file with this metadata.
     pub(crate) fn from_metadata(metadata: &Metadata) -> Self {
         #[cfg(unix)]
         let node = {
@@ -64,7 +64,7 @@ impl FileIdentity {
         }
     }
 
-    /// Fails unless the path leads to this file, and nobody has written to it since.
+    /// Checks that the path still leads to this file, and that it was not modified.
     ///
     /// # Errors
     /// [`ErrorKind::Changed`].
@@ -77,7 +77,7 @@ impl FileIdentity {
     }
 }
 
-/// Another program has replaced or written a file that is being edited.
+/// The error for a file that was replaced or modified while it was being edited.
 pub(crate) fn changed(found: &str) -> Error {
     let error = Error::new(ErrorKind::Changed, "the file is not what was opened any more");
     error
@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// A trainer that writes into the file: the same inode and length, at a later time.
+    /// A trainer overwrites the file: same inode and length, later time.
     #[test]
     fn a_file_that_was_written_to_is_another_one() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,6 @@
-/// How much of anything a reader takes, whatever a file claims.
+/// Limits of what a reader accepts, whatever a file declares.
 ///
-/// A declared count is checked first against what the file could physically contain, then against these.
+/// A declared count is first compared with what the file could physically contain, then with these limits.
 ///
 /// ```
 /// use fmt_core::Limits;
@@ -9,19 +9,19 @@
 /// ```
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Bytes of an index (256 MiB).
+    /// Maximum size of an index in bytes (256 MiB).
     pub index_bytes: u64,
-    /// Tensors in one file (2,000,000).
+    /// Maximum number of tensors in a file (2,000,000).
     pub tensors: u64,
-    /// Dimensions of one tensor (64, the most that a [`Shape`](tensor_core::Shape) has).
+    /// Maximum rank of a tensor (64, the maximum of a [`Shape`](tensor_core::Shape)).
     pub rank: u64,
-    /// Bytes of a name (64 KiB).
+    /// Maximum length of a name in bytes (64 KiB).
     pub name_bytes: u64,
-    /// Nesting of index values that are passed over (32).
+    /// Maximum nesting depth of skipped index values (32).
     pub depth: u64,
-    /// Attributes of one tensor, or of the file itself (65,536).
+    /// Maximum number of attributes of a tensor, or of the file itself (65,536).
     pub fields: u64,
-    /// Bytes that one decompressed or converted tensor may take (4 GiB).
+    /// Maximum size of a decompressed or converted tensor in bytes (4 GiB).
     pub decoded_bytes: u64,
     /// Base-2 logarithm of the largest zstd window (27: 128 MiB).
     pub window_log: u32,
@@ -42,7 +42,7 @@ impl Default for Limits {
     }
 }
 
-/// How a file is read.
+/// Options for reading a file.
 ///
 /// ```
 /// use fmt_core::ReadOptions;
@@ -51,8 +51,8 @@ impl Default for Limits {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
-    /// How much of anything is taken.
+    /// Limits of what is accepted.
     pub limits: Limits,
-    /// Take files that break rules which cannot lead to wrong data: each format's page says which.
+    /// Accept files that break rules which cannot lead to wrong data: each format's page lists them.
     pub lenient: bool,
 }

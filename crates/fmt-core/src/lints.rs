@@ -1,14 +1,14 @@
-//! Lints that formats share: bytes that belong to nothing.
+//! Lints that formats share: bytes that belong to no tensor.
 
 use std::ops::Range;
 
 use crate::{ByteSource, Error, Lint, holes, read_into};
 
-/// Bytes of a hole that are looked at at a time.
+/// Bytes of a hole that are read at once.
 const CHUNK: usize = 64 << 10;
 
-/// Lints about the parts of `within` that no range covers: bytes that are not zero, and more zeros than the `padding`
-/// that alignment explains. `rule` is the rule of the format's page, which the messages name.
+/// Lints the parts of `within` that no range covers: reports nonzero bytes, and more zeros than the alignment `padding`
+/// explains. `rule` is the rule of the format's page that messages name.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -44,7 +44,7 @@ pub fn lint_holes(
     Ok(lints)
 }
 
-/// From the first to the last byte of a hole that is not zero.
+/// Returns the range from the first to the last nonzero byte of a hole.
 fn marks(
     source: &dyn ByteSource,
     hole: &Range<u64>,

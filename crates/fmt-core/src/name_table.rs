@@ -1,4 +1,4 @@
-//! Names of tensors, looked up in a bounded number of steps, even if they were chosen to collide.
+//! Looks up tensors by name in a bounded number of steps, even if names were chosen to collide.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -6,9 +6,9 @@ use hashbrown::{HashTable, hash_table};
 
 use crate::Entry;
 
-/// The numbers of tensors by their names, which stay where they are: nine to eighteen bytes a tensor.
+/// Maps names to tensor indices without copying the names: 9 to 18 bytes per tensor.
 ///
-/// The hash is keyed anew for every table, so nobody can make up names that collide.
+/// Each table has its own random hash key, so colliding names cannot be prepared.
 ///
 /// ```
 /// use fmt_core::NameTable;
@@ -24,8 +24,8 @@ pub struct NameTable {
     hasher: RandomState,
 }
 
-/// Where a tensor is in the table: its number, and half of the hash of its name, so that the table can grow without a
-/// look at the names.
+/// A slot of the table: the tensor's index, and half of its name's hash, so that the table can grow without reading
+/// names.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     number: u32,
@@ -33,24 +33,24 @@ struct Place {
 }
 
 impl Place {
-    /// The table takes the upper bits and the lower bits for different ends.
+    /// The table uses the upper and the lower bits for different purposes.
     fn full_hash(&self) -> u64 {
         u64::from(self.hash) << 32 | u64::from(self.hash)
     }
 }
 
 impl NameTable {
-    /// Room for so many names, as long as memory has it.
+    /// Creates a table with room for `count` names, if memory allows.
     #[must_use]
     pub fn with_capacity(count: usize) -> Self {
         let mut names = Self::default();
-        // Without it the table grows as it fills.
+        // If this fails, the table grows as it fills.
         let _ = names.table.try_reserve(count, Place::full_hash);
         names
     }
 
-    /// Takes the names of tensors `0..count`, at most `u32::MAX` of them; of two with the same name the first. Returns the
-    /// first two that share a name as well.
+    /// Creates a table of the names of tensors `0..count`, at most `u32::MAX`. Of two tensors with the same name it
+    /// contains the first; also returns the first such pair.
     pub fn of<'a>(count: usize, name: impl Fn(u32) -> &'a str) -> (Self, Option<(u32, u32)>) {
         let mut names = Self::with_capacity(count);
         let mut twice = None;
@@ -62,13 +62,13 @@ impl NameTable {
         (names, twice)
     }
 
-    /// The same for the tensors of a reader.
+    /// Creates a table of a reader's tensors.
     #[must_use]
     pub fn of_entries(entries: &[Entry]) -> (Self, Option<(u32, u32)>) {
         Self::of(entries.len(), |number| &*entries[number as usize].name)
     }
 
-    /// The index of the entry with this name.
+    /// Returns the index of the entry with this name.
     #[must_use]
     pub fn find_entry(&self, wanted: &str, entries: &[Entry]) -> Option<usize> {
         let found = self.find(wanted, |number| &*entries[number as usize].name)?;
@@ -80,10 +80,10 @@ impl NameTable {
         Place { number, hash }
     }
 
-    /// Adds the tensor of this number. `name` gives the name of every number that was added.
+    /// Adds the tensor with this index. `name` returns the name of any tensor that was added.
     ///
     /// # Errors
-    /// The number of the tensor that has the name already; nothing is added then.
+    /// The index of the tensor that already has this name; nothing is added.
     pub fn insert<'a>(
         &mut self,
         number: u32,
@@ -101,7 +101,7 @@ impl NameTable {
         }
     }
 
-    /// Takes a tensor out, before its name changes.
+    /// Removes a tensor, before its name changes.
     pub fn remove<'a>(&mut self, wanted: &str, name: impl Fn(u32) -> &'a str) {
         let place = self.place(0, wanted);
         let is_it = |found: &Place| found.hash == place.hash && name(found.number) == wanted;
@@ -110,7 +110,7 @@ impl NameTable {
         }
     }
 
-    /// The number of the tensor with this name.
+    /// Returns the index of the tensor with this name.
     #[must_use]
     pub fn find<'a>(&self, wanted: &str, name: impl Fn(u32) -> &'a str) -> Option<u32> {
         let place = self.place(0, wanted);

@@ -1,9 +1,9 @@
-//! Dtypes whose elements are copied and not computed with.
+//! Dtypes whose elements are copied but not computed with.
 
 use std::{fmt, sync::Arc};
 
-/// A dtype that is known by its name and how many bytes some of its elements take: eight-bit floats, complex numbers, the
-/// blocks of quantised formats. Tensors of it are listed, copied, hashed and compared byte by byte.
+/// A dtype of which only the name and the size of a block of elements are known: eight-bit floats, complex numbers, the
+/// blocks of quantised formats. Its tensors are listed, copied, hashed and compared byte by byte.
 ///
 /// ```
 /// use fmt_core::OpaqueDType;
@@ -16,7 +16,7 @@ use std::{fmt, sync::Arc};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OpaqueDType(Arc<Inner>);
 
-/// Shared, so that the dtype of an entry stays small: files have millions of entries, and few are opaque.
+/// Shared, so that an entry's dtype stays small: files may have millions of entries, and few are opaque.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Inner {
     name: String,
@@ -25,7 +25,7 @@ struct Inner {
 }
 
 impl OpaqueDType {
-    /// A dtype of which so many elements take so many bytes, both at least 1.
+    /// Creates a dtype with `block_bytes` bytes per `block_elements` elements, both at least 1.
     #[must_use]
     pub fn new(name: impl Into<String>, block_elements: u32, block_bytes: u32) -> Self {
         Self(Arc::new(Inner {
@@ -35,10 +35,10 @@ impl OpaqueDType {
         }))
     }
 
-    /// A dtype whose elements take so many bits.
+    /// Creates a dtype with `bits` bits per element.
     #[must_use]
     pub fn of_bits(name: impl Into<String>, bits: u32) -> Self {
-        // Elements that end with a byte's end: 1, 2, 4 or 8.
+        // The smallest number of elements that fill whole bytes: 1, 2, 4 or 8.
         let elements = [1, 2, 4]
             .into_iter()
             .find(|count| (bits * count).is_multiple_of(8));
@@ -46,25 +46,26 @@ impl OpaqueDType {
         Self::new(name, elements, bits * elements / 8)
     }
 
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Elements that stand together.
+    /// Returns the number of elements per block.
     #[must_use]
     pub fn block_elements(&self) -> u32 {
         self.0.block_elements
     }
 
-    /// Bytes that they take.
+    /// Returns the number of bytes per block.
     #[must_use]
     pub fn block_bytes(&self) -> u32 {
         self.0.block_bytes
     }
 
-    /// Bytes of so many elements; `None` when they are no whole blocks, or do not fit 64 bits.
+    /// Returns the number of bytes of `elements` elements; `None` if they do not fill whole blocks, or the result
+    /// overflows 64 bits.
     #[must_use]
     pub fn byte_len(&self, elements: u64) -> Option<u64> {
         let block = u64::from(self.0.block_elements);
@@ -72,7 +73,7 @@ impl OpaqueDType {
         blocks.checked_mul(self.0.block_bytes.into())
     }
 
-    /// Why such a tensor cannot be read as numbers.
+    /// Returns the reason why such a tensor cannot be read as numbers.
     #[must_use]
     pub fn reason(&self) -> String {
         format!("elements of the dtype {self} are copied, not computed with")

@@ -1,6 +1,6 @@
-//! How readers are opened by a path and from memory, once for all formats.
+//! Constructors of readers by path and from memory, shared by all formats.
 
-/// Gives a reader `from_path` and `from_bytes`, made of its `open(Arc<dyn ByteSource>, &ReadOptions)`.
+/// Generates a reader's `from_path` and `from_bytes` from its `open(Arc<dyn ByteSource>, &ReadOptions)`.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -22,7 +22,7 @@
 macro_rules! open_by_path_and_bytes {
     ($reader:ident) => {
         impl $reader {
-            /// Opens a file on disk, whose tensors are read when they are asked for.
+            /// Opens a file on disk. Its tensors are read on demand.
             ///
             /// # Errors
             /// As [`FileSource::open`]($crate::FileSource::open) and `open`.
@@ -34,8 +34,7 @@ macro_rules! open_by_path_and_bytes {
                 )
             }
 
-            /// Opens a file in memory, which a mapping of `tensor-mmap` is too. Tensors that are stored as they are
-            /// become slices of it.
+            /// Opens a file in memory, including a mapping of `tensor-mmap`. Unencoded tensors become slices of it.
             ///
             /// # Errors
             /// As `open`.

@@ -1,4 +1,4 @@
-//! Where programs write: files that appear when they are complete, and what can only be written through.
+//! Outputs of programs: files that appear when complete, and devices and pipes.
 
 use std::{
     fs::{self, File},
@@ -8,10 +8,10 @@ use std::{
 
 use crate::{AtomicFile, Error, OutputOptions};
 
-/// A file by its path, whatever stands there.
+/// An output by its path, whatever exists there.
 ///
-/// A regular file, a link to one and a name where nothing stands become an [`AtomicFile`]. A device or a pipe is written
-/// through: it stays what it is, and bytes that were written are gone.
+/// Regular files, links to them and unused paths become an [`AtomicFile`]. Devices and pipes are written directly, and
+/// bytes cannot be taken back.
 ///
 /// ```
 /// use std::{io::Write, path::Path};
@@ -31,7 +31,7 @@ pub enum OutputFile {
 }
 
 impl OutputFile {
-    /// Begins to write to a path.
+    /// Starts writing to a path.
     ///
     /// # Errors
     /// As [`AtomicFile::create_with`].
@@ -46,7 +46,7 @@ impl OutputFile {
         Ok(Self::Through(BufWriter::with_capacity(1 << 20, file)))
     }
 
-    /// Makes the file what its name says; hands what is left to a device or a pipe.
+    /// Moves the complete file to its path, or flushes to the device or pipe.
     ///
     /// # Errors
     /// As [`AtomicFile::persist`].

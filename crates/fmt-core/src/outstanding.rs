@@ -1,13 +1,13 @@
-//! What writers count: the bytes that were announced, against those that come.
+//! Counts for writers the bytes still expected of the planned tensors.
 
 use std::collections::VecDeque;
 
 use crate::{Error, ErrorKind};
 
-/// The tensors whose bytes are still to come, in their order.
+/// The tensors whose bytes are still expected, in order.
 ///
-/// A writer announces each tensor, cuts what it is given at the tensors' ends by [`Outstanding::take`], and fails at the end
-/// unless all of it came.
+/// A writer announces each tensor, splits its input at tensor boundaries with [`Outstanding::take`], and finally fails
+/// unless all bytes arrived.
 ///
 /// ```
 /// use fmt_core::Outstanding;
@@ -29,48 +29,48 @@ use crate::{Error, ErrorKind};
 /// ```
 #[derive(Debug, Default)]
 pub struct Outstanding {
-    /// Numbers and lengths of the tensors that are not complete.
+    /// Indices and lengths of the incomplete tensors.
     tensors: VecDeque<(usize, u64)>,
-    /// Bytes that are to come of the first of them, once it has begun.
+    /// Remaining bytes of the first of them, once it has begun.
     rest: Option<u64>,
-    /// Bytes that are to come of all of them.
+    /// Remaining bytes of all of them.
     bytes: u64,
 }
 
-/// Bytes of one tensor.
+/// A piece of a tensor's bytes.
 #[derive(Debug)]
 pub struct Piece<'b> {
-    /// The tensor's, as it was announced.
+    /// The tensor's index, as announced.
     pub number: usize,
-    /// The next of its bytes; none for an empty tensor.
+    /// The next bytes of the tensor; empty for an empty tensor.
     pub bytes: &'b [u8],
-    /// Whether they are its first ones.
+    /// Whether this is the tensor's first piece.
     pub begins: bool,
-    /// Whether they are its last ones.
+    /// Whether this is the tensor's last piece.
     pub ends: bool,
 }
 
 impl Outstanding {
-    /// Adds a tensor behind the others. The caller has seen to it that all lengths together fit 64 bits.
+    /// Appends a tensor. The caller ensures that the total length fits 64 bits.
     pub fn announce(&mut self, number: usize, len: u64) {
         self.tensors.push_back((number, len));
         self.bytes = self.bytes.saturating_add(len);
     }
 
-    /// Bytes that are still to come.
+    /// Returns the number of remaining bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The tensor that is next, and whether some of its bytes have come.
+    /// Returns the index of the next tensor, and whether some of its bytes have arrived.
     #[must_use]
     pub fn upcoming(&self) -> Option<(usize, bool)> {
         let (number, _) = self.tensors.front()?;
         Some((*number, self.rest.is_some()))
     }
 
-    /// Fails for more bytes than the tensors have.
+    /// Checks that `bytes` are no more than the tensors still expect.
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`].
@@ -84,8 +84,8 @@ impl Outstanding {
             .found(bytes.len()))
     }
 
-    /// Takes the bytes of the tensor that is next off the front of `bytes`. Empty tensors come as soon as they are next;
-    /// `None` when there are no bytes for the one that is.
+    /// Splits the next tensor's bytes off the front of `bytes`. An empty tensor is returned as soon as it is next;
+    /// `None` if `bytes` is empty and the next tensor is not.
     pub fn take<'b>(&mut self, bytes: &mut &'b [u8]) -> Option<Piece<'b>> {
         let (number, len) = *self.tensors.front()?;
         if len > 0 && bytes.is_empty() {
@@ -110,7 +110,7 @@ impl Outstanding {
         })
     }
 
-    /// Fails when bytes are missing. `name` gives the name of a tensor, if the writer still knows it.
+    /// Fails when bytes are missing. `name` returns the name of a tensor, if the writer still has it.
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`].

@@ -5,10 +5,10 @@ use tensor_core::{SpecError, Tensor, TensorSpec};
 
 use crate::{ByteSource, Error, ErrorKind};
 
-/// Reads part of a source, and says in its errors what that part is.
+/// Reads part of a source. `what` describes that part in errors.
 ///
-/// Readers prove at open that everything lies inside the source, so bytes that are missing were there: the file has
-/// changed since.
+/// Readers validate at open that everything lies within the source, so missing bytes mean that the file has changed
+/// since.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -27,14 +27,14 @@ pub fn read_range(source: &dyn ByteSource, range: Range<u64>, what: &str) -> Res
     let bytes = source
         .read(range)
         .map_err(|error| source_error(error, at, what))?;
-    // Sources are anybody's; what they promise is not taken for granted where lengths depend on it.
+    // Sources may be user code; their promises are checked where lengths depend on them.
     if bytes.len() as u64 != len {
         return Err(source_error(io::ErrorKind::UnexpectedEof.into(), at, what));
     }
     Ok(bytes)
 }
 
-/// Copies bytes of a source from `at` on into all of `out`, and says in its errors what they are.
+/// Fills `out` with a source's bytes from `at` on. `what` describes them in errors.
 ///
 /// # Errors
 /// As [`read_range`].
@@ -44,16 +44,16 @@ pub fn read_into(source: &dyn ByteSource, at: u64, out: &mut [u8], what: &str) -
         .map_err(|error| source_error(error, at, what))
 }
 
-/// Joins dtype and shape with the bytes that a reader has read or made for them.
+/// Creates a tensor from dtype, shape and the bytes that a reader has read or decoded.
 ///
 /// # Errors
-/// [`ErrorKind::SizeMismatch`] when there are more or fewer, which is the reader's bug.
+/// [`ErrorKind::SizeMismatch`] on a length mismatch, which is a bug in the reader.
 pub fn tensor_of(spec: TensorSpec, bytes: impl Into<Bytes>) -> Result<Tensor, Error> {
     Tensor::new(spec, bytes).map_err(|error| Error::new(ErrorKind::SizeMismatch, error.to_string()))
 }
 
-/// The error for a source, whose length was known, that could not be read at `at`. An [`Error`] inside the system's is
-/// what the source itself has to say, and keeps its kind.
+/// Returns the error for a source of known length that could not be read at `at`. If the I/O error contains an
+/// [`Error`], it comes from the source itself and keeps its kind.
 #[must_use]
 pub fn source_error(error: io::Error, at: u64, what: &str) -> Error {
     let error = match error.downcast::<Error>() {
@@ -67,8 +67,8 @@ pub fn source_error(error: io::Error, at: u64, what: &str) -> Error {
     Error::io(format!("{what} cannot be read"), error).at(at)
 }
 
-/// [`TensorSpec::rows`] with the errors of readers: dtype and shape of some rows of a tensor, and where among its
-/// row-major bytes they stand.
+/// Returns dtype and shape of some rows of a tensor, and their range within its row-major bytes: [`TensorSpec::rows`]
+/// with the errors of readers.
 ///
 /// ```
 /// use fmt_core::{ErrorKind, row_range};
@@ -82,7 +82,7 @@ pub fn source_error(error: io::Error, at: u64, what: &str) -> Error {
 /// ```
 ///
 /// # Errors
-/// [`ErrorKind::OutOfBounds`] for rows that the tensor does not have, and for a scalar, which has none.
+/// [`ErrorKind::OutOfBounds`] for rows out of range, and for a scalar, which has no rows.
 pub fn row_range(spec: &TensorSpec, rows: Range<u64>) -> Result<(TensorSpec, Range<u64>), Error> {
     spec.rows(rows).map_err(|error| match error {
         SpecError::ScalarHasNoRows => Error::new(ErrorKind::OutOfBounds, "a scalar has no rows"),
@@ -91,12 +91,12 @@ pub fn row_range(spec: &TensorSpec, rows: Range<u64>) -> Result<(TensorSpec, Ran
                 .expected(format_args!("rows within 0..{available}"))
                 .found(format_args!("{}..{}", rows.start, rows.end))
         }
-        // Only of shapes like `[0, 2^63, 2^63]`.
+        // Only for shapes like `[0, 2^63, 2^63]`.
         other => Error::new(ErrorKind::Overflow, other.to_string()),
     })
 }
 
-/// Checks the length of a buffer against the bytes of a tensor that is to be read into it.
+/// Checks that a buffer has the length of the tensor to be read into it.
 ///
 /// # Errors
 /// [`ErrorKind::SizeMismatch`].
@@ -110,7 +110,7 @@ pub fn check_buffer(spec: &TensorSpec, len: usize) -> Result<(), Error> {
         .found(len))
 }
 
-/// Makes room for so many more items, if memory has it.
+/// Reserves room for `count` more items, fallibly.
 ///
 /// ```
 /// use fmt_core::{ErrorKind, reserve};

@@ -7,11 +7,11 @@ use crate::{
     row_range, tensor_of,
 };
 
-/// A dense tensor whose bytes stand in a source as they are: row-major, little-endian, nothing between them.
+/// A dense tensor stored unencoded in a source: row-major, little-endian, contiguous.
 ///
-/// Reading of such tensors for [`TensorReader`](crate::TensorReader)s, once for all formats: a reader that implements
-/// [`TensorReader::raw`](crate::TensorReader::raw) needs no other way to read. A tensor that is copied only
-/// ([`Entry::is_copied_only`]) has a stream, and nothing else.
+/// Implements reading for [`TensorReader`](crate::TensorReader)s of all formats: a reader that implements
+/// [`TensorReader::raw`](crate::TensorReader::raw) needs no other read method. A tensor that can only be copied
+/// ([`Entry::is_copied_only`]) supports only streaming.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -30,18 +30,19 @@ pub struct RawTensor<'a> {
     source: &'a dyn ByteSource,
     /// For errors.
     name: Option<&'a str>,
-    /// Dtype and shape, or why there are no numbers to read.
+    /// Dtype and shape, or the reason why there are no numbers to read.
     spec: Result<TensorSpec, &'a str>,
     range: Range<u64>,
-    /// The rule that forbids to read what is copied only.
+    /// The rule that restricts the tensor to copying.
     rule: Option<&'static str>,
 }
 
 impl<'a> RawTensor<'a> {
-    /// A tensor of a source. That the entry's range is as long as its dtype and shape say is the reader's to have proven.
+    /// Creates a raw tensor of a source. The reader must have validated that the entry's range has the length of its
+    /// dtype and shape.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] when the entry says so, and its bytes cannot be copied either.
+    /// [`ErrorKind::Unsupported`] when the entry is unsupported, and its bytes cannot be copied either.
     pub fn new(source: &'a dyn ByteSource, entry: &'a Entry) -> Result<Self, Error> {
         let spec = entry.spec().filter(|_| entry.unsupported.is_none());
         let reason = entry.unsupported.as_deref().unwrap_or("the tensor");
@@ -57,7 +58,7 @@ impl<'a> RawTensor<'a> {
         })
     }
 
-    /// As [`RawTensor::new`], with the rule of the format's page that errors about unsupported tensors name.
+    /// Like [`RawTensor::new`], with the rule that errors about unsupported tensors name.
     ///
     /// # Errors
     /// As [`RawTensor::new`].
@@ -73,10 +74,10 @@ impl<'a> RawTensor<'a> {
         })
     }
 
-    /// A tensor whose bytes begin at `start`, for readers without entries. Errors do not name it.
+    /// Creates a raw tensor whose bytes begin at `start`, for readers without entries. Errors do not contain its name.
     #[must_use]
     pub fn at(source: &'a dyn ByteSource, spec: TensorSpec, start: u64) -> Self {
-        // The reader has proven that the bytes lie inside the source.
+        // The reader has validated that the bytes lie within the source.
         let range = start..start + spec.byte_len();
         Self {
             source,
@@ -97,10 +98,10 @@ impl<'a> RawTensor<'a> {
         })
     }
 
-    /// All of it, without a copy where the source is memory.
+    /// Reads the whole tensor, without a copy if the source is in memory.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for a tensor that is copied only; else as [`read_range`].
+    /// [`ErrorKind::Unsupported`] for a tensor that can only be copied; otherwise as [`read_range`].
     pub fn tensor(&self) -> Result<Tensor, Error> {
         let read = self
             .spec()
@@ -108,7 +109,7 @@ impl<'a> RawTensor<'a> {
         self.named(read)
     }
 
-    /// Some of its rows, without reading the others.
+    /// Reads some rows, without reading the others.
     ///
     /// # Errors
     /// As [`RawTensor::tensor`] and [`row_range`].
@@ -120,16 +121,16 @@ impl<'a> RawTensor<'a> {
         self.named(rows)
     }
 
-    /// All of it into a buffer of exactly its length.
+    /// Reads the whole tensor into a buffer of exactly its length.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when the buffer has another length; else as [`RawTensor::tensor`].
+    /// [`ErrorKind::SizeMismatch`] when the buffer has another length; otherwise as [`RawTensor::tensor`].
     pub fn read_into(&self, out: &mut [u8]) -> Result<(), Error> {
         let fits = self.spec().and_then(|spec| check_buffer(spec, out.len()));
         self.named(fits.and_then(|()| read_into(self.source, self.range.start, out, "the data")))
     }
 
-    /// All of it, one part after the other.
+    /// Returns a stream of the tensor's bytes.
     #[must_use]
     pub fn stream(&self) -> Box<dyn TensorStream + 'a> {
         Box::new(SourceStream::new(self.source, self.range.clone()))

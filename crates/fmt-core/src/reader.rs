@@ -6,30 +6,29 @@ use crate::{BytesStream, Entry, Error, ErrorKind, Layout, Metadata, RawTensor, T
 
 /// An open file of any format.
 ///
-/// Everything structural was proven when it was opened; afterwards reading can fail only because the system cannot read,
-/// the data is corrupt, or the tensor is stored in a way that is not supported. Such a tensor is listed and the others
-/// can be read.
+/// The structure was validated at open; afterwards reading fails only for I/O errors, corrupt data, or tensors stored
+/// in an unsupported way. Such tensors are listed, and the others can be read.
 ///
-/// Tensors are known by their index in [`TensorReader::entries`].
+/// Tensors are identified by their index in [`TensorReader::entries`].
 pub trait TensorReader: Send + Sync {
-    /// The format's short name, such as `tbuf`.
+    /// Returns the format's short name, such as `tbuf`.
     fn format(&self) -> &'static str;
 
-    /// What the file says about its tensors.
+    /// Returns the descriptions of the file's tensors.
     fn entries(&self) -> &[Entry];
 
-    /// What the file says about itself as a whole.
+    /// Returns the file's metadata.
     fn metadata(&self) -> &Metadata;
 
-    /// The index of the tensor with this name.
+    /// Returns the index of the tensor with this name.
     fn find(&self, name: &str) -> Option<usize> {
         self.entries().iter().position(|entry| entry.name == name)
     }
 
-    /// A dense tensor by its name.
+    /// Reads a dense tensor by name.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfBounds`] when there is no tensor of this name; else as [`TensorReader::tensor`].
+    /// [`ErrorKind::OutOfBounds`] when there is no tensor of this name; otherwise as [`TensorReader::tensor`].
     fn get(&self, name: &str) -> Result<Tensor, Error> {
         match self.find(name) {
             Some(index) => self.tensor(index),
@@ -37,11 +36,11 @@ pub trait TensorReader: Send + Sync {
         }
     }
 
-    /// A tensor whose bytes stand in the file as they are in memory. Readers of formats that store nothing else implement
-    /// this, and inherit all ways to read a dense tensor; others implement these.
+    /// Returns a tensor whose bytes are stored as in memory. Readers of formats that store nothing else implement this
+    /// and inherit all methods for reading dense tensors; others implement those methods.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] when the tensor is stored otherwise, or cannot be read.
+    /// [`ErrorKind::Unsupported`] when the tensor is stored differently, or cannot be read.
     ///
     /// # Panics
     /// When there is no such index.
@@ -50,12 +49,12 @@ pub trait TensorReader: Send + Sync {
         Err(Error::new(ErrorKind::Unsupported, "the tensor is not stored as it is").of_tensor(&entry.name))
     }
 
-    /// A dense tensor. Bytes in memory that are stored raw and little-endian are not copied; what must be copied is checked
-    /// against its checksum.
+    /// Reads a dense tensor. Raw little-endian bytes in memory are not copied; bytes that must be copied are verified
+    /// against their checksum.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] when the entry says so or the tensor is sparse, [`ErrorKind::Corrupt`] when checksum
-    /// or frames do not hold, [`ErrorKind::TooLarge`] beyond the limits, [`ErrorKind::Io`].
+    /// [`ErrorKind::Unsupported`] when the entry is unsupported or the tensor is sparse, [`ErrorKind::Corrupt`] when
+    /// the checksum does not match or a frame is damaged, [`ErrorKind::TooLarge`] beyond the limits, [`ErrorKind::Io`].
     ///
     /// # Panics
     /// When there is no such index.
@@ -63,13 +62,13 @@ pub trait TensorReader: Send + Sync {
         self.raw(index)?.tensor()
     }
 
-    /// All dense tensors that can be read, by index, within a budget of bytes over all of them.
+    /// Reads all readable dense tensors, by index, within a total budget in bytes.
     ///
-    /// A file can name the same bytes many times and say little that decodes to much: who loads all of a file that
-    /// nobody vouches for says how much that may come to.
+    /// A file can refer to the same bytes many times, and few bytes can decode to many: the budget bounds the memory
+    /// for loading an untrusted file.
     ///
     /// # Errors
-    /// [`ErrorKind::TooLarge`] when the tensors take more, before any of them is read; else as
+    /// [`ErrorKind::TooLarge`] when the tensors exceed the budget, before any of them is read; otherwise as
     /// [`TensorReader::tensor`].
     fn load_all(&self, budget: u64) -> Result<Vec<(usize, Tensor)>, Error> {
         let is_readable = |entry: &&Entry| entry.unsupported.is_none() && entry.layout == Layout::Dense;
@@ -90,10 +89,10 @@ pub trait TensorReader: Send + Sync {
             .collect()
     }
 
-    /// A sparse tensor.
+    /// Reads a sparse tensor.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] when the tensor is not sparse; else as [`TensorReader::tensor`].
+    /// [`ErrorKind::Unsupported`] when the tensor is not sparse; otherwise as [`TensorReader::tensor`].
     ///
     /// # Panics
     /// When there is no such index.
@@ -102,10 +101,10 @@ pub trait TensorReader: Send + Sync {
         Err(Error::new(ErrorKind::Unsupported, "the tensor is not sparse").of_tensor(&entry.name))
     }
 
-    /// Some rows (entries along axis 0) of a dense tensor, without reading the rest where the encoding allows.
+    /// Reads some rows (entries along axis 0) of a dense tensor, without reading the rest if the encoding allows.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfBounds`] when there are no such rows; else as [`TensorReader::tensor`].
+    /// [`ErrorKind::OutOfBounds`] when there are no such rows; otherwise as [`TensorReader::tensor`].
     ///
     /// # Panics
     /// When there is no such index.
@@ -113,8 +112,8 @@ pub trait TensorReader: Send + Sync {
         self.raw(index)?.rows(rows)
     }
 
-    /// A dense tensor's bytes one part after the other, checked against their checksum at the end. Readers need no more
-    /// memory for it than one frame or part takes; the provided implementation reads a tensor that is not raw as a whole.
+    /// Returns a stream of a dense tensor's bytes. The checksum is verified at the end. Readers need memory for one
+    /// frame or part only; the provided implementation reads tensors that are not raw as a whole.
     ///
     /// # Errors
     /// As [`TensorReader::tensor`].
@@ -128,11 +127,11 @@ pub trait TensorReader: Send + Sync {
         }
     }
 
-    /// Copies a dense tensor's bytes, row-major and little-endian, into a buffer of exactly their length. They are checked
-    /// against their checksum.
+    /// Copies a dense tensor's bytes, row-major and little-endian, into a buffer of exactly their length. The checksum
+    /// is verified.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when the buffer has another length; else as [`TensorReader::tensor`].
+    /// [`ErrorKind::SizeMismatch`] when the buffer has another length; otherwise as [`TensorReader::tensor`].
     ///
     /// # Panics
     /// When there is no such index.
@@ -140,11 +139,12 @@ pub trait TensorReader: Send + Sync {
         self.raw(index)?.read_into(out)
     }
 
-    /// Checks a tensor's bytes against its checksum, and decodes what is compressed. The provided implementation is for
-    /// formats without checksums.
+    /// Verifies a tensor's checksum, and decodes compressed bytes. The provided implementation is for formats without
+    /// checksums.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] when they do not hold; else as [`TensorReader::tensor`].
+    /// [`ErrorKind::Corrupt`] when a checksum does not match or a frame is damaged; otherwise as
+    /// [`TensorReader::tensor`].
     ///
     /// # Panics
     /// When there is no such index.
@@ -152,27 +152,27 @@ pub trait TensorReader: Send + Sync {
         self.raw(index).map(|_| Verification::Unchecked)
     }
 
-    /// What is legal but odd in the file as a whole: bytes that belong to nothing, padding that is not zero, and what
-    /// the format's page calls a lint.
+    /// Returns what is valid but suspicious in the file: bytes that belong to no tensor, nonzero padding, and the lints
+    /// of the format's page.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] when the bytes in question cannot be read.
+    /// [`ErrorKind::Io`] when the bytes cannot be read.
     fn lints(&self) -> Result<Vec<Lint>, Error>;
 
-    /// Tensors whose bytes are those of one before them, by their numbers, as [`shared_ranges`](crate::shared_ranges) gives
-    /// them. Readers of formats in which that cannot be, or is not known, give none.
+    /// Returns the tensors that share the bytes of an earlier one, as in [`shared_ranges`](crate::shared_ranges). Empty
+    /// for formats that do not allow or do not record it.
     fn shared(&self) -> Vec<(usize, usize)> {
         Vec::new()
     }
 
-    /// What the file holds beside tensors and metadata, by name, such as a text in an archive of arrays. No other format
-    /// has a place for it.
+    /// Returns the names of parts of the file that are neither tensors nor metadata, such as a text in an archive of
+    /// arrays. Empty for other formats.
     fn foreign_parts(&self) -> &[String] {
         &[]
     }
 }
 
-/// Says what names there are, as far as there are few.
+/// The error for an unknown name; lists the existing names if there are few.
 fn no_such_tensor(name: &str, entries: &[Entry]) -> Error {
     const SHOWN: usize = 5;
     let error = Error::new(ErrorKind::OutOfBounds, "there is no such tensor").of_tensor(name);
@@ -194,21 +194,21 @@ fn no_such_tensor(name: &str, entries: &[Entry]) -> Error {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verification {
-    /// A checksum was there and holds, or a frame's own.
+    /// A checksum of the tensor or of a frame matches.
     Ok,
-    /// There is nothing to check the bytes against.
+    /// There is no checksum.
     Unchecked,
-    /// There is a checksum of a kind that is not known.
+    /// The checksum is of an unknown kind.
     UnknownChecksum(String),
 }
 
-/// Something legal but odd in a file.
+/// Something valid but suspicious in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lint {
-    /// Its name in messages.
+    /// The message.
     pub message: String,
-    /// The tensor it is about, if it is about one.
+    /// The name of the tensor concerned, if any.
     pub tensor: Option<String>,
-    /// The bytes of the file it is about, if there are any.
+    /// The bytes of the file concerned, if any.
     pub range: Option<Range<u64>>,
 }

@@ -1,11 +1,11 @@
-//! Tensors of a file that have the same bytes: tied weights.
+//! Finds tensors of a file that share bytes: tied weights.
 
 use std::collections::HashMap;
 
 use crate::{Encoding, Entry, Layout};
 
-/// Tensors whose bytes are those of one before them, by their numbers: `(tensor, the first with these bytes)`, in order.
-/// For readers whose entries all lie in one file, in which the same range is the same bytes.
+/// Returns pairs `(tensor, first tensor with the same bytes)` of indices, in order. For readers whose entries all lie
+/// in one file, where the same range means the same bytes.
 ///
 /// ```
 /// use fmt_core::{Entry, StoredDType, shared_ranges};
@@ -22,7 +22,7 @@ pub fn shared_ranges(entries: &[Entry]) -> Vec<(usize, usize)> {
     let mut firsts: HashMap<(u64, u64), usize> = HashMap::with_capacity(entries.len());
     let mut shared = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
-        // Strides that are not told may differ, and of what is not read nothing is known.
+        // Entries do not record strides, so strided tensors may differ; unsupported tensors are not compared.
         let is_told = entry.layout == Layout::Dense && entry.encoding != Encoding::Strided;
         let is_had = entry.unsupported.is_none() || entry.is_copied_only();
         if !is_told || !is_had || entry.range.is_empty() {

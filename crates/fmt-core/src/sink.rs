@@ -2,9 +2,9 @@ use std::io::Write;
 
 use crate::{Error, ErrorKind};
 
-/// Where a writer's bytes go, and how far that has come.
+/// A writer's output, with its position.
 ///
-/// After a failure nobody knows how much arrived, so every further call fails.
+/// After a failure it is unknown how much was written, so every further call fails.
 ///
 /// ```
 /// use fmt_core::Sink;
@@ -24,7 +24,7 @@ pub struct Sink<W> {
 }
 
 impl<W> Sink<W> {
-    /// Bytes go to `out`, which has `position` bytes already.
+    /// Creates a sink that writes to `out`, which already has `position` bytes.
     pub fn new(out: W, position: u64) -> Self {
         Self {
             out,
@@ -33,23 +33,23 @@ impl<W> Sink<W> {
         }
     }
 
-    /// How many bytes the file has.
+    /// Returns the current length of the file in bytes.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Makes every further call fail, since what was written is wrong.
+    /// Makes every further call fail, because the written data is wrong.
     pub fn fail(&mut self) {
         self.has_failed = true;
     }
 
-    /// Gives the sink back, which has not been flushed.
+    /// Returns the inner writer without flushing it.
     pub fn into_inner(self) -> W {
         self.out
     }
 
-    /// Fails when an earlier call has failed.
+    /// Fails if an earlier call failed.
     ///
     /// # Errors
     /// [`ErrorKind::Io`].
@@ -63,7 +63,7 @@ impl<W> Sink<W> {
 }
 
 impl<W: Write> Sink<W> {
-    /// Writes all of the bytes.
+    /// Writes all bytes.
     ///
     /// # Errors
     /// [`ErrorKind::Io`].
@@ -77,7 +77,7 @@ impl<W: Write> Sink<W> {
         Ok(())
     }
 
-    /// Writes zeros up to a place; nothing when it lies behind.
+    /// Writes zeros up to the position `place`; nothing if that is already passed.
     ///
     /// # Errors
     /// [`ErrorKind::Io`].
@@ -90,7 +90,7 @@ impl<W: Write> Sink<W> {
         Ok(())
     }
 
-    /// Flushes what it writes to.
+    /// Flushes the inner writer.
     ///
     /// # Errors
     /// [`ErrorKind::Io`].

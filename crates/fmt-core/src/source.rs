@@ -4,9 +4,9 @@ use bytes::Bytes;
 
 use crate::{Error, ErrorKind, FileIdentity};
 
-/// Where a file's bytes come from: memory, a file, or whatever a user implements it for.
+/// A source of a file's bytes: memory, a file, or a user's implementation.
 ///
-/// Readers ask only for ranges inside [`ByteSource::len`].
+/// Readers request only ranges within [`ByteSource::len`].
 ///
 /// ```
 /// use bytes::Bytes;
@@ -19,31 +19,31 @@ use crate::{Error, ErrorKind, FileIdentity};
 /// assert_eq!(part.as_ptr(), source[2..].as_ptr()); // bytes in memory are not copied
 /// ```
 pub trait ByteSource: Send + Sync {
-    /// The number of bytes, which does not change.
+    /// Returns the number of bytes, which never changes.
     fn len(&self) -> u64;
 
-    /// Whether there are none.
+    /// Returns whether the source is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether [`ByteSource::read`] gives parts of memory that is there already, without a copy.
+    /// Returns whether [`ByteSource::read`] returns slices of existing memory, without a copy.
     fn is_in_memory(&self) -> bool {
         false
     }
 
-    /// Whether each read may be a request to a server, which costs more than many bytes.
+    /// Returns whether each read may be a request to a server; a round trip then costs more than extra bytes.
     fn is_remote(&self) -> bool {
         false
     }
 
-    /// Some of the bytes; without a copy where they are in memory.
+    /// Reads a range of bytes, without a copy if they are in memory.
     ///
     /// # Errors
-    /// When they cannot be read, or are not there any more (`UnexpectedEof`).
+    /// When the bytes cannot be read, or the source has become shorter (`UnexpectedEof`).
     fn read(&self, range: Range<u64>) -> io::Result<Bytes>;
 
-    /// Copies bytes from `offset` on into a buffer, all of it.
+    /// Fills `out` with the bytes from `offset` on.
     ///
     /// # Errors
     /// As [`ByteSource::read`].
@@ -52,8 +52,7 @@ pub trait ByteSource: Send + Sync {
         Ok(())
     }
 
-    /// Says that a range will be read from front to back in parts. A source may then ask for all of it at once, or
-    /// ignore this.
+    /// Announces that a range will be read sequentially in parts. A source may prefetch all of it, or ignore this.
     fn will_read(&self, range: Range<u64>) {
         let _ = range;
     }
@@ -71,7 +70,7 @@ impl ByteSource for Bytes {
     fn read(&self, range: Range<u64>) -> io::Result<Bytes> {
         let end = usize::try_from(range.end).ok().filter(|end| *end <= self.len());
         let end = end.ok_or(io::ErrorKind::UnexpectedEof)?;
-        // Not larger than the end, so it fits as well.
+        // `start` is at most `end`, which fits `usize`.
         let start = (range.start as usize).min(end);
         Ok(self.slice(start..end))
     }
@@ -103,10 +102,10 @@ impl<S: ByteSource + ?Sized> ByteSource for Arc<S> {
     }
 }
 
-/// A regular file that is read where and when it is asked for.
+/// A regular file, read on demand.
 ///
-/// The safe way to read files: whatever happens to the file meanwhile is an error or other bytes, never a signal. The
-/// length is that at the time of opening.
+/// The safe way to read files: if the file changes meanwhile, reads return errors or other bytes, and never raise a
+/// signal. The length is that at opening.
 #[derive(Debug)]
 pub struct FileSource {
     file: File,
@@ -118,15 +117,15 @@ impl FileSource {
     /// Opens a file.
     ///
     /// # Errors
-    /// [`ErrorKind::NotAFile`] for what is no regular file (a pipe is not waited for); [`ErrorKind::Io`] when it cannot
-    /// be opened.
+    /// [`ErrorKind::NotAFile`] unless it is a regular file (without blocking on a pipe); [`ErrorKind::Io`] when it
+    /// cannot be opened.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let mut options = File::options();
         options.read(true);
         #[cfg(unix)]
         {
             use std::os::unix::fs::OpenOptionsExt;
-            // Opening a pipe without a writer must not wait for one.
+            // Opening a pipe without a writer must not block.
             options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
         }
         let file = options
@@ -135,7 +134,7 @@ impl FileSource {
         Self::new(file)
     }
 
-    /// Takes over a file that is open already.
+    /// Takes ownership of an open file.
     ///
     /// # Errors
     /// As [`FileSource::open`].
@@ -154,13 +153,13 @@ impl FileSource {
         })
     }
 
-    /// The file.
+    /// Returns the open file.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Which file it is, as it was when it was opened.
+    /// Returns the file's identity as of opening.
     #[must_use]
     pub fn identity(&self) -> &FileIdentity {
         &self.identity
@@ -188,8 +187,8 @@ impl ByteSource for FileSource {
         let len = len
             .and_then(|len| usize::try_from(len).ok())
             .ok_or(io::ErrorKind::UnexpectedEof)?;
-        // Whether there is so much memory is asked first, since zeroed memory, which the system gives without touching
-        // it, cannot be had in a way that may fail.
+        // Checks first that the memory is available: zeroed memory, which the system maps lazily, cannot be allocated
+        // fallibly.
         let mut probe = Vec::<u8>::new();
         probe.try_reserve_exact(len)?;
         drop(std::hint::black_box(probe));
@@ -203,7 +202,7 @@ impl ByteSource for FileSource {
         std::os::unix::fs::FileExt::read_exact_at(&self.file, out, offset)
     }
 
-    /// Where there are no files (WebAssembly), none can be opened, and so none can be read.
+    /// Without a file system (WebAssembly), no file can be opened, so none is ever read.
     #[cfg(not(any(unix, windows)))]
     fn read_into(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())

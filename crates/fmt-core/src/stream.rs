@@ -1,4 +1,4 @@
-//! A tensor's bytes, one part after the other: memory stays small however large the tensor is.
+//! Streams a tensor's bytes in parts, so memory use is independent of the tensor's size.
 
 use std::ops::Range;
 
@@ -6,9 +6,9 @@ use bytes::Bytes;
 
 use crate::{ByteSource, Error, read_into};
 
-/// A dense tensor's bytes, row-major and little-endian, from front to back.
+/// A stream of a dense tensor's bytes, row-major and little-endian.
 ///
-/// Whether they fit their checksum is known at the end: the call that reaches it fails when they do not.
+/// The checksum is verified at the end: the call that reaches the end fails on a mismatch.
 ///
 /// ```
 /// use fmt_core::{BytesStream, TensorStream};
@@ -21,23 +21,23 @@ use crate::{ByteSource, Error, read_into};
 /// # Ok::<(), fmt_core::Error>(())
 /// ```
 pub trait TensorStream: Send {
-    /// Copies the next bytes to the front of `out` and returns how many they are: all that fit, or all that are left.
-    /// The length of `out` is a multiple of [`TENSOR_STREAM_UNIT`].
+    /// Copies the next bytes to the front of `out` and returns their number: `out` is filled unless the stream ends
+    /// first. The length of `out` is a multiple of [`TENSOR_STREAM_UNIT`].
     ///
     /// # Errors
-    /// As [`TensorReader::tensor`](crate::TensorReader::tensor). The stream is of no use afterwards.
+    /// As [`TensorReader::tensor`](crate::TensorReader::tensor). The stream cannot be used afterwards.
     fn read(&mut self, out: &mut [u8]) -> Result<usize, Error>;
 }
 
-/// Buffers for a [`TensorStream`] are multiples of so many bytes, so that no element of any dtype is cut in two.
+/// Buffers for a [`TensorStream`] are multiples of this many bytes, so no element of any dtype is split.
 pub const TENSOR_STREAM_UNIT: usize = 16;
 
-/// Bytes in memory as a stream.
+/// A stream of bytes in memory.
 #[derive(Debug)]
 pub struct BytesStream(Bytes);
 
 impl BytesStream {
-    /// Of these bytes.
+    /// Creates a stream of `bytes`.
     #[must_use]
     pub fn new(bytes: Bytes) -> Self {
         Self(bytes)
@@ -52,14 +52,14 @@ impl TensorStream for BytesStream {
     }
 }
 
-/// Bytes of a source as a stream, with nothing to check them against.
+/// A stream of a source's bytes, without a checksum.
 pub struct SourceStream<'a> {
     source: &'a dyn ByteSource,
     rest: Range<u64>,
 }
 
 impl<'a> SourceStream<'a> {
-    /// Of these bytes of a source.
+    /// Creates a stream of a range of a source.
     #[must_use]
     pub fn new(source: &'a dyn ByteSource, range: Range<u64>) -> Self {
         source.will_read(range.clone());

@@ -1,4 +1,4 @@
-//! Changes to files whose index is at their end, once for all formats.
+//! Changes to files with the index at the end, shared by all formats.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,9 +7,9 @@ use std::{
 
 use crate::{AppendFile, AtomicFile, ByteSource, Error, FileSource, OutputOptions};
 
-/// A file that was opened to be changed, whose index is behind its data, with the reader of its format.
+/// A file opened for editing, with its index after its data, and the reader of its format.
 ///
-/// The editors of formats have one, and their ways to bring changes to the disk by [`edit_at_end`](crate::edit_at_end).
+/// Format editors contain one, and get their methods for saving changes from [`edit_at_end`](crate::edit_at_end).
 #[derive(Debug)]
 pub struct TailFile<R> {
     path: PathBuf,
@@ -18,7 +18,7 @@ pub struct TailFile<R> {
 }
 
 impl<R> TailFile<R> {
-    /// Opens a file.
+    /// Opens a file for editing.
     ///
     /// # Errors
     /// As [`FileSource::open`] and `open`, which opens the reader.
@@ -34,25 +34,25 @@ impl<R> TailFile<R> {
         })
     }
 
-    /// The file as it is on the disk.
+    /// Returns a reader of the file on disk.
     #[must_use]
     pub fn reader(&self) -> &R {
         &self.reader
     }
 
-    /// The file's length.
+    /// Returns the file's length.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.source.len()
     }
 
-    /// Whether the file has no bytes.
+    /// Returns whether the file is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.source.is_empty()
     }
 
-    /// Begins a file that replaces this one: a copy of its first `data_end` bytes.
+    /// Starts a replacement of this file with a copy of its first `data_end` bytes.
     ///
     /// # Errors
     /// As [`AtomicFile::create_with`]; [`ErrorKind::Io`](crate::ErrorKind::Io).
@@ -62,7 +62,7 @@ impl<R> TailFile<R> {
         Ok(file)
     }
 
-    /// Begins to write behind the end of the file. The bytes from `data_end` on tell whether it is still the same.
+    /// Starts appending to the file. The bytes from `data_end` on are compared to detect changes.
     ///
     /// # Errors
     /// As [`AppendFile::open`].
@@ -71,44 +71,44 @@ impl<R> TailFile<R> {
     }
 }
 
-/// Gives the editor of a format whose index is at the end of files the ways to bring its changes to the disk, its writer
+/// Generates, for a format with the index at the end of files, the editor's methods that save changes, the writer's
 /// `commit`, and the module `recover`.
 ///
-/// The editor has a field `file`, a [`TailFile`](crate::TailFile) of the reader, whose `index_range` says where the data ends,
-/// and `resume(self, out, position)` that makes the writer. The writer has `write_all_but_tail`, which gives the bytes that
-/// make what was written a file, and `into_sink`.
+/// The editor needs a field `file`, a [`TailFile`](crate::TailFile) of the reader, whose `index_range` returns where
+/// the data ends, and a method `resume(self, out, position)` that creates the writer. The writer needs
+/// `write_all_but_tail`, which returns the bytes that make the file valid, and `into_sink`.
 #[macro_export]
 macro_rules! edit_at_end {
     ($editor:ident, $reader:ident, $writer:ident) => {
         impl $editor {
-            /// The file as it is on the disk.
+            /// Returns a reader of the file on disk.
             #[must_use]
             pub fn reader(&self) -> &$reader {
                 self.file.reader()
             }
 
-            /// Brings the changes to the disk, atomically.
+            /// Saves the changes atomically.
             ///
             /// # Errors
-            /// As `append`; [`ErrorKind::Changed`]($crate::ErrorKind::Changed) when another file has taken the name
-            /// meanwhile, or this one was written to; [`ErrorKind::Io`]($crate::ErrorKind::Io).
+            /// As `append`; [`ErrorKind::Changed`]($crate::ErrorKind::Changed) when the file was replaced or modified
+            /// meanwhile; [`ErrorKind::Io`]($crate::ErrorKind::Io).
             pub fn save(self) -> Result<(), $crate::Error> {
                 self.append()?.finish()?.persist()
             }
 
-            /// Goes on to tensors that are to stand behind those of the file. `finish` of the writer and
-            /// [`AtomicFile::persist`]($crate::AtomicFile::persist) bring them and the changes to the disk.
+            /// Continues with tensors to append to the file's own. `finish` of the writer and
+            /// [`AtomicFile::persist`]($crate::AtomicFile::persist) save them together with the changes.
             ///
             /// # Errors
-            /// [`ErrorKind::Unsupported`]($crate::ErrorKind::Unsupported) when what the index says cannot be written;
-            /// [`ErrorKind::Io`]($crate::ErrorKind::Io).
+            /// [`ErrorKind::Unsupported`]($crate::ErrorKind::Unsupported) when the index has contents that cannot be
+            /// written; [`ErrorKind::Io`]($crate::ErrorKind::Io).
             pub fn append(self) -> Result<$writer<$crate::AtomicFile>, $crate::Error> {
                 let data_end = self.reader().index_range().start;
                 let file = self.file.replace(data_end)?;
                 self.resume(file, data_end)
             }
 
-            /// Brings the changes to the disk by writing another index behind the old one.
+            /// Saves the changes by appending a new index after the old one.
             ///
             /// # Errors
             /// As `append_in_place`; [`ErrorKind::Io`]($crate::ErrorKind::Io).
@@ -116,8 +116,8 @@ macro_rules! edit_at_end {
                 self.append_in_place()?.commit()
             }
 
-            /// As `append`, but tensors go to the end of the file as it is. `commit` of the writer makes them and the
-            /// changes count; dropped without, the file is cut back to what it was.
+            /// Like `append`, but adds tensors to the end of the existing file. `commit` of the writer makes them and
+            /// the changes valid; dropped before that, the file is truncated to its old length.
             ///
             /// # Errors
             /// As `append` and [`AppendFile::open`]($crate::AppendFile::open).
@@ -129,10 +129,11 @@ macro_rules! edit_at_end {
         }
 
         impl $writer<$crate::AppendFile> {
-            /// Makes what was appended to a file in place count (`append_in_place` of the editor).
+            /// Commits what was appended to a file in place (`append_in_place` of the editor).
             ///
             /// # Errors
-            /// As `finish` and [`AppendFile::commit`]($crate::AppendFile::commit). The file is cut back to what it was.
+            /// As `finish` and [`AppendFile::commit`]($crate::AppendFile::commit). The file is then truncated to its
+            /// old length.
             pub fn commit(mut self) -> Result<(), $crate::Error> {
                 let tail = self.write_all_but_tail()?;
                 self.into_sink().commit(&tail)
@@ -147,8 +148,8 @@ macro_rules! edit_at_end {
             }
         }
 
-        /// Cuts a file back to what it was, after a crash amid a change in place. Returns the number of bytes that were cut
-        /// off. Without the journal of such a change next to the file nothing is done.
+        /// Truncates a file to its old length after a crash during a change in place. Returns the number of bytes
+        /// removed. Does nothing if the change's journal is not next to the file.
         ///
         /// # Errors
         /// As [`AppendFile::recover`]($crate::AppendFile::recover).

@@ -1,7 +1,7 @@
-//! Tests that all crates of formats share (feature `testing`).
+//! Tests shared by all format crates (feature `testing`).
 //!
-//! Files that nobody vouches for are opened and read as the worst surroundings would have it: on a small stack, with
-//! every allocated byte counted, and from memory as well as from a file, with the same verdict.
+//! Untrusted files are opened and read under harsh conditions: with a small stack and every allocated byte counted,
+//! from memory as well as from a file, with the same result.
 
 use std::{
     collections::BTreeMap,
@@ -16,25 +16,24 @@ use bytes::Bytes;
 
 use crate::{Error, ErrorKind, FileSource, Format, Layout, ReadOptions, TensorReader};
 
-/// Stack that opening and reading a file must do with.
+/// Stack size for opening and reading a file, in bytes.
 const STACK: usize = 256 << 10;
-/// A file that takes longer than this hangs.
+/// After this time, a file counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Bytes that may be allocated before anything of a file is believed.
+/// Bytes that may be allocated regardless of the file's size.
 pub const BASE_ALLOWANCE: u64 = 64 << 10;
 
-/// What was read of a file: per tensor its name, and its bytes or why there are none.
+/// What was read of a file: the name of each tensor with its bytes or the error.
 pub type Contents = Vec<(String, Result<Vec<u8>, ErrorKind>)>;
 
-/// Opens a file and reads all of it, and returns what it holds: per tensor its name and, where it can be read, its
-/// bytes.
+/// Opens a file and reads it completely. Returns the name of each tensor with its bytes or the error.
 ///
 /// # Errors
-/// What opening says.
+/// The error of opening.
 ///
 /// # Panics
 /// When opening or reading panics, overflows a small stack, hangs, allocates more than twice the file and what its
-/// tensors decode to, or comes to another verdict for the same bytes in a file on disk.
+/// tensors decode to, or gives another result for the same bytes in a file on disk.
 pub fn open_hostile(
     format: &'static dyn Format,
     bytes: &[u8],
@@ -67,7 +66,7 @@ pub fn open_hostile(
                 .map(|len| len.min(options.limits.decoded_bytes))
                 .fold(0, u64::saturating_add);
             let allocated = allocation_counter::measure(|| contents = read_everything(&*reader));
-            // Contents are kept as well as read, and each way of reading may hold a copy.
+            // Contents are both kept and read, and each way of reading may hold a copy.
             let allowance = BASE_ALLOWANCE + 8 * (bytes.len() as u64).saturating_add(decoded);
             let most = allocated.bytes_max;
             assert!(
@@ -77,7 +76,7 @@ pub fn open_hostile(
             );
             contents
         });
-        // After the time is over the receiver is gone.
+        // After the timeout the receiver is gone.
         let _ = sender.send(read);
     };
     let thread = thread::Builder::new()
@@ -110,7 +109,7 @@ fn open_from_disk(
     opened
 }
 
-/// Opens a file, whose index has `index_len` bytes.
+/// Opens a file whose index has `index_len` bytes.
 ///
 /// # Panics
 /// When that takes more than 10 bytes of memory for each byte of the index.
@@ -125,7 +124,7 @@ pub fn check_opening(what: &str, index_len: usize, open: impl FnOnce()) {
     );
 }
 
-/// Reads every tensor in every way there is; checks the ways against each other.
+/// Reads every tensor in every supported way and compares the results.
 ///
 /// # Panics
 /// When two ways of reading the same tensor give different bytes, or one fails where another does not.
@@ -137,7 +136,7 @@ pub fn read_everything(reader: &dyn TensorReader) -> Contents {
         .collect()
 }
 
-/// What a stream gives, in small pieces.
+/// Returns what a stream yields when it is read in small pieces.
 fn read_stream(reader: &dyn TensorReader, index: usize) -> Result<Vec<u8>, Error> {
     let (mut stream, mut piece) = (reader.stream(index)?, [0; 4096]);
     let mut bytes = Vec::new();
@@ -206,35 +205,35 @@ fn read_one(reader: &dyn TensorReader, index: usize) -> Result<Vec<u8>, ErrorKin
     Ok(tensor.bytes().to_vec())
 }
 
-/// A file of a corpus and what is to be said of it.
+/// A corpus file and its expected result.
 #[derive(Clone, Debug)]
 pub struct CorpusFile {
-    /// Its name, which begins with the id of the case it is made for.
+    /// The file's name, which begins with the id of its test case.
     pub name: String,
-    /// Its bytes.
+    /// The file's bytes.
     pub bytes: Vec<u8>,
     /// Whether it is accepted, or how it is rejected.
     pub verdict: Verdict,
 }
 
-/// The description of a file.
+/// The expected result for a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It opens and reads, but for tensors that are not supported.
+    /// It opens and reads, except for unsupported tensors.
     Accept,
-    /// It is rejected with this kind of error, for breaking this rule of the format's description.
+    /// It is rejected with this kind of error, because it breaks this rule of the format's description.
     Reject(ErrorKind, &'static str),
     /// It opens, and reading one of its tensors fails with this kind of error.
     Damaged(ErrorKind),
 }
 
-/// Checks a format's corpus against the files in `folder` (`accept/`, `reject/`, and `damaged/` if there are such) and
-/// against the reader.
+/// Checks a format's corpus against the files in `folder` (`accept/`, `reject/`, and `damaged/` if present) and against
+/// the reader.
 ///
 /// With `UPDATE_CORPUS` in the environment the files are written instead of compared; `cargo xtask corpus` does that.
 ///
 /// # Panics
-/// When files and cases differ, a case has no unique name, or a verdict is not what it should be.
+/// When files and cases differ, a case has no unique name, or a result differs from the expected one.
 pub fn check_corpus(format: &'static dyn Format, folder: &Path, files: &[CorpusFile]) {
     let mut wanted = BTreeMap::new();
     for file in files {
@@ -303,12 +302,12 @@ pub fn check_corpus(format: &'static dyn Format, folder: &Path, files: &[CorpusF
     assert!(wrong.is_empty(), "wrong verdicts:\n{}", wrong.join("\n"));
 }
 
-/// Opens many files and reads all of each, as [`open_hostile`] does but from memory only and on one thread for all, so
-/// that a hundred thousand take seconds. Returns how many opened.
+/// Opens many files and reads them completely, like [`open_hostile`], but only from memory and on a single thread, so
+/// that a hundred thousand files take seconds. Returns the number of files that opened.
 ///
 /// # Panics
 /// When opening or reading panics, overflows a small stack, takes longer than a minute for all of them, or allocates
-/// more than twice the file and `base_allowance` when it is opened, which is [`BASE_ALLOWANCE`] unless there is a reason.
+/// more than twice the file and `base_allowance` when it is opened, normally [`BASE_ALLOWANCE`].
 pub fn open_many_hostile(
     format: &'static dyn Format,
     files: impl IntoIterator<Item = Vec<u8>> + Send + 'static,
@@ -335,7 +334,7 @@ pub fn open_many_hostile(
                 count += 1;
             }
         }
-        // After the time is over the receiver is gone.
+        // After the timeout the receiver is gone.
         let _ = sender.send(count);
     };
     let thread = thread::Builder::new()
@@ -352,8 +351,8 @@ pub fn open_many_hostile(
     }
 }
 
-/// Mutants of a file, the same ones every time: first every truncation and every flipped bit, then mixtures of flips,
-/// overwritten words, removed and repeated pieces, as many as are asked for.
+/// Returns `count` mutants of a file, deterministically: first every truncation and every flipped bit, then mixtures of
+/// flips, overwritten words, and removed and repeated pieces.
 pub fn mutants(base: &[u8], count: usize) -> impl Iterator<Item = Vec<u8>> + '_ {
     let truncations = (0..base.len()).map(|len| base[..len].to_vec());
     let flips = (0..base.len() * 8).map(|bit| {
@@ -366,7 +365,7 @@ pub fn mutants(base: &[u8], count: usize) -> impl Iterator<Item = Vec<u8>> + '_ 
     truncations.chain(flips).chain(mixtures).take(count)
 }
 
-/// Words that readers stumble over.
+/// Values that readers often mishandle.
 const WORDS: [u64; 12] = [
     0,
     1,
@@ -414,7 +413,7 @@ fn mixture(base: &[u8], random: &mut Random) -> Vec<u8> {
     mutant
 }
 
-/// Xorshift: the same numbers every time.
+/// Deterministic xorshift generator.
 struct Random(u64);
 
 impl Random {

@@ -4,36 +4,36 @@ use tensor_core::{DType, Shape, TensorSpec};
 
 use crate::{Error, ErrorKind, Layout, Metadata, OpaqueDType};
 
-/// What a file is going to hold: known in full before its first byte is written, so that what a format cannot hold is
-/// refused before anything exists.
+/// The planned contents of a file, complete before its first byte is written, so that anything the format cannot store
+/// is refused before the file exists.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// The tensors, in the order their bytes will come.
+    /// The tensors, in the order of their bytes.
     pub entries: Vec<PlannedEntry>,
-    /// About the file as a whole.
+    /// Metadata of the file.
     pub metadata: Metadata,
 }
 
-/// A tensor that is going to be written.
+/// A tensor to be written.
 #[derive(Clone, Debug)]
 pub struct PlannedEntry {
-    /// Its name.
+    /// The tensor's name.
     pub name: String,
-    /// Its dtype and shape; of the dense tensor for a sparse one.
+    /// Its dtype and shape; for a sparse tensor, those of the dense one.
     pub spec: TensorSpec,
     /// [`Layout::Dense`] or [`Layout::Coo`]. A COO tensor's bytes are its indices (`u64[nnz, rank]`) and then its values.
     pub layout: Layout,
-    /// What else to say about it, as text by key.
+    /// Further attributes, as strings by key.
     pub attributes: BTreeMap<String, String>,
-    /// The real dtype of its bytes, if there is no arithmetic for it; `spec` is that of plain bytes then.
+    /// The actual dtype of the bytes, if it is opaque; `spec` then describes plain bytes.
     pub opaque: Option<(OpaqueDType, Shape)>,
-    /// The number of an earlier tensor in the plan whose bytes are this one's too: none are written for it. Only for formats
-    /// that can say so ([`Format::shares_bytes`](crate::Format::shares_bytes)).
+    /// The index in the plan of an earlier tensor with the same bytes; they are written once. Only for formats that
+    /// support it ([`Format::shares_bytes`](crate::Format::shares_bytes)).
     pub same_as: Option<usize>,
 }
 
 impl PlannedEntry {
-    /// A dense tensor.
+    /// Plans a dense tensor.
     pub fn dense(name: impl Into<String>, spec: TensorSpec) -> Self {
         Self {
             name: name.into(),
@@ -45,7 +45,7 @@ impl PlannedEntry {
         }
     }
 
-    /// A dense tensor of a dtype that is copied and not computed with; `None` when its elements are no whole blocks.
+    /// Plans a dense tensor of an opaque dtype; `None` when its elements do not fill whole blocks.
     pub fn opaque(name: impl Into<String>, dtype: OpaqueDType, shape: Shape) -> Option<Self> {
         let len = dtype.byte_len(shape.element_count())?;
         let bytes = TensorSpec::new(DType::U8, Shape::vector(len)).ok()?;
@@ -55,7 +55,7 @@ impl PlannedEntry {
         })
     }
 
-    /// A sparse tensor of so many entries.
+    /// Plans a sparse tensor with this number of entries.
     pub fn coo(name: impl Into<String>, spec: TensorSpec, nnz: u64) -> Self {
         Self {
             layout: Layout::Coo { nnz },
@@ -63,10 +63,11 @@ impl PlannedEntry {
         }
     }
 
-    /// The name of the tensor in the plan whose bytes it has.
+    /// Returns the name of the tensor in the plan whose bytes this one shares.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfBounds`] unless that stands before `number`, this one's own, and has bytes of its own.
+    /// [`ErrorKind::OutOfBounds`] unless that tensor comes before `number`, this one's index, and does not itself share
+    /// bytes.
     pub fn sharer<'p>(&self, plan: &'p Plan, number: usize) -> Result<Option<&'p str>, Error> {
         let Some(same_as) = self.same_as else {
             return Ok(None);
@@ -82,7 +83,7 @@ impl PlannedEntry {
         Ok(Some(&other.name))
     }
 
-    /// How many bytes are to be written for it; `None` when that does not fit 64 bits.
+    /// Returns the number of bytes to write for it; `None` if that overflows 64 bits.
     #[must_use]
     pub fn byte_len(&self) -> Option<u64> {
         match self.layout {
@@ -99,18 +100,18 @@ impl PlannedEntry {
     }
 }
 
-/// A file of any format that is being written: the bytes of the planned tensors, one after the other, in any pieces.
+/// A file of any format being written: takes the bytes of the planned tensors in order, in pieces of any size.
 ///
-/// Memory stays at the index and one piece, however large the file becomes.
+/// Memory holds only the index and one piece, whatever the file's size.
 pub trait TensorWriter: Send {
-    /// Writes the next bytes, row-major and little-endian. They may end one tensor and begin the next.
+    /// Writes the next bytes, row-major and little-endian. A piece may span several tensors.
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`](crate::ErrorKind::SizeMismatch) for bytes beyond the last tensor;
     /// [`ErrorKind::Io`](crate::ErrorKind::Io).
     fn write(&mut self, bytes: &[u8]) -> Result<(), Error>;
 
-    /// Writes what comes behind the last tensor, and returns the file's length.
+    /// Writes what follows the last tensor, and returns the file's length.
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`](crate::ErrorKind::SizeMismatch) when bytes are missing;

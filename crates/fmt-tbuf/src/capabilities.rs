@@ -1,4 +1,4 @@
-//! What TensorBuffers files can hold.
+//! What TensorBuffers files can contain.
 
 use fmt_core::{Capabilities, Texts};
 use tensor_core::DType;

@@ -4,9 +4,9 @@ use fmt_core::{Error, ErrorKind, ReadOptions, TailFile, TensorReader};
 
 use crate::{TbufReader, TbufWriter, WriteOptions, ledger::Ledger};
 
-/// Changes a file without writing its tensors anew: names and model, and tensors behind those that are there.
+/// Edits a file without rewriting its tensors: renames tensors, sets the model name, and appends tensors.
 ///
-/// There are two ways to bring changes to the disk (T16):
+/// Changes can be saved in two ways (T16):
 ///
 /// | | [`save`](Self::save), [`append`](Self::append) | [`save_in_place`](Self::save_in_place), [`append_in_place`](Self::append_in_place) |
 /// |---|---|---|
@@ -42,7 +42,7 @@ use crate::{TbufReader, TbufWriter, WriteOptions, ledger::Ledger};
 /// # }
 /// ```
 ///
-/// After a crash amid a change in place, [`recover`](crate::recover) cuts the file back:
+/// After a crash during a change in place, [`recover`](crate::recover) restores the old file:
 ///
 /// ```
 /// # use fmt_tbuf::{TbufReader, TbufWriter, WriteOptions};
@@ -69,7 +69,7 @@ pub struct TbufEditor {
 }
 
 impl TbufEditor {
-    /// Opens a file to change it.
+    /// Opens a file for editing.
     ///
     /// # Errors
     /// As [`TbufReader::from_path`].
@@ -77,11 +77,11 @@ impl TbufEditor {
         Self::open_with(path.as_ref(), &ReadOptions::default(), WriteOptions::default())
     }
 
-    /// Opens a file to change it, read and written as the options say.
+    /// Opens a file for editing, with options.
     ///
     /// # Errors
-    /// As [`TbufReader::open`]; [`ErrorKind::Unsupported`] for an alignment that cannot be;
-    /// [`ErrorKind::Duplicate`] when a lenient reader has taken names that occur twice.
+    /// As [`TbufReader::open`]; [`ErrorKind::Unsupported`] for an invalid alignment; [`ErrorKind::Duplicate`] when a
+    /// lenient reader accepted duplicate names.
     pub fn open_with(path: &Path, read: &ReadOptions, write: WriteOptions) -> Result<Self, Error> {
         let file = TailFile::open(path, |source| TbufReader::open(source, read))?;
         let reader = file.reader();
@@ -95,16 +95,17 @@ impl TbufEditor {
         })
     }
 
-    /// Gives a tensor another name.
+    /// Renames a tensor.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfBounds`] when there is no such tensor, [`ErrorKind::Duplicate`] when the new name is taken,
-    /// [`ErrorKind::BadName`] when it cannot be one, [`ErrorKind::TooLarge`] when the index would become too large.
+    /// [`ErrorKind::BadName`] when it is not a valid name, [`ErrorKind::TooLarge`] when the index would become too
+    /// large.
     pub fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
         self.ledger.rename(from, to)
     }
 
-    /// Names the model that the tensors belong to, or none.
+    /// Sets or removes the name of the model.
     ///
     /// # Errors
     /// [`ErrorKind::TooLarge`] when the index would become too large.
@@ -112,13 +113,13 @@ impl TbufEditor {
         self.ledger.set_model(model)
     }
 
-    /// Allows to lose what the index has beyond the specification ([`TbufReader::has_unknown_fields`]); such files are
-    /// refused otherwise (T17).
+    /// Allows losing index fields beyond the specification ([`TbufReader::has_unknown_fields`]); otherwise files with
+    /// such fields are refused (T17).
     pub fn lose_unknown_fields(&mut self) {
         self.may_lose_fields = true;
     }
 
-    /// A writer behind `position` bytes of the file.
+    /// Creates a writer that continues after `position` bytes of the file.
     fn resume<W: Write>(mut self, out: W, position: u64) -> Result<TbufWriter<W>, Error> {
         let reader = self.file.reader();
         if reader.has_unknown_fields() && !self.may_lose_fields {

@@ -10,7 +10,7 @@ use crate::{
     layout::{FAMILY, FORMAT, MAGIC, SHORTEST},
 };
 
-/// The format, for tools that deal with all formats alike.
+/// The format, for tools that treat all formats alike.
 ///
 /// ```
 /// use fmt_core::{Format, Plan, PlannedEntry, ReadOptions, Sniff};
@@ -48,7 +48,7 @@ impl Format for TensorBuffers {
         if head.starts_with(&MAGIC) && len >= SHORTEST {
             Sniff::Certain
         } else if head.starts_with(FAMILY) {
-            // Another version or a file cut off: opening it says so.
+            // Another version, or a truncated file: opening reports which.
             Sniff::Possible
         } else {
             Sniff::No

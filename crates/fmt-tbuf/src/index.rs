@@ -1,4 +1,4 @@
-//! The index: from bytes that nobody vouches for to entries that hold.
+//! Parses the index from untrusted bytes to validated entries.
 
 use std::ops::Range;
 
@@ -12,30 +12,30 @@ use crate::{
     names::NameTable,
 };
 
-/// What an index says, all of it proven.
+/// The validated contents of an index.
 #[derive(Debug)]
 pub(crate) struct Index {
     pub(crate) version: String,
     pub(crate) model: Option<String>,
     pub(crate) entries: Vec<Entry>,
-    /// What [`Entry`] has no place for, in the same order.
+    /// Data that [`Entry`] lacks, in the same order.
     pub(crate) stored: Vec<Stored>,
     names: NameTable,
-    /// Whether the root table has fields that this crate does not know.
+    /// Whether the root table has unknown fields.
     root_has_unknown_fields: bool,
 }
 
-/// What else the index says about a tensor.
+/// Additional data of a tensor in the index.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stored {
     pub(crate) id: u64,
     pub(crate) dtype: DataType,
-    /// Whether its table has fields that this crate does not know.
+    /// Whether the tensor's table has unknown fields.
     pub(crate) has_unknown_fields: bool,
 }
 
 impl Index {
-    /// Proves the bytes of an index that stands at byte `start` of its file. All data must lie before it.
+    /// Parses and validates an index at byte `start` of its file. All data must be before it.
     pub(crate) fn parse(bytes: &[u8], start: u64, options: &ReadOptions) -> Result<Self, Error> {
         let root = verify(bytes, start, options)?;
         let tensors = root.tensors().unwrap_or_default();
@@ -49,11 +49,11 @@ impl Index {
                 .expected(format_args!("at most {limit}, the reader's limit"))
                 .found(count));
         }
-        // The limit of the verifier, and a vector's length has 32 bits.
+        // The verifier's limit; a vector's length has 32 bits.
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let name = |number: u32| tensors.get(number as usize).name();
 
-        // Before anything is allocated that is larger than what it is made from: an index may list one table very often.
+        // Checked before anything larger than its source is allocated: an index may refer to the same table many times.
         let names = NameTable::new(count, name);
         if !options.lenient {
             check_names(&names, &tensors, start, name)?;
@@ -96,20 +96,20 @@ impl Index {
         Some(self.names.find(name, name_of)? as usize)
     }
 
-    /// Whether there are fields that this crate does not know (T17).
+    /// Returns whether there are unknown fields (T17).
     pub(crate) fn has_unknown_fields(&self) -> bool {
         self.root_has_unknown_fields || self.stored.iter().any(|stored| stored.has_unknown_fields)
     }
 }
 
-/// A vector for so many things, if the system has the memory.
+/// Allocates a vector for `count` items, fallibly.
 fn room_for<T>(count: u32, start: u64) -> Result<Vec<T>, Error> {
     let mut room = Vec::new();
     reserve(&mut room, count.into()).map_err(|error| error.at(start).rule("T20"))?;
     Ok(room)
 }
 
-/// Whether a table has a field behind the last one that the schema has (rule T17).
+/// Returns whether a table has a field after the last one of the schema (T17).
 fn has_fields_behind(table: &Table<'_>, last: VOffsetT) -> bool {
     let vtable = table.vtable();
     let len = vtable.num_bytes();
@@ -118,8 +118,7 @@ fn has_fields_behind(table: &Table<'_>, last: VOffsetT) -> bool {
         .any(|at| VOffsetT::try_from(at).is_ok_and(|at| vtable.get(at) != 0))
 }
 
-/// Proves that everything that the schema knows lies inside, and that walking all of it takes no longer than is due for
-/// so many bytes.
+/// Verifies that everything in the schema is in bounds, and that walking it takes time in proportion to the bytes.
 fn verify<'a>(
     bytes: &'a [u8],
     start: u64,
@@ -129,10 +128,10 @@ fn verify<'a>(
     let opts = VerifierOptions {
         // The root and its tensors.
         max_depth: 2,
-        // A tensor of its own takes more than 16 bytes: its place in the vector, its table, its name.
+        // A separate tensor takes more than 16 bytes: its slot in the vector, its table, its name.
         max_tables: (bytes.len() / 16).min(tensors).saturating_add(1),
-        // Tables, vtables, shapes and names may be shared, but not so often that walking them takes for ever.
-        // The verifier adds before it compares, so the limit leaves room where addresses have 32 bits.
+        // Tables, vtables, shapes and names may be shared, but walking them must stay bounded. The verifier adds before
+        // it compares, so the limit leaves headroom on 32-bit systems.
         max_apparent_size: bytes.len().saturating_mul(16).min(usize::MAX / 2),
         ignore_missing_null_terminator: false,
     };
@@ -140,7 +139,7 @@ fn verify<'a>(
         .map_err(|error| broken(error, start, bytes.len()))
 }
 
-/// What the verifier found, with its place and the rule.
+/// Converts the verifier's error, with position and rule.
 fn broken(error: InvalidFlatbuffer, start: u64, len: usize) -> Error {
     let in_file = |at: usize| start.saturating_add(at as u64);
     let malformed = |what: &str, trace: &[ErrorTraceDetail], at: usize, rule| {
@@ -216,7 +215,7 @@ fn broken(error: InvalidFlatbuffer, start: u64, len: usize) -> Error {
     }
 }
 
-/// The way to where the verifier stopped, such as `tensors[3].name`, and where the last field on it stands.
+/// Returns the path to where the verifier stopped, such as `tensors[3].name`, and the position of its last field.
 fn path(steps: &[ErrorTraceDetail]) -> (String, Option<usize>) {
     let mut path = String::new();
     // The innermost step comes first.
@@ -252,7 +251,7 @@ fn too_large(start: u64, what: &str) -> Error {
 /// The tensors of an index.
 type Tensors<'a> = flatbuffers::Vector<'a, flatbuffers::ForwardsUOffset<TensorMetadata<'a>>>;
 
-/// Names are unique (T7).
+/// Checks that names are unique (T7).
 fn check_names<'a>(
     names: &NameTable,
     tensors: &Tensors<'a>,
@@ -268,14 +267,14 @@ fn check_names<'a>(
     Err(error.at(start + at as u64).rule("T7"))
 }
 
-/// Checks tensors one by one, and remembers where their data is.
+/// Checks tensors one by one, and collects the ranges of their data.
 struct Check<'o> {
-    /// Where the index begins: data must lie before it.
+    /// The start of the index: data must be before it.
     start: u64,
     options: &'o ReadOptions,
-    /// Of tensors that have any data: where it begins, in the upper half, and how long it is.
+    /// For tensors with data: start in the upper half, length in the lower half.
     ranges: Vec<u64>,
-    /// Room for the dimensions of one.
+    /// Buffer for the dimensions of one tensor.
     dims: [u64; Shape::MAX_RANK],
 }
 
@@ -335,7 +334,7 @@ impl Check<'_> {
         Shape::new(&self.dims[..dims.len()]).map_err(|error| place.overflow(&error))
     }
 
-    /// Data lies between the magic and the index (T13); none lies anywhere before the index (T11).
+    /// Checks that data lies between the magic and the index (T13); an empty tensor's only before the index (T11).
     fn range(&mut self, offset: u64, size: u64, place: &Place<'_>) -> Result<Range<u64>, Error> {
         let end = offset + size;
         let is_inside = end <= self.start && (size == 0 || offset >= DATA_START);
@@ -353,8 +352,8 @@ impl Check<'_> {
         Ok(offset..end)
     }
 
-    /// Ranges are apart or the same (T12). Two words of 32 bits sort as one of 64, which is much faster than sorting
-    /// ranges, and this is a good part of what opening takes.
+    /// Checks that ranges are disjoint or equal (T12). Two 32-bit words sort as one 64-bit word, which is much faster
+    /// than sorting ranges; this takes a good part of the time to open a file.
     fn overlaps(mut self, entries: &[Entry]) -> Result<(), Error> {
         let range = |packed: u64| (packed >> 32)..(packed >> 32) + (packed & u64::from(u32::MAX));
         self.ranges.sort_unstable();
@@ -387,9 +386,9 @@ impl Check<'_> {
     }
 }
 
-/// Where the fields of a table stand, for errors.
+/// Positions of a table's fields, for errors.
 struct Place<'a> {
-    /// Where the index begins.
+    /// The start of the index.
     start: u64,
     table: &'a Table<'a>,
 }

@@ -6,22 +6,22 @@ use crate::generated::tensor_buffers::DataType;
 
 /// The first and the last four bytes of a file.
 pub(crate) const MAGIC: [u8; 4] = *b"TBS1";
-/// The first bytes of the magic in all versions.
+/// The prefix of the magic of all versions.
 pub(crate) const FAMILY: &[u8] = b"TBS";
-/// Bytes of the index's length and the magic behind the index.
+/// Size of the index's length and the final magic in bytes.
 pub(crate) const TAIL: u64 = 8;
-/// Where the first byte of data may stand: behind the magic.
+/// Minimum offset of data: after the magic.
 pub(crate) const DATA_START: u64 = MAGIC.len() as u64;
-/// The length of the shortest file that can be told to be one: magic, length, magic.
+/// Minimum length of a file: magic, length, magic.
 pub(crate) const SHORTEST: u64 = DATA_START + TAIL;
-/// What this crate writes as the version of the format.
+/// The version of the format that this crate writes.
 pub(crate) const VERSION: &str = "1.0.0";
-/// How the format is called in [`fmt_core::Format::id`].
+/// The short name, see [`fmt_core::Format::id`].
 pub(crate) const FORMAT: &str = "tbuf";
-/// The key of the only metadata that the format has.
+/// The key of the format's only metadata entry.
 pub(crate) const MODEL: &str = "model";
 
-/// The dtypes that the format has, with the numbers they have in files.
+/// The format's dtypes and their numbers in files.
 pub(crate) const DTYPES: [(DataType, DType); 10] = [
     (DataType::Float32, DType::F32),
     (DataType::Float64, DType::F64),
@@ -35,22 +35,22 @@ pub(crate) const DTYPES: [(DataType, DType); 10] = [
     (DataType::UInt64, DType::U64),
 ];
 
-/// The dtype that a number stands for.
+/// Returns the dtype with a number.
 pub(crate) fn dtype_of(stored: DataType) -> Option<DType> {
     let found = DTYPES.iter().find(|(number, _)| *number == stored);
     found.map(|(_, dtype)| *dtype)
 }
 
-/// The number that stands for a dtype, if the format has it.
+/// Returns the number of a dtype, if the format has it.
 pub(crate) fn number_of(dtype: DType) -> Option<DataType> {
     let found = DTYPES.iter().find(|(_, known)| *known == dtype);
     found.map(|(number, _)| *number)
 }
 
-/// The id of a tensor with this name: FNV-1a with 64 bits over the name's UTF-8 bytes and one byte `0xFF`.
+/// Returns the id of a tensor with this name: 64-bit FNV-1a over the name's UTF-8 bytes and one byte `0xFF`.
 ///
-/// The format's text says only that an id is a hash of the name. This is the hash that its first implementation has
-/// always written, so that ids agree between writers (rule T6). Readers must not rely on it.
+/// The specification says only that an id is a hash of the name. This is the hash that the reference implementation
+/// writes, so ids agree between writers (rule T6). Readers must not rely on it.
 ///
 /// ```
 /// assert_eq!(fmt_tbuf::tensor_id("weights"), 0xc9cd_0e82_baed_f153);
@@ -66,7 +66,7 @@ pub fn tensor_id(name: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// T6: the values that the first implementation writes.
+    /// T6: the values that the reference implementation writes.
     #[test]
     fn t6_ids_are_those_of_the_first_implementation() {
         let known = [

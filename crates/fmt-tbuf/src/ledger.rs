@@ -1,4 +1,4 @@
-//! What a file that is being written holds so far: each tensor is admitted before any of its bytes are written.
+//! Records the tensors of a file being written: each is validated before any of its bytes are written.
 
 use std::{
     collections::{HashMap, hash_map},
@@ -20,45 +20,45 @@ use crate::{
     layout::{DATA_START, VERSION, number_of, tensor_id},
 };
 
-/// The tensors of a file, with the places that they have or are going to have.
+/// The tensors of a file, with their current or planned positions.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     options: WriteOptions,
     model: Option<String>,
     records: Vec<Record>,
-    /// The names of all records, one behind the other.
+    /// The names of all records, concatenated.
     names: String,
-    /// The dimensions of all records.
+    /// The dimensions of all records, concatenated.
     dims: Vec<u32>,
-    /// Numbers of records by id.
+    /// Record indices by tensor id.
     ids: HashMap<u64, u32, IdHashing>,
-    /// Where the data ends so far.
+    /// The current end of the data.
     end: u64,
-    /// What the index takes at most.
+    /// Maximum size of the index in bytes.
     index_bound: u64,
 }
 
-/// One tensor. A file may have very many, so a record has no memory of its own.
+/// One tensor. A file may have very many, so a record has no allocations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
     pub(crate) offset: u32,
     pub(crate) size: u32,
     id: u64,
-    /// Where in [`Ledger::names`] its name begins and ends.
+    /// Start and end of its name in [`Ledger::names`].
     name: (u32, u32),
-    /// Where in [`Ledger::dims`] its dimensions begin.
+    /// Start of its dimensions in [`Ledger::dims`].
     dims: u32,
     rank: u8,
     dtype: DataType,
 }
 
 impl Ledger {
-    /// What an index with nothing in it takes at most: root, vtables, version, alignment.
+    /// Maximum size of an empty index: root, vtables, version, alignment.
     const BASE_BOUND: u64 = 128;
-    /// What a tensor takes at most beside its name and dimensions: place in the vector (4), table (40), vtable (16),
-    /// length, end and padding of the name (8) and of the shape (8), alignment (8).
+    /// Maximum size of a tensor apart from name and dimensions: slot in the vector (4), table (40), vtable (16),
+    /// length, terminator and padding of the name (8) and of the shape (8), alignment (8).
     const TENSOR_BOUND: u64 = 84;
-    /// What FlatBuffers can address.
+    /// Maximum size that FlatBuffers can address.
     const MAX_INDEX: u64 = (1 << 31) - 1;
 
     pub(crate) fn new(options: WriteOptions) -> Result<Self, Error> {
@@ -80,7 +80,7 @@ impl Ledger {
         })
     }
 
-    /// Takes over the tensors of a file whose data ends at byte `end`.
+    /// Creates a ledger from the tensors of a file whose data ends at byte `end`.
     pub(crate) fn resume<'a>(
         options: WriteOptions,
         entries: impl Iterator<Item = (&'a Entry, &'a Stored)>,
@@ -88,7 +88,7 @@ impl Ledger {
     ) -> Result<Self, Error> {
         let mut ledger = Self::new(options)?;
         for (entry, stored) in entries {
-            // The reader has proven both; they were read from 32 bits.
+            // The reader has validated both; they were read from 32 bits.
             let place = u32::try_from(entry.range.start)
                 .and_then(|offset| Ok((offset, u32::try_from(entry.stored_size())?)));
             let (offset, size) = place.map_err(|_| {
@@ -101,7 +101,7 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Puts further tensors, and the index, behind byte `end`.
+    /// Places further tensors and the index after byte `end`.
     pub(crate) fn go_on_behind(&mut self, end: u64) {
         self.end = self.end.max(end);
     }
@@ -115,18 +115,18 @@ impl Ledger {
         Ok(())
     }
 
-    /// Gives a tensor its place behind the data so far, or says why the format cannot hold it.
+    /// Validates a tensor and assigns it a position after the data so far.
     pub(crate) fn admit(&mut self, name: &str, spec: &TensorSpec) -> Result<Record, Error> {
         let dtype = self.check(name, spec).map_err(|error| error.of_tensor(name))?;
         let offset = self.next_offset().map_err(|error| error.of_tensor(name))?;
-        // `check` has seen to that.
+        // Guaranteed by `check`.
         let size = u32::try_from(spec.byte_len()).unwrap_or(u32::MAX);
         let record = self.push(name, spec.shape(), dtype, offset, size)?;
         self.end = u64::from(offset) + u64::from(size);
         Ok(record)
     }
 
-    /// Gives a tensor the place of another one, whose bytes it shares.
+    /// Adds a tensor that shares the bytes of another one.
     pub(crate) fn admit_alias(&mut self, name: &str, spec: &TensorSpec, of: &str) -> Result<(), Error> {
         let dtype = self.check(name, spec).map_err(|error| error.of_tensor(name))?;
         let original = self.find(of).ok_or_else(|| {
@@ -199,7 +199,7 @@ impl Ledger {
             rank: u8::try_from(shape.rank()).unwrap_or(u8::MAX),
             dtype,
         };
-        // Admitted dimensions fit, and those that were read do.
+        // Both admitted dimensions and those that were read fit.
         self.dims.extend(
             shape
                 .dims()
@@ -211,7 +211,7 @@ impl Ledger {
         Ok(record)
     }
 
-    /// Gives a tensor another name.
+    /// Renames a tensor.
     pub(crate) fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
         let number = self.find(from).ok_or_else(|| {
             Error::new(ErrorKind::OutOfBounds, "there is no tensor of this name").of_tensor(from)
@@ -228,12 +228,12 @@ impl Ledger {
         if let Some(other) = self.ids.get(&id) {
             return Err(duplicate(to, self.name(*other as usize)));
         }
-        // The old name stays where it is, unused.
+        // The old name stays in the buffer, unused.
         let place = name_span(&self.names, to)?;
         self.names.push_str(to);
         let record = &mut self.records[number];
         self.ids.remove(&record.id);
-        // Numbers of records fit: each was in the map already.
+        // Record indices fit: each was in the map already.
         self.ids.insert(id, u32::try_from(number).unwrap_or(u32::MAX));
         (record.id, record.name) = (id, place);
         self.index_bound = bound;
@@ -245,7 +245,7 @@ impl Ledger {
         (self.name(number) == name).then_some(number)
     }
 
-    /// The name of a record.
+    /// Returns the name of a record.
     pub(crate) fn name(&self, number: usize) -> &str {
         &self.names[span(self.records[number].name)]
     }
@@ -272,13 +272,13 @@ impl Ledger {
         &self.records
     }
 
-    /// Where the index begins.
+    /// Returns the start of the index.
     pub(crate) fn index_start(&self) -> u64 {
         self.end
             .next_multiple_of(u64::from(self.options.alignment.min(8)))
     }
 
-    /// The index, ready to be written: tensors by ascending id (T5), so that readers go through it front to back.
+    /// Encodes the index, with tensors by ascending id (T5), so that readers scan it sequentially.
     pub(crate) fn encode(&self) -> Encoded {
         let mut order: Vec<(u64, u32)> = (0..)
             .zip(&self.records)
@@ -287,8 +287,8 @@ impl Ledger {
         order.sort_unstable();
         let mut builder = FlatBufferBuilder::with_capacity(usize::try_from(self.index_bound).unwrap_or(0));
         let mut tables = Vec::with_capacity(order.len());
-        // The builder works from the back to the front. Records and names are scattered in memory, so they are fetched
-        // some at a time: the fetches then overlap, which nearly halves the time for very many tensors.
+        // The builder works backwards. Records and names are scattered in memory, so they are prefetched in batches:
+        // the cache misses then overlap, which nearly halves the time for very many tensors.
         const AT_A_TIME: usize = 32;
         let (mut records, mut names) = (Vec::with_capacity(AT_A_TIME), Vec::with_capacity(AT_A_TIME));
         for batch in order.rchunks(AT_A_TIME) {
@@ -327,7 +327,7 @@ impl Ledger {
     }
 }
 
-/// An index at the end of the buffer that it was made in.
+/// An encoded index, at the end of the buffer that it was built in.
 pub(crate) struct Encoded {
     buffer: Vec<u8>,
     start: usize,
@@ -339,9 +339,9 @@ impl Encoded {
     }
 }
 
-/// Where a name will stand behind the others.
+/// Returns the span that an appended name will have.
 fn name_span(names: &str, name: &str) -> Result<(u32, u32), Error> {
-    // Only renaming over and over, for gigabytes, gets there.
+    // Only repeated renaming, for gigabytes, reaches this.
     let word = |len| {
         u32::try_from(len).map_err(|_| {
             Error::new(ErrorKind::TooLarge, "all names together")
@@ -356,8 +356,7 @@ fn span((start, end): (u32, u32)) -> Range<usize> {
     start as usize..end as usize
 }
 
-/// Hashes ids, which are hashes already, but of names that somebody may have chosen to collide: so they are mixed with a
-/// number that nobody knows.
+/// Hashes ids, which are hashes already but may come from names chosen to collide: so they are mixed with a random key.
 #[derive(Clone, Debug)]
 struct IdHashing(u64);
 
@@ -388,7 +387,7 @@ impl Hasher for IdHasher {
     }
 
     fn write_u64(&mut self, id: u64) {
-        // Both halves of the product, so that every bit of the id comes to every bit of the hash.
+        // Both halves of the product, so that every bit of the id affects every bit of the hash.
         let product = u128::from(self.0 ^ id) * u128::from(self.0 | 0x9e37_79b9_7f4a_7c15);
         self.0 = (product >> 64) as u64 ^ product as u64;
     }

@@ -1,4 +1,4 @@
-//! Findings that are legal but odd in a file.
+//! Findings that are valid but suspicious in a file.
 
 use std::ops::Range;
 
@@ -9,10 +9,10 @@ use crate::{
     layout::{DATA_START, VERSION, tensor_id},
 };
 
-/// Zero bytes between tensors up to this many are taken for alignment.
+/// Up to this many zero bytes between tensors count as alignment padding.
 const PADDING: u64 = 4096;
 
-/// `place` is where the index stands.
+/// Collects the lints. `place` is the range of the index.
 pub(crate) fn of(index: &Index, place: &Range<u64>, source: &dyn ByteSource) -> Result<Vec<Lint>, Error> {
     let mut lints = Vec::new();
     of_index(index, place, &mut lints);

@@ -1,19 +1,19 @@
-//! Names of tensors, looked up in a bounded number of steps, even if they were chosen to collide.
+//! Looks up tensors by name in a bounded number of steps, even if names were chosen to collide.
 
 use crate::layout::tensor_id;
 
-/// The numbers of tensors by the hash of their names.
+/// Maps the hashes of names to tensor indices.
 ///
-/// A sorted list instead of a hash table: it takes 16 bytes a tensor, files of this crate come in its order already,
-/// and names that were made to collide cost comparisons of names, `log2 n` of them, not a walk over all of them.
+/// A sorted list rather than a hash table: it takes 16 bytes per tensor, files of this crate are already in its order,
+/// and colliding names cost `log2 n` comparisons rather than a linear scan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NameTable {
-    /// By hash, then by name, then by number.
+    /// By hash, then by name, then by index.
     sorted: Vec<(u64, u32)>,
 }
 
 impl NameTable {
-    /// Sorts names; `name` gives the one of each number.
+    /// Creates the table; `name` returns the name of each index.
     pub(crate) fn new<'a>(count: u32, name: impl Fn(u32) -> &'a str) -> Self {
         let mut sorted: Vec<(u64, u32)> = (0..count)
             .map(|number| (tensor_id(name(number)), number))
@@ -26,10 +26,10 @@ impl NameTable {
         Self { sorted }
     }
 
-    /// The first tensor with this name.
+    /// Returns the first tensor with this name.
     pub(crate) fn find<'a>(&self, wanted: &str, name: impl Fn(u32) -> &'a str) -> Option<u32> {
         let hash = tensor_id(wanted);
-        // Hashes only, which compiles to no branches; few names share theirs, unless they were made to.
+        // Compares only hashes, which compiles without branches; few names share a hash, unless crafted.
         let same_hash = &self.sorted[self.sorted.partition_point(|(found, _)| *found < hash)..];
         let number = match same_hash {
             [(first, number), rest @ ..]
@@ -47,7 +47,7 @@ impl NameTable {
         (name(number) == wanted).then_some(number)
     }
 
-    /// The numbers of two tensors with the same name.
+    /// Returns the indices of two tensors with the same name.
     pub(crate) fn duplicate<'a>(&self, name: impl Fn(u32) -> &'a str) -> Option<(u32, u32)> {
         let is_same = |pair: &&[(u64, u32)]| pair[0].0 == pair[1].0 && name(pair[0].1) == name(pair[1].1);
         let pair = self.sorted.windows(2).find(is_same)?;

@@ -1,6 +1,6 @@
 use fmt_core::Limits;
 
-/// How a file is written.
+/// Options for writing a file.
 ///
 /// ```
 /// use fmt_tbuf::WriteOptions;
@@ -9,11 +9,11 @@ use fmt_core::Limits;
 /// ```
 #[derive(Clone, Debug)]
 pub struct WriteOptions {
-    /// What offsets of data are multiples of: a power of two up to [`WriteOptions::MAX_ALIGNMENT`] (64).
+    /// Alignment of data: a power of two up to [`WriteOptions::MAX_ALIGNMENT`] (default 64).
     ///
-    /// 1 puts tensors and index back to back, as the format's first implementation does (T3).
+    /// With 1, tensors and index are packed, as in the reference implementation (T3).
     pub alignment: u32,
-    /// What readers are expected to take: a file that they would refuse is not written.
+    /// Limits of the expected readers: a file that they would refuse is not written.
     pub limits: Limits,
 }
 

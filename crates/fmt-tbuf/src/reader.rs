@@ -14,8 +14,8 @@ use crate::{
 
 /// An open TensorBuffers file.
 ///
-/// Opening reads both ends and the index and proves all of it, in time and memory that grow with the index only. Then
-/// each tensor is one slice of the source: without a copy where the source is memory, one read where it is a file.
+/// Opening reads both ends and the index and validates them, in time and memory proportional to the index. Then each
+/// tensor is one slice of the source: without a copy in memory, one read in a file.
 ///
 /// ```
 /// use fmt_core::TensorReader;
@@ -44,14 +44,13 @@ use crate::{
 /// # }
 /// ```
 ///
-/// Tensors with a dtype that the format does not have are listed, say so in [`Entry::unsupported`], and are refused
-/// when they are read (rule T14).
+/// Tensors of unknown dtypes are listed with [`Entry::unsupported`], and reading them fails (rule T14).
 ///
-/// With [`ReadOptions::lenient`], names may occur twice ([`TensorReader::find`] gives the first) or have zero bytes, and
-/// tensors may share parts of their data (T7, T12, T19).
+/// With [`ReadOptions::lenient`], names may occur twice ([`TensorReader::find`] returns the first) or contain zero
+/// bytes, and tensors may share parts of their data (T7, T12, T19).
 pub struct TbufReader {
     source: Arc<dyn ByteSource>,
-    /// Where the index begins.
+    /// The start of the index.
     index_start: u64,
     index: Index,
     metadata: Metadata,
@@ -60,10 +59,10 @@ pub struct TbufReader {
 fmt_core::open_by_path_and_bytes!(TbufReader);
 
 impl TbufReader {
-    /// Opens a file of any source.
+    /// Opens a file from any source.
     ///
     /// # Errors
-    /// What is wrong with it and where: [`Error::broken_rule`] has the rule of docs/formats/tensorbuffers.md.
+    /// What is invalid and where: [`Error::broken_rule`] has the rule of docs/formats/tensorbuffers.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let range = locate_index(&*source, &options.limits)?;
         let index_start = range.start;
@@ -81,19 +80,19 @@ impl TbufReader {
         })
     }
 
-    /// The version of the format that the file claims; usually `1.0.0`, and nothing depends on it (T8).
+    /// Returns the version of the format that the file claims; usually `1.0.0`. It has no effect (T8).
     #[must_use]
     pub fn version(&self) -> &str {
         &self.index.version
     }
 
-    /// The name of the model that the tensors belong to (T9).
+    /// Returns the name of the model (T9).
     #[must_use]
     pub fn model(&self) -> Option<&str> {
         self.index.model.as_deref()
     }
 
-    /// The id that the file has for a tensor; that of its name would be [`tensor_id`](crate::tensor_id) (T6).
+    /// Returns a tensor's id in the file, which may differ from the [`tensor_id`](crate::tensor_id) of its name (T6).
     ///
     /// # Panics
     /// When there is no such index.
@@ -102,14 +101,14 @@ impl TbufReader {
         self.index.stored[index].id
     }
 
-    /// Where in the file the index stands. All data lies before it.
+    /// Returns the range of the index in the file. All data is before it.
     #[must_use]
     pub fn index_range(&self) -> Range<u64> {
         self.index_start..self.source.len() - crate::layout::TAIL
     }
 
-    /// Whether the index has fields that this crate passes over, such as the operations of files that were written by
-    /// later versions of the format's first implementation (T17). Rewriting such a file loses them.
+    /// Returns whether the index has unknown fields, such as the operations in files of later versions of the reference
+    /// implementation (T17). Rewriting such a file loses them.
     #[must_use]
     pub fn has_unknown_fields(&self) -> bool {
         self.index.has_unknown_fields()
@@ -149,7 +148,7 @@ impl TensorReader for TbufReader {
     }
 
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
-        // Only an empty tensor can have rows that are too large to be: `[0, 2^32 - 1, ...]`.
+        // Only empty tensors can have rows whose size overflows: `[0, 2^32 - 1, ...]`.
         self.raw(index)?.rows(rows).map_err(|error| match error.kind() {
             ErrorKind::Overflow => error.rule("T21"),
             _ => error,

@@ -10,11 +10,11 @@ use crate::{
     ledger::Ledger,
 };
 
-/// A TensorBuffers file that is being written, front to back, to anything that takes bytes.
+/// Writes a TensorBuffers file sequentially to any [`Write`].
 ///
-/// The index comes last, so tensors need not be known when writing begins, and memory holds the index only. A tensor
-/// that the format cannot hold is refused before anything of it is written. The same tensors in the same order give the
-/// same bytes.
+/// The index comes last, so tensors need not be known in advance, and memory holds only the index. A tensor that the
+/// format cannot store is refused before any of its bytes are written. The same tensors in the same order give the same
+/// bytes.
 ///
 /// ```
 /// use fmt_core::AtomicFile;
@@ -45,7 +45,7 @@ use crate::{
 /// # }
 /// ```
 ///
-/// After an error of the sink the file is of no use, and every further call fails.
+/// After an I/O error the file is unusable, and every further call fails.
 pub struct TbufWriter<W> {
     sink: Sink<W>,
     ledger: Ledger,
@@ -53,15 +53,16 @@ pub struct TbufWriter<W> {
 }
 
 impl<W: Write> TbufWriter<W> {
-    /// Begins a file. Nothing is written yet.
+    /// Creates a writer. Nothing is written yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for an alignment that cannot be.
+    /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for an invalid alignment.
     pub fn new(out: W, options: WriteOptions) -> Result<Self, Error> {
         Ok(Self::resume(out, Ledger::new(options)?, 0))
     }
 
-    /// Begins a file that is known in full: what the format cannot hold is refused before anything is written.
+    /// Creates a writer for a complete plan: anything that the format cannot store is refused before anything is
+    /// written.
     ///
     /// # Errors
     /// As [`TbufWriter::new`] and [`TbufWriter::begin`]; [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for tensors that are not dense and
@@ -81,7 +82,7 @@ impl<W: Write> TbufWriter<W> {
         Ok(writer)
     }
 
-    /// Goes on behind `position` bytes that are in the sink already.
+    /// Continues after the `position` bytes that are already in the sink.
     pub(crate) fn resume(out: W, ledger: Ledger, position: u64) -> Self {
         Self {
             sink: Sink::new(out, position),
@@ -90,7 +91,7 @@ impl<W: Write> TbufWriter<W> {
         }
     }
 
-    /// Names the model that the tensors belong to (T9).
+    /// Sets the name of the model (T9).
     ///
     /// # Errors
     /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) when the index would become too large.
@@ -98,13 +99,14 @@ impl<W: Write> TbufWriter<W> {
         self.ledger.set_model(Some(model))
     }
 
-    /// Begins a tensor, whose bytes come next.
+    /// Begins a tensor; its bytes follow.
     ///
     /// # Errors
-    /// Nothing of the tensor has been written then, and others may follow: [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) beyond the format's
-    /// 32 bits or the limits, [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for a dtype that the format does not have,
-    /// [`ErrorKind::BadName`](fmt_core::ErrorKind::BadName), [`ErrorKind::Duplicate`](fmt_core::ErrorKind::Duplicate), [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when the tensor before is not
-    /// complete.
+    /// Nothing of the tensor is written, and others may follow: [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge)
+    /// beyond the format's 32 bits or the limits, [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for a
+    /// dtype that the format does not have, [`ErrorKind::BadName`](fmt_core::ErrorKind::BadName),
+    /// [`ErrorKind::Duplicate`](fmt_core::ErrorKind::Duplicate),
+    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when the previous tensor is incomplete.
     pub fn begin(&mut self, name: &str, spec: &TensorSpec) -> Result<(), Error> {
         self.expect_complete()?;
         self.admit(name, spec)
@@ -117,10 +119,11 @@ impl<W: Write> TbufWriter<W> {
         Ok(())
     }
 
-    /// Writes the next bytes of the tensor that was begun, row-major and little-endian, as many or few as there are.
+    /// Writes the next bytes of the current tensor, row-major and little-endian, in pieces of any size.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when that is more than the tensor has; nothing is written then. [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
+    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) for bytes beyond the tensor, of which none are
+    /// written. [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         self.sink.check()?;
         self.outstanding.admit(bytes)?;
@@ -151,16 +154,16 @@ impl<W: Write> TbufWriter<W> {
         self.write(tensor.bytes())
     }
 
-    /// Gives the bytes of a tensor that was begun before another name, and perhaps another dtype or shape (T12).
+    /// Adds another name for the bytes of an earlier tensor, optionally with another dtype or shape (T12).
     ///
     /// # Errors
-    /// As [`TbufWriter::begin`]; [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when there is no such tensor, [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch)
-    /// when it has another number of bytes.
+    /// As [`TbufWriter::begin`]; [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when there is no such
+    /// tensor, [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when it has a different number of bytes.
     pub fn alias(&mut self, name: &str, spec: &TensorSpec, of: &str) -> Result<(), Error> {
         self.ledger.admit_alias(name, spec, of)
     }
 
-    /// Writes the index and gives the sink back, which has not been flushed.
+    /// Writes the index and returns the sink without flushing it.
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when bytes of a tensor are missing; [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
@@ -175,14 +178,14 @@ impl<W: Write> TbufWriter<W> {
         Ok(self.sink.position())
     }
 
-    /// Writes everything but the length of the index and the magic, which make it a file.
+    /// Writes everything except the index length and the final magic, which make the file valid.
     pub(crate) fn write_all_but_tail(&mut self) -> Result<[u8; 8], Error> {
         self.expect_complete()?;
         self.begin_file()?;
         self.sink.pad_to(self.ledger.index_start())?;
         let index = self.ledger.encode();
         self.sink.write(index.bytes())?;
-        // The ledger keeps indexes below 2 GiB.
+        // The ledger keeps indices below 2 GiB.
         let len = u32::try_from(index.bytes().len()).unwrap_or(u32::MAX);
         let mut tail = [0; 8];
         tail[..4].copy_from_slice(&len.to_le_bytes());

@@ -1,4 +1,4 @@
-//! One blob of a file: how the bytes that are stored become those of a tensor.
+//! A blob of a file: converts stored bytes to those of a tensor.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::{
     stream::{Checked, Compressed, Stored, check_booleans, swap},
 };
 
-/// The bytes of a tensor, or of a part of one. A reader decides on every field.
+/// The stored bytes of a tensor, or of a part of one. The reader sets every field.
 ///
 /// ```
 /// use fmt_core::{Limits, Verification};
@@ -38,44 +38,44 @@ use crate::{
 /// # Ok::<(), fmt_core::Error>(())
 /// ```
 pub struct Blob<'a> {
-    /// Where to read from, and within which bounds.
+    /// The source, and the limits for decoding.
     pub decoding: Decoding<'a>,
     /// The tensor's name, for errors.
     pub tensor: &'a str,
-    /// Where in the file the bytes are.
+    /// The range of the bytes in the file.
     pub range: Range<u64>,
-    /// How many they are once decoded.
+    /// The decoded length.
     pub len: u64,
-    /// Whether they are frames of Zstandard.
+    /// Whether the bytes are Zstandard frames.
     pub is_zstd: bool,
-    /// Bytes of an element where elements are stored most significant byte first, else 1.
+    /// Width of elements that must be byte-swapped; 1 for none.
     pub swapped: usize,
-    /// Their checksum as the file has it.
+    /// The checksum in the file.
     pub checksum: Option<&'a str>,
-    /// Which bytes it is of, and how it is spelled.
+    /// The bytes that the checksum covers, which also determines its notation.
     pub checksum_is_of: ChecksumOf,
-    /// Whether every byte is 0 or 1, which some formats say of booleans.
+    /// Whether every byte must be 0 or 1, as some formats require of booleans.
     pub is_zero_or_one: bool,
-    /// What the format calls the rules that errors name ([`Error::rename_rule`]).
+    /// The format's names for the rules in errors ([`Error::rename_rule`]).
     pub rules: &'static [(&'static str, &'static str)],
 }
 
-/// Which bytes a checksum is of.
+/// The bytes that a checksum covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumOf {
-    /// Those that are stored, as [`Claim::parse`] reads it.
+    /// The stored bytes; parsed by [`Claim::parse`].
     Stored,
-    /// Those that are decoded, as [`Claim::parse_digest`] reads it.
+    /// The decoded bytes; parsed by [`Claim::parse_digest`].
     Decoded,
 }
 
 impl<'a> Blob<'a> {
-    /// Whether the bytes stand in the file as they are in memory.
+    /// Returns whether the bytes are stored as in memory.
     fn is_plain(&self) -> bool {
         !self.is_zstd && self.swapped <= 1
     }
 
-    /// What is claimed of the bytes as they are stored, if it is of a kind that is known, and what to hash them with.
+    /// Returns the checksum of the stored bytes, if its kind is known, and a hasher for it.
     fn claim_of_stored(&self) -> Option<(Claim, Hasher)> {
         let text = self.checksum?;
         let claim = match self.checksum_is_of {
@@ -87,7 +87,7 @@ impl<'a> Blob<'a> {
         Some((claim, hasher))
     }
 
-    /// What is claimed of decoded bytes that are stored otherwise.
+    /// Returns the checksum of the decoded bytes, if they differ from the stored ones.
     fn claim_of_decoded(&self) -> Option<(Claim, Hasher)> {
         if !self.is_zstd || self.checksum_is_of == ChecksumOf::Stored {
             return None;
@@ -97,15 +97,15 @@ impl<'a> Blob<'a> {
         Some((claim, hasher))
     }
 
-    /// Says which tensor an error is about, and what the format calls its rule.
+    /// Adds the tensor's name to an error, and renames its rule.
     fn named<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
         result.map_err(|error| error.rename_rule(self.rules).of_tensor(self.tensor))
     }
 
-    /// All bytes; without a copy where they are plain and in memory, else checked against what is claimed of them.
+    /// Returns all bytes: without a copy if they are plain and in memory; otherwise the checksum is verified.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](fmt_core::ErrorKind::Corrupt) for frames and checksums that do not hold,
+    /// [`ErrorKind::Corrupt`](fmt_core::ErrorKind::Corrupt) for damaged frames and checksum mismatches,
     /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) beyond the limits; as [`read_range`].
     pub fn bytes(&self) -> Result<Bytes, Error> {
         self.named(self.all())
@@ -119,7 +119,7 @@ impl<'a> Blob<'a> {
             return Ok(bytes);
         }
         let mut memory = if self.is_plain() {
-            // The file has as many bytes as it says; that is limit enough.
+            // Bounded by the size of the file.
             zeroed(self.len)?
         } else {
             memory(self.len, self.decoding.limits)?
@@ -128,7 +128,8 @@ impl<'a> Blob<'a> {
         Ok(memory.into())
     }
 
-    /// Reads, decodes and swaps into memory of the right length; says whether frames had checksums of their own.
+    /// Reads, decodes and byte-swaps into `out`, which has the decoded length. Returns whether the frames had
+    /// checksums.
     ///
     /// # Errors
     /// As [`Blob::bytes`].
@@ -164,7 +165,8 @@ impl<'a> Blob<'a> {
         Ok(have_checksums)
     }
 
-    /// Some of the decoded bytes, which are checked against no claim but those of frames. `index` is the tensor's in `tables`.
+    /// Returns a part of the decoded bytes; only the checksums of frames are verified. `index` is the tensor's index in
+    /// `tables`.
     ///
     /// # Errors
     /// As [`Blob::bytes`].
@@ -178,7 +180,7 @@ impl<'a> Blob<'a> {
             let by_table = tables.read(self.decoding, index, &self.range, self.len, wanted.clone())?;
             match by_table {
                 Some(bytes) => bytes,
-                // As large as the tensor in memory, whose bytes these are.
+                // These are the bytes of a tensor in memory, so the range fits `usize`.
                 None => self.all()?.slice(wanted.start as usize..wanted.end as usize),
             }
         } else {
@@ -196,7 +198,7 @@ impl<'a> Blob<'a> {
         Ok(part)
     }
 
-    /// All bytes one part after the other, checked against all claims.
+    /// Returns a stream of all bytes that verifies all checksums.
     ///
     /// # Errors
     /// As [`Blob::bytes`].
@@ -229,7 +231,7 @@ impl<'a> Blob<'a> {
         Compressed::new(self.decoding, self.range.clone(), self.len, claim)
     }
 
-    /// The stream with what is claimed of decoded bytes, if anything is.
+    /// Wraps the stream with the checksum of the decoded bytes, if there is one.
     fn checked(&self, inner: Box<dyn TensorStream + 'a>) -> Box<dyn TensorStream + 'a> {
         let claim = self.claim_of_decoded();
         if claim.is_none() && !self.is_zero_or_one {
@@ -244,7 +246,7 @@ impl<'a> Blob<'a> {
         ))
     }
 
-    /// Checks all bytes against all claims.
+    /// Verifies all checksums.
     ///
     /// # Errors
     /// As [`Blob::bytes`].
@@ -289,7 +291,7 @@ impl<'a> Blob<'a> {
     }
 }
 
-/// A stream whose errors say which tensor they are about.
+/// A stream whose errors contain the tensor's name.
 struct Named<'a> {
     inner: Box<dyn TensorStream + 'a>,
     tensor: &'a str,

@@ -1,4 +1,4 @@
-//! Checksums of blobs, and the texts that files have of them.
+//! Checksums of blobs, and their text forms in files.
 
 use std::fmt;
 
@@ -19,15 +19,15 @@ use crate::rules::CHECKSUMS;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChecksumKind {
-    /// CRC-32C (Castagnoli): finds damage, at next to no cost where the processor has an instruction for it.
+    /// CRC-32C (Castagnoli): detects damage, almost for free on CPUs with an instruction for it.
     Crc32c,
-    /// SHA-256: finds forgery as well, where the index itself can be trusted. About a tenth of the speed.
+    /// SHA-256: also detects tampering, if the index itself can be trusted. About a tenth of the speed.
     Sha256,
-    /// XXH3 with 64 bits: finds damage, fast on any processor.
+    /// 64-bit XXH3: detects damage, fast on any CPU.
     Xxh3,
 }
 
-/// A checksum that a file claims, or that was computed.
+/// A checksum, from a file or computed.
 ///
 /// ```
 /// use fmt_zstd::Claim;
@@ -39,16 +39,16 @@ pub enum ChecksumKind {
 pub enum Claim {
     /// CRC-32C.
     Crc32c(u32),
-    /// SHA-256. On the heap, since few tensors have one.
+    /// SHA-256. Boxed, because few tensors have one.
     Sha256(Box<[u8; 32]>),
-    /// XXH3 with 64 bits.
+    /// 64-bit XXH3.
     Xxh3(u64),
-    /// Of a kind that is not known, which is no error.
+    /// Of an unknown kind, which is not an error.
     Unknown,
 }
 
 impl Claim {
-    /// One of this kind before there is a value: its text is as long.
+    /// Creates a placeholder of this kind, whose text has the same length.
     #[must_use]
     pub fn blank(kind: ChecksumKind) -> Self {
         match kind {
@@ -58,8 +58,8 @@ impl Claim {
         }
     }
 
-    /// The checksum of a text like `crc32c:0x1234ABCD` or `sha256:...`, with digits in either case. Anything else is of a kind
-    /// that is not known.
+    /// Parses a text like `crc32c:0x1234ABCD` or `sha256:...`, with digits in either case. Anything else is of an
+    /// unknown kind.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         fn digits(text: &str) -> Option<&str> {
@@ -85,10 +85,10 @@ impl Claim {
         known.unwrap_or(Self::Unknown)
     }
 
-    /// The checksum of a text in the strict form: `xxh3:` or `sha256:` and all of its lower-case digits.
+    /// Parses a text in the strict form: `xxh3:` or `sha256:` followed by all lower-case digits.
     ///
     /// # Errors
-    /// What it should have been if it is ill-formed.
+    /// The expected form, if the text is ill-formed.
     pub fn parse_digest(text: &str) -> Result<Self, &'static str> {
         let is_lower = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         let expected = "an algorithm, a colon, and lower-case hexadecimal digits";
@@ -107,7 +107,7 @@ impl Claim {
         }
     }
 
-    /// Bytes of the text that [`fmt::Display`] gives.
+    /// Returns the length of the text from [`fmt::Display`].
     #[must_use]
     pub fn text_len(&self) -> usize {
         match self {
@@ -118,7 +118,7 @@ impl Claim {
         }
     }
 
-    /// Appends the text that [`fmt::Display`] gives.
+    /// Appends the text from [`fmt::Display`].
     pub fn push_to(&self, text: &mut Vec<u8>) {
         const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
         let digit = |value: u32| DIGITS[(value & 15) as usize];
@@ -137,7 +137,7 @@ impl Claim {
         }
     }
 
-    /// What to compute it with; `None` when its kind is not known.
+    /// Returns a hasher for this kind; `None` if the kind is unknown.
     #[must_use]
     pub fn hasher(&self) -> Option<Hasher> {
         Some(Hasher::new(match self {
@@ -148,7 +148,7 @@ impl Claim {
         }))
     }
 
-    /// Checks what was computed against the claim.
+    /// Compares a computed checksum with this one.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`].
@@ -173,7 +173,7 @@ fn sha256_of(hex: &[u8]) -> Option<[u8; 32]> {
     Some(value)
 }
 
-/// As it is written into files: CRC-32C as the first implementation writes it, SHA-256 as `sha256sum` does.
+/// The text in files: CRC-32C as in the reference implementation, SHA-256 as in `sha256sum`.
 impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = Vec::new();
@@ -182,20 +182,20 @@ impl fmt::Display for Claim {
     }
 }
 
-/// A checksum that is being computed.
+/// A checksum computation in progress.
 #[derive(Clone)]
 pub struct Hasher(pub(crate) State);
 
 #[derive(Clone)]
 pub(crate) enum State {
     Crc32c(u32),
-    // 112 bytes next to 4; most files have the other kind.
+    // Boxed: 112 bytes rather than 4, and most files use the other kind.
     Sha256(Box<Sha256>),
     Xxh3(Box<Xxh3Default>),
 }
 
 impl Hasher {
-    /// Of no bytes yet.
+    /// Creates a hasher without input.
     #[must_use]
     pub fn new(kind: ChecksumKind) -> Self {
         Self(match kind {
@@ -205,7 +205,7 @@ impl Hasher {
         })
     }
 
-    /// Takes the next bytes.
+    /// Hashes the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         match &mut self.0 {
             State::Crc32c(value) => *value = crc32c::crc32c_append(*value, bytes),
@@ -214,7 +214,7 @@ impl Hasher {
         }
     }
 
-    /// The checksum of all bytes.
+    /// Returns the checksum of all bytes.
     #[must_use]
     pub fn finish(self) -> Claim {
         match self.0 {
@@ -235,7 +235,7 @@ mod tests {
         hasher.finish()
     }
 
-    /// The check values of the published descriptions of both.
+    /// The check values from the published descriptions.
     #[test]
     fn known_checksums() {
         assert_eq!(

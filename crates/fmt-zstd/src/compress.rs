@@ -1,5 +1,4 @@
-//! Zstandard blobs as they are written: the frames of a large tensor are made by several threads, and written in
-//! their order.
+//! Writes Zstandard blobs: several threads compress the frames of a large tensor, which are written in order.
 
 use std::{
     collections::VecDeque,
@@ -16,7 +15,7 @@ use zstd::zstd_safe::{CCtx, CParameter};
 
 use crate::{Compression, frames::SeekTable, parallel::default_threads, rules::TABLES, sink::HashingSink};
 
-/// Compresses the bytes of one tensor after the other into frames, which depend on the bytes and the options only.
+/// Compresses tensors one by one into frames, which depend only on the bytes and the options.
 ///
 /// ```
 /// use fmt_zstd::{Compression, Compressor, HashingSink};
@@ -33,19 +32,19 @@ use crate::{Compression, frames::SeekTable, parallel::default_threads, rules::TA
 /// ```
 pub struct Compressor {
     encoder: Encoder,
-    /// What makes the next frame, as far as it has come in pieces.
+    /// Input of the next frame, collected from pieces.
     gathered: Vec<u8>,
     compressed: Vec<u8>,
-    /// Bytes that go into a frame of the tensor at hand.
+    /// Input size of a frame of the current tensor.
     frame_bytes: usize,
     level: i32,
-    /// Frames that may be under way at a time; 0 when this thread makes them.
+    /// Maximum number of frames in flight; 0 if this thread compresses them.
     most_under_way: usize,
     table: SeekTable,
     crew: Option<Crew>,
-    /// Frames that other threads make, the first one in front.
+    /// Frames being compressed by other threads, in order.
     under_way: VecDeque<Receiver<Frame>>,
-    /// Frames that were written, for their memory.
+    /// Written frames, whose buffers are reused.
     spare: Vec<Frame>,
 }
 
@@ -58,14 +57,14 @@ struct Frame {
     outcome: Option<Result<(), Error>>,
 }
 
-/// Bytes, plain and compressed, that may be under way at a time.
+/// Maximum size of plain and compressed bytes in flight.
 const MOST_UNDER_WAY: usize = 256 << 20;
 
 impl Compressor {
-    /// One that has no threads yet.
+    /// Creates a compressor, without threads yet.
     ///
     /// # Errors
-    /// [`ErrorKind::TooLarge`] when memory does not suffice.
+    /// [`ErrorKind::TooLarge`] when memory is exhausted.
     pub fn new() -> Result<Self, Error> {
         Ok(Self {
             encoder: Encoder::new()?,
@@ -84,7 +83,7 @@ impl Compressor {
     /// Begins a tensor of `len` bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::TooLarge`] for frames that are larger than addresses.
+    /// [`ErrorKind::TooLarge`] for frames that do not fit the address space.
     pub fn begin(&mut self, options: &Compression, len: u64) -> Result<(), Error> {
         let is_whole = len <= Compression::WHOLE.max(options.frame_bytes);
         let frame_bytes = if is_whole { len } else { options.frame_bytes };
@@ -99,7 +98,7 @@ impl Compressor {
             0 => default_threads(),
             threads => threads,
         };
-        // As many again wait, so that no thread does.
+        // Twice as many as threads, so that no thread waits.
         let most = (2 * threads).min(MOST_UNDER_WAY / (2 * self.frame_bytes.max(1)));
         self.most_under_way = if is_whole || threads == 1 || most < 2 {
             0
@@ -113,10 +112,10 @@ impl Compressor {
         Ok(())
     }
 
-    /// Takes the tensor's next bytes.
+    /// Compresses the tensor's next bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`]; [`ErrorKind::TooLarge`] when memory does not suffice.
+    /// [`ErrorKind::Io`]; [`ErrorKind::TooLarge`] when memory is exhausted.
     pub fn write<W: Write>(&mut self, mut bytes: &[u8], sink: &mut HashingSink<W>) -> Result<(), Error> {
         while !bytes.is_empty() {
             let missing = self.frame_bytes - self.gathered.len();
@@ -140,7 +139,7 @@ impl Compressor {
     /// # Errors
     /// As [`Compressor::write`].
     pub fn finish<W: Write>(&mut self, sink: &mut HashingSink<W>) -> Result<(), Error> {
-        // A tensor without bytes is a frame without bytes.
+        // An empty tensor is stored as an empty frame.
         let has_none = self.table.frames.is_empty() && self.under_way.is_empty();
         if !self.gathered.is_empty() || has_none {
             self.gathered_frame(sink)?;
@@ -154,14 +153,14 @@ impl Compressor {
         Ok(())
     }
 
-    /// Makes a frame of what was gathered, here or elsewhere.
+    /// Compresses the collected bytes into a frame, on this thread or another.
     fn gathered_frame<W: Write>(&mut self, sink: &mut HashingSink<W>) -> Result<(), Error> {
         let mut gathered = std::mem::take(&mut self.gathered);
         if self.most_under_way > 0
             && let Some(crew) = &self.crew
         {
             let mut frame = self.spare.pop().unwrap_or_default();
-            // The memory of an earlier frame is filled next.
+            // The buffer of an earlier frame is filled next.
             std::mem::swap(&mut frame.bytes, &mut gathered);
             gathered.clear();
             self.gathered = gathered;
@@ -178,7 +177,7 @@ impl Compressor {
         written
     }
 
-    /// Waits for the first frame under way, and writes it.
+    /// Waits for the first frame in flight, and writes it.
     fn collect<W: Write>(&mut self, sink: &mut HashingSink<W>) -> Result<(), Error> {
         let Some(first) = self.under_way.pop_front() else {
             return Ok(());
@@ -201,13 +200,14 @@ impl Compressor {
 
 impl SeekTable {
     fn push(&mut self, stored: usize, decoded: usize) {
-        // Frames of a table hold 1 GiB at most, and its bound is below 2^32; a frame without a table may be larger.
+        // Frames of a table contain at most 1 GiB, whose compressed bound is below 2^32; a frame without a table may be
+        // larger.
         let word = |len| u32::try_from(len).unwrap_or(u32::MAX);
         self.frames.push((word(stored), word(decoded)));
     }
 }
 
-/// Compresses bytes into one frame. The result depends on the bytes only, not on earlier frames.
+/// Compresses bytes into one frame. The result depends only on the bytes, not on earlier frames.
 struct Encoder(CCtx<'static>);
 
 impl Encoder {
@@ -234,14 +234,14 @@ impl Encoder {
     }
 }
 
-/// Threads that make frames, until it is dropped.
+/// Compression threads, which end when this is dropped.
 struct Crew {
     threads: usize,
     jobs: Sender<(Frame, Sender<Frame>)>,
 }
 
 impl Crew {
-    /// `None` when not one thread can be had.
+    /// Starts the threads; `None` if not even one could be started.
     fn start(threads: usize) -> Option<Self> {
         let (jobs, waiting) = mpsc::channel();
         let waiting = Arc::new(Mutex::new(waiting));
@@ -255,7 +255,7 @@ impl Crew {
 
     fn hand_over(&self, frame: Frame) -> Receiver<Frame> {
         let (done, receiver) = mpsc::channel();
-        // When all threads have ended, the receiver says so.
+        // If all threads have ended, the receiver reports it.
         let _ = self.jobs.send((frame, done));
         receiver
     }
@@ -272,7 +272,7 @@ fn work(waiting: &Mutex<Receiver<(Frame, Sender<Frame>)>>) {
         };
         let made = made.and_then(|encoder| encoder.encode(&frame.bytes, frame.level, &mut frame.compressed));
         frame.outcome = Some(made);
-        // After an error nobody waits.
+        // After an error nobody waits for the frame.
         let _ = done.send(frame);
     }
 }

@@ -9,8 +9,8 @@ use crate::{
 
 /// How a tensor is compressed.
 ///
-/// Tensors of more than 4 MiB are cut into frames of their own with a table at the end, the *seekable format* of
-/// Zstandard: parts can be read without the rest, and several processors can decode one tensor.
+/// Tensors of more than 4 MiB are split into frames with a table at the end, Zstandard's *seekable format*: parts can
+/// be read without the rest, and several threads can decode one tensor.
 ///
 /// ```
 /// use fmt_zstd::Compression;
@@ -19,21 +19,21 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Compression {
-    /// From 1, fast, to 19, small (3).
+    /// Compression level, from 1 (fast) to 19 (small); default 3.
     pub level: i32,
-    /// Bytes that go into one frame of a tensor of more than 4 MiB: from 4 KiB to 1 GiB (1 MiB).
+    /// Input size of one frame in bytes, for tensors of more than 4 MiB: from 4 KiB to 1 GiB (default 1 MiB).
     pub frame_bytes: u64,
-    /// Threads that make the frames of one tensor; 0, the default, for as many as the machine has processors, 16 at most.
-    /// The bytes that are written are the same for any number. Memory is that of two frames and their compressed bytes
-    /// for each thread, 256 MiB at most, or one frame where that does not suffice for two.
+    /// Threads that compress one tensor; 0, the default, uses one per CPU, at most 16. The output is the same for any
+    /// number. Memory holds two frames and their compressed bytes per thread, at most 256 MiB, or a single frame if two
+    /// exceed that.
     pub threads: usize,
 }
 
 impl Compression {
-    /// Bytes of a tensor that are not worth being cut.
+    /// Tensors up to this size in bytes are not split.
     pub(crate) const WHOLE: u64 = 4 << 20;
 
-    /// With this level, and frames as usual.
+    /// Creates options with this level and the default frame size.
     #[must_use]
     pub fn level(level: i32) -> Self {
         Self {
@@ -42,19 +42,19 @@ impl Compression {
         }
     }
 
-    /// With this many bytes in a frame.
+    /// Sets the input size of a frame in bytes.
     #[must_use]
     pub fn with_frames_of(self, frame_bytes: u64) -> Self {
         Self { frame_bytes, ..self }
     }
 
-    /// With this many threads; 0 for as many as the machine has processors.
+    /// Sets the number of threads; 0 for one per CPU.
     #[must_use]
     pub fn with_threads(self, threads: usize) -> Self {
         Self { threads, ..self }
     }
 
-    /// Whether there is such a compression.
+    /// Checks that the options are valid.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`].

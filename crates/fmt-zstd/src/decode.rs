@@ -1,4 +1,4 @@
-//! Zstandard blobs, decoded in one go into memory of exactly the right size.
+//! Decodes whole Zstandard blobs into memory of exactly the right size.
 
 use std::{cell::RefCell, ops::Range};
 
@@ -11,29 +11,29 @@ use crate::{
     rules::{FRAMES, MEMORY, TABLES},
 };
 
-/// Decoded bytes from which on several threads pay.
+/// Minimum decoded size for using several threads.
 const WORTH_THREADS: usize = 2 << 20;
-/// Decoded bytes of a frame, on average, for which it may be a job of its own.
+/// Minimum average decoded size of a frame for decoding it as a separate job.
 const WORTH_A_JOB: usize = 64 << 10;
 
-/// A frame and the memory that it decodes into.
+/// A frame with its position in the blob, and the memory to decode it into.
 type Job<'b, 'o> = (&'b [u8], u64, &'o mut [u8]);
 
-/// What decoding needs to know of a reader.
+/// What decoding needs from a reader.
 #[derive(Clone, Copy)]
 pub struct Decoding<'a> {
     /// The file.
     pub source: &'a dyn ByteSource,
-    /// Bounds of memory and of windows.
+    /// Limits on memory and windows.
     pub limits: &'a Limits,
-    /// Threads that decode the frames of one blob, or read and hash one, at once.
+    /// Number of threads that decode the frames of one blob, or read and hash it.
     pub threads: usize,
 }
 
-/// Zeroed memory for `len` bytes of decoded or converted elements.
+/// Allocates zeroed memory for `len` bytes of decoded or converted elements.
 ///
 /// # Errors
-/// [`ErrorKind::TooLarge`] for more than [`Limits::decoded_bytes`], or than there is.
+/// [`ErrorKind::TooLarge`] beyond [`Limits::decoded_bytes`] or the available memory.
 pub fn memory(len: u64, limits: &Limits) -> Result<Box<[u8]>, Error> {
     let limit = limits.decoded_bytes;
     if len > limit {
@@ -45,7 +45,7 @@ pub fn memory(len: u64, limits: &Limits) -> Result<Box<[u8]>, Error> {
     zeroed(len)
 }
 
-/// Memory for what is known to be there.
+/// Allocates zeroed memory for data whose size is known to be real.
 pub(crate) fn zeroed(len: u64) -> Result<Box<[u8]>, Error> {
     let memory = usize::try_from(len)
         .ok()
@@ -57,17 +57,17 @@ pub(crate) fn zeroed(len: u64) -> Result<Box<[u8]>, Error> {
     })
 }
 
-/// What is known of a blob before it is decoded.
+/// What is known about a blob before it is decoded.
 pub(crate) struct Survey {
     pub(crate) frames: usize,
-    /// Whether all frames say what they hold.
+    /// Whether all frames declare their content size.
     pub(crate) is_sized: bool,
     pub(crate) have_checksums: bool,
-    /// Whether it ends with a table of its frames.
+    /// Whether the blob ends with a table of its frames.
     pub(crate) has_table: bool,
 }
 
-/// Decodes a blob that stands at byte `start` of the file; says whether all of it is under checksums of its frames.
+/// Decodes a blob at byte `start` of the file. Returns whether frame checksums cover all of it.
 pub(crate) fn decode(
     blob: &[u8],
     start: u64,
@@ -77,10 +77,10 @@ pub(crate) fn decode(
 ) -> Result<bool, Error> {
     let table = SeekTable::of_blob(blob);
     let survey = survey(blob, table.as_ref(), start, out.len() as u64, limits)?;
-    // Threads pay for large frames only, and memory for jobs is bounded so.
+    // Threads pay only for large frames, and this bounds the memory for jobs.
     let are_large = out.len() / WORTH_A_JOB >= survey.frames;
     if survey.is_sized && are_large && threads > 1 && survey.frames > 1 && out.len() >= WORTH_THREADS {
-        // The survey has walked over all of them.
+        // The survey has walked all of them.
         let frames = Pieces::new(blob, start, limits).filter_map(|piece| match piece {
             Ok(Piece::Frame(frame)) => Some((frame.range, frame.content)),
             _ => None,
@@ -92,9 +92,9 @@ pub(crate) fn decode(
     Ok(survey.have_checksums)
 }
 
-/// Whether a blob could hold so many bytes at all.
+/// Checks that a blob of this size could decode to so many bytes at all.
 pub(crate) fn check_ratio(stored: u64, decoded: u64, start: u64) -> Result<(), Error> {
-    // Places in a blob are addresses, which have 32 bits on some machines.
+    // Positions in a blob are `usize`, which has 32 bits on some machines.
     if usize::try_from(stored).is_err() {
         let error = Error::new(ErrorKind::TooLarge, "the compressed data")
             .at(start)
@@ -113,9 +113,9 @@ pub(crate) fn check_ratio(stored: u64, decoded: u64, start: u64) -> Result<(), E
         .found(format_args!("{stored}, which hold {most} at most")))
 }
 
-/// Walks over the frames and checks them against what they should come to, and against their table if there is one:
-/// reading a part by a table must give the same bytes as reading everything. So a table stands alone: any
-/// other skippable frame beside it could hide frames from one of the two.
+/// Walks the frames and checks them against the expected size, and against their table if there is one: reading a part
+/// by a table must give the same bytes as reading everything. So a table must be the only skippable frame: another one
+/// could hide frames from one of the two.
 pub(crate) fn survey(
     blob: impl Look,
     table: Option<&(usize, SeekTable)>,
@@ -135,7 +135,7 @@ pub(crate) fn survey(
     for piece in Pieces::new(blob, start, limits) {
         match piece? {
             Piece::Skippable(range) => {
-                // What looks like a table may be data of the last frame.
+                // Bytes that look like a table may be data of the last frame.
                 if table.is_some_and(|(at, _)| range.start == *at) {
                     survey.has_table = true;
                 } else {
@@ -154,7 +154,7 @@ pub(crate) fn survey(
             }
         }
     }
-    // Frames that do not say what they hold hold something or nothing.
+    // Frames without a declared size may hold any amount.
     if total > expected || (survey.is_sized && total != expected) {
         let error = corrupt(start, "the compressed data");
         return Err(error
@@ -177,7 +177,7 @@ pub(crate) fn survey(
     Ok(survey)
 }
 
-/// Decodes frames, each by its place in the blob and what it says to hold, into memory for all of them.
+/// Decodes frames, each with its position in the blob and its declared size, into memory for all of them.
 pub(crate) fn decode_frames(
     blob: &[u8],
     start: u64,
@@ -196,7 +196,7 @@ pub(crate) fn decode_frames(
     for_each(jobs, threads, decode_frame)
 }
 
-/// Decodes a frame that must fill the memory it is given.
+/// Decodes a frame that must fill `out`.
 fn decode_frame((frame, at, out): Job<'_, '_>) -> Result<(), Error> {
     let expected = out.len();
     let written = decompress(frame, at, out)?;
@@ -229,7 +229,7 @@ fn decode_one_after_the_other(blob: &[u8], start: u64, out: &mut [u8], limits: &
 
 fn decompress(frame: &[u8], at: u64, out: &mut [u8]) -> Result<usize, Error> {
     thread_local! {
-        /// Making a decoder takes longer than decoding a small tensor.
+        /// Creating a decoder takes longer than decoding a small tensor.
         static DECODER: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
     }
     let room = out.len();

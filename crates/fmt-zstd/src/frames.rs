@@ -1,4 +1,4 @@
-//! Zstandard frames (RFC 8878, section 3.1) as far as their heads go, and the table of the seekable format.
+//! Parses headers of Zstandard frames (RFC 8878, section 3.1), and the table of the seekable format.
 
 use std::ops::Range;
 
@@ -7,56 +7,56 @@ use tensor_core::Bytes;
 
 use crate::rules::FRAMES;
 
-/// What frames begin with.
+/// The magic of frames.
 const MAGIC: u32 = 0xfd2f_b528;
-/// What skippable frames begin with; the last four bits are free.
+/// The magic of skippable frames; the last four bits are free.
 const SKIPPABLE: u32 = 0x184d_2a50;
-/// The kind of skippable frame that holds a table.
+/// The magic of skippable frames with a table.
 const TABLE: u32 = 0x184d_2a5e;
-/// What a table ends with.
+/// The magic at the end of a table.
 const TABLE_END: u32 = 0x8f92_eab1;
-/// Bytes that a head takes at most.
+/// Maximum size of a frame header in bytes.
 pub(crate) const MAX_HEAD: usize = 18;
-/// Bytes in front of the entries of a table: magic and length.
+/// Size of a table before its entries: magic and length.
 const TABLE_HEAD: usize = 8;
-/// Bytes behind the entries of a table: their number, a byte of flags, magic.
+/// Size of a table after its entries: their number, a byte of flags, magic.
 pub(crate) const TABLE_FOOT: usize = 9;
-/// A block takes four bytes at least and holds 128 KiB at most.
+/// Maximum expansion: a block takes at least four bytes and holds at most 128 KiB.
 pub(crate) const MOST_PER_BYTE: u64 = 32 << 10;
 
-/// One of the frames that a blob is made of.
+/// A frame of a blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
     Frame(Frame),
-    /// One that decoders pass over.
+    /// A frame that decoders skip.
     Skippable(Range<usize>),
 }
 
 /// A frame with data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
-    /// Where in the blob it stands.
+    /// Its range in the blob.
     pub(crate) range: Range<usize>,
-    /// Bytes that it says to hold, if it says so.
+    /// Its declared content size, if any.
     pub(crate) content: Option<u64>,
     pub(crate) has_checksum: bool,
-    /// Whether it is decoded into memory for all that it holds.
+    /// Whether it is decoded into a single buffer for all of its content.
     pub(crate) is_single_segment: bool,
 }
 
-/// The head of a frame.
+/// The header of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     len: usize,
     pub(crate) content: Option<u64>,
-    /// Bytes of history that decoding needs at most, unless the frame is decoded in one piece anyway.
+    /// Maximum history in bytes that decoding needs, unless the frame is decoded into a single buffer.
     window: Option<u64>,
     has_dictionary: bool,
     has_checksum: bool,
 }
 
 impl Head {
-    /// Takes a head apart; `None` when it is cut off or not one.
+    /// Parses a header; `None` if it is truncated or invalid.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let (magic, rest) = bytes.split_first_chunk::<4>()?;
         let (&descriptor, mut rest) = rest.split_first()?;
@@ -105,11 +105,11 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes))
 }
 
-/// A blob of which a few bytes at a time are looked at.
+/// A blob of which a few bytes are examined at a time.
 pub(crate) trait Look {
     fn len(&self) -> usize;
 
-    /// The bytes from `at` on: `most` of them, or as many as there are.
+    /// Returns the bytes from `at` on: `most` of them, or fewer at the end.
     fn look(&mut self, at: usize, most: usize) -> Result<&[u8], Error>;
 }
 
@@ -124,14 +124,14 @@ impl Look for &[u8] {
     }
 }
 
-/// A blob in a file. Little of it is in memory, and none of it is read twice on the way to its end.
+/// A blob in a file. Little of it is held in memory, and a sequential scan reads nothing twice.
 pub(crate) struct Window<'a> {
     source: &'a dyn ByteSource,
     blob: Range<u64>,
-    /// Where in the blob the bytes at hand begin.
+    /// The offset in the blob of the buffered bytes.
     start: usize,
     bytes: Bytes,
-    /// Bytes to read at a time: few where heads are far apart, many where they follow each other.
+    /// Bytes per read: few if headers are far apart, many if they are close.
     len: usize,
 }
 
@@ -175,11 +175,11 @@ impl Look for Window<'_> {
     }
 }
 
-/// The frames of a blob, one after the other, without decoding any.
+/// Iterates over the frames of a blob without decoding them.
 #[derive(Clone, Debug)]
 pub(crate) struct Pieces<B> {
     blob: B,
-    /// Where in the file the blob stands.
+    /// The position of the blob in the file.
     start: u64,
     at: usize,
     window_log: u32,
@@ -219,12 +219,12 @@ impl<B: Look> Pieces<B> {
             let [a, b, c] = *block.ok_or_else(|| corrupt(at, "a block of a frame is cut off"))?;
             let block = u32::from_le_bytes([a, b, c, 0]);
             let size = match (block >> 1) & 3 {
-                // A run takes one byte, however long it becomes.
+                // A run (RLE) takes one byte, whatever its length.
                 1 => 1,
                 3 => return Err(corrupt(at, "a block of a frame has the reserved type")),
                 _ => block as usize >> 3,
             };
-            // Where addresses have 32 bits, a blob may end with the last of them.
+            // On 32-bit systems, a blob may end at the last address.
             at = at.saturating_add(3 + size);
             if block & 1 != 0 {
                 break;
@@ -282,18 +282,18 @@ pub(crate) fn corrupt(at: u64, what: &str) -> Error {
     Error::new(ErrorKind::Corrupt, what).at(at).rule(FRAMES)
 }
 
-/// The table of the seekable format: what each frame takes and holds.
+/// The table of the seekable format: compressed and decoded size of each frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SeekTable {
-    /// Bytes in the file and decoded.
+    /// Sizes in the file and decoded.
     pub(crate) frames: Vec<(u32, u32)>,
 }
 
 impl SeekTable {
-    /// Bytes of one frame, decoded, that a table may speak of.
+    /// Maximum decoded size of a frame in a table.
     pub(crate) const MAX_FRAME: u64 = 1 << 30;
 
-    /// Bytes of the whole table in a blob that ends with `foot`, if that is how a table ends.
+    /// Returns the size of the table in a blob that ends with `foot`, if that is the end of a table.
     pub(crate) fn len_by_foot(foot: &[u8]) -> Option<u64> {
         let foot: &[u8; TABLE_FOOT] = foot.last_chunk()?;
         let (count, flags) = (word(foot, 0)?, foot[4]);
@@ -305,11 +305,11 @@ impl SeekTable {
     }
 
     fn entry_len(flags: u8) -> u64 {
-        // The highest bit announces checksums, which the frames have themselves.
+        // The highest bit announces checksums in the table, which are ignored: frames have their own.
         if flags & 0x80 != 0 { 12 } else { 8 }
     }
 
-    /// Takes a whole skippable frame for a table, if it is one.
+    /// Parses a whole skippable frame as a table, if it is one.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let len = Self::len_by_foot(bytes)?;
         let is_whole = word(bytes, 0)? == TABLE
@@ -327,14 +327,14 @@ impl SeekTable {
         Some(Self { frames })
     }
 
-    /// The table that a blob ends with, and where it begins.
+    /// Returns the table at the end of a blob, and its offset.
     pub(crate) fn of_blob(blob: &[u8]) -> Option<(usize, Self)> {
         let len = usize::try_from(Self::len_by_foot(blob)?).ok()?;
         let at = blob.len().checked_sub(len)?;
         Some((at, Self::parse(&blob[at..])?))
     }
 
-    /// As it stands in a file.
+    /// Encodes the table as a skippable frame.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let count = self.frames.len() as u32;
         let mut bytes = Vec::with_capacity(TABLE_HEAD + TABLE_FOOT + 8 * self.frames.len());
@@ -404,7 +404,7 @@ mod tests {
         assert_eq!(SeekTable::parse(&bytes), Some(table));
         assert_eq!(SeekTable::parse(&bytes[1..]), None);
         assert_eq!(SeekTable::parse(&[]), None);
-        // With checksums, which are passed over.
+        // With checksums, which are ignored.
         let with_checksums =
             b"\x5e\x2a\x4d\x18\x15\0\0\0\x0a\0\0\0\x14\0\0\0cccc\x01\0\0\0\x80\xb1\xea\x92\x8f";
         assert_eq!(SeekTable::parse(with_checksums).unwrap().frames, [(10, 20)]);
@@ -413,7 +413,7 @@ mod tests {
     #[test]
     fn heads_of_every_form() {
         let head = |bytes: &[u8]| Head::parse(&[&[0x28, 0xb5, 0x2f, 0xfd], bytes].concat());
-        // As the first implementation writes it: window 2 MiB, nothing else known.
+        // As the reference implementation writes it: window 2 MiB, nothing else known.
         let streamed = head(&[0x00, 0x58]).unwrap();
         assert_eq!(
             (streamed.window, streamed.content, streamed.len),

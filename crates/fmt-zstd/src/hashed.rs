@@ -1,4 +1,4 @@
-//! Reading and hashing at once, while the bytes are in the cache near the processor.
+//! Reads and hashes in one pass, while the bytes are in the CPU cache.
 
 use fmt_core::{ByteSource, Error, read_into};
 
@@ -7,13 +7,13 @@ use crate::{
     parallel::for_each,
 };
 
-/// Bytes that are read and hashed at a time.
+/// Bytes read and hashed at once.
 pub(crate) const CHUNK: usize = 256 << 10;
-/// Bytes of one thread's turn.
+/// Bytes per turn of a thread.
 const TURN: usize = 4 << 20;
 
-/// Copies bytes from `start` on into all of `out`, and says what their checksum is. CRC-32C of many bytes is computed by
-/// several threads, which together read and hash about as fast as one reads.
+/// Fills `out` with the bytes from `start` on, and returns their checksum. The CRC-32C of many bytes is computed by
+/// several threads, which together read and hash about as fast as one thread reads.
 pub(crate) fn read_and_hash(
     source: &dyn ByteSource,
     start: u64,

@@ -1,4 +1,4 @@
-//! Work that several threads share.
+//! Work shared by several threads.
 
 use std::{
     num::NonZeroUsize,
@@ -8,8 +8,8 @@ use std::{
 
 use fmt_core::Error;
 
-/// Does all jobs, on this thread and `threads - 1` others. Of the errors the one nearest to the beginning of the file is
-/// reported; jobs that were not begun by then are left.
+/// Runs all jobs, on this thread and `threads - 1` others. Of several errors, the one nearest to the start of the file
+/// is returned; jobs that have not started by then are skipped.
 pub(crate) fn for_each<J: Send>(
     jobs: Vec<J>,
     threads: usize,
@@ -23,7 +23,7 @@ pub(crate) fn for_each<J: Send>(
             let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).next();
             let Some(job) = job else { return };
             if let Err(error) = work(job) {
-                // Leaves no job for the other threads.
+                // Removes the remaining jobs from the queue.
                 jobs.lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .by_ref()
@@ -41,7 +41,7 @@ pub(crate) fn for_each<J: Send>(
     };
     thread::scope(|scope| {
         for _ in 1..threads {
-            // Without another thread this one does it all.
+            // If a thread cannot be started, this one does its share.
             let _ = thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
@@ -52,10 +52,10 @@ pub(crate) fn for_each<J: Send>(
     }
 }
 
-/// How many threads work at once, unless the caller says: one for each processor, 16 at most.
+/// Returns the default number of threads: one per CPU, at most 16.
 #[must_use]
 pub fn default_threads() -> usize {
-    /// More do not make memory faster.
+    /// More threads do not increase memory bandwidth.
     const MOST: usize = 16;
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| {

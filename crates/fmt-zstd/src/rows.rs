@@ -1,4 +1,4 @@
-//! Parts of compressed tensors by the table of the seekable format.
+//! Reads parts of compressed tensors by the table of the seekable format.
 
 use std::{
     collections::HashSet,
@@ -14,15 +14,16 @@ use crate::{
     frames::{SeekTable, TABLE_FOOT, Window},
 };
 
-/// The tensors of a file whose tables of frames have been checked against their frames.
+/// Records the tensors whose frame tables have been checked against their frames.
 #[derive(Debug, Default)]
 pub struct ProvenTables(Mutex<HashSet<usize>>);
 
 impl ProvenTables {
-    /// The decoded bytes `wanted` of tensor `index`, of `whole` bytes, if its blob ends with a table that can be relied on.
+    /// Reads the decoded bytes `wanted` of tensor `index`, which has `whole` bytes, if its blob ends with a reliable
+    /// table.
     ///
-    /// A table that does not fit the frames would give other bytes than reading everything does. So the frames' heads
-    /// are checked against it first, once for each tensor. `None` means: fall back to a full read.
+    /// A table that does not match the frames would give other bytes than reading everything. So the frame headers are
+    /// compared with it first, once per tensor. `None` means: fall back to a full read.
     pub(crate) fn read(
         &self,
         decoding: Decoding<'_>,
@@ -54,14 +55,14 @@ impl ProvenTables {
         let mut memory = memory(part.decoded.end - part.decoded.start, limits)?;
         decode(&stored, part.stored.start, &mut memory, limits, threads)?;
         let bytes = Bytes::from(memory);
-        // Both within what has just been decoded to memory.
+        // Both offsets are within the part just decoded into memory.
         let start = (wanted.start - part.decoded.start) as usize;
         let len = (wanted.end - wanted.start) as usize;
         Ok(Some(bytes.slice(start..start + len)))
     }
 
-    /// Checks a table of frames against the frames' heads, unless that was done before. False when there is no table, or the
-    /// heads do not say enough.
+    /// Compares a frame table with the frame headers, unless that was done before. Returns false if there is no table,
+    /// or the headers lack sizes.
     fn prove(
         &self,
         decoding: Decoding<'_>,
@@ -100,16 +101,16 @@ pub(crate) fn read_table(
     Ok(SeekTable::parse(&bytes).map(|table| (table, len)))
 }
 
-/// The frames that hold what is wanted.
+/// The frames that contain the requested range.
 struct Part {
-    /// Bytes of the file.
+    /// Their range in the file.
     stored: Range<u64>,
-    /// Bytes of the tensor.
+    /// Their range in the decoded tensor.
     decoded: Range<u64>,
 }
 
 impl Part {
-    /// `None` when the table does not come to the length of all frames and of the tensor.
+    /// Returns `None` if the table's sizes do not add up to those of all frames and of the tensor.
     fn find(table: &SeekTable, blob: &Range<u64>, whole: u64, wanted: &Range<u64>) -> Option<Self> {
         let mut part: Option<Self> = None;
         let (mut stored, mut decoded) = (blob.start, 0u64);

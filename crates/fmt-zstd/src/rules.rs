@@ -1,14 +1,14 @@
-//! What errors name as the broken rule.
+//! Rules that errors name.
 
-/// The rule that frames are well-formed, within the window, and hold what is expected.
+/// Frames are well-formed, within the window limit, and have the expected content size.
 pub const FRAMES: &str = "zstd";
-/// The rule that a table of frames fits the frames.
+/// A frame table matches the frames.
 pub const TABLES: &str = "zstd-table";
-/// The rule of which levels of compression there are.
+/// Valid compression levels.
 pub const LEVELS: &str = "zstd-level";
-/// The rule that decoded bytes are within the limits and fit into memory.
+/// Decoded bytes are within the limits and fit into memory.
 pub const MEMORY: &str = "memory";
-/// The rule that bytes have the checksum that is claimed.
+/// Bytes match their checksum.
 pub const CHECKSUMS: &str = "checksum";
-/// The rule that booleans are 0 or 1.
+/// Booleans are 0 or 1.
 pub const BOOLEANS: &str = "boolean";

@@ -1,4 +1,4 @@
-//! Where bytes go, hashed on the way.
+//! A sink that hashes what is written.
 
 use std::{io::Write, thread};
 
@@ -6,7 +6,7 @@ use fmt_core::{Error, Sink};
 
 use crate::{Claim, Hasher, parallel::default_threads};
 
-/// A [`Sink`] that computes the checksum of what is written to it, if one is wanted.
+/// A [`Sink`] that computes the checksum of the bytes written, on request.
 ///
 /// ```
 /// use fmt_zstd::{ChecksumKind, Hasher, HashingSink};
@@ -20,18 +20,18 @@ use crate::{Claim, Hasher, parallel::default_threads};
 /// ```
 pub struct HashingSink<W> {
     sink: Sink<W>,
-    /// Hashes what is written, while there is one.
+    /// Hashes the bytes written, if present.
     hasher: Option<Hasher>,
 }
 
-/// Bytes that are hashed and written at a time, so that they are still in the cache. No fewer than what buffered files
-/// gather, which pass such pieces on as they are.
+/// Bytes hashed and written at once, so that they are still in the cache. At least the size of file buffers, which pass
+/// such pieces through.
 const CHUNK: usize = 1 << 20;
-/// Bytes in one call from which on another thread hashes them meanwhile.
+/// Minimum size of a write for hashing on another thread in parallel.
 const WORTH_A_THREAD: usize = 8 << 20;
 
 impl<W> HashingSink<W> {
-    /// Bytes go to `out`, which has `position` bytes already.
+    /// Creates a sink that writes to `out`, which already has `position` bytes.
     pub fn new(out: W, position: u64) -> Self {
         Self {
             sink: Sink::new(out, position),
@@ -39,23 +39,23 @@ impl<W> HashingSink<W> {
         }
     }
 
-    /// How many bytes the file has.
+    /// Returns the current length of the file in bytes.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.sink.position()
     }
 
-    /// Gives the sink back, which has not been flushed.
+    /// Returns the inner writer without flushing it.
     pub fn into_inner(self) -> W {
         self.sink.into_inner()
     }
 
-    /// Makes every further call fail, since what was written is wrong.
+    /// Makes every further call fail, because the written data is wrong.
     pub fn fail(&mut self) {
         self.sink.fail();
     }
 
-    /// Fails when an earlier call has failed.
+    /// Fails if an earlier call failed.
     ///
     /// # Errors
     /// [`fmt_core::ErrorKind::Io`].
@@ -63,19 +63,19 @@ impl<W> HashingSink<W> {
         self.sink.check()
     }
 
-    /// Hashes what is written from here on.
+    /// Sets the hasher for everything written from here on.
     pub fn hash(&mut self, hasher: Option<Hasher>) {
         self.hasher = hasher;
     }
 
-    /// The checksum of what was written since [`HashingSink::hash`].
+    /// Returns the checksum of the bytes written since [`HashingSink::hash`].
     pub fn take_claim(&mut self) -> Option<Claim> {
         self.hasher.take().map(Hasher::finish)
     }
 }
 
 impl<W: Write> HashingSink<W> {
-    /// Writes all of the bytes.
+    /// Writes all bytes.
     ///
     /// # Errors
     /// [`fmt_core::ErrorKind::Io`].
@@ -85,7 +85,7 @@ impl<W: Write> HashingSink<W> {
         };
         if bytes.len() >= WORTH_A_THREAD && default_threads() > 1 {
             let written = thread::scope(|scope| {
-                // Without another thread what it takes is dropped, and the hash is as it was.
+                // If the thread cannot be started, its closure is dropped without effect on the hash.
                 let hash = || hasher.update(bytes);
                 let hashing = thread::Builder::new().spawn_scoped(scope, hash);
                 hashing.is_ok().then(|| self.sink.write(bytes))
@@ -103,7 +103,7 @@ impl<W: Write> HashingSink<W> {
         Ok(())
     }
 
-    /// Writes zeros up to a place; nothing when it lies behind.
+    /// Writes zeros up to the position `place`; nothing if that is already passed.
     ///
     /// # Errors
     /// [`fmt_core::ErrorKind::Io`].
@@ -111,7 +111,7 @@ impl<W: Write> HashingSink<W> {
         self.sink.pad_to(place)
     }
 
-    /// Flushes what it writes to.
+    /// Flushes the inner writer.
     ///
     /// # Errors
     /// [`fmt_core::ErrorKind::Io`].

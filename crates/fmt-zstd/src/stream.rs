@@ -1,4 +1,4 @@
-//! Tensors one part after the other: what is stored as it is, swapped where that is needed, and compressed frames.
+//! Streams of tensors: raw bytes, byte-swapped if necessary, and compressed frames.
 
 use std::{iter::Peekable, ops::Range};
 
@@ -14,18 +14,18 @@ use crate::{
     rules::{BOOLEANS, FRAMES},
 };
 
-/// Bytes as they stand in the file, or swapped, checked against their checksum.
+/// Streams stored bytes, byte-swapped if necessary, and verifies their checksum.
 pub(crate) struct Stored<'a> {
     source: &'a dyn ByteSource,
     start: u64,
     rest: Range<u64>,
-    /// Bytes of an element, where elements are turned around.
+    /// Width of elements that are byte-swapped.
     swapped: usize,
     claim: Option<(Claim, Hasher)>,
 }
 
 impl<'a> Stored<'a> {
-    /// `swapped` is the width of elements that are turned around, else 1.
+    /// Creates a stream. `swapped` is the width of elements to byte-swap; 1 for none.
     pub(crate) fn new(
         source: &'a dyn ByteSource,
         range: Range<u64>,
@@ -60,7 +60,7 @@ impl TensorStream for Stored<'_> {
     }
 }
 
-/// Turns elements around, from most significant byte first to least significant first.
+/// Converts elements from big-endian to little-endian.
 pub(crate) fn swap(bytes: &mut [u8], width: usize) {
     fn turn<const N: usize>(bytes: &mut [u8]) {
         let (elements, _) = bytes.as_chunks_mut::<N>();
@@ -74,11 +74,11 @@ pub(crate) fn swap(bytes: &mut [u8], width: usize) {
     }
 }
 
-/// Decoded bytes that are checked against a checksum of theirs, and perhaps against what booleans may be.
+/// Verifies the checksum of decoded bytes, and optionally that booleans are valid.
 pub(crate) struct Checked<'a> {
     inner: Box<dyn TensorStream + 'a>,
     left: u64,
-    /// Where in the file the blob stands.
+    /// The position of the blob in the file.
     start: u64,
     claim: Option<(Claim, Hasher)>,
     is_zero_or_one: bool,
@@ -118,7 +118,7 @@ impl TensorStream for Checked<'_> {
     }
 }
 
-/// Some formats have booleans that are 0 or 1, and nothing else.
+/// Checks that booleans are 0 or 1, as some formats require.
 pub(crate) fn check_booleans(bytes: &[u8]) -> Result<(), Error> {
     match bytes.iter().find(|byte| **byte > 1) {
         Some(byte) => {
@@ -139,31 +139,31 @@ fn check_at_end(claim: &mut Option<(Claim, Hasher)>, is_end: bool, start: u64) -
     }
 }
 
-/// Decoded bytes of small frames that are decoded at once, by several threads.
+/// Decoded size of a group of small frames that several threads decode at once.
 const GROUP: u64 = 8 << 20;
 
-/// The contents of compressed frames, checked against the checksum of the compressed bytes.
+/// Streams the content of compressed frames, and verifies the checksum of the compressed bytes.
 pub(crate) struct Compressed<'a> {
     source: &'a dyn ByteSource,
     limits: Limits,
     threads: usize,
-    /// Where in the file the blob stands.
+    /// The position of the blob in the file.
     start: u64,
     pieces: Peekable<Pieces<Window<'a>>>,
     claim: Option<(Claim, Hasher)>,
     have_checksums: bool,
-    /// Decoded bytes that were not asked for yet.
+    /// Decoded bytes that have not been returned yet.
     ready: Vec<u8>,
     taken: usize,
-    /// A frame that is decoded bit by bit.
+    /// A frame that is decoded incrementally.
     open: Option<OpenFrame>,
-    /// Decoded bytes that are to come.
+    /// Remaining decoded bytes.
     left: u64,
     whole: u64,
 }
 
 impl<'a> Compressed<'a> {
-    /// Of a blob that is `whole` bytes once decoded.
+    /// Creates a stream of a blob with `whole` decoded bytes.
     pub(crate) fn new(
         decoding: Decoding<'a>,
         blob: Range<u64>,
@@ -196,7 +196,7 @@ impl<'a> Compressed<'a> {
         })
     }
 
-    /// Whether all of it is under checksums of its frames.
+    /// Returns whether frame checksums cover all of it.
     pub(crate) fn have_checksums(&self) -> bool {
         self.have_checksums
     }
@@ -211,7 +211,7 @@ impl<'a> Compressed<'a> {
         }
     }
 
-    /// Goes on to the next frames; false at the end.
+    /// Advances to the next frames; returns false at the end.
     fn advance(&mut self) -> Result<bool, Error> {
         let Some(piece) = self.pieces.next().transpose()? else {
             return Ok(false);
@@ -232,7 +232,7 @@ impl<'a> Compressed<'a> {
         Ok(true)
     }
 
-    /// Decodes this frame and small ones behind it.
+    /// Decodes this frame and the small ones after it.
     fn decode_group(&mut self, first: Frame) -> Result<(), Error> {
         let mut content = first.content.unwrap_or(0);
         let mut range = first.range.clone();
@@ -248,7 +248,7 @@ impl<'a> Compressed<'a> {
         }
         let blob = read_range(self.source, self.in_file(&range), "the compressed data")?;
         self.hash(&blob);
-        // At most twice the group, and no more than the survey has found.
+        // At most twice the group size, and no more than the survey found.
         self.ready.clear();
         self.ready.resize(content as usize, 0);
         self.taken = 0;
@@ -270,7 +270,7 @@ impl<'a> Compressed<'a> {
     }
 }
 
-/// Whether a frame is decoded as a whole: it says how little it holds, and takes not much more room itself.
+/// Returns whether a frame is decoded as a whole: its declared size and its stored size are small.
 fn is_small(frame: &Frame) -> bool {
     let stored = frame.range.len() as u64;
     frame
@@ -304,7 +304,7 @@ impl TensorStream for Compressed<'_> {
                 break;
             }
         }
-        // Errors of what is behind the last byte come with it.
+        // Errors after the last byte are returned with it.
         while self.left == 0 && written > 0 && self.taken == self.ready.len() && self.claim.is_some() {
             if self.open.is_some() || !self.advance()? {
                 break;
@@ -317,10 +317,10 @@ impl TensorStream for Compressed<'_> {
     }
 }
 
-/// A frame that does not say what it holds, or holds much.
+/// A frame without a declared size, or with a large one.
 struct OpenFrame {
     decoder: Decoder<'static>,
-    /// Where in the file its bytes stand that were not read yet.
+    /// The range in the file of its unread bytes.
     rest: Range<u64>,
     at: u64,
     input: Vec<u8>,
@@ -356,7 +356,7 @@ impl OpenFrame {
         })
     }
 
-    /// Decodes as many bytes as fit, and says whether the frame is over.
+    /// Decodes as many bytes as fit. Returns whether the frame is complete.
     fn read(
         &mut self,
         source: &dyn ByteSource,

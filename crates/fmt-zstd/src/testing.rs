@@ -1,8 +1,8 @@
-//! Frames for tests, one by one.
+//! Builds frames for tests.
 
 use zstd::zstd_safe::{CCtx, CParameter};
 
-/// A Zstandard frame with or without content size and checksum.
+/// Builds a Zstandard frame with or without content size and checksum.
 ///
 /// # Panics
 /// When the library fails.
@@ -20,7 +20,7 @@ pub fn frame_with(data: &[u8], has_size: bool, has_checksum: bool) -> Vec<u8> {
     frame
 }
 
-/// A frame with content size and checksum.
+/// Builds a frame with content size and checksum.
 ///
 /// # Panics
 /// When the library fails.
@@ -29,7 +29,7 @@ pub fn frame(data: &[u8]) -> Vec<u8> {
     frame_with(data, true, true)
 }
 
-/// A skippable frame.
+/// Builds a skippable frame.
 #[must_use]
 pub fn skippable(content: &[u8]) -> Vec<u8> {
     [
@@ -40,7 +40,7 @@ pub fn skippable(content: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// The table of the seekable format for frames of these stored and decoded lengths.
+/// Builds the table of the seekable format for frames of these stored and decoded lengths.
 #[must_use]
 pub fn table(frames: &[(usize, usize)]) -> Vec<u8> {
     let mut content = Vec::new();
@@ -55,7 +55,7 @@ pub fn table(frames: &[(usize, usize)]) -> Vec<u8> {
     frame
 }
 
-/// Bytes that compress, but not to nothing.
+/// Returns bytes that compress moderately.
 #[must_use]
 pub fn sample(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * at / 97 + at / 7) as u8).collect()

@@ -1,4 +1,4 @@
-//! What zTensor files of version 0.1 can hold.
+//! What zTensor files of version 0.1 can contain.
 
 use fmt_core::{Capabilities, Texts};
 

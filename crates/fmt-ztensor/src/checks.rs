@@ -1,4 +1,4 @@
-//! What the values of an entry must be.
+//! Checks of an entry's values.
 
 use fmt_core::{Encoding, Entry, Error, ErrorKind, Layout, StoredDType};
 use tensor_core::{DType, Quoted, Shape, SpecError};
@@ -17,7 +17,7 @@ pub(crate) fn unsupported(entry: &Entry, says_big: bool) -> Option<String> {
     }
 }
 
-/// Data begins behind the magic, at a multiple of 64; where there is none, 0 will do too.
+/// Checks an offset: data begins after the magic, at a multiple of 64; for an empty tensor 0 is allowed too.
 pub(crate) fn check_offset(offset: u64, size: u64) -> Result<(), Error> {
     if !offset.is_multiple_of(ALIGNMENT) {
         let error = Error::new(ErrorKind::Misaligned, "the offset").rule("Z10");
@@ -34,7 +34,7 @@ pub(crate) fn check_offset(offset: u64, size: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Where the data ends.
+/// Returns the end of the data.
 pub(crate) fn check_end(offset: u64, size: u64, index_start: u64) -> Result<u64, Error> {
     let Some(end) = offset.checked_add(size) else {
         let error = Error::new(ErrorKind::Overflow, "offset and size together").rule("Z10");
@@ -51,7 +51,7 @@ pub(crate) fn check_end(offset: u64, size: u64, index_start: u64) -> Result<u64,
     Ok(end)
 }
 
-/// Checks the bytes in the file against those of the elements; an error says whether the size is to blame for it.
+/// Checks the stored size against the size of the elements; the error tells whether the stored size is wrong.
 pub(crate) fn check_size(
     dtype: DType,
     shape: &Shape,

@@ -7,7 +7,7 @@ use fmt_core::{Error, ErrorKind};
 
 use crate::layout::Key;
 
-/// A field of a tensor's entry beyond those of the specification: a key and any CBOR value.
+/// A field of a tensor's entry that the specification lacks: a key and any CBOR value.
 ///
 /// ```
 /// use fmt_ztensor::{CborValue, CustomField};
@@ -25,10 +25,10 @@ pub struct CustomField {
 }
 
 impl CustomField {
-    /// Joins a key and a value.
+    /// Creates a field.
     ///
     /// # Errors
-    /// [`ErrorKind::Duplicate`] for the keys that the format itself uses, `layout` among them (Z1).
+    /// [`ErrorKind::Duplicate`] for the keys of the format itself, including `layout` (Z1).
     pub fn new(key: impl Into<String>, value: CborValue) -> Result<Self, Error> {
         let key = key.into();
         if Key::of(key.as_bytes()).is_some() {
@@ -40,19 +40,19 @@ impl CustomField {
         Ok(Self { key, value })
     }
 
-    /// Of a file, whose keys were checked.
+    /// Creates a field from a file, whose keys were checked.
     pub(crate) fn of_file((key, value): (Cow<'_, str>, CborValue)) -> Self {
         let key = key.into_owned();
         Self { key, value }
     }
 
-    /// The key.
+    /// Returns the key.
     #[must_use]
     pub fn key(&self) -> &str {
         &self.key
     }
 
-    /// The value.
+    /// Returns the value.
     #[must_use]
     pub fn value(&self) -> &CborValue {
         &self.value

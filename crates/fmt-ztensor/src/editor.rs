@@ -5,10 +5,9 @@ use fmt_core::{Error, ReadOptions, TailFile, TensorReader};
 
 use crate::{CustomField, WriteOptions, ZtensorReader, ZtensorWriter, ledger::Ledger};
 
-/// Changes a file without writing its tensors anew: names and custom fields, and tensors behind those that are there.
+/// Edits a file without rewriting its tensors: renames tensors, changes custom fields, and appends tensors.
 ///
-/// What the index says otherwise stays, in the form that this crate writes. There are two ways to bring changes to the
-/// disk (Z28):
+/// The rest of the index is kept, in the form that this crate writes. Changes can be saved in two ways (Z28):
 ///
 /// | | [`save`](Self::save), [`append`](Self::append) | [`save_in_place`](Self::save_in_place), [`append_in_place`](Self::append_in_place) |
 /// |---|---|---|
@@ -50,7 +49,7 @@ use crate::{CustomField, WriteOptions, ZtensorReader, ZtensorWriter, ledger::Led
 /// # }
 /// ```
 ///
-/// After a crash amid a change in place, [`recover`](crate::recover) cuts the file back:
+/// After a crash during a change in place, [`recover`](crate::recover) restores the old file:
 ///
 /// ```
 /// # use fmt_ztensor::{WriteOptions, ZtensorReader, ZtensorWriter};
@@ -77,7 +76,7 @@ pub struct ZtensorEditor {
 }
 
 impl ZtensorEditor {
-    /// Opens a file to change it.
+    /// Opens a file for editing.
     ///
     /// # Errors
     /// As [`ZtensorReader::from_path`].
@@ -85,12 +84,12 @@ impl ZtensorEditor {
         Self::open_with(path.as_ref(), &ReadOptions::default(), WriteOptions::default())
     }
 
-    /// Opens a file to change it, read and written as the options say.
+    /// Opens a file for editing, with options.
     ///
     /// # Errors
-    /// As [`ZtensorReader::open`]; [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for an alignment that
-    /// cannot be; [`ErrorKind::Duplicate`](fmt_core::ErrorKind::Duplicate) when a lenient reader has taken names that
-    /// occur twice.
+    /// As [`ZtensorReader::open`]; [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for an invalid
+    /// alignment; [`ErrorKind::Duplicate`](fmt_core::ErrorKind::Duplicate) when a lenient reader accepted duplicate
+    /// names.
     pub fn open_with(path: &Path, read: &ReadOptions, write: WriteOptions) -> Result<Self, Error> {
         write.check()?;
         let file = TailFile::open(path, |source| ZtensorReader::open(source, read))?;
@@ -104,18 +103,18 @@ impl ZtensorEditor {
         })
     }
 
-    /// Gives a tensor another name.
+    /// Renames a tensor.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when there is no such tensor,
     /// [`ErrorKind::Duplicate`](fmt_core::ErrorKind::Duplicate) when the new name is taken,
-    /// [`ErrorKind::BadName`](fmt_core::ErrorKind::BadName) when it cannot be one,
+    /// [`ErrorKind::BadName`](fmt_core::ErrorKind::BadName) when it is not a valid name,
     /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) when the index would become too large.
     pub fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
         self.ledger.rename(from, to)
     }
 
-    /// Sets a custom field of a tensor, in its place if there is one with this key.
+    /// Sets a custom field of a tensor; an existing field with this key keeps its position.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when there is no such tensor,
@@ -136,7 +135,7 @@ impl ZtensorEditor {
         self.ledger.remove_field(tensor, key)
     }
 
-    /// A writer behind `position` bytes of the file.
+    /// Creates a writer that continues after `position` bytes of the file.
     fn resume<W: Write>(self, out: W, position: u64) -> Result<ZtensorWriter<W>, Error> {
         Ok(ZtensorWriter::resume(out, self.options, self.ledger, position))
     }

@@ -1,4 +1,4 @@
-//! Both ends of a file.
+//! Both ends of a file: magic and footer.
 
 use std::ops::Range;
 
@@ -6,12 +6,12 @@ use fmt_core::{ByteSource, Error, ErrorKind, ReadOptions, read_into, read_range}
 
 use crate::layout::{FAMILY, FAMILY_V2, MAGIC, SHORTEST, TAIL};
 
-/// Finds the index, after a look at both ends of the file.
+/// Checks both ends of the file and finds the index.
 pub(crate) fn locate_index(source: &dyn ByteSource, options: &ReadOptions) -> Result<Range<u64>, Error> {
     let len = source.len();
     let head = read_range(source, 0..len.min(MAGIC.len() as u64), "the magic")?;
     check_magic(&head)?;
-    // A lenient reader takes an index of no bytes for one of no tensors.
+    // A lenient reader accepts an empty index as one without tensors.
     let shortest = SHORTEST - u64::from(options.lenient);
     if len < shortest {
         let error = Error::new(ErrorKind::Truncated, "the file").at(len).rule("Z22");

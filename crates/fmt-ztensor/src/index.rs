@@ -14,25 +14,25 @@ use crate::{
     layout::{BIG, DENSE, Key, LITTLE, RAW, ZSTD, dtype_of, named},
 };
 
-/// What an index says, all of it proven.
+/// The validated contents of an index.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     pub(crate) entries: Vec<Entry>,
-    /// One for each of the entries.
+    /// One for each entry.
     pub(crate) details: Vec<Details>,
     names: NameTable,
 }
 
-/// What an entry says beyond what all formats say.
+/// Data of an entry that other formats lack.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Details {
     pub(crate) fields: Fields,
     pub(crate) layout: StoredLayout,
-    /// Whether the bytes are said to be stored most significant first, if anything is said about it.
+    /// The declared byte order, if any: true for big-endian.
     pub(crate) says_big: Option<bool>,
 }
 
-/// The key `layout`, which the first implementation demands and the specification does not know (Z1).
+/// The key `layout`, which the reference implementation requires and the specification lacks (Z1).
 #[derive(Clone, Debug, Default)]
 pub(crate) enum StoredLayout {
     #[default]
@@ -41,18 +41,18 @@ pub(crate) enum StoredLayout {
     Other(CborValue),
 }
 
-/// Bytes that the smallest entry takes: the keys alone are 37.
+/// Minimum size of an entry in bytes: the keys alone take 37.
 const SMALLEST_ENTRY: usize = 46;
 
 impl Index {
-    /// Takes over the index that stands at byte `start` of a file.
+    /// Parses and validates the index at byte `start` of a file.
     pub(crate) fn parse(bytes: &[u8], start: u64, options: &ReadOptions) -> Result<Self, Error> {
         Self::proven(bytes, start, options).map_err(named)
     }
 
     fn proven(bytes: &[u8], start: u64, options: &ReadOptions) -> Result<Self, Error> {
         let mut index = Self::default();
-        // Only lenient readers come here with no bytes (Z11).
+        // Only lenient readers get here with an empty index (Z11).
         if bytes.is_empty() {
             return Ok(index);
         }
@@ -101,12 +101,12 @@ impl Index {
         Ok(index)
     }
 
-    /// Takes over what an entry says; nothing is left of it in the draft.
+    /// Adds a parsed entry; moves its values out of the draft.
     fn add(&mut self, draft: &mut Draft<'_>, index_start: u64, options: &ReadOptions) -> Result<(), Error> {
         let at = draft.at;
         let finished = draft.finish(self, index_start, options);
         finished.map_err(|error| draft.about_this(error))?;
-        // The limit of tensors is below, unless somebody raises it to what no memory has.
+        // The limit on tensors is lower, unless it is raised beyond any memory.
         let last = self.entries.len() - 1;
         let number = u32::try_from(last)
             .map_err(|_| Error::new(ErrorKind::TooLarge, "the number of tensors").rule("Z12"))?;
@@ -138,20 +138,20 @@ impl Index {
     }
 }
 
-/// Makes room, or says that memory is exhausted.
+/// Reserves room, or fails if memory is exhausted.
 fn make_room<T>(list: &mut Vec<T>, count: usize) -> Result<(), Error> {
     reserve(list, count as u64).map_err(|error| error.rule("Z12"))
 }
 
-/// Keeps a value, and says whether there was none before.
+/// Stores a value; returns whether there was none before.
 fn set<T>(place: &mut Option<T>, value: T) -> bool {
     place.replace(value).is_none()
 }
 
-/// An entry as it is being read: values with the bytes at which they stand.
+/// A partially parsed entry: values with their positions in the file.
 #[derive(Default)]
 struct Draft<'a> {
-    /// Where the entry stands.
+    /// The position of the entry.
     at: u64,
     name: Option<(u64, Cow<'a, str>)>,
     offset: Option<(u64, u64)>,
@@ -166,7 +166,7 @@ struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    /// Reads an entry of `keys` pairs, or up to a break.
+    /// Parses an entry of `keys` pairs, or up to a break.
     fn read(
         &mut self,
         items: &mut Items<'a>,
@@ -202,7 +202,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Says which tensor an error is about, as far as that is known.
+    /// Adds the tensor's name to an error, if it is known.
     #[cold]
     fn about_this(&self, error: Error) -> Error {
         match &self.name {
@@ -244,7 +244,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Proves what the entry says, and moves it to the end of the index.
+    /// Validates the entry and appends it to the index.
     fn finish(&mut self, index: &mut Index, index_start: u64, options: &ReadOptions) -> Result<(), Error> {
         let missing = |at: u64, key: Key| {
             let error = Error::new(

@@ -1,4 +1,4 @@
-//! How tensors of a file that is being written are stored.
+//! How tensors are stored in a file being written.
 
 use fmt_core::{Encoding, StoredDType};
 use tensor_core::DType;
@@ -8,17 +8,17 @@ use crate::{
     layout::{RAW, ZSTD, dtype_name},
 };
 
-/// How a tensor is stored: in few bytes, since there may be many.
+/// How a tensor is stored, in few bytes because there may be many.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
-    /// One that this crate writes.
+    /// A kind that this crate writes.
     Known {
         dtype: DType,
         is_zstd: bool,
         says_layout: bool,
         says_big: Option<bool>,
     },
-    /// One that a file had.
+    /// A kind found in an existing file.
     Other(Box<OtherKind>),
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct OtherKind {
 }
 
 impl Kind {
-    /// The dtype, if what is stored are elements of it, one after the other.
+    /// Returns the dtype, if the stored bytes are its elements, contiguously.
     pub(crate) fn dtype_of_elements(&self) -> Option<DType> {
         match self {
             Self::Known { dtype, .. } => Some(*dtype),
@@ -73,7 +73,7 @@ impl Kind {
         }
     }
 
-    /// The value of `layout`, as CBOR.
+    /// Returns the value of `layout`, as CBOR.
     pub(crate) fn layout(&self) -> Option<&[u8]> {
         const DENSE: &[u8] = b"\x65dense";
         match self {

@@ -1,24 +1,24 @@
-//! Where things stand in a file, and what they are called.
+//! Constants of the format: magic numbers, sizes and keys.
 
 use fmt_core::Error;
 use tensor_core::{DType, Naming};
 
 /// The format's short name.
 pub(crate) const FORMAT: &str = "ztensor";
-/// The first eight bytes (Z21).
+/// The magic: the first eight bytes (Z21).
 pub(crate) const MAGIC: [u8; 8] = *b"ZTEN0001";
-/// What the magic of every version with an ASCII magic begins with (Z21).
+/// The prefix of all ASCII magic numbers of the format (Z21).
 pub(crate) const FAMILY: &[u8] = b"ZTEN";
-/// What the magic of version 2 of the format begins with (Z21).
+/// The prefix of the magic of version 2 (Z21).
 pub(crate) const FAMILY_V2: &[u8] = b"\x89ZT2";
-/// What offsets of blobs are multiples of, and the first blob's (Z10).
+/// Alignment of blobs, and offset of the first blob (Z10).
 pub(crate) const ALIGNMENT: u64 = 64;
-/// Bytes of the index' length, the file's last.
+/// Size of the index length, which ends the file, in bytes.
 pub(crate) const TAIL: u64 = 8;
-/// Magic, the empty array, its length (Z22).
+/// Minimum length of a file: magic, empty array, its length (Z22).
 pub(crate) const SHORTEST: u64 = 17;
 
-/// What this page calls the rules of the crates below.
+/// Names in docs/formats/ztensor.md of the rules of lower crates.
 pub(crate) const RULES: &[(&str, &str)] = &[
     (fmt_cbor::WELL_FORMED, "Z25"),
     (fmt_cbor::TYPES, "Z3"),
@@ -31,12 +31,12 @@ pub(crate) const RULES: &[(&str, &str)] = &[
     (fmt_zstd::CHECKSUMS, "Z4"),
 ];
 
-/// An error of the crates below, under the rules of this page.
+/// Renames the rule in an error of a lower crate.
 pub(crate) fn named(error: Error) -> Error {
     error.rename_rule(RULES)
 }
 
-/// The keys that this crate understands, in the order in which they are written (Z2).
+/// The known keys, in the order in which they are written (Z2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     Name,
@@ -51,7 +51,7 @@ pub(crate) enum Key {
 }
 
 impl Key {
-    /// As it stands in a file.
+    /// Returns the key's name in files.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Name => "name",
@@ -66,7 +66,7 @@ impl Key {
         }
     }
 
-    /// The key that stands in a file like this.
+    /// Returns the key with this name.
     pub(crate) fn of(name: &[u8]) -> Option<Self> {
         Some(match name {
             b"name" => Self::Name,
@@ -89,14 +89,14 @@ pub(crate) const ZSTD: &str = "zstd";
 pub(crate) const LITTLE: &str = "little";
 pub(crate) const BIG: &str = "big";
 
-/// The format's name for a dtype.
+/// Returns the format's name for a dtype.
 pub(crate) fn dtype_name(dtype: DType) -> &'static str {
     dtype.name_in(Naming::Numpy)
 }
 
-/// The dtype that the format has this name for.
+/// Returns the dtype with this name in the format.
 pub(crate) fn dtype_of(name: &str) -> Option<DType> {
-    // Faster than going through the list of all names, and checked against it below.
+    // Faster than searching the list of all names; a test below compares the two.
     Some(match name {
         "bool" => DType::Bool,
         "uint8" => DType::U8,

@@ -1,4 +1,4 @@
-//! What a file that is being written holds so far: each tensor is admitted before any of its bytes are written.
+//! Records the tensors of a file being written: each is validated before any of its bytes are written.
 
 use fmt_cbor::{CborValue, Fields, Header, push_head};
 use fmt_core::{Entry, Error, ErrorKind, Limits, NameTable};
@@ -13,16 +13,16 @@ use crate::{
     layout::{BIG, Key, LITTLE, ZSTD, named},
 };
 
-/// The tensors of a file, with the places that they have once they are written.
+/// The tensors of a file, with their positions once they are written.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     limits: Limits,
     omits_layout: bool,
     records: Vec<Record>,
     names: NameTable,
-    /// What the index takes at most.
+    /// Maximum size of the index in bytes.
     index_bound: u64,
-    /// Bytes that all data takes at least.
+    /// Minimum size of all data in bytes.
     data_bound: u64,
 }
 
@@ -37,32 +37,32 @@ pub(crate) struct Record {
     fields: Fields,
 }
 
-/// What an entry says of its bytes.
+/// The checksum of an entry.
 #[derive(Clone, Debug)]
 pub(crate) enum Checksum {
     Absent,
-    /// As a file had it.
+    /// As found in a file.
     Text(String),
-    /// Of this kind, once all bytes are written: no value stands for it until then.
+    /// Of this kind, computed once all bytes are written; a placeholder until then.
     Computed(Claim),
 }
 
-/// Where a tensor's bytes are.
+/// The location of a tensor's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// They are still to come.
+    /// Not written yet.
     Open,
     Written {
         offset: u64,
         size: u64,
     },
-    /// They are those of another tensor, which has a place of its own, and its checksum.
+    /// Those of another tensor, which has its own location and checksum.
     Of(usize),
 }
 
 impl Record {
-    /// Bytes that the record takes in the index at most: those of its encoding, with the longest offset and size where these
-    /// are not known yet.
+    /// Returns the maximum size of the record in the index: that of its encoding, with the longest offset and size if
+    /// these are not known yet.
     fn index_bound(&self) -> u64 {
         let (offset, size) = match self.place {
             Place::Written { offset, size } => (offset, size),
@@ -75,7 +75,7 @@ impl Record {
 }
 
 impl Ledger {
-    /// Bytes that are set aside for an index at once.
+    /// Maximum size to reserve for an index at once.
     const MOST_ROOM: u64 = 64 << 20;
 
     pub(crate) fn new(options: &WriteOptions) -> Self {
@@ -89,7 +89,7 @@ impl Ledger {
         }
     }
 
-    /// Takes over the tensors of a file.
+    /// Creates a ledger from the tensors of a file.
     pub(crate) fn resume<'a>(
         options: &WriteOptions,
         entries: impl Iterator<Item = (&'a Entry, &'a Details)>,
@@ -122,7 +122,7 @@ impl Ledger {
         &self.records
     }
 
-    /// Admits a tensor whose bytes are going to be written, or says why the format cannot hold it. Returns its number.
+    /// Validates a tensor to be written. Returns its index.
     pub(crate) fn admit(
         &mut self,
         name: &str,
@@ -161,7 +161,7 @@ impl Ledger {
         Ok(self.records.len() - 1)
     }
 
-    /// Admits a tensor whose bytes are those of another.
+    /// Validates a tensor that shares the bytes of another.
     pub(crate) fn admit_alias(
         &mut self,
         name: &str,
@@ -223,7 +223,7 @@ impl Ledger {
         self.check_bounds(bound, count)
             .map_err(|error| error.of_tensor(&record.name))?;
         let name_of = |number: u32| &*self.records[number as usize].name;
-        // The limit is below, unless somebody raises it to what no memory has.
+        // The limit is lower, unless it is raised beyond any memory.
         let number = u32::try_from(self.records.len())
             .map_err(|_| Error::new(ErrorKind::TooLarge, "the number of tensors").rule("Z12"))?;
         if self.names.insert(number, &record.name, name_of).is_err() {
@@ -251,7 +251,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// What the index takes at most with another record in the place of one.
+    /// Returns the maximum size of the index with one record replaced.
     fn bound_with(&self, number: usize, record: &Record) -> u64 {
         // A record takes no more now than when it was added.
         self.index_bound - self.records[number].index_bound() + record.index_bound()
@@ -265,7 +265,7 @@ impl Ledger {
             .ok_or_else(|| Error::new(ErrorKind::OutOfBounds, "there is no such tensor").of_tensor(name))
     }
 
-    /// Notes where a tensor's bytes are, now that they are written.
+    /// Records the location of a tensor's written bytes.
     pub(crate) fn settle(&mut self, number: usize, offset: u64, size: u64, checksum: Option<Claim>) {
         let record = &mut self.records[number];
         record.place = Place::Written { offset, size };
@@ -291,7 +291,7 @@ impl Ledger {
         self.names
             .remove(from, |number| &self.records[number as usize].name);
         self.records[number] = renamed;
-        // Its number is below 2^32, as `push` has seen to, and its name is not taken.
+        // Its index is below 2^32, as checked in `push`, and its name is unused.
         let _ = self
             .names
             .insert(number as u32, to, |number| &self.records[number as usize].name);
@@ -299,7 +299,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Sets a custom field in its place, or behind the others.
+    /// Sets a custom field in place, or appends it.
     pub(crate) fn set_field(&mut self, name: &str, field: &CustomField) -> Result<(), Error> {
         let number = self.number(name)?;
         let fields = &self.records[number].fields;
@@ -334,9 +334,9 @@ impl Ledger {
         Ok(old)
     }
 
-    /// The index as it stands in a file: definite lengths, shortest integers, keys in a fixed order (Z2).
+    /// Encodes the index: definite lengths, shortest integers, keys in a fixed order (Z2).
     pub(crate) fn encode(&self) -> Vec<u8> {
-        // Memory that is not written to costs nothing.
+        // Reserved memory that is never touched costs nothing.
         let room = usize::try_from(self.index_bound.min(Self::MOST_ROOM)).unwrap_or(0);
         let mut out = Vec::with_capacity(room);
         push_head(&mut out, Header::Array(Some(self.records.len())));
@@ -347,7 +347,7 @@ impl Ledger {
             };
             let (offset, size) = match root.place {
                 Place::Written { offset, size } => (offset, size),
-                // Encoding starts when all bytes are there.
+                // The index is encoded only when all bytes are written.
                 _ => (0, 0),
             };
             encode_record(&mut out, record, offset, size, &root.checksum);

@@ -1,4 +1,4 @@
-//! What is legal but odd in a file.
+//! Findings that are valid but suspicious in a file.
 
 use std::ops::Range;
 
@@ -7,10 +7,10 @@ use fmt_zstd::Claim;
 
 use crate::{index::Index, layout::MAGIC};
 
-/// Zero bytes between tensors up to this many are taken for alignment.
+/// Up to this many zero bytes between tensors count as alignment padding.
 const PADDING: u64 = 4096;
 
-/// `index_start` is where the index begins.
+/// Collects the lints. `index_start` is the start of the index.
 pub(crate) fn of(index: &Index, index_start: u64, source: &dyn ByteSource) -> Result<Vec<Lint>, Error> {
     let mut lints = Vec::new();
     of_tensors(index, &mut lints);

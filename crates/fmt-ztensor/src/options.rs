@@ -4,7 +4,7 @@ use fmt_zstd::{ChecksumKind, Compression};
 
 use crate::{CustomField, layout::ALIGNMENT};
 
-/// How a file is written.
+/// Options for writing a file.
 ///
 /// ```
 /// use fmt_ztensor::WriteOptions;
@@ -13,14 +13,13 @@ use crate::{CustomField, layout::ALIGNMENT};
 /// ```
 #[derive(Clone, Debug)]
 pub struct WriteOptions {
-    /// How tensors are stored that are begun without options of their own.
+    /// How tensors without separate options are stored.
     pub tensors: TensorOptions,
-    /// What offsets of data are multiples of: a power of two from 64 to [`WriteOptions::MAX_ALIGNMENT`] (64).
+    /// Alignment of data: a power of two from 64 to [`WriteOptions::MAX_ALIGNMENT`] (default 64).
     pub alignment: u64,
-    /// Leave out the key `layout`, which is not in the specification, and without which all published readers of
-    /// version 0.1 refuse a file (Z1).
+    /// Omit the key `layout`, which the specification lacks but all published readers of version 0.1 require (Z1).
     pub strict_spec: bool,
-    /// What readers are expected to take: a file that they would refuse is not written.
+    /// Limits of the expected readers: a file that they would refuse is not written.
     pub limits: Limits,
 }
 
@@ -59,13 +58,13 @@ impl Default for WriteOptions {
 /// ```
 #[derive(Clone, Debug)]
 pub struct TensorOptions {
-    /// Compressed as Zstandard, or as it is (`None`, the default: weights hardly become smaller, Z17).
+    /// Zstandard compression; `None`, the default, stores raw bytes, because weights hardly compress (Z17).
     pub compression: Option<Compression>,
     /// The checksum over the stored bytes ([`ChecksumKind::Crc32c`]).
     pub checksum: Option<ChecksumKind>,
-    /// Stored most significant byte first. Not together with compression (Z7, Z8).
+    /// Store elements big-endian. Cannot be combined with compression (Z7, Z8).
     pub big_endian: bool,
-    /// What else to say about the tensor, in this order.
+    /// Custom fields of the tensor, in this order.
     pub fields: Vec<CustomField>,
 }
 

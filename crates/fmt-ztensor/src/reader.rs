@@ -17,9 +17,9 @@ use crate::{
 
 /// An open zTensor file.
 ///
-/// Opening reads both ends and the index and proves all of it, in time and memory that grow with the index only. Then
-/// a raw little-endian tensor is one slice of the source: without a copy where the source is memory, one read where it
-/// is a file. Others are decoded or swapped into memory of their own.
+/// Opening reads and validates both ends and the index, in time and memory proportional to the index. Then a raw
+/// little-endian tensor is one slice of the source: without a copy in memory, one read in a file. Others are decoded or
+/// byte-swapped into new memory.
 ///
 /// ```
 /// use fmt_core::TensorReader;
@@ -52,21 +52,20 @@ use crate::{
 /// [`TensorReader::verify`] is there for that (Z6).
 ///
 /// # What cannot be read
-/// Tensors with a dtype, an encoding or a layout that the specification does not have are listed, say so in
-/// [`Entry::unsupported`], and are refused when they are read (Z1, Z14); so are compressed tensors that say to be
-/// big-endian (Z7).
+/// Tensors of unknown dtype, encoding or layout are listed with [`Entry::unsupported`], and reading them fails (Z1,
+/// Z14); likewise compressed tensors that are declared big-endian (Z7).
 ///
-/// With [`ReadOptions::lenient`], names may occur twice ([`TensorReader::find`] gives the first), be empty or have zero
-/// bytes, tensors may share parts of their data, and an index of no bytes is one of no tensors (Z9, Z10, Z11, Z24).
+/// With [`ReadOptions::lenient`], names may occur twice ([`TensorReader::find`] returns the first), be empty or contain
+/// zero bytes, tensors may share parts of their data, and an empty index means no tensors (Z9, Z10, Z11, Z24).
 ///
-/// [`Entry::attributes`] has the custom fields as text: texts as they are, all else in diagnostic notation.
-/// [`ZtensorReader::fields`] has them as they are.
+/// [`Entry::attributes`] has the custom fields as strings: text unchanged, everything else in diagnostic notation.
+/// [`ZtensorReader::fields`] returns the original values.
 pub struct ZtensorReader {
     source: Arc<dyn ByteSource>,
-    /// Where the index begins.
+    /// The start of the index.
     index_start: u64,
     index: Index,
-    /// The format has none.
+    /// Always empty: the format has none.
     metadata: Metadata,
     limits: Limits,
     threads: usize,
@@ -76,10 +75,10 @@ pub struct ZtensorReader {
 fmt_core::open_by_path_and_bytes!(ZtensorReader);
 
 impl ZtensorReader {
-    /// Opens a file of any source.
+    /// Opens a file from any source.
     ///
     /// # Errors
-    /// What is wrong with it and where: [`Error::broken_rule`] has the rule of docs/formats/ztensor.md.
+    /// What is invalid and where: [`Error::broken_rule`] has the rule of docs/formats/ztensor.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let range = locate_index(&*source, options)?;
         let index_start = range.start;
@@ -96,15 +95,15 @@ impl ZtensorReader {
         })
     }
 
-    /// Says how many threads decode the frames of one compressed tensor, or read and hash one large tensor, at once: as many as the machine has processors
-    /// unless this says otherwise, 1 for none but the caller's own.
+    /// Sets the number of threads that decode one compressed tensor, or read and hash one large tensor (default: one
+    /// per CPU). 1 uses only the caller's thread.
     #[must_use]
     pub fn with_threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// The custom fields of a tensor, in the file's order, taken apart now.
+    /// Decodes the custom fields of a tensor, in the file's order.
     ///
     /// # Panics
     /// When there is no such index.
@@ -114,7 +113,7 @@ impl ZtensorReader {
         fields.map(CustomField::of_file).collect()
     }
 
-    /// Where in the file the index stands. All data lies before it.
+    /// Returns the range of the index in the file. All data is before it.
     #[must_use]
     pub fn index_range(&self) -> Range<u64> {
         self.index_start..self.source.len() - TAIL
@@ -124,7 +123,7 @@ impl ZtensorReader {
         &self.index.details
     }
 
-    /// Dtype and shape of a tensor that can be read.
+    /// Returns dtype and shape of a tensor that can be read.
     fn readable(&self, index: usize) -> Result<(&Entry, TensorSpec), Error> {
         let entry = &self.index.entries[index];
         let spec = entry.spec().filter(|_| entry.unsupported.is_none());
@@ -139,7 +138,7 @@ impl ZtensorReader {
         Ok((entry, spec))
     }
 
-    /// The bytes of a tensor that can be read.
+    /// Returns the blob of a tensor that can be read.
     fn blob<'a>(&'a self, entry: &'a Entry, spec: &TensorSpec) -> Blob<'a> {
         Blob {
             decoding: Decoding {

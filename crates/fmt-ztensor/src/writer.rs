@@ -12,11 +12,11 @@ use crate::{
     ledger::Ledger,
 };
 
-/// A zTensor file that is being written, front to back, to anything that takes bytes.
+/// Writes a zTensor file sequentially to any [`Write`].
 ///
-/// The index comes last, so tensors need not be known when writing begins, and memory holds the index and, of a
-/// compressed tensor, one frame. A tensor that the format cannot hold is refused before anything of it is written. The
-/// same tensors in the same order give the same bytes.
+/// The index comes last, so tensors need not be known in advance, and memory holds only the index and one frame of a
+/// compressed tensor. A tensor that the format cannot store is refused before any of its bytes are written. The same
+/// tensors in the same order give the same bytes.
 ///
 /// ```
 /// use fmt_core::{AtomicFile, TensorReader};
@@ -48,48 +48,49 @@ use crate::{
 /// # }
 /// ```
 ///
-/// After an error of the sink the file is of no use, and every further call fails.
+/// After an I/O error the file is unusable, and every further call fails.
 pub struct ZtensorWriter<W> {
     sink: HashingSink<W>,
     ledger: Ledger,
     options: WriteOptions,
     outstanding: Outstanding,
-    /// How the tensors are stored whose bytes are still to come.
+    /// Storage of the tensors whose bytes are still expected.
     pending: VecDeque<Pending>,
-    /// Made when it is first needed.
+    /// Created on first use.
     compressor: Option<Compressor>,
-    /// The first bytes of an element that is to be turned around and is not complete.
+    /// The first bytes of an incomplete element that must be byte-swapped.
     partial: Vec<u8>,
 }
 
-/// How a tensor is stored whose bytes are still to come.
+/// Storage of a tensor whose bytes are still expected.
 struct Pending {
     len: u64,
-    /// Where the bytes began to go, once they did.
+    /// The offset of its bytes, once they have begun.
     offset: u64,
     compression: Option<Compression>,
     checksum: Option<ChecksumKind>,
-    /// Bytes of elements that are to be turned around.
+    /// Width of elements that must be byte-swapped.
     turn: Option<usize>,
 }
 
 impl<W: Write> ZtensorWriter<W> {
-    /// Begins a file. Nothing is written yet.
+    /// Creates a writer. Nothing is written yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for an alignment that cannot be.
+    /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for an invalid alignment.
     pub fn new(out: W, options: WriteOptions) -> Result<Self, Error> {
         options.check()?;
         let ledger = Ledger::new(&options);
         Ok(Self::resume(out, options, ledger, 0))
     }
 
-    /// Begins a file that is known in full: what the format cannot hold is refused before anything is written.
-    /// Attributes become custom fields.
+    /// Creates a writer for a complete plan: anything that the format cannot store is refused before anything is
+    /// written. Attributes become custom fields.
     ///
     /// # Errors
-    /// As [`ZtensorWriter::new`] and [`ZtensorWriter::begin`]; [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for tensors that are not
-    /// dense (Z20), and for metadata of the file, for which the format has no place (Z27).
+    /// As [`ZtensorWriter::new`] and [`ZtensorWriter::begin`];
+    /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for tensors that are not dense (Z20), and for
+    /// metadata of the file, which the format cannot store (Z27).
     pub fn planned(out: W, plan: &Plan, options: WriteOptions) -> Result<Self, Error> {
         let mut writer = Self::new(out, options)?;
         plan.check(&CAPABILITIES, &writer.options.limits)?;
@@ -112,7 +113,7 @@ impl<W: Write> ZtensorWriter<W> {
         Ok(writer)
     }
 
-    /// Goes on behind `position` bytes that are in the sink already.
+    /// Continues after the `position` bytes that are already in the sink.
     pub(crate) fn resume(out: W, options: WriteOptions, ledger: Ledger, position: u64) -> Self {
         Self {
             sink: HashingSink::new(out, position),
@@ -125,7 +126,7 @@ impl<W: Write> ZtensorWriter<W> {
         }
     }
 
-    /// Begins a tensor, whose bytes come next.
+    /// Begins a tensor; its bytes follow.
     ///
     /// # Errors
     /// As [`ZtensorWriter::begin_with`].
@@ -136,12 +137,13 @@ impl<W: Write> ZtensorWriter<W> {
         begun
     }
 
-    /// Begins a tensor that is stored as the options say, and whose bytes come next.
+    /// Begins a tensor with storage options; its bytes follow.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when bytes of the tensor before are missing; [`ErrorKind::BadName`](fmt_core::ErrorKind::BadName),
-    /// [`ErrorKind::Duplicate`](fmt_core::ErrorKind::Duplicate) and [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) for what readers would refuse; [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported)
-    /// for options that cannot be.
+    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when the previous tensor is incomplete;
+    /// [`ErrorKind::BadName`](fmt_core::ErrorKind::BadName), [`ErrorKind::Duplicate`](fmt_core::ErrorKind::Duplicate)
+    /// and [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) for anything that readers would refuse;
+    /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for invalid options.
     pub fn begin_with(
         &mut self,
         name: &str,
@@ -170,15 +172,15 @@ impl<W: Write> ZtensorWriter<W> {
     /// Writes the next bytes, row-major and little-endian, in pieces of any size.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) for bytes beyond the tensor that was begun, of which nothing is written;
-    /// [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
+    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) for bytes beyond the current tensor, of which
+    /// none are written; [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.sink.check()?;
         self.outstanding.admit(bytes)?;
         self.put(bytes)
     }
 
-    /// Writes bytes that are outstanding, and tensors without bytes that are next.
+    /// Writes bytes of pending tensors, and the empty tensors that are next.
     fn put(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         while let Some(piece) = self.outstanding.take(&mut bytes) {
             if piece.begins {
@@ -201,7 +203,7 @@ impl<W: Write> ZtensorWriter<W> {
         Ok(())
     }
 
-    /// Makes everything ready for the bytes of the first tensor of those to come.
+    /// Prepares for the bytes of the first pending tensor.
     fn begin_front(&mut self) -> Result<(), Error> {
         let Some(front) = self.pending.front_mut() else {
             return Ok(());
@@ -220,7 +222,7 @@ impl<W: Write> ZtensorWriter<W> {
         Ok(())
     }
 
-    /// Ends a tensor, whose bytes are all there.
+    /// Completes a tensor after its last byte.
     fn end_front(&mut self, number: usize) -> Result<(), Error> {
         let Some(front) = self.pending.pop_front() else {
             return Ok(());
@@ -243,7 +245,7 @@ impl<W: Write> ZtensorWriter<W> {
         self.write(tensor.bytes())
     }
 
-    /// Writes a tensor that is stored as the options say.
+    /// Writes a tensor with storage options.
     ///
     /// # Errors
     /// As [`ZtensorWriter::begin_with`] and [`ZtensorWriter::write`].
@@ -252,16 +254,17 @@ impl<W: Write> ZtensorWriter<W> {
         self.write(tensor.bytes())
     }
 
-    /// Gives the bytes of a tensor that was begun before another name, and perhaps another dtype or shape (Z10).
+    /// Adds another name for the bytes of an earlier tensor, optionally with another dtype or shape (Z10).
     ///
     /// # Errors
-    /// As [`ZtensorWriter::begin`]; [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when there is no such tensor, [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch)
-    /// when it has another number of bytes, or has elements of another size that are stored most significant byte first.
+    /// As [`ZtensorWriter::begin`]; [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when there is no such
+    /// tensor, [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when it has a different number of bytes,
+    /// or big-endian elements of a different size.
     pub fn alias(&mut self, name: &str, spec: &TensorSpec, of: &str) -> Result<(), Error> {
         self.ledger.admit_alias(name, spec, of, &[])
     }
 
-    /// Writes the index and gives the sink back, which has not been flushed.
+    /// Writes the index and returns the sink without flushing it.
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when bytes of a tensor are missing; [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
@@ -276,7 +279,7 @@ impl<W: Write> ZtensorWriter<W> {
         Ok(self.sink.position())
     }
 
-    /// Writes everything but the length of the index, which makes it a file.
+    /// Writes everything except the index length, which makes the file valid.
     pub(crate) fn write_all_but_tail(&mut self) -> Result<[u8; 8], Error> {
         self.put(&[])?;
         self.expect_complete()?;
@@ -304,7 +307,7 @@ fn begin<W: Write>(sink: &mut HashingSink<W>) -> Result<(), Error> {
     }
 }
 
-/// Writes elements with their bytes turned around; keeps what is not a whole element until the rest comes.
+/// Writes elements byte-swapped; keeps an incomplete element until its remaining bytes arrive.
 fn turn_around<W: Write>(
     mut bytes: &[u8],
     width: usize,
@@ -325,7 +328,7 @@ fn turn_around<W: Write>(
     }
     let (whole, rest) = bytes.split_at(bytes.len() - bytes.len() % width);
     let mut turned = Vec::with_capacity(whole.len().min(PIECE));
-    // Elements have 2, 4 or 8 bytes, so no piece ends amid one.
+    // Elements have 2, 4 or 8 bytes, so no piece splits one.
     for piece in whole.chunks(PIECE) {
         turned.clear();
         turned.extend_from_slice(piece);

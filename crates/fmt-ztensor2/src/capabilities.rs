@@ -1,4 +1,4 @@
-//! What zTensor files of version 2.x can hold, as they are written here.
+//! What zTensor 2.x files written by this crate can contain.
 
 use fmt_core::{Capabilities, Names, StoredDType, Texts};
 

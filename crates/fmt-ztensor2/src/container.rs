@@ -1,10 +1,10 @@
-//! Both ends of a file of version 1 or 2, and where its manifest stands (O1, O2).
+//! Both ends of a file of version 1 or 2, and the position of its manifest (O1, O2).
 
 use std::ops::Range;
 
 use fmt_core::{ByteSource, Cursor, Error, ErrorKind, ReadOptions, read_range};
 
-/// A version of the format that has objects.
+/// A version of the format with objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
     /// `ZTEN1000`: what the package `ztensor` 1.x writes.
@@ -19,7 +19,7 @@ pub(crate) const MAGIC_V2: [u8; 8] = *b"\x89ZT2\r\n\x1a\n";
 pub(crate) const FOOTER_VERSION: u32 = 2;
 
 impl Version {
-    /// The format's short name.
+    /// Returns the format's short name.
     pub(crate) fn id(self) -> &'static str {
         match self {
             Self::V1 => "ztensor1",
@@ -27,7 +27,7 @@ impl Version {
         }
     }
 
-    /// What offsets of blobs are multiples of, and the least of them.
+    /// Returns the alignment of blobs, which is also their minimum offset.
     pub(crate) fn alignment(self) -> u64 {
         match self {
             Self::V1 => 64,
@@ -42,7 +42,7 @@ impl Version {
         }
     }
 
-    /// Bytes behind the last blob or manifest: what says where the manifest is, and the magic once more.
+    /// Returns the size of what follows the last blob or manifest: the manifest's location, and the magic again.
     pub(crate) fn footer(self) -> u64 {
         match self {
             Self::V1 => 16,
@@ -50,25 +50,25 @@ impl Version {
         }
     }
 
-    /// Bytes of a manifest that no reader takes.
+    /// Returns the manifest size that every reader refuses.
     fn most_manifest_bytes(self) -> u64 {
         1 << 30
     }
 }
 
-/// What both ends say.
+/// The contents of both ends.
 #[derive(Debug)]
 pub(crate) struct Container {
     pub(crate) version: Version,
-    /// Where the manifest stands.
+    /// The range of the manifest.
     pub(crate) manifest: Range<u64>,
     /// XXH3-64 of the manifest, in version 2.
     pub(crate) hash: Option<u64>,
-    /// Where blobs end at the latest.
+    /// Maximum end of blobs.
     pub(crate) data_end: u64,
 }
 
-/// Looks at both ends of a file.
+/// Parses both ends of a file.
 pub(crate) fn locate(source: &dyn ByteSource, options: &ReadOptions) -> Result<Container, Error> {
     let len = source.len();
     let head = read_range(source, 0..len.min(8), "the magic")?;
@@ -179,7 +179,7 @@ fn check_size(
     Ok(())
 }
 
-/// A file without a manifest holds parts of tensors that another file names.
+/// Creates the error for a file without a manifest: a shard of tensors that another file names.
 fn no_manifest(at: u64, offset: u64, hash: u64) -> Error {
     if (offset, hash) == (0, 0) {
         let what = "the file is a shard of data: it has no list of its tensors";
@@ -190,7 +190,7 @@ fn no_manifest(at: u64, offset: u64, hash: u64) -> Error {
     Error::new(ErrorKind::Malformed, what).at(at).rule("O2")
 }
 
-/// What docs/formats/ztensor2.md calls the rules of the crates below.
+/// Names in docs/formats/ztensor2.md of the rules of lower crates.
 pub(crate) const RULES: &[(&str, &str)] = &[
     (fmt_cbor::WELL_FORMED, "O3"),
     (fmt_cbor::TYPES, "O4"),

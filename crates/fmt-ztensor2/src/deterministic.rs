@@ -1,22 +1,21 @@
-//! Deterministic CBOR (RFC 8949, section 4.2.1), which version 2 demands of its manifest (O3).
+//! Checks for deterministic CBOR (RFC 8949, section 4.2.1), which version 2 requires of its manifest (O3).
 
 use fmt_core::{Cursor, Error, ErrorKind};
 
-/// An array or a map whose items are being read.
+/// An array or map whose items are being read.
 struct Level {
-    /// Items to come, keys and values alike.
+    /// Remaining items, keys and values alike.
     rest: u64,
     is_map: bool,
     begin: usize,
-    /// The last key of a map, as it is encoded.
+    /// The last key of a map, as encoded.
     key: (usize, usize),
 }
 
-/// Proves that bytes which stand at byte `start` of a file are one item in the only form that it may have: shortest heads,
-/// definite lengths, keys in ascending order and none twice, floats as short as their value allows, no tags, and at most
-/// `depth` levels of arrays and maps.
+/// Checks that bytes at byte `start` of a file are one deterministically encoded item: shortest headers, definite
+/// lengths, ascending keys without duplicates, shortest floats, no tags, and at most `depth` levels of arrays and maps.
 ///
-/// Whether texts are UTF-8, and whether lengths fit the bytes, is checked by the callers.
+/// Callers check that texts are UTF-8 and that lengths fit the bytes.
 pub(crate) fn check(bytes: &[u8], start: u64, depth: u64) -> Result<(), Error> {
     let mut cursor = Cursor::new(bytes, start);
     let mut levels: Vec<Level> = Vec::new();
@@ -38,7 +37,7 @@ pub(crate) fn check(bytes: &[u8], start: u64, depth: u64) -> Result<(), Error> {
                 }
             }
         };
-        // An array or a map that has items begins here; anything else is over.
+        // A nonempty array or map begins here; anything else is complete.
         let opened = match major {
             2 | 3 => {
                 cursor
@@ -79,7 +78,7 @@ pub(crate) fn check(bytes: &[u8], start: u64, depth: u64) -> Result<(), Error> {
                 }
                 return Err(malformed("bytes behind the manifest's map", cursor.position()));
             };
-            // Of a map's items an even number is left before each key.
+            // Before each key, an even number of a map's items remains.
             if level.is_map && level.rest.is_multiple_of(2) {
                 let (from, to) = level.key;
                 if from < to && bytes[from..to] >= bytes[ended.0..ended.1] {
@@ -98,7 +97,7 @@ pub(crate) fn check(bytes: &[u8], start: u64, depth: u64) -> Result<(), Error> {
     }
 }
 
-/// The number in a head; `None` when it is not in its shortest form.
+/// Reads the number in a header; `None` if it is not in its shortest form.
 fn argument(cursor: &mut Cursor<'_>, info: u8) -> Result<Option<u64>, Error> {
     const WHAT: &str = "a head of the manifest";
     Ok(match info {
@@ -111,7 +110,7 @@ fn argument(cursor: &mut Cursor<'_>, info: u8) -> Result<Option<u64>, Error> {
     })
 }
 
-/// A truth value, null, or a float in its shortest form.
+/// Checks a boolean, null, or a float in its shortest form.
 fn check_simple(cursor: &mut Cursor<'_>, info: u8) -> Result<(), &'static str> {
     const CUT_OFF: &str = "a float that is cut off";
     let array = |found: Result<_, Error>| found.map_err(|_| CUT_OFF);

@@ -1,4 +1,4 @@
-//! What objects are as tensors: dense ones, sparse ones, and those that are only listed (O10, O11).
+//! Converts objects to tensors: dense ones, sparse ones, and those that are only listed (O10, O11).
 
 use std::borrow::Cow;
 
@@ -12,18 +12,18 @@ use crate::{
     parts::{DraftPart, Part},
 };
 
-/// An object as it is being read.
+/// A partially parsed object.
 #[derive(Default)]
 pub(crate) struct Draft<'a> {
     pub(crate) shape: Option<Shape>,
     pub(crate) layout: Option<Cow<'a, str>>,
-    /// Version 1.0 has one for all parts.
+    /// In version 1.0, the dtype of all parts.
     pub(crate) dtype: Option<Cow<'a, str>>,
     pub(crate) parts: Option<Vec<(Cow<'a, str>, DraftPart<'a>)>>,
     pub(crate) attributes: Option<Fields>,
 }
 
-/// What an entry has beyond what all formats have.
+/// Data of an entry that other formats lack.
 #[derive(Debug)]
 pub(crate) enum Content {
     Dense {
@@ -31,7 +31,7 @@ pub(crate) enum Content {
         is_zero_or_one: bool,
     },
     Sparse(Box<Sparse>),
-    /// Nothing that could be read.
+    /// Unreadable: only listed.
     Listed,
 }
 
@@ -41,14 +41,14 @@ pub(crate) struct Sparse {
     pub(crate) values: Part,
     /// Coordinates axis by axis, or the columns of a matrix.
     pub(crate) indices: Part,
-    /// Where in the columns each row begins.
+    /// For each row, the index of its first column.
     pub(crate) indptr: Option<Part>,
     pub(crate) nnz: u64,
-    /// Bytes of an index: 4 or 8.
+    /// Bytes per index: 4 or 8.
     pub(crate) width: u64,
 }
 
-/// The entry of an object and what it takes to read it.
+/// Returns the entry of an object and the data needed to read it.
 pub(crate) fn made_of(
     name: &str,
     draft: &Draft<'_>,
@@ -92,7 +92,7 @@ pub(crate) fn made_of(
         Kind::Coo => &["values", "coords"],
         Kind::Csr => &["values", "indices", "indptr"],
         Kind::Other => {
-            // The dtype of the part closest to the elements, to be shown in lists.
+            // The dtype of the part closest to the elements, for listings.
             let shown = ["data", "values", "packed_weight"]
                 .into_iter()
                 .find_map(&mut part);
@@ -122,7 +122,7 @@ pub(crate) fn made_of(
             let indptr = roles.get(2).and_then(|role| part(role));
             sparse(&mut entry, values, indices, indptr, version)?
         }
-        // Found just now.
+        // The reason was just found.
         (_, None) => Content::Listed,
     };
     Ok((entry, content))
@@ -135,7 +135,7 @@ enum Kind {
     Other,
 }
 
-/// What the list says of an object by one of its parts.
+/// Fills an object's entry from one of its parts, for listings.
 fn show(entry: &mut Entry, part: &Part) {
     entry.dtype = match &part.types {
         Ok(types) => types.dtype.clone(),
@@ -164,7 +164,7 @@ fn dense(entry: &mut Entry, data: &Part) -> Result<Content, Error> {
         }
     }
     if let Some(reason) = data.unsupported() {
-        // An opaque dtype would say that its bytes can be copied.
+        // An opaque dtype would mean that its bytes can be copied.
         entry.dtype = StoredDType::Unknown(entry.dtype.to_string());
         entry.unsupported = Some(reason);
         return Ok(Content::Listed);
@@ -182,7 +182,7 @@ fn overflow(entry: &Entry) -> Error {
         .found(format_args!("{}{}", entry.dtype, entry.shape))
 }
 
-/// Coordinates or rows of a matrix, with the number of entries by the length of the indices.
+/// Reads coordinates or matrix rows. The length of the indices gives the number of entries.
 fn sparse(
     entry: &mut Entry,
     values: Part,
@@ -217,7 +217,7 @@ fn sparse(
             ErrorKind::Malformed,
         ));
     }
-    // Files of versions 1.0 and 1.1 do not say what compressed parts hold.
+    // Files of versions 1.0 and 1.1 lack the decoded size of compressed parts.
     let are_rows_sized = indptr.as_ref().is_none_or(|indptr| indptr.decoded.is_some());
     let (Some(index_len), Some(_), true) = (indices.decoded, values.decoded, are_rows_sized) else {
         entry.unsupported = Some("compressed coordinates that do not say how many they are".to_owned());
@@ -275,7 +275,7 @@ fn index_width(part: &Part, version: Version) -> Result<u64, Error> {
 }
 
 impl Part {
-    /// What is left where a part has been taken out.
+    /// The placeholder for a part that has been moved out.
     fn taken() -> Self {
         Self {
             range: 0..0,

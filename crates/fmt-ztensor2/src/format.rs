@@ -12,7 +12,7 @@ use crate::{
     writer::ObjectsWriter,
 };
 
-/// zTensor 1.x, which the Python package `ztensor` of these versions writes, for reading.
+/// zTensor 1.x, as written by these versions of the Python package `ztensor`; read only.
 ///
 /// ```
 /// use fmt_core::{Format, Sniff};
@@ -23,8 +23,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ztensor1;
 
-/// zTensor 2.x, which the Python package `ztensor` reads and writes today. Dense tensors are written, uncompressed, with a
-/// digest each.
+/// zTensor 2.x, as read and written by current versions of the Python package `ztensor`. Writing supports uncompressed
+/// dense tensors, each with a digest.
 ///
 /// ```
 /// use fmt_core::{Format, Sniff};

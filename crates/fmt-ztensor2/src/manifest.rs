@@ -15,26 +15,26 @@ use crate::{
     shards::Shards,
 };
 
-/// What a manifest says, all of it proven.
+/// The validated contents of a manifest.
 #[derive(Debug, Default)]
 pub(crate) struct Manifest {
     pub(crate) entries: Vec<Entry>,
-    /// One for each of the entries.
+    /// One for each entry.
     pub(crate) contents: Vec<Content>,
-    /// What the file says about itself.
+    /// The file's attributes.
     pub(crate) attributes: Fields,
-    /// Where blobs stand in this file.
+    /// The ranges of blobs in this file.
     pub(crate) blobs: Vec<Range<u64>>,
     names: NameTable,
 }
 
-/// Bytes of names in version 2, whose text has this limit.
+/// Maximum length of a name in bytes, from the specification of version 2.
 const NAME_V2: u64 = 1024;
-/// Parts of an object: layouts have three.
+/// Maximum number of parts of an object; layouts have three.
 const MOST_PARTS: usize = 64;
 
 impl Manifest {
-    /// Takes over a manifest.
+    /// Parses and validates a manifest.
     pub(crate) fn parse(bytes: &[u8], container: &Container, options: &ReadOptions) -> Result<Self, Error> {
         Self::proven(bytes, container, options).map_err(|error| error.rename_rule(RULES))
     }
@@ -136,7 +136,7 @@ impl<'a> Parser<'a> {
                 .map_err(|error| error.at(pairs.at).of_tensor(&name))?;
             self.object(&name)
                 .map_err(|error| error.of_tensor(&name).at(pairs.at))?;
-            // The limit of tensors is below, unless somebody raises it to what no memory has.
+            // The limit on tensors is lower, unless it is raised beyond any memory.
             let last = self.manifest.entries.len() - 1;
             let number = u32::try_from(last)
                 .map_err(|_| Error::new(ErrorKind::TooLarge, "the number of objects").rule("O2"))?;
@@ -236,7 +236,7 @@ impl<'a> Parser<'a> {
         Ok(parts)
     }
 
-    /// A map of attributes; `None` for null, which version 1 may have.
+    /// Reads a map of attributes; `None` for null, which version 1 allows.
     fn fields(&mut self) -> Result<Option<Fields>, Error> {
         if !self.is_v2() && self.items.null() {
             return Ok(None);
@@ -266,7 +266,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// The rule for names in version 2.
+/// Checks a name by the rule of version 2.
 pub(crate) fn check_name_v2(name: &str) -> Result<(), Error> {
     let bad = |expected: &str, found: String| {
         let error = Error::new(ErrorKind::BadName, "the name").rule("O6");

@@ -1,4 +1,4 @@
-//! Maps of CBOR with keys of text, and what may be wrong with them (O3, O4).
+//! Reads CBOR maps with text keys, and checks their rules (O3, O4).
 
 use std::borrow::Cow;
 
@@ -6,11 +6,11 @@ use fmt_cbor::{Header, Items, wrong_type};
 use fmt_core::{Error, ErrorKind};
 use tensor_core::Quoted;
 
-/// The pairs of a map with keys of text.
+/// The pairs of a map with text keys.
 pub(crate) struct Pairs {
     rest: Option<usize>,
     what: &'static str,
-    /// Where the last key stands.
+    /// The position of the last key.
     pub(crate) at: u64,
 }
 
@@ -30,7 +30,7 @@ impl Pairs {
         }
     }
 
-    /// The next key, after whose value the one behind may be asked for.
+    /// Returns the next key. Its value must be read before the following key.
     pub(crate) fn next<'a>(&mut self, items: &mut Items<'a>) -> Result<Option<Cow<'a, str>>, Error> {
         if self.rest == Some(0) {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Parts of objects: where a blob stands, and how its bytes are to be understood (O8 to O13).
+//! Parts of objects: their blobs, and how the bytes are interpreted (O8 to O13).
 
 use std::{borrow::Cow, ops::Range};
 
@@ -14,7 +14,7 @@ use crate::{
     types::{PartType, dtype_of, dtype_of_v1_0, joined},
 };
 
-/// A part as it stands in the manifest.
+/// A part as described in the manifest.
 #[derive(Default)]
 pub(crate) struct DraftPart<'a> {
     dtype: Option<Cow<'a, str>>,
@@ -33,7 +33,7 @@ impl<'a> DraftPart<'a> {
         let mut pairs = Pairs::begin(items, "a part")?;
         let is_v2 = version == Version::V2;
         while let Some(key) = pairs.next(items)? {
-            // What version 1 leaves out, it may also call null.
+            // Version 1 allows null for optional keys.
             let is_optional = matches!(&*key, "type" | "encoding" | "digest" | "uncompressed_length");
             if !is_v2 && is_optional && items.null() {
                 continue;
@@ -71,7 +71,7 @@ impl<'a> DraftPart<'a> {
     }
 }
 
-/// Offset and length of a blob.
+/// Reads offset and length of a blob.
 fn blob(items: &mut Items<'_>) -> Result<(u64, u64), Error> {
     let at = items.position();
     match items.header("blob")? {
@@ -80,22 +80,22 @@ fn blob(items: &mut Items<'_>) -> Result<(u64, u64), Error> {
     }
 }
 
-/// A part that is proven, as far as that can be done without the object.
+/// A validated part, as far as that is possible without the object.
 #[derive(Debug)]
 pub(crate) struct Part {
-    /// Where its bytes stand, in its file.
+    /// The range of its bytes in its file.
     pub(crate) range: Range<u64>,
     pub(crate) encoding: Encoding,
-    /// Bytes once decoded, if the part says so or is not encoded.
+    /// The decoded size, if it is declared or the part is not encoded.
     pub(crate) decoded: Option<u64>,
     pub(crate) digest: Option<String>,
-    /// The number of the shard that has the bytes; `None` for this file.
+    /// The index of the shard with the bytes; `None` for this file.
     pub(crate) shard: Option<u32>,
-    /// What its elements are, or why that is not known.
+    /// The type of its elements, or the reason why it is unknown.
     pub(crate) types: Result<PartType, Unknown>,
 }
 
-/// A dtype that is not known, or a logical type.
+/// An unknown dtype or logical type.
 #[derive(Debug)]
 pub(crate) struct Unknown {
     pub(crate) name: String,
@@ -103,7 +103,8 @@ pub(crate) struct Unknown {
 }
 
 impl Part {
-    /// `shared` is the dtype of the object and the part's role, in version 1.0, where parts have no dtypes of their own.
+    /// Validates a part. In version 1.0, where parts have no dtypes, `shared` is the object's dtype and the part's
+    /// role.
     pub(crate) fn prove(
         draft: &DraftPart<'_>,
         shared: Option<(&str, &str)>,
@@ -146,7 +147,7 @@ impl Part {
             _ => draft.decoded,
         };
         if let Some(text) = &draft.digest {
-            // Only version 2 says what its form is.
+            // Only version 2 declares its form.
             if version == Version::V2 {
                 Claim::parse_digest(text).map_err(|expected| bad_digest(text, expected))?;
             }
@@ -162,7 +163,7 @@ impl Part {
         })
     }
 
-    /// Why its bytes cannot be had, if they cannot.
+    /// Returns the reason why its bytes cannot be read, if any.
     pub(crate) fn unsupported(&self) -> Option<String> {
         if self.shard.is_some() {
             return Some("data in another file, a shard".to_owned());
@@ -174,7 +175,7 @@ impl Part {
         }
     }
 
-    /// Whether it says to hold so many bytes, if it says how many.
+    /// Checks the declared size, if any, against the expected one.
     pub(crate) fn check_len(&self, len: Option<u64>, of: &str) -> Result<(), Error> {
         if self.decoded.is_none() || self.decoded == len {
             return Ok(());
@@ -201,14 +202,14 @@ fn types_of(
     let dtype = match (draft.dtype.as_deref(), shared) {
         (Some(name), _) => match dtype_of(name, version) {
             Some(dtype) => dtype,
-            // The dtypes of version 2 are all that there will be.
+            // The dtypes of version 2 are final.
             None if version == Version::V2 => {
                 let error = Error::new(ErrorKind::Malformed, "the dtype").rule("O9");
                 return Err(error.expected("one of the twelve").found(Quoted(name)));
             }
             None => return unknown(name, "dtype"),
         },
-        // In version 1.0, coordinates are 64-bit numbers whatever the elements are.
+        // In version 1.0, coordinates are 64-bit integers whatever the dtype of the elements.
         (None, Some((_, "indices" | "indptr" | "coords"))) => DType::U64,
         (None, Some((name, _))) => match dtype_of_v1_0(name) {
             Some(dtype) => dtype,
@@ -226,7 +227,7 @@ fn types_of(
     }
 }
 
-/// Where a blob stands; all that it may be.
+/// Checks the location of a blob.
 fn check_place(offset: u64, length: u64, end: u64, version: Version) -> Result<Range<u64>, Error> {
     let error = |kind, what: &str| Error::new(kind, what).rule("O8");
     let alignment = version.alignment();
@@ -235,7 +236,7 @@ fn check_place(offset: u64, length: u64, end: u64, version: Version) -> Result<R
             .expected(format_args!("a multiple of {alignment}"))
             .found(offset));
     }
-    // Version 1 says nothing about where there is nothing.
+    // Version 1 does not restrict the location of empty blobs.
     if offset < alignment && (length > 0 || version == Version::V2) {
         return Err(error(ErrorKind::OutOfBounds, "the offset")
             .expected(format_args!("at least {alignment}"))

@@ -18,10 +18,10 @@ use crate::{
 
 /// An open file of zTensor 1.x or 2.x, whose tensors are objects of one or more parts.
 ///
-/// Opening reads both ends and the manifest and proves all of it, in time and memory that grow with the manifest only.
-/// Dense objects are tensors, sparse ones (coordinates or compressed rows) are read by [`TensorReader::sparse`] as
-/// coordinates. Objects of other layouts, of logical types or encodings that are not known, and parts in other files are
-/// listed and say why they are not read ([`Entry::unsupported`]).
+/// Opening reads and validates both ends and the manifest, in time and memory proportional to the manifest. Dense
+/// objects are tensors; sparse ones (coordinates or compressed rows) are read by [`TensorReader::sparse`] as
+/// coordinates. Objects of other layouts, of unknown logical types or encodings, and with parts in other files are
+/// listed with the reason why they cannot be read ([`Entry::unsupported`]).
 ///
 /// ```
 /// use fmt_core::TensorReader;
@@ -54,10 +54,10 @@ pub struct ObjectsReader {
 fmt_core::open_by_path_and_bytes!(ObjectsReader);
 
 impl ObjectsReader {
-    /// Opens a file of any source.
+    /// Opens a file from any source.
     ///
     /// # Errors
-    /// What is wrong with it and where: [`Error::broken_rule`] has the rule of docs/formats/ztensor2.md.
+    /// What is invalid and where: [`Error::broken_rule`] has the rule of docs/formats/ztensor2.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let container = locate(&*source, options)?;
         let bytes = read_range(&*source, container.manifest.clone(), "the manifest")?;
@@ -83,7 +83,7 @@ impl ObjectsReader {
         })
     }
 
-    /// Where in the file the manifest stands.
+    /// Returns the range of the manifest in the file.
     #[must_use]
     pub fn manifest_range(&self) -> Range<u64> {
         self.container.manifest.clone()
@@ -104,7 +104,7 @@ impl ObjectsReader {
         }
     }
 
-    /// The blob of a dense tensor, of numbers or of what is only copied.
+    /// Returns the blob of a dense tensor, numeric or opaque.
     fn dense(&self, index: usize) -> Result<(&Entry, Blob<'_>), Error> {
         let entry = &self.manifest.entries[index];
         let Content::Dense { is_zero_or_one } = self.manifest.contents[index] else {
@@ -126,7 +126,7 @@ impl ObjectsReader {
         Ok((entry, blob))
     }
 
-    /// The same with dtype and shape, for what is read as numbers.
+    /// Like `dense`, with dtype and shape, for numeric tensors.
     fn numbers(&self, index: usize) -> Result<(&Entry, TensorSpec, Blob<'_>), Error> {
         let (entry, blob) = self.dense(index)?;
         match entry.spec() {
@@ -147,7 +147,7 @@ impl ObjectsReader {
 
     fn part_blob<'a>(&'a self, entry: &'a Entry, part: &'a Part) -> Result<Blob<'a>, Error> {
         let is_zero_or_one = part.types.as_ref().is_ok_and(|types| types.is_zero_or_one);
-        // Opening has seen that there is one.
+        // Opening has checked that it exists.
         let len = part
             .decoded
             .ok_or_else(|| Error::new(ErrorKind::Unsupported, "a part without a length").rule("O12"))?;
@@ -182,7 +182,7 @@ impl ObjectsReader {
         let all = [Some(&parts.values), Some(&parts.indices), parts.indptr.as_ref()];
         let mut verdict = Verification::Ok;
         for part in all.into_iter().flatten() {
-            // The least that any part comes to.
+            // The weakest result of all parts.
             match (self.part_blob(entry, part)?.verify()?, &verdict) {
                 (Verification::Ok, _) | (_, Verification::Unchecked) => {}
                 (other, _) => verdict = other,
@@ -264,7 +264,7 @@ impl TensorReader for ObjectsReader {
         let mut ranges = self.manifest.blobs.clone();
         ranges.push(self.container.manifest.clone());
         let within = 8..self.source.len() - self.container.version.footer();
-        // What alignment explains: version 2 is written with 64 KiB.
+        // The maximum padding for alignment: version 2 is written with 64 KiB.
         let padding = match self.container.version {
             Version::V1 => 4096,
             Version::V2 => 64 << 10,

@@ -1,4 +1,4 @@
-//! The table of other files that have some of the blobs (O15).
+//! The table of other files that contain some of the blobs (O15).
 
 use std::ops::Range;
 
@@ -16,15 +16,15 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Shards {
     table: Vec<(String, u64)>,
-    /// Blobs that are referred to, each with the number of its shard.
+    /// Referenced blobs, each with the index of its shard.
     references: Vec<(u32, Range<u64>)>,
 }
 
-/// Shards of one file.
+/// Maximum number of shards of a file.
 const MOST_SHARDS: usize = 65_536;
-/// Bytes of a name.
+/// Maximum length of a name in bytes.
 const LONGEST_NAME: usize = 64;
-/// Bytes of the smallest file.
+/// Minimum size of a file in bytes.
 const SHORTEST_FILE: u64 = 48;
 
 impl Shards {
@@ -42,7 +42,7 @@ impl Shards {
             let size = shard(items, limits).map_err(|error| error.at(pairs.at))?;
             shards.table.push((name.into_owned(), size));
         }
-        // Deterministic CBOR has shorter keys first.
+        // Deterministic CBOR sorts shorter keys first.
         shards.table.sort_unstable();
         Ok(shards)
     }
@@ -56,7 +56,7 @@ impl Shards {
         })
     }
 
-    /// Where the blobs of a shard end at the latest.
+    /// Returns the maximum end of blobs in a shard.
     pub(crate) fn data_end(&self, number: u32, version: Version) -> u64 {
         self.table[number as usize].1.saturating_sub(version.footer())
     }
@@ -65,7 +65,7 @@ impl Shards {
         self.references.push((number, range));
     }
 
-    /// Blobs of a shard are apart or the same.
+    /// Checks that the blobs of a shard are disjoint or equal.
     pub(crate) fn check_overlaps(&mut self) -> Result<(), Error> {
         self.references.sort_unstable_by_key(|(number, _)| *number);
         for group in self.references.chunk_by(|a, b| a.0 == b.0) {
@@ -79,7 +79,7 @@ impl Shards {
     }
 }
 
-/// The size of a shard.
+/// Reads the size of a shard.
 fn shard(items: &mut Items<'_>, limits: &Limits) -> Result<u64, Error> {
     let (mut size, mut has_digest) = (None, false);
     let mut pairs = Pairs::begin(items, "a shard")?;

@@ -1,4 +1,4 @@
-//! Sparse tensors: coordinates axis by axis, or rows of a matrix, as coordinates entry by entry (O11).
+//! Converts sparse tensors from coordinates per axis, or matrix rows, to coordinates per entry (O11).
 
 use fmt_core::{Entry, Error, ErrorKind, Limits};
 use fmt_zstd::memory;
@@ -13,7 +13,7 @@ pub(crate) struct Read {
     pub(crate) indptr: Option<Bytes>,
 }
 
-/// Joins the parts of a sparse tensor, all of whose indices are proven on the way.
+/// Joins the parts of a sparse tensor and validates all indices.
 pub(crate) fn joined(
     entry: &Entry,
     sparse: &Sparse,
@@ -30,7 +30,7 @@ pub(crate) fn joined(
         4 => u64::from(word::<4, u32>(bytes, at, u32::from_le_bytes)),
         _ => word::<8, u64>(bytes, at, u64::from_le_bytes),
     };
-    // Memory holds as many, so their number fits.
+    // They are in memory, so their number fits.
     let count = usize::try_from(nnz).unwrap_or(usize::MAX);
     let mut put = |number: usize, axis: usize, index: u64| {
         let at = 8 * (number * rank + axis);
@@ -88,7 +88,7 @@ pub(crate) fn joined(
         .map_err(SparseError::Spec)
         .and_then(|(indices, values)| SparseCoo::new(entry.shape.clone(), indices, values));
     let joined = joined.map_err(|error| of_sparse(&error))?;
-    // The order is free; what is wanted is whether any coordinates stand twice.
+    // Any order is fine; this only checks for duplicate coordinates.
     joined.sorted().map_err(|error| of_sparse(&error))?;
     Ok(joined)
 }

@@ -1,21 +1,21 @@
-//! Names of dtypes and of logical types, and what their elements take (O9).
+//! Names of dtypes and logical types, and the sizes of their elements (O9).
 
 use fmt_core::{OpaqueDType, StoredDType};
 use tensor_core::{DType, Naming};
 
 use crate::container::Version;
 
-/// What the elements of a part are.
+/// The element type of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PartType {
     pub(crate) dtype: StoredDType,
-    /// Whether every byte is 0 or 1.
+    /// Whether every byte must be 0 or 1.
     pub(crate) is_zero_or_one: bool,
-    /// Bits that an element takes.
+    /// Bits per element.
     bits: u64,
 }
 
-/// The dtype with a name of versions 1.1 to 2.
+/// Returns the dtype with a name of versions 1.1 to 2.
 pub(crate) fn dtype_of(name: &str, version: Version) -> Option<DType> {
     Some(match name {
         "f64" => DType::F64,
@@ -36,15 +36,15 @@ pub(crate) fn dtype_of(name: &str, version: Version) -> Option<DType> {
     })
 }
 
-/// The dtype with a name of version 1.0, which are those of version 0.1.
+/// Returns the dtype with a name of version 1.0, which has the names of version 0.1.
 pub(crate) fn dtype_of_v1_0(name: &str) -> Option<DType> {
     DType::ALL
         .into_iter()
         .find(|dtype| dtype.name_in(Naming::Numpy) == name)
 }
 
-/// The logical types that are known: the dtype that each takes, the bits of an element, and the name that all formats here
-/// have for it as an opaque dtype; none for truth values.
+/// The known logical types: the dtype of each, the bits per element, and the name of the opaque dtype in all formats;
+/// empty for booleans.
 pub(crate) const LOGICAL: [(&str, DType, u32, &str); 9] = [
     ("bool", DType::U8, 8, ""),
     ("f8_e4m3fn", DType::U8, 8, "F8_E4M3"),
@@ -57,12 +57,12 @@ pub(crate) const LOGICAL: [(&str, DType, u32, &str); 9] = [
     ("complex128", DType::F64, 128, "C128"),
 ];
 
-/// What a dtype and a logical type come to; `None` when the logical type is not known, and an error with the dtype that it
-/// takes when that is another one.
+/// Combines a dtype and a logical type; `None` if the logical type is unknown. The error is the dtype that the logical
+/// type requires, if that is another one.
 pub(crate) fn joined(dtype: DType, logical: Option<&str>) -> Option<Result<PartType, DType>> {
     let (takes, bits, name) = match logical {
         None => return Some(Ok(plain(dtype))),
-        // A logical type that says what the dtype says.
+        // A logical type equal to the dtype.
         Some(same) if same == dtype.name() => return Some(Ok(plain(dtype))),
         Some(logical) => {
             let (_, takes, bits, name) = LOGICAL.iter().find(|(known, ..)| *known == logical)?;
@@ -83,7 +83,7 @@ pub(crate) fn joined(dtype: DType, logical: Option<&str>) -> Option<Result<PartT
     }))
 }
 
-/// What the format calls a dtype: the dtype of its bytes, and the logical type if that says more.
+/// Returns the format's names for a dtype: the dtype of its bytes, and the logical type if it differs.
 pub(crate) fn names_of(stored: &StoredDType) -> Option<(&'static str, Option<&'static str>)> {
     if let StoredDType::Known(dtype) = stored
         && *dtype != DType::Bool
@@ -107,13 +107,14 @@ fn plain(dtype: DType) -> PartType {
 }
 
 impl PartType {
-    /// Bytes of so many elements; `None` when they do not fit 64 bits. What is left of a last byte is padding.
+    /// Returns the size of `count` elements in bytes; `None` if it overflows 64 bits. Unused bits of the last byte are
+    /// padding.
     pub(crate) fn byte_len(&self, count: u64) -> Option<u64> {
         let bits = u128::from(count) * u128::from(self.bits);
         u64::try_from(bits.div_ceil(8)).ok()
     }
 
-    /// Whether the last byte is half padding, which no other format has.
+    /// Returns whether half of the last byte is padding, which no other format has.
     pub(crate) fn has_padding(&self, count: u64) -> bool {
         self.bits == 4 && !count.is_multiple_of(2)
     }

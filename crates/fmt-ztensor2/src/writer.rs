@@ -1,4 +1,4 @@
-//! Writing files of version 2: dense tensors as they come, and the manifest behind them.
+//! Writes files of version 2: dense tensors as they arrive, followed by the manifest.
 
 use std::io::Write;
 
@@ -18,7 +18,7 @@ use crate::{
 /// Keys and values, both encoded.
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// A file of version 2 that is being written.
+/// A file of version 2 being written.
 pub(crate) struct ObjectsWriter<'w> {
     sink: HashingSink<Box<dyn Write + Send + 'w>>,
     objects: Vec<Object>,
@@ -26,7 +26,7 @@ pub(crate) struct ObjectsWriter<'w> {
     outstanding: Outstanding,
 }
 
-/// A tensor as the manifest has it.
+/// A tensor in the manifest.
 struct Object {
     name: String,
     shape: Shape,
@@ -35,12 +35,12 @@ struct Object {
     attributes: Pairs,
     offset: u64,
     len: u64,
-    /// Once all bytes are written.
+    /// Set once all bytes are written.
     digest: Option<String>,
 }
 
 impl<'w> ObjectsWriter<'w> {
-    /// Nothing is written if the format cannot hold the plan.
+    /// Creates a writer. Nothing is written if the format cannot store the plan.
     pub(crate) fn planned(out: Box<dyn Write + Send + 'w>, plan: &Plan) -> Result<Self, Error> {
         let limits = Limits::default();
         plan.check(&CAPABILITIES, &limits)?;
@@ -60,7 +60,7 @@ impl<'w> ObjectsWriter<'w> {
         Ok(writer)
     }
 
-    /// The manifest is not longer than a reader takes, wherever the blobs will be.
+    /// Checks that the manifest is small enough for readers, wherever the blobs will be.
     fn check_manifest(&self, most: u64) -> Result<(), Error> {
         let longest = self.manifest().len() as u64 + 8 * self.objects.len() as u64;
         if longest <= most {
@@ -70,7 +70,7 @@ impl<'w> ObjectsWriter<'w> {
         Err(error.expected(format_args!("at most {most}")).found(longest))
     }
 
-    /// Begins a blob, and says where.
+    /// Begins a blob, and returns its offset.
     fn begin(&mut self) -> Result<u64, Error> {
         if self.sink.position() == 0 {
             self.sink.write(&MAGIC_V2)?;
@@ -80,7 +80,7 @@ impl<'w> ObjectsWriter<'w> {
         Ok(offset)
     }
 
-    /// The manifest as deterministic CBOR: keys in the order of their encoded bytes.
+    /// Encodes the manifest as deterministic CBOR: keys in the order of their encoded bytes.
     fn manifest(&self) -> Vec<u8> {
         let objects = self
             .objects
@@ -184,7 +184,7 @@ impl Object {
     }
 }
 
-/// Texts by key, both encoded.
+/// Encodes strings by key.
 fn attributes<'a>(texts: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Pairs, Error> {
     let encoded = texts.into_iter().map(|(key, value)| {
         check_name_v2(key).map_err(|error| error.rule("O7").within("the key of an attribute"))?;
@@ -193,7 +193,7 @@ fn attributes<'a>(texts: impl IntoIterator<Item = (&'a String, &'a String)>) -> 
     encoded.collect()
 }
 
-/// A map of encoded keys and values. An encoded text begins with its length, so that short keys come first.
+/// Encodes a map of encoded keys and values. An encoded text begins with its length, so shorter keys come first.
 fn map(mut pairs: Pairs) -> Vec<u8> {
     pairs.sort_unstable();
     let mut map = head(Header::Map(Some(pairs.len())));
@@ -210,7 +210,7 @@ fn text(text: &str) -> Vec<u8> {
     encoded
 }
 
-/// The head of an item.
+/// Encodes the header of an item.
 fn head(header: Header) -> Vec<u8> {
     let mut head = Vec::new();
     push_head(&mut head, header);

@@ -1,4 +1,4 @@
-//! Which models run in processes of their own, and the models that stand for them.
+//! Decides which models run in separate processes, and represents those in the server.
 
 use std::sync::Arc;
 
@@ -11,25 +11,24 @@ use tensor_core::Quoted;
 
 use crate::{calls::Work, isolation::Isolation, pool::Pool, process::Recipe};
 
-/// Says in a model's configuration whether it runs in a process of its own: `process` or `none`.
+/// Configuration parameter: whether the model runs in a separate process, `process` or `none`.
 const ISOLATION: &str = "isolation";
 
-/// Says in a model's configuration how much memory each of its processes may use, such as `2GiB`.
+/// Configuration parameter: the memory limit of each of the model's processes, such as `2GiB`.
 const MEMORY_LIMIT: &str = "memory_limit";
 
-/// A backend whose models may run in processes of their own.
+/// A backend whose models may run in separate processes.
 ///
-/// What it loads in the server itself and what in a worker is up to each model's configuration: the parameters
-/// `isolation` (`process` or `none`) and `memory_limit` (bytes, such as `2GiB`). The backend that it stands for never
-/// sees these two. Where a configuration says nothing, a model that its backend would not load into a shared process
-/// ([`NeedsProcess`]) gets one of its own.
+/// Each model's configuration decides whether it is loaded in the server or in a worker, by the parameters `isolation`
+/// (`process` or `none`) and `memory_limit` (bytes, such as `2GiB`). The wrapped backend never sees these two. Without
+/// them, a model that its backend refuses to load into a shared process ([`NeedsProcess`]) gets a separate one.
 pub struct IsolatedBackend {
     inner: Arc<dyn Backend>,
     isolation: Arc<Isolation>,
 }
 
 impl IsolatedBackend {
-    /// A backend that loads as `inner` does; the worker program must have that backend too, by its name.
+    /// Wraps a backend. The worker program must contain a backend of the same name.
     #[must_use]
     pub fn new(inner: Arc<dyn Backend>, isolation: Isolation) -> Self {
         Self {
@@ -78,7 +77,7 @@ impl Backend for IsolatedBackend {
                     "the parameter '{MEMORY_LIMIT}' of its configuration needs '{ISOLATION}' to be 'process'"
                 )));
             }
-            // A model whose configuration says 'none' stays here whatever its backend thinks of it.
+            // A model configured as 'none' stays in this process whatever its backend prefers.
             let own = cx.clone().with_config(Arc::new(config.clone()));
             let own = own.with_isolation(wish.is_isolated.is_none());
             let loaded = self.inner.load(source, &own);
@@ -105,8 +104,8 @@ impl Backend for IsolatedBackend {
 }
 
 impl Isolation {
-    /// Loads a model that always runs in processes of its own, in workers that have a backend of this name. Of the model's
-    /// configuration, `memory_limit` counts; `isolation` can be `process` only.
+    /// Loads a model that always runs in separate processes, in workers that have a backend of this name. The
+    /// configuration's `memory_limit` applies; `isolation` can only be `process`.
     ///
     /// # Errors
     /// As [`Backend::load`].
@@ -162,7 +161,7 @@ fn start(
     Ok(Box::new(Isolated(Arc::new(Pool::start(recipe, cx.deadline)?))))
 }
 
-/// What a model's configuration says about isolation.
+/// The isolation parameters of a model's configuration.
 struct Wish {
     is_isolated: Option<bool>,
     memory_limit: Option<u64>,
@@ -205,7 +204,7 @@ impl Wish {
     }
 }
 
-/// A model that runs elsewhere.
+/// A model that runs in workers.
 struct Isolated(Arc<Pool>);
 
 impl Model for Isolated {

@@ -1,4 +1,4 @@
-//! Requests that a process runs beside each other: each has a connection of its own.
+//! Concurrent requests of one process: each has its own connection.
 
 use std::{
     collections::BTreeSet,
@@ -17,29 +17,30 @@ use crate::{
     protocol::{Connection, TICK},
 };
 
-/// Connections that are kept for later requests.
+/// Maximum number of idle connections kept for later requests.
 const MOST_SPARE: usize = 16;
 
-/// Bytes of their regions. What is above is for later requests to make again: a burst of large tensors must not stay in memory.
+/// Maximum total size of their regions in bytes. Larger ones are recreated when needed: a burst of large tensors must
+/// not stay in memory.
 const MOST_SPARE_BYTES: u64 = 16 << 20;
 
-/// Reads of the control socket at a time. Each takes up to 512 numbers, so more than one is rare.
+/// Maximum reads of the control socket in a row. Each reads up to 512 numbers, so more than one is rare.
 const MOST_READS: usize = 4;
 
-/// Requests that were given up and that the worker may go on with.
+/// Maximum number of abandoned requests that the worker may still be running.
 const MOST_GIVEN_UP: usize = 64;
 
-/// Stands on the control socket, where numbers of cancelled requests do, for a connection, whose file comes with it.
+/// Announces a connection on the control socket, in place of a cancelled request's number; its file is attached.
 const CONNECTION: u64 = u64::MAX;
 
-/// A connection to a process, for one request at a time, and the places that both sides know by it.
+/// A connection to a process, for one request at a time, with the shared regions that both sides know through it.
 pub(crate) struct Lane {
     pub(crate) connection: Connection,
-    /// For workers that want places.
+    /// For workers that use regions.
     pub(crate) places: Option<Places>,
 }
 
-/// The connections of a process besides those that are in use.
+/// Idle connections of a process.
 #[derive(Default)]
 pub(crate) struct Beside {
     state: Mutex<State>,
@@ -48,14 +49,14 @@ pub(crate) struct Beside {
 #[derive(Default)]
 struct State {
     spare: Vec<Lane>,
-    /// Requests that were given up, until the worker says that they are over.
+    /// Abandoned requests that the worker has not reported as finished.
     given_up: BTreeSet<u64>,
-    /// The beginning of a number on the control socket whose end has not come.
+    /// The first bytes of a number that is only partially read from the control socket.
     begun: Vec<u8>,
 }
 
 impl Beside {
-    /// A connection, of an earlier request or a new one.
+    /// Returns a connection, reused or new.
     pub(crate) fn lane(&self, control: &UnixStream) -> io::Result<Lane> {
         let mut state = self.lock();
         state.read_ends(control);
@@ -71,7 +72,7 @@ impl Beside {
         })
     }
 
-    /// Keeps a connection whose request is over, or closes it.
+    /// Keeps the connection of a finished request, or closes it.
     pub(crate) fn keep(&self, lane: Lane) {
         let mut state = self.lock();
         let kept: u64 = state.spare.iter().map(bytes_of).sum();
@@ -80,8 +81,8 @@ impl Beside {
         }
     }
 
-    /// Leaves a request that nobody waits for to its end: nothing that the worker says of it is heard. Returns whether that can be done; not
-    /// if the worker goes on with too many.
+    /// Abandons a request: messages about it are ignored until the worker finishes it. Returns false if the worker
+    /// already runs too many abandoned requests.
     pub(crate) fn give_up(&self, number: u64, control: &UnixStream) -> bool {
         let mut state = self.lock();
         state.given_up.insert(number);
@@ -92,7 +93,7 @@ impl Beside {
     /// Tells the worker that no more requests come.
     pub(crate) fn finish_sending(&self) {
         for lane in &self.lock().spare {
-            // If it is gone, it need not be told.
+            // If the worker has exited, it need not be told.
             let _ = lane.connection.finish_sending();
         }
     }
@@ -104,7 +105,7 @@ impl Beside {
 }
 
 impl State {
-    /// Reads the numbers of requests whose connections the worker has closed.
+    /// Reads the numbers of abandoned requests that the worker has finished.
     fn read_ends(&mut self, mut control: &UnixStream) {
         let mut bytes = [0; 4096];
         for _ in 0..MOST_READS {
@@ -121,12 +122,12 @@ impl State {
     }
 }
 
-/// Bytes of a connection's regions.
+/// Returns the total size of a connection's regions in bytes.
 fn bytes_of(lane: &Lane) -> u64 {
     lane.places.as_ref().map_or(0, Places::kept)
 }
 
-/// Gives the worker its end of a connection.
+/// Sends the worker its end of a connection.
 fn send_with(control: &UnixStream, file: &OwnedFd) -> io::Result<()> {
     let number = CONNECTION.to_le_bytes();
     let files = [file.as_raw_fd()];
@@ -158,7 +159,7 @@ mod tests {
         for number in 1..=MOST_GIVEN_UP as u64 {
             assert!(beside.give_up(number, &control));
         }
-        // Two are over, of which one was never given up.
+        // Two are finished, one of which was never abandoned.
         for number in [7u64, 10_000] {
             theirs.write_all(&number.to_le_bytes()).unwrap();
         }

@@ -1,6 +1,7 @@
-//! Requests that a model in a worker makes of other models, while the worker works on one.
+//! Requests from a model in a worker to other models, during a request of its own.
 //!
-//! The thread that runs the worker's request drives them itself: it waits for the worker and for them at once.
+//! The thread that runs the worker's request drives them: it waits for the worker and the other models at the same
+//! time.
 
 use std::{
     io::{self, Read, Write},
@@ -28,17 +29,17 @@ use crate::protocol::{Answer, Ask, Broken, Connection, Failed, InputPlace, Kind,
 #[cfg(target_os = "linux")]
 use crate::region::{LEAST_IN_REGION, REGION_ALIGNMENT, Region};
 
-/// Calls of one request that are open at a time. Workers keep to it.
+/// Maximum number of open calls of one request. Workers respect it.
 const MOST_CALLS: usize = 256;
 
-/// How often a wait looks whether it is still to go on, in milliseconds.
+/// Interval in milliseconds at which a wait checks whether to continue.
 const TICK: u16 = 10;
 
-/// Work for a worker: a request, the time for it, and the models that its model may ask.
+/// Work for a worker: a request, its deadline, and the models that it may call.
 #[derive(Clone, Copy)]
 pub(crate) struct Work<'w> {
     pub(crate) request: &'w InferRequest,
-    /// The requests that were joined into this one.
+    /// The requests that were merged into this one.
     pub(crate) parts: &'w [RequestPart],
     pub(crate) cancel: &'w CancelToken,
     pub(crate) others: &'w dyn OtherModels,
@@ -54,7 +55,7 @@ impl<'w> Work<'w> {
         }
     }
 
-    /// Work for a request by itself.
+    /// Creates the work for a single request.
     #[cfg(target_os = "linux")]
     pub(crate) fn alone(
         request: &'w InferRequest,
@@ -70,28 +71,28 @@ impl<'w> Work<'w> {
     }
 }
 
-/// The calls of one request. When this is dropped, the work for those that are open ends.
+/// The calls of one request. Dropping this cancels those that are open.
 pub(crate) struct Calls<'w> {
     work: Work<'w>,
     open: Vec<Open>,
 }
 
-/// A call that is not answered to its end.
+/// A call without a complete response.
 struct Open {
     call: u64,
-    /// When its own time is over.
+    /// The call's own deadline.
     until: Option<Instant>,
     state: State,
 }
 
 enum State {
     Asked(BoxFuture<'static, Result<Responses, ServiceError>>),
-    /// The worker has one of several answers, and has not said whether it wants another one.
+    /// The worker has received one of several responses, and has not yet said whether it wants another.
     Held(ResponseStream),
     Next(ResponseStream),
 }
 
-/// The message to the worker about a call.
+/// A message to the worker about a call.
 enum Said {
     Answer { response: InferResponse, is_end: bool },
     End,
@@ -106,15 +107,15 @@ impl<'w> Calls<'w> {
         }
     }
 
-    /// Memory for the inputs of a call.
+    /// Charges the memory for the inputs of a call.
     pub(crate) fn charge(&self, bytes: u64) -> Result<Charge, ServiceError> {
         self.work.others.lease().charge(bytes)
     }
 
-    /// Begins a call, whose inputs were read.
+    /// Starts a call whose inputs have been read.
     ///
     /// # Errors
-    /// When the worker does what it knows to be wrong.
+    /// When the worker violates the protocol.
     pub(crate) fn begin(
         &mut self,
         ask: &Ask,
@@ -149,7 +150,7 @@ impl<'w> Calls<'w> {
         Ok(())
     }
 
-    /// Goes on with the answers to a call, or ends it. It may have ended meanwhile.
+    /// Continues with the next response of a call, or ends the call. It may have ended meanwhile.
     pub(crate) fn next(&mut self, next: &Next) {
         let Some(at) = self.open.iter().position(|open| open.call == next.call) else {
             return;
@@ -163,7 +164,7 @@ impl<'w> Calls<'w> {
         self.open.push(Open { state, ..open });
     }
 
-    /// Drives the calls until the worker has something to say; at once when there are none.
+    /// Drives the calls until the worker sends something; returns immediately if there are none.
     pub(crate) fn drive_until_heard(
         &mut self,
         bell: &mut Option<Arc<Bell>>,
@@ -202,7 +203,7 @@ impl<'w> Calls<'w> {
         Ok(())
     }
 
-    /// Tells the worker what there is to tell.
+    /// Sends the worker all pending messages.
     fn advance(
         &mut self,
         bell: &Arc<Bell>,
@@ -230,7 +231,7 @@ impl<'w> Calls<'w> {
 }
 
 impl Open {
-    /// Whether something is to come that the worker waits for.
+    /// Returns whether the worker is waiting for a response.
     fn is_awaited(&self) -> bool {
         !matches!(self.state, State::Held(_))
     }
@@ -280,7 +281,7 @@ impl Open {
     }
 }
 
-/// The request that a model makes.
+/// Builds the request that a model makes.
 fn request(ask: &Ask, inputs: Vec<InferOutput>) -> Result<InferRequest, ServiceError> {
     let mut request = InferRequest::new(ModelRef::new(&ask.model, ask.version.as_deref())?);
     request.id.clone_from(&ask.id);
@@ -328,7 +329,7 @@ fn parameter(name: &str, value: &serde_json::Value) -> Result<ParameterValue, Se
     })
 }
 
-/// Tells the worker of a call.
+/// Sends the worker a message about a call.
 fn tell(
     connection: &Connection,
     number: u64,
@@ -389,7 +390,7 @@ fn tell(
     connection.send(Kind::Answer, number, &json, &binary, go_on)
 }
 
-/// Outputs one behind the other, each at a multiple of `alignment`, and where the last one ends.
+/// Lays outputs out one after another, aligned to `alignment`. Returns their locations and the total length.
 fn places(outputs: &[InferOutput], alignment: u64) -> (Vec<InputPlace<'_>>, u64) {
     let mut end = 0u64;
     let places = outputs.iter().map(|output| {
@@ -407,7 +408,7 @@ fn places(outputs: &[InferOutput], alignment: u64) -> (Vec<InputPlace<'_>>, u64)
     (places.collect(), end)
 }
 
-/// Wakes the thread that waits for a worker and for other models: a byte on a socket.
+/// Wakes the thread that waits for a worker and other models, through a byte on a socket.
 pub(crate) struct Bell {
     ring: UnixStream,
     heard: UnixStream,
@@ -426,7 +427,7 @@ impl Bell {
         }))
     }
 
-    /// From now on it can be rung again. What was rung for must be looked at after this.
+    /// Rearms the bell. The caller must check for work after this.
     fn quiet(&self) {
         let _ = (&self.heard).read(&mut [0; 8]);
         self.is_rung.store(false, Ordering::SeqCst);
@@ -440,7 +441,7 @@ impl Wake for Bell {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.is_rung.swap(true, Ordering::SeqCst) {
-            // It has room for this one byte.
+            // The socket has room for this one byte.
             let _ = (&self.ring).write(&[1]);
         }
     }

@@ -26,8 +26,8 @@ use crate::protocol::{Broken, Connection, Failed, Hello, Kind, Load, Loaded, VER
 /// Stack for the thread that runs the model, as in the server.
 const STACK_SIZE: usize = 16 << 20;
 
-/// The life of a worker process: loads the one model that the server sends and answers requests until the server is
-/// gone. To be called first thing in the process, before there are other threads; when all is well it does not return.
+/// Runs a worker process: loads the one model that the server sends and responds to requests until the server exits.
+/// Must be called before the process starts other threads; it does not return unless it fails.
 ///
 /// Standard input and output must be the sockets that [`IsolatedBackend`](crate::IsolatedBackend) starts workers with.
 /// Sends the model's prints to standard error, and so to the server's log.
@@ -35,7 +35,7 @@ pub fn run(backends: &[Arc<dyn Backend>]) -> ExitCode {
     match start(backends) {
         Ok(never) => match never {},
         Err(error) => {
-            // When nobody can read it, it cannot be said.
+            // If standard error is closed, the message is lost.
             let _ = writeln!(
                 stderr(),
                 "error: a worker is started by a server, which speaks to it over sockets: {error}"
@@ -50,7 +50,7 @@ enum Never {}
 fn start(backends: &[Arc<dyn Backend>]) -> io::Result<Never> {
     let data = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let control = UnixStream::from(io::stdout().as_fd().try_clone_to_owned()?);
-    // Whatever is no socket has no address.
+    // Only sockets have an address.
     data.local_addr()?;
     control.local_addr()?;
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
@@ -72,7 +72,7 @@ fn start(backends: &[Arc<dyn Backend>]) -> io::Result<Never> {
         .name("model".to_owned())
         .stack_size(STACK_SIZE);
     builder.spawn(serving)?;
-    // A read that fails means that the server is gone, however busy the model is.
+    // A failed read means that the server has exited, however busy the model is.
     let mut number = [0; 8];
     while (&control).read_exact(&mut number).is_ok() {
         running.cancel(u64::from_le_bytes(number));
@@ -80,25 +80,25 @@ fn start(backends: &[Arc<dyn Backend>]) -> io::Result<Never> {
     end()
 }
 
-/// There is nothing to save, and what libraries do at the end of a process can hang.
+/// There is nothing to save, and exit handlers of libraries can hang.
 fn end() -> ! {
     let _ = kill_process(getpid(), Signal::KILL);
     std::process::abort()
 }
 
-/// Settings that make a worker a good neighbour. It works without them too.
+/// Sets process options that protect the server. The worker also runs without them.
 fn settle() {
     #[cfg(target_os = "linux")]
     {
         // The thread that started this process lives as long as the model does.
         let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-        // When memory runs out it is the worker that is to go, not the server.
+        // When memory runs out, the kernel should kill the worker rather than the server.
         let _ = std::fs::write("/proc/self/oom_score_adj", "800");
         let _ = std::fs::write("/proc/self/comm", "oip-worker");
     }
 }
 
-/// The request that runs, and what was cancelled; the two can arrive in any order.
+/// The running request and the cancelled one; their numbers can arrive in any order.
 #[derive(Default)]
 struct Running(Mutex<State>);
 
@@ -128,7 +128,7 @@ impl Running {
     }
 }
 
-/// Loads the model and answers requests until the connection ends.
+/// Loads the model and responds to requests until the connection closes.
 fn serve(connection: &Connection, backends: &[Arc<dyn Backend>], running: &Running) -> Result<(), Broken> {
     let forever = &mut || true;
     connection.send_json(
@@ -190,7 +190,7 @@ fn refuse(connection: &Connection, number: u64, error: &ServiceError) -> Result<
     connection.send_json(Kind::Failed, number, &Failed::new(error), &mut || true)
 }
 
-/// The content of the model file, or that there is no room for it.
+/// Receives the content of the model file; fails if there is not enough memory.
 fn receive_content(
     connection: &Connection,
     count: u64,
@@ -211,14 +211,15 @@ fn receive_content(
     }
 }
 
-/// Limits what the process may write to besides its first stack: on Linux `RLIMIT_DATA`, which does not count what is
-/// mapped to be read or only reserved, as an allocator does by the 64 MiB; elsewhere `RLIMIT_AS`, which counts all.
+/// Limits the memory of the process apart from its main stack: on Linux by `RLIMIT_DATA`, which does not count
+/// read-only or merely reserved mappings, such as an allocator's 64 MiB reservations; elsewhere by `RLIMIT_AS`, which
+/// counts everything.
 fn limit_memory(limit: u64) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     let kind = Resource::Data;
     #[cfg(not(target_os = "linux"))]
     let kind = Resource::As;
-    // This thread's stack is not the model's, and counts in full.
+    // This thread's stack is not part of the model's memory, but counts in full.
     let limit = limit.saturating_add(STACK_SIZE as u64);
     let maximum = getrlimit(kind).maximum;
     let limit = Some(maximum.map_or(limit, |maximum| maximum.min(limit)));
@@ -275,7 +276,7 @@ fn load(order: &Load, content: Bytes, backends: &[Arc<dyn Backend>]) -> Result<B
     Ok(model)
 }
 
-/// Runs one request. A panic has been printed by then, and so is in the log; the model goes on, as in the server.
+/// Runs one request. A panic has already been printed, and is in the log; the model continues, as in the server.
 fn infer(
     model: &dyn Model,
     order: &Load,

@@ -1,4 +1,4 @@
-//! How a worker process ended, in words.
+//! Describes how a worker process ended.
 
 use std::{fmt, os::unix::process::ExitStatusExt, process::ExitStatus};
 
@@ -7,10 +7,10 @@ use oip_types::ByteSize;
 
 use crate::protocol::Broken;
 
-/// How a worker died. Shown, it is a clause about it: "it was ended by SIGSEGV".
+/// How a worker ended. Displays as a clause: "it was ended by SIGSEGV".
 pub(crate) struct Death {
     pub(crate) broken: Broken,
-    /// None if it had to be killed.
+    /// `None` if it had to be killed.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) hint: Option<&'static str>,
     pub(crate) memory_limit: Option<u64>,

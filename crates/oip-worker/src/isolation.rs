@@ -1,10 +1,10 @@
-//! How workers are started, and what they may do: the operator's choices.
+//! How the operator configures workers: their command and their limits.
 
 use std::{process::Command, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-/// How workers are started, and what they may do.
+/// How workers are started, and their limits.
 #[derive(Clone)]
 pub struct Isolation {
     pub(crate) command: Arc<dyn Fn() -> Command + Send + Sync>,
@@ -16,9 +16,9 @@ pub struct Isolation {
 }
 
 impl Isolation {
-    /// Workers that are started by a command, which must come to call [`run`](crate::run). The name and version of the
-    /// model are added to its arguments, so that a list of processes shows who is who; standard input, output and error
-    /// are set as well. It gets the server's environment.
+    /// Starts workers with a command, which must call [`run`](crate::run). The name and version of the model are
+    /// appended to its arguments, so that process lists show them; standard input, output and error are replaced. It
+    /// inherits the server's environment.
     pub fn new(command: impl Fn() -> Command + Send + Sync + 'static) -> Self {
         Self {
             command: Arc::new(command),
@@ -30,21 +30,21 @@ impl Isolation {
         }
     }
 
-    /// Whether models have processes of their own whose configurations do not say (default: they do not).
+    /// Sets whether models run in separate processes unless their configuration says otherwise (default: false).
     #[must_use]
     pub fn by_default(self, by_default: bool) -> Self {
         Self { by_default, ..self }
     }
 
-    /// The bytes that a worker may use where the model's configuration does not say (default: as many as it likes). It is
-    /// what the system can limit for a process: on Linux memory that is private and can be written (`RLIMIT_DATA`), elsewhere
-    /// address space (`RLIMIT_AS`).
+    /// Sets the memory limit of a worker in bytes, unless the model's configuration sets one (default: none). It limits
+    /// what the system can limit per process: on Linux private writable memory (`RLIMIT_DATA`), elsewhere address space
+    /// (`RLIMIT_AS`).
     #[must_use]
     pub fn memory_limit(self, memory_limit: Option<u64>) -> Self {
         Self { memory_limit, ..self }
     }
 
-    /// The largest answer that is taken from a worker (default: 1 GiB).
+    /// Sets the maximum size of a worker's response (default: 1 GiB).
     #[must_use]
     pub fn max_answer_bytes(self, max_answer_bytes: u64) -> Self {
         Self {
@@ -53,15 +53,15 @@ impl Isolation {
         }
     }
 
-    /// How long a worker may go on with a request that nobody waits for, before it is killed (default: 1 s). Shorter than
-    /// the time after which the engine counts an instance as lost.
+    /// Sets how long a worker may continue with an abandoned request before it is killed (default: 1 s). Must be
+    /// shorter than the time after which the engine counts an instance as lost.
     #[must_use]
     pub fn grace(self, grace: Duration) -> Self {
         Self { grace, ..self }
     }
 
-    /// What a worker is sent before anything of the protocol, such as its program where the command is an interpreter
-    /// (default: nothing).
+    /// Sets bytes that are sent to a worker before the protocol starts, such as its program if the command is an
+    /// interpreter (default: none).
     #[must_use]
     pub fn first_bytes(self, first_bytes: Bytes) -> Self {
         Self { first_bytes, ..self }

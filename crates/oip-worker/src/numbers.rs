@@ -1,22 +1,22 @@
-//! The numbers of a model's processes, by which a model tells its instances apart.
+//! Numbers the processes of a model, so that the model can tell its instances apart.
 
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// The numbers of the processes of one model.
+/// The numbers in use by the processes of one model.
 #[derive(Default)]
 pub(crate) struct Numbers(Mutex<BTreeSet<usize>>);
 
-/// The number of one of them, which another one can have when this is dropped.
+/// The number of a process. Dropping this releases the number.
 pub(crate) struct Number {
     number: usize,
     numbers: Arc<Numbers>,
 }
 
 impl Numbers {
-    /// The smallest number that is free.
+    /// Takes the smallest free number.
     pub(crate) fn take(self: &Arc<Self>) -> Number {
         let mut taken = self.lock();
         let number = (0..).find(|number| !taken.contains(number)).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Requests to workers that want to know where tensors are rather than be sent REST bodies: behind the JSON, or, on Linux when
-//! they are large, in shared memory.
+//! Requests to workers that receive the locations of tensors instead of REST bodies: after the JSON, or, for large
+//! tensors on Linux, in shared memory.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -21,29 +21,29 @@ use crate::{
     worker_log::WorkerLog,
 };
 
-/// The places that one worker knows.
+/// The shared regions of one connection.
 #[derive(Default)]
 pub(crate) struct Places {
     #[cfg(target_os = "linux")]
     regions: Regions,
-    /// Once a model has asked another one.
+    /// Set once a model has called another one.
     bell: Option<Arc<Bell>>,
 }
 
-/// What takes the answers of a model that gives several.
+/// Receives the responses of a model that sends several.
 pub(crate) struct Several<'s> {
     pub(crate) answers: &'s mut dyn ResponseSink,
-    /// Gives the worker to other requests while this one goes on, and returns whether it has them.
+    /// Makes the worker available to other requests while this one continues; returns whether it was.
     pub(crate) free: &'s mut dyn FnMut() -> bool,
 }
 
-/// A request that a worker is at.
+/// A request that a worker is running.
 struct Exchange<'e> {
     connection: &'e Connection,
     number: u64,
     sent: &'e Sent<'e>,
     max_answer_bytes: u64,
-    /// The calls of its model to others.
+    /// The model's calls to other models.
     calls: Calls<'e>,
 }
 
@@ -52,18 +52,19 @@ struct Exchange<'e> {
 struct Regions {
     inputs: Option<Region>,
     outputs: Option<Region>,
-    /// The number of the last one.
+    /// The number of the last region.
     last: u64,
 }
 
-/// A request's inputs, and where each begins.
+/// A request's inputs, and their offsets.
 struct Sent<'r> {
     request: &'r InferRequest,
     offsets: Vec<u64>,
 }
 
 impl Places {
-    /// Sends one request, and returns where its inputs begin. After an error of the connection the worker is of no use any more.
+    /// Sends one request, and returns the offsets of its inputs. After a connection error the worker cannot be used any
+    /// more.
     pub(crate) fn send(
         &mut self,
         connection: &Connection,
@@ -128,8 +129,8 @@ impl Places {
         Ok(Ok(sent.offsets))
     }
 
-    /// Receives the answer to the request that was sent. `several` takes those of a model that gives several; then there is no
-    /// answer left to return.
+    /// Receives the response to the request that was sent. If the model sends several, they go to `several`, and none
+    /// is returned.
     pub(crate) fn receive(
         &mut self,
         connection: &Connection,
@@ -173,7 +174,7 @@ impl Places {
             Kind::Failed if head.binary == 0 => {
                 let mut failed: Failed = read_json(&connection.bytes(head.json.into(), go_on)?)?;
                 log.failed(&mut failed);
-                // An error may hold on to what the model was given.
+                // A failed request may still hold on to its inputs.
                 self.finish(true);
                 Ok(Err(failure.unwrap_or_else(|| failed.into_error())))
             }
@@ -181,8 +182,8 @@ impl Places {
         }
     }
 
-    /// Passes on several answers, and returns the head of the frame behind them, and why one was not taken. The
-    /// worker waits after each of them, so that it is never ahead of the one who takes them.
+    /// Passes on several responses. Returns the header of the frame after them, and the error if one was not accepted.
+    /// The worker waits after each, so that it never runs ahead of the receiver.
     fn after_parts(
         &mut self,
         exchange: &mut Exchange<'_>,
@@ -205,7 +206,7 @@ impl Places {
                 (Kind::Free, Some(several)) if head.binary == 0 && !is_free => {
                     is_free = true;
                     connection.bytes(head.json.into(), go_on)?;
-                    // The worker is idle before the next request wants one.
+                    // The worker becomes idle before the next request looks for one.
                     if (several.free)() {
                         several.answers.free_instance();
                     }
@@ -230,15 +231,15 @@ impl Places {
                 is_wanted: failure.is_none(),
             };
             connection.send_json(Kind::Taken, number, &taken, go_on)?;
-            // Also when it never has to be waited for.
+            // Also checked if no wait is necessary.
             if !go_on() {
                 return Err(Broken::GivenUp);
             }
         }
     }
 
-    /// The head of the answer, or of one of several. What the worker needs for it is done before: room for its outputs, and
-    /// requests to other models.
+    /// Reads the header of the response, or of one of several. Before that it serves the worker's needs: room for its
+    /// outputs, and requests to other models.
     fn answer(
         &mut self,
         exchange: &mut Exchange<'_>,
@@ -250,7 +251,7 @@ impl Places {
             let calls = &mut exchange.calls;
             calls.drive_until_heard(&mut self.bell, connection, number, go_on)?;
             let head = connection.head(go_on)?;
-            // A thread of the model may have said so while the request before was being answered.
+            // A thread of the model may have sent this while the previous request was being answered.
             let is_late = head.kind == Kind::Next && head.number < number;
             if head.number != number && !is_late {
                 return Err(Broken::wrong("an answer to something else"));
@@ -275,14 +276,14 @@ impl Places {
                 Kind::Room => return Err(Broken::wrong("that it wants room again and again")),
                 _ => return Ok(head),
             }
-            // Also when it never has to be waited for.
+            // Also checked if no wait is necessary.
             if !go_on() {
                 return Err(Broken::GivenUp);
             }
         }
     }
 
-    /// Takes a request to another model. Its inputs are charged before they are read.
+    /// Accepts a request to another model. Its inputs are charged before they are read.
     fn ask(
         &mut self,
         head: Head,
@@ -329,7 +330,7 @@ impl Places {
         exchange.calls.begin(&ask, inputs)
     }
 
-    /// The outputs of an answer, which are bounded together and each within what it is in.
+    /// Reads the outputs of a response: their total size is bounded, and each must lie within its region or frame.
     fn take(
         &self,
         outputs: &[OutputPlace],
@@ -384,7 +385,7 @@ impl Places {
 
 #[cfg(target_os = "linux")]
 impl Places {
-    /// Puts a request's inputs into a region, if they are large.
+    /// Puts a request's inputs into a region if they are large.
     fn put(
         &mut self,
         connection: &Connection,
@@ -424,7 +425,7 @@ impl Places {
         Ok(Ok(Some(region.number())))
     }
 
-    /// Gives a worker room for its outputs.
+    /// Gives a worker a region for its outputs.
     fn make_room(
         &mut self,
         json: &[u8],
@@ -432,7 +433,7 @@ impl Places {
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<(), Broken> {
         let Room { bytes } = read_json(json)?;
-        // A tensor at an aligned place may take a little more than its bytes.
+        // An aligned tensor may take slightly more than its bytes.
         if bytes > exchange.max_answer_bytes.saturating_add(64 << 10) {
             return Err(too_long(bytes, exchange.max_answer_bytes));
         }
@@ -441,7 +442,7 @@ impl Places {
         Ok(())
     }
 
-    /// Lets go of what the next request cannot use, and of what is too large to be kept; the worker does the same.
+    /// Drops the regions that the next request cannot use or that are too large to keep; the worker does the same.
     fn finish(&mut self, keeps_inputs: bool) {
         let Regions { inputs, outputs, .. } = &mut self.regions;
         if keeps_inputs {
@@ -457,7 +458,7 @@ impl Places {
         }
     }
 
-    /// Bytes of the regions that are kept.
+    /// Returns the total size of the regions that are kept.
     pub(crate) fn kept(&self) -> u64 {
         let Regions { inputs, outputs, .. } = &self.regions;
         [inputs, outputs].into_iter().flatten().map(Region::len).sum()
@@ -514,7 +515,7 @@ impl Places {
 }
 
 impl<'r> Sent<'r> {
-    /// Inputs one behind the other, each at a multiple of `alignment`.
+    /// Lays inputs out one after another, each at a multiple of `alignment`.
     fn new(request: &'r InferRequest, alignment: u64) -> Self {
         let mut end = 0u64;
         let offsets = request.inputs.iter().map(|input| {
@@ -528,14 +529,14 @@ impl<'r> Sent<'r> {
         }
     }
 
-    /// A part of one of the inputs, without a copy.
+    /// Returns a slice of one of the inputs, without a copy.
     fn bytes_at(&self, offset: u64, length: u64) -> Option<Bytes> {
         let mut inputs = self.request.inputs.iter().zip(&self.offsets);
         inputs.find_map(|(input, begin)| slice(input.value.raw(), offset.checked_sub(*begin)?, length))
     }
 }
 
-/// JSON and binary part of an answer.
+/// Splits a response into JSON and binary part.
 fn body(
     connection: &Connection,
     head: Head,
@@ -567,7 +568,7 @@ fn too_long(length: u64, max: u64) -> Broken {
     Broken::wrong(format!("an answer of {length} bytes, more than {max}"))
 }
 
-/// A request's parameters as JSON has them.
+/// Converts a request's parameters to JSON.
 fn parameters(request: &InferRequest) -> Result<BTreeMap<&str, serde_json::Value>, ServiceError> {
     let parameters = request.parameters.iter().map(|(name, value)| {
         let value = match value {

@@ -1,4 +1,4 @@
-//! The workers of one model: as many as there are requests at once, replaced when they die.
+//! The workers of one model: as many as there are concurrent requests, replaced when they exit.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
@@ -20,17 +20,17 @@ use crate::{
     protocol::{About, Broken, TICK},
 };
 
-/// Workers that may die in a row before there is a pause.
+/// Number of consecutive crashes before there is a pause.
 const CRASHES: u32 = 5;
 
-/// The pauses: the first, doubled each time, up to the longest.
+/// The first pause, which doubles each time, and the longest one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The workers of one model.
 ///
-/// A thread of its own, the supervisor, starts them: all that is known of a worker's parent is kept in one place, and
-/// Linux ends a child with the *thread* that started it, which therefore must live as long as the model.
+/// A separate thread, the supervisor, starts them: Linux kills a child together with the *thread* that started it,
+/// which therefore must live as long as the model.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     supervisor: Mutex<Option<JoinHandle<()>>>,
@@ -40,32 +40,32 @@ pub(crate) struct Pool {
 struct Shared {
     recipe: Recipe,
     state: Mutex<State>,
-    /// For requests: there may be an idle worker, or a reason to wait no longer.
+    /// Notifies requests: there may be an idle worker, or a reason to stop waiting.
     freed: Condvar,
-    /// For the supervisor: something is to be done.
+    /// Notifies the supervisor: there is something to do.
     work: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// The one that was used last is taken first: its memory is warm.
+    /// The most recently used worker is taken first: its memory is warm.
     idle: Vec<Worker>,
-    /// Idle or at work.
+    /// Number of workers, idle or busy.
     living: usize,
-    /// How many there are to be: never less than were needed at once.
+    /// Target number of workers: the most that were needed at once.
     wanted: usize,
-    /// Requests that wait for a worker.
+    /// Number of requests that wait for a worker.
     waiting: usize,
-    /// Deaths since the last answer, and how the last one was.
+    /// Crashes since the last response, and how the last worker ended.
     crashes: u32,
     last_death: String,
-    /// Until then none is started.
+    /// No worker is started before this time.
     pause: Option<Instant>,
     is_closed: bool,
 }
 
 impl Pool {
-    /// Starts the first worker and waits until it has loaded the model, or cannot.
+    /// Starts the first worker and waits until it has loaded the model or failed.
     pub(crate) fn start(recipe: Recipe, deadline: Option<Instant>) -> Result<Self, ServiceError> {
         let shared = Arc::new(Shared {
             recipe,
@@ -89,7 +89,7 @@ impl Pool {
                     about
                 });
                 let about = first.as_ref().ok().cloned();
-                // When nobody listens the model is not wanted any more.
+                // If the receiver was dropped, the model is not wanted any more.
                 let is_heard = sender.send(first).is_ok();
                 if let Some(about) = about.filter(|_| is_heard) {
                     shared.supervise(&about);
@@ -134,7 +134,7 @@ impl Pool {
         self.about.capabilities.clone()
     }
 
-    /// Ends the workers.
+    /// Ends all workers.
     pub(crate) fn end(&self) {
         self.shared.lock().is_closed = true;
         self.shared.work.notify_one();
@@ -148,8 +148,8 @@ impl Pool {
         }
     }
 
-    /// Runs a request in a worker that is idle, or in the next one that is. `answers` takes those of a model that gives several;
-    /// then there is no answer left to return.
+    /// Runs a request in an idle worker, or in the next one that becomes idle. If the model sends several responses,
+    /// they go to `answers`, and none is returned.
     pub(crate) fn infer(
         &self,
         work: Work<'_>,
@@ -167,7 +167,7 @@ impl Pool {
         }
     }
 
-    /// Buries a worker, and returns what its request is answered with.
+    /// Cleans up a worker that broke, and returns the error for its request.
     fn lost(&self, worker: Worker, broken: Broken, cancel: &CancelToken) -> ServiceError {
         let was_given_up = matches!(broken, Broken::GivenUp);
         if was_given_up && worker.can_leave() {
@@ -180,7 +180,7 @@ impl Pool {
         let mut state = self.shared.lock();
         state.living -= usize::from(is_first);
         if was_given_up {
-            // One impatient client may be the reason, which must not cost the others.
+            // A single impatient client may be the cause; other clients must not suffer.
             self.shared.work.notify_one();
             return nobody_waits(cancel);
         }
@@ -196,11 +196,12 @@ impl Pool {
     }
 }
 
-/// Runs that are begun on a thread that has little time.
+/// Starts runs on a thread that must not block for long.
 #[cfg(target_os = "linux")]
 impl Pool {
-    /// Sends a small request to an idle worker, and waits for its response for no longer than `patience`. What is left is done by a
-    /// thread that has more time: the whole of it if there is no idle worker, waiting on, or finding out how the worker ended.
+    /// Sends a small request to an idle worker, and waits at most `patience` for the response. The rest is left to a
+    /// thread that may block: the whole request if there is no idle worker, further waiting, or finding out how the
+    /// worker ended.
     pub(crate) fn begin(
         self: &Arc<Self>,
         request: InferRequest,
@@ -253,17 +254,17 @@ impl Pool {
     }
 }
 
-/// The response to a request by itself.
+/// Returns the response to a single request.
 #[cfg(target_os = "linux")]
 fn one_response(answer: Option<Outputs>) -> Result<Vec<InferOutput>, ServiceError> {
     answer.map_or(Outcome::Streamed, Outcome::Outputs).into_outputs()
 }
 
-/// Whether a request can be sent to an idle worker without waiting for it to read: the system holds so much for it.
+/// Returns whether a request fits the socket buffer, so that it can be sent to an idle worker without blocking.
 #[cfg(target_os = "linux")]
 fn is_small(request: &InferRequest) -> bool {
     const MOST: usize = 48 << 10;
-    /// For what JSON says of a tensor or a parameter besides its name.
+    /// JSON bytes for a tensor or parameter, apart from its name.
     const EACH: usize = 256;
     let inputs = request.inputs.iter();
     let inputs = inputs.map(|input| {
@@ -275,7 +276,7 @@ fn is_small(request: &InferRequest) -> bool {
     let outputs = request.outputs.iter();
     let outputs = outputs.map(|output| output.name.len() + EACH * (1 + output.parameters.len()));
     let parameters = request.parameters.iter().map(|(name, value)| {
-        // JSON may take six bytes for one.
+        // A byte can take six bytes in JSON.
         let text = if let ParameterValue::String(text) = value {
             6 * text.len()
         } else {
@@ -291,7 +292,7 @@ fn is_small(request: &InferRequest) -> bool {
         <= MOST
 }
 
-/// A worker that has a request. If this is dropped, it is ended: nobody knows what it will say next.
+/// A worker that runs a request. Dropping this kills it, because its next message would belong to the old request.
 #[cfg(target_os = "linux")]
 struct OpenRun {
     pool: Arc<Pool>,
@@ -307,19 +308,19 @@ impl OpenRun {
         }
     }
 
-    /// The request is answered.
+    /// The request has its response.
     fn end(mut self) {
         if let Some(worker) = self.worker.take() {
             self.pool.shared.give_back(worker);
         }
     }
 
-    /// The worker is of no use any more; another thread finds out how it ended.
+    /// The worker cannot be used any more; another thread finds out how it ended.
     fn fail_later(self, broken: Broken) -> Outcome {
         Outcome::Unfinished(RestOfRun::new(move |cancel, _| Err(self.fail(broken, cancel))))
     }
 
-    /// The worker is of no use any more.
+    /// The worker cannot be used any more.
     fn fail(mut self, broken: Broken, cancel: &CancelToken) -> ServiceError {
         match self.worker.take() {
             Some(worker) => self.pool.lost(worker, broken, cancel),
@@ -347,7 +348,7 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    /// An idle worker, as soon as there is one.
+    /// Waits for an idle worker.
     fn take(&self, cancel: &CancelToken) -> Result<Worker, ServiceError> {
         let mut state = self.lock();
         state.waiting += 1;
@@ -366,7 +367,7 @@ impl Shared {
             if cancel.is_cancelled() {
                 break Err(nobody_waits(cancel));
             }
-            // All that live are at work, or there would be an idle one.
+            // All living workers are busy, otherwise there would be an idle one.
             state.wanted = state.wanted.max(state.living + state.waiting);
             self.work.notify_one();
             state = self
@@ -379,7 +380,7 @@ impl Shared {
         taken
     }
 
-    /// A worker is idle again, and alive.
+    /// Returns a living worker to the pool.
     fn give_back(&self, worker: Worker) {
         let mut state = self.lock();
         state.crashes = 0;
@@ -391,7 +392,7 @@ impl Shared {
         self.make_idle(state, worker);
     }
 
-    /// A worker takes the next request.
+    /// Makes a worker available for the next request.
     fn make_idle(&self, mut state: MutexGuard<'_, State>, worker: Worker) {
         state.idle.push(worker);
         if state.waiting > 0 {
@@ -399,10 +400,11 @@ impl Shared {
         }
     }
 
-    /// An idle worker has ended: nobody's request is lost. Nobody waits for the lock while it is found out why.
+    /// Cleans up an idle worker that exited: no request is lost. The lock is released while its exit status is
+    /// collected.
     fn bury_idle<'s>(&'s self, mut state: MutexGuard<'s, State>, worker: Worker) -> MutexGuard<'s, State> {
         if !worker.is_first_to_count() {
-            // Another request of its process is lost, and the thread that ran it has counted the process.
+            // Another request of this process was lost, and its thread has counted the crash.
             return state;
         }
         state.living -= 1;
@@ -415,7 +417,7 @@ impl Shared {
         state
     }
 
-    /// An idle worker, if there is one that lives: nobody is waited for.
+    /// Takes an idle worker that is alive, without waiting.
     #[cfg(target_os = "linux")]
     fn take_idle(&self) -> Option<Worker> {
         let mut state = self.lock();
@@ -427,7 +429,7 @@ impl Shared {
         Some(worker)
     }
 
-    /// The supervisor's life: starts what is missing and finds what died while it was idle.
+    /// Runs the supervisor: starts missing workers and finds those that exited while idle.
     fn supervise(self: &Arc<Self>, about: &About) {
         let model = &self.recipe.source.name;
         let mut state = self.lock();
@@ -467,7 +469,7 @@ impl Shared {
                 self.freed.notify_all();
                 continue;
             }
-            // A worker that closed its standard error is about to end; all others are notified.
+            // A worker that closed its standard error is about to exit; all waiting threads are notified.
             let is_ending = state.idle.iter().any(Worker::is_ending);
             let patience = match (is_ending, is_missing) {
                 (true, _) => TICK,
@@ -482,7 +484,7 @@ impl Shared {
         }
     }
 
-    /// Starts a worker, which must be like the one before.
+    /// Starts a worker, which must describe the model like the previous one.
     fn start(
         self: &Arc<Self>,
         known: Option<&About>,
@@ -492,7 +494,7 @@ impl Shared {
             let shared = Arc::downgrade(self);
             move || {
                 if let Some(shared) = shared.upgrade() {
-                    // With the lock: the supervisor has either seen that the worker is ending, or waits by now.
+                    // Under the lock: the supervisor has either seen that the worker is ending, or is already waiting.
                     let _state = shared.lock();
                     shared.work.notify_one();
                 }
@@ -515,7 +517,7 @@ impl Shared {
 }
 
 impl State {
-    /// An idle worker that has ended.
+    /// Removes an idle worker that has exited.
     fn take_dead(&mut self) -> Option<Worker> {
         let dead = self.idle.iter().position(Worker::has_ended)?;
         Some(self.idle.remove(dead))
@@ -527,7 +529,7 @@ impl State {
         self.pause = pause_after(self.crashes).map(|pause| Instant::now() + pause);
     }
 
-    /// Why there is no worker now.
+    /// The error for a request during a pause.
     fn paused(&self, left: Duration) -> ServiceError {
         // Never "in 0 s".
         let seconds = left.as_secs() + 1;
@@ -539,7 +541,7 @@ impl State {
     }
 }
 
-/// How long to wait after so many deaths in a row.
+/// Returns the pause after this number of consecutive crashes.
 fn pause_after(crashes: u32) -> Option<Duration> {
     let doublings = crashes.checked_sub(CRASHES)?;
     let pause = FIRST_PAUSE.saturating_mul(1u32.checked_shl(doublings).unwrap_or(u32::MAX));
@@ -556,8 +558,8 @@ fn nobody_waits(cancel: &CancelToken) -> ServiceError {
     }
 }
 
-/// Workers inherit what their parent's thread does not listen to. A service manager that ends a service sends its signal
-/// to all of its processes, and workers are to go on until the server is done.
+/// Blocks signals that end the server: workers inherit the signal mask of the thread that starts them. A service
+/// manager stops a service by a signal to all of its processes, but workers must run until the server has drained.
 fn ignore_signals_that_end() {
     let signals = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
     let set: SigSet = signals.into_iter().collect();

@@ -1,4 +1,4 @@
-//! The server's side of one worker process: started, spoken to, and ended.
+//! The server's side of a worker process: starts it, communicates with it, and ends it.
 
 use std::{
     io::{self, Write},
@@ -38,7 +38,7 @@ use crate::{
     worker_log::WorkerLog,
 };
 
-/// Everything that a worker is started with.
+/// Everything needed to start a worker.
 pub(crate) struct Recipe {
     pub(crate) isolation: Arc<Isolation>,
     pub(crate) backend: &'static str,
@@ -47,22 +47,23 @@ pub(crate) struct Recipe {
     pub(crate) input_dims: Arc<InputDims>,
     pub(crate) tensors: Arc<ConfiguredTensors>,
     pub(crate) memory_limit: Option<u64>,
-    /// For one load.
+    /// Time limit for loading.
     pub(crate) patience: Option<Duration>,
     pub(crate) numbers: Arc<Numbers>,
 }
 
-/// A process that has loaded the model, for one request at a time. It is killed when this is dropped, unless it has others beside.
+/// A connection to a process that has loaded the model, for one request at a time. Dropping it kills the process,
+/// unless that runs other requests too.
 pub(crate) struct Worker {
     process: Arc<Process>,
     lane: Lane,
     /// The number of the last request.
     number: u64,
-    /// Whether the process has been given to others while it goes on with this request.
+    /// Whether the process was made available to others while it continues with this request.
     is_beside: bool,
 }
 
-/// The process itself. It is killed when this is dropped.
+/// The process itself. Dropping this kills it.
 struct Process {
     child: Mutex<Child>,
     control: UnixStream,
@@ -74,25 +75,25 @@ struct Process {
     memory_limit: Option<u64>,
     max_answer_bytes: u64,
     grace: Duration,
-    /// Until when it may finish by itself.
+    /// Deadline for exiting voluntarily.
     farewell: Mutex<Option<Instant>>,
-    /// Whether somebody counts its end.
+    /// Whether its end has been counted.
     is_counted: AtomicBool,
     /// How it ended.
     cause: OnceLock<String>,
 }
 
-/// What takes the answers of a model that gives several.
+/// Receives the responses of a model that sends several.
 pub(crate) struct Taker<'t> {
     pub(crate) answers: &'t mut dyn ResponseSink,
-    /// Takes the process for other requests while it goes on with this one.
+    /// Receives the process for other requests while it continues with this one.
     pub(crate) others: &'t mut dyn FnMut(Worker),
 }
 
-/// A request that was sent: where its inputs begin, for workers that want places.
+/// The offsets of a sent request's inputs, for workers that use regions.
 pub(crate) struct Sent(Vec<u64>);
 
-/// Whether to go on with a request. When nobody waits for it any more the worker is told, and has some time left.
+/// Decides whether to continue with a request. When it is abandoned, the worker is notified and gets some more time.
 fn patience<'w>(
     mut control: &'w UnixStream,
     number: u64,
@@ -105,7 +106,7 @@ fn patience<'w>(
         None => {
             if cancel.is_cancelled() {
                 given_up = Some(Instant::now());
-                // A worker whose queue of these is full is not going to react.
+                // A worker whose control socket is full will not react anyway.
                 let _ = control.write(&number.to_le_bytes());
             }
             true
@@ -113,19 +114,19 @@ fn patience<'w>(
     }
 }
 
-/// Why there is no worker.
+/// The reason why a worker could not be started.
 pub(crate) enum StartError {
-    /// The model cannot be loaded, and would not be another time.
+    /// The model cannot be loaded, and a retry would fail too.
     Refused(ServiceError),
-    /// The worker died, or never was.
+    /// The worker exited or could not be started.
     Died(String),
-    /// It is not needed any more, or took too long.
+    /// The worker is not needed any more, or took too long.
     GivenUp,
 }
 
 impl Worker {
-    /// Starts a process and has it load the model. What is said about the model is what the worker says: the caller
-    /// checks it against what it knows.
+    /// Starts a process that loads the model. The model's description is the worker's claim: the caller checks it
+    /// against what it knows.
     pub(crate) fn start(
         recipe: &Recipe,
         on_end: impl Fn() + Send + 'static,
@@ -161,10 +162,10 @@ impl Worker {
             .stdin(OwnedFd::from(theirs))
             .stdout(OwnedFd::from(their_control))
             .stderr(their_voice)
-            // Ctrl-C is for the server, which ends workers when their work is done.
+            // Ctrl-C is for the server, which ends workers after draining.
             .process_group(0);
         let child = command.spawn()?;
-        // With it go the worker's ends of the sockets: from here on only the worker has them.
+        // This closes the server's copies of the worker's socket ends; from here on only the worker has them.
         drop(command);
         let log = WorkerLog::listen(said, &label, child.id(), on_end);
         tracing::debug!(model = label, pid = child.id(), "started a worker");
@@ -259,7 +260,7 @@ impl Worker {
         }
     }
 
-    /// The JSON of a frame that has nothing else.
+    /// Reads a frame that consists only of JSON.
     fn json(&self, head: Head, go_on: &mut dyn FnMut() -> bool) -> Result<Vec<u8>, Broken> {
         match head.binary {
             0 => self.lane.connection.bytes(head.json.into(), go_on),
@@ -267,10 +268,10 @@ impl Worker {
         }
     }
 
-    /// Runs one request. After an error of the connection the worker is of no use any more.
+    /// Runs one request. After a connection error the worker cannot be used any more.
     ///
-    /// When nobody waits for the answer any more the model is told; one that goes on nevertheless is given up after a
-    /// while. `taker` takes the answers of a model that gives several; then there is no answer left to return.
+    /// When the request is abandoned, the model is notified; if it continues nevertheless, the worker is dropped after
+    /// a while. If the model sends several responses, they go to `taker`, and none is returned.
     pub(crate) fn infer(
         &mut self,
         work: Work<'_>,
@@ -308,7 +309,7 @@ impl Worker {
         Ok(Ok(Sent(Vec::new())))
     }
 
-    /// Waits until then for an answer that can be received without waiting, and returns whether there is one.
+    /// Waits until `until` for a response that can be received without blocking. Returns whether there is one.
     #[cfg(target_os = "linux")]
     pub(crate) fn has_answer_by(&self, until: Instant) -> bool {
         self.lane.connection.has_answer_by(until)
@@ -361,7 +362,7 @@ impl Worker {
                     )));
                 }
                 let body = Bytes::from(connection.bytes(length, go_on)?);
-                // RequestLimits on a model's outputs are the same everywhere; a frame's length bounds the rest.
+                // The limits on a model's outputs are the same everywhere; the frame's length bounds the rest.
                 let limits = RequestLimits::default().with(|limits| {
                     limits.tensors = usize::MAX;
                     limits.rank = usize::MAX;
@@ -380,24 +381,24 @@ impl Worker {
         }
     }
 
-    /// Whether the process has been given to others while it goes on with this request.
+    /// Returns whether the process was made available to others while it continues with this request.
     pub(crate) fn is_beside(&self) -> bool {
         self.is_beside
     }
 
-    /// The request is over, and others run in the process: keeps the connection for one that comes later.
+    /// The request is finished while others run in the process: keeps the connection for a later request.
     pub(crate) fn put_aside(self) {
         self.process.beside.keep(self.lane);
     }
 
-    /// Leaves its request to its end, since its process has the requests of others, and returns whether that can be done. Then dropping this
-    /// closes the connection, which tells the process.
+    /// Abandons this request without killing the process, which runs other requests. Returns whether that is possible.
+    /// Dropping this then closes the connection, which notifies the process.
     pub(crate) fn can_leave(&self) -> bool {
         let Process { beside, control, .. } = &*self.process;
         self.is_beside && beside.give_up(self.number, control)
     }
 
-    /// Lets a worker that is another program finish its model, for a while; when this is dropped, that is waited for.
+    /// Gives a worker that is another program time to finalize its model; dropping this waits for that.
     pub(crate) fn dismiss(&mut self) {
         let Process {
             beside,
@@ -411,12 +412,12 @@ impl Worker {
         }
     }
 
-    /// Whether the process has ended by itself.
+    /// Returns whether the process has exited.
     pub(crate) fn has_ended(&self) -> bool {
         self.process.has_ended()
     }
 
-    /// Whether it looks as if the process is about to end: it has closed its standard error.
+    /// Returns whether the process seems about to exit: it has closed its standard error.
     pub(crate) fn is_ending(&self) -> bool {
         self.process.log.have_ended()
     }
@@ -425,12 +426,12 @@ impl Worker {
         lock(&self.process.child).id()
     }
 
-    /// Whether the caller is the first that is to count the end of the process.
+    /// Returns true for the first caller, which must count the end of the process.
     pub(crate) fn is_first_to_count(&self) -> bool {
         !self.process.is_counted.swap(true, Ordering::Relaxed)
     }
 
-    /// Ends the process, and returns how it ended: as a clause about it, such as "it was ended by SIGSEGV".
+    /// Ends the process, and returns how it ended as a clause, such as "it was ended by SIGSEGV".
     pub(crate) fn bury(self, broken: Broken) -> String {
         let cause = || self.process.end(broken).to_string();
         self.process.cause.get_or_init(cause).clone()
@@ -443,7 +444,7 @@ impl Process {
     }
 
     fn end(&self, broken: Broken) -> Death {
-        // A process that is ending closes its socket a little before the system knows how it ended.
+        // An exiting process closes its socket shortly before its exit status is available.
         if matches!(broken, Broken::Ended) {
             let start = Instant::now();
             while !self.has_ended() && start.elapsed() < Self::LAST_BREATH {
@@ -468,7 +469,7 @@ impl Process {
 
     fn kill(&self) {
         let mut child = lock(&self.child);
-        // It may have ended, and is still to be waited for.
+        // It may have exited already, but must still be reaped.
         let _ = child.kill();
         let _ = child.wait();
     }

@@ -1,4 +1,4 @@
-//! The messages between server and worker: frames on a socket. The page of the crate has the table.
+//! Messages between server and worker: frames on a socket. The crate documentation has the table.
 
 use std::{
     cell::RefCell,
@@ -16,64 +16,66 @@ use oip_types::{
 };
 use serde::{Deserialize, Serialize};
 
-/// How often a call that waits for a worker looks whether it is still to wait.
+/// Interval at which a call that waits for a worker checks whether to continue.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 
-/// Changes with every change of what is said. Both sides are the same program, so others are a mistake.
+/// Must change with the messages. Both sides are normally the same program, so a mismatch is a mistake.
 pub(crate) const VERSION: u32 = 6;
 
-/// Bytes of a frame before its JSON.
+/// Size of a frame header in bytes.
 const HEAD: usize = 24;
 
-/// The binary part of a body begins at a multiple of this, so that the first tensor is aligned for any element.
+/// Alignment of a body's binary part, so that the first tensor is aligned for any element type.
 pub(crate) const ALIGNMENT: usize = 16;
 
-/// JSON that one frame may have: metadata of some 100,000 tensors.
+/// Maximum size of a frame's JSON: metadata of about 100,000 tensors.
 pub(crate) const MAX_JSON: u32 = 64 << 20;
 
-/// Bytes of one error's details that are logged.
+/// Maximum size of one error's logged details in bytes.
 pub(crate) const MAX_DETAILS: usize = 64 << 10;
 
-/// What a frame is about.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Worker: it is there. JSON: [`Hello`].
+    /// Worker: it has started. JSON: [`Hello`].
     Hello = 1,
-    /// Server: load this. JSON: [`Load`]; binary: the model file.
+    /// Server: load this model. JSON: [`Load`]; binary: the model file.
     Load = 2,
-    /// Worker: it is loaded. JSON: [`Loaded`].
+    /// Worker: the model is loaded. JSON: [`Loaded`].
     Loaded = 3,
-    /// Server: run this. JSON and binary: a REST body of a request.
+    /// Server: run this request. JSON and binary: the REST body of a request.
     Infer = 4,
-    /// Worker: the answer. JSON and binary: a REST body of a response.
+    /// Worker: the response. JSON and binary: the REST body of a response.
     Outputs = 5,
-    /// Worker: no answer, or not loaded. JSON: [`Failed`].
+    /// Worker: the request or loading failed. JSON: [`Failed`].
     Failed = 6,
-    /// Server, to a worker that wants places: run this. JSON: [`Run`]; binary: what its places are in, or nothing when that is
+    /// Server, to a worker that uses regions: run this request. JSON: [`Run`]; binary: the inputs, empty if they are in
     /// a region.
     Run = 7,
-    /// Worker: the answer. JSON: [`Results`]; binary: likewise.
+    /// Worker: the response. JSON: [`Results`]; binary: likewise.
     Results = 8,
-    /// Worker: its answer needs a larger region. JSON: [`Room`].
+    /// Worker: its response needs a larger region. JSON: [`Room`].
     Room = 9,
-    /// Server: a region, whose file comes with the head. JSON: [`NewRegion`].
+    /// Server: a region, whose file comes with the header. JSON: [`NewRegion`].
     Region = 10,
-    /// Worker: one of several answers, before `Results`. JSON: [`Part`]; binary: as of `Results`.
+    /// Worker: one of several responses, before `Results`. JSON: [`Part`]; binary: as in `Results`.
     Part = 11,
-    /// Server, to each `Part`, and to each `Ask` with inputs in a region: it was read. JSON: [`Taken`].
+    /// Server, after each `Part`, and after each `Ask` with inputs in a region: it was read. JSON: [`Taken`].
     Taken = 12,
-    /// Worker: a request to another model, before `Results` or `Failed`. JSON: [`Ask`]; binary: its inputs, as of `Results`.
+    /// Worker: a request to another model, before `Results` or `Failed`. JSON: [`Ask`]; binary: its inputs, as in
+    /// `Results`.
     Ask = 13,
-    /// Server: an answer to an `Ask`. JSON: [`Answer`]; binary: as of `Run`. A region's file comes with the head.
+    /// Server: a response to an `Ask`. JSON: [`Answer`]; binary: as in `Run`. A region's file comes with the header.
     Answer = 14,
-    /// Worker, to an `Answer` that may not be the last: it wants the next one, or no more. JSON: [`Next`].
+    /// Worker, after an `Answer` that may not be the last: whether it wants the next one. JSON: [`Next`].
     Next = 15,
-    /// Worker, before the end of several answers: it can be given another request, by another connection, while it goes on with this one.
+    /// Worker, before the end of several responses: it accepts another request on another connection while it continues
+    /// with this one.
     Free = 16,
 }
 
-/// The head of a frame, 24 bytes, all numbers little-endian: the kind (u32), bytes of JSON (u32), the number of
-/// the request (u64), bytes of binary data (u64).
+/// The header of a frame, 24 bytes, all numbers little-endian: the kind (u32), bytes of JSON (u32), the number of the
+/// request (u64), bytes of binary data (u64).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     pub(crate) kind: Kind,
@@ -136,16 +138,16 @@ impl Head {
     }
 }
 
-/// The first words of a worker.
+/// The first message of a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) protocol: u32,
-    /// Whether it wants requests as [`Run`] rather than as REST bodies.
+    /// Whether the worker wants requests as [`Run`] rather than as REST bodies.
     #[serde(default)]
     pub(crate) places: bool,
 }
 
-/// A request: where its inputs are.
+/// A request, with the locations of its inputs.
 #[derive(Debug, Serialize)]
 pub(crate) struct Run<'r> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -153,32 +155,32 @@ pub(crate) struct Run<'r> {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) parameters: BTreeMap<&'r str, serde_json::Value>,
     pub(crate) inputs: Vec<InputPlace<'r>>,
-    /// The names of the outputs that are wanted; empty for all.
+    /// The names of the requested outputs; empty for all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) outputs: Vec<&'r str>,
-    /// The region that its inputs are in; without one they are behind this.
+    /// The region with the inputs; `None` if they follow the JSON.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) region: Option<u64>,
-    /// The requests that were joined into this one, in the order of their rows.
+    /// The requests that were merged into this one, in the order of their rows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) parts: Vec<RunPart<'r>>,
-    /// Microseconds until nobody waits for its answer any more.
+    /// Remaining time of the request in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) timeout: Option<u64>,
 }
 
-/// One of several requests that were joined into one.
+/// One of several requests that were merged into one.
 #[derive(Debug, Serialize)]
 pub(crate) struct RunPart<'r> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) id: Option<&'r str>,
     pub(crate) rows: u64,
-    /// The names of the outputs that it wants; empty for all.
+    /// The names of its requested outputs; empty for all.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub(crate) outputs: &'r [String],
 }
 
-/// Where an input is.
+/// The location of an input.
 #[derive(Debug, Serialize)]
 pub(crate) struct InputPlace<'r> {
     pub(crate) name: &'r str,
@@ -188,48 +190,48 @@ pub(crate) struct InputPlace<'r> {
     pub(crate) length: u64,
 }
 
-/// An answer: where its outputs are.
+/// A response, with the locations of its outputs.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Results {
     pub(crate) outputs: Vec<OutputPlace>,
-    /// Whether the model holds on to the region that its inputs were in.
+    /// Whether the model still uses the region with its inputs.
     #[serde(default)]
     pub(crate) keeps_inputs: bool,
-    /// Whether this is no answer but the end of several.
+    /// Whether this only marks the end of several responses.
     #[serde(default)]
     pub(crate) is_end: bool,
-    /// Why some of several joined requests have no answer; their rows of the outputs hold anything.
+    /// The merged requests that failed, and why; their rows of the outputs are undefined.
     #[serde(default)]
     pub(crate) failed: Vec<FailedPart>,
 }
 
-/// One of several joined requests that failed.
+/// One of several merged requests that failed.
 #[derive(Debug, Deserialize)]
 pub(crate) struct FailedPart {
-    /// Its place among [`Run::parts`].
+    /// Its index in [`Run::parts`].
     pub(crate) part: usize,
     pub(crate) error: Failed,
 }
 
-/// One of several answers.
+/// One of several responses.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Part {
     pub(crate) outputs: Vec<OutputPlace>,
-    /// Whether the model said that no other comes.
+    /// Whether the model marked this as the last one.
     pub(crate) is_last: bool,
 }
 
-/// What to do with a [`Part`].
+/// The server's reaction to a [`Part`].
 #[derive(Debug, Serialize)]
 pub(crate) struct Taken {
-    /// Whether a next one would be taken.
+    /// Whether another response is wanted.
     pub(crate) is_wanted: bool,
 }
 
-/// A request that a model makes of another one.
+/// A request from a model to another model.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Ask {
-    /// The worker's number for it; no other one that is open has it.
+    /// The worker's number for the call, unique among open calls.
     pub(crate) call: u64,
     pub(crate) model: String,
     #[serde(default)]
@@ -239,42 +241,42 @@ pub(crate) struct Ask {
     #[serde(default)]
     pub(crate) parameters: BTreeMap<String, serde_json::Value>,
     pub(crate) inputs: Vec<OutputPlace>,
-    /// The names of the outputs that are wanted; empty for all.
+    /// The names of the requested outputs; empty for all.
     #[serde(default)]
     pub(crate) outputs: Vec<String>,
-    /// Microseconds that it may take.
+    /// Time limit in microseconds.
     #[serde(default)]
     pub(crate) timeout: Option<u64>,
-    /// Whether any number of answers is taken.
+    /// Whether the caller accepts any number of responses.
     #[serde(default)]
     pub(crate) takes_several: bool,
 }
 
-/// An answer to an [`Ask`], or its end.
+/// A response to an [`Ask`], or its end.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Answer<'r> {
     pub(crate) call: u64,
-    /// Nothing where there is no further answer.
+    /// `None` if there are no further responses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) outputs: Option<Vec<InputPlace<'r>>>,
-    /// The length of the region that they are in, which is for this answer only.
+    /// The length of the region with the outputs, which is used for this response only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) region: Option<u64>,
-    /// Why there is none.
+    /// The error, if the call failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failed: Option<Failed>,
-    /// Whether no other comes; else the worker says whether it wants one.
+    /// Whether this is the last one; otherwise the worker says whether it wants another.
     pub(crate) is_end: bool,
 }
 
-/// What to do with an [`Answer`] that may not be the last.
+/// The worker's reaction to an [`Answer`] that may not be the last.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Next {
     pub(crate) call: u64,
     pub(crate) is_wanted: bool,
 }
 
-/// Where an output is.
+/// The location of an output.
 #[derive(Debug, Deserialize)]
 pub(crate) struct OutputPlace {
     pub(crate) name: String,
@@ -285,27 +287,27 @@ pub(crate) struct OutputPlace {
     pub(crate) length: u64,
 }
 
-/// What a place is in.
+/// What a location refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Place {
-    /// Behind the JSON.
+    /// After the JSON.
     Frame,
     /// The region for outputs.
     Region,
-    /// The region that the inputs are in, which the model may have written to.
+    /// The region with the inputs, which the model may have written to.
     Inputs,
-    /// The same, which it cannot have written to: the request's own bytes.
+    /// The inputs, which the model cannot have modified: the request's own bytes.
     Request,
 }
 
-/// A region of at least so many bytes is needed.
+/// A request for a region of at least this size.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Room {
     pub(crate) bytes: u64,
 }
 
-/// A region and what it is for.
+/// A region and its purpose.
 #[derive(Debug, Serialize)]
 pub(crate) struct NewRegion {
     pub(crate) number: u64,
@@ -313,37 +315,37 @@ pub(crate) struct NewRegion {
     pub(crate) is_for_inputs: bool,
 }
 
-/// A model to be loaded. Its file's content is the binary part, and behind it the other files'.
+/// A model to load. The binary part has the content of its file, followed by that of the other files.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Load {
     pub(crate) backend: String,
     pub(crate) name: String,
     pub(crate) version: String,
-    /// As text: a path that is not UTF-8 has no files beside it.
+    /// As a string: a path that is not UTF-8 has no files next to it.
     pub(crate) path: String,
-    /// The names and lengths of the other files, in their order.
+    /// The names and lengths of the other files, in order.
     pub(crate) beside: Vec<(String, u64)>,
     pub(crate) config: ModelConfig,
     pub(crate) input_dims: InputDims,
-    /// The inputs and outputs that the configuration describes, for workers that are another program.
+    /// The inputs and outputs from the configuration, for workers that are another program.
     pub(crate) tensors: Tensors,
-    /// Bytes that it may take.
+    /// Memory limit in bytes.
     pub(crate) memory_limit: Option<u64>,
     pub(crate) max_answer_bytes: u64,
-    /// Milliseconds until loading is given up.
+    /// Time limit for loading in milliseconds.
     pub(crate) patience: Option<u64>,
-    /// The number of this process among those of the model: the smallest that no other one has.
+    /// The number of this process among those of the model: the smallest unused one.
     pub(crate) instance: usize,
 }
 
-/// The inputs and outputs that a configuration describes.
+/// The inputs and outputs from a configuration.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Tensors {
     pub(crate) inputs: Vec<InputConfig>,
     pub(crate) outputs: Vec<OutputConfig>,
 }
 
-/// A model that is loaded: its metadata, of which two things have no place in the protocol's own form.
+/// A loaded model: its metadata, and properties that the protocol's metadata lacks.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Loaded {
     platform: String,
@@ -353,17 +355,17 @@ pub(crate) struct Loaded {
     max_batch_size: Option<u32>,
     #[serde(default)]
     instances: Option<u32>,
-    /// Whether it gives any number of answers to a request.
+    /// Whether it sends any number of responses to a request.
     #[serde(default)]
     decoupled: bool,
-    /// Whether requests are joined only where the configuration has `dynamic_batching`.
+    /// Whether requests are batched only if the configuration has `dynamic_batching`.
     #[serde(default)]
     joined_only_when_told: bool,
     #[serde(default)]
     runtime: Option<String>,
     #[serde(default)]
     placement: Option<PlacementForm>,
-    /// What it knows of its rows; nothing without this.
+    /// Its row independence; unknown if absent.
     #[serde(default)]
     rows: Option<Rows>,
 }
@@ -466,7 +468,7 @@ impl Loaded {
         }
     }
 
-    /// What a worker says of a model with this name.
+    /// Converts a worker's description of the model with this name.
     pub(crate) fn into_about(self, name: &str) -> Result<About, ServiceError> {
         let capabilities = Capabilities::default().with(|capabilities| {
             capabilities.runtime = self.runtime;
@@ -478,7 +480,7 @@ impl Loaded {
             capabilities.placement = self
                 .placement
                 .map(|PlacementForm { providers, gpus }| Placement::new(providers).on_gpus(gpus));
-            // Where workers are waited for with an end.
+            // On systems where waiting for a worker has a time limit.
             capabilities.elsewhere = cfg!(target_os = "linux");
         });
         let tensor = |port: Port| {
@@ -505,19 +507,19 @@ impl Loaded {
     }
 }
 
-/// What a worker says of its model.
+/// A worker's description of its model.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct About {
     pub(crate) metadata: ModelMetadata,
     pub(crate) capabilities: Capabilities,
 }
 
-/// An error, by the status that HTTP has for its code.
+/// An error, with the HTTP status of its code.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Failed {
     status: u16,
     message: String,
-    /// What is for the log and not for the client, such as a traceback; at most [`MAX_DETAILS`] of it are kept.
+    /// Details for the log rather than for the client, such as a traceback; at most [`MAX_DETAILS`] bytes are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     details: Option<String>,
 }
@@ -531,7 +533,7 @@ impl Failed {
         }
     }
 
-    /// Takes out what is for the log.
+    /// Takes the details for the log.
     pub(crate) fn take_details(&mut self) -> Option<String> {
         let mut details = self.details.take()?;
         if details.len() > MAX_DETAILS {
@@ -548,16 +550,16 @@ impl Failed {
     }
 }
 
-/// Why a connection is of no use any more.
+/// The reason why a connection cannot be used any more.
 #[derive(Debug)]
 pub(crate) enum Broken {
-    /// The other side is gone.
+    /// The other side closed it.
     Ended,
     /// The caller has given up.
     GivenUp,
-    /// The other side said something wrong; what it was.
+    /// The other side violated the protocol; how.
     Wrong(String),
-    /// The system said no, to this side.
+    /// A system call failed on this side.
     System(io::Error),
 }
 
@@ -570,20 +572,20 @@ impl Broken {
 /// One end of the socket between server and worker.
 pub(crate) struct Connection {
     stream: UnixStream,
-    /// What was read ahead, while it was waited for an answer.
+    /// Bytes read ahead while waiting for a response.
     ahead: RefCell<VecDeque<u8>>,
 }
 
 impl Connection {
-    /// What is read at once while it is waited for an answer.
+    /// Maximum number of bytes to read ahead.
     #[cfg(target_os = "linux")]
     const AHEAD: usize = 16 << 10;
 
-    /// Bytes that are read at once. Memory for a frame is touched in these steps, as its bytes come.
+    /// Maximum bytes per read. A frame's memory is touched in these steps, as its bytes arrive.
     const STEP: usize = 256 << 10;
 
-    /// A connection whose calls ask every `tick`, and whenever something came or went, whether to go on; without one
-    /// they wait for ever.
+    /// Creates a connection whose calls check every `tick`, and after each transfer, whether to continue; without a
+    /// tick they wait indefinitely.
     pub(crate) fn new(stream: UnixStream, tick: Option<Duration>) -> io::Result<Self> {
         stream.set_read_timeout(tick)?;
         stream.set_write_timeout(tick)?;
@@ -593,7 +595,7 @@ impl Connection {
         })
     }
 
-    /// Sends one frame: JSON that is filled up with spaces, and the binary parts from where they are.
+    /// Sends one frame: JSON padded with spaces, and the binary parts without copying them.
     pub(crate) fn send(
         &self,
         kind: Kind,
@@ -632,7 +634,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a frame of JSON only.
+    /// Sends a frame that consists only of JSON.
     pub(crate) fn send_json<T: Serialize>(
         &self,
         kind: Kind,
@@ -643,12 +645,12 @@ impl Connection {
         self.send(kind, number, &oip_types::rest::json_body(message), &[], go_on)
     }
 
-    /// Tells the other side that nothing more comes.
+    /// Tells the other side that nothing more will be sent.
     pub(crate) fn finish_sending(&self) -> io::Result<()> {
         self.stream.shutdown(std::net::Shutdown::Write)
     }
 
-    /// Sends bytes that are no frame.
+    /// Sends bytes outside a frame.
     pub(crate) fn send_bytes(&self, mut bytes: &[u8], go_on: &mut dyn FnMut() -> bool) -> Result<(), Broken> {
         while !bytes.is_empty() {
             match (&self.stream).write(bytes) {
@@ -662,18 +664,18 @@ impl Connection {
         Ok(())
     }
 
-    /// The socket, to wait for more than it.
+    /// Returns the socket, for polling it together with others.
     pub(crate) fn socket(&self) -> std::os::fd::BorrowedFd<'_> {
         std::os::fd::AsFd::as_fd(&self.stream)
     }
 
-    /// Whether something was read that nobody has asked for yet.
+    /// Returns whether there are unconsumed bytes that were read ahead.
     pub(crate) fn has_read_ahead(&self) -> bool {
         !self.ahead.borrow().is_empty()
     }
 
-    /// Waits until then for a frame that ends a request and whose tensors are all in it. Returns whether there is one: then it can be
-    /// read without waiting. All else, errors included, is for the caller that reads on.
+    /// Waits until `until` for a frame that ends a request and contains all of its tensors. Returns whether there is
+    /// one, which can then be read without blocking. Everything else, including errors, is left to the next read.
     #[cfg(target_os = "linux")]
     pub(crate) fn has_answer_by(&self, until: std::time::Instant) -> bool {
         use std::os::fd::AsRawFd;
@@ -719,7 +721,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a frame of JSON only, and a file with it.
+    /// Sends a frame that consists only of JSON, with a file.
     #[cfg(target_os = "linux")]
     pub(crate) fn send_file<T: Serialize>(
         &self,
@@ -747,7 +749,7 @@ impl Connection {
             let part = [IoSlice::new(&bytes)];
             let socket = self.stream.as_raw_fd();
             match sendmsg::<()>(socket, &part, &with_file, MsgFlags::MSG_NOSIGNAL, None) {
-                // The file went with the first byte.
+                // The file was sent with the first byte.
                 Ok(sent) => return self.send_bytes(&bytes[sent..], go_on),
                 Err(error) => wait_or_fail(error.into())?,
             }
@@ -757,14 +759,14 @@ impl Connection {
         }
     }
 
-    /// The head of the next frame.
+    /// Reads the header of the next frame.
     pub(crate) fn head(&self, go_on: &mut dyn FnMut() -> bool) -> Result<Head, Broken> {
         let mut head = [0; HEAD];
         self.fill(&mut head, go_on)?;
         Head::read(&head)
     }
 
-    /// The next bytes of a frame. Its length was checked before; still nothing is touched that has not come.
+    /// Reads the next bytes of a frame. The length was checked before; even so, memory is touched only as bytes arrive.
     pub(crate) fn bytes(&self, count: u64, go_on: &mut dyn FnMut() -> bool) -> Result<Vec<u8>, Broken> {
         let no_room = || Broken::System(ErrorKind::OutOfMemory.into());
         let count = usize::try_from(count).map_err(|_| no_room())?;
@@ -778,7 +780,7 @@ impl Connection {
         Ok(bytes)
     }
 
-    /// Passes over the next bytes of a frame.
+    /// Skips the next bytes of a frame.
     pub(crate) fn skip(&self, count: u64) -> Result<(), Broken> {
         match io::copy(&mut (&self.stream).take(count), &mut io::sink()) {
             Ok(skipped) if skipped == count => Ok(()),
@@ -788,7 +790,7 @@ impl Connection {
     }
 
     fn fill(&self, mut rest: &mut [u8], go_on: &mut dyn FnMut() -> bool) -> Result<(), Broken> {
-        // It cannot fail: the other end is memory.
+        // It cannot fail: the source is in memory.
         let ahead = self.ahead.borrow_mut().read(rest).unwrap_or(0);
         rest = &mut rest[ahead..];
         while !rest.is_empty() {
@@ -797,7 +799,7 @@ impl Connection {
                 Ok(read) => rest = &mut rest[read..],
                 Err(error) => wait_or_fail(error)?,
             }
-            // Also when something came: a worker could send a byte at a time.
+            // Also after each read: a worker could send one byte at a time.
             if !rest.is_empty() && !go_on() {
                 return Err(Broken::GivenUp);
             }
@@ -806,13 +808,13 @@ impl Connection {
     }
 }
 
-/// Whether these bytes begin with a frame that ends a request, which can be taken without waiting for anything; `None` until
-/// that is known.
+/// Returns whether these bytes begin with a frame that ends a request and can be received without blocking; `None`
+/// until that is known.
 #[cfg(target_os = "linux")]
 fn is_answer(bytes: &[u8]) -> Option<bool> {
-    /// Longer frames are left to those who have time.
+    /// Longer frames are left to threads that may block.
     const LONGEST: u64 = 256 << 10;
-    /// Tensors that are not in the frame are copied from where they are.
+    /// Tensors outside the frame are copied from elsewhere.
     const ELSEWHERE: [&[u8]; 2] = [br#""region""#, br#""inputs""#];
     let (head, rest) = bytes.split_at_checked(HEAD)?;
     let Ok(head) = Head::read(head) else {
@@ -830,7 +832,7 @@ fn is_answer(bytes: &[u8]) -> Option<bool> {
     Some(!ELSEWHERE.into_iter().any(is_in))
 }
 
-/// Only the end of a tick is no failure.
+/// Only the end of a tick is not a failure.
 fn wait_or_fail(error: io::Error) -> Result<(), Broken> {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => Ok(()),
@@ -839,7 +841,7 @@ fn wait_or_fail(error: io::Error) -> Result<(), Broken> {
     }
 }
 
-/// Reads the JSON of a frame.
+/// Parses the JSON of a frame.
 pub(crate) fn read_json<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Result<T, Broken> {
     serde_json::from_slice(json).map_err(|error| Broken::wrong(format!("JSON that cannot be read: {error}")))
 }
@@ -894,13 +896,13 @@ mod tests {
         assert!(matches!(connection.head(&mut go_on), Err(Broken::GivenUp)));
         (&other).write_all(&[3]).unwrap();
         assert!(matches!(connection.head(&mut || false), Err(Broken::GivenUp)));
-        // The reader is gone: sending ends too.
+        // The reader is gone, so sending fails too.
         let parts = [Bytes::from(vec![0; 8 << 20])];
         let sent = connection.send(Kind::Load, 0, b"{}", &parts, &mut || false);
         assert!(matches!(sent, Err(Broken::GivenUp)));
     }
 
-    /// A model that says this and runs nothing.
+    /// A model with this description that runs nothing.
     struct Described(About);
 
     impl Model for Described {

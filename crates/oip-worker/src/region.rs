@@ -1,7 +1,7 @@
-//! Memory that the server shares with a worker: written and read by the server as a file, mapped by the worker.
+//! Memory shared with a worker: the server reads and writes it as a file, the worker maps it.
 //!
-//! The server makes each region, of a size that nobody can change, and never maps one. So nothing that a worker does to a region
-//! can be more than wrong numbers.
+//! The server creates each region with a sealed size and never maps it. So a worker that misuses a region can only
+//! produce wrong numbers.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -12,13 +12,14 @@ use rustix::{
     io::{Errno, pread, pwrite},
 };
 
-/// Where tensors begin in a region: at multiples of this.
+/// Alignment of tensors in a region.
 pub(crate) const REGION_ALIGNMENT: u64 = 64;
 
-/// Bytes of tensors from which they are in a region: below, a second system call costs more than a second copy.
+/// Minimum size of tensors, in bytes, for using a region: below it, a second system call costs more than a second copy.
 pub(crate) const LEAST_IN_REGION: u64 = 64 << 10;
 
-/// Bytes of the regions of one connection that are kept between two requests. With the spare connections of a process it is 128 MiB.
+/// Maximum total size of the regions that a connection keeps between requests. With the idle connections of a process
+/// it is 128 MiB.
 pub(crate) const KEPT: u64 = 112 << 20;
 
 /// A region of shared memory.
@@ -29,21 +30,21 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// A region with room for so many bytes, of zeros that take no memory yet.
+    /// Creates a region with room for at least `room` bytes, zeroed and not yet allocated.
     ///
     /// # Errors
-    /// When the system has none.
+    /// When the system is out of memory or descriptors.
     pub(crate) fn new(number: u64, room: u64) -> Result<Self, Errno> {
-        // For requests that are a little larger; more of it would count against what is kept.
+        // Rounded up for slightly larger requests; more would count against what is kept.
         let step = (room.min(KEPT).next_power_of_two() / 8).max(1 << 20);
         let length = room.next_multiple_of(step);
         Self::of_length(number, if length <= KEPT { length.max(step) } else { room })
     }
 
-    /// A region of just so many bytes, which is given away.
+    /// Creates a region of exactly `length` bytes, to be handed over.
     ///
     /// # Errors
-    /// When the system has none.
+    /// When the system is out of memory or descriptors.
     pub(crate) fn exactly(length: u64) -> Result<Self, Errno> {
         Self::of_length(0, length)
     }
@@ -63,10 +64,10 @@ impl Region {
         self.length
     }
 
-    /// Writes bytes to a place.
+    /// Writes bytes at an offset.
     ///
     /// # Errors
-    /// When the system has no memory left for them.
+    /// When the system is out of memory.
     pub(crate) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), Errno> {
         let (mut rest, mut at) = (bytes, offset);
         while !rest.is_empty() {
@@ -83,10 +84,10 @@ impl Region {
         Ok(())
     }
 
-    /// Reads a place that is in it.
+    /// Reads `length` bytes at an offset.
     ///
     /// # Errors
-    /// When there is no memory for it, or the place is not in the region.
+    /// When memory is exhausted, or the range is not within the region.
     pub(crate) fn read(&self, offset: u64, length: u64) -> Result<Bytes, Errno> {
         let end = offset.checked_add(length).filter(|end| *end <= self.length);
         if end.is_none() {
@@ -103,7 +104,7 @@ impl Region {
                 Err(error) => return Err(error),
             }
         }
-        // There may have been more room than was asked for.
+        // The allocation may have been larger than requested.
         bytes.truncate(length);
         Ok(bytes.into())
     }

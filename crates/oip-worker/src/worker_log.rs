@@ -1,4 +1,5 @@
-//! A worker's standard output and error, and the details of its errors: for the server's log, and for the reason of its death.
+//! Forwards a worker's standard output and error, and the details of its errors, to the server's log, and derives the
+//! reason of a crash from them.
 
 use std::{
     fmt::{self, Write},
@@ -10,26 +11,26 @@ use std::{
 
 use crate::protocol::Failed;
 
-/// Lines of one worker that are logged at once, and how many more each second: a model that prints must not fill the disk.
+/// Burst size and rate per second of one worker's logged lines: a model that prints must not fill the disk.
 const MOST_LINES: f64 = 1000.0;
 const LINES_A_SECOND: f64 = 10.0;
 
-/// The same for errors with details: a model that fails at every request must not fill it either.
+/// The same for errors with details: a model that fails at every request must not fill the disk either.
 const MOST_DETAILS: f64 = 100.0;
 const DETAILS_A_SECOND: f64 = 1.0;
 
-/// Bytes of one line.
+/// Maximum length of a line in bytes.
 const MAX_LINE: u64 = 1024;
 
-/// What a line begins with whose level is the next character.
+/// Prefix of a line whose next character is its log level.
 const LEVEL: char = '\u{1e}';
 
-/// Listens to one worker.
+/// Reads the output of one worker.
 pub(crate) struct WorkerLog {
     shared: Arc<Shared>,
     model: String,
     pid: u32,
-    /// Errors whose details may be logged.
+    /// Rate limit of errors with details.
     details: Mutex<Details>,
 }
 
@@ -51,7 +52,7 @@ struct State {
 }
 
 impl WorkerLog {
-    /// Reads lines on a thread of its own until the worker is gone, and then calls `on_end`.
+    /// Reads lines on a separate thread until the worker closes its output, and then calls `on_end`.
     pub(crate) fn listen(
         said: PipeReader,
         model: &str,
@@ -86,7 +87,7 @@ impl WorkerLog {
                 on_end();
             }
         };
-        // Without the thread the output is lost, and a worker that prints much waits for ever: it counts as hanging.
+        // Without this thread the output is lost, and a worker that prints a lot blocks and counts as hanging.
         let builder = thread::Builder::new()
             .name("worker-log".to_owned())
             .stack_size(128 << 10);
@@ -131,12 +132,12 @@ impl WorkerLog {
         tracing::error!(model, pid, %traceback, "a model failed");
     }
 
-    /// Whether nothing will be said any more.
+    /// Returns whether all output has been read.
     pub(crate) fn have_ended(&self) -> bool {
         self.shared.lock().have_ended
     }
 
-    /// Waits until all is heard; not for ever, since a process that the worker started may go on.
+    /// Waits until all output has been read, but at most `patience`: a process started by the worker may keep it open.
     pub(crate) fn wait_for_the_last(&self, patience: Duration) {
         let ended = |state: &mut State| !state.have_ended;
         let waited = self
@@ -146,7 +147,7 @@ impl WorkerLog {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The reason of its death, by its output. A model's lines may lie, so the texts are our own.
+    /// Returns the reason of a crash, guessed from the output. The wording is ours, because a model's lines may lie.
     pub(crate) fn hint(&self) -> Option<&'static str> {
         self.shared.lock().hint
     }
@@ -158,8 +159,8 @@ impl Shared {
     }
 }
 
-/// Text of several lines as part of a line: each begins on a line of its own behind four spaces, so none can be taken for an event
-/// of the log.
+/// Displays text of several lines: each line starts after a line break and four spaces, so that none looks like a log
+/// event.
 struct Indented<'t>(&'t str);
 
 impl fmt::Display for Indented<'_> {
@@ -178,7 +179,7 @@ impl fmt::Display for Indented<'_> {
     }
 }
 
-/// How important a line is to the worker.
+/// The log level of a worker's line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Level {
     Error,
@@ -205,7 +206,7 @@ impl Level {
     }
 }
 
-/// A line, and the level that it begins with.
+/// Splits a line into its level and its text.
 fn level_of(line: &str) -> (Level, &str) {
     let Some(marked) = line.strip_prefix(LEVEL) else {
         return (Level::Info, line);
@@ -222,7 +223,7 @@ fn level_of(line: &str) -> (Level, &str) {
     found.unwrap_or((Level::Info, marked))
 }
 
-/// How many events may be logged.
+/// A token bucket for log events.
 struct Allowance {
     most: f64,
     a_second: f64,
@@ -234,13 +235,13 @@ struct Allowance {
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Logged,
-    /// The first one after some that were logged.
+    /// The first dropped event after logged ones.
     FirstDropped,
     Dropped,
 }
 
 impl Allowance {
-    /// So many at once, and so many more each second.
+    /// Creates a token bucket with burst size `most`, refilled at `a_second` tokens per second.
     fn new(most: f64, a_second: f64, now: Instant) -> Self {
         Self {
             most,
@@ -255,7 +256,8 @@ impl Allowance {
         let passed = now.saturating_duration_since(self.last).as_secs_f64();
         self.lines = (self.lines + passed * self.a_second).min(self.most);
         self.last = now;
-        // Once it drops lines, it must have room for a second's lines before it reports dropping again.
+        // Once it drops lines, it must have room for a second's lines before it logs again; this limits reports of
+        // dropping.
         let least = if self.is_dropping { self.a_second } else { 1.0 };
         if self.lines >= least {
             self.lines -= 1.0;
@@ -269,7 +271,7 @@ impl Allowance {
     }
 }
 
-/// The next line, or as much of it as is kept; none after a failure, empty at the end.
+/// Returns the next line, cut to the maximum length; `None` after a failure, empty at the end.
 fn next_line(lines: &mut BufReader<PipeReader>) -> Option<Vec<u8>> {
     let mut line = Vec::new();
     lines.by_ref().take(MAX_LINE).read_until(b'\n', &mut line).ok()?;
@@ -292,7 +294,7 @@ fn skip_line(lines: &mut BufReader<PipeReader>) -> io::Result<()> {
     }
 }
 
-/// What Rust, C++ and our half of Python print before they end.
+/// Recognizes what Rust, C++ and our Python code print before they abort.
 fn hint(line: &str) -> Option<&'static str> {
     let known = [
         ("has overflowed its stack", "out of its stack"),
@@ -335,14 +337,14 @@ mod tests {
             verdicts[1000..],
             [Verdict::FirstDropped, Verdict::Dropped, Verdict::Dropped]
         );
-        // Half a second later there is room for five, which is not enough to begin again.
+        // Half a second later there is room for five, which is too few to resume.
         assert_eq!(
             allowance.take(start + Duration::from_millis(500)),
             Verdict::Dropped
         );
         let later = start + Duration::from_secs(2);
         assert!((0..10).all(|_| allowance.take(later) == Verdict::Logged));
-        // Four a second never run out.
+        // At four per second the bucket never empties.
         for second in 0..2000 {
             let now = later + Duration::from_millis(250 * (second + 1));
             assert_eq!(allowance.take(now), Verdict::Logged);

@@ -1,18 +1,18 @@
-//! Reading on a thread of its own, so that it goes on while what was read is hashed, converted or written.
+//! Read-ahead on a separate thread, so that reading overlaps with hashing, conversion or writing.
 
 use std::{sync::mpsc, thread};
 
 use fmt_core::{Error, TENSOR_STREAM_UNIT, TensorReader, TensorStream};
 
-/// Bytes that are read at a time.
+/// Bytes per read.
 const PIECE: usize = 1 << 20;
-/// Pieces that are read ahead, at most.
+/// Maximum number of pieces read ahead.
 const AHEAD: usize = 3;
-/// Tensors up to this are not worth a thread.
+/// Tensors up to this size are not worth a thread.
 const WORTH_A_THREAD: u64 = 4 * PIECE as u64;
 
-/// Shows the bytes of a tensor that is not sparse from front to back, row-major and little-endian, in pieces of 1 MiB. Of a
-/// large tensor up to four pieces are read ahead by another thread.
+/// Passes a dense tensor's bytes to `see` in order, row-major and little-endian, in pieces of 1 MiB. For a large tensor
+/// another thread reads up to four pieces ahead.
 ///
 /// ```
 /// # use fmt_core::{Format, TensorReader, Plan, PlannedEntry};
@@ -37,7 +37,7 @@ const WORTH_A_THREAD: u64 = 4 * PIECE as u64;
 /// ```
 ///
 /// # Errors
-/// As [`TensorReader::stream`], and what `see` fails with: the first one by the order of the bytes.
+/// As [`TensorReader::stream`], and the errors of `see`; the first one in the order of the bytes is returned.
 pub fn read_ahead(
     reader: &dyn TensorReader,
     index: usize,
@@ -53,12 +53,12 @@ pub fn read_ahead(
             let (empty, spare) = mpsc::channel();
             let reading = move || read_all(&mut *stream, piece, &full, &spare);
             thread::Builder::new().spawn_scoped(scope, reading).ok()?;
-            // When this ends early, the other thread finds nobody to send to.
+            // If this returns early, the other thread's send fails, and it ends.
             Some(show_all(&arriving, &empty, see))
         });
         match tried {
             Some(outcome) => return outcome,
-            // Without another thread this one does it all.
+            // Without another thread, this one reads too.
             None => stream = reader.stream(index)?,
         }
     }
@@ -71,7 +71,7 @@ pub fn read_ahead(
     }
 }
 
-/// A buffer and how much of it is filled.
+/// A buffer, and the length of its filled part.
 type Piece = Result<(Vec<u8>, usize), Error>;
 
 fn read_all(
@@ -102,7 +102,7 @@ fn show_all(
     for piece in arriving {
         let (piece, len) = piece?;
         see(&piece[..len])?;
-        // When the other thread has ended, the memory is not needed any more.
+        // If the other thread has ended, the buffer is not needed any more.
         let _ = empty.send(piece);
     }
     Ok(())

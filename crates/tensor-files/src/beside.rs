@@ -1,4 +1,4 @@
-//! ONNX models whose weights stand in files beside them.
+//! ONNX models with weights in external files.
 
 use std::{
     path::{Component, Path},
@@ -8,7 +8,7 @@ use std::{
 use fmt_core::{ByteSource, Error, ErrorKind, FileSource, ReadOptions, TensorReader};
 use fmt_onnx::OnnxReader;
 
-/// Opens a model with the files that it names, as far as these stand in its folder or below.
+/// Opens a model with its external files, if they are in its directory or below.
 pub(crate) fn open_onnx(
     source: Arc<dyn ByteSource>,
     path: &Path,
@@ -22,8 +22,8 @@ pub(crate) fn open_onnx(
     Ok(Box::new(OnnxReader::open_with(source, options, &beside)?))
 }
 
-/// A model names files, and who opens the model may be allowed to read more than who wrote it. Links that lead elsewhere
-/// are no way out.
+/// A model names files, and the reader may have more rights than the model's author. Links must not lead out of the
+/// directory.
 fn open_beside(folder: &Path, name: &Path) -> Result<Arc<dyn ByteSource>, Error> {
     let is_below = |component| matches!(component, Component::Normal(_) | Component::CurDir);
     let outside = || {

@@ -1,4 +1,4 @@
-//! BTF's names, which stand in a file beside it.
+//! BTF's tensor names, in a file next to the data.
 
 use std::{path::Path, sync::Arc};
 
@@ -7,22 +7,22 @@ use fmt_core::{ByteSource, Error, FileSource, ReadOptions, TensorReader, behind_
 
 use crate::composite::Composite;
 
-/// A longer file is not taken for a file of names.
+/// A longer file is not accepted as a names file.
 const LONGEST: u64 = 256 << 20;
 
-/// Opens a BTF file, whose tensors have the names that stand beside it, if they do and fit.
+/// Opens a BTF file. Its tensors get the names from the file next to it, if that exists and matches.
 pub(crate) fn open_btf(
     source: Arc<dyn ByteSource>,
     path: &Path,
     options: &ReadOptions,
 ) -> Result<Box<dyn TensorReader>, Error> {
     let reader = BtfReader::open(source, options)?;
-    // A link may have names of its own beside it, as in a cache where all files are links.
+    // A link may have its own names next to it, as in a cache where all files are links.
     let mut names_paths = [&behind_links(path), path].map(Names::path_for).into_iter();
     let Some(names_path) = names_paths.find(|path| path.exists()) else {
         return Ok(Box::new(reader));
     };
-    // Only a regular file is read, and a pipe is not waited for.
+    // Only a regular file is read; a pipe does not block.
     let json = FileSource::open(&names_path)
         .and_then(|file| read_range(&file, 0..file.len().min(LONGEST), "the file of names"));
     Ok(

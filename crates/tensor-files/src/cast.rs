@@ -1,11 +1,11 @@
-//! Floats of one width as those of another: rounded to nearest, ties to even.
+//! Converts floats between widths: rounds to nearest, ties to even.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fmt_core::{Error, TENSOR_STREAM_UNIT, TensorStream};
 use tensor_core::{DType, DTypeKind, bf16, f16};
 
-/// From one float to another.
+/// A conversion between two float dtypes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cast {
     from: DType,
@@ -13,13 +13,14 @@ pub(crate) struct Cast {
 }
 
 impl Cast {
-    /// `None` where one of the two is no float.
+    /// Creates a conversion; `None` if one of the dtypes is not a float.
     pub(crate) fn new(from: DType, to: DType) -> Option<Self> {
         let are_floats = from.kind() == DTypeKind::Float && to.kind() == DTypeKind::Float;
         are_floats.then_some(Self { from, to })
     }
 
-    /// Appends elements, of which `bytes` has whole ones. Returns how many finite ones became infinite.
+    /// Appends the converted elements of `bytes`, which has whole elements. Returns the number of finite ones that
+    /// became infinite.
     fn append(self, bytes: &[u8], out: &mut Vec<u8>) -> u64 {
         match self.from {
             DType::F64 => each(
@@ -82,7 +83,7 @@ fn from_f32(out: &mut Vec<u8>, to: DType, value: f32) -> bool {
     }
 }
 
-/// To one of the two floats of 16 bits.
+/// Converts to one of the two 16-bit floats.
 fn narrow(out: &mut Vec<u8>, to: DType, value: f32, is_finite: bool) -> bool {
     if to == DType::F16 {
         let new = f16::from_f32(value);
@@ -93,15 +94,15 @@ fn narrow(out: &mut Vec<u8>, to: DType, value: f32, is_finite: bool) -> bool {
     }
 }
 
-/// Rounds to the odd one of the two neighbours, if it is not exact: rounding that once more, to at least two bits less, gives
-/// what rounding once would have given.
+/// Rounds an inexact value to the neighbour with an odd mantissa (round to odd). Rounding the result again, to at least
+/// two bits less, equals rounding once.
 fn to_odd(value: f64) -> f32 {
     let nearest = value as f32;
     if value.is_nan() || f64::from(nearest) == value {
         return nearest;
     }
     let bits = nearest.to_bits();
-    // Towards zero, then odd. Behind infinity that is the largest number, which is odd.
+    // Truncate, then make odd. Beyond the range, truncation gives the largest finite number, which is odd.
     let cut = if f64::from(nearest).abs() > value.abs() {
         bits - 1
     } else {
@@ -110,20 +111,20 @@ fn to_odd(value: f64) -> f32 {
     f32::from_bits(cut | 1)
 }
 
-/// A stream of other floats.
+/// A stream of converted floats.
 pub(crate) struct CastStream<'r> {
     inner: Box<dyn TensorStream + 'r>,
     cast: Cast,
     /// Counts finite elements that became infinite.
     beyond: &'r AtomicU64,
     source: Vec<u8>,
-    /// Converted bytes that are not given out yet.
+    /// Converted bytes that have not been returned yet.
     ready: Vec<u8>,
     at: usize,
 }
 
 impl<'r> CastStream<'r> {
-    /// Bytes that are converted at a time.
+    /// Bytes converted at once.
     const PIECE: usize = 64 << 10;
 
     pub(crate) fn new(inner: Box<dyn TensorStream + 'r>, cast: Cast, beyond: &'r AtomicU64) -> Self {
@@ -173,7 +174,7 @@ mod tests {
         (out, beyond)
     }
 
-    /// The nearest of two neighbours by distances in doubles, which are exact here; the even one of two as near.
+    /// Returns the nearer of two neighbours, by distances in doubles, which are exact here; the even one on a tie.
     fn nearest(value: f64, below: f64, below_is_even: bool, above: f64) -> f64 {
         let (down, up) = (value - below, above - value);
         if down < up || (down == up && below_is_even) {
@@ -183,7 +184,7 @@ mod tests {
         }
     }
 
-    /// Around every positive number of 16 bits and the middle to the next one.
+    /// Around every positive 16-bit float, and the midpoint to the next one.
     #[test]
     fn rounding_is_to_the_nearest_and_even() {
         around_all(DType::F16, |bits| f16::from_bits(bits).to_f64(), 0x7bff);
@@ -262,7 +263,7 @@ mod tests {
                     back.as_chunks().0.iter().copied(),
                 );
                 for (a, b) in a.zip(b).filter(differ) {
-                    // Only kinds of NaN change: quiet ones for those that signal.
+                    // NaNs may differ: signalling ones become quiet.
                     let is_nan = |bytes: [u8; 2]| match from {
                         DType::F16 => f16::from_le_bytes(bytes).is_nan(),
                         _ => bf16::from_le_bytes(bytes).is_nan(),

@@ -1,4 +1,4 @@
-//! A file, or a checkpoint in many files, by its path.
+//! Opens a file or a checkpoint of several files by path.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::{
     shards::{Checkpoint, Found, find, open_index, open_set, read_index},
 };
 
-/// Opens a file of any format, whose tensors are read when they are asked for; or a checkpoint of many files, as one.
+/// Opens a file of any format, or a checkpoint of several files as one. Tensors are read on demand.
 ///
 /// - A folder stands for the checkpoint in it: `model.safetensors` or its index, as Hugging Face's libraries lay them out.
 /// - An index (`NAME.index.json`, or `NAME.index.VARIANT.json`) stands for the files that it names:
@@ -33,7 +33,7 @@ pub fn open(path: &Path, options: &ReadOptions) -> Result<Box<dyn TensorReader>,
     }
 }
 
-/// As [`open`], with the name of the file that each tensor is in.
+/// Like [`open`], also returns the name of each tensor's file.
 ///
 /// # Errors
 /// As [`open`].
@@ -51,11 +51,11 @@ fn open_found(found: Found, options: &ReadOptions) -> Result<Composite<'static>,
     Ok(opened)
 }
 
-/// The files that a path stands for as [`open`] takes it: the file itself, all files of a checkpoint, or an index
+/// Returns the files that [`open`] would read for a path: the file itself, all files of a checkpoint, or an index
 /// ([`is_index`](crate::is_index)) and the files that it names.
 ///
 /// # Errors
-/// As [`open`], for folders and indices. Files with tensors are not opened.
+/// As [`open`], for directories and indices. Files with tensors are not opened.
 pub fn checkpoint_files(path: &Path) -> Result<Vec<PathBuf>, Error> {
     let index_path = match find(path)?.checkpoint {
         Checkpoint::File(path) => return Ok(vec![path]),

@@ -1,4 +1,4 @@
-//! Tensors of one or more files as if they stood in one: merged, chosen, renamed, and watched while they are read.
+//! Combines tensors of one or more files into one reader: merged, selected, renamed, and with progress of reading.
 
 use std::{
     collections::{HashMap, hash_map},
@@ -13,7 +13,8 @@ use tensor_core::{Quoted, SparseCoo, Tensor};
 
 use crate::split::remove_split;
 
-/// Tensors of one or more readers as one reader. Bytes come from where they are; names, order and metadata are its own.
+/// Combines tensors of one or more readers into one reader, with its own names, order and metadata. Bytes are read from
+/// the original readers.
 ///
 /// ```
 /// use fmt_core::{Format, TensorReader};
@@ -43,7 +44,8 @@ use crate::split::remove_split;
 /// ```
 pub struct Composite<'r> {
     parts: Vec<Part<'r>>,
-    /// The tensors where they are others than those of the first part: files may have millions, which are not kept twice.
+    /// The selected tensors, unless they are exactly those of the first part: files may have millions, which are not
+    /// stored twice.
     chosen: Option<Chosen>,
     names: NameTable,
     metadata: Metadata,
@@ -53,9 +55,9 @@ pub struct Composite<'r> {
     watch: Option<Watch<'r>>,
 }
 
-/// Tensors in an order and under names of their own.
+/// Selected tensors, with their order and names.
 struct Chosen {
-    /// For each tensor the part and the index there.
+    /// For each tensor, the part and its index there.
     places: Vec<(usize, usize)>,
     entries: Vec<Entry>,
 }
@@ -113,14 +115,14 @@ impl Chosen {
 }
 
 impl<'r> Composite<'r> {
-    /// All of one file. The label, such as the file's name, is for people.
+    /// Creates a composite of one file. The label, such as the file's name, is for messages.
     pub fn new(label: impl Into<String>, reader: impl Into<Source<'r>>) -> Self {
         let source = reader.into();
         let all = 0..source.reader().entries().len();
         Self::chosen(label, source, all)
     }
 
-    /// Those tensors of one file whose indices are in a range.
+    /// Creates a composite of the tensors of one file in a range of indices.
     pub(crate) fn chosen(
         label: impl Into<String>,
         reader: impl Into<Source<'r>>,
@@ -150,8 +152,8 @@ impl<'r> Composite<'r> {
         composite
     }
 
-    /// Adds another file's tensors behind those that are there. What the file says of itself is added too; where it says
-    /// something else under the same key the first word stays, see [`Composite::conflicts`].
+    /// Appends another file's tensors and metadata. For a key with different values the first value is kept, see
+    /// [`Composite::conflicts`].
     ///
     /// # Errors
     /// As [`Composite::append`].
@@ -159,10 +161,10 @@ impl<'r> Composite<'r> {
         self.append(Self::new(label, reader))
     }
 
-    /// Adds all that another one has, as [`Composite::add`] does.
+    /// Appends another composite, like [`Composite::add`].
     ///
     /// # Errors
-    /// [`ErrorKind::Duplicate`] when a name is in both; nothing is added then.
+    /// [`ErrorKind::Duplicate`] when a name is in both; nothing is added.
     pub fn append(&mut self, mut other: Self) -> Result<(), Error> {
         for entry in other.entries() {
             if let Some(own) = self.find(&entry.name) {
@@ -171,7 +173,7 @@ impl<'r> Composite<'r> {
                 return Err(error.of_tensor(&entry.name).found(found));
             }
         }
-        // The numbers of a model's files are not about the whole.
+        // Shard numbers do not apply to the combined file.
         remove_split(&mut self.metadata);
         remove_split(&mut other.metadata);
         let first = self.parts.len();
@@ -191,7 +193,7 @@ impl<'r> Composite<'r> {
         own.entries.extend(added.entries);
         let entries = &own.entries;
         for (index, entry) in entries.iter().enumerate().skip(begin) {
-            // Of names that a file has twice the first is found.
+            // Of duplicate names in a file, the first is found.
             let name_of = |other: u32| &*entries[other as usize].name;
             let _ = self.names.insert(index as u32, &entry.name, name_of);
         }
@@ -201,8 +203,8 @@ impl<'r> Composite<'r> {
         Ok(())
     }
 
-    /// Keys under which a file says something else than one before it, with the file's label. The first file's value is
-    /// in [`TensorReader::metadata`].
+    /// Returns the keys whose values differ from an earlier file's, with the file's label. [`TensorReader::metadata`]
+    /// has the first file's value.
     pub fn conflicts(&self) -> impl Iterator<Item = (&str, &str)> {
         let label = |part: &usize| self.parts[*part].label.as_str();
         self.conflicts
@@ -210,12 +212,12 @@ impl<'r> Composite<'r> {
             .map(move |(key, part)| (key.as_str(), label(part)))
     }
 
-    /// The labels of its files, in order.
+    /// Returns the labels of the files, in order.
     pub fn files(&self) -> impl ExactSizeIterator<Item = &str> {
         self.parts.iter().map(|part| part.label.as_str())
     }
 
-    /// The label of the file that has a tensor.
+    /// Returns the label of a tensor's file.
     ///
     /// # Panics
     /// When there is no such index.
@@ -224,7 +226,7 @@ impl<'r> Composite<'r> {
         &self.parts[self.place_of(index).0].label
     }
 
-    /// A tensor's name in its file, whatever it is called here.
+    /// Returns a tensor's original name in its file.
     ///
     /// # Panics
     /// When there is no such index.
@@ -234,14 +236,14 @@ impl<'r> Composite<'r> {
         &reader.entries()[own].name
     }
 
-    /// Gives files other labels, such as their paths.
+    /// Changes the labels of the files, for example to their paths.
     pub(crate) fn relabel(&mut self, label: impl Fn(&str) -> String) {
         for part in &mut self.parts {
             part.label = label(&part.label);
         }
     }
 
-    /// Keeps the tensors for which this is true, in their order.
+    /// Keeps the tensors for which `keep` returns true, in order.
     pub fn retain(&mut self, mut keep: impl FnMut(&Entry) -> bool) {
         let kept: Vec<bool> = self.entries().iter().map(&mut keep).collect();
         if kept.iter().all(|keep| *keep) {
@@ -256,10 +258,10 @@ impl<'r> Composite<'r> {
         self.find_names_anew();
     }
 
-    /// Gives tensors other names, all at the same time: two may change places.
+    /// Renames tensors simultaneously, so that names can be swapped.
     ///
     /// # Errors
-    /// [`ErrorKind::Duplicate`] when two would have the same name. The names are what they were then.
+    /// [`ErrorKind::Duplicate`] when two would get the same name. No name is changed then.
     pub fn rename_all(&mut self, mut name: impl FnMut(&str) -> Option<String>) -> Result<(), Error> {
         let new: Vec<Option<String>> = self.entries().iter().map(|entry| name(&entry.name)).collect();
         if new.iter().all(Option::is_none) {
@@ -284,7 +286,7 @@ impl<'r> Composite<'r> {
         Ok(())
     }
 
-    /// Gives one tensor another name.
+    /// Renames one tensor.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfBounds`] when there is no such tensor; as [`Composite::rename_all`].
@@ -295,18 +297,18 @@ impl<'r> Composite<'r> {
         self.rename_all(|name| (name == from).then(|| to.to_owned()))
     }
 
-    /// What the files say of themselves, to be changed.
+    /// Returns the metadata for modification.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata
     }
 
-    /// What is odd about the files together, and did not keep them from being read, such as an index that does not name all
-    /// tensors. It is among [`TensorReader::lints`] too.
+    /// Returns what is suspicious about the files together but did not prevent reading, such as an index that does not
+    /// name all tensors. [`TensorReader::lints`] contains it too.
     pub fn notes(&self) -> impl Iterator<Item = &str> {
         self.lints.iter().map(|lint| lint.message.as_str())
     }
 
-    /// Adds something odd to those of its files.
+    /// Adds a lint about the files together.
     pub(crate) fn add_lint(&mut self, message: String) {
         let (tensor, range) = (None, None);
         self.lints.push(Lint {
@@ -316,21 +318,21 @@ impl<'r> Composite<'r> {
         });
     }
 
-    /// Tells how many bytes of tensors were read, each time some were; what it returns ends the reading.
+    /// Calls `watch` with the number of tensor bytes after each read; its error ends the reading.
     #[must_use]
     pub fn watched(mut self, watch: impl Fn(u64) -> Result<(), Error> + Send + Sync + 'r) -> Self {
         self.watch = Some(Box::new(watch));
         self
     }
 
-    /// Its tensors as a list of its own, to be changed.
+    /// Returns the tensors as a separate list for modification.
     fn own_entries(&mut self) -> &mut Chosen {
         self.chosen.get_or_insert_with(|| Chosen::all_of(&self.parts[0]))
     }
 
     fn find_names_anew(&mut self) {
         let entries = self.entries();
-        // Entries are too large for more than 2^32 of them.
+        // Entries are so large that there are always fewer than 2^32.
         let (names, _) = NameTable::of(entries.len(), |index| &entries[index as usize].name);
         self.names = names;
     }
@@ -432,7 +434,7 @@ impl TensorReader for Composite<'_> {
         if firsts.iter().all(HashMap::is_empty) {
             return Vec::new();
         }
-        // The first with some bytes in its file may not have been chosen.
+        // The first tensor with these bytes in its file may not be selected.
         let (mut chosen, mut shared) = (HashMap::new(), Vec::new());
         for index in 0..self.entries().len() {
             let (part, own) = self.place_of(index);
@@ -464,7 +466,7 @@ impl TensorReader for Composite<'_> {
     }
 }
 
-/// A stream whose bytes are told.
+/// A stream that reports bytes read.
 struct Watched<'r> {
     inner: Box<dyn TensorStream + 'r>,
     watch: &'r Watch<'r>,

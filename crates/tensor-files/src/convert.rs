@@ -1,4 +1,4 @@
-//! A file written again in another format: what is planned, what would be lost, and how far it has come.
+//! Converts a file to another format: plans the target, finds losses, and reports progress.
 
 use std::{collections::HashMap, fmt, io::Write, ops::ControlFlow, path::Path};
 
@@ -17,22 +17,22 @@ use crate::{
     split::remove_split,
 };
 
-/// How a file is converted.
+/// Options for a conversion.
 pub struct ConvertOptions<'a> {
-    /// Losses that are allowed if the target cannot hold something. All others are errors before anything is written.
+    /// Allowed losses, if the target cannot store something. All others are errors before anything is written.
     pub allow_loss: AllowedLoss,
-    /// Where the target has no names (BTF), keep names and metadata in a file beside it.
+    /// If the target has no names (BTF), write names and metadata to a file next to it.
     pub names_beside: bool,
-    /// Bytes that a sparse tensor may take when it is made dense, with `allow_loss`.
+    /// Maximum size in bytes of a sparse tensor that is made dense under `allow_loss`.
     pub dense_budget: u64,
-    /// The files that are read, which the target does not put in danger.
+    /// The source files, which writing the target must not endanger.
     pub sources: SourceFiles,
-    /// How the target is made: whether it may replace a file, and its permissions.
+    /// Options for the target: whether it may replace a file, and its permissions.
     pub output: OutputOptions,
-    /// Told now and then how far it has come; the file is given up when it says [`ControlFlow::Break`].
+    /// Called now and then with the progress; [`ControlFlow::Break`] aborts the conversion.
     pub on_progress: Option<&'a dyn Fn(Progress) -> ControlFlow<()>>,
-    /// Asked when all tensors are written, before the target appears: what the reader found to be lost on the way, such
-    /// as [`Recast::losses`](crate::Recast::losses).
+    /// Called when all tensors are written, before the target appears. Returns losses found while reading, such as
+    /// [`Recast::losses`](crate::Recast::losses).
     pub lost_on_the_way: Option<&'a dyn Fn() -> Vec<Loss>>,
 }
 
@@ -60,13 +60,13 @@ impl fmt::Debug for ConvertOptions<'_> {
     }
 }
 
-/// How far a conversion has come.
+/// Progress of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Bytes of tensors that have been written.
+    /// Tensor bytes written so far.
     pub done: u64,
-    /// Bytes of tensors in all.
+    /// Total tensor bytes.
     pub total: u64,
 }
 
@@ -76,26 +76,27 @@ pub struct Progress {
 pub struct Converted {
     /// The target's length in bytes.
     pub len: u64,
-    /// What it does not hold.
+    /// What the target does not contain.
     pub losses: Vec<Loss>,
 }
 
-/// What a target could not hold of a file, if it were converted with these options.
+/// Returns what would be lost in a conversion to `target` with these options.
 #[must_use]
 pub fn losses(reader: &dyn TensorReader, target: &dyn Format, options: &ConvertOptions<'_>) -> Vec<Loss> {
     Adapted::new(reader, &own_metadata(reader), target, options).losses
 }
 
-/// Writes the tensors of a file into one of another format, which appears at `path` when it is complete.
+/// Converts a file to another format. The target appears at `path` when it is complete.
 ///
-/// Tensors are read and written in pieces, and checked against their checksums on the way. A device or a pipe is written
-/// through, see [`OutputFile`]. A BTF file's names, which stand beside it, go when it is replaced.
+/// Tensors are read and written in pieces, and their checksums are verified. Devices and pipes are written directly,
+/// see [`OutputFile`]. When a BTF file is replaced, the names file next to it is removed.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] when the target cannot hold everything and loss is not allowed: the message says what.
-/// [`ErrorKind::Exists`] when the target is one of several files of the source, [`ErrorKind::Changed`] when it is the
-/// source, and another file has taken its name meanwhile. Else what reading and writing come to, and [`ErrorKind::Io`] when progress was told to stop. The target is untouched
-/// then; where the new file is complete and cannot take its place, the names beside an old BTF file may be gone.
+/// [`ErrorKind::Unsupported`] when the target cannot store everything and the loss is not allowed; the message says
+/// what. [`ErrorKind::Exists`] when the target is one of several source files, [`ErrorKind::Changed`] when it is the
+/// source and was replaced meanwhile. Otherwise the errors of reading and writing, and [`ErrorKind::Io`] when
+/// `on_progress` aborted. The target is then unchanged; if only the final rename failed, the names file of an old BTF
+/// file may already be removed.
 pub fn convert(
     reader: &dyn TensorReader,
     target: &dyn Format,
@@ -110,7 +111,7 @@ pub fn convert(
     let len = adapted.write(reader, target, &mut file, options)?;
     let losses = adapted.all_losses(target, options)?;
     let beside = adapted.names_beside(reader, path)?;
-    // The names beside another file are that file's.
+    // The names file of a file that has replaced the target must not be touched.
     output.check_replaced(path)?;
     remove_names_beside(target, path)?;
     file.persist()?;
@@ -120,10 +121,10 @@ pub fn convert(
     Ok(Converted { len, losses })
 }
 
-/// As [`convert`], into what is not a file, such as standard output. There is no place for names beside it.
+/// Like [`convert`], to an output that is not a file, such as standard output. No names file is written.
 ///
 /// # Errors
-/// As [`convert`]; what was written by then is of no use.
+/// As [`convert`]; the partial output is unusable.
 pub fn convert_into(
     reader: &dyn TensorReader,
     target: &dyn Format,
@@ -143,17 +144,17 @@ pub fn convert_into(
     Ok(Converted { len, losses })
 }
 
-/// What a file says of itself, without its place among the files of a model: what is made of it is one file.
+/// Returns a file's metadata without its shard numbers: the target is a single file.
 fn own_metadata(reader: &dyn TensorReader) -> Metadata {
     let mut metadata = reader.metadata().clone();
     remove_split(&mut metadata);
     metadata
 }
 
-/// Fails for what may not be lost.
+/// Fails if a loss is not allowed.
 pub(crate) fn refuse(losses: &[Loss], target: &dyn Format, allowed: AllowedLoss) -> Result<(), Error> {
     const SHOWN: usize = 5;
-    // Tensors that are refused for the same reason stand together.
+    // Tensors refused for the same reason are listed together.
     let mut reasons: Vec<(String, u64)> = Vec::new();
     let mut places = HashMap::new();
     for loss in losses.iter().filter(|loss| !allowed.allows(loss)) {
@@ -188,20 +189,20 @@ pub(crate) fn refuse(losses: &[Loss], target: &dyn Format, allowed: AllowedLoss)
     Err(Error::new(ErrorKind::Unsupported, what))
 }
 
-/// A file's plan as the target can hold it, and what is lost by that.
+/// A file's plan, reduced to what the target can store, and what that loses.
 pub(crate) struct Adapted {
     plan: Plan,
-    /// For each planned tensor its index in the file.
+    /// For each planned tensor, its index in the source.
     indices: Vec<usize>,
     pub(crate) losses: Vec<Loss>,
-    /// Whether names and metadata go to a file beside the target.
+    /// Whether names and metadata go to a file next to the target.
     has_names_beside: bool,
-    /// Why the target does not take the names, if it does not.
+    /// The reason why the target rejects the names, if it does.
     pub(crate) bad_name: Option<Error>,
 }
 
 impl Adapted {
-    /// Finds out by asking: a format is offered plans, and nothing is written.
+    /// Finds out by trial: the format checks plans, and nothing is written.
     pub(crate) fn new(
         reader: &dyn TensorReader,
         metadata: &Metadata,
@@ -217,7 +218,7 @@ impl Adapted {
                 }],
                 metadata: Metadata::new(),
             };
-            // A format without names takes a number only.
+            // A format without names accepts only indices.
             accepts(plan(&entry.name)).or_else(|error| match error.kind() {
                 ErrorKind::BadName => accepts(plan("0")),
                 _ => Err(error),
@@ -282,7 +283,7 @@ impl Adapted {
         adapted
     }
 
-    /// Bytes that tensors share are written once, where the target can say so.
+    /// Bytes shared by tensors are written once, if the target supports that.
     fn settle_sharing(&mut self, reader: &dyn TensorReader, target: &dyn Format) {
         for (index, first) in reader.shared() {
             // In order, as they were planned.
@@ -300,7 +301,7 @@ impl Adapted {
         }
     }
 
-    /// Numbers for names, where the target has no names.
+    /// Replaces names by indices if the target has no names.
     fn settle_names(
         &mut self,
         target: &dyn Format,
@@ -315,7 +316,7 @@ impl Adapted {
         for (number, entry) in numbered.entries.iter_mut().enumerate() {
             entry.name = number.to_string();
         }
-        // A name that is bad for other reasons is the format's to refuse.
+        // A name that is invalid for other reasons is left for the format to refuse.
         if accepts(numbered.clone()).is_err() {
             return;
         }
@@ -329,11 +330,11 @@ impl Adapted {
 
     fn settle_metadata(&mut self, metadata: &Metadata, accepts: &dyn Fn(Plan) -> Result<(), Error>) {
         if accepts(self.plan.clone()).is_err() {
-            // There is something else that the format refuses, and writing will say it.
+            // The format refuses something else, which the writer will report.
             self.plan.metadata = metadata.clone();
             return;
         }
-        // One tensor stands for all: what a format says of a key does not depend on how many there are.
+        // One tensor is enough: whether a format accepts a key does not depend on the number of tensors.
         let entries = &self.plan.entries[..self.plan.entries.len().min(1)];
         let holds = |metadata: Metadata| {
             let entries = entries.to_vec();
@@ -346,7 +347,7 @@ impl Adapted {
         }
     }
 
-    /// Fails for what may not be lost, with the name that the target does not take.
+    /// Fails if a loss is not allowed, with the name that the target rejects.
     pub(crate) fn refuse(&self, target: &dyn Format, allowed: AllowedLoss) -> Result<(), Error> {
         refuse(&self.losses, target, allowed).map_err(|error| {
             let is_about_names = self.losses.contains(&Loss::Names) && !allowed.names;
@@ -357,14 +358,14 @@ impl Adapted {
         })
     }
 
-    /// What is lost, now that all is written.
+    /// Returns all losses, after everything is written.
     fn all_losses(&self, target: &dyn Format, options: &ConvertOptions<'_>) -> Result<Vec<Loss>, Error> {
         let late = options.lost_on_the_way.map(|lost| lost()).unwrap_or_default();
         refuse(&late, target, options.allow_loss)?;
         Ok([&self.losses[..], &late].concat())
     }
 
-    /// The indices of the tensors that are written, in order.
+    /// Returns the indices of the tensors to write, in order.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = usize> {
         self.indices.iter().copied()
     }
@@ -404,7 +405,7 @@ impl Adapted {
         writer.finish()
     }
 
-    /// The file beside the target, complete but not persisted.
+    /// Writes the names file next to the target, complete but not persisted.
     #[cfg(feature = "btf")]
     pub(crate) fn names_beside(
         &self,
@@ -435,7 +436,8 @@ impl Adapted {
     }
 }
 
-/// Which texts a format holds, and the keys of the others. Each is offered alone where all together are refused.
+/// Splits metadata into what a format can store and the keys of the rest. Each is tried alone if all together are
+/// refused.
 fn held_by(texts: Metadata, holds: impl Fn(Metadata) -> bool) -> (Metadata, impl Iterator<Item = String>) {
     if texts.is_empty() || holds(texts.clone()) {
         return (texts, Vec::new().into_iter());
@@ -447,17 +449,17 @@ fn held_by(texts: Metadata, holds: impl Fn(Metadata) -> bool) -> (Metadata, impl
     (held.into_iter().collect(), lost.into_iter())
 }
 
-/// What an error says, without the name of the tensor that it begins with.
+/// Returns an error's message without the leading tensor name.
 fn without_name(error: &Error, name: &str) -> String {
     let text = error.to_string();
     let stripped = |name| text.strip_prefix(&format!("tensor {}: ", Quoted(name)));
-    // A format without names knew the tensor by a number.
+    // A format without names identifies the tensor by index.
     let stripped = stripped(name).or_else(|| stripped("0")).map(str::to_owned);
     stripped.unwrap_or(text)
 }
 
-/// Removes the names of the file that is about to be replaced, beside it and beside a link to it: other tensors must not get them. If
-/// the last steps fail, it is better to have no names than wrong ones.
+/// Removes the names files of the file to be replaced, next to it and next to a link to it: other tensors must not get
+/// them. If the last steps fail, no names are better than wrong ones.
 #[cfg(feature = "btf")]
 pub(crate) fn remove_names_beside(target: &dyn Format, path: &Path) -> Result<(), Error> {
     if target.id() != "btf" {
@@ -480,11 +482,11 @@ pub(crate) fn remove_names_beside(_target: &dyn Format, _path: &Path) -> Result<
     Ok(())
 }
 
-/// Why a tensor cannot be read.
+/// The reason why a tensor cannot be read.
 #[derive(Debug)]
 enum Unplanned {
     Unsupported(String),
-    /// Its elements are no whole blocks.
+    /// Its elements do not fill whole blocks.
     Blocks(OpaqueDType),
     DType(StoredDType),
     Layout,
@@ -501,7 +503,7 @@ impl fmt::Display for Unplanned {
     }
 }
 
-/// A tensor as it would be planned if the target could hold everything, or why it cannot be read.
+/// Plans a tensor as if the target could store everything; fails if it cannot be read.
 fn planned(entry: &Entry) -> Result<PlannedEntry, Unplanned> {
     if let (StoredDType::Opaque(dtype), true) = (&entry.dtype, entry.is_copied_only()) {
         let planned = PlannedEntry::opaque(&*entry.name, dtype.clone(), entry.shape.clone());
@@ -524,7 +526,7 @@ fn planned(entry: &Entry) -> Result<PlannedEntry, Unplanned> {
     Ok(planned)
 }
 
-/// Hands the bytes of one tensor on.
+/// Copies the bytes of one tensor.
 fn copy(
     reader: &dyn TensorReader,
     index: usize,
@@ -532,11 +534,11 @@ fn copy(
     options: &ConvertOptions<'_>,
     write: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
 ) -> Result<(), Error> {
-    /// Small enough to stay in the processor's cache between reading and writing.
+    /// Small enough to stay in the CPU cache between reading and writing.
     const PIECE: usize = 1 << 20;
     let entry = &reader.entries()[index];
     if let Layout::Coo { .. } = entry.layout {
-        // Sorted, as writers want it and as it compares best.
+        // Sorted, as writers require; this also compresses best.
         let sparse = reader.sparse(index)?.sorted();
         let sparse = sparse.map_err(|error| Error::new(ErrorKind::Duplicate, error.to_string()))?;
         if planned.layout == Layout::Dense {

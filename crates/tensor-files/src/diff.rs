@@ -1,4 +1,4 @@
-//! What two files do not have in common, by name and content.
+//! Compares two files by tensor name and content.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -10,8 +10,7 @@ use tensor_core::{DType, DTypeKind, Quoted, bf16, f16};
 
 use crate::distance::{Distance, Sums};
 
-/// How far numbers may be apart and count as the same: `|a - b| <= absolute + relative * |b|`. By default they must be the
-/// same bytes.
+/// Tolerance for comparing numbers: `|a - b| <= absolute + relative * |b|`. By default the bytes must be equal.
 ///
 /// ```
 /// let tolerance = tensor_files::Tolerance { absolute: 1e-6, relative: 1e-3 };
@@ -21,50 +20,49 @@ use crate::distance::{Distance, Sums};
 pub struct Tolerance {
     /// In units of the elements.
     pub absolute: f64,
-    /// As a part of the second file's element.
+    /// Relative to the second file's element.
     pub relative: f64,
 }
 
-/// Where two files differ.
+/// A difference between two files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
-    /// The tensor's name, or the metadata's key.
+    /// The tensor's name or the metadata key.
     pub name: String,
-    /// In what.
+    /// The kind of difference.
     pub kind: DifferenceKind,
 }
 
-/// In what two files differ.
+/// Kinds of differences.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum DifferenceKind {
-    /// Only the first has such a tensor.
+    /// Only the first file has this tensor.
     OnlyInFirst,
-    /// Only the second has such a tensor.
+    /// Only the second file has this tensor.
     OnlyInSecond,
     /// Dtype, shape or layout.
     Form {
-        /// Of the first.
+        /// In the first file.
         first: String,
-        /// Of the second.
+        /// In the second file.
         second: String,
     },
     /// Some elements.
     Values {
-        /// How many.
+        /// Number of different elements.
         elements: u64,
-        /// The farthest that two numbers are apart; NaN where one is NaN and the other is not. 0 where only bits differ:
-        /// the signs of zeros, the kinds of NaN.
+        /// Maximum absolute difference; NaN if one is NaN and the other is not. 0 if only bits differ: signs of zeros,
+        /// NaN payloads.
         farthest: f64,
-        /// How far the two are apart as vectors. `None` where that is not known: elements without a meaning as numbers, or
-        /// some that are not finite.
+        /// The distance of the two as vectors. `None` if unknown: elements that are not numeric or not finite.
         distance: Option<Distance>,
     },
-    /// A value of the metadata.
+    /// A metadata value.
     Metadata,
-    /// What the files say about a tensor under this key.
+    /// A tensor's attribute with this key.
     Attribute(String),
-    /// Which entries of a sparse tensor are stored, or what they are.
+    /// The stored entries of a sparse tensor, or their values.
     Entries,
     /// One of the two cannot be read.
     Unreadable(String),
@@ -87,7 +85,7 @@ impl fmt::Display for Difference {
                 match *farthest {
                     0.0 => f.write_str("in bits only: signs of zeros, kinds of NaN"),
                     far if far.is_nan() => f.write_str("not all of them numbers"),
-                    // Without the digits of what is very small or very large.
+                    // Without the many digits of very small or very large numbers.
                     far => write!(f, "at most by {far:?}"),
                 }?;
                 match distance {
@@ -105,9 +103,9 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Compares two files by name and content, whatever their formats are. What is stored differently but is the same is no
-/// difference: order of tensors, compression, byte order. Of tensors with the same name, which lenient readers take, the
-/// first is compared with the first, the second with the second.
+/// Compares two files by name and content, whatever their formats. Different storage of equal content is not a
+/// difference: order of tensors, compression, byte order. Tensors with duplicate names, which lenient readers accept,
+/// are compared in order.
 #[must_use]
 pub fn diff(first: &dyn TensorReader, second: &dyn TensorReader, tolerance: Tolerance) -> Vec<Difference> {
     let (firsts, mut seconds) = (by_name(first), by_name(second));
@@ -146,7 +144,7 @@ pub fn diff(first: &dyn TensorReader, second: &dyn TensorReader, tolerance: Tole
     differences
 }
 
-/// The index of each tensor, by its name and how many before it have the same.
+/// Indexes tensors by name and by the number of earlier tensors with that name.
 fn by_name(reader: &dyn TensorReader) -> BTreeMap<(&str, usize), usize> {
     let mut numbered = BTreeMap::new();
     let mut seen: HashMap<&str, usize> = HashMap::new();
@@ -158,7 +156,7 @@ fn by_name(reader: &dyn TensorReader) -> BTreeMap<(&str, usize), usize> {
     numbered
 }
 
-/// The keys under which two say different things, or only one says something; sorted.
+/// Returns the keys that differ or are present on one side only, sorted.
 fn different_keys(first: &Metadata, second: &Metadata) -> Vec<String> {
     let keys: BTreeSet<&String> = first.keys().chain(second.keys()).collect();
     let differ = keys.into_iter().filter(|key| first.get(*key) != second.get(*key));
@@ -210,7 +208,7 @@ fn compare_dense(
         return Ok(None);
     }
     drop((x, y));
-    // Equal parts at the front have no part in the sums yet.
+    // The equal parts at the front are not in the sums yet.
     found.add_front(&mut *first.stream(index)?, dtype)?;
     Ok(Some(DifferenceKind::Values {
         elements: found.elements,
@@ -219,10 +217,10 @@ fn compare_dense(
     }))
 }
 
-/// Bytes that are compared at a time: a multiple of every element's size.
+/// Bytes compared at once: a multiple of every element size.
 const PART: usize = 256 << 10;
 
-/// Compares two tensors of the same dtype and shape, a part at a time.
+/// Compares two tensors of equal dtype and shape in parts.
 fn compare_streams(
     first: &mut dyn TensorStream,
     second: &mut dyn TensorStream,
@@ -251,31 +249,31 @@ fn compare_streams(
     Ok(found)
 }
 
-/// Differences between elements.
+/// Accumulated differences between elements.
 #[derive(Default)]
 struct Found {
     elements: u64,
     farthest: f64,
-    /// Bytes at the front that are the same in both.
+    /// Length of the equal prefix in bytes.
     front: u64,
-    /// Over all elements behind these.
+    /// Over all elements after that prefix.
     sums: Sums,
 }
 
-/// How far two elements are apart that are not the same bytes.
+/// The difference between two elements with different bytes.
 enum Apart {
-    /// So far; integers of 64 bits are subtracted before the difference is rounded.
+    /// The absolute difference; 64-bit integers are subtracted before rounding.
     By(f64),
-    /// Not at all: two zeros of different sign, two NaNs.
+    /// Only the bits differ: zeros of different sign, or two NaNs.
     InBits,
-    /// There is no telling.
+    /// Unknown: the elements are not numeric.
     Unknown,
 }
 
 impl Found {
     fn compare(&mut self, a: &[u8], b: &[u8], dtype: Option<DType>, tolerance: Tolerance) {
         let Some(dtype) = dtype else {
-            // Bytes without a meaning.
+            // Bytes that are not numeric.
             self.elements += a.iter().zip(b).filter(|(x, y)| x != y).count() as u64;
             self.farthest = f64::NAN;
             return;
@@ -297,7 +295,7 @@ impl Found {
             let is_exact = tolerance == Tolerance::default();
             let is_close = match apart {
                 Apart::InBits => !is_exact,
-                // No infinity is near anything but itself.
+                // An infinity is close only to itself.
                 Apart::By(apart) => {
                     apart.is_finite() && apart <= tolerance.absolute + tolerance.relative * size
                 }
@@ -323,12 +321,12 @@ impl Found {
         }
     }
 
-    /// Adds the parts at the front, which are the same in both.
+    /// Adds the equal prefix to the sums.
     fn add_front(&mut self, stream: &mut dyn TensorStream, dtype: Option<DType>) -> Result<(), Error> {
         let mut part = vec![0; PART];
         while self.front > 0 {
             let len = stream.read(&mut part)?;
-            // A part that was equal may come in pieces of other lengths now.
+            // The equal prefix may arrive in pieces of other lengths now.
             let equal = self.front.min(len as u64);
             self.add_equal(&part[..equal as usize], dtype);
             self.front = if len == 0 { 0 } else { self.front - equal };
@@ -337,7 +335,7 @@ impl Found {
     }
 }
 
-/// An element as a double.
+/// Converts an element to a double.
 fn to_f64(dtype: DType, bytes: &[u8]) -> f64 {
     match dtype.kind() {
         DTypeKind::Signed => {
@@ -354,21 +352,21 @@ fn to_f64(dtype: DType, bytes: &[u8]) -> f64 {
     }
 }
 
-/// Up to 8 bytes as a number.
+/// Reads up to 8 bytes as an integer.
 fn word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     word[..bytes.len()].copy_from_slice(bytes);
     u64::from_le_bytes(word)
 }
 
-/// How far two elements are apart, and how large the second is.
+/// Returns the difference of two elements, and the size of the second.
 fn apart(dtype: DType, x: &[u8], y: &[u8]) -> (Apart, f64) {
     let integer = |bytes: &[u8]| match dtype.kind() {
         DTypeKind::Signed => {
             let unused = 64 - 8 * bytes.len() as u32;
             Some(i128::from((word(bytes) << unused) as i64 >> unused))
         }
-        // Not as bools: a byte of 2 is a difference from a byte of 1.
+        // Bools are compared as bytes: 2 differs from 1.
         DTypeKind::Unsigned | DTypeKind::Bool => Some(i128::from(word(bytes))),
         _ => None,
     };

@@ -1,8 +1,8 @@
-//! How far two tensors are apart as vectors.
+//! Distance of two tensors as vectors.
 
 use std::fmt;
 
-/// How far two tensors of numbers are apart, each taken as one vector.
+/// The distance of two numeric tensors, each seen as one vector.
 ///
 /// ```
 /// use tensor_files::Distance;
@@ -13,9 +13,9 @@ use std::fmt;
 pub struct Distance {
     /// The L2 norm of the difference.
     pub l2: f64,
-    /// The same over the L2 norm of the second; infinite where that is 0.
+    /// `l2` divided by the L2 norm of the second; infinite if that is 0.
     pub relative_l2: f64,
-    /// The cosine of the angle between the two; NaN where one of them is 0.
+    /// Cosine of the angle between the two; NaN if one of them is 0.
     pub cosine: f64,
 }
 
@@ -31,14 +31,14 @@ impl fmt::Display for Distance {
             write!(f, ", relative {}", Short(*relative_l2))?;
         }
         if cosine.is_finite() {
-            // Seven digits tell vectors apart that are nearly the same.
+            // Seven digits distinguish vectors that are nearly equal.
             write!(f, ", cosine {}", (cosine * 1e7).round() / 1e7)?;
         }
         Ok(())
     }
 }
 
-/// A number with six significant digits.
+/// Displays a number with six significant digits.
 struct Short(f64);
 
 impl fmt::Display for Short {
@@ -52,7 +52,7 @@ impl fmt::Display for Short {
     }
 }
 
-/// The sums that a distance is made of.
+/// The sums from which a distance is computed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
     difference: f64,
@@ -62,7 +62,8 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// Adds two elements, and how far they are apart: doubles do not tell large integers apart.
+    /// Adds two elements and their difference, which is separate because doubles cannot represent large integers
+    /// exactly.
     pub(crate) fn add(&mut self, x: f64, y: f64, difference: f64) {
         self.difference += difference * difference;
         self.first += x * x;
@@ -70,7 +71,7 @@ impl Sums {
         self.product += x * y;
     }
 
-    /// `None` where a number is not finite, or is too large to be squared.
+    /// Returns the distance; `None` if a number is not finite, or its square overflows.
     pub(crate) fn distance(&self) -> Option<Distance> {
         let (l2, first, second) = (self.difference.sqrt(), self.first.sqrt(), self.second.sqrt());
         let is_known = [l2, first, second, self.product]

@@ -1,10 +1,10 @@
-//! What a file is that cannot be opened as one of a format.
+//! Explains what a file is if it cannot be opened as a given format.
 
 use fmt_core::{Error, ErrorKind, Format};
 use tensor_core::FileKind;
 
-/// Says what a file is that could not be opened as one of a format, where that is something else; the error as it is where
-/// it is not.
+/// If a file that could not be opened as `format` is of another kind, returns an error that says so; otherwise returns
+/// `error` unchanged.
 ///
 /// ```
 /// # use fmt_core::{Error, ErrorKind};
@@ -16,7 +16,7 @@ use tensor_core::FileKind;
 /// ```
 #[must_use]
 pub fn explain(error: Error, format: &dyn Format, head: &[u8], len: u64) -> Error {
-    // One format has versions that are formats here, and two are zip archives.
+    // One file kind covers several formats here, and two formats are zip archives.
     let is_own = |kind: &FileKind| match kind {
         FileKind::Zip => matches!(format.id(), "torch" | "npz"),
         kind => kind.format().is_some_and(|own| format.id().starts_with(own)),
@@ -30,7 +30,7 @@ pub fn explain(error: Error, format: &dyn Format, head: &[u8], len: u64) -> Erro
     }
 }
 
-/// What a file is of which not even its name says what it should be.
+/// Describes a file whose format is unknown even by its name.
 pub(crate) fn described(head: &[u8], len: u64) -> Option<String> {
     let kind = FileKind::of(head, len)?;
     Some(with_advice(format!("the file is {kind}"), &kind))

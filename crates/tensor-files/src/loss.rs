@@ -1,31 +1,31 @@
-//! Losses of conversions, and which of them are allowed.
+//! Losses of conversions, and which are allowed.
 
 use std::fmt;
 
 use tensor_core::Quoted;
 
-/// Something that a target cannot hold.
+/// Something that the target cannot store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Loss {
-    /// A tensor that cannot be read, or that the target cannot store; with the reason.
+    /// A tensor that cannot be read or stored, with the reason.
     Tensor(String, String),
     /// A sparse tensor becomes dense.
     Sparsity(String),
     /// All names: tensors become `0`, `1` and so on.
     Names,
-    /// What the file says about itself under a key.
+    /// A metadata entry of the file, by key.
     Metadata(String),
-    /// What the file says about a tensor (its name) under a key.
+    /// An attribute of a tensor, by tensor name and key.
     Attribute(String, String),
     /// Something that is neither a tensor nor metadata, by its name.
     ForeignPart(String),
-    /// So many finite numbers of a tensor became infinite: they are beyond the range of its new dtype.
+    /// The number of finite elements of a tensor that became infinite, because they exceed the range of the new dtype.
     Range(String, u64),
-    /// The dtype of a tensor that is stored as unsigned integers with the same bits, which was asked for.
+    /// The dtype of a tensor that is stored, on request, as unsigned integers with the same bits.
     DType(String, String),
-    /// A tensor that has the bytes of another one, which the target has no way to say: they are written again. With the
-    /// other's name and the number of bytes.
+    /// Shared bytes that the target cannot share, so they are written again. With the names of both tensors and the
+    /// number of bytes.
     Sharing(String, String, u64),
 }
 
@@ -65,7 +65,7 @@ impl fmt::Display for Loss {
     }
 }
 
-/// What a conversion may lose.
+/// The losses that a conversion may have.
 ///
 /// ```
 /// use tensor_files::{AllowedLoss, Loss};
@@ -82,16 +82,16 @@ pub struct AllowedLoss {
     pub sparsity: bool,
     /// Names.
     pub names: bool,
-    /// What files and tensors say of themselves.
+    /// Metadata of the file and attributes of tensors.
     pub metadata: bool,
     /// Content that is neither a tensor nor metadata.
     pub foreign_parts: bool,
-    /// Finite numbers beyond the range of a new dtype: they become infinite.
+    /// Finite numbers beyond the range of a new dtype, which become infinite.
     pub range: bool,
 }
 
 impl AllowedLoss {
-    /// Nothing.
+    /// Allows no losses.
     pub const NONE: Self = Self {
         tensors: false,
         sparsity: false,
@@ -101,7 +101,7 @@ impl AllowedLoss {
         range: false,
     };
 
-    /// Everything.
+    /// Allows all losses.
     pub const ALL: Self = Self {
         tensors: true,
         sparsity: true,
@@ -111,7 +111,7 @@ impl AllowedLoss {
         range: true,
     };
 
-    /// Whether this may be lost.
+    /// Returns whether `loss` is allowed.
     #[must_use]
     pub fn allows(&self, loss: &Loss) -> bool {
         match loss {
@@ -121,7 +121,7 @@ impl AllowedLoss {
             Loss::Metadata(_) | Loss::Attribute(..) => self.metadata,
             Loss::ForeignPart(_) => self.foreign_parts,
             Loss::Range(..) => self.range,
-            // Only `Recast::as_bits` makes the first; of the second the tensors are the same.
+            // `DType` only results from `Recast::as_bits`; `Sharing` does not change tensors.
             Loss::DType(..) | Loss::Sharing(..) => true,
         }
     }

@@ -1,4 +1,4 @@
-//! Digests of tensors that are the same in every format: for signatures, and to tell whether a checkpoint is what it was.
+//! Digests of tensors that are the same in every format: for signing, and for detecting changes of a checkpoint.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -11,14 +11,13 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tensor_core::Quoted;
 
-/// What a checkpoint's tensors are: for each its dtype, its shape, and the SHA-256 of its bytes.
+/// Describes a checkpoint's tensors: dtype, shape and SHA-256 of the bytes of each.
 ///
-/// The bytes are row-major and little-endian; for a sparse tensor they are its indices (`u64`, a row for each stored entry,
-/// sorted), then the values. So the same tensors have the same manifest in whatever format, order, compression and number of
-/// files they are stored. Metadata is not part of it.
+/// The bytes are row-major and little-endian; for a sparse tensor they are its indices (`u64`, a row per stored entry,
+/// sorted), then the values. So equal tensors have equal manifests, whatever the format, order, compression and number
+/// of files. Metadata is not part of it.
 ///
-/// The text and the JSON form are the same for the same tensors to the last byte, so that either can be signed. docs/tensor.md
-/// has both.
+/// Text and JSON form are byte-identical for equal tensors, so either can be signed. docs/tensor.md describes both.
 ///
 /// ```
 /// use tensor_files::Manifest;
@@ -47,17 +46,17 @@ pub struct Manifest {
     tensors: BTreeMap<String, ManifestEntry>,
 }
 
-/// What a manifest says of a tensor.
+/// A tensor in a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ManifestEntry {
-    /// The dtype's name: `f32`, `bf16`; of elements that are copied only, the file's own, such as `F8_E4M3`.
+    /// The dtype's name, such as `f32` or `bf16`; for opaque elements the file's own name, such as `F8_E4M3`.
     pub dtype: String,
     /// The dimensions.
     pub shape: Vec<u64>,
-    /// For a sparse tensor the stored entries.
+    /// Number of stored entries of a sparse tensor.
     pub nnz: Option<u64>,
-    /// The SHA-256 in hexadecimal digits, lower-case.
+    /// The SHA-256 in lower-case hexadecimal digits.
     pub sha256: String,
 }
 
@@ -65,19 +64,19 @@ pub struct ManifestEntry {
 const HEAD: &str = "tensor-manifest 1 sha256";
 
 impl Manifest {
-    /// Reads all tensors. Memory stays at a piece of one, but for sparse ones, which are sorted.
+    /// Reads all tensors in pieces; only sparse tensors are held in memory as a whole, for sorting.
     ///
     /// # Errors
-    /// Whatever reading comes to; [`ErrorKind::Unsupported`] for a tensor that cannot be read; [`ErrorKind::Duplicate`]
-    /// when a name stands twice.
+    /// The errors of reading; [`ErrorKind::Unsupported`] for a tensor that cannot be read; [`ErrorKind::Duplicate`]
+    /// when a name occurs twice.
     pub fn of(reader: &dyn TensorReader) -> Result<Self, Error> {
         Self::of_watched(reader, &|_| ControlFlow::Continue(()))
     }
 
-    /// As [`Manifest::of`]; told how many bytes were read, each time some were.
+    /// Like [`Manifest::of`], with a callback for the bytes read.
     ///
     /// # Errors
-    /// As [`Manifest::of`]; [`ErrorKind::Io`] when it was told to stop.
+    /// As [`Manifest::of`]; [`ErrorKind::Io`] when the callback aborted.
     pub fn of_watched(
         reader: &dyn TensorReader,
         watch: &dyn Fn(u64) -> ControlFlow<()>,
@@ -94,12 +93,12 @@ impl Manifest {
         Ok(Self { tensors })
     }
 
-    /// Each tensor by its name.
+    /// Returns the tensors, sorted by name.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &ManifestEntry)> {
         self.tensors.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
-    /// One digest for all: the SHA-256 of the lines for tensors in the text form, each with its line feed.
+    /// Returns one digest for all tensors: the SHA-256 of their lines in the text form, each with its line feed.
     #[must_use]
     pub fn content_sha256(&self) -> String {
         hex(&Sha256::digest(self.lines()))
@@ -118,19 +117,19 @@ impl Manifest {
                 let shape: Vec<String> = shape.iter().map(u64::to_string).collect();
                 let sparse = nnz.map_or(String::new(), |nnz| format!("/coo={nnz}"));
                 let name = serde_json::Value::from(name.as_str());
-                // Writing to a string does not fail.
+                // Writing to a string cannot fail.
                 let _ = writeln!(text, "{sha256}  {dtype}{sparse}  [{}]  {name}", shape.join(","));
                 text
             })
     }
 
-    /// As text: a head, a line for each tensor by name, and the digest of all.
+    /// Formats as text: a header, a line per tensor by name, and the digest of all.
     #[must_use]
     pub fn to_text(&self) -> String {
         format!("{HEAD}\n{}{}  content\n", self.lines(), self.content_sha256())
     }
 
-    /// As JSON.
+    /// Formats as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
         let tensors = self.tensors.iter().map(|(name, entry)| JsonEntry {
@@ -145,17 +144,17 @@ impl Manifest {
             content_sha256: self.content_sha256(),
             tensors: tensors.collect(),
         };
-        // Texts and numbers can be written.
+        // Strings and numbers can always be serialized.
         let mut json = serde_json::to_string_pretty(&manifest).unwrap_or_default();
         json.push('\n');
         json
     }
 
-    /// Reads either form.
+    /// Parses either form.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] for anything but a manifest, [`ErrorKind::BadVersion`] for one of another version,
-    /// [`ErrorKind::Corrupt`] when its tensors do not fit its own digest.
+    /// [`ErrorKind::Malformed`] unless it is a manifest, [`ErrorKind::BadVersion`] for another version,
+    /// [`ErrorKind::Corrupt`] when the tensors do not match the manifest's digest.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         let text = std::str::from_utf8(bytes).map_err(|error| {
             let error_at = error.valid_up_to() as u64;
@@ -175,7 +174,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Checks tensors against the manifest: what differs, by name, for people.
+    /// Compares tensors with the manifest. Returns the differences by name, as text.
     #[must_use]
     pub fn differences(&self, found: &Self) -> Vec<(String, String)> {
         let mut differences = Vec::new();
@@ -255,7 +254,7 @@ fn digest(
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
         text
     })

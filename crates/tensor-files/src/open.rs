@@ -1,4 +1,4 @@
-//! One file of any format.
+//! Opens a single file of any format.
 
 use std::{path::Path, sync::Arc};
 
@@ -12,13 +12,13 @@ pub(crate) fn open_file(path: &Path, options: &ReadOptions) -> Result<Box<dyn Te
     open_source(Arc::new(FileSource::open(path)?), Some(path), options)
 }
 
-/// The bytes that tell what a file is.
+/// Reads the first bytes, which identify the format.
 pub(crate) fn head_of(source: &dyn ByteSource) -> Result<Bytes, Error> {
     read_range(source, 0..source.len().min(512), "the beginning of the file")
 }
 
-/// Opens a file of any format from any source, such as a mapping of `tensor-mmap`. With a path, its name helps to tell
-/// the format, and what stands beside it is looked for as in [`open`](crate::open()).
+/// Opens a file of any format from any source, such as a mapping of `tensor-mmap`. With a path, the name helps to
+/// detect the format, and companion files are found as in [`open`](crate::open()).
 ///
 /// # Errors
 /// As [`open`](crate::open()).

@@ -1,4 +1,4 @@
-//! Tensors as another dtype while they are read: floats rounded, quantised blocks as floats, or bits as they are.
+//! Changes dtypes of tensors while they are read: rounds floats, dequantizes blocks, or reinterprets bits.
 
 use std::{
     collections::BTreeSet,
@@ -19,7 +19,7 @@ use crate::{
     scaled::Scaled,
 };
 
-/// A reader some of whose tensors have another dtype than in the file.
+/// A reader that changes the dtype of some tensors.
 ///
 /// ```
 /// use fmt_core::TensorReader;
@@ -46,10 +46,10 @@ use crate::{
 pub struct Recast<'r> {
     inner: &'r dyn TensorReader,
     entries: Vec<Entry>,
-    /// The index of each there, in order.
+    /// The index of each tensor in the inner reader, in order.
     indices: Vec<usize>,
     changes: Vec<Change>,
-    /// For each tensor the finite numbers that became infinite, as far as it was read.
+    /// For each tensor, the number of finite elements that became infinite, as far as it was read.
     beyond: Vec<AtomicU64>,
     unconverted: Vec<(String, DType)>,
 }
@@ -60,21 +60,21 @@ enum Change {
     /// The same bytes.
     Bits,
     Float(Cast),
-    /// Floats of eight bits times their scales.
+    /// 8-bit floats multiplied by their scales.
     Scaled(Scaled, Cast),
     #[cfg(feature = "gguf")]
     Blocks(fmt_gguf::Dequantizer, Cast),
 }
 
 impl<'r> Recast<'r> {
-    /// Floats, and quantised blocks that are understood, as floats of one dtype; all but those that are to stay, by
-    /// index. Rounding is to nearest, ties to even. Floats of eight bits are multiplied by their scales, `NAME_scale_inv`
-    /// (DeepSeek) or `NAME_scale` (compressed-tensors), which are no tensors of the result then. Integers and bools stay: they are positions, steps and masks, see
-    /// [`Recast::unconverted`].
+    /// Converts floats, and quantised blocks of known types, to one float dtype; except the tensors to keep, by index.
+    /// Rounds to nearest, ties to even. 8-bit floats are multiplied by their scales, `NAME_scale_inv` (DeepSeek) or
+    /// `NAME_scale` (compressed-tensors), which are omitted from the result. Integers and bools are kept: they are
+    /// positions, steps and masks, see [`Recast::unconverted`].
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for sparse tensors and elements that are copied only, unless they are to stay. For a dtype
-    /// that is no float.
+    /// [`ErrorKind::Unsupported`] for sparse tensors and opaque elements, unless they are kept, and for a dtype that is
+    /// not a float.
     pub fn to_float(
         inner: &'r dyn TensorReader,
         dtype: DType,
@@ -85,7 +85,7 @@ impl<'r> Recast<'r> {
             return Err(error.expected("f16, bf16, f32 or f64").found(dtype));
         }
         let mut recast = Self::unchanged(inner);
-        // Scales that are in the numbers now: a reader that found them would scale again.
+        // Scales that are already applied: a later reader that found them would scale again.
         let mut taken = BTreeSet::new();
         let tensors = recast.entries.iter_mut().zip(&mut recast.changes);
         for (index, (entry, change)) in tensors.enumerate() {
@@ -127,13 +127,14 @@ impl<'r> Recast<'r> {
         kept(&mut self.beyond, dropped);
     }
 
-    /// A tensor as it is in the file.
+    /// Returns a tensor's original entry.
     fn before(&self, index: usize) -> &Entry {
         &self.inner.entries()[self.indices[index]]
     }
 
-    /// Elements of dtypes that a format lacks as unsigned integers of the same width, bit for bit; copy-only elements of
-    /// another width than a byte as bytes along the last axis. [`losses`](Self::losses) names these tensors.
+    /// Reinterprets elements of dtypes that a format lacks as unsigned integers of the same width, bit for bit; opaque
+    /// elements of any width but one byte become bytes along the last axis. [`losses`](Self::losses) names these
+    /// tensors.
     pub fn as_bits(inner: &'r dyn TensorReader, format: &dyn Format) -> Self {
         let takes = |entry: Option<PlannedEntry>| {
             let plan = |entry| Plan {
@@ -177,14 +178,14 @@ impl<'r> Recast<'r> {
         }
     }
 
-    /// Integers and bools that were to become floats and stay, with their dtypes.
+    /// Returns the integers and bools that were kept although floats were requested, with their dtypes.
     #[must_use]
     pub fn unconverted(&self) -> Vec<(String, DType)> {
         self.unconverted.clone()
     }
 
-    /// The dtypes of tensors that are bits now, and what was lost in the tensors that were read: numbers beyond the range
-    /// of their new dtype. A tensor that was read twice is counted twice.
+    /// Returns the dtypes of reinterpreted tensors, and what was lost in the tensors read: numbers beyond the range of
+    /// their new dtype. Tensors read twice are counted twice.
     #[must_use]
     pub fn losses(&self) -> Vec<Loss> {
         let lost = |index: usize| match (&self.changes[index], self.before(index), &self.beyond[index]) {
@@ -197,7 +198,7 @@ impl<'r> Recast<'r> {
         (0..self.entries.len()).filter_map(lost).collect()
     }
 
-    /// Some bytes of a tensor as it is now.
+    /// Returns a part of a tensor's converted bytes.
     fn part(&self, index: usize, range: Range<u64>) -> Result<Vec<u8>, Error> {
         let (mut bytes, most) = (Vec::new(), Limits::default().decoded_bytes);
         let len = range.end - range.start;
@@ -223,7 +224,7 @@ impl<'r> Recast<'r> {
         Ok(bytes)
     }
 
-    /// A tensor's elements as they are now.
+    /// Returns a tensor's converted elements.
     fn of_spec(
         &self,
         index: usize,
@@ -240,7 +241,7 @@ impl<'r> Recast<'r> {
     }
 }
 
-/// How a tensor becomes one of a float dtype.
+/// Determines how a tensor is converted to a float dtype.
 fn to_float(entry: &Entry, dtype: DType) -> Result<Change, Error> {
     let refused = |found: String| {
         let error = Error::new(
@@ -269,15 +270,15 @@ fn to_float(entry: &Entry, dtype: DType) -> Result<Change, Error> {
     }
 }
 
-/// What the file says of a tensor's bytes says nothing of those that are made from them.
+/// Removes attributes of a tensor's original bytes, which do not apply to the converted ones.
 fn forget_bytes(entry: &mut Entry) {
     entry.encoding = Encoding::Raw;
     entry.is_big_endian = false;
     entry.checksum = None;
 }
 
-/// Elements or blocks that are copied only, as unsigned integers: of whole bytes one for each, else bytes along the last
-/// axis.
+/// Returns dtype and shape of opaque elements or blocks as bytes: one per element of one byte, otherwise several along
+/// the last axis.
 fn bytes_of(dtype: &OpaqueDType, shape: &Shape) -> Option<(DType, Shape)> {
     let (elements, bytes) = (u64::from(dtype.block_elements()), u64::from(dtype.block_bytes()));
     if (elements, bytes) == (1, 1) {
@@ -291,7 +292,7 @@ fn bytes_of(dtype: &OpaqueDType, shape: &Shape) -> Option<(DType, Shape)> {
     Some((DType::U8, Shape::new(&dims).ok()?))
 }
 
-/// The unsigned integer of a dtype's width.
+/// Returns the unsigned integer dtype of a dtype's width.
 fn bits_of(dtype: DType) -> Option<DType> {
     match dtype.size() {
         1 => Some(DType::U8),
@@ -360,7 +361,7 @@ impl TensorReader for Recast<'_> {
                 bytes.truncate(read);
                 self.of_spec(index, shape, bytes)
             }
-            // Blocks need not end with a row: what stands before the rows is read and passed by.
+            // Blocks need not end with a row: elements before the rows are read and skipped.
             _ => {
                 let (shape, dtype) = (&self.entries[index].shape, self.entries[index].dtype.known());
                 let spec = TensorSpec::new(dtype.unwrap_or(DType::U8), shape.clone());
@@ -431,7 +432,7 @@ impl TensorReader for Recast<'_> {
         let mut shared: Vec<_> = shared
             .filter_map(|(index, first)| Some((own(index)?, own(first)?)))
             .collect();
-        // Bytes that are the same become others of another dtype, or with other scales.
+        // Shared bytes differ after conversion if dtypes or scales differ.
         let is_scaled = |index: usize| matches!(self.changes[index], Change::Scaled(..));
         shared.retain(|&(index, first)| {
             self.entries[index].dtype == self.entries[first].dtype && !is_scaled(index) && !is_scaled(first)

@@ -4,7 +4,7 @@ use fmt_core::{Error, ErrorKind, Format, Sniff};
 
 use crate::explain::described;
 
-/// Every format that is built in. A format more is a line here, and a feature in Cargo.toml.
+/// Every built-in format. To add one, add a line here and a feature in Cargo.toml.
 const FORMATS: &[&dyn Format] = &[
     #[cfg(feature = "btf")]
     &fmt_btf::Btf,
@@ -22,7 +22,7 @@ const FORMATS: &[&dyn Format] = &[
     &fmt_tbuf::TensorBuffers,
     #[cfg(feature = "torch")]
     &fmt_torch::Torch,
-    // The first with an extension is the one that new files get.
+    // The first format with an extension is used for new files.
     #[cfg(feature = "ztensor")]
     &fmt_ztensor::Ztensor,
     #[cfg(feature = "ztensor")]
@@ -31,7 +31,7 @@ const FORMATS: &[&dyn Format] = &[
     &fmt_ztensor2::Ztensor2,
 ];
 
-/// Every format that is built in.
+/// Returns all built-in formats.
 ///
 /// ```
 /// let ids: Vec<_> = tensor_files::formats().iter().map(|format| format.id()).collect();
@@ -42,7 +42,7 @@ pub fn formats() -> &'static [&'static dyn Format] {
     FORMATS
 }
 
-/// The format with a short name.
+/// Returns the format with a short name.
 ///
 /// ```
 /// assert_eq!(tensor_files::format("npz").map(|format| format.extensions()), Some(&["npz"][..]));
@@ -53,7 +53,7 @@ pub fn format(id: &str) -> Option<&'static dyn Format> {
     FORMATS.iter().copied().find(|format| format.id() == id)
 }
 
-/// The format that files with such a name have.
+/// Returns the format for a file name.
 ///
 /// ```
 /// let format = tensor_files::format_of_path("a/Weights.BTF".as_ref());
@@ -69,10 +69,11 @@ pub fn format_of_path(path: &Path) -> Option<&'static dyn Format> {
     FORMATS.iter().copied().find(is_one)
 }
 
-/// The format of a file that begins with `head` (512 bytes are enough), has `len` bytes and perhaps a name.
+/// Detects the format of a file that begins with `head` (512 bytes are enough) and has `len` bytes and an optional
+/// path.
 ///
-/// A format's own mark decides; where there is none the name does, and where that says nothing, what the bytes could be if
-/// they could be one thing only.
+/// A magic number decides; without one the file name does; without a known extension, the only format that the bytes
+/// could be.
 ///
 /// ```
 /// let format = tensor_files::detect(b"\x93NUMPY\x01\0", 128, Some("misnamed.btf".as_ref())).unwrap();
@@ -82,7 +83,7 @@ pub fn format_of_path(path: &Path) -> Option<&'static dyn Format> {
 /// ```
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] when no format, or more than one, comes into question.
+/// [`ErrorKind::Unsupported`] when no format, or more than one, is possible.
 pub fn detect(head: &[u8], len: u64, path: Option<&Path>) -> Result<&'static dyn Format, Error> {
     let that_are = |wanted: Sniff| {
         let mut found = FORMATS
@@ -94,7 +95,7 @@ pub fn detect(head: &[u8], len: u64, path: Option<&Path>) -> Result<&'static dyn
         return Ok(format);
     }
     if let Some(format) = path.and_then(format_of_path) {
-        // Also when it cannot be one: opening it says why.
+        // Even if the bytes do not fit: opening explains why.
         return Ok(format);
     }
     match that_are(Sniff::Possible) {

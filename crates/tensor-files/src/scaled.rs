@@ -1,40 +1,41 @@
-//! Floats of eight bits with their scales, as numbers: what DeepSeek and compressed-tensors store.
+//! 8-bit floats with scales, as stored by DeepSeek and compressed-tensors, read as numbers.
 
 use fmt_core::{Entry, Error, ErrorKind, StoredDType, TensorReader, TensorStream};
 use tensor_core::{DType, DTypeKind, Shape, Tensor};
 
-/// How a tensor's floats of eight bits become numbers.
+/// How a tensor's 8-bit floats are scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scaled {
     kind: Float8,
     /// The index of the tensor with the scales.
     pub(crate) scales: usize,
-    /// The last two dimensions; `[1, n]` of a vector.
+    /// The last two dimensions; `[1, n]` for a vector.
     dims: [u64; 2],
     /// Rows and columns that share a scale.
     block: [u64; 2],
-    /// Blocks in a row of blocks, and in a matrix.
+    /// Number of blocks per row and per column of a matrix.
     blocks: [u64; 2],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Float8 {
-    /// Without infinities: `F8_E4M3`, which PyTorch calls `float8_e4m3fn`.
+    /// Without infinities: `F8_E4M3`, PyTorch's `float8_e4m3fn`.
     E4M3,
     E5M2,
 }
 
-/// Ends of names: the scale's behind the tensor's. Both multiply, whatever they are called.
+/// Suffixes that turn a tensor's name into that of its scales. Both kinds multiply, whatever their name.
 const ENDINGS: [&str; 2] = ["_scale_inv", "_scale"];
 
-/// The side of DeepSeek's blocks, and of most others.
+/// The block side of DeepSeek and most others.
 const USUAL_BLOCK: u64 = 128;
 
 impl Scaled {
-    /// What a tensor is, if it has floats of eight bits and its scales stand in the file too; `None` if it has other elements.
+    /// Finds the scales of a tensor of 8-bit floats; `None` if it has other elements.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] when there are no scales, which would make its numbers wrong, or they do not fit it.
+    /// [`ErrorKind::Unsupported`] when there are no scales, without which its numbers would be wrong, or their shape
+    /// does not match.
     pub(crate) fn of(reader: &dyn TensorReader, entry: &Entry) -> Result<Option<Self>, Error> {
         let StoredDType::Opaque(dtype) = &entry.dtype else {
             return Ok(None);
@@ -77,7 +78,7 @@ impl Scaled {
         }))
     }
 
-    /// The elements as f32: each times its scale, rounded once, as the packages do.
+    /// Returns the elements as f32: each multiplied by its scale and rounded once, like the Python packages do.
     pub(crate) fn stream<'r>(
         self,
         reader: &'r dyn TensorReader,
@@ -95,7 +96,7 @@ impl Scaled {
         }))
     }
 
-    /// The number of the scale of an element.
+    /// Returns the index of an element's scale.
     fn scale_of(&self, element: u64) -> u64 {
         let [rows, columns] = self.dims;
         let (row, column) = (element / columns, element % columns);
@@ -105,18 +106,18 @@ impl Scaled {
     }
 }
 
-/// The last two dimensions, the block and the number of blocks, if scales of a shape fit a tensor.
+/// Returns the last two dimensions, the block and the numbers of blocks, if the shape of the scales fits the tensor.
 fn fit(tensor: &Shape, scales: &Shape) -> Option<([u64; 2], [u64; 2], [u64; 2])> {
     let (outer, dims) = matrix_of(tensor.dims());
     if tensor.element_count() == 0 {
         return None;
     }
-    // One scale for all matrices and all of each.
+    // One scale for everything.
     if scales.element_count() == 1 {
         return Some((dims, dims, [1, 0]));
     }
     let [rows, columns] = dims;
-    // One for each row, with or without a dimension of 1 behind.
+    // One scale per row, with or without a trailing dimension of 1.
     let per_row = tensor.rank() >= 2 && scales.dims() == &tensor.dims()[..tensor.rank() - 1];
     if per_row {
         return Some((dims, [1, columns], [1, rows]));
@@ -131,12 +132,12 @@ fn fit(tensor: &Shape, scales: &Shape) -> Option<([u64; 2], [u64; 2], [u64; 2])>
         blocks if len.div_ceil(USUAL_BLOCK) == blocks => Some(USUAL_BLOCK),
         blocks => len.is_multiple_of(blocks).then(|| len / blocks),
     };
-    // A side of one block of less than it could have is the usual one as well: no element is beyond it.
+    // A single block that covers a whole side counts as the usual size too: no element is beyond it.
     let block = [side(rows, down)?, side(columns, across)?];
     Some((dims, block, [across, down * across]))
 }
 
-/// The outer dimensions and the last two.
+/// Splits dimensions into the outer ones and the last two.
 fn matrix_of(dims: &[u64]) -> (&[u64], [u64; 2]) {
     match dims {
         [] => (&[], [1, 1]),
@@ -187,7 +188,7 @@ struct ScaledStream<'r> {
     scaled: Scaled,
     scales: Vec<f32>,
     decoded: Vec<f32>,
-    /// Elements that were read.
+    /// Number of elements read.
     at: u64,
     source: Vec<u8>,
 }
@@ -198,7 +199,7 @@ impl TensorStream for ScaledStream<'_> {
         let read = self.inner.read(&mut self.source)?;
         let (out, _) = out.as_chunks_mut::<4>();
         for (bits, out) in self.source[..read].iter().zip(out) {
-            // As many as the blocks take: `fit` has seen to it.
+            // In range: `fit` has checked the number of scales.
             let scale = self.scales[self.scaled.scale_of(self.at) as usize];
             *out = (self.decoded[usize::from(*bits)] * scale).to_le_bytes();
             self.at += 1;

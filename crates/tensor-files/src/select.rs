@@ -1,4 +1,4 @@
-//! Which tensors, and under which names: patterns over names.
+//! Selects and renames tensors by patterns over names.
 
 use std::str::FromStr;
 
@@ -7,10 +7,10 @@ use regex::{Captures, Regex};
 
 use crate::composite::Composite;
 
-/// A pattern for names: a glob that fits the whole name, or a regular expression behind `re:` that fits some of it.
+/// A pattern for names: a glob that matches the whole name, or a regular expression after `re:` that matches a part.
 ///
-/// In a glob `*` is any text, `?` any one character, `[a-c]` and `[!a-c]` one of a set or none of it, `{x,y}` one of several
-/// texts; `\` takes the meaning from what follows. Dots and slashes are characters like others.
+/// In a glob `*` matches any string, `?` any character, `[a-c]` a character in the set, `[!a-c]` one outside, `{x,y}`
+/// one of several strings; `\` escapes the next character. Dots and slashes are ordinary characters.
 ///
 /// ```
 /// let pattern: tensor_files::Pattern = "model.layers.{0,1}.*.weight".parse()?;
@@ -23,12 +23,12 @@ use crate::composite::Composite;
 pub struct Pattern {
     text: String,
     regex: Regex,
-    /// The texts that a glob's stars stood for are its groups, of which there are so many. `None` for an expression.
+    /// Number of the glob's stars, each of which is a group. `None` for a regular expression.
     stars: Option<usize>,
 }
 
 impl Pattern {
-    /// Whether a name fits.
+    /// Returns whether a name matches.
     #[must_use]
     pub fn matches(&self, name: &str) -> bool {
         self.regex.is_match(name)
@@ -52,7 +52,7 @@ impl FromStr for Pattern {
             }
         };
         let regex = Regex::new(&expression).map_err(|error| {
-            // The last line says what is wrong; those before draw an arrow.
+            // The last line has the message; those before draw an arrow.
             let why = error.to_string();
             let why = why
                 .lines()
@@ -73,7 +73,7 @@ impl FromStr for Pattern {
     }
 }
 
-/// A glob as a regular expression, with a group for each star, and how many these are.
+/// Converts a glob to a regular expression with a group per star; also returns the number of stars.
 fn of_glob(glob: &str) -> Result<(String, usize), Error> {
     let bad = |why: &str| bad_pattern("the pattern cannot be read", glob, why);
     let mut expression = "(?s)^".to_owned();
@@ -101,7 +101,7 @@ fn of_glob(glob: &str) -> Result<(String, usize), Error> {
                     Some(rest) => (true, rest),
                     None => (false, rest),
                 };
-                // A bracket that comes first is one of the set.
+                // A closing bracket at the start belongs to the set.
                 let end = rest.char_indices().skip(1).find(|(_, char)| *char == ']');
                 let (end, _) = end.ok_or_else(|| bad("a ] for each [, or \\["))?;
                 expression += if is_not { "[^" } else { "[" };
@@ -131,10 +131,10 @@ fn of_glob(glob: &str) -> Result<(String, usize), Error> {
     Ok((expression, stars))
 }
 
-/// Another name for the tensors that fit a pattern: `FROM=>TO`.
+/// Renames the tensors that match a pattern: `FROM=>TO`.
 ///
-/// With a glob, each `*` of the new name stands for what the `*` in the same place stood for. With an expression the part of
-/// the name that fits is replaced, and `$1` or `${name}` stand for its groups.
+/// With a glob, the n-th `*` of the new name is replaced by what the n-th `*` of the pattern matched. With a regular
+/// expression the matching part of the name is replaced, and `$1` or `${name}` refer to its groups.
 ///
 /// ```
 /// let renaming: tensor_files::Renaming = "model.*=>*".parse()?;
@@ -151,7 +151,7 @@ pub struct Renaming {
 }
 
 impl Renaming {
-    /// The new name, if the old one fits.
+    /// Returns the new name, if the old one matches.
     #[must_use]
     pub fn of(&self, name: &str) -> Option<String> {
         if self.from.stars.is_none() {
@@ -186,32 +186,32 @@ impl FromStr for Renaming {
     }
 }
 
-/// Which tensors of a file are wanted, and their names.
+/// A selection of a file's tensors, and their new names.
 ///
-/// All patterns are checked against names as they are in the file. Of several renamings the first that fits counts.
+/// All patterns are matched against original names. The first renaming that matches applies.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Selection {
-    /// Only these; all if there is none.
+    /// Keep only these; all if empty.
     pub include: Vec<Pattern>,
-    /// All but these.
+    /// Remove these.
     pub exclude: Vec<Pattern>,
-    /// Under other names.
+    /// Rename these.
     pub rename: Vec<Renaming>,
 }
 
 impl Selection {
-    /// Whether it is all tensors as they are.
+    /// Returns whether all tensors are kept under their names.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         self.include.is_empty() && self.exclude.is_empty() && self.rename.is_empty()
     }
 
-    /// Selects from files that are taken together, such as two that are compared.
+    /// Applies the selection to files that belong together, such as two to compare.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfBounds`] for a pattern that fits no tensor of any of them, which is a slip of the pen more often than
-    /// not; [`ErrorKind::Duplicate`] when two tensors of a file would get one name.
+    /// [`ErrorKind::OutOfBounds`] for a pattern that matches no tensor of any file, which is usually a typo;
+    /// [`ErrorKind::Duplicate`] when two tensors of a file would get the same name.
     pub fn apply(&self, files: &mut [&mut Composite<'_>]) -> Result<(), Error> {
         let fits_some = |pattern: &Pattern, files: &[&mut Composite<'_>]| {
             let mut entries = files.iter().flat_map(|file| file.entries());

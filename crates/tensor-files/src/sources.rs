@@ -1,4 +1,4 @@
-//! The files that a conversion reads: which of them its target may replace.
+//! The source files of a conversion, and which of them its target may replace.
 
 use std::{
     fs,
@@ -9,10 +9,11 @@ use fmt_core::{Error, ErrorKind, FileIdentity, OutputOptions};
 
 use crate::checkpoint::checkpoint_files;
 
-/// The files that a conversion reads, noted before they are opened.
+/// The source files of a conversion, recorded before they are opened.
 ///
-/// A target that is one of them replaces that file only, not one that has taken its name since. The files of a checkpoint in
-/// many files are never replaced by what is made of them: if the process is killed meanwhile, neither checkpoint is whole.
+/// If the target is one of them, it replaces only that file, and not one that has replaced it since. Files of a sharded
+/// checkpoint are never replaced by a conversion's result: if the process were killed meanwhile, neither checkpoint
+/// would be complete.
 ///
 /// ```
 /// use tensor_files::{ConvertOptions, SourceFiles, convert, format, open};
@@ -30,7 +31,7 @@ pub struct SourceFiles(Vec<SourceFile>);
 
 #[derive(Clone, Debug)]
 struct SourceFile {
-    /// Behind all links.
+    /// With all links resolved.
     path: PathBuf,
     identity: FileIdentity,
     /// Whether it is one of several files of a checkpoint.
@@ -38,7 +39,7 @@ struct SourceFile {
 }
 
 impl SourceFiles {
-    /// The files that these paths stand for. A path that leads nowhere is passed over: opening it says why.
+    /// Records the files that these paths refer to. Paths that do not exist are skipped: opening them explains why.
     pub fn of<'p>(paths: impl IntoIterator<Item = &'p Path>) -> Self {
         let mut sources = Vec::new();
         for path in paths {
@@ -55,7 +56,7 @@ impl SourceFiles {
         Self(sources)
     }
 
-    /// How a target is made: where it is one of these files, no other one is replaced.
+    /// Returns the options for creating a target: if it is one of these files, only that file is replaced.
     #[must_use]
     pub fn output_for(&self, target: &Path, output: &OutputOptions) -> OutputOptions {
         let mut output = output.clone();
@@ -64,7 +65,7 @@ impl SourceFiles {
         output
     }
 
-    /// Fails where a target is a file of a checkpoint in many files.
+    /// Fails if the target is a file of a sharded checkpoint.
     pub(crate) fn check_target(&self, target: &Path) -> Result<(), Error> {
         match self.at(target) {
             Some(source) if source.is_part => Err(in_the_way(target)),
@@ -72,7 +73,7 @@ impl SourceFiles {
         }
     }
 
-    /// Fails where one of the files that are written, replaced or removed together is one of these.
+    /// Fails if one of the files that are written, replaced or removed together is one of these.
     pub(crate) fn check_targets<'p>(&self, mut targets: impl Iterator<Item = &'p Path>) -> Result<(), Error> {
         match targets.find(|target| self.at(target).is_some()) {
             Some(target) => Err(in_the_way(target)),

@@ -1,8 +1,8 @@
-//! The place of a GGUF file among the files of its model, which is structure and not metadata of the whole.
+//! The shard numbers of a GGUF file, which are structure rather than metadata of the whole.
 
 use fmt_core::Metadata;
 
-/// Removes what GGUF's metadata say of a file's place among others: it is not one of them any more.
+/// Removes GGUF's shard numbers from metadata: the result is not a shard any more.
 pub(crate) fn remove_split(metadata: &mut Metadata) {
     #[cfg(feature = "gguf")]
     fmt_gguf::Split::remove(metadata);

@@ -4,15 +4,15 @@ use fmt_core::{Error, ErrorKind, Lint, TensorReader, Verification};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Report {
-    /// For each tensor in the file's order its name, and what its bytes were found to be. Tensors that are not supported
-    /// are errors of the kind [`ErrorKind::Unsupported`].
+    /// The name of each tensor in the file's order, and the result of verifying it. Unsupported tensors are errors of
+    /// the kind [`ErrorKind::Unsupported`].
     pub tensors: Vec<(String, Result<Verification, Error>)>,
-    /// Findings that are legal but odd.
+    /// Findings that are valid but suspicious.
     pub lints: Vec<Lint>,
 }
 
 impl Report {
-    /// Whether every tensor that is supported can be read and fits its checksum.
+    /// Returns whether every supported tensor can be read and matches its checksum.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let mut verdicts = self.tensors.iter().map(|(_, verdict)| verdict);
@@ -20,11 +20,10 @@ impl Report {
     }
 }
 
-/// Reads all of a file, checks it against its checksums, and reports what is odd. Its structure was proven when it was
-/// opened.
+/// Reads a whole file, verifies its checksums, and reports suspicious findings. Its structure was validated at open.
 ///
 /// # Errors
-/// When the file cannot be read; what is wrong with a tensor is in the report.
+/// When the file cannot be read; defects of a tensor are in the report.
 pub fn verify(reader: &dyn TensorReader) -> Result<Report, Error> {
     let mut tensors = Vec::with_capacity(reader.entries().len());
     for (index, entry) in reader.entries().iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Which file of a folder is the checkpoint.
+//! Finds the checkpoint in a directory.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,29 +12,29 @@ use tensor_core::Quoted;
 use super::names::{PartName, index_for};
 use crate::registry::format_of_path;
 
-/// What a path leads to.
+/// What a path refers to.
 #[derive(Debug)]
 pub(crate) enum Checkpoint {
-    /// One file.
+    /// A single file.
     File(PathBuf),
-    /// The index of several.
+    /// The index of several files.
     Index(PathBuf),
-    /// All files of a checkpoint in many, in order, without an index.
+    /// All files of a sharded checkpoint, in order, without an index.
     Set(Vec<PathBuf>),
 }
 
-/// A checkpoint, and what the user is told about how it was chosen.
+/// A checkpoint, and a message about how it was chosen.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) checkpoint: Checkpoint,
     pub(crate) note: Option<String>,
 }
 
-/// What a path leads to: the checkpoint in a folder, an index, a file, or files whose name as one it is.
+/// Resolves a path: a directory with a checkpoint, an index, a file, or the unsharded name of several files.
 ///
 /// # Errors
-/// [`ErrorKind::NotAFile`] when a folder has no checkpoint or several, [`ErrorKind::Truncated`] when one is there that
-/// was not written to its end.
+/// [`ErrorKind::NotAFile`] when a directory has no checkpoint or several, [`ErrorKind::Truncated`] when a checkpoint is
+/// incomplete.
 pub(crate) fn find(path: &Path) -> Result<Found, Error> {
     if path.is_dir() {
         return choose(&names_in(path)?).map(|chosen| chosen.found_in(path));
@@ -51,7 +51,7 @@ pub(crate) fn find(path: &Path) -> Result<Found, Error> {
     Ok(Found { checkpoint, note })
 }
 
-/// All files of a checkpoint in many, where nothing has the name that it would have as one.
+/// Returns all shards of a checkpoint whose unsharded file does not exist.
 fn parts_of(whole: &Path) -> Option<Vec<PathBuf>> {
     if whole.symlink_metadata().is_ok() {
         return None;
@@ -72,7 +72,7 @@ fn parts_of(whole: &Path) -> Option<Vec<PathBuf>> {
     Some(parts.iter().map(|name| folder.join(name)).collect())
 }
 
-/// The names in a folder, without those that are hidden. A name that is not Unicode is none of those that are looked for.
+/// Lists the names in a directory without hidden ones. Names that are not Unicode cannot be those of a checkpoint.
 fn names_in(folder: &Path) -> Result<BTreeSet<String>, Error> {
     let cannot_read = |error| Error::io("the folder cannot be read", error);
     let mut names = BTreeSet::new();
@@ -83,23 +83,23 @@ fn names_in(folder: &Path) -> Result<BTreeSet<String>, Error> {
     Ok(names)
 }
 
-/// The names that Hugging Face's libraries look for, the preferred first.
+/// The names that Hugging Face's libraries look for, in order of preference.
 const PREFERRED: [&str; 3] = [
     "model.safetensors",
     "diffusion_pytorch_model.safetensors",
     "pytorch_model.bin",
 ];
 
-/// What a folder has of one checkpoint, in whatever forms.
+/// The forms in which a directory contains one checkpoint.
 #[derive(Default)]
 struct Candidate<'n> {
     file: Option<&'n str>,
     index: Option<&'n str>,
-    /// By the number of files that their names tell.
+    /// By the number of files given in their names.
     parts: BTreeMap<u32, BTreeMap<u32, PartName<'n>>>,
 }
 
-/// The form that is read.
+/// The form to read.
 #[derive(Debug)]
 enum Form<'n> {
     File(&'n str),
@@ -131,7 +131,7 @@ impl<'n> Candidate<'n> {
         parts.insert(part.number, part);
     }
 
-    /// The complete set of parts, in order, if there are parts.
+    /// Returns the complete set of shards, in order, if there is exactly one.
     fn only_set(&self) -> Result<Option<Vec<&'n str>>, Error> {
         for (count, parts) in &self.parts {
             let missing = (1..=*count).find(|number| !parts.contains_key(number));
@@ -154,7 +154,7 @@ impl<'n> Candidate<'n> {
     fn form(&self) -> Result<Option<Chosen<'n>>, Error> {
         let chosen = |form, note| Ok(Some(Chosen { form, note }));
         match (self.file, self.index) {
-            // As Hugging Face's libraries choose.
+            // Like Hugging Face's libraries.
             (Some(file), Some(index)) => {
                 let note = format!(
                     "{} is read, and not the files that {} names",
@@ -190,7 +190,7 @@ fn more_than_one<'n>(names: impl Iterator<Item = &'n str>) -> Error {
     error.expected("the name of one of them").found(shown.join(", "))
 }
 
-/// The checkpoint among the names in a folder.
+/// Chooses the checkpoint among the names in a directory.
 fn choose(names: &BTreeSet<String>) -> Result<Chosen<'_>, Error> {
     let is_tensors = |name: &str| format_of_path(Path::new(name)).is_some();
     let mut candidates: BTreeMap<String, Candidate<'_>> = BTreeMap::new();
@@ -264,14 +264,14 @@ mod tests {
         assert_eq!(with(&["a.safetensors", "b.npz"]).as_deref(), Ok("a.safetensors"));
         assert_eq!(with(&["a.zt", "b.npz"]), Err(ErrorKind::NotAFile));
         assert_eq!(with(&[]), Err(ErrorKind::NotAFile));
-        // As Hugging Face's libraries do; repositories for MLX have both.
+        // Like Hugging Face's libraries; MLX repositories have both.
         assert_eq!(
             with(&[index, "model.safetensors"]).as_deref(),
             Ok("model.safetensors with a note")
         );
-        // All files are there.
+        // All files are present.
         assert_eq!(with(&[first, second]), Ok(format!("{first} {second}")));
-        // Not complete, or nobody knows which of two.
+        // Incomplete, or ambiguous.
         assert_eq!(with(&[first]), Err(ErrorKind::Truncated));
         assert_eq!(with(&[second, "other.safetensors"]), Err(ErrorKind::Truncated));
         assert_eq!(
@@ -284,7 +284,7 @@ mod tests {
         );
     }
 
-    /// Variants, such as halves of floats, as transformers and diffusers name them.
+    /// Variants, such as half-precision floats, as transformers and diffusers name them.
     #[test]
     fn variants_have_names_of_their_own() {
         let whole = "diffusion_pytorch_model.safetensors.index.json";

@@ -10,7 +10,7 @@ use serde::{
 use serde_json::{Map, Value};
 use tensor_core::Quoted;
 
-/// Which tensor stands in which of a checkpoint's files.
+/// The index of a sharded checkpoint: maps each tensor to its file.
 ///
 /// ```
 /// use tensor_files::ShardIndex;
@@ -24,7 +24,7 @@ use tensor_core::Quoted;
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShardIndex {
-    /// `total_size`, the bytes of all tensors, and what else tools leave there.
+    /// `total_size`, the bytes of all tensors, and other entries written by tools.
     #[serde(default)]
     metadata: Map<String, Value>,
     #[serde(deserialize_with = "without_duplicates")]
@@ -32,10 +32,10 @@ pub struct ShardIndex {
 }
 
 impl ShardIndex {
-    /// How the name of an index ends.
+    /// Suffix of an index's file name.
     pub(crate) const ENDING: &'static str = ".index.json";
 
-    /// An index for tensors, each with the name of its file.
+    /// Creates an index from tensor names and their file names.
     pub(crate) fn new(weight_map: BTreeMap<String, String>, total_size: u64) -> Self {
         let metadata = [("total_size".to_owned(), total_size.into())]
             .into_iter()
@@ -43,13 +43,13 @@ impl ShardIndex {
         Self { metadata, weight_map }
     }
 
-    /// An index for tensors by name, each with the name of its file, of so many bytes together.
+    /// Creates an index from tensor names and their file names, with the total size in bytes.
     #[must_use]
     pub fn of_files(weight_map: BTreeMap<String, String>, total_size: u64) -> Self {
         Self::new(weight_map, total_size)
     }
 
-    /// Whether another one has each tensor in the same file, and the same total size or none.
+    /// Returns whether `other` maps each tensor to the same file, and has the same total size or none.
     #[must_use]
     pub fn says_the_same(&self, other: &Self) -> bool {
         let is_same_size = match (self.total_size(), other.total_size()) {
@@ -59,7 +59,7 @@ impl ShardIndex {
         is_same_size && self.weight_map == other.weight_map
     }
 
-    /// The same with what another one says beside the total size.
+    /// Adds the metadata of `other`, except the total size.
     #[must_use]
     pub fn with_texts_of(mut self, other: &Self) -> Self {
         for (key, value) in &other.metadata {
@@ -68,11 +68,11 @@ impl ShardIndex {
         self
     }
 
-    /// Reads an index.
+    /// Parses an index.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] when it is not such JSON, [`ErrorKind::Duplicate`] when a name stands in it twice,
-    /// [`ErrorKind::BadName`] when a file's name leads elsewhere.
+    /// [`ErrorKind::Malformed`] unless it is JSON of this form, [`ErrorKind::Duplicate`] when a name occurs twice,
+    /// [`ErrorKind::BadName`] when a file's name leads out of the directory.
     pub fn from_json(json: &[u8]) -> Result<Self, Error> {
         let index: Self = serde_json::from_slice(json).map_err(|error| {
             let kind = match error.to_string().starts_with(TWICE) {
@@ -97,22 +97,22 @@ impl ShardIndex {
         Ok(index)
     }
 
-    /// The index as JSON, the same for the same content.
+    /// Formats the index as JSON, deterministically.
     #[must_use]
     pub fn to_json(&self) -> String {
-        // Strings, and maps with strings for keys, can be written whatever they hold.
+        // Strings and maps with string keys can always be serialized.
         let mut json = serde_json::to_string_pretty(self).unwrap_or_default();
         json.push('\n');
         json
     }
 
-    /// The name of the file that has a tensor.
+    /// Returns the name of a tensor's file.
     #[must_use]
     pub fn file_of(&self, tensor: &str) -> Option<&str> {
         self.weight_map.get(tensor).map(String::as_str)
     }
 
-    /// The same with another name for one of the tensors.
+    /// Renames a tensor.
     ///
     /// # Errors
     /// [`ErrorKind::OutOfBounds`] when there is no such tensor, [`ErrorKind::Duplicate`] when the new name is taken.
@@ -126,13 +126,13 @@ impl ShardIndex {
         Ok(self)
     }
 
-    /// Each tensor's name and that of its file, by name.
+    /// Returns each tensor's name and that of its file, sorted by tensor name.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &str)> {
         let map = self.weight_map.iter();
         map.map(|(name, file)| (name.as_str(), file.as_str()))
     }
 
-    /// The names of all files, each once, sorted.
+    /// Returns the names of all files, sorted, without duplicates.
     #[must_use]
     pub fn files(&self) -> Vec<&str> {
         let mut files: Vec<&str> = self.weight_map.values().map(String::as_str).collect();
@@ -141,19 +141,19 @@ impl ShardIndex {
         files
     }
 
-    /// The bytes that the index claims all tensors take. Some tools count in parts of bytes, so it is a double.
+    /// Returns the declared total size of all tensors in bytes. Some tools count fractions of bytes, so it is a double.
     pub(crate) fn total_size(&self) -> Option<f64> {
         self.metadata.get("total_size")?.as_f64()
     }
 
-    /// What else the index says of the checkpoint, as far as it is text.
+    /// Returns the string entries of the metadata.
     pub(crate) fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
         let metadata = self.metadata.iter();
         metadata.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
     }
 }
 
-/// Whether a file's name stays below the folder that it is relative to, on every system.
+/// Returns whether a file name stays below its base directory on every system.
 fn leads_below(file: &str) -> bool {
     use std::path::Component;
     let mut components = Path::new(file).components();
@@ -165,7 +165,7 @@ fn leads_below(file: &str) -> bool {
 
 const TWICE: &str = "the tensor's name occurs twice";
 
-/// A map in which every key stands once; serde's own keeps the last of several.
+/// Deserializes a map without duplicate keys; serde's own keeps the last duplicate.
 fn without_duplicates<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
     struct Once;
 

@@ -1,5 +1,5 @@
-//! Checkpoints in many files: an index in JSON beside them says which tensor stands in which file, as Hugging Face's
-//! libraries write them; GGUF's files say it of themselves.
+//! Sharded checkpoints: a JSON index maps tensors to files, as Hugging Face's libraries write them; GGUF files contain
+//! this information themselves.
 
 mod find;
 mod index;

@@ -1,20 +1,20 @@
-//! How the files of a checkpoint in many are called, and their index.
+//! Names of a sharded checkpoint's files and of its index.
 
 use std::path::Path;
 
 use super::index::ShardIndex;
 use crate::registry::format_of_path;
 
-/// The name of one of several files, `model-00002-of-00003.safetensors`. A variant may stand behind the numbers, as in
-/// `model-00002-of-00003.fp16.safetensors`, or in front of them.
+/// The name of a shard, `model-00002-of-00003.safetensors`. A variant may follow the numbers, as in
+/// `model-00002-of-00003.fp16.safetensors`, or precede them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PartName<'n> {
     pub(crate) name: &'n str,
     stem: &'n str,
-    /// From one.
+    /// Counts from 1.
     pub(crate) number: u32,
     pub(crate) count: u32,
-    /// With the variant, and without the dot in front.
+    /// With the variant, without the leading dot.
     extension: &'n str,
 }
 
@@ -37,24 +37,24 @@ impl<'n> PartName<'n> {
         })
     }
 
-    /// The name that the checkpoint would have as one file.
+    /// Returns the name that the checkpoint would have as a single file.
     pub(crate) fn whole(&self) -> String {
         format!("{}.{}", self.stem, self.extension)
     }
 
-    /// The name of another file of the same checkpoint.
+    /// Returns the name of another shard of the same checkpoint.
     pub(crate) fn sibling(&self, number: u32) -> String {
         part_of(self.stem, self.extension, number, self.count)
     }
 }
 
-/// The name of one of so many files.
+/// Returns the name of one of `count` shards.
 pub(crate) fn part_of(stem: &str, extension: &str, number: u32, count: u32) -> String {
     format!("{stem}-{number:05}-of-{count:05}.{extension}")
 }
 
-/// For the name of an index that of the checkpoint as one file: `model.safetensors.index.json`, and for a variant of it
-/// `model.safetensors.index.fp16.json`.
+/// Converts the name of an index to that of the unsharded checkpoint: from `model.safetensors.index.json`, or for a
+/// variant from `model.safetensors.index.fp16.json`.
 pub(crate) fn index_for(name: &str) -> Option<String> {
     if let Some(whole) = name.strip_suffix(ShardIndex::ENDING) {
         return Some(whole.to_owned());
@@ -67,7 +67,7 @@ pub(crate) fn index_for(name: &str) -> Option<String> {
     (is_variant && is_tensors).then(|| format!("{stem}.{variant}.{extension}"))
 }
 
-/// Whether a path is called like the index of a checkpoint in many files.
+/// Returns whether a path has the name of a sharded checkpoint's index.
 ///
 /// ```
 /// use tensor_files::is_index;

@@ -1,4 +1,4 @@
-//! The files of a checkpoint as one reader.
+//! Opens the files of a sharded checkpoint as one reader.
 
 use std::{collections::HashMap, path::Path};
 
@@ -10,15 +10,15 @@ use tensor_core::{DType, Quoted};
 use super::index::ShardIndex;
 use crate::composite::Composite;
 
-/// Opens the files that an index names, by a function that is given their names, and checks them against it.
+/// Opens the files that an index names, by calling a function with each name, and checks them against the index.
 ///
-/// Every tensor must be in the file that the index says. What the files have beside these is read too, unless the index
-/// says that a tensor of this name is in another file; that and a wrong total size are among [`Composite::notes`].
+/// Every tensor must be in the file that the index says. Tensors that the index lacks are read too, unless it has a
+/// tensor of that name in another file; [`Composite::notes`] reports these cases and a wrong total size.
 ///
 /// # Errors
-/// Whatever the function comes to, with the file's name; [`ErrorKind::OutOfBounds`] for tensors that are not where the
-/// index says; [`ErrorKind::Duplicate`] when one that it does not name is in two files, with [`ReadOptions::lenient`] a
-/// note.
+/// The function's errors, with the file's name; [`ErrorKind::OutOfBounds`] for tensors that are not where the index
+/// says; [`ErrorKind::Duplicate`] when a tensor that it lacks is in two files, which [`ReadOptions::lenient`] turns
+/// into a note.
 pub fn open_shards(
     index: &ShardIndex,
     options: &ReadOptions,
@@ -82,7 +82,7 @@ pub(crate) fn read_index(path: &Path, options: &ReadOptions) -> Result<ShardInde
     ShardIndex::from_json(&read_range(&source, 0..source.len(), "the index")?)
 }
 
-/// Opens an index and the files beside it.
+/// Opens an index and the files next to it.
 pub(crate) fn open_index(path: &Path, options: &ReadOptions) -> Result<Composite<'static>, Error> {
     let index = read_index(path, options)?;
     let folder = path.parent().unwrap_or(Path::new(""));
@@ -96,7 +96,7 @@ pub(crate) fn open_index(path: &Path, options: &ReadOptions) -> Result<Composite
 
 type Shards<'i> = [(&'i str, Box<dyn TensorReader>)];
 
-/// Fails for tensors that are not where the index says; returns what it does not say of those that the files have.
+/// Fails if a tensor is not in the file that the index names; returns notes about tensors that the index lacks.
 fn held_against(index: &ShardIndex, readers: &Shards<'_>) -> Result<Vec<String>, Error> {
     let mut places: HashMap<&str, Vec<&str>> = HashMap::new();
     for (file, reader) in readers {
@@ -143,8 +143,8 @@ fn held_against(index: &ShardIndex, readers: &Shards<'_>) -> Result<Vec<String>,
     Ok(unnamed.into_iter().chain(elsewhere).collect())
 }
 
-/// Says that the total size is not that of the tensors: of all of them, or of those that share no bytes; a bool may count as
-/// a byte or a bit. Writers in use differ in both, and some count otherwise, so that it decides nothing.
+/// Returns a note if the total size matches neither all tensors nor those that do not share bytes; a bool may count as
+/// a byte or a bit. Writers differ in both, and some count differently, so a mismatch is not an error.
 fn total_size(index: &ShardIndex, readers: &Shards<'_>) -> Option<String> {
     let claimed = index.total_size()?;
     let bits = |entry: &Entry, bool_bits: u128| match &entry.dtype {
@@ -168,7 +168,7 @@ fn total_size(index: &ShardIndex, readers: &Shards<'_>) -> Option<String> {
         .iter()
         .flatten()
         .any(|sum| (*sum as f64 / 8.0 - claimed).abs() < 1.0);
-    // Dtypes of unknown width can be counted by nobody.
+    // Sizes of unknown dtypes cannot be counted.
     if is_right || !is_known {
         return None;
     }

@@ -1,5 +1,5 @@
-//! All files of a checkpoint in many, without an index: their names say how many they are, and GGUF's own metadata which
-//! belong together.
+//! Opens a sharded checkpoint without an index: file names contain the number of shards, and GGUF's metadata identifies
+//! those that belong together.
 
 use std::path::PathBuf;
 
@@ -27,7 +27,7 @@ pub(crate) fn open_set(files: &[PathBuf], options: &ReadOptions) -> Result<Compo
     remove_split(whole.metadata_mut());
     let found = whole.entries().len() as u64;
     match tensors.iter().find(|tensors| **tensors != found) {
-        // Files of one model, of which one was replaced or has lost tensors.
+        // Shards of one model, one of which was replaced or has lost tensors.
         Some(expected) => {
             let error = Error::new(ErrorKind::SizeMismatch, "the number of tensors in all files")
                 .expected(format_args!("{expected}, as 'split.tensors.count' says"))
@@ -46,7 +46,7 @@ pub(crate) fn open_set(files: &[PathBuf], options: &ReadOptions) -> Result<Compo
     Ok(whole)
 }
 
-/// How many tensors all files have together, as GGUF's `split.*` says, which must fit the file's name.
+/// Returns the total number of tensors of all files from GGUF's `split.*` keys, which must match the file's name.
 #[cfg(feature = "gguf")]
 fn tensors_by_split(metadata: &Metadata, number: usize, count: usize) -> Result<Option<u64>, Error> {
     let Some(split) = fmt_gguf::Split::of(metadata)? else {

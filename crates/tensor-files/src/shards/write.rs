@@ -1,4 +1,4 @@
-//! A checkpoint into many files and their index.
+//! Writes a sharded checkpoint and its index.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +21,7 @@ use crate::{
     split::remove_split,
 };
 
-/// How a checkpoint is divided.
+/// Options for sharding a checkpoint.
 ///
 /// ```
 /// let options = tensor_files::ShardOptions::at_most(5_000_000_000);
@@ -30,44 +30,44 @@ use crate::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ShardOptions {
-    /// Bytes of tensors in one file. A larger tensor has a file of its own.
+    /// Maximum tensor bytes in a file. A larger tensor gets a separate file.
     pub max_bytes: u64,
 }
 
 impl ShardOptions {
-    /// With at most so many bytes of tensors in each file.
+    /// Limits the tensor bytes in each file.
     #[must_use]
     pub fn at_most(max_bytes: u64) -> Self {
         Self { max_bytes }
     }
 }
 
-/// What was written.
+/// The result of writing a sharded checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sharded {
     /// The files with tensors, in order.
     pub files: Vec<PathBuf>,
-    /// The index; none when one file was enough, and for GGUF, whose files say it of themselves.
+    /// The index; `None` if a single file was enough, and for GGUF, whose files contain this information.
     pub index: Option<PathBuf>,
-    /// The length of all files with tensors, in bytes.
+    /// Total length of all files with tensors, in bytes.
     pub len: u64,
-    /// What they do not hold.
+    /// What the files do not contain.
     pub losses: Vec<Loss>,
 }
 
-/// Writes tensors into as many files as it takes, `NAME-00001-of-00003.EXTENSION` for a path `NAME.EXTENSION`, and an
-/// index `NAME.EXTENSION.index.json`; or into one file of just that name if that is enough. GGUF's files have no index but
-/// `split.no`, `split.count` and `split.tensors.count` in each of them, as llama.cpp wants it.
+/// Writes tensors into as many files as needed, `NAME-00001-of-00003.EXTENSION` for a path `NAME.EXTENSION`, and an
+/// index `NAME.EXTENSION.index.json`; or into a single file of that name if that is enough. GGUF files have no index
+/// but `split.no`, `split.count` and `split.tensors.count` in each of them, as llama.cpp expects.
 ///
-/// Tensors keep their order. All files are written before any gets its name; the first file is the last but for the index.
-/// Files of the checkpoint that is replaced, which the new one does not have, are removed. A process that is killed
-/// meanwhile leaves the old checkpoint, or files without the first, which [`open`](crate::open()) refuses. The folder is made
-/// if there is none.
+/// Tensors keep their order. All files are written before any is renamed to its final name; the first file comes last,
+/// followed only by the index. Files of the old checkpoint that the new one lacks are removed. If the process is killed
+/// meanwhile, the old checkpoint remains, or files without the first, which [`open`](crate::open()) refuses. The
+/// directory is created if necessary.
 ///
 /// # Errors
-/// As [`convert`]; [`ErrorKind::Exists`] when the folder has a checkpoint of the same name in the other form: one file
-/// where there will be many, or the other way round; and when files of the source would be replaced or removed.
+/// As [`convert`]; [`ErrorKind::Exists`] when the directory has a checkpoint of the same name in the other form (a
+/// single file instead of shards, or vice versa), and when source files would be replaced or removed.
 pub fn convert_sharded(
     reader: &dyn TensorReader,
     target: &dyn Format,
@@ -81,7 +81,7 @@ pub fn convert_sharded(
     fs::create_dir_all(folder).map_err(|error| Error::io("the folder cannot be made", error))?;
     let written = write(reader, target, path, shards, options);
     if written.is_err() && is_made {
-        // It stays if there is something in it.
+        // A nonempty directory stays.
         let _ = fs::remove_dir(folder);
     }
     written
@@ -122,13 +122,13 @@ fn write(
     let mut adapted = adapt(reader, target, &parts, reader.entries().len(), options)?;
     let kept = adapted.iter().map(|(_, part)| part.tensors().count()).sum();
     if kept != reader.entries().len() {
-        // Each of GGUF's files says how many there are.
+        // Each GGUF file contains the number of files.
         adapted = adapt(reader, target, &parts, kept, options)?;
     }
     let mut losses = Vec::<Loss>::new();
     for (_, own) in &adapted {
         for loss in &own.losses {
-            // Every file loses the same of what is said of the whole.
+            // Losses that concern the whole checkpoint are the same for every file.
             let is_of_whole = matches!(loss, Loss::Names | Loss::Metadata(_) | Loss::ForeignPart(_));
             if !is_of_whole || !losses.contains(loss) {
                 losses.push(loss.clone());
@@ -192,8 +192,8 @@ fn write(
         }
         false => None,
     };
-    // From here until the first of the new files is there, the folder holds no checkpoint: files without the first are
-    // refused, so that new ones and old ones of the same names are never read together.
+    // From here until the first new file appears, the directory has no checkpoint: files without the first are refused,
+    // so that old and new files of the same names are never read together.
     remove(&names.index)?;
     for old in replaced.iter().chain(&files).filter(|path| is_first(path)) {
         remove(old)?;
@@ -219,7 +219,8 @@ fn write(
     })
 }
 
-/// What each file holds, as the target can hold it. All of them together have so many tensors.
+/// Plans the contents of each file, as far as the target can store them. The last argument is the total number of
+/// tensors.
 fn adapt<'r>(
     reader: &'r dyn TensorReader,
     target: &dyn Format,
@@ -239,7 +240,7 @@ fn adapt<'r>(
     adapted.collect()
 }
 
-/// Makes the metadata of the whole those of one of GGUF's files.
+/// Turns the metadata of the whole into that of one GGUF file.
 #[cfg(feature = "gguf")]
 fn put_split(metadata: &mut Metadata, number: usize, count: usize, tensors: usize) -> Result<(), Error> {
     let too_many = |what: &str, most: u64, found: usize| {
@@ -251,7 +252,7 @@ fn put_split(metadata: &mut Metadata, number: usize, count: usize, tensors: usiz
     let files = u16::try_from(count).map_err(|_| too_many("files", u16::MAX.into(), count))?;
     let most = i32::MAX.unsigned_abs();
     let split = fmt_gguf::Split {
-        // Less than their number.
+        // Less than the number of files.
         number: u16::try_from(number).unwrap_or(files),
         count: files,
         tensors: u32::try_from(tensors)
@@ -268,7 +269,7 @@ fn put_split(_: &mut Metadata, _: usize, _: usize, _: usize) -> Result<(), Error
     Ok(())
 }
 
-/// Which tensors go together: as many as fit, in their order.
+/// Divides tensors into groups that fit `max_bytes`, in order.
 fn divided(entries: &[Entry], max_bytes: u64) -> Vec<Range<usize>> {
     let mut parts: Vec<Range<usize>> = Vec::new();
     let mut filled = 0u64;
@@ -292,12 +293,12 @@ fn divided(entries: &[Entry], max_bytes: u64) -> Vec<Range<usize>> {
     parts
 }
 
-/// How the files of a checkpoint are called.
+/// The names of a checkpoint's files.
 struct Names {
     folder: PathBuf,
-    /// Its name as one file.
+    /// The name as a single file.
     whole: String,
-    /// Where the index is, or would be.
+    /// The path of the index, even if none is written.
     index: PathBuf,
     has_index: bool,
 }
@@ -321,13 +322,13 @@ impl Names {
 
     fn part(&self, number_from_zero: usize, count: usize) -> String {
         let (stem, extension) = self.whole.rsplit_once('.').unwrap_or((&self.whole, ""));
-        // Each takes at least an open file, of which there are fewer.
+        // Each takes at least an open file, and the number of those is limited.
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         part_of(stem, extension, number(number_from_zero + 1), number(count))
     }
 
-    /// Fails when the folder has one file where there will be many, or many where there will be one: which of the two
-    /// holds would not be clear afterwards.
+    /// Fails when the directory has the checkpoint in the other form, a single file or shards: it would be unclear
+    /// which of the two is valid.
     fn check_other_form(&self, parts: usize) -> Result<(), Error> {
         let others = match parts {
             1 => [vec![self.index.clone()], self.parts()?].concat(),
@@ -345,7 +346,7 @@ impl Names {
             .found(other.display()))
     }
 
-    /// Files that are called as those of a checkpoint of this name in many files are.
+    /// Lists files with the names of a checkpoint's shards.
     fn parts(&self) -> Result<Vec<PathBuf>, Error> {
         let cannot_read = |error| Error::io("the folder cannot be read", error);
         let mut parts = Vec::new();
@@ -365,7 +366,7 @@ impl Names {
         PartName::parse(name).is_some_and(|part| part.whole() == self.whole)
     }
 
-    /// The files of the checkpoint that is replaced, as far as they are called as such files are.
+    /// Lists the files of the replaced checkpoint that have such names.
     fn replaced_files(&self) -> Result<Vec<PathBuf>, Error> {
         if !self.has_index {
             return self.parts();
@@ -379,7 +380,7 @@ impl Names {
     }
 }
 
-/// Whether a file is called like the first of several.
+/// Returns whether a file has the name of a first shard.
 fn is_first(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     let part = name.and_then(PartName::parse);
