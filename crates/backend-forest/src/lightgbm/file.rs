@@ -1,4 +1,4 @@
-//! The file's head, and the booster that it makes with its trees.
+//! Reads the file's header, and builds the booster from its trees.
 
 use flat_forest::{Aggregate, Trees, TreesBuilder};
 
@@ -68,7 +68,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Booster, Refusal> {
                 1.0
             },
         })),
-        // It saves no trees behind the best iteration.
+        // LightGBM does not save trees after the best iteration.
         early_stopping: None,
     })
 }
@@ -87,7 +87,7 @@ struct Head<'a> {
     is_average: bool,
 }
 
-/// The same, complete.
+/// The header after all required fields were found.
 struct Checked<'a> {
     per_iteration: usize,
     features: usize,
