@@ -1,4 +1,5 @@
-//! Models that the built-in runtime does not support and ONNX Runtime may: adds that to the refusal.
+//! Adds suggestions to the refusal of a model that the built-in runtime does not support and ONNX Runtime
+//! may.
 
 use std::{error::Error, fmt};
 

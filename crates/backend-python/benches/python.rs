@@ -47,7 +47,7 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", x.as_numpy())]) for x in inputs]
 "#;
 
-/// A model without work of its own.
+/// A model that returns its input.
 struct Echo(ModelMetadata);
 
 impl Model for Echo {

@@ -50,7 +50,7 @@ pub(crate) fn of_model(named: &str, source: &ModelSource) -> Result<PathBuf, Ser
 /// activation scripts.
 ///
 /// The server's own PYTHONHOME and PYTHONPATH only apply to the server's interpreter: a model's own
-/// interpreter may be a different version of Python, for which those modules do not work.
+/// interpreter may be a different version of Python, which cannot use the modules there.
 pub(crate) fn command(interpreter: &Path, is_of_model: bool) -> Command {
     let mut command = Command::new(interpreter);
     if is_of_model {

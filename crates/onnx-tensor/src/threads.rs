@@ -192,7 +192,7 @@ impl Threads {
         matches!(self.pool.get(), Some(Some(_)))
     }
 
-    /// Like the function [`start`], for these threads.
+    /// Starts a run on these threads; see [`start`].
     pub fn start(&'static self, most: usize) -> Run {
         self.computing.fetch_add(1, Ordering::Relaxed);
         let most = if most == 0 { usize::MAX } else { most };

@@ -43,7 +43,7 @@ fn bf16_goes_in_and_out() {
     assert_eq!(doubled, [2.0, -5.0, f32::INFINITY].map(bf16::from_f32));
 }
 
-/// An LSTM with an empty batch would crash the process: the library terminates it.
+/// With an empty batch for an LSTM, the library would terminate the process.
 #[test]
 fn empty_inputs_that_would_end_the_process_are_refused() {
     if !is_there() {
@@ -297,7 +297,8 @@ fn configurations_choose_the_runtime() {
     }
 }
 
-/// `auto` is deterministic: a model gets the same runtime at each load, whatever the machine's load.
+/// `auto` is deterministic: a model gets the same runtime each time it is loaded, however busy the machine
+/// is.
 #[test]
 fn auto_is_onnx_runtime_only_for_what_the_built_in_one_refuses() {
     let Some(library) = onnx_runtime() else {

@@ -90,7 +90,7 @@ fn products(height: u64, width: u64, steps: u64) -> InferRequest {
         .with_input("rows", ones(&[steps, 1, width]))
 }
 
-/// A request of two megabytes asks for a product of 150 GiB in the body.
+/// A request of two megabytes asks for a product of 150 GiB in the loop body.
 #[test]
 fn sizes_inside_of_a_scan_are_counted() {
     let model = Runtime::BuiltIn.model("scan_of_products");
@@ -110,7 +110,7 @@ fn a_scan_ends_with_its_request() {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
-/// One model handles requests of other sizes, and the first one again.
+/// One model handles requests of different sizes, and then the first one again.
 #[test]
 fn one_model_answers_requests_of_all_sizes() {
     let model = Runtime::BuiltIn.model("chosen_rows");

@@ -268,7 +268,8 @@ fn images_smaller_than_a_window_are_refused() {
     assert_eq!(outputs[0].value.shape().dims(), [1, 64, 1, 2]);
 }
 
-/// The error reports the channels of the weights. The metadata repeats the file, as configurations do.
+/// The error reports how many channels the weights have. The metadata has the file's dimensions, since
+/// configurations repeat them.
 #[test]
 fn images_of_other_channels_are_refused() {
     let model = Runtime::BuiltIn.model("window_of_any_channels");

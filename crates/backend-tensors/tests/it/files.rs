@@ -136,7 +136,7 @@ fn sparse_tensors_are_left_out() {
     assert_eq!(output(&*model, "1"), embed());
 }
 
-/// Many files have tensors of an unknown dtype next to others.
+/// Many files contain some tensors of an unknown dtype.
 #[test]
 fn tensors_that_cannot_be_read_are_left_out() {
     let header = r#"{"f8":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]},"ok":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}}"#;

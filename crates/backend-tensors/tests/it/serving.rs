@@ -123,7 +123,7 @@ fn mr_10_a_served_file_is_truncated() {
     }
 }
 
-/// From the file's bytes in memory to the response frame, the same memory is used.
+/// The response frame refers to the file's bytes in memory, without a copy.
 #[tokio::test]
 async fn a_whole_tensor_is_not_copied_on_its_way_to_the_wire() {
     let table = Tensor::from_vec(Shape::new(&[1024, 256]).unwrap(), vec![0.25f32; 1 << 18]).unwrap();
@@ -157,7 +157,7 @@ async fn a_whole_tensor_is_not_copied_on_its_way_to_the_wire() {
     assert_eq!(frames[1].as_ptr(), served.bytes()[7 << 10..].as_ptr(), "copied");
 }
 
-/// A model with many tensors responds as quickly as others.
+/// A model with many tensors responds as quickly as a model with few.
 #[test]
 fn ten_thousand_tensors() {
     let element = Tensor::scalar(1u8);

@@ -204,7 +204,7 @@ struct Run<'c> {
 }
 
 impl Run<'_> {
-    /// Computes one line for all tokens, from the taps of each element.
+    /// Computes all tokens of `y`, as the weighted sum of the taps of each element.
     fn line(
         &mut self,
         steps: &Steps<'_>,

@@ -451,7 +451,7 @@ impl Work {
         }
     }
 
-    /// Scores: the products of each query with each key.
+    /// Computes the scores: the product of each query with each key.
     pub(crate) fn products(&mut self, queries: &[f32], keys: &[f32], scale: f32) -> Result<()> {
         let rows = queries.len() / self.depth.max(1);
         self.scaled.clear();
@@ -475,7 +475,8 @@ impl Work {
         }
     }
 
-    /// Softmax of the scores, with an optional sink score that has no value. Fully masked rows become 0.
+    /// Computes the softmax of the scores, with an optional sink score that has no value. Fully masked rows
+    /// become 0.
     pub(crate) fn weigh(&mut self, sink: Option<f32>) -> Result<()> {
         let total = self.total.max(1);
         let counts: Vec<f32> = self

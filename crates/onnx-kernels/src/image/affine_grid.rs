@@ -25,7 +25,7 @@ pub fn affine_grid(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct AffineGrid {
-    /// `align_corners`: -1 and 1 are the centres of the outermost elements instead of the image's edges.
+    /// `align_corners`: -1 and 1 are the centers of the outermost elements instead of the image's edges.
     has_corners: bool,
 }
 

@@ -308,7 +308,7 @@ fn ends(values: &[f32]) -> Result<(f32, f32)> {
     Ok(ends.into_iter().fold((0.0, 0.0), widen))
 }
 
-/// Scale and 8-bit zero point for a range of values.
+/// Returns the scale and the 8-bit zero point for a range of values.
 fn scale_of((least, greatest): (f32, f32)) -> (f32, f32) {
     let scale = if least == greatest {
         1.0

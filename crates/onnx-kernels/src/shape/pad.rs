@@ -268,7 +268,7 @@ impl Piece {
     }
 }
 
-/// Writes the elements of the first axis, each by the remaining axes.
+/// Writes the elements along the first axis, and recurses over the remaining axes.
 fn fill<T: Element>(
     shape: &[usize],
     values: &[T],

@@ -117,13 +117,13 @@ impl<'g> Graph<'g> {
         self.wires(at)?.outputs.first().copied()
     }
 
-    /// Returns the node that computes a value, if it is of this operator.
+    /// Returns the node that computes a value, if its operator is `op_type`.
     fn maker(&self, slot: Slot, op_type: &str) -> Option<usize> {
         let at = *self.makers.get(&slot)?;
         (self.op_type(at) == op_type).then_some(at)
     }
 
-    /// Returns the only reader of a node's output, if it is of this operator.
+    /// Returns the only reader of a node's output, if its operator is `op_type`.
     fn reader(&self, at: usize, op_type: &str) -> Option<usize> {
         match self.readers.get(&self.output(at)?)?.as_slice() {
             &[reader] if self.op_type(reader) == op_type => Some(reader),

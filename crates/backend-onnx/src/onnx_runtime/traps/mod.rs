@@ -215,8 +215,8 @@ impl Pass {
         open
     }
 
-    /// Names a node's optional outputs. With past keys and values and without these outputs, ONNX Runtime
-    /// reads uninitialized memory, which may hold other runs' data.
+    /// Gives names to a node's unnamed optional outputs. With past keys and values and without these outputs,
+    /// ONNX Runtime reads uninitialized memory, which may hold other runs' data.
     fn name_outputs(&mut self, node: &mut NodeProto) {
         const PAST: usize = 6;
         const OUTPUTS: usize = 3;
