@@ -18,14 +18,14 @@ const ROWS: &str = ".rows";
 /// The tensors of a file, by name.
 pub(crate) struct TensorsModel {
     metadata: ModelMetadata,
-    tensors: Vec<Served>,
+    tensors: Vec<ServedTensor>,
     /// The index of each name in `tensors`.
     positions: HashMap<String, usize>,
     max_answer_bytes: u64,
     budget: ByteBudget,
 }
 
-struct Served {
+struct ServedTensor {
     tensor: Tensor,
     /// `None` if it has no rows.
     table: Option<Table>,
@@ -62,7 +62,7 @@ impl TensorsModel {
             let output = TensorMetadata::with_shape(&name, datatype, pattern);
             metadata.outputs.push(output.optional());
             positions.insert(name, tensors.len());
-            tensors.push(Served { tensor, table });
+            tensors.push(ServedTensor { tensor, table });
         }
         Self {
             metadata,
@@ -74,7 +74,7 @@ impl TensorsModel {
     }
 
     /// Returns the requested tensors by index, with the requested rows of each.
-    fn wanted<'r>(&self, request: &'r InferRequest) -> Result<Vec<Wanted<'r>>, ServiceError> {
+    fn wanted<'r>(&self, request: &'r InferRequest) -> Result<Vec<WantedTensor<'r>>, ServiceError> {
         let mut rows = HashMap::new();
         for input in &request.inputs {
             // Callers have checked that input names have this suffix.
@@ -95,11 +95,11 @@ impl TensorsModel {
         if request.outputs.is_empty() {
             positions.sort_unstable();
         }
-        let wanted = positions.into_iter().map(|position| Wanted {
+        let wanted = positions.into_iter().map(|position| WantedTensor {
             position,
             rows: rows.remove(&position),
         });
-        let wanted: Vec<Wanted<'_>> = wanted.collect();
+        let wanted: Vec<WantedTensor<'_>> = wanted.collect();
         // An unused input is a client error.
         if let Some(unused) = request
             .inputs
@@ -121,7 +121,7 @@ impl TensorsModel {
     }
 
     /// Refuses a response that is too large, before building it.
-    fn check_size(&self, wanted: &[Wanted<'_>]) -> Result<(), ServiceError> {
+    fn check_size(&self, wanted: &[WantedTensor<'_>]) -> Result<(), ServiceError> {
         let bytes = wanted.iter().map(|wanted| {
             let served = &self.tensors[wanted.position];
             match (wanted.rows, &served.table) {
@@ -141,7 +141,7 @@ impl TensorsModel {
 }
 
 /// A requested tensor, or rows of it.
-struct Wanted<'r> {
+struct WantedTensor<'r> {
     position: usize,
     rows: Option<&'r InferInput>,
 }

@@ -45,17 +45,17 @@ pub struct Port {
 
 /// The result of scanning a file.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct Contents {
     pub(crate) summary: Summary,
     pub(crate) weights: Vec<Weight>,
     /// Parts that are not dense tensors.
     pub(crate) foreign: Vec<String>,
 }
 
-pub(crate) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Found, Error> {
+pub(crate) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Contents, Error> {
     let mut walk = Walk::new(source, limits);
     let walk = &mut walk;
-    let mut found = Found::default();
+    let mut found = Contents::default();
     let summary = &mut found.summary;
     let (mut graph, mut version, mut functions) = (None, String::new(), Vec::new());
     let mut rest = 0..source.len();
@@ -118,7 +118,7 @@ fn function(
     Ok((domain, name))
 }
 
-fn main_graph(walk: &mut Walk<'_>, mut rest: Range<u64>, found: &mut Found) -> Result<(), Error> {
+fn main_graph(walk: &mut Walk<'_>, mut rest: Range<u64>, found: &mut Contents) -> Result<(), Error> {
     let mut inputs = Vec::new();
     while let Some((number, value)) = walk.field(&mut rest)? {
         match number {

@@ -390,7 +390,7 @@ fn forget(kind: Option<&mut onnx_graph::proto::TypeProto>, is_all: bool) {
 }
 
 /// A model with one changed integer.
-struct Changed {
+struct ChangedModel {
     name: String,
     model: usize,
     node: usize,
@@ -400,7 +400,7 @@ struct Changed {
 }
 
 /// Returns all changes, in the same order in every process.
-fn changes(models: &mut [ModelProto]) -> Vec<Changed> {
+fn changes(models: &mut [ModelProto]) -> Vec<ChangedModel> {
     let places = places(models);
     let covered: BTreeSet<(&str, &Place)> = places
         .keys()
@@ -425,7 +425,7 @@ fn changes(models: &mut [ModelProto]) -> Vec<Changed> {
             let is_extreme = extreme.unsigned_abs() > 1 << 31;
             for is_free in [false, true].into_iter().filter(|is_free| *is_free || is_extreme) {
                 let sizes = if is_free { "free" } else { "fixed" };
-                changes.push(Changed {
+                changes.push(ChangedModel {
                     name: format!("{name} {place:?} = {extreme}, {sizes} sizes"),
                     model,
                     node,
@@ -538,7 +538,7 @@ fn no_number_in_an_attribute_or_a_constant_input_ends_the_process() {
 
 /// Returns the faults of every [`CHILDREN`]th change from index `first`. Starts a new process when one
 /// crashes.
-fn faults_from(first: usize, changes: &[Changed]) -> Vec<String> {
+fn faults_from(first: usize, changes: &[ChangedModel]) -> Vec<String> {
     let name = |index: usize| changes[index].name.clone();
     let (mut next, mut faults) = (first, vec![]);
     while next < changes.len() {

@@ -32,11 +32,11 @@ pub enum Order {
 /// The packed weights of a model.
 pub struct Packs {
     /// Keyed by the addresses of the source constants.
-    made: HashMap<(Vec<usize>, Order), Made>,
+    made: HashMap<(Vec<usize>, Order), PackedWeights>,
     left: u64,
 }
 
-struct Made {
+struct PackedWeights {
     packed: Arc<dyn Any + Send + Sync>,
     /// Kept alive, so that the addresses stay unique.
     _sources: Vec<Arc<Tensor>>,
@@ -75,7 +75,7 @@ impl Packs {
             return Ok(None);
         }
         let packed = Arc::new(make()?);
-        let made = Made {
+        let made = PackedWeights {
             packed: packed.clone(),
             _sources: sources.iter().map(|&source| source.clone()).collect(),
         };

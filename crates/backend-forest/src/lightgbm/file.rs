@@ -88,7 +88,7 @@ struct Head<'a> {
 }
 
 /// The header after all required fields were found.
-struct Checked<'a> {
+struct CheckedHead<'a> {
     per_iteration: usize,
     features: usize,
     objective: Option<&'a str>,
@@ -111,7 +111,7 @@ impl<'a> Head<'a> {
         Ok(())
     }
 
-    fn check(self) -> Result<Checked<'a>, Refusal> {
+    fn check(self) -> Result<CheckedHead<'a>, Refusal> {
         let lacks = |what: &str| Refusal::new(format!("the file's head lacks {what}"));
         if let Some(version) = self.version
             && !matches!(version, "v2" | "v3" | "v4")
@@ -142,7 +142,7 @@ impl<'a> Head<'a> {
                 "the objective is for several classes, num_tree_per_iteration is {per_iteration}"
             )));
         }
-        Ok(Checked {
+        Ok(CheckedHead {
             per_iteration,
             features: last + 1,
             objective: self.objective,

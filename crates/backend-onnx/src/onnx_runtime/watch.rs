@@ -18,7 +18,7 @@ const INTERVAL: Duration = Duration::from_millis(10);
 const LINGER: Duration = Duration::from_millis(200);
 
 /// Watches a run until the returned guard is dropped.
-pub(super) fn watch(cancel: &CancelToken, options: &Arc<RunOptions>) -> Watched {
+pub(super) fn watch(cancel: &CancelToken, options: &Arc<RunOptions>) -> WatchGuard {
     static WATCHER: LazyLock<Arc<Watcher>> = LazyLock::new(Watcher::start);
     let watcher = WATCHER.clone();
     let mut runs = watcher.lock();
@@ -29,16 +29,16 @@ pub(super) fn watch(cancel: &CancelToken, options: &Arc<RunOptions>) -> Watched 
         watcher.begun.notify_one();
     }
     drop(runs);
-    Watched { watcher, id }
+    WatchGuard { watcher, id }
 }
 
 /// A watched run.
-pub(super) struct Watched {
+pub(super) struct WatchGuard {
     watcher: Arc<Watcher>,
     id: u64,
 }
 
-impl Drop for Watched {
+impl Drop for WatchGuard {
     fn drop(&mut self) {
         // Termination happens under the lock, so after this it cannot hit the next run with the same options.
         self.watcher.lock().active.remove(&self.id);

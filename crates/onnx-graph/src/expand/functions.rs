@@ -216,7 +216,7 @@ impl Writer<'_> {
             ))
         })?;
         self.uses += 1;
-        let mut renamed = Renamed {
+        let mut renamed = NewNames {
             prefix: format!("{}{}~{}~", self.mark, self.uses, function.name),
             names: HashMap::new(),
         };
@@ -304,12 +304,12 @@ fn renamed(nodes: &[NodeProto]) -> Growing {
 const NUMBER: usize = 24;
 
 /// The new names for a function's values.
-struct Renamed {
+struct NewNames {
     prefix: String,
     names: HashMap<String, String>,
 }
 
-impl Renamed {
+impl NewNames {
     fn name(&self, name: &mut String) {
         if name.is_empty() {
             return;

@@ -91,7 +91,7 @@ pub(crate) fn without_transposes(
 
 /// A value that is a transpose of another one.
 #[derive(Clone)]
-struct Moved {
+struct MovedValue {
     source: Slot,
     order: ShortVec<usize>,
     group: usize,
@@ -99,7 +99,7 @@ struct Moved {
     origin: usize,
 }
 
-impl Moved {
+impl MovedValue {
     fn is_same(&self) -> bool {
         self.order.iter().enumerate().all(|(at, &axis)| at == axis)
     }
@@ -125,7 +125,7 @@ struct Group {
 }
 
 struct Plan {
-    moved: HashMap<Slot, Moved>,
+    moved: HashMap<Slot, MovedValue>,
     groups: Vec<Group>,
     changes: Vec<Option<Change>>,
     /// Transposed constants, by the original slot and the order.
@@ -170,7 +170,7 @@ impl Elementwise {
 
 impl Plan {
     /// Returns how a value is transposed, unless its Transposes cancel.
-    fn turned_value(&self, slot: Slot) -> Option<&Moved> {
+    fn turned_value(&self, slot: Slot) -> Option<&MovedValue> {
         self.moved.get(&slot).filter(|moved| !moved.is_same())
     }
 
@@ -195,7 +195,7 @@ impl Plan {
             return Ok(None);
         };
         let turned = wires.inputs.iter().flatten();
-        let turned: Vec<&Moved> = turned.filter_map(|&slot| self.turned_value(slot)).collect();
+        let turned: Vec<&MovedValue> = turned.filter_map(|&slot| self.turned_value(slot)).collect();
         let Some(first) = turned.first() else {
             return Ok(None);
         };
@@ -223,7 +223,7 @@ impl Plan {
             axis.i = place as i64;
         }
         let group = groups.into_iter().reduce(|one, other| self.join(one, other));
-        let moved = Moved {
+        let moved = MovedValue {
             source: space.new_slot(),
             order,
             group: group.unwrap_or_default(),
@@ -240,7 +240,7 @@ impl Plan {
         node: &Node,
         wires: &Wires,
         rank: &impl Fn(Slot) -> Option<usize>,
-    ) -> Option<Moved> {
+    ) -> Option<MovedValue> {
         let input = wires.input(0)?;
         let rank = match self.turned_value(input) {
             Some(moved) => moved.order.len(),
@@ -255,7 +255,7 @@ impl Plan {
         let order =
             order.filter(|order| order.len() == rank && (0..rank).all(|axis| order.contains(&axis)))?;
         let moved = match self.turned_value(input) {
-            Some(before) => Moved {
+            Some(before) => MovedValue {
                 source: before.source,
                 order: order.iter().map(|&axis| before.order[axis]).collect(),
                 group: before.group,
@@ -267,7 +267,7 @@ impl Plan {
                     before: 0,
                     after: 0,
                 });
-                Moved {
+                MovedValue {
                     source: input,
                     order,
                     group: self.groups.len() - 1,
@@ -370,7 +370,7 @@ impl Plan {
     }
 
     /// Returns whether a moved value is also computed in its own order.
-    fn is_made(&self, slot: Slot, moved: &Moved) -> bool {
+    fn is_made(&self, slot: Slot, moved: &MovedValue) -> bool {
         self.kept.contains(&slot) || (!moved.is_same() && self.read.contains(&slot))
     }
 
@@ -437,7 +437,7 @@ impl Plan {
                 });
                 continue;
             };
-            let Moved {
+            let MovedValue {
                 source,
                 order,
                 origin,

@@ -54,9 +54,9 @@ pub struct Session {
 }
 
 /// Never cancelled.
-struct Uncancelled;
+struct NeverCancelled;
 
-impl Cancellation for Uncancelled {
+impl Cancellation for NeverCancelled {
     fn is_cancelled(&self) -> bool {
         false
     }
@@ -149,7 +149,7 @@ impl Session {
     /// # Errors
     /// Names the node that does not fit the inputs, or that failed.
     pub fn run(&self, inputs: impl IntoIterator<Item = Tensor>) -> Result<Vec<Arc<Tensor>>, RunError> {
-        self.run_until(inputs, &(Arc::new(Uncancelled) as Arc<dyn Cancellation>))
+        self.run_until(inputs, &(Arc::new(NeverCancelled) as Arc<dyn Cancellation>))
     }
 
     /// Runs the model until it is cancelled; every long operator checks `cancellation` meanwhile.

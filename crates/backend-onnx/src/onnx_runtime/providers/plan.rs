@@ -64,7 +64,7 @@ pub(crate) fn plan(
     // Names are checked even where they have no effect.
     let on_gpu = read(&accelerators.gpu_execution_accelerator, true, config)?;
     let on_cpu = read(&accelerators.cpu_execution_accelerator, false, config)?;
-    let asked = Asked {
+    let asked = Environment {
         gpus,
         library,
         providers,
@@ -154,13 +154,13 @@ fn with_cuda(mut on_gpu: Vec<Chosen>, config: &ModelConfig) -> Result<Vec<Chosen
     Ok(on_gpu)
 }
 
-struct Asked<'a> {
+struct Environment<'a> {
     gpus: &'a Gpus,
     library: &'a str,
     providers: &'a [String],
 }
 
-impl Asked<'_> {
+impl Environment<'_> {
     fn has(&self, accelerator: Accelerator) -> bool {
         self.providers
             .iter()

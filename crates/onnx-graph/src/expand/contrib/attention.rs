@@ -17,7 +17,7 @@ struct Heads {
 }
 
 /// The inputs with the mask and with the bias that are added to the scores.
-struct Added {
+struct ScoreTerms {
     mask: usize,
     bias: Option<usize>,
 }
@@ -38,7 +38,7 @@ impl Replacement<'_> {
         self.without_input(6, "past_sequence_length")?;
         let product = self.op("MatMul", &[self.given(0)?, self.given(1)?], vec![]);
         let product = self.with_bias(product, 2);
-        let added = Added {
+        let added = ScoreTerms {
             mask: 3,
             bias: Some(5),
         };
@@ -50,12 +50,12 @@ impl Replacement<'_> {
         let product = self.op("MatMulInteger", &self.inputs(&[0, 1, 6, 7]), vec![]);
         let scale = self.op("Mul", &[self.given(3)?, self.given(4)?], vec![]);
         let product = self.rescaled(product, scale, 2);
-        self.attended(product, 8, &Added { mask: 5, bias: None })
+        self.attended(product, 8, &ScoreTerms { mask: 5, bias: None })
     }
 
     /// Writes attention over the concatenated product of queries, keys and values. The input at index `past`
     /// has past keys and values; output 1 gets past and present ones.
-    fn attended(&mut self, product: String, past: usize, added: &Added) -> Written {
+    fn attended(&mut self, product: String, past: usize, added: &ScoreTerms) -> Written {
         self.with_default("do_rotary", 0)?;
         self.with_default("past_present_share_buffer", 0)?;
         let heads = self.heads()?;
@@ -130,7 +130,7 @@ impl Replacement<'_> {
             },
         };
         let inputs = [query, keys, values];
-        let added = Added {
+        let added = ScoreTerms {
             mask: 4,
             bias: Some(5),
         };
@@ -167,7 +167,7 @@ impl Replacement<'_> {
                 "the input cache_indirection is supported with past_present_share_buffer only".to_owned(),
             ));
         }
-        let added = Added {
+        let added = ScoreTerms {
             mask: 3,
             bias: Some(4),
         };
@@ -180,7 +180,7 @@ impl Replacement<'_> {
         [query, keys, values]: [String; 3],
         bias: Option<&String>,
         cache: Cache,
-        added: &Added,
+        added: &ScoreTerms,
     ) -> Written {
         if cache.length.is_some() && self.int("unidirectional", 0) != 0 {
             return Err(
@@ -269,7 +269,7 @@ impl Replacement<'_> {
     }
 
     /// Weights values by scores and joins the heads.
-    fn weighted(&mut self, heads: Heads, added: &Added) -> String {
+    fn weighted(&mut self, heads: Heads, added: &ScoreTerms) -> String {
         let turned = self.newer("TransposeLast", &[heads.keys], vec![]);
         let mut scores = self.op("MatMul", &[heads.queries, turned], vec![]);
         if let Some(mask) = self.input(added.mask) {
