@@ -298,8 +298,8 @@ impl Size for Dim {
 
 /// Broadcasts shapes, aligned at the last axis.
 ///
-/// Equal dimensions stay. 1 becomes any other size, and an unknown dimension becomes a known one other than
-/// 1. Two different unknown dimensions become a new unknown one.
+/// Equal dimensions stay. A 1 becomes any other size, and an unknown dimension becomes a known one, unless
+/// that is 1. Two different unknown dimensions become a new unknown one.
 ///
 /// # Errors
 /// Fails if two known dimensions of one axis differ, and neither is 1.

@@ -59,7 +59,7 @@ fn rows_are_answered_alone(runtime: Runtime) {
             continue;
         }
         let count = request.inputs[0].value.shape().dims()[0];
-        // A batch of one that is broadcast to another.
+        // Skips models whose inputs have different batch sizes, which broadcast.
         if request
             .inputs
             .iter()

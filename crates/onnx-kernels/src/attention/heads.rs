@@ -1,5 +1,4 @@
-//! Internal operators into which ONNX Runtime's attention operators are expanded
-//! ([`contrib`](crate::ops::contrib)).
+//! Internal operators into which `onnx_graph::expand` rewrites ONNX Runtime's attention operators.
 
 use std::{ops::RangeInclusive, sync::Arc};
 

@@ -89,7 +89,7 @@ impl Pad {
     }
 }
 
-/// Maximum number of indices into the input for padding with its own values, over all dimensions.
+/// Maximum sum of all pads in the modes that repeat the input's own values.
 const MAX_PLACES: u64 = 1 << 24;
 
 /// Appends a value `count` times, in whole blocks.
