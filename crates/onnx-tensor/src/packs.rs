@@ -22,7 +22,7 @@ pub enum Order {
         /// Number of groups.
         groups: usize,
     },
-    /// Blocks of rows of several groups, whose rows are adjacent in the constant.
+    /// Weights of transposed convolutions, packed group by group.
     Columns {
         /// Number of groups.
         groups: usize,
