@@ -117,7 +117,7 @@ where
             }
             let Ok(answer) = answer.await;
             let is_read = match leftover {
-                // Nor if its slot is needed.
+                // It is not read either if another connection needs the slot.
                 Some(leftover) => leftover.read(will_send && !report.seat().is_revoked()).await,
                 None => true,
             };

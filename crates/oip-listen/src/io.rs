@@ -70,7 +70,7 @@ const BUSY: Duration = Duration::from_secs(1);
 /// Cost of a frame, in bytes of a turn.
 const FRAME: usize = 256;
 
-/// A client that closes its sending side has either left or merely finished sending; this cannot be
+/// A client that closes its sending side has either left or merely finished sending; these cannot be
 /// distinguished. A request in progress continues for this long and is then cancelled.
 pub(crate) const END_GRACE: Duration = Duration::from_millis(50);
 
@@ -89,7 +89,7 @@ struct Start {
     given: usize,
 }
 
-/// Whether incoming data is being discarded, and how much was.
+/// Whether incoming data is being discarded, and how much was discarded so far.
 enum LingerState {
     No,
     Read(usize),

@@ -132,7 +132,7 @@ impl fmt::Display for Address {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Peer {
-    /// Its address; none over a Unix socket, where clients have no address.
+    /// The client's address; `None` over a Unix socket, where clients have no address.
     pub address: Option<SocketAddr>,
 }
 

@@ -51,7 +51,7 @@ pub(crate) async fn keep_one_asleep(runtime: &Handle) {
 }
 
 /// Returns whether a new task is scheduled soon. If the thread that polls I/O and timers starts blocking
-/// work, nobody polls them: the new task also wakes another thread, which does.
+/// work, no other thread polls them; the new task also wakes another thread, which does.
 async fn comes_to_its_turn(runtime: &Handle) -> bool {
     timeout(PATIENCE, runtime.spawn(async {})).await.is_ok()
 }
@@ -59,7 +59,7 @@ async fn comes_to_its_turn(runtime: &Handle) -> bool {
 /// The state of a runtime's threads, as seen from outside.
 struct Threads<'r> {
     runtime: &'r Handle,
-    /// Each thread's park/unpark counter: odd while it is parked.
+    /// Each thread's park/unpark counter, which is odd while the thread is parked.
     progress: Vec<u64>,
     interval: Duration,
 }

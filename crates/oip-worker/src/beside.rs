@@ -33,7 +33,7 @@ const MOST_GIVEN_UP: usize = 64;
 /// Announces a connection on the control socket, in place of a cancelled request's number; its file is attached.
 const CONNECTION: u64 = u64::MAX;
 
-/// A connection to a process, for one request at a time, with the shared regions that both sides know through it.
+/// A connection to a process, for one request at a time, with the shared regions of that connection.
 pub(crate) struct Lane {
     pub(crate) connection: Connection,
     /// For workers that use regions.

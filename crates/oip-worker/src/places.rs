@@ -63,8 +63,8 @@ struct Sent<'r> {
 }
 
 impl Places {
-    /// Sends one request, and returns the offsets of its inputs. After a connection error the worker cannot be used any
-    /// more.
+    /// Sends one request, and returns the offsets of its inputs. After a connection error the worker is
+    /// unusable.
     pub(crate) fn send(
         &mut self,
         connection: &Connection,
@@ -129,8 +129,8 @@ impl Places {
         Ok(Ok(sent.offsets))
     }
 
-    /// Receives the response to the request that was sent. If the model sends several, they go to `several`, and none
-    /// is returned.
+    /// Receives the response to the request. If the model sends several, they go to `several`, and `None` is
+    /// returned.
     pub(crate) fn receive(
         &mut self,
         connection: &Connection,
@@ -206,7 +206,7 @@ impl Places {
                 (Kind::Free, Some(several)) if head.binary == 0 && !is_free => {
                     is_free = true;
                     connection.bytes(head.json.into(), go_on)?;
-                    // The worker becomes idle before the next request looks for one.
+                    // The worker must be idle before the next request looks for one.
                     if (several.free)() {
                         several.answers.free_instance();
                     }

@@ -142,7 +142,7 @@ impl Head {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) protocol: u32,
-    /// Whether the worker wants requests as [`Run`] rather than as REST bodies.
+    /// Whether the worker wants requests as [`Run`] instead of REST bodies.
     #[serde(default)]
     pub(crate) places: bool,
 }
@@ -221,7 +221,7 @@ pub(crate) struct Part {
     pub(crate) is_last: bool,
 }
 
-/// The server's reaction to a [`Part`].
+/// The server's reply to a [`Part`].
 #[derive(Debug, Serialize)]
 pub(crate) struct Taken {
     /// Whether another response is wanted.
@@ -265,11 +265,11 @@ pub(crate) struct Answer<'r> {
     /// The error, if the call failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failed: Option<Failed>,
-    /// Whether this is the last one; otherwise the worker says whether it wants another.
+    /// Whether this is the last one; otherwise the worker replies with [`Next`].
     pub(crate) is_end: bool,
 }
 
-/// The worker's reaction to an [`Answer`] that may not be the last.
+/// The worker's reply to an [`Answer`] that may not be the last.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Next {
     pub(crate) call: u64,
@@ -334,7 +334,7 @@ pub(crate) struct Load {
     pub(crate) max_answer_bytes: u64,
     /// Time limit for loading in milliseconds.
     pub(crate) patience: Option<u64>,
-    /// The number of this process among those of the model: the smallest unused one.
+    /// The index of this process among the model's processes: the smallest unused one.
     pub(crate) instance: usize,
 }
 
@@ -480,7 +480,7 @@ impl Loaded {
             capabilities.placement = self
                 .placement
                 .map(|PlacementForm { providers, gpus }| Placement::new(providers).on_gpus(gpus));
-            // On systems where waiting for a worker has a time limit.
+            // Only on systems where waiting for a worker can time out.
             capabilities.elsewhere = cfg!(target_os = "linux");
         });
         let tensor = |port: Port| {
@@ -550,7 +550,7 @@ impl Failed {
     }
 }
 
-/// The reason why a connection cannot be used any more.
+/// Why a connection is unusable.
 #[derive(Debug)]
 pub(crate) enum Broken {
     /// The other side closed it.
@@ -584,8 +584,8 @@ impl Connection {
     /// Maximum bytes per read. A frame's memory is touched in these steps, as its bytes arrive.
     const STEP: usize = 256 << 10;
 
-    /// Creates a connection whose calls check every `tick`, and after each transfer, whether to continue; without a
-    /// tick they wait indefinitely.
+    /// Creates a connection whose calls check after every `tick`, and after each transfer, whether to
+    /// continue. Without a tick they wait indefinitely.
     pub(crate) fn new(stream: UnixStream, tick: Option<Duration>) -> io::Result<Self> {
         stream.set_read_timeout(tick)?;
         stream.set_write_timeout(tick)?;
@@ -799,7 +799,7 @@ impl Connection {
                 Ok(read) => rest = &mut rest[read..],
                 Err(error) => wait_or_fail(error)?,
             }
-            // Also after each read: a worker could send one byte at a time.
+            // Also checked after each read, because a worker could send one byte at a time.
             if !rest.is_empty() && !go_on() {
                 return Err(Broken::GivenUp);
             }

@@ -203,7 +203,7 @@ fn ht_43_pipelining() {
     }
 }
 
-/// HT-48: clients that connect and reset immediately.
+/// HT-48: many clients that connect and reset immediately.
 #[test]
 fn ht_48_a_storm_of_resets() {
     let server = Server::start(Protocol::Http1, limits());
