@@ -23,7 +23,7 @@ use crate::{
     leftovers,
 };
 
-/// Configuration of a recorder: which requests, and limits.
+/// Configuration of a recorder: which requests to record, and limits.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RecorderConfig {
@@ -75,13 +75,13 @@ struct SharedState {
     waiting: AtomicU64,
     recorded: AtomicU64,
     dropped: AtomicU64,
-    /// The limit is reached.
+    /// Whether the limit is reached.
     is_full: AtomicBool,
 }
 
 enum Message {
     Exchange(Box<Exchange>),
-    /// Write everything queued before it, then drop this.
+    /// Write everything queued before this message, then drop the sender.
     Flush(SyncSender<()>),
 }
 
@@ -204,7 +204,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 /// The outcome of recording an exchange.
 enum WriteOutcome {
     Recorded,
-    /// This many bytes do not fit; smaller exchanges may.
+    /// The exchange exceeds the limit by its size; smaller exchanges may fit.
     TooLarge(u64),
     /// Nothing fits any more.
     Full,

@@ -27,7 +27,7 @@ struct Inner {
     code: Option<ErrorCode>,
     status: Option<Status>,
     retry_after: Option<Duration>,
-    /// The server reported that retrying does not help.
+    /// Whether the server reported that a retry does not help.
     is_final: bool,
     source: Option<Box<dyn Error + Send + Sync>>,
 }

@@ -77,13 +77,13 @@ struct Counts {
     dropped: AtomicU64,
     /// Number of spans in the queue.
     waiting: AtomicU64,
-    /// The program is exiting: no retries.
+    /// Whether the program is exiting, which ends retries.
     is_ending: AtomicBool,
 }
 
 enum Message {
     Spans(Vec<Span>),
-    /// Send everything queued before it, then drop this, which wakes the waiting caller.
+    /// Send everything queued before this message, then drop the sender, which wakes the caller.
     Flush(SyncSender<()>),
 }
 

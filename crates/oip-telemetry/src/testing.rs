@@ -65,7 +65,7 @@ pub struct ReceivedPoint {
 /// A received span.
 #[derive(Debug, Default)]
 pub struct Received {
-    /// The trace id in hexadecimal digits, like the next two.
+    /// The trace id in hexadecimal digits; the next two are hexadecimal too.
     pub trace: String,
     /// Its own id.
     pub id: String,
@@ -100,7 +100,7 @@ impl Collector {
         Self::on(TcpListener::bind("127.0.0.1:0").unwrap(), answers)
     }
 
-    /// Does the same on a given listener.
+    /// Starts a collector on an existing listener.
     #[must_use]
     pub fn on(listener: TcpListener, answers: Vec<(&'static str, Vec<u8>)>) -> Self {
         let url = format!("http://{}", listener.local_addr().unwrap());

@@ -44,7 +44,7 @@ impl Default for RequestLimits {
 }
 
 impl RequestLimits {
-    /// The same after some changes.
+    /// Returns the limits after `change`.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
@@ -70,7 +70,7 @@ impl RequestLimits {
     /// Checks the rank of a tensor.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there are too many.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there are too many dimensions.
     pub fn check_rank(&self, rank: usize) -> Result<(), ServiceError> {
         if rank <= self.rank {
             return Ok(());

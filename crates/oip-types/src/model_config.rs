@@ -32,10 +32,10 @@ pub struct ModelConfig {
     pub output: Vec<OutputConfig>,
     /// The instances of the model.
     pub instance_group: Vec<InstanceGroup>,
-    /// What makes it faster without changing what it computes.
+    /// Settings that make the model faster without changing its results.
     #[cfg_attr(feature = "rest", serde(skip_serializing_if = "Optimization::is_empty"))]
     pub optimization: Optimization,
-    /// The model's file, where it is not the backend's usual name.
+    /// The model's file, if it does not have the backend's usual name.
     pub default_model_filename: String,
     /// How requests are batched; absent if they are not.
     #[cfg_attr(feature = "rest", serde(skip_serializing_if = "Option::is_none"))]
@@ -63,7 +63,7 @@ pub struct ModelConfig {
 pub enum VersionPolicy {
     /// The newest versions.
     Latest {
-        /// How many.
+        /// The number of versions.
         num_versions: u32,
     },
     /// All versions.
@@ -175,13 +175,13 @@ pub struct InstanceGroup {
     pub kind: InstanceKind,
     /// The number of instances; 0 lets the server choose.
     pub count: u32,
-    /// The GPUs that they run on, by CUDA's numbers; empty for the server's choice.
+    /// The CUDA indices of the GPUs that they run on; empty to let the server choose.
     #[cfg_attr(feature = "rest", serde(skip_serializing_if = "Vec::is_empty"))]
     pub gpus: Vec<u32>,
 }
 
 impl InstanceGroup {
-    /// Its instances on all of its GPUs together.
+    /// Returns the number of instances on all of its GPUs together.
     ///
     /// ```
     /// use oip_types::model_config::InstanceGroup;
@@ -214,7 +214,7 @@ pub enum InstanceKind {
     Model,
 }
 
-/// What makes a model faster without changing what it computes.
+/// Settings that make a model faster without changing its results.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -222,19 +222,19 @@ pub enum InstanceKind {
     serde(default)
 )]
 pub struct Optimization {
-    /// The libraries that compute it.
+    /// The libraries that run the model.
     pub execution_accelerators: ExecutionAccelerators,
 }
 
 impl Optimization {
-    /// Whether nothing is said.
+    /// Returns whether no setting is present.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// The libraries that compute a model, the preferred one first.
+/// The libraries that run a model, in order of preference.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -242,13 +242,13 @@ impl Optimization {
     serde(default)
 )]
 pub struct ExecutionAccelerators {
-    /// Those of instances on GPUs, such as `tensorrt`.
+    /// The libraries for instances on GPUs, such as `tensorrt`.
     pub gpu_execution_accelerator: Vec<Accelerator>,
-    /// Those of instances on CPUs, such as `openvino`.
+    /// The libraries for instances on CPUs, such as `openvino`.
     pub cpu_execution_accelerator: Vec<Accelerator>,
 }
 
-/// A library that computes a model, or parts of it.
+/// A library that runs a model, or parts of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -256,9 +256,9 @@ pub struct ExecutionAccelerators {
     serde(default)
 )]
 pub struct Accelerator {
-    /// Its name, in lower case.
+    /// The library's name, in lower case.
     pub name: String,
-    /// Its own options.
+    /// Options of the library.
     pub parameters: BTreeMap<String, String>,
 }
 

@@ -126,7 +126,7 @@ impl SharedMemorySlice {
 
 /// Reads inputs from shared memory.
 pub trait ReadSharedMemory {
-    /// Copies the bytes of a slice: clients may change theirs at any time.
+    /// Copies the bytes of a slice, because clients may change the original at any time.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the region does not exist or does not

@@ -67,7 +67,7 @@ impl Pool {
     ) -> Result<(Connection, SendProgress)> {
         while let Some(mut connection) = self.kept() {
             match connection.send(&mut parts, wait)? {
-                // It was just closed, and nothing of the request was sent.
+                // The connection was just closed by the server, before any of the request was sent.
                 SendProgress::Partly {
                     bytes: 0,
                     why: Some(_),
@@ -86,7 +86,7 @@ impl Pool {
         let old = idle.partition_point(|(_, since)| since.elapsed() > connect::IDLE);
         let old: Vec<_> = idle.drain(..old).collect();
         idle.push((connection, Instant::now()));
-        // Close outside the lock.
+        // Close connections outside the lock.
         drop(idle);
         drop(old);
     }
@@ -94,10 +94,10 @@ impl Pool {
     /// Takes an idle connection that is still open.
     fn kept(&self) -> Option<Connection> {
         loop {
-            // Drop outside the lock.
+            // Drop the connection outside the lock.
             let (connection, since) = self.idle().pop()?;
             if since.elapsed() > connect::IDLE {
-                // All others are older.
+                // All other connections have been idle for longer.
                 let old = std::mem::take(&mut *self.idle());
                 drop(old);
                 return None;

@@ -60,7 +60,7 @@ use crate::{
 pub struct HttpClient {
     way: Way,
     shared: Arc<SharedState>,
-    /// None if the server cannot be on this machine.
+    /// `None` if the server cannot be on this machine.
     #[cfg(target_os = "linux")]
     memory: Option<Arc<Connections>>,
 }
@@ -68,7 +68,7 @@ pub struct HttpClient {
 /// How requests are sent.
 #[derive(Clone, Debug)]
 enum Way {
-    /// By tasks of a runtime.
+    /// By tasks of an async runtime.
     Driven(Box<Client<Connector, Parts>>),
     /// By the polling thread, which blocks instead of yielding.
     #[cfg(unix)]
@@ -157,7 +157,7 @@ impl HttpClient {
         &self.shared.endpoint.url
     }
 
-    /// Makes a call, with retries as far as they are safe.
+    /// Makes a call, with retries where they are safe.
     async fn call(&self, is_read: bool, message: &Message) -> Result<Answer> {
         let timeout = self.settings().request_timeout;
         let call = |timeout| Call {

@@ -83,7 +83,7 @@ async fn raw_inputs_are_slices_of_the_message() {
     let status = send(service(recorder.clone(), GrpcConfig::default()), &[GRPC], request).await;
     assert_eq!(status, ok(0, ""));
     let seen = recorder.seen.lock().unwrap();
-    // Between them are a tag and a length of one byte each.
+    // A tag and a length of one byte each lie between them.
     let [first, second] = seen[0].addresses[..] else {
         panic!("{seen:?}")
     };

@@ -8,7 +8,7 @@ use crate::{BytesTensor, DataType, Memory, Reservation, ServiceError, TensorValu
 
 /// The budget for the decoded tensors of a body.
 pub(crate) struct Room<'m> {
-    /// Bytes left of the limit for one body.
+    /// Remaining bytes of the limit for one body.
     pub(crate) left: usize,
     /// Asked before each allocation.
     pub(crate) memory: &'m dyn Memory,
@@ -118,7 +118,7 @@ impl Reader<'_, '_, '_> {
         };
         let mut count = 0u64;
         loop {
-            // At a value: an array or an element.
+            // The cursor is at a value: an array or an element.
             if cursor.eat(b'[') {
                 nesting.open(cursor)?;
                 if !cursor.eat(b']') {
@@ -130,13 +130,13 @@ impl Reader<'_, '_, '_> {
                 nesting.elements(run.max(1), cursor)?;
                 count += run.max(1);
                 if run > 0 {
-                    // After a comma: at a value again.
+                    // After a comma, the cursor is at a value again.
                     continue;
                 }
                 sink.element(cursor)
                     .map_err(|error| error.within(format_args!("element {}", count - 1)))?;
             }
-            // After a value: close arrays until another value follows.
+            // After a value, arrays are closed until another value follows.
             while nesting.depth() > 0 && !cursor.eat(b',') {
                 if !cursor.eat(b']') {
                     return Err(cursor.unexpected("',' or ']'"));

@@ -204,7 +204,7 @@ impl<'a> Text<'a> {
         digit_values(self.window.last_chunk())
     }
 
-    /// Returns the same for the sixteen characters before the last eight.
+    /// Returns the values of the sixteen characters before the last eight, like [`Self::last_sixteen`].
     #[inline(always)]
     fn sixteen_before_eight(self) -> u128 {
         digit_values(self.window.first_chunk())

@@ -85,10 +85,10 @@ pub fn decode_request(
 /// tensors are allocated.
 ///
 /// # Errors
-/// Those of [`decode_request`], `shared_memory` and `memory`.
+/// The errors of [`decode_request`], `shared_memory` and `memory`.
 ///
 /// # Panics
-/// As [`decode_request`].
+/// See [`decode_request`].
 pub fn decode_request_with(
     model: ModelRef<'_>,
     body: &Bytes,
@@ -198,10 +198,11 @@ fn read_outputs(
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RequestEncoding {
-    /// Send inputs as binary data rather than JSON, except those whose parameter `binary_data` is false
-    /// (which is not sent).
+    /// Whether inputs are sent as binary data rather than JSON, except those whose parameter `binary_data` is
+    /// false. The parameter itself is not sent.
     pub binary_inputs: bool,
-    /// Request outputs as binary data rather than JSON, except those whose parameter `binary_data` is false.
+    /// Whether outputs are requested as binary data rather than JSON, except those whose parameter
+    /// `binary_data` is false.
     pub binary_outputs: bool,
     /// How NaN and the infinities are written.
     pub non_finite: NonFinite,
@@ -263,7 +264,7 @@ pub fn encode_request(
     if !request.outputs.is_empty() {
         writer.raw(",\"outputs\":");
         writer.array(&request.outputs, |writer, output| {
-            // Set on every output: Triton does not apply the request's default to listed outputs.
+            // Sent for every output, because Triton does not apply the request's default to listed outputs.
             let mut parameters = output.parameters.clone();
             let is_binary = encoding.binary_outputs
                 && !is_for_json(&parameters)

@@ -97,8 +97,8 @@ encoding.non_finite = non_finite;
     }
 }
 
-/// One tensor may be JSON while others are binary: values without a JSON form can then travel next to
-/// readable ones.
+/// One tensor may be JSON while others are binary, so values without a JSON form can be sent next to readable
+/// ones.
 #[test]
 fn tensors_have_forms_of_their_own() {
     let bytes = |element: &[u8]| -> TensorValue {

@@ -379,7 +379,7 @@ fn request() -> impl Strategy<Value = ModelInferRequest> {
         .prop_map(
             |(model_name, model_version, id, parameters, inputs, outputs, form)| {
                 let (mut inputs, raw): (Vec<_>, Vec<_>) = inputs.into_iter().unzip();
-                // Mostly the same form for all inputs.
+                // In most cases all inputs have the same form.
                 if form < 2 {
                     inputs
                         .iter_mut()

@@ -116,7 +116,7 @@ fn parameters_are_bounded() {
     assert_eq!(code(result), Some(ErrorCode::InvalidArgument));
     assert!(allocated < 256 << 10, "{allocated} bytes");
 
-    // The maximum allowed, everywhere.
+    // The maximum number everywhere.
     let mut message = b"\x0a\x01m".to_vec();
     for _ in 0..255 {
         let mut input = b"\x0a\x01x\x12\x04BOOL".to_vec();
@@ -169,7 +169,7 @@ fn typed_contents_take_what_the_tensor_takes() {
         ("UINT8", numbers, contents(4, &vec![7; SIZE]), SIZE),
         ("BOOL", numbers, contents(1, &vec![1; SIZE]), SIZE),
         ("BYTES", numbers / 2, strings, 2 * SIZE),
-        // Identical to the bytes in the message.
+        // These contents are identical to the bytes in the message.
         ("FP32", numbers / 4, contents(6, &vec![7; SIZE]), 0),
         ("FP64", numbers / 8, contents(7, &vec![7; SIZE]), 0),
     ] {
