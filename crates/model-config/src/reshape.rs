@@ -1,4 +1,4 @@
-//! `reshape`: clients see a tensor with other axes of length one than the model.
+//! `reshape`: clients see a tensor with different axes of length one than the model.
 
 /// What happens to one axis in the conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use crate::Place;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
     pub(crate) value: Value,
-    /// The byte offset in the file; none for formats whose parsers do not report it.
+    /// The byte offset in the file; `None` for formats whose parsers do not report it.
     pub(crate) at: Option<usize>,
 }
 

@@ -29,7 +29,7 @@ impl ObjectName {
     /// Parses a name whose components are separated by slashes.
     ///
     /// # Errors
-    /// The problem.
+    /// Returns why the name is not a valid path.
     pub fn parse(name: &str) -> Result<Self, NameProblem> {
         let problem = |text: String| Err(NameProblem(text));
         if name.len() > LONGEST {
