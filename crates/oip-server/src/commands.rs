@@ -140,7 +140,7 @@ fn completing(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut whole(), PROGRAM, &mut script);
     let script = String::from_utf8_lossy(&script);
-    // For bash, clap_complete mangles the hyphen of the program's name differently where it sets the command
+    // For bash, clap_complete encodes the hyphen of the program's name differently where it sets the command
     // and where it looks up its options.
     let [sought, set] = ["__subcmd__", "__"].map(|hyphen| PROGRAM.replace('-', hyphen) + "__subcmd__");
     // bash completes file names only if there is no other candidate, so without options unless a word was

@@ -71,7 +71,7 @@ impl LogControl {
         self.filter
             .reload(settings.changes.filter(settings.base.clone()))
             .map_err(|error| ServiceError::internal("the log is gone").caused_by(error))?;
-        // At startup this is done when the filter is installed.
+        // At startup this happens when the filter is installed.
         log::set_max_level(log_level(most));
         Ok(())
     }

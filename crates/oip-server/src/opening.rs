@@ -45,7 +45,7 @@ pub(crate) struct Sources {
     pub(crate) guard: Guard,
 }
 
-/// The result of reading it.
+/// The result of opening the repositories.
 pub(crate) enum StartupOutcome {
     Read(Box<Sources>),
     /// A signal arrived first.

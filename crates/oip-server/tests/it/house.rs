@@ -32,7 +32,7 @@ fn an_example_repository_serves_at_once() {
     assert!(text(&output.stdout).contains(&format!("  oip-server {path}\n")));
     let check = run(&["check", path]);
     assert!(check.status.success(), "{}", text(&check.stdout));
-    // Nothing is logged about it.
+    // The log has no message about it.
     assert_eq!(text(&check.stderr), "");
 
     let mut server = Server::start(&shop, &[]);
@@ -144,7 +144,7 @@ fn the_example_repository_takes_all_rows_at_once() {
     }
 }
 
-/// The same with a self-signed certificate and an identity table.
+/// The banner's commands also succeed with a self-signed certificate and an identity table.
 #[test]
 fn the_banner_can_be_pasted_with_tls_and_a_token() {
     let folder = tempfile::tempdir().unwrap();
@@ -358,7 +358,7 @@ fn two_paths_are_one_too_many() {
     );
 }
 
-/// A fatal error is logged as JSON too.
+/// If the log is JSON, a fatal error is logged as JSON too.
 #[test]
 fn failures_are_json_where_the_log_is() {
     let output = run(&["/nowhere", "--log-format", "json"]);

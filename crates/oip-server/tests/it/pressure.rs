@@ -37,8 +37,8 @@ fn ht_42_no_file_descriptors_left() {
     }
 }
 
-/// Shared memory regions, which hold a descriptor each, leave most of them to connections; a surplus one gets
-/// an error.
+/// Shared memory regions hold a descriptor each, but leave most descriptors to connections; a surplus region
+/// gets an error.
 #[test]
 #[cfg(target_os = "linux")]
 fn regions_of_shared_memory_do_not_use_up_the_descriptors() {
@@ -56,7 +56,7 @@ fn regions_of_shared_memory_do_not_use_up_the_descriptors() {
         }
     }
     std::fs::remove_file(&path).unwrap();
-    // A quarter of the limit of 128 that the server raised itself to.
+    // A quarter of the limit, which the server raised to 128.
     assert_eq!(refusals.len(), 100 - 32);
     let expected =
         "shared memory region 'r32': 32 regions are registered, the server's limit; unregister one first";
@@ -117,7 +117,7 @@ fn ht_11_lengths_that_contradict() {
         ],
         &[400],
     );
-    // Both headers, of which the coding wins, and the same length twice: unambiguous requests may succeed.
+    // With both headers the coding wins, and a repeated length is unambiguous: such requests may succeed.
     assert_refused(
         &[
             with("Content-Length: 4\r\nTransfer-Encoding: chunked"),

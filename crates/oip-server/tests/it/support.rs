@@ -260,7 +260,7 @@ pub(crate) fn try_receive(stream: &mut impl Read) -> std::io::Result<Answer> {
     Ok(Answer { body, ..answer })
 }
 
-/// Runs a server that must fail; returns its exit code and the single line on standard error.
+/// Runs a server that must fail, and returns its exit code and the single line on standard error.
 pub(crate) fn failing<S: AsRef<OsStr>>(arguments: &[S]) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
     command
