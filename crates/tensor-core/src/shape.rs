@@ -153,7 +153,7 @@ pub trait IntoShape {
     /// Returns the shape.
     ///
     /// # Errors
-    /// Same as [`Shape::new`].
+    /// See [`Shape::new`].
     fn into_shape(self) -> Result<Shape, SpecError>;
 }
 
@@ -196,7 +196,7 @@ fn checked_product(dims: &[u64]) -> Option<u64> {
         .try_fold(1u64, |product, &dim| product.checked_mul(dim))
 }
 
-/// Why a dtype, a shape and bytes do not form a tensor, or not the requested one.
+/// Why a dtype, a shape and bytes do not form the tensor, or the requested part of it.
 ///
 /// ```
 /// use tensor_core::{Shape, SpecError};
@@ -295,7 +295,7 @@ impl fmt::Display for SpecError {
 
 impl std::error::Error for SpecError {}
 
-/// Prints the message, because a program whose `main` returns the error shows this.
+/// Prints the message, because the error is shown like this when a program's `main` returns it.
 impl fmt::Debug for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -19,7 +19,7 @@ pub(crate) struct Scaled {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Float8 {
-    /// Without infinities: `F8_E4M3`, PyTorch's `float8_e4m3fn`.
+    /// `F8_E4M3` without infinities, PyTorch's `float8_e4m3fn`.
     E4M3,
     E5M2,
 }
@@ -27,7 +27,7 @@ enum Float8 {
 /// Suffixes that turn a tensor's name into that of its scales. Both kinds multiply, whatever their name.
 const ENDINGS: [&str; 2] = ["_scale_inv", "_scale"];
 
-/// The block side of DeepSeek and most others.
+/// The side length of a block used by DeepSeek and most others.
 const USUAL_BLOCK: u64 = 128;
 
 impl Scaled {
@@ -132,7 +132,7 @@ fn fit(tensor: &Shape, scales: &Shape) -> Option<([u64; 2], [u64; 2], [u64; 2])>
         blocks if len.div_ceil(USUAL_BLOCK) == blocks => Some(USUAL_BLOCK),
         blocks => len.is_multiple_of(blocks).then(|| len / blocks),
     };
-    // A single block that covers a whole side counts as the usual size too: no element is beyond it.
+    // A single block that covers a whole side may also have the usual size, because no element is beyond it.
     let block = [side(rows, down)?, side(columns, across)?];
     Some((dims, block, [across, down * across]))
 }

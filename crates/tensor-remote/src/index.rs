@@ -53,7 +53,8 @@ impl IndexPlace {
         }
     }
 
-    /// Returns the range to request next, once [`IndexPlace::front`] is there and the length is known.
+    /// Returns the range to request next, once the bytes of [`IndexPlace::front`] have arrived and the length
+    /// is known.
     pub(crate) fn end(self, len: u64) -> Option<Range<u64>> {
         let Self::End(guess) = self else {
             return None;

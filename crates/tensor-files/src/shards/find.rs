@@ -95,7 +95,7 @@ const PREFERRED: [&str; 3] = [
 struct Candidate<'n> {
     file: Option<&'n str>,
     index: Option<&'n str>,
-    /// By the number of files given in their names.
+    /// Shards, keyed by the number of files in their names.
     parts: BTreeMap<u32, BTreeMap<u32, PartName<'n>>>,
 }
 
@@ -154,7 +154,7 @@ impl<'n> Candidate<'n> {
     fn form(&self) -> Result<Option<Chosen<'n>>, Error> {
         let chosen = |form, note| Ok(Some(Chosen { form, note }));
         match (self.file, self.index) {
-            // Like Hugging Face's libraries.
+            // Hugging Face's libraries do the same.
             (Some(file), Some(index)) => {
                 let note = format!(
                     "{} is read, and not the files that {} names",
@@ -264,14 +264,14 @@ mod tests {
         assert_eq!(with(&["a.safetensors", "b.npz"]).as_deref(), Ok("a.safetensors"));
         assert_eq!(with(&["a.zt", "b.npz"]), Err(ErrorKind::NotAFile));
         assert_eq!(with(&[]), Err(ErrorKind::NotAFile));
-        // Like Hugging Face's libraries; MLX repositories have both.
+        // Hugging Face's libraries do the same; MLX repositories have both.
         assert_eq!(
             with(&[index, "model.safetensors"]).as_deref(),
             Ok("model.safetensors with a note")
         );
         // All files are present.
         assert_eq!(with(&[first, second]), Ok(format!("{first} {second}")));
-        // Incomplete, or ambiguous.
+        // The set is incomplete, or ambiguous.
         assert_eq!(with(&[first]), Err(ErrorKind::Truncated));
         assert_eq!(with(&[second, "other.safetensors"]), Err(ErrorKind::Truncated));
         assert_eq!(
@@ -284,7 +284,7 @@ mod tests {
         );
     }
 
-    /// Variants, such as half-precision floats, as transformers and diffusers name them.
+    /// Variants, such as half-precision floats, are named as by transformers and diffusers.
     #[test]
     fn variants_have_names_of_their_own() {
         let whole = "diffusion_pytorch_model.safetensors.index.json";

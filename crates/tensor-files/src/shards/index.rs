@@ -18,7 +18,7 @@ use tensor_core::Quoted;
 /// let json = br#"{"metadata": {"total_size": 8}, "weight_map": {"w": "a-00001-of-00002.safetensors"}}"#;
 /// let index = ShardIndex::from_json(json)?;
 /// assert_eq!(index.file_of("w"), Some("a-00001-of-00002.safetensors"));
-/// // Files are beside the index or below it.
+/// // Files are next to the index or below it.
 /// assert!(ShardIndex::from_json(br#"{"weight_map": {"w": "../other.safetensors"}}"#).is_err());
 /// # Ok::<(), fmt_core::Error>(())
 /// ```
