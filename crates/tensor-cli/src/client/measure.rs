@@ -115,7 +115,7 @@ pub(super) async fn run(
         .collect();
     let watching = tokio::spawn(run.clone().watch(live));
     for worker in working {
-        // Workers end by themselves; their results count in any case.
+        // Workers end by themselves, and their results count in any case.
         let _ = worker.await;
     }
     run.is_over.store(true, Ordering::SeqCst);
