@@ -11,7 +11,7 @@ use fmt_core::Limits;
 pub struct WriteOptions {
     /// The code to write for the COO layout (B1).
     pub coo_code: CooCode,
-    /// Refuse the unsigned dtypes, which TFRT has but the specification does not name (B2).
+    /// Whether to refuse the unsigned dtypes, which TFRT has but the specification does not name (B2).
     pub strict_spec: bool,
     /// Limits of the expected readers: a file that they would refuse is not written.
     pub limits: Limits,

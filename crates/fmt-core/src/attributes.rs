@@ -55,7 +55,7 @@ impl Attributes {
     }
 }
 
-/// For readers with few attributes.
+/// Converts attributes of readers that have only a few.
 impl From<BTreeMap<String, String>> for Attributes {
     fn from(map: BTreeMap<String, String>) -> Self {
         Self((!map.is_empty()).then(|| Box::new(Inner::Map(map))))

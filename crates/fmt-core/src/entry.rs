@@ -92,7 +92,7 @@ impl Entry {
 /// A dtype as named in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoredDType {
-    /// A known dtype.
+    /// A dtype with arithmetic.
     Known(DType),
     /// A dtype whose elements are copied but not computed with.
     Opaque(OpaqueDType),

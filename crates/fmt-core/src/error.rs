@@ -16,7 +16,7 @@ use tensor_core::{Quoted, SpecError};
 ///     error.to_string(),
 ///     "tensor 'layer.0.weight': the size of the tensor's data, at byte 1024: expected 24 bytes for f32[2, 3], found 23"
 /// );
-/// // What a program shows whose `main` returns it, too.
+/// // A program whose `main` returns the error prints the same message.
 /// assert_eq!(format!("{error:?}"), error.to_string());
 /// ```
 pub struct Error(Box<Inner>);
@@ -238,7 +238,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// The message, like [`fmt::Display`]; with `{:#?}` all parts by name.
+/// Prints the message, like [`fmt::Display`]; with `{:#?}` prints all parts with their names.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if f.alternate() {

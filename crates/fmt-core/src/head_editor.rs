@@ -16,8 +16,8 @@ use crate::{
     read_range,
 };
 
-/// Encodes the first part of a file from its tensors and metadata. The argument is the length of the old one, which the
-/// new one should match if possible. The tensors after it do not move.
+/// Encodes the first part of a file from its tensors and metadata. The last argument is the length of the old
+/// first part, which the new one should match if possible. The tensors after it do not move.
 pub type EncodeHead = fn(&[Entry], &Metadata, u64) -> Result<Vec<u8>, Error>;
 
 /// Changes names and metadata of a file with the index before the data, such as safetensors and GGUF.
@@ -42,7 +42,7 @@ impl HeadEditor {
     /// Creates an editor, for format crates. `encode` produces the first `head_len` bytes of the file.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] when these cannot be read.
+    /// [`ErrorKind::Io`] when these bytes cannot be read.
     pub fn new(
         path: &Path,
         source: Arc<FileSource>,
@@ -140,7 +140,8 @@ impl HeadEditor {
         if !journal.exists() {
             return Ok(false);
         }
-        // The journal is read only under the lock: otherwise a change that commits in between would be undone.
+        // The journal is read only under the lock, because otherwise a change that commits in between would
+        // be undone.
         let mut file = open_locked(path)?;
         let cannot_read = |error| Error::io("the file or its journal cannot be read", error);
         let announced = match fs::read(&journal) {
@@ -215,7 +216,7 @@ mod tests {
 
     #[test]
     fn what_was_interrupted_is_undone() {
-        // Before, during and after writing the bytes.
+        // The state before, during and after writing the bytes.
         for current in [b"old!->data", b"new!->data", b"new?->data"] {
             let (_folder, path) = interrupted(current);
             assert!(HeadEditor::recover(&path).unwrap());

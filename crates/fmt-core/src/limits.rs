@@ -53,6 +53,7 @@ impl Default for Limits {
 pub struct ReadOptions {
     /// Limits of what is accepted.
     pub limits: Limits,
-    /// Accept files that break rules which cannot lead to wrong data: each format's page lists them.
+    /// Whether to accept files that break rules which cannot lead to wrong data; each format's page lists
+    /// them.
     pub lenient: bool,
 }

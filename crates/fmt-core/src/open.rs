@@ -37,7 +37,7 @@ macro_rules! open_by_path_and_bytes {
             /// Opens a file in memory, including a mapping of `tensor-mmap`. Unencoded tensors become slices of it.
             ///
             /// # Errors
-            /// As `open`.
+            /// The errors of `open`.
             pub fn from_bytes(bytes: impl Into<$crate::__Bytes>) -> Result<Self, $crate::Error> {
                 let bytes: $crate::__Bytes = bytes.into();
                 Self::open(

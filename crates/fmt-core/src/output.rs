@@ -8,10 +8,10 @@ use std::{
 
 use crate::{AtomicFile, Error, OutputOptions};
 
-/// An output by its path, whatever exists there.
+/// An output at a path, whether that is a file, a device or a pipe.
 ///
-/// Regular files, links to them and unused paths become an [`AtomicFile`]. Devices and pipes are written directly, and
-/// bytes cannot be taken back.
+/// A regular file, a link to one or an unused path becomes an [`AtomicFile`]. Devices and pipes are written
+/// directly, and what was written cannot be undone.
 ///
 /// ```
 /// use std::{io::Write, path::Path};

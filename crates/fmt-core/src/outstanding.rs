@@ -1,4 +1,4 @@
-//! Counts for writers the bytes still expected of the planned tensors.
+//! Tracks the bytes that a writer still expects for the planned tensors.
 
 use std::collections::VecDeque;
 
@@ -73,7 +73,7 @@ impl Outstanding {
     /// Checks that `bytes` are no more than the tensors still expect.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`].
+    /// [`ErrorKind::SizeMismatch`] when they are more.
     pub fn admit(&self, bytes: &[u8]) -> Result<(), Error> {
         if bytes.len() as u64 <= self.bytes {
             return Ok(());
@@ -113,7 +113,7 @@ impl Outstanding {
     /// Fails when bytes are missing. `name` returns the name of a tensor, if the writer still has it.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`].
+    /// [`ErrorKind::SizeMismatch`] when bytes are missing.
     pub fn complete(&self, name: impl Fn(usize) -> Option<String>) -> Result<(), Error> {
         let Some((number, len)) = self.tensors.iter().find(|(_, len)| *len > 0) else {
             return Ok(());

@@ -28,9 +28,9 @@ use crate::{
 /// ```
 pub struct RawTensor<'a> {
     source: &'a dyn ByteSource,
-    /// For errors.
+    /// The tensor's name, for errors.
     name: Option<&'a str>,
-    /// Dtype and shape, or the reason why there are no numbers to read.
+    /// Dtype and shape, or the reason why the tensor cannot be read as numbers.
     spec: Result<TensorSpec, &'a str>,
     range: Range<u64>,
     /// The rule that restricts the tensor to copying.

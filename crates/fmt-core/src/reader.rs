@@ -43,7 +43,7 @@ pub trait TensorReader: Send + Sync {
     /// [`ErrorKind::Unsupported`] when the tensor is stored differently, or cannot be read.
     ///
     /// # Panics
-    /// When there is no such index.
+    /// When there is no tensor with this index.
     fn raw(&self, index: usize) -> Result<RawTensor<'_>, Error> {
         let entry = &self.entries()[index];
         Err(Error::new(ErrorKind::Unsupported, "the tensor is not stored as it is").of_tensor(&entry.name))
@@ -57,7 +57,7 @@ pub trait TensorReader: Send + Sync {
     /// the checksum does not match or a frame is damaged, [`ErrorKind::TooLarge`] beyond the limits, [`ErrorKind::Io`].
     ///
     /// # Panics
-    /// When there is no such index.
+    /// When there is no tensor with this index.
     fn tensor(&self, index: usize) -> Result<Tensor, Error> {
         self.raw(index)?.tensor()
     }
@@ -95,7 +95,7 @@ pub trait TensorReader: Send + Sync {
     /// [`ErrorKind::Unsupported`] when the tensor is not sparse; otherwise as [`TensorReader::tensor`].
     ///
     /// # Panics
-    /// When there is no such index.
+    /// When there is no tensor with this index.
     fn sparse(&self, index: usize) -> Result<SparseCoo, Error> {
         let entry = &self.entries()[index];
         Err(Error::new(ErrorKind::Unsupported, "the tensor is not sparse").of_tensor(&entry.name))
@@ -104,10 +104,10 @@ pub trait TensorReader: Send + Sync {
     /// Reads some rows (entries along axis 0) of a dense tensor, without reading the rest if the encoding allows.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfBounds`] when there are no such rows; otherwise as [`TensorReader::tensor`].
+    /// [`ErrorKind::OutOfBounds`] when the rows do not exist; otherwise as [`TensorReader::tensor`].
     ///
     /// # Panics
-    /// When there is no such index.
+    /// When there is no tensor with this index.
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
         self.raw(index)?.rows(rows)
     }
@@ -119,7 +119,7 @@ pub trait TensorReader: Send + Sync {
     /// As [`TensorReader::tensor`].
     ///
     /// # Panics
-    /// When there is no such index.
+    /// When there is no tensor with this index.
     fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
         match self.raw(index) {
             Ok(raw) => Ok(raw.stream()),
@@ -134,7 +134,7 @@ pub trait TensorReader: Send + Sync {
     /// [`ErrorKind::SizeMismatch`] when the buffer has another length; otherwise as [`TensorReader::tensor`].
     ///
     /// # Panics
-    /// When there is no such index.
+    /// When there is no tensor with this index.
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
         self.raw(index)?.read_into(out)
     }
@@ -147,7 +147,7 @@ pub trait TensorReader: Send + Sync {
     /// [`TensorReader::tensor`].
     ///
     /// # Panics
-    /// When there is no such index.
+    /// When there is no tensor with this index.
     fn verify(&self, index: usize) -> Result<Verification, Error> {
         self.raw(index).map(|_| Verification::Unchecked)
     }
@@ -165,14 +165,14 @@ pub trait TensorReader: Send + Sync {
         Vec::new()
     }
 
-    /// Returns the names of parts of the file that are neither tensors nor metadata, such as a text in an archive of
-    /// arrays. Empty for other formats.
+    /// Returns the names of parts of the file that are neither tensors nor metadata, such as a text file in
+    /// an archive of arrays. Empty for other formats.
     fn foreign_parts(&self) -> &[String] {
         &[]
     }
 }
 
-/// The error for an unknown name; lists the existing names if there are few.
+/// Creates the error for an unknown name; lists the existing names if there are few.
 fn no_such_tensor(name: &str, entries: &[Entry]) -> Error {
     const SHOWN: usize = 5;
     let error = Error::new(ErrorKind::OutOfBounds, "there is no such tensor").of_tensor(name);

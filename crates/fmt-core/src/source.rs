@@ -43,7 +43,7 @@ pub trait ByteSource: Send + Sync {
     /// When the bytes cannot be read, or the source has become shorter (`UnexpectedEof`).
     fn read(&self, range: Range<u64>) -> io::Result<Bytes>;
 
-    /// Fills `out` with the bytes from `offset` on.
+    /// Fills `out` with the bytes starting at `offset`.
     ///
     /// # Errors
     /// As [`ByteSource::read`].
@@ -202,7 +202,7 @@ impl ByteSource for FileSource {
         std::os::unix::fs::FileExt::read_exact_at(&self.file, out, offset)
     }
 
-    /// Without a file system (WebAssembly), no file can be opened, so none is ever read.
+    /// Fails: without a file system (WebAssembly), no file can be opened, so this is never called.
     #[cfg(not(any(unix, windows)))]
     fn read_into(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())

@@ -62,7 +62,7 @@ impl<R> TailFile<R> {
         Ok(file)
     }
 
-    /// Starts appending to the file. The bytes from `data_end` on are compared to detect changes.
+    /// Starts appending to the file. The bytes starting at `data_end` are compared to detect changes.
     ///
     /// # Errors
     /// As [`AppendFile::open`].
@@ -71,11 +71,11 @@ impl<R> TailFile<R> {
     }
 }
 
-/// Generates, for a format with the index at the end of files, the editor's methods that save changes, the writer's
-/// `commit`, and the module `recover`.
+/// Generates methods for a format with the index at the end of files: the editor's methods that save changes,
+/// the writer's `commit`, and the module `recover`.
 ///
-/// The editor needs a field `file`, a [`TailFile`](crate::TailFile) of the reader, whose `index_range` returns where
-/// the data ends, and a method `resume(self, out, position)` that creates the writer. The writer needs
+/// The editor needs a field `file`, a [`TailFile`](crate::TailFile) of the reader, whose `index_range` starts
+/// where the data ends, and a method `resume(self, out, position)` that creates the writer. The writer needs
 /// `write_all_but_tail`, which returns the bytes that make the file valid, and `into_sink`.
 #[macro_export]
 macro_rules! edit_at_end {

@@ -10,11 +10,11 @@ use crate::{TbufReader, TbufWriter, WriteOptions, ledger::Ledger};
 ///
 /// | | [`save`](Self::save), [`append`](Self::append) | [`save_in_place`](Self::save_in_place), [`append_in_place`](Self::append_in_place) |
 /// |---|---|---|
-/// | how | a copy of the data with another end takes the file's name | another end behind the old one |
+/// | how | a copy of the data with a new end takes the file's name | a new end after the old one |
 /// | written | the data once, by the kernel; nothing where the file system can share blocks | what is new, and the index |
-/// | others see | the old file or the new one | the old file, no file for a moment, the new one |
-/// | after a crash | the old file or the new one | [`recover`](crate::recover) cuts the file back to the old one |
-/// | afterwards | no trace of the old index | the old index is a hole |
+/// | other readers see | the old file or the new one | the old file, an invalid file for a moment, the new one |
+/// | after a crash | the old file or the new one | [`recover`](crate::recover) truncates the file to the old one |
+/// | afterwards | no trace of the old index | the old index is unused space |
 ///
 /// ```
 /// # use fmt_core::TensorReader;

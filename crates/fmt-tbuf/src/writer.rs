@@ -28,13 +28,13 @@ use crate::{
 /// let mut writer = TbufWriter::new(AtomicFile::create(&path)?, WriteOptions::default())?;
 /// writer.tensor("bias", &Tensor::from_vec(Shape::vector(2), vec![0.5f32, -0.5])?)?;
 ///
-/// // A tensor that is never in memory as a whole.
+/// // This tensor is never in memory as a whole.
 /// writer.begin("counts", &TensorSpec::new(DType::U16, Shape::new(&[1000, 8])?)?)?;
 /// for row in 0..1000u16 {
 ///     writer.write(&[row.to_le_bytes(); 8].concat())?;
 /// }
 ///
-/// // Tied weights: another name for the same bytes.
+/// // Tied weights are another name for the same bytes.
 /// writer.alias("decoder.bias", &TensorSpec::new(DType::F32, Shape::vector(2))?, "bias")?;
 /// writer.finish()?.persist()?;
 ///
@@ -82,7 +82,7 @@ impl<W: Write> TbufWriter<W> {
         Ok(writer)
     }
 
-    /// Continues after the `position` bytes that are already in the sink.
+    /// Creates a writer for a sink that already has `position` bytes of the file.
     pub(crate) fn resume(out: W, ledger: Ledger, position: u64) -> Self {
         Self {
             sink: Sink::new(out, position),

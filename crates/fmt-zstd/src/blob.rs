@@ -106,7 +106,8 @@ impl<'a> Blob<'a> {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`](fmt_core::ErrorKind::Corrupt) for damaged frames and checksum mismatches,
-    /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) beyond the limits; as [`read_range`].
+    /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) beyond the limits; otherwise the errors of
+    /// [`read_range`].
     pub fn bytes(&self) -> Result<Bytes, Error> {
         self.named(self.all())
     }
@@ -119,7 +120,7 @@ impl<'a> Blob<'a> {
             return Ok(bytes);
         }
         let mut memory = if self.is_plain() {
-            // Bounded by the size of the file.
+            // The file's size bounds the allocation.
             zeroed(self.len)?
         } else {
             memory(self.len, self.decoding.limits)?

@@ -70,7 +70,7 @@ impl Head {
         } else {
             let (&window, behind) = rest.split_first()?;
             rest = behind;
-            // At most 2^41 and seven eighths more.
+            // The window is at most 2^41 plus seven eighths.
             let base = 1u64 << (10 + (window >> 3));
             Some(base + base / 8 * u64::from(window & 7))
         };
@@ -109,7 +109,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 pub(crate) trait Look {
     fn len(&self) -> usize;
 
-    /// Returns the bytes from `at` on: `most` of them, or fewer at the end.
+    /// Returns the bytes starting at `at`: `most` of them, or fewer at the end.
     fn look(&mut self, at: usize, most: usize) -> Result<&[u8], Error>;
 }
 
@@ -413,7 +413,7 @@ mod tests {
     #[test]
     fn heads_of_every_form() {
         let head = |bytes: &[u8]| Head::parse(&[&[0x28, 0xb5, 0x2f, 0xfd], bytes].concat());
-        // As the reference implementation writes it: window 2 MiB, nothing else known.
+        // The reference implementation writes this: window 2 MiB, nothing else known.
         let streamed = head(&[0x00, 0x58]).unwrap();
         assert_eq!(
             (streamed.window, streamed.content, streamed.len),
