@@ -1,12 +1,12 @@
-//! ONNX's numbers for dtypes.
+//! Maps ONNX's dtype numbers to dtypes.
 
 use fmt_core::{OpaqueDType, StoredDType};
 use tensor_core::DType;
 
-/// Text, which has no place here.
+/// The number of the string dtype, whose elements cannot be read.
 pub(crate) const STRING: u64 = 8;
 
-/// What a number stands for.
+/// Returns the dtype with this number.
 pub(crate) fn dtype_of(number: u64) -> StoredDType {
     use StoredDType::{Known, Unknown};
     let opaque = |name, bits| StoredDType::Opaque(OpaqueDType::of_bits(name, bits));
@@ -39,7 +39,7 @@ pub(crate) fn dtype_of(number: u64) -> StoredDType {
     }
 }
 
-/// How it is called.
+/// Returns the name of the dtype with this number.
 pub(crate) fn name_of(number: u64) -> String {
     dtype_of(number).to_string()
 }

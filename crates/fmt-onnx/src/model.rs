@@ -1,4 +1,4 @@
-//! What a model says of itself: inputs, outputs, operators, and where its weights stand.
+//! Parses a model: its inputs, outputs and operators, and the locations of its weights.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -10,44 +10,45 @@ use crate::{
     wire::{COST, Value, Walk, entry, malformed, message},
 };
 
-/// What a model says of itself.
+/// A model's description of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
-    /// The version of the format.
+    /// The IR version.
     pub ir_version: u64,
-    /// The program that wrote it, with its version.
+    /// The name and version of the program that wrote the model.
     pub producer: String,
     /// The graph's name.
     pub graph: String,
-    /// The operator sets, by domain; the usual one is `ai.onnx`.
+    /// The operator set versions by domain; the default domain is `ai.onnx`.
     pub opsets: BTreeMap<String, u64>,
-    /// What it takes, but for weights that may be replaced.
+    /// The inputs, except those that only override weights.
     pub inputs: Vec<Port>,
-    /// What it gives.
+    /// The outputs.
     pub outputs: Vec<Port>,
-    /// How often each operator occurs, in all graphs and functions, but for calls of the file's functions: by domain (empty for `ai.onnx`) and name.
+    /// The number of nodes per operator, by domain (empty for `ai.onnx`) and name. Nodes of all graphs and
+    /// functions count, except calls of functions that the file defines.
     pub operators: BTreeMap<(String, String), u64>,
-    /// What else is said of it, by key.
+    /// The metadata properties, by key.
     pub properties: BTreeMap<String, String>,
 }
 
-/// An input or an output.
+/// An input or output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Port {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its type for people, such as `f32[batch, 3, 224, 224]`.
+    /// The type in readable form, such as `f32[batch, 3, 224, 224]`.
     pub kind: String,
 }
 
-/// What was found in a file.
+/// The parsed contents of a model.
 #[derive(Default)]
 pub(crate) struct Found {
     pub(crate) summary: Summary,
     pub(crate) weights: Vec<Weight>,
-    /// Parts that are no dense tensors.
+    /// Parts that are not dense tensors.
     pub(crate) foreign: Vec<String>,
 }
 
@@ -98,7 +99,7 @@ pub(crate) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Found, Er
     Ok(found)
 }
 
-/// Counts the operators of a function that the file defines, and gives its domain and name.
+/// Counts the operators in a function that the file defines, and returns the function's domain and name.
 fn function(
     walk: &mut Walk<'_>,
     mut rest: Range<u64>,
@@ -152,7 +153,7 @@ fn main_graph(walk: &mut Walk<'_>, mut rest: Range<u64>, found: &mut Found) -> R
     Ok(())
 }
 
-/// Counts a node's operator, and those of the graphs inside it.
+/// Counts a node's operator, and the operators in the node's subgraphs.
 fn node(walk: &mut Walk<'_>, mut rest: Range<u64>, summary: &mut Summary, depth: u64) -> Result<(), Error> {
     if depth > walk.limits().depth {
         let error = Error::new(ErrorKind::TooLarge, "the depth of graphs inside graphs").at(rest.start);
@@ -227,7 +228,7 @@ fn port(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<Port, Error> {
     Ok(port)
 }
 
-/// A type for people.
+/// Formats a type for people.
 fn kind(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<String, Error> {
     let mut kind = "of any type".to_owned();
     while let Some((number, value)) = walk.field(&mut rest)? {

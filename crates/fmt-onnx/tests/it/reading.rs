@@ -1,4 +1,4 @@
-//! What writers make.
+//! Reads models as common exporters write them.
 
 use std::sync::Arc;
 
