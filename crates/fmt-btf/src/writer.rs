@@ -123,8 +123,9 @@ impl<W: Write> BtfWriter<W> {
     /// Creates a writer for a plan.
     ///
     /// # Errors
-    /// As [`BtfWriter::new`]; [`ErrorKind::BadName`] for a name that is not the tensor's index, and
-    /// [`ErrorKind::Unsupported`] for metadata, attributes and layouts that are neither dense nor COO (B14).
+    /// The errors of [`BtfWriter::new`]; [`ErrorKind::BadName`] for a name that is not the tensor's index,
+    /// and [`ErrorKind::Unsupported`] for metadata, attributes and layouts that are neither dense nor COO
+    /// (B14).
     pub fn planned(out: W, plan: &Plan, options: WriteOptions) -> Result<Self, Error> {
         plan.check(&CAPABILITIES, &options.limits)?;
         let records = plan.entries.iter().map(|entry| match entry.layout {
@@ -176,7 +177,7 @@ impl<W: Write> BtfWriter<W> {
     /// Writes the next tensor, which must be dense and match its declaration.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when another one is next; otherwise as [`BtfWriter::write`].
+    /// [`ErrorKind::SizeMismatch`] when another one is next; otherwise the errors of [`BtfWriter::write`].
     pub fn tensor(&mut self, tensor: &Tensor) -> Result<(), Error> {
         self.expect_next(&tensor.into())?;
         self.write(tensor.bytes())
@@ -185,7 +186,8 @@ impl<W: Write> BtfWriter<W> {
     /// Writes the next tensor, which must be sparse and match its declaration. It is sorted first (B11).
     ///
     /// # Errors
-    /// As [`BtfWriter::tensor`]; [`ErrorKind::Duplicate`] for duplicate coordinates; nothing is written.
+    /// The errors of [`BtfWriter::tensor`]; [`ErrorKind::Duplicate`] for duplicate coordinates; nothing is
+    /// written.
     pub fn sparse(&mut self, sparse: &SparseCoo) -> Result<(), Error> {
         let number = self.expect_next(&sparse.into())?;
         let sorted = sparse.sorted().map_err(|error| {

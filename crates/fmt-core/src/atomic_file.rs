@@ -209,7 +209,8 @@ impl AtomicFile {
     /// Like [`AtomicFile::create`], with options.
     ///
     /// # Errors
-    /// As [`AtomicFile::create`]; [`ErrorKind::Exists`] when the target exists and must not be replaced.
+    /// The errors of [`AtomicFile::create`]; [`ErrorKind::Exists`] when the target exists and must not be
+    /// replaced.
     pub fn create_with(target: &Path, options: &OutputOptions) -> Result<Self, Error> {
         Self::begin(target, options, Temporary::create)
     }
@@ -321,7 +322,7 @@ impl CompleteFile {
     /// Moves the file to its target path.
     ///
     /// # Errors
-    /// As [`AtomicFile::persist`].
+    /// The errors of [`AtomicFile::persist`].
     pub fn persist(self) -> Result<(), Error> {
         let AtomicFile {
             temporary,

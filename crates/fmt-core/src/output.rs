@@ -34,7 +34,7 @@ impl OutputFile {
     /// Starts writing to a path.
     ///
     /// # Errors
-    /// As [`AtomicFile::create_with`].
+    /// The errors of [`AtomicFile::create_with`].
     pub fn create(path: &Path, options: &OutputOptions) -> Result<Self, Error> {
         // Links are followed.
         let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
@@ -49,7 +49,7 @@ impl OutputFile {
     /// Moves the complete file to its path, or flushes to the device or pipe.
     ///
     /// # Errors
-    /// As [`AtomicFile::persist`].
+    /// The errors of [`AtomicFile::persist`].
     pub fn persist(self) -> Result<(), Error> {
         match self {
             Self::Atomic(file) => file.persist(),

@@ -37,7 +37,7 @@ pub fn read_range(source: &dyn ByteSource, range: Range<u64>, what: &str) -> Res
 /// Fills `out` with a source's bytes starting at `at`. `what` describes them in errors.
 ///
 /// # Errors
-/// As [`read_range`].
+/// The errors of [`read_range`].
 pub fn read_into(source: &dyn ByteSource, at: u64, out: &mut [u8], what: &str) -> Result<(), Error> {
     source
         .read_into(at, out)

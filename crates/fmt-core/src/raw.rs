@@ -61,7 +61,7 @@ impl<'a> RawTensor<'a> {
     /// Like [`RawTensor::new`], with the rule that errors about unsupported tensors name.
     ///
     /// # Errors
-    /// As [`RawTensor::new`].
+    /// The errors of [`RawTensor::new`].
     pub fn under_rule(
         source: &'a dyn ByteSource,
         entry: &'a Entry,
@@ -101,7 +101,7 @@ impl<'a> RawTensor<'a> {
     /// Reads the whole tensor, without a copy if the source is in memory.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for a tensor that can only be copied; otherwise as [`read_range`].
+    /// [`ErrorKind::Unsupported`] for a tensor that can only be copied; otherwise the errors of [`read_range`].
     pub fn tensor(&self) -> Result<Tensor, Error> {
         let read = self
             .spec()
@@ -112,7 +112,7 @@ impl<'a> RawTensor<'a> {
     /// Reads some rows, without reading the others.
     ///
     /// # Errors
-    /// As [`RawTensor::tensor`] and [`row_range`].
+    /// The errors of [`RawTensor::tensor`] and [`row_range`].
     pub fn rows(&self, rows: Range<u64>) -> Result<Tensor, Error> {
         let part = self.spec().and_then(|spec| row_range(spec, rows));
         let start = self.range.start;
@@ -124,7 +124,7 @@ impl<'a> RawTensor<'a> {
     /// Reads the whole tensor into a buffer of exactly its length.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when the buffer has another length; otherwise as [`RawTensor::tensor`].
+    /// [`ErrorKind::SizeMismatch`] when the buffer has another length; otherwise the errors of [`RawTensor::tensor`].
     pub fn read_into(&self, out: &mut [u8]) -> Result<(), Error> {
         let fits = self.spec().and_then(|spec| check_buffer(spec, out.len()));
         self.named(fits.and_then(|()| read_into(self.source, self.range.start, out, "the data")))

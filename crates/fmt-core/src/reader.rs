@@ -28,7 +28,7 @@ pub trait TensorReader: Send + Sync {
     /// Reads a dense tensor by name.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfBounds`] when there is no tensor of this name; otherwise as [`TensorReader::tensor`].
+    /// [`ErrorKind::OutOfBounds`] when there is no tensor of this name; otherwise the errors of [`TensorReader::tensor`].
     fn get(&self, name: &str) -> Result<Tensor, Error> {
         match self.find(name) {
             Some(index) => self.tensor(index),
@@ -92,7 +92,7 @@ pub trait TensorReader: Send + Sync {
     /// Reads a sparse tensor.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] when the tensor is not sparse; otherwise as [`TensorReader::tensor`].
+    /// [`ErrorKind::Unsupported`] when the tensor is not sparse; otherwise the errors of [`TensorReader::tensor`].
     ///
     /// # Panics
     /// When there is no tensor with this index.
@@ -104,7 +104,7 @@ pub trait TensorReader: Send + Sync {
     /// Reads some rows (entries along axis 0) of a dense tensor, without reading the rest if the encoding allows.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfBounds`] when the rows do not exist; otherwise as [`TensorReader::tensor`].
+    /// [`ErrorKind::OutOfBounds`] when the rows do not exist; otherwise the errors of [`TensorReader::tensor`].
     ///
     /// # Panics
     /// When there is no tensor with this index.
@@ -116,7 +116,7 @@ pub trait TensorReader: Send + Sync {
     /// frame or part only; the provided implementation reads tensors that are not raw as a whole.
     ///
     /// # Errors
-    /// As [`TensorReader::tensor`].
+    /// The errors of [`TensorReader::tensor`].
     ///
     /// # Panics
     /// When there is no tensor with this index.
@@ -131,7 +131,7 @@ pub trait TensorReader: Send + Sync {
     /// is verified.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when the buffer has another length; otherwise as [`TensorReader::tensor`].
+    /// [`ErrorKind::SizeMismatch`] when the buffer has another length; otherwise the errors of [`TensorReader::tensor`].
     ///
     /// # Panics
     /// When there is no tensor with this index.

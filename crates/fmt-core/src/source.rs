@@ -46,7 +46,7 @@ pub trait ByteSource: Send + Sync {
     /// Fills `out` with the bytes starting at `offset`.
     ///
     /// # Errors
-    /// As [`ByteSource::read`].
+    /// The errors of [`ByteSource::read`].
     fn read_into(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         out.copy_from_slice(&self.read(offset..offset + out.len() as u64)?);
         Ok(())
@@ -137,7 +137,7 @@ impl FileSource {
     /// Takes ownership of an open file.
     ///
     /// # Errors
-    /// As [`FileSource::open`].
+    /// The errors of [`FileSource::open`].
     pub fn new(file: File) -> Result<Self, Error> {
         let metadata = file
             .metadata()

@@ -72,7 +72,7 @@ impl TbufEditor {
     /// Opens a file for editing.
     ///
     /// # Errors
-    /// As [`TbufReader::from_path`].
+    /// The errors of [`TbufReader::from_path`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::open_with(path.as_ref(), &ReadOptions::default(), WriteOptions::default())
     }
@@ -80,8 +80,8 @@ impl TbufEditor {
     /// Opens a file for editing, with options.
     ///
     /// # Errors
-    /// As [`TbufReader::open`]; [`ErrorKind::Unsupported`] for an invalid alignment; [`ErrorKind::Duplicate`] when a
-    /// lenient reader accepted duplicate names.
+    /// The errors of [`TbufReader::open`]; [`ErrorKind::Unsupported`] for an invalid alignment;
+    /// [`ErrorKind::Duplicate`] when a lenient reader accepted duplicate names.
     pub fn open_with(path: &Path, read: &ReadOptions, write: WriteOptions) -> Result<Self, Error> {
         let file = TailFile::open(path, |source| TbufReader::open(source, read))?;
         let reader = file.reader();

@@ -65,8 +65,9 @@ impl<W: Write> TbufWriter<W> {
     /// written.
     ///
     /// # Errors
-    /// As [`TbufWriter::new`] and [`TbufWriter::begin`]; [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for tensors that are not dense and
-    /// for metadata and attributes, of which the format has only `model` (T9).
+    /// The errors of [`TbufWriter::new`] and [`TbufWriter::begin`];
+    /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for tensors that are not dense and for
+    /// metadata and attributes, of which the format has only `model` (T9).
     pub fn planned(out: W, plan: &Plan, options: WriteOptions) -> Result<Self, Error> {
         let mut writer = Self::new(out, options)?;
         plan.check(&CAPABILITIES, writer.ledger.limits())?;
@@ -148,7 +149,7 @@ impl<W: Write> TbufWriter<W> {
     /// Writes a whole tensor.
     ///
     /// # Errors
-    /// As [`TbufWriter::begin`] and [`TbufWriter::write`].
+    /// The errors of [`TbufWriter::begin`] and [`TbufWriter::write`].
     pub fn tensor(&mut self, name: &str, tensor: &Tensor) -> Result<(), Error> {
         self.begin(name, tensor.spec())?;
         self.write(tensor.bytes())
@@ -157,8 +158,9 @@ impl<W: Write> TbufWriter<W> {
     /// Adds another name for the bytes of an earlier tensor, optionally with another dtype or shape (T12).
     ///
     /// # Errors
-    /// As [`TbufWriter::begin`]; [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when there is no such
-    /// tensor, [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when it has a different number of bytes.
+    /// The errors of [`TbufWriter::begin`]; [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when
+    /// there is no such tensor, [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when it has a
+    /// different number of bytes.
     pub fn alias(&mut self, name: &str, spec: &TensorSpec, of: &str) -> Result<(), Error> {
         self.ledger.admit_alias(name, spec, of)
     }

@@ -133,7 +133,7 @@ impl<'a> Blob<'a> {
     /// checksums.
     ///
     /// # Errors
-    /// As [`Blob::bytes`].
+    /// The errors of [`Blob::bytes`].
     pub fn fill(&self, out: &mut [u8]) -> Result<bool, Error> {
         self.named(self.fill_checked(out))
     }
@@ -170,7 +170,7 @@ impl<'a> Blob<'a> {
     /// `tables`.
     ///
     /// # Errors
-    /// As [`Blob::bytes`].
+    /// The errors of [`Blob::bytes`].
     pub fn part(&self, tables: &ProvenTables, index: usize, wanted: Range<u64>) -> Result<Bytes, Error> {
         self.named(self.some(tables, index, wanted))
     }
@@ -202,7 +202,7 @@ impl<'a> Blob<'a> {
     /// Returns a stream of all bytes that verifies all checksums.
     ///
     /// # Errors
-    /// As [`Blob::bytes`].
+    /// The errors of [`Blob::bytes`].
     pub fn stream(&self) -> Result<Box<dyn TensorStream + 'a>, Error> {
         let inner = self.named(self.parts())?;
         Ok(Box::new(Named {
@@ -250,7 +250,7 @@ impl<'a> Blob<'a> {
     /// Verifies all checksums.
     ///
     /// # Errors
-    /// As [`Blob::bytes`].
+    /// The errors of [`Blob::bytes`].
     pub fn verify(&self) -> Result<Verification, Error> {
         self.named(self.verify_all())
     }

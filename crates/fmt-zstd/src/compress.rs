@@ -137,7 +137,7 @@ impl Compressor {
     /// Writes the last frame, and the table of frames if there is more than one.
     ///
     /// # Errors
-    /// As [`Compressor::write`].
+    /// The errors of [`Compressor::write`].
     pub fn finish<W: Write>(&mut self, sink: &mut HashingSink<W>) -> Result<(), Error> {
         // An empty tensor is stored as an empty frame.
         let has_none = self.table.frames.is_empty() && self.under_way.is_empty();
