@@ -101,7 +101,7 @@ struct Module {
     paths: Vec<Vec<String>>,
 }
 
-/// What a path refers to.
+/// The item that a path refers to.
 #[derive(Clone, Copy)]
 enum Target {
     Module(usize),
@@ -275,7 +275,7 @@ impl Visit<'_> for Module {
 
     fn visit_macro(&mut self, call: &Macro) {
         visit::visit_macro(self, call);
-        // Most macros take expressions; arguments of others are ignored.
+        // The arguments of most macros are expressions; other arguments are ignored.
         if let Ok(arguments) = call.parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated) {
             for argument in &arguments {
                 self.visit_expr(argument);
@@ -386,7 +386,7 @@ fn path_attribute(attributes: &[Attribute]) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Returns the cycles of a crate made of these files.
+    /// Returns the dependency cycles among these files of a crate.
     fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in files {

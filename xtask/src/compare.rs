@@ -1,4 +1,4 @@
-//! Compares this server with others that serve a scikit-learn model: installed size, start time, cost of a
+//! Compares this server with other servers for a scikit-learn model: installed size, start time, cost of a
 //! request.
 
 use std::{path::PathBuf, process::Command};

@@ -98,5 +98,5 @@ pub(crate) fn first_answer(command: &[OsString], folder: &Path) -> Result<Durati
     Ok(taken)
 }
 
-/// The timeout, because an emulator takes about twenty times as long.
+/// The timeout; an emulator takes about twenty times as long.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -73,7 +73,7 @@ pub(crate) struct Options {
     server: Option<PathBuf>,
 }
 
-/// The directory for generated models that a server answers wrongly or not at all.
+/// The directory for generated models to which a server responds wrongly or not at all.
 const KEPT: &str = "target/mutants";
 
 /// Packages that the script imports.

@@ -205,7 +205,7 @@ impl Server {
         signal(self.pid, name)
     }
 
-    /// Waits for the process to exit by itself.
+    /// Waits until the process exits, without sending it a signal.
     ///
     /// # Errors
     /// When it does not exit within `patience`.

@@ -86,7 +86,7 @@ pub struct Record<'a> {
     pub dtype: u8,
     /// The code of its layout: 0 for dense, 2 for COO, 1 for COO as TFRT writes it (B1).
     pub layout: u8,
-    /// Its dimensions; for a sparse tensor, those of the dense one.
+    /// The dimensions; for a sparse tensor, the dimensions of the dense one.
     pub dims: &'a [u64],
     /// The number of entries of a sparse tensor that can be read.
     pub nnz: Option<u64>,

@@ -40,7 +40,7 @@ use crate::{
 pub struct AppendFile {
     /// `None` only during commit and drop.
     out: Option<BufWriter<File>>,
-    /// The same file, used to truncate it.
+    /// A second handle of the file, used to truncate it.
     file: File,
     journal: PathBuf,
     old_len: u64,
@@ -148,7 +148,7 @@ impl AppendFile {
                 .expected("the length of the file before the change")
                 .found(tensor_core::Quoted(&text)));
         };
-        // A change is committed once the journal is removed. Until then no caller was told that it succeeded.
+        // A change is committed once the journal is removed. Until then, no call has reported success.
         let head = Head {
             source: Arc::clone(&source) as _,
             len: old_len,
@@ -340,7 +340,7 @@ mod tests {
     }
 
     /// The journal must be opened under the lock, because it may belong to a change that has committed since.
-    /// A journal that cannot be opened shows the order.
+    /// The test uses a journal that cannot be opened to observe the order.
     #[cfg(unix)]
     #[test]
     fn the_journal_is_opened_under_the_lock() {
@@ -358,7 +358,7 @@ mod tests {
     fn a_file_that_changed_is_left_alone() {
         let Fixture { path, opened, .. } = &fixture();
         fs::write(path, "new.").unwrap();
-        // The same file was overwritten, so only its bytes differ.
+        // The file was overwritten in place, so only its bytes differ.
         let other = fixture();
         fs::write(&other.path, "now.").unwrap();
         let error = AppendFile::open(path, &other.opened, 0..4).unwrap_err();
@@ -370,7 +370,7 @@ mod tests {
         assert!(!journal_of(path).exists());
     }
 
-    /// WR-01: a crash at any byte of the appended data, and before or after all of it.
+    /// WR-01: the process crashes at any byte of the appended data, or before or after all of it.
     #[test]
     fn wr_01_a_crash_is_undone() {
         let Fixture { path, opened, .. } = &fixture();

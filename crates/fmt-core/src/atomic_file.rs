@@ -474,7 +474,7 @@ mod tests {
         }
     }
 
-    /// Where supported, a file being written has no name, so a killed process leaves none behind.
+    /// Where supported, a file being written has no name, so a killed process leaves no file behind.
     #[cfg(target_os = "linux")]
     #[test]
     fn wr_01_a_killed_process_leaves_nothing() {
@@ -529,7 +529,7 @@ mod tests {
         }
     }
 
-    /// WR-04, WR-10: the target is a directory, a link, or a file with certain permissions.
+    /// WR-04, WR-10: the target is a directory, a link, or a file with special permissions.
     #[cfg(unix)]
     #[test]
     fn wr_10_what_stands_in_the_targets_place() {
@@ -572,7 +572,7 @@ mod tests {
         }
     }
 
-    /// Among files that belong together, none appears before all are written.
+    /// Of several files that belong together, none appears before all are written.
     #[test]
     fn complete_files_wait_for_their_names() {
         for kind in KINDS {

@@ -4,8 +4,8 @@ use bytes::Bytes;
 
 /// Format-specific attributes of a tensor, as strings by key.
 ///
-/// They stay encoded until they are requested, so a hostile index with many small attributes takes no more memory than
-/// its bytes.
+/// Attributes stay encoded until they are requested, so a hostile index with many small attributes takes no
+/// more memory than its bytes.
 ///
 /// ```
 /// use bytes::Bytes;

@@ -71,7 +71,7 @@ impl<'a> Cursor<'a> {
     /// Reads the next byte.
     ///
     /// # Errors
-    /// [`ErrorKind::Truncated`] when there is none.
+    /// [`ErrorKind::Truncated`] at the end of the bytes.
     pub fn u8(&mut self, field: &str) -> Result<u8, Error> {
         self.array(field).map(u8::from_le_bytes)
     }

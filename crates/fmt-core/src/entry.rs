@@ -96,7 +96,7 @@ pub enum StoredDType {
     Known(DType),
     /// A dtype whose elements are copied but not computed with.
     Opaque(OpaqueDType),
-    /// An unknown dtype, by its name or number in the file.
+    /// An unknown dtype, with its name or number in the file.
     Unknown(String),
 }
 
@@ -132,7 +132,7 @@ pub enum Layout {
         /// The number of stored entries.
         nnz: u64,
     },
-    /// An unknown layout, by its name in the file.
+    /// An unknown layout, with its name in the file.
     Unknown(String),
 }
 
@@ -160,6 +160,6 @@ pub enum Encoding {
     Zstd,
     /// A raw deflate stream, possibly preceded by a header that is compressed with it.
     Deflate,
-    /// An unknown encoding, by its name in the file.
+    /// An unknown encoding, with its name in the file.
     Unknown(String),
 }

@@ -91,7 +91,7 @@ impl Error {
         }))
     }
 
-    /// Creates an error from an I/O error, with what was attempted.
+    /// Creates an error from an I/O error; `what` is the attempted operation.
     pub fn io(what: impl Into<String>, source: io::Error) -> Self {
         let mut error = Self::new(ErrorKind::Io, what);
         error.0.source = Some(source);
@@ -137,7 +137,7 @@ impl Error {
         self
     }
 
-    /// Prefixes the context to what the error is about.
+    /// Prepends context to the description of what failed.
     #[must_use]
     pub fn within(mut self, place: &str) -> Self {
         self.0.what = format!("{place}: {}", self.0.what);

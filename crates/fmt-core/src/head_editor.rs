@@ -63,7 +63,8 @@ impl HeadEditor {
     /// Renames a tensor.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfBounds`] when there is no such tensor, [`ErrorKind::Duplicate`] when the new name is taken.
+    /// [`ErrorKind::OutOfBounds`] when the file has no such tensor, [`ErrorKind::Duplicate`] when the new
+    /// name is taken.
     pub fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
         if from != to && self.entries.iter().any(|entry| entry.name == to) {
             return Err(Error::new(ErrorKind::Duplicate, "the new name is taken").of_tensor(to));
@@ -185,7 +186,7 @@ fn journal_of(path: &Path) -> PathBuf {
 /// The first bytes of a journal.
 const MARK: &[u8; 8] = b"TFHEAD1\n";
 
-/// Writes the magic bytes, the file's length, the old bytes, and as many new ones.
+/// Writes the journal: magic bytes, the file's length, the old bytes, and the same number of new ones.
 fn write_journal(journal: &Path, len: u64, old: &[u8], new: &[u8]) -> Result<(), Error> {
     let mut file = AtomicFile::create(journal)?;
     let parts = [&MARK[..], &len.to_le_bytes(), old, new];

@@ -41,7 +41,7 @@ impl FileIdentity {
     /// Returns the identity of the file at `path`.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] when there is none, or it cannot be examined.
+    /// [`ErrorKind::Io`] when the file does not exist or cannot be examined.
     pub fn of(path: &Path) -> Result<Self, Error> {
         let metadata = fs::metadata(path);
         let metadata = metadata.map_err(|error| Error::io("the file cannot be examined", error))?;

@@ -70,7 +70,7 @@ impl Outstanding {
         Some((*number, self.rest.is_some()))
     }
 
-    /// Checks that `bytes` are no more than the tensors still expect.
+    /// Checks that the tensors still expect at least `bytes` bytes.
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] when they are more.
@@ -84,8 +84,8 @@ impl Outstanding {
             .found(bytes.len()))
     }
 
-    /// Splits the next tensor's bytes off the front of `bytes`. An empty tensor is returned as soon as it is next;
-    /// `None` if `bytes` is empty and the next tensor is not.
+    /// Splits the next tensor's bytes off the front of `bytes`. An empty tensor is returned as soon as it is
+    /// next. Returns `None` if `bytes` is empty and the next tensor is not.
     pub fn take<'b>(&mut self, bytes: &mut &'b [u8]) -> Option<Piece<'b>> {
         let (number, len) = *self.tensors.front()?;
         if len > 0 && bytes.is_empty() {

@@ -58,7 +58,7 @@ impl<'a> RawTensor<'a> {
         })
     }
 
-    /// Like [`RawTensor::new`], with the rule that errors about unsupported tensors name.
+    /// Like [`RawTensor::new`], but errors about unsupported tensors name `rule`.
     ///
     /// # Errors
     /// The errors of [`RawTensor::new`].
@@ -109,7 +109,7 @@ impl<'a> RawTensor<'a> {
         self.named(read)
     }
 
-    /// Reads some rows, without reading the others.
+    /// Reads some rows without reading the rest of the tensor.
     ///
     /// # Errors
     /// The errors of [`RawTensor::tensor`] and [`row_range`].

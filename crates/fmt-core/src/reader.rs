@@ -6,8 +6,8 @@ use crate::{BytesStream, Entry, Error, ErrorKind, Layout, Metadata, RawTensor, T
 
 /// An open file of any format.
 ///
-/// The structure was validated at open; afterwards reading fails only for I/O errors, corrupt data, or tensors stored
-/// in an unsupported way. Such tensors are listed, and the others can be read.
+/// Opening validates the structure; afterwards reading fails only for I/O errors, corrupt data, or tensors
+/// stored in an unsupported way. Such tensors are listed, and all other tensors can be read.
 ///
 /// Tensors are identified by their index in [`TensorReader::entries`].
 pub trait TensorReader: Send + Sync {
@@ -196,7 +196,7 @@ fn no_such_tensor(name: &str, entries: &[Entry]) -> Error {
 pub enum Verification {
     /// A checksum of the tensor or of a frame matches.
     Ok,
-    /// There is no checksum.
+    /// The tensor has no checksum.
     Unchecked,
     /// The checksum is of an unknown kind.
     UnknownChecksum(String),

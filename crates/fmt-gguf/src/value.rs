@@ -134,7 +134,7 @@ impl Kind {
     }
 }
 
-/// Why a value cannot be encoded.
+/// The reason why a value cannot be encoded.
 #[derive(Debug)]
 pub(crate) enum ValueError {
     /// The type is unknown.

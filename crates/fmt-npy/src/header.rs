@@ -258,7 +258,8 @@ fn code_of(dtype: DType) -> Option<String> {
     Some(format!("{kind}{}", dtype.size()))
 }
 
-/// Returns NumPy's description of a little-endian dtype, if there is one; bfloat16 as `ml_dtypes` saves it.
+/// Returns NumPy's description of a little-endian dtype, if any; for bfloat16, the description that
+/// `ml_dtypes` saves.
 pub(crate) fn descr_of(dtype: DType) -> Option<String> {
     if dtype == DType::BF16 {
         return Some("<V2".to_owned());

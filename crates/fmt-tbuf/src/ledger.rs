@@ -199,7 +199,7 @@ impl Ledger {
             rank: u8::try_from(shape.rank()).unwrap_or(u8::MAX),
             dtype,
         };
-        // Both admitted dimensions and those that were read fit 32 bits.
+        // Dimensions fit 32 bits whether they were added or read from a file.
         self.dims.extend(
             shape
                 .dims()

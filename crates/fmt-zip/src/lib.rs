@@ -273,7 +273,7 @@ mod tests {
         assert!(read <= LONGEST_END, "{read}");
     }
 
-    /// An end record whose directory does not exist.
+    /// This end record refers to a directory that does not exist.
     #[test]
     fn a_directory_that_is_not_there_is_looked_for_within_bounds() {
         let mut end = b"PK\x05\x06\0\0\0\0\x01\0\x01\0".to_vec();

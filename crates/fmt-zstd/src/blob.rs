@@ -1,4 +1,4 @@
-//! A blob of a file: converts stored bytes to those of a tensor.
+//! A blob of a file: converts its stored bytes to tensor data.
 
 use std::ops::Range;
 
@@ -232,7 +232,7 @@ impl<'a> Blob<'a> {
         Compressed::new(self.decoding, self.range.clone(), self.len, claim)
     }
 
-    /// Wraps the stream with the checksum of the decoded bytes, if there is one.
+    /// Wraps the stream to verify the checksum of the decoded bytes, if the blob has one.
     fn checked(&self, inner: Box<dyn TensorStream + 'a>) -> Box<dyn TensorStream + 'a> {
         let claim = self.claim_of_decoded();
         if claim.is_none() && !self.is_zero_or_one {

@@ -48,7 +48,7 @@ pub enum Claim {
 }
 
 impl Claim {
-    /// Creates a placeholder of this kind, whose text has the same length.
+    /// Creates a placeholder of this kind whose text has the same length as a real checksum.
     #[must_use]
     pub fn blank(kind: ChecksumKind) -> Self {
         match kind {

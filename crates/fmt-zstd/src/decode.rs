@@ -19,7 +19,7 @@ const WORTH_A_JOB: usize = 64 << 10;
 /// A frame with its position in the blob, and the memory to decode it into.
 type Job<'b, 'o> = (&'b [u8], u64, &'o mut [u8]);
 
-/// What decoding needs from a reader.
+/// The reader's limits and settings that decoding needs.
 #[derive(Clone, Copy)]
 pub struct Decoding<'a> {
     /// The file.
@@ -57,7 +57,7 @@ pub(crate) fn zeroed(len: u64) -> Result<Box<[u8]>, Error> {
     })
 }
 
-/// What the frame headers say about a blob before it is decoded.
+/// The properties of a blob that its frame headers give before it is decoded.
 pub(crate) struct Survey {
     pub(crate) frames: usize,
     /// Whether all frames declare their content size.

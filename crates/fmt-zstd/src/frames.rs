@@ -309,7 +309,7 @@ impl SeekTable {
         if flags & 0x80 != 0 { 12 } else { 8 }
     }
 
-    /// Parses a whole skippable frame as a table, if it is one.
+    /// Parses a skippable frame as a table; `None` if it is something else.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let len = Self::len_by_foot(bytes)?;
         let is_whole = word(bytes, 0)? == TABLE

@@ -40,7 +40,7 @@ use crate::{CustomField, WriteOptions, ZtensorReader, ZtensorWriter, ledger::Led
 /// assert_eq!(reader.entries().len(), 2);
 /// assert_eq!(reader.entries()[0].attributes.to_map()["unit"], "m/s");
 ///
-/// // The same without copying the data:
+/// // The same changes without copying the data:
 /// let mut writer = ZtensorEditor::open(&path)?.append_in_place()?;
 /// writer.tensor("added too", &Tensor::scalar(7u8))?;
 /// writer.commit()?;

@@ -61,8 +61,8 @@ pub(crate) enum Place {
 }
 
 impl Record {
-    /// Returns the maximum size of the record in the index: that of its encoding, with the longest offset and size if
-    /// these are not known yet.
+    /// Returns the maximum size of the record in the index: the size of its encoding, with the longest offset
+    /// and size if these are not known yet.
     fn index_bound(&self) -> u64 {
         let (offset, size) = match self.place {
             Place::Written { offset, size } => (offset, size),

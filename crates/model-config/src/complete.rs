@@ -313,8 +313,8 @@ impl Batching {
     }
 }
 
-/// Returns a tensor whose first dimension is fixed and so cannot be the batch dimension, if there is one.
-/// Inputs in `shared` are exempt.
+/// Returns a tensor whose first dimension is fixed and so cannot be the batch dimension, if any. Inputs in
+/// `shared` are exempt.
 fn rigid<'m>(model: &'m ModelMetadata, shared: &[String]) -> Option<&'m TensorMetadata> {
     let inputs = model.inputs.iter().filter(|input| !shared.contains(&input.name));
     let mut inputs = inputs.filter(|input| input.optional || !takes_rows(input));

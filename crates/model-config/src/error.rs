@@ -45,8 +45,8 @@ impl fmt::Display for Role {
     }
 }
 
-/// Why a configuration is invalid by itself. The message gives the position and the expectation, but not the
-/// file name.
+/// Why a configuration is invalid, regardless of its model. The message gives the position and the
+/// expectation, but not the file name.
 ///
 /// ```
 /// use model_config::{ConfigError, Syntax, WrittenConfig};
@@ -201,7 +201,7 @@ pub enum MismatchError {
         /// An input or output with a fixed first dimension, and its shape.
         tensor: String,
     },
-    /// The model has no such input or output.
+    /// The model does not have this input or output.
     #[error("{role} {} is not the model's, which has {known}", Quoted(name))]
     UnknownTensor {
         /// Input or output.
@@ -281,7 +281,7 @@ pub enum PipelineError {
     /// The pipeline would send several responses per request.
     #[error("a pipeline gives one answer to a request, so its model_transaction_policy cannot be decoupled")]
     Decoupled,
-    /// A required field of an input or output is missing; there is no model to take it from.
+    /// A required field of an input or output is missing, and no model provides it.
     #[error("{role} {} of a pipeline needs {field}", Quoted(name))]
     Missing {
         /// Input or output.

@@ -167,7 +167,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Reads a map. In text, entries are messages with `key` and `value`; in JSON, members.
+    /// Reads a map. In protobuf text, each entry is a message with `key` and `value`; in JSON, an object
+    /// member.
     fn map(
         &mut self,
         field: &'static Field,

@@ -17,7 +17,7 @@ pub(crate) struct Node {
     pub(crate) at: Option<usize>,
 }
 
-/// A value as far as the syntax shows its type.
+/// A value, with its type if the syntax shows it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     /// A number or a bare word such as `true` or `TYPE_FP32`, as written.
@@ -88,7 +88,7 @@ impl<'de> Visitor<'de> for Reader {
         Ok(Value::Text(value.to_owned()))
     }
 
-    /// Null.
+    /// The value is null.
     fn visit_unit<E: Error>(self) -> Result<Value, E> {
         Ok(Value::List(Vec::new()))
     }

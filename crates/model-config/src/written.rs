@@ -48,7 +48,7 @@ pub struct WrittenTensor {
     pub reshape: Option<Reshape>,
     /// Whether requests may omit it.
     pub optional: bool,
-    /// The file with an output's labels; empty if there is none.
+    /// The file with an output's labels; empty if the output has none.
     pub label_filename: String,
 }
 
@@ -220,7 +220,7 @@ impl WrittenConfig {
 }
 
 impl WrittenTensor {
-    /// Returns the configured dimensions that the model sees: those of `reshape`, or else `dims`.
+    /// Returns the configured dimensions that the model sees: `reshape`, or else `dims`.
     pub(crate) fn model_dims(&self) -> Option<&[i64]> {
         match &self.reshape {
             Some(reshape) => Some(&reshape.shape),

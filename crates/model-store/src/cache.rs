@@ -327,7 +327,7 @@ impl Cache {
         Ok(freed)
     }
 
-    /// Removes the least recently used view that no process uses; returns false if there is none.
+    /// Removes the least recently used view that no process uses; returns false if all are in use.
     fn give_up_unused_view(&self) -> bool {
         let folders = fs::read_dir(self.views())
             .into_iter()
@@ -487,7 +487,7 @@ mod tests {
             "{error}"
         );
         assert!(linked.exists());
-        // Removed files are not found any more.
+        // Removed files are no longer found.
         assert_eq!(cache.find("s3://b", &object("b", 3)), None);
         assert_eq!(cache.files("records").unwrap().len(), 1);
     }

@@ -302,7 +302,7 @@ impl SharedState {
             .any(|status| why.contains(status));
         let hint = self.hint;
         match error {
-            // The machine has no credentials, so the error says nothing about the object.
+            // The machine has no credentials, so the error does not depend on the object.
             _ if is_about_credentials(&why) => StoreError::Denied { url, what, hint, why },
             object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
                 StoreError::Denied { url, what, hint, why }

@@ -49,7 +49,7 @@ pub enum StoreError {
         url: String,
         /// The requested object.
         what: String,
-        /// Where credentials are configured.
+        /// Tells where credentials are configured.
         hint: &'static str,
         /// The store's message.
         why: String,

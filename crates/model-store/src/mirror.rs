@@ -118,9 +118,9 @@ impl fmt::Debug for MirrorOptions {
 pub enum Scope<'n> {
     /// Every model.
     All,
-    /// These models; others appear as empty directories.
+    /// Mirror these models; all others appear as empty directories.
     Named(&'n [String]),
-    /// One model; the others are not checked.
+    /// Mirror one model; the others are not checked.
     One(&'n str),
 }
 

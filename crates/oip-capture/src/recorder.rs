@@ -206,7 +206,7 @@ enum WriteOutcome {
     Recorded,
     /// The exchange exceeds the limit by its size; smaller exchanges may fit.
     TooLarge(u64),
-    /// Nothing fits any more.
+    /// The limit is reached.
     Full,
 }
 

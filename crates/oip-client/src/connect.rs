@@ -124,7 +124,7 @@ fn of_tls(error: &(dyn Error + Send + Sync + 'static)) -> Option<String> {
         .or_else(|| causes(error).find_map(|cause| tls::explain_alert(&cause.to_string())))
 }
 
-/// Creates the error for a truncated response. `place` describes how much of it arrived.
+/// Creates the error for a truncated response. `place` says how much of it had arrived.
 pub(crate) fn broken_off(error: hyper::Error, place: &str) -> ClientError {
     let kind = match error.is_parse() || is_no_http2(&error) {
         true => ErrorKind::Protocol,

@@ -173,8 +173,8 @@ impl ClientError {
         self.0.kind
     }
 
-    /// Returns the protocol's error code of an error response, if there is one. Servers use status codes
-    /// differently; the mapping accounts for other servers' usage.
+    /// Returns the protocol's error code of an error response, if any. Servers use status codes differently;
+    /// the mapping accounts for other servers' usage.
     #[must_use]
     pub fn code(&self) -> Option<ErrorCode> {
         self.0.code

@@ -113,7 +113,7 @@ impl RequestBody {
         Self::new(Inner::Http1(Some(inner)), path, report, leftover)
     }
 
-    /// Creates the body of an HTTP/2 request, of `len` bytes if its head says so.
+    /// Creates the body of an HTTP/2 request. `len` is the length that its head declares, if any.
     pub(crate) fn http2(stream: RecvStream, len: Option<u64>, path: &str, report: &Report) -> Self {
         let inner = Inner::Http2(StreamBody {
             stream,

@@ -29,7 +29,7 @@ use crate::{
 #[cfg(unix)]
 use crate::{Descriptors, descriptors::Reception};
 
-/// What the first request of a connection contributes to all of them: a descriptor passed with it.
+/// State that the first request of a connection provides for all its requests: a descriptor passed with it.
 #[derive(Default)]
 pub(crate) struct FirstRequest {
     #[cfg(unix)]

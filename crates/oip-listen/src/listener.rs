@@ -220,7 +220,7 @@ pub(crate) enum Backlog {
 }
 
 impl Backlog {
-    /// Returns the next connection, if there is one.
+    /// Returns the next connection, if one is pending.
     pub(crate) fn next(&self) -> io::Result<(Stream, Peer)> {
         match self {
             Self::Tcp(listener) => {

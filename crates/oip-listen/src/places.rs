@@ -1,4 +1,4 @@
-//! Stream slots: limits HTTP/2 streams over all connections, and evicts waiting ones in favour of others.
+//! Stream slots: limit HTTP/2 streams over all connections, and evict waiting ones in favor of new ones.
 //!
 //! A stream that waits for its client keeps its slot only until another stream needs it, however long the
 //! client is silent. A stream with work in progress keeps its slot to the end.
@@ -104,7 +104,7 @@ impl StreamCap {
         }
     }
 
-    /// Admits a stream to one of its connection's own slots or to a shared slot, if there is one.
+    /// Admits a stream to one of its connection's own slots or to a free shared slot.
     pub(crate) fn admit(&self, connection: u64, kind: Admission, seat: Arc<Seat>) -> Option<Place> {
         let is_assured = matches!(kind, Admission::Assured);
         if !is_assured && !self.take(connection, kind, &seat, Instant::now()) {
@@ -134,8 +134,8 @@ impl StreamCap {
             0
         };
         if free <= kept_for_others {
-            // With slots free, only the connection's share can block it, so it evicts from connections with
-            // about as many.
+            // While slots are free, only the connection's share can block it, so it evicts from connections
+            // with about as many.
             let least = match kind {
                 Admission::Lasting => own,
                 Admission::Assured | Admission::Work if free > 0 => own / 2,
@@ -167,7 +167,7 @@ impl StreamCap {
     }
 }
 
-/// Revokes the slots of waiting streams; returns how many.
+/// Revokes the slots of waiting streams; returns their number.
 pub(crate) fn revoke_all(seats: &[Arc<Seat>]) -> usize {
     let revoked = seats.iter().filter_map(|seat| seat.revoke(None));
     revoked.map(RevokedTasks::wake).count()

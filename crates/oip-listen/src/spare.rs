@@ -1,4 +1,4 @@
-//! A spare thread: a runtime with one thread more than there are CPUs parks it while the others keep up.
+//! A spare thread: a runtime has one thread more than there are CPUs, and parks it while the others keep up.
 //!
 //! Two threads that share a CPU take a quarter more time per request, and a request waits for milliseconds
 //! whenever one preempts the other. But if the only thread blocks, no request is served.
@@ -73,7 +73,8 @@ impl<'r> Threads<'r> {
         }
     }
 
-    /// Waits a while, and returns how many threads neither were parked at the end nor made progress.
+    /// Waits a while, and returns the number of threads that neither were parked at the end nor made
+    /// progress.
     async fn look(&mut self) -> usize {
         sleep(self.interval).await;
         let metrics = self.runtime.metrics();
@@ -112,7 +113,7 @@ mod tests {
         builder.worker_threads(threads).enable_all().build().unwrap()
     }
 
-    /// Returns how many of `tasks` blocking tasks run at the same time.
+    /// Returns the number of `tasks` blocking tasks that run at the same time.
     async fn at_once(runtime: &Handle, tasks: usize) -> usize {
         let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let tasks = (0..tasks).map(|_| {

@@ -201,7 +201,7 @@ impl CachingAllocator {
             if shelf.put(block, layout, most) {
                 return true;
             }
-            // A model's buffers do not displace those of requests, unless the cache must shrink.
+            // A model's buffers displace no buffers of requests, unless the cache must shrink.
             if layout.size() > MOST || (shelf.bytes > most && !is_short) {
                 return false;
             }

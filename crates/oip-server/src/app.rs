@@ -157,7 +157,8 @@ fn lane() -> Builder {
     builder
 }
 
-/// Stack size of threads that run models, as for the engine's threads. Memory is used only as far as touched.
+/// Stack size of threads that run models, the same as for the engine's threads. Only the pages that are
+/// touched take memory.
 const MODEL_STACK: usize = 16 << 20;
 
 fn threads(builder: &mut Builder) -> Result<Runtime, Failure> {

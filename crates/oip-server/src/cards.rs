@@ -80,8 +80,8 @@ fn devices(nvml: &Nvml) -> impl Iterator<Item = Device<'_>> {
     (0..count).filter_map(|index| nvml.device_by_index(index).ok())
 }
 
-/// Returns the devices visible to CUDA in this process, in its order: all, or those of `CUDA_VISIBLE_DEVICES`
-/// up to the first invalid entry.
+/// Returns the devices visible to CUDA in this process, in CUDA's order: all, or those in
+/// `CUDA_VISIBLE_DEVICES` up to the first invalid entry.
 fn visible_devices(variable: Option<&str>, uuids: &[String]) -> Vec<usize> {
     let Some(variable) = variable else {
         return (0..uuids.len()).collect();

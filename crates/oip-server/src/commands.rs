@@ -143,7 +143,7 @@ fn completing(shell: Shell) -> String {
     // For bash, clap_complete encodes the hyphen of the program's name differently where it sets the command
     // and where it looks up its options.
     let [sought, set] = ["__subcmd__", "__"].map(|hyphen| PROGRAM.replace('-', hyphen) + "__subcmd__");
-    // bash completes file names only if there is no other candidate, so without options unless a word was
+    // bash completes file names only if there is no other candidate, so offer options only when a word was
     // begun.
     script.replace(&sought, &set).replace(
         r#"compgen -W "${opts}" --"#,

@@ -91,7 +91,8 @@ pub(crate) struct Config {
 const CONSOLE_LOG_LINES: usize = 500;
 
 impl Config {
-    /// Merges the options of command line and environment with those of the file, and applies defaults.
+    /// Merges the options of the command line and the environment with the configuration file's, and applies
+    /// defaults.
     pub(crate) fn resolve(options: Options) -> Result<Self, Failure> {
         if let Some(answer) = file_options::in_environment(|name| env::var(name).ok()) {
             return Err(Failure::usage(answer));

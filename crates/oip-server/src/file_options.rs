@@ -208,7 +208,7 @@ impl FileSetting {
         format!("OIP_{}", self.name.replace('-', "_").to_uppercase())
     }
 
-    /// Formats a configuration line with these values, or with the example if there are none.
+    /// Formats a configuration line with these values, or with the example if `values` is empty.
     fn line(&self, values: &[String]) -> String {
         // JSON strings are valid TOML strings.
         let quoted = |text: &str| serde_json::Value::from(text).to_string();

@@ -229,7 +229,7 @@ fn log_level(level: LevelFilter) -> log::LevelFilter {
     same.map_or(log::LevelFilter::Off, |(_, of_log)| of_log)
 }
 
-/// Returns whether a target belongs to this workspace; others' debug messages are not useful here.
+/// Returns whether a target belongs to this workspace; debug messages of other crates are not useful here.
 fn is_ours(target: &str) -> bool {
     ["oip_", "backend_"].iter().any(|ours| target.starts_with(ours))
 }

@@ -38,7 +38,7 @@ use crate::{
     signals::{INTERRUPTED, Signals},
 };
 
-/// What the server needs before it can start.
+/// The resources that the server needs before it can start.
 pub(crate) struct Sources {
     pub(crate) config: Config,
     pub(crate) repository: Repositories,

@@ -98,7 +98,7 @@ impl Addresses {
         })
     }
 
-    /// Returns how to reach the HTTP address from this machine, if there is one.
+    /// Returns how to reach the HTTP address from this machine, if that is possible.
     pub(crate) fn way(&self) -> Option<Way> {
         let mut way = Way {
             curl: String::new(),

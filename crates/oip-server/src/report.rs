@@ -28,7 +28,7 @@ fn print(text: &str) {
 /// Terminal properties of standard output.
 #[derive(Clone, Copy)]
 struct TerminalStyle {
-    /// Number of terminal columns; unlimited if there is no terminal.
+    /// Number of terminal columns; unlimited without a terminal.
     width: usize,
     /// Whether colours are used: on a terminal, unless `NO_COLOR` is set.
     is_coloured: bool,

@@ -154,7 +154,7 @@ pub struct LoadContext {
     pub can_isolate: bool,
 }
 
-/// Why a model must not run in a shared process: a request could crash it.
+/// The reason why a model must not run in a shared process: a request could crash it.
 ///
 /// ```
 /// use oip_service::NeedsProcess;

@@ -63,7 +63,7 @@ impl ByteBudget {
         self.0.limit
     }
 
-    /// Returns how many bytes are charged.
+    /// Returns the number of bytes charged.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.0.used.load(Ordering::Relaxed)

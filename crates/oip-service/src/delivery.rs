@@ -1,5 +1,5 @@
-//! What a caller of a service does around each request: checks, and the delivery of outputs as they are, as
-//! classes, or in shared memory.
+//! The steps around each request of a service: checks, and the delivery of outputs as they are, as classes,
+//! or in shared memory.
 
 use std::{fmt, pin::pin, sync::Arc};
 
@@ -16,7 +16,7 @@ use crate::{
 /// Outputs of more bytes than this are delivered by a thread of the pool.
 const LARGE: usize = 64 << 10;
 
-/// The same limit for outputs that are only copied into mapped memory.
+/// This limit also applies to outputs that are only copied into mapped memory.
 const QUICK: usize = 256 << 10;
 
 /// The memory that classification needs per element: its index, its string and its part of the response.

@@ -215,7 +215,7 @@ impl Lease {
         Ok(charge)
     }
 
-    /// Returns how many bytes are charged to the request.
+    /// Returns the number of bytes charged to the request.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.0.held.load(Ordering::Relaxed)

@@ -109,7 +109,7 @@ impl dyn Model + '_ {
     }
 }
 
-/// What a model can do, and defaults for what its configuration does not set. The server decides where a
+/// The model's capabilities, and defaults for what its configuration does not set. The server decides where a
 /// field is `None`.
 ///
 /// ```

@@ -1,4 +1,4 @@
-//! What the access log and traces record about a request.
+//! Facts about a request for the access log and traces.
 
 use std::{
     sync::{
@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What is recorded about a request on its way through the server: its model, and the duration of each phase.
+/// Records facts about a request on its way through the server: its model, and the duration of each phase.
 ///
 /// If recording is enabled, a transport finds one among the request's extensions, as `Arc<RequestNotes>`, and
 /// attaches it to the request's [`Lease`](crate::Lease). Without one nothing is recorded and no clock is
@@ -50,13 +50,13 @@ pub struct Stage {
     pub kind: StageKind,
     /// The pipeline step that it belongs to; 0 for the request itself.
     pub step: u32,
-    /// When it began.
+    /// The start time.
     pub start: Instant,
-    /// When it ended.
+    /// The end time.
     pub end: Instant,
 }
 
-/// What happens in a stage.
+/// The activity in a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StageKind {

@@ -5,7 +5,7 @@ use std::{
 
 /// Generates ids for requests that have none: 16 hexadecimal digits.
 ///
-/// They are unique within this process. A random start makes them differ from those of other processes.
+/// They are unique within this process. A random start makes them differ from the ids of other processes.
 ///
 /// ```
 /// let ids = oip_service::RequestIds::new();
@@ -34,7 +34,7 @@ impl RequestIds {
         id = (id ^ (id >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         id = (id ^ (id >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         id ^= id >> 31;
-        // Runs for every request, and formatting with `{:016x}` takes four times as long.
+        // This runs for every request, and formatting with `{:016x}` takes four times as long.
         let digits = (0..16).rev().map(|place| (id >> (place * 4)) & 0xf);
         digits
             .map(|digit| char::from(b"0123456789abcdef"[digit as usize]))

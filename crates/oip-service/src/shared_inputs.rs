@@ -38,7 +38,7 @@ impl<'s> SharedInputs<'s> {
         Self { most: bytes, ..self }
     }
 
-    /// Returns how many bytes were requested so far. If they exceed the limit, reading has stopped, and
+    /// Returns the number of bytes requested so far. If it exceeds the limit, reading has stopped, and
     /// another thread must start over.
     #[must_use]
     pub fn asked(&self) -> u64 {

@@ -68,7 +68,7 @@ impl TestService {
         }
     }
 
-    /// Returns how many requests to `slow` are waiting. A transport that drops them brings it back to 0.
+    /// Returns the number of waiting requests to `slow`. A transport that drops them brings it back to 0.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)

@@ -42,7 +42,7 @@ impl Default for RegionsConfig {
     }
 }
 
-/// Returns how many regions leave most of `descriptors` for other uses; `None` means no limit.
+/// Returns the number of regions that leaves most of `descriptors` for other uses; `None` means no limit.
 fn regions_for(descriptors: Option<u64>) -> usize {
     const MOST: usize = 1024;
     let quarter = descriptors.and_then(|descriptors| usize::try_from(descriptors / 4).ok());

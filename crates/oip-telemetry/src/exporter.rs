@@ -248,7 +248,7 @@ impl Sender {
         }
     }
 
-    /// Sends a message, and returns how many of its spans were rejected.
+    /// Sends a message, and returns the number of its spans that were rejected.
     fn post(&self, message: &[u8]) -> Result<u64, Refusal> {
         let Some(partial) = self.poster.post(message)? else {
             return Ok(0);

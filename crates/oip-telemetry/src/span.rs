@@ -18,9 +18,9 @@ pub struct Span {
     pub name: Cow<'static, str>,
     /// Whether it serves a caller.
     pub kind: Kind,
-    /// When it began.
+    /// The start time.
     pub start: SystemTime,
-    /// When it ended.
+    /// The end time.
     pub end: SystemTime,
     /// Its attributes, named by OpenTelemetry's conventions where they exist.
     pub attributes: Vec<(&'static str, Value)>,

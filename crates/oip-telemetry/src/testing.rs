@@ -69,7 +69,7 @@ pub struct Received {
     pub trace: String,
     /// Its own id.
     pub id: String,
-    /// The parent's id; empty if there is none.
+    /// The parent's id; empty for a root span.
     pub parent: String,
     /// Its name.
     pub name: String,

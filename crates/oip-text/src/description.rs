@@ -50,7 +50,7 @@ pub enum Task {
     },
 }
 
-/// What a model's files declare about it.
+/// The facts that a model's files declare about it.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -328,8 +328,8 @@ fn activation(config: &Map<String, Json>, classes: usize) -> Activation {
     }
 }
 
-/// Returns the maximum length: that of the sentence model, or else the smaller of the limits of tokenizer and
-/// position embeddings.
+/// Returns the maximum length: the sentence model's, or else the smaller limit of tokenizer and position
+/// embeddings.
 fn longest(config: &Map<String, Json>, sentence: &Map<String, Json>, tokenizer: &Map<String, Json>) -> usize {
     let number = |from: &Map<String, Json>, name: &str| {
         from.get(name).and_then(Json::as_u64).filter(|number| *number > 0)

@@ -1,4 +1,4 @@
-//! Why a text or a tokenizer cannot be processed: by kind, and with what the user can do about it.
+//! Errors of texts and tokenizers, by kind, each with advice for the user.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use oip_types::{ErrorCode, ServiceError};
 /// The tokenizer's file name, also used in error messages.
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
 
-/// Why a model's file or a text is refused.
+/// Why a model's file or a text is rejected.
 ///
 /// ```
 /// use oip_text::TextError;

@@ -138,7 +138,7 @@ fn floats(tensor: &Tensor) -> Result<Vec<f32>, ServiceError> {
     Ok(halves.into_iter().map(f32::from).collect())
 }
 
-/// Returns the inputs of the network, with what each holds.
+/// Returns the inputs of the network, with the kind of values that each takes.
 fn inputs(metadata: &ModelMetadata) -> Result<Vec<(String, Aspect, DataType)>, TextError> {
     let known = |input: &TensorMetadata| {
         let kind = match input.name.as_str() {
@@ -170,7 +170,7 @@ fn inputs(metadata: &ModelMetadata) -> Result<Vec<(String, Aspect, DataType)>, T
     ))
 }
 
-/// Returns the output for a task: by its name, or else the only one with a suitable rank.
+/// Returns the output for a task: the one with the usual name, or else the only one with a suitable rank.
 fn output<'m>(metadata: &'m ModelMetadata, task: &Task) -> Result<&'m TensorMetadata, TextError> {
     let (names, ranks): (&[&str], &[usize]) = match task {
         Task::Embedding { .. } => (

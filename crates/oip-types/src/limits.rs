@@ -126,7 +126,7 @@ fn within(what: &str, found: usize, limit: usize) -> Result<(), ServiceError> {
 mod tests {
     use super::*;
 
-    /// HT-24, GR-23: invalid dimensions.
+    /// HT-24, GR-23: rejects invalid dimensions.
     #[test]
     fn gr_23_hostile_dimensions_are_refused() {
         let limits = RequestLimits::default();

@@ -12,7 +12,8 @@ pub trait Memory {
     /// Grants a buffer of `bytes`.
     ///
     /// # Errors
-    /// [`TooLarge`](crate::ErrorCode::TooLarge) or [`Overloaded`](crate::ErrorCode::Overloaded) when there is no room.
+    /// [`TooLarge`](crate::ErrorCode::TooLarge) or [`Overloaded`](crate::ErrorCode::Overloaded) when the
+    /// budget does not suffice.
     fn reserve(&self, bytes: usize) -> Result<Box<dyn Reservation>, ServiceError>;
 
     /// Checks whether to continue; called between steps of long work.

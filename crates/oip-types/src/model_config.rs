@@ -171,7 +171,7 @@ pub struct Reshape {
 pub struct InstanceGroup {
     /// A name for the group.
     pub name: String,
-    /// Where they run.
+    /// The hardware that the instances run on.
     pub kind: InstanceKind,
     /// The number of instances; 0 lets the server choose.
     pub count: u32,
@@ -195,7 +195,7 @@ impl InstanceGroup {
     }
 }
 
-/// Where instances run.
+/// The hardware that instances run on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub enum InstanceKind {
@@ -272,7 +272,7 @@ pub struct Accelerator {
 pub struct DynamicBatching {
     /// Batch sizes worth waiting for.
     pub preferred_batch_size: Vec<u32>,
-    /// Maximum time a request waits for others, in microseconds.
+    /// Maximum time a request waits for further requests, in microseconds.
     pub max_queue_delay_microseconds: u64,
     /// Whether responses are sent in the order of requests.
     pub preserve_ordering: bool,
@@ -287,7 +287,7 @@ pub struct DynamicBatching {
     pub priority_queue_policy: BTreeMap<u64, QueuePolicy>,
 }
 
-/// How long requests may wait, and how many.
+/// The limits on waiting requests: their time and their number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -295,7 +295,7 @@ pub struct DynamicBatching {
     serde(default)
 )]
 pub struct QueuePolicy {
-    /// What happens on timeout.
+    /// The action on timeout.
     pub timeout_action: TimeoutAction,
     /// The timeout in microseconds; 0 for none.
     pub default_timeout_microseconds: u64,
@@ -305,7 +305,7 @@ pub struct QueuePolicy {
     pub max_queue_size: u32,
 }
 
-/// What happens to requests that time out in the queue.
+/// The handling of requests that time out in the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -316,7 +316,7 @@ pub enum TimeoutAction {
     /// They fail.
     #[default]
     Reject,
-    /// They run after all others.
+    /// Run these requests after all others.
     Delay,
 }
 

@@ -1,4 +1,4 @@
-//! What hardware a model runs on, as shown in its configuration.
+//! The hardware that a model runs on, as shown in its configuration.
 
 use std::fmt;
 

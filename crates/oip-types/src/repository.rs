@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(ModelState::from_name("State.READY"), ModelState::Unknown);
     }
 
-    /// MR-05: load requests cannot carry files.
+    /// MR-05: load requests with files are rejected.
     #[test]
     fn mr_05_files_in_load_requests_are_refused() {
         let string = |text: &str| ParameterValue::String(text.to_owned());

@@ -90,7 +90,7 @@ impl Beside {
         state.given_up.len() <= MOST_GIVEN_UP
     }
 
-    /// Tells the worker that no more requests come.
+    /// Tells the worker that there will be no further requests.
     pub(crate) fn finish_sending(&self) {
         for lane in &self.lock().spare {
             // If the worker has exited, it need not be told.

@@ -71,7 +71,7 @@ impl<'w> Work<'w> {
     }
 }
 
-/// The calls of one request. Dropping this cancels those that are open.
+/// The calls of one request. Dropping this cancels the open ones.
 pub(crate) struct Calls<'w> {
     work: Work<'w>,
     open: Vec<Open>,
@@ -164,7 +164,7 @@ impl<'w> Calls<'w> {
         self.open.push(Open { state, ..open });
     }
 
-    /// Drives the calls until the worker sends something; returns immediately if there are none.
+    /// Drives the calls until the worker sends something; returns immediately without open calls.
     pub(crate) fn drive_until_heard(
         &mut self,
         bell: &mut Option<Arc<Bell>>,

@@ -251,7 +251,8 @@ impl Places {
             let calls = &mut exchange.calls;
             calls.drive_until_heard(&mut self.bell, connection, number, go_on)?;
             let head = connection.head(go_on)?;
-            // A thread of the model may have sent this while the previous request was being answered.
+            // A thread of the model may have sent this message while the response to the previous request was
+            // being sent.
             let is_late = head.kind == Kind::Next && head.number < number;
             if head.number != number && !is_late {
                 return Err(Broken::wrong("an answer to something else"));

@@ -40,7 +40,7 @@ pub(crate) struct Pool {
 struct Shared {
     recipe: Recipe,
     state: Mutex<State>,
-    /// Notifies requests that a worker is idle or that there is no reason to wait any longer.
+    /// Notifies waiting requests that a worker is idle, or that waiting longer is pointless.
     freed: Condvar,
     /// Notifies the supervisor that there is work.
     work: Condvar,
@@ -532,7 +532,7 @@ impl State {
 
     /// Returns the error for a request during a pause.
     fn paused(&self, left: Duration) -> ServiceError {
-        // Rounded up, so that the message never says "in 0 s".
+        // The duration is rounded up, so that the message never says "in 0 s".
         let seconds = left.as_secs() + 1;
         let message = format!(
             "its process is gone {} times in a row, the last time like this: {}. It is tried again in {seconds} s",

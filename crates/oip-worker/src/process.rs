@@ -165,7 +165,8 @@ impl Worker {
             // Ctrl-C is for the server, which ends workers after draining.
             .process_group(0);
         let child = command.spawn()?;
-        // This closes the server's copies of the worker's socket ends; from here on only the worker has them.
+        // This closes the server's copies of the worker's socket ends, so only the worker has them from here
+        // on.
         drop(command);
         let log = WorkerLog::listen(said, &label, child.id(), on_end);
         tracing::debug!(model = label, pid = child.id(), "started a worker");
@@ -283,7 +284,7 @@ impl Worker {
         }
     }
 
-    /// The first half of [`Worker::infer`].
+    /// Sends a request: the first half of [`Worker::infer`].
     pub(crate) fn send(
         &mut self,
         request: &InferRequest,
@@ -315,7 +316,7 @@ impl Worker {
         self.lane.connection.has_answer_by(until)
     }
 
-    /// The second half of [`Worker::infer`].
+    /// Receives the response: the second half of [`Worker::infer`].
     pub(crate) fn receive(
         &mut self,
         work: Work<'_>,

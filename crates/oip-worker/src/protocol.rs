@@ -287,7 +287,7 @@ pub(crate) struct OutputPlace {
     pub(crate) length: u64,
 }
 
-/// What a location refers to.
+/// The memory that a location refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Place {
@@ -555,7 +555,7 @@ impl Failed {
 pub(crate) enum Broken {
     /// The other side closed it.
     Ended,
-    /// The caller has given up.
+    /// The caller has given up waiting.
     GivenUp,
     /// The other side violated the protocol; how.
     Wrong(String),
@@ -664,7 +664,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns the socket, for polling it together with others.
+    /// Returns the socket, for polling it together with other descriptors.
     pub(crate) fn socket(&self) -> std::os::fd::BorrowedFd<'_> {
         std::os::fd::AsFd::as_fd(&self.stream)
     }
@@ -832,7 +832,7 @@ fn is_answer(bytes: &[u8]) -> Option<bool> {
     Some(!ELSEWHERE.into_iter().any(is_in))
 }
 
-/// Only the end of a tick is not a failure.
+/// Maps an I/O error: timeouts and interruptions are ignored, all other errors are failures.
 fn wait_or_fail(error: io::Error) -> Result<(), Broken> {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => Ok(()),
@@ -896,7 +896,7 @@ mod tests {
         assert!(matches!(connection.head(&mut go_on), Err(Broken::GivenUp)));
         (&other).write_all(&[3]).unwrap();
         assert!(matches!(connection.head(&mut || false), Err(Broken::GivenUp)));
-        // The reader is gone, so sending fails too.
+        // The reader has ended, so sending fails too.
         let parts = [Bytes::from(vec![0; 8 << 20])];
         let sent = connection.send(Kind::Load, 0, b"{}", &parts, &mut || false);
         assert!(matches!(sent, Err(Broken::GivenUp)));

@@ -117,7 +117,7 @@ fn limit_in(folder: &Path, files: &Files) -> Option<u64> {
     limit.trim().parse().ok()
 }
 
-/// Returns how many bytes a group may still use.
+/// Returns the number of bytes that a group may still use.
 fn available_in(folder: &Path, files: &Files) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
     let limit = limit_in(folder, files)?;

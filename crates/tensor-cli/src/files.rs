@@ -198,7 +198,7 @@ pub(crate) fn detect(path: &Path) -> Outcome<&'static dyn Format> {
     tensor_files::detect(&head.about(path)?, source.len(), Some(path)).about(path)
 }
 
-/// Returns the output format with its settings: the requested one, or that of the extension.
+/// Returns the output format with its settings: the requested format, or the one that the extension implies.
 pub(crate) fn target(path: &Path, target: &Target) -> Outcome<Box<dyn Format>> {
     check_local(path)?;
     let format = match &target.format {

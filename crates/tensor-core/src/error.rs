@@ -28,7 +28,7 @@ pub enum CastError {
     },
     /// A byte of a bool tensor is neither 0 nor 1, so it cannot be cast to `bool` in place.
     NotBool {
-        /// The index of the first such element.
+        /// The index of the first element with such a value.
         index: usize,
         /// Its byte.
         byte: u8,

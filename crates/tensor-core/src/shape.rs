@@ -97,7 +97,7 @@ impl Shape {
 
     /// Returns the shape of one entry along axis 0, `None` for a scalar.
     ///
-    /// Returns `None` also when the tail is invalid by itself, as for `[0, 2^63, 2^63]`, which has no rows.
+    /// Returns `None` also when the tail alone is invalid, as for `[0, 2^63, 2^63]`, which has no rows.
     #[must_use]
     pub fn row(&self) -> Option<Self> {
         let (_, tail) = self.dims.split_first()?;

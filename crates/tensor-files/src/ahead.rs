@@ -102,7 +102,7 @@ fn show_all(
     for piece in arriving {
         let (piece, len) = piece?;
         see(&piece[..len])?;
-        // If the other thread has ended, the buffer is not needed any more.
+        // If the other thread has ended, the buffer is no longer needed.
         let _ = empty.send(piece);
     }
     Ok(())

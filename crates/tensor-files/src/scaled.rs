@@ -24,7 +24,8 @@ enum Float8 {
     E5M2,
 }
 
-/// Suffixes that turn a tensor's name into that of its scales. Both kinds multiply, whatever their name.
+/// Suffixes that turn a tensor's name into the name of its scales. Both kinds of scales multiply, whatever
+/// their name.
 const ENDINGS: [&str; 2] = ["_scale_inv", "_scale"];
 
 /// The side length of a block used by DeepSeek and most others.

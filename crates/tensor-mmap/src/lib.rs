@@ -64,8 +64,8 @@ pub unsafe fn map(file: &File) -> io::Result<Bytes> {
 /// The guarantee that [`map`] requires, given once for many files. The code that knows that they do not
 /// change creates it, and passes it to the code that maps them.
 ///
-/// A server, for example, knows nothing about its files, but the operator may, and can give the guarantee at
-/// startup.
+/// A server, for example, cannot know how its files are used, but the operator may, and can give the
+/// guarantee at startup.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;

@@ -99,7 +99,7 @@ impl RemoteSource {
         for (start, bytes) in parts {
             let len = bytes.len() as u64;
             (requests, received) = (requests + 1, received + len);
-            // An index that extends beyond this part needs at least as much again.
+            // An index that extends beyond this part needs at least as many bytes again.
             state.ends.push_back((start + len, len / 2));
             state.blocks.push_back(Block {
                 start,

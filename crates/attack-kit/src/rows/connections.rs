@@ -21,7 +21,7 @@ const CONNECTIONS: usize = 200;
 /// Number of connections for attacks that send little on each.
 const MANY: usize = 1000;
 
-/// Sends endless HTTP/1 heads over many connections for as long as the server accepts them, and then waits.
+/// Sends endless HTTP/1 heads over many connections until the server accepts no more bytes, and then waits.
 pub async fn long_heads(target: Target, _: Scale, tally: Tally) {
     let line = format!("x: {}\r\n", "y".repeat(4000));
     let mut clients = JoinSet::new();
@@ -170,7 +170,7 @@ pub fn unread_conversations(target: Target, scale: Scale, tally: Tally) -> impl 
                 let Ok((response, mut stream)) = grpc.begin(Method::Stream, false).await else {
                     return tally.add("closed");
                 };
-                // Sends as long as the server opens its window.
+                // Sends while the server's window is open.
                 while write_message(&mut stream, &message).await.is_ok() {
                     tally.add("message");
                 }

@@ -92,7 +92,7 @@ pub fn unread_echoes(target: Target, scale: Scale, tally: Tally) -> impl Future<
                 tally.add(status);
                 Ok::<_, std::io::Error>((status, http))
             };
-            // Clients start sequentially, so that each gets memory as long as the server accounts for some.
+            // The clients start one after another, so that each gets memory while the server still has some.
             match client.await {
                 Ok((200, http)) => {
                     clients.spawn_local(async move {

@@ -14,7 +14,7 @@ fn description() -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// The bytes of the worked example are those of the named file.
+/// The bytes of the worked example equal the named file.
 #[test]
 fn the_hexdump_is_that_of_the_file() {
     let text = description();

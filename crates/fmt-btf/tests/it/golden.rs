@@ -68,7 +68,7 @@ fn bt_29_matrices() {
     }
 }
 
-/// BT-29: each output of a global pooling is its channel's maximum.
+/// BT-29: each output of a global pooling is the maximum of its channel.
 #[test]
 fn bt_29_poolings() {
     let (reader, _) = golden("max_pool.btf");

@@ -37,7 +37,7 @@ fn a_hundred_thousand_mutants() {
     }
 }
 
-/// Memory stays proportional to the file for tables and ranks that claim much.
+/// Memory stays proportional to the file even if a table or rank claims a large size.
 #[test]
 fn amplifiers() {
     let record = Forged::dense(0, &[1; 32], 1).bytes();

@@ -58,7 +58,7 @@ fn fs_01_a_file_that_becomes_shorter() {
     });
 }
 
-/// FS-02: the file is truncated between querying its length and reading it.
+/// FS-02: the file is truncated after its length was queried and before it is read.
 #[test]
 fn fs_02_a_file_that_is_empty_when_it_is_read() {
     in_folder(|folder| {
@@ -263,7 +263,7 @@ fn fs_12_many_threads() {
     });
 }
 
-/// A mapping is a source like any other: tensors are slices of it.
+/// A mapping works like any other source: tensors are slices of it.
 #[test]
 fn mapped_files_are_not_copied() {
     in_folder(|folder| {

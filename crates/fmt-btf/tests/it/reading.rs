@@ -1,4 +1,4 @@
-//! What readers return for every kind of file, case by case.
+//! Reads every kind of file, case by case.
 
 use std::{sync::Arc, time::Instant};
 
@@ -353,7 +353,7 @@ fn bt_25_big_endian_files_are_told_so() {
 }
 
 /// Without a magic number, only the structure distinguishes BTF from other files. None of these random files
-/// may be taken for one.
+/// may be detected as BTF.
 #[test]
 fn bt_26_other_files() {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
@@ -426,7 +426,7 @@ fn bt_28_truncations_and_flipped_bits() {
     let derived = mutants(&bytes, bytes.len() * 9).collect::<Vec<_>>();
     let opened = open_many_hostile(&Btf, derived.clone(), &ReadOptions::default(), BASE_ALLOWANCE);
     assert!(opened > 0 && opened < derived.len());
-    // Of the truncated files, only those open that lack nothing but padding.
+    // Of the truncated files, only those that lack nothing but padding open.
     let whole = (0..bytes.len())
         .filter(|len| open(&bytes[..*len]).is_ok())
         .count();

@@ -233,7 +233,7 @@ fn fs_05_saving_over_the_file_that_is_being_read() {
 }
 
 /// Memory does not grow with the amount of data: pieces are passed to the sink immediately, and only the
-/// table is written separately.
+/// table is kept.
 #[test]
 fn bytes_are_not_gathered() {
     struct Count(Arc<AtomicUsize>);

@@ -113,8 +113,9 @@ fn wr_03_a_file_that_does_not_reach_the_disk_is_not_published() {
     assert_eq!(names(&folder), ["a"], "the temporary file is still there");
 }
 
-/// After a failed fsync, the kernel may consider the pages clean, so that the next fsync succeeds. The bytes
-/// must therefore be written again: publishing consumes the file, and a retry starts a new one.
+/// After a failed fsync, the kernel may consider the pages clean, so that the next fsync succeeds without
+/// writing. The bytes must therefore be written again: publishing consumes the file, and a retry starts a new
+/// one.
 #[test]
 fn wr_03_trying_again_writes_again() {
     let (outcome, folder) = replace(b"lost", |file, descriptor| {
@@ -134,7 +135,7 @@ fn wr_03_trying_again_writes_again() {
     assert_eq!(names(&folder), ["a"]);
 }
 
-/// By then the new file has the name, but it may lose it after a power failure, so this is an error.
+/// By then the new file has its final name, but a power failure may undo the rename, so this is an error.
 #[test]
 fn wr_03_a_folder_that_does_not_reach_the_disk_is_no_success() {
     let (outcome, folder) = replace(b"new", |file, descriptor| {

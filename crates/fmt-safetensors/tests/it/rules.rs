@@ -33,7 +33,7 @@ fn s1_the_length_of_the_header() {
         let is_told = error.starts_with("the file is not of safetensors, or it is damaged: the length of");
         assert_eq!(is_told, is_other, "{error}");
     }
-    // Old writers produced such files; the reference crate rejects them.
+    // Old writers produced files like this; the reference crate rejects them.
     let len = 100_000_008;
     let mut bytes = (len as u64).to_le_bytes().to_vec();
     bytes.extend(b"{}");
@@ -99,7 +99,7 @@ fn s2_the_header_is_an_object() {
     assert!(open(&file(&GOOD.replace("\"shape\"", "\"more\":[{}],\"shape\""), 2)).is_ok());
 }
 
-/// The reference crate keeps an arbitrary one of two tensors with the same name.
+/// The reference crate keeps an arbitrary tensor of two with the same name.
 #[test]
 fn s3_names_occur_once() {
     let twice = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#;

@@ -157,7 +157,7 @@ fn t5_tensors_are_listed_by_id_and_found_in_any_order() {
     assert!(lints.iter().any(|lint| lint.message.ends_with("(T6)")));
 }
 
-/// Names that are known to have the same hash.
+/// These names are known to have the same hash.
 #[test]
 fn t5_names_with_the_same_hash() {
     let names = ["8yn0iYCKYHlIj4-BwPqk", "GReLUrM4wMqfg9yzV3KQ"];

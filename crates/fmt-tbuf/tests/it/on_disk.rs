@@ -112,7 +112,7 @@ fn fs_05_saved_to_where_it_was_read_from() {
     }
 }
 
-/// A sparse file of a terabyte, with a valid start and end.
+/// The file is a sparse file of a terabyte with a valid start and end.
 #[test]
 fn fs_06_sparse_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -211,7 +211,7 @@ fn fs_09_every_read_may_fail() {
     }
 }
 
-/// FS-10: a user-defined source that returns fewer bytes than requested gives an error.
+/// FS-10: a user-defined source that returns fewer bytes than requested causes an error.
 #[test]
 fn fs_10_short_reads() {
     struct Short(Bytes);
@@ -267,7 +267,7 @@ fn fs_12_many_threads_read_one_file() {
     });
 }
 
-/// WR-08: if writing is abandoned at any point, the old file stays.
+/// WR-08: if writing is abandoned at any point, the old file remains.
 #[test]
 fn wr_08_given_up_on_the_way() {
     let folder = tempfile::tempdir().unwrap();

@@ -102,7 +102,7 @@ pub(crate) struct Forge {
 /// Offsets of parts of the index, for overwriting them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
-    /// Offset of the root table; the next one is that of its vtable.
+    /// The offset of the root table; the next word is the offset of its vtable.
     pub(crate) root: usize,
     pub(crate) root_fields: usize,
     pub(crate) version: usize,

@@ -129,7 +129,7 @@ fn wr_06_a_sink_that_takes_a_byte_at_a_time() {
     assert_eq!(sink.bytes, written(WriteOptions::default(), &[("a", &a)]));
 }
 
-/// A file with a part that was never written to the disk is invalid, unless that part is data.
+/// A file with a part that never reached the disk is invalid, unless that part is data.
 #[test]
 fn wr_09_torn_files() {
     let tensors: Vec<_> = (0..40)
@@ -227,7 +227,7 @@ fn wr_12_the_same_tensors_give_the_same_bytes() {
     assert_eq!(write(), other);
 }
 
-/// Memory holds the index and one piece, whatever the amount of data.
+/// The writer holds only the index and one piece in memory, whatever the amount of data.
 #[test]
 fn writing_takes_no_memory_for_data() {
     let piece = vec![7; 1 << 20];

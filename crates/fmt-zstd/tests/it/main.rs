@@ -97,7 +97,7 @@ fn errors_name_the_tensor_and_the_rule_of_the_format() {
 }
 
 proptest! {
-    /// Any bytes are read back, and a truncated or damaged blob never gives other bytes.
+    /// Any bytes survive a round trip, and a truncated or damaged blob never decodes to different bytes.
     #[test]
     fn any_bytes(data in prop::collection::vec(0u8..9, 0..5000), piece in 1usize..600, at in any::<prop::sample::Index>()) {
         let file = compressed(&data, Compression::default(), piece);

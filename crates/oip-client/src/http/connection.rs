@@ -184,7 +184,7 @@ impl Connection {
         Ok((answer, may_stay && is_whole && is_at_end))
     }
 
-    /// Reads the head of a response; the flag says whether the connection persists.
+    /// Reads the head of a response. The flag returned with it tells whether the connection persists.
     fn head(&mut self, wait: &Wait<'_>) -> Result<(StatusCode, HeaderMap, bool)> {
         loop {
             let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];

@@ -57,7 +57,7 @@ impl Pool {
         Ok(answer)
     }
 
-    /// Sends as much of a request as the server reads.
+    /// Sends a request until the server stops reading.
     fn begin(
         &self,
         endpoint: &Endpoint,
@@ -148,7 +148,7 @@ fn receive(
 ) -> Result<(Answer, bool)> {
     let outcome = connection.answer(wait, &settings.spare, |status| match status.is_success() {
         true => Ok(settings.max_answer_bytes),
-        // An error response carries only a message; the beginning of a foreign page is enough.
+        // An error response carries only a message; for a page from another server, the beginning is enough.
         false => Err(MAX_REFUSAL.min(settings.max_answer_bytes)),
     });
     match (outcome, sent) {
@@ -203,7 +203,7 @@ pub(super) fn connect(endpoint: &Endpoint, timeout: Duration, wait: &Wait<'_>) -
     let connecting = thread::Builder::new()
         .name("oip-connect".to_owned())
         .spawn(move || {
-            // The caller may have given up.
+            // The caller may have given up waiting.
             let _ = sender.send(open(&endpoint, timeout));
         });
     connecting.map_err(not_connected)?;

@@ -390,7 +390,7 @@ async fn large_answers_take_the_memory_of_earlier_ones() {
     .await;
 }
 
-/// Large responses into fresh or reused buffers may arrive slowly and be truncated.
+/// Large responses may arrive slowly or be truncated, into fresh or reused buffers.
 #[test]
 fn large_answers_in_used_memory_may_come_slowly_and_break_off() {
     let mut body = BODY.as_bytes().to_vec();

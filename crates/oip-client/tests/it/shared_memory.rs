@@ -156,7 +156,7 @@ fn floats(values: Vec<f32>) -> TensorValue {
         .into()
 }
 
-/// Every datatype and size gives the same bytes over all kinds of clients, and large tensors do not go
+/// Every datatype and size arrives as the same bytes with all kinds of clients, and large tensors do not go
 /// through the socket.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_are_the_same_as_by_bytes() {

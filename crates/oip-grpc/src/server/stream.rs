@@ -149,7 +149,7 @@ impl Body for Answers {
             match ready!(self.answers.poll_recv(cx)) {
                 Some(answer) => self.pieces = answer.into(),
                 None => {
-                    // The driver has ended, so the status is already set if there is one.
+                    // The driver has ended, so a status is already set if there will be any.
                     self.is_over = true;
                     let trailers = match self.end.get() {
                         None => status::trailers(&Status::ok("")),

@@ -585,7 +585,7 @@ async fn the_admin_address_may_be_a_unix_socket() {
     assert_ne!(ask_admin("GET", "/v2/models/closed/ready").status, 200);
 }
 
-/// An admin address over TCP uses TLS if the others do.
+/// An admin address over TCP uses TLS if the other addresses do.
 #[test]
 fn the_admin_address_speaks_tls_as_the_others_do() {
     let folder = two_models();

@@ -172,7 +172,7 @@ fn ht_09_many_chunks() {
     );
 }
 
-/// HT-40: a body full of numbers, with datatypes wider than their digits.
+/// HT-40: a body full of numbers, with datatypes whose elements are larger than their digits.
 #[test]
 fn ht_40_numbers_that_grow_when_they_are_read() {
     const LIMIT: usize = 8 << 20;

@@ -1,5 +1,5 @@
-//! What hardware models run on, and the GPUs of the machine. Tests that need an ONNX Runtime library are
-//! skipped unless `ORT_DYLIB_PATH` names one.
+//! Tests of the hardware that models run on, and of the machine's GPUs. Tests that need an ONNX Runtime
+//! library are skipped unless `ORT_DYLIB_PATH` names one.
 
 use std::{
     ffi::OsString,
@@ -33,7 +33,7 @@ fn config(server: &Server) -> Value {
     server.get("/v2/models/digits/config").json()
 }
 
-/// Bad input: an invalid choice of GPUs.
+/// Bad input: the choice of GPUs is invalid.
 #[test]
 fn an_invalid_choice_of_gpus_is_a_usage_error() {
     let (code, line) = failing(&["--gpus", "first", "models"]);

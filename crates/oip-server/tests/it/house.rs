@@ -128,7 +128,7 @@ fn the_banner_can_be_pasted() {
     paste_both(&printed, &[]);
 }
 
-/// The next command of docs/start.md: all scans in one request, a row each.
+/// The next command of docs/start.md sends all scans in one request, one per row.
 #[test]
 fn the_example_repository_takes_all_rows_at_once() {
     let folder = tempfile::tempdir().unwrap();

@@ -199,7 +199,7 @@ async fn gr_27_limits_are_judged_alike() {
     assert_eq!(with_budget(&budget).await, pair(Some(Overloaded)));
 }
 
-/// The status table of both transports: the codes are consistent.
+/// Checks the status codes of both transports: they must be consistent.
 #[test]
 fn every_code_has_its_status_in_both_transports() {
     let table: Vec<(ErrorCode, u16, tonic::Code)> = ErrorCode::ALL

@@ -205,7 +205,7 @@ impl StreamServer {
         }
     }
 
-    /// Returns how many responses the model has sent when it blocks because nobody reads.
+    /// Returns the number of responses that the model has sent when it blocks because nobody reads.
     fn sent_until_it_waits(&self) -> usize {
         let mut sent = 0;
         loop {

@@ -25,7 +25,7 @@ fn lines(path: &Path) -> Vec<Value> {
     lines.collect::<Result<_, _>>().unwrap()
 }
 
-/// Returns the only line that satisfies `is_it`, once it is there.
+/// Returns the only line that satisfies `is_it`, once it is written.
 pub(crate) fn line(path: &Path, is_it: impl Fn(&Value) -> bool) -> Value {
     until("a line is written", || lines(path).iter().any(&is_it));
     let mut found: Vec<Value> = lines(path).into_iter().filter(&is_it).collect();

@@ -284,7 +284,7 @@ pub fn encode_request(
     })
 }
 
-/// Returns whether a tensor is sent as JSON even if others are binary.
+/// Returns whether a tensor is sent as JSON even if other tensors are binary.
 fn is_for_json(parameters: &Parameters) -> bool {
     parameters.get(BINARY_DATA) == Some(&ParameterValue::Bool(false))
 }

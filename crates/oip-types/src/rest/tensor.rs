@@ -305,7 +305,7 @@ fn read_parameter(cursor: &mut Cursor<'_>) -> Result<ParameterValue, ServiceErro
     })
 }
 
-/// Where a tensor's elements are written.
+/// The destination of a tensor's elements.
 pub(super) enum Destination<'d> {
     /// In the object, as JSON.
     Json(NonFinite),

@@ -683,7 +683,7 @@ mod tests {
             "]".repeat(100_000)
         );
         assert!(decode(&x, &deep).unwrap_err().contains("nested too deep"));
-        // The first row is much larger than the others.
+        // The first row is much larger than the rest.
         let wide = vec!["0"; 10_000].join(",");
         let rows = vec![r#"{"x":[0]}"#; 10_000].join(",");
         let body = format!(r#"{{"instances": [{{"x":[{wide}]}},{rows}]}}"#);

@@ -45,7 +45,7 @@ fn json_is_flat_and_in_tritons_order() {
     );
 }
 
-/// HT-41: floats that JSON cannot express.
+/// HT-41: floats that JSON cannot represent.
 #[test]
 fn ht_41_non_finite_floats_follow_the_rule() {
     let outputs = || {

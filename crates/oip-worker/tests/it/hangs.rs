@@ -48,7 +48,7 @@ fn md_05_a_model_that_hangs_is_killed_when_nobody_waits() {
 }
 
 /// MD-05: a hang does not count as a crash, because a single impatient client could then make the model
-/// unavailable to all others.
+/// unavailable to everyone else.
 #[test]
 fn md_05_impatience_makes_no_pause() {
     let model = load(
@@ -82,7 +82,7 @@ fn a_model_that_listens_is_told_and_lives() {
     assert_eq!(pid_of(&*model), before);
 }
 
-/// There are as many processes as concurrent requests, started when needed.
+/// The number of processes is the number of concurrent requests; each is started when needed.
 #[test]
 fn requests_at_once_have_a_process_each() {
     let model: Arc<dyn Model> = isolated("sleeps").into();

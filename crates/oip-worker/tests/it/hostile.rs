@@ -276,7 +276,7 @@ pub(crate) fn pretend(role: &str) -> ! {
     }
     match role {
         "half a head" | "half a body" | "silent end" | "end with code 0" => std::process::exit(0),
-        // The others wait to be killed.
+        // The other modes wait to be killed.
         _ => loop {
             std::thread::park();
         },
@@ -390,7 +390,7 @@ fn md_05_trickles_end_with_the_deadline() {
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 
-/// Takes three responses and no more.
+/// Receives only three responses.
 struct Three(usize);
 
 impl ResponseSink for Three {

@@ -111,7 +111,7 @@ fn workers_inherit_nothing() {
     drop((listener, file));
 }
 
-/// What a model prints is not mistaken for a response.
+/// The output that a model prints is not mistaken for a response.
 #[test]
 fn a_model_that_prints_disturbs_nothing() {
     let model = isolated("prints");

@@ -62,7 +62,7 @@ pub(crate) fn load(
     load_within(deed, isolation, parameters, Duration::from_secs(60))
 }
 
-/// Loads a model whose workers can be told apart from others.
+/// Loads a model whose workers can be distinguished from those of other models.
 pub(crate) fn named(name: &str, deed: &str) -> Box<dyn Model> {
     let parameters = [("isolation", "process")];
     load_as(
@@ -185,7 +185,7 @@ pub(crate) fn pid_of(model: &dyn Model) -> u32 {
 
 /// Input to which every model responds with its process id.
 pub(crate) const PID: i32 = -1;
-/// Input to which every model responds with what it was loaded with.
+/// Input for which every model returns the value that it was loaded with.
 pub(crate) const TELL: i32 = -2;
 /// Input on which a model shows its behavior. Other inputs are returned unchanged.
 pub(crate) const ACT: i32 = 13;

@@ -44,7 +44,7 @@ pub(super) fn named(targets: &[Target]) -> Vec<String> {
     names
 }
 
-/// Checks before the run whether the outputs can be written, as far as metadata shows: a run may take long.
+/// Checks before a possibly long run whether the outputs can be written, as far as metadata shows.
 pub(super) fn check(targets: &[Target], metadata: &ModelMetadata, wanted: &[String]) -> Outcome {
     let promised = metadata.outputs.iter();
     let promised = promised.filter(|output| wanted.is_empty() || wanted.contains(&output.name));
@@ -494,7 +494,7 @@ mod tests {
         assert_eq!((rows[0][6].as_str(), rows[1][6].as_str()), ("a,\"b\"]", ""));
     }
 
-    /// An element that contains a line break would be read back as two, so it is refused.
+    /// An element that contains a line break would be read back as two elements, so it is rejected.
     #[test]
     fn elements_of_several_lines_do_not_become_lines() {
         let folder = tempfile::tempdir().unwrap();

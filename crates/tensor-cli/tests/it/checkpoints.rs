@@ -170,7 +170,7 @@ fn a_checkpoint_is_not_divided_into_its_own_files() {
     ]);
 }
 
-/// llama.cpp takes shard numbers from metadata, and rejects a single file that has them.
+/// llama.cpp takes shard numbers from metadata, and rejects a single file with shard numbers.
 #[test]
 fn models_of_gguf_in_many_files() {
     let place = Place::new();

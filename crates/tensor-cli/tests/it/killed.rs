@@ -44,8 +44,8 @@ fn wr_01_a_killed_conversion_leaves_the_old_file_or_the_new_one() {
         }
         place.good(&["convert", "a.safetensors", target]);
         assert_eq!(fs::read(place.path(target)).unwrap(), new);
-        // On systems with unnamed files, killed processes leave nothing behind, except between giving the
-        // complete file a random name and renaming it to its final one.
+        // On systems with unnamed files, a killed process leaves nothing behind, unless it was killed between
+        // giving the complete file a random name and renaming it to its final one.
         let entries = fs::read_dir(place.path(""))
             .unwrap()
             .map(|entry| entry.unwrap().path());

@@ -12,7 +12,7 @@ use tensor_core::Quoted;
 use super::names::{PartName, index_for};
 use crate::registry::format_of_path;
 
-/// What a path refers to.
+/// The kind of object at a path.
 #[derive(Debug)]
 pub(crate) enum Checkpoint {
     /// A single file.
@@ -72,7 +72,8 @@ fn parts_of(whole: &Path) -> Option<Vec<PathBuf>> {
     Some(parts.iter().map(|name| folder.join(name)).collect())
 }
 
-/// Lists the names in a directory without hidden ones. Names that are not Unicode cannot be those of a checkpoint.
+/// Lists the names in a directory without hidden ones. Checkpoints have only Unicode names, so others are
+/// skipped.
 fn names_in(folder: &Path) -> Result<BTreeSet<String>, Error> {
     let cannot_read = |error| Error::io("the folder cannot be read", error);
     let mut names = BTreeSet::new();

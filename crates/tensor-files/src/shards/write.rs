@@ -52,7 +52,7 @@ pub struct Sharded {
     pub index: Option<PathBuf>,
     /// Total length of all files with tensors, in bytes.
     pub len: u64,
-    /// What the files do not contain.
+    /// Contents of the source that the files do not have.
     pub losses: Vec<Loss>,
 }
 
@@ -241,7 +241,7 @@ fn adapt<'r>(
     adapted.collect()
 }
 
-/// Turns the metadata of the whole checkpoint into that of one GGUF file.
+/// Turns the metadata of the whole checkpoint into the metadata of one GGUF file.
 #[cfg(feature = "gguf")]
 fn put_split(metadata: &mut Metadata, number: usize, count: usize, tensors: usize) -> Result<(), Error> {
     let too_many = |what: &str, most: u64, found: usize| {
@@ -367,7 +367,7 @@ impl Names {
         PartName::parse(name).is_some_and(|part| part.whole() == self.whole)
     }
 
-    /// Lists the files of the replaced checkpoint that have such names.
+    /// Lists the files of the replaced checkpoint whose names have this pattern.
     fn replaced_files(&self) -> Result<Vec<PathBuf>, Error> {
         if !self.has_index {
             return self.parts();

@@ -48,7 +48,7 @@ fn from_everywhere_to_everywhere() {
     }
 }
 
-/// Plain tensors of GGUF convert to every format and back; quantised ones only to formats with blocks.
+/// Plain tensors of GGUF convert to every format and back; quantized ones only to formats with blocks.
 #[test]
 fn from_gguf_and_back() {
     let folder = tempfile::tempdir().unwrap();
@@ -476,7 +476,7 @@ fn tied_weights_stay_tied() {
     )
     .unwrap();
     let sharing = |name: &str| Loss::Sharing(name.to_owned(), "a".to_owned(), 4096);
-    // The order is that of the file, which sorts by hashes of names.
+    // The tensors are in file order; the file sorts them by hashes of names.
     assert_eq!(converted.losses, [sharing("c"), sharing("b")]);
     assert!(diff(&*reader, &*open(&target), Default::default()).is_empty());
 }

@@ -215,7 +215,7 @@ fn an_empty_file_has_no_bytes() {
     }
 }
 
-/// Random reads by several threads return the right bytes.
+/// Random reads by several threads return the correct bytes.
 #[test]
 fn every_range_is_that_of_the_file() {
     let bytes = content(5 << 20);

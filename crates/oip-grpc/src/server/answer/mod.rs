@@ -184,7 +184,7 @@ pub(crate) fn compress(
     Ok(std::iter::once(head).chain(compressed).collect())
 }
 
-/// Creates a stream message without outputs: it reports an error or, with an empty one, that no more
+/// Creates a stream message without outputs: it reports an error or, with an empty error, that no further
 /// responses follow.
 pub(crate) fn without_outputs(
     error_message: &str,

@@ -84,7 +84,7 @@ impl<'l> Account<'l> {
         }
     }
 
-    /// Returns the charge for small items, to keep as long as they live.
+    /// Returns the charge for small items, which the caller keeps as long as they live.
     pub(super) fn into_charge(self) -> Charge {
         self.charge
     }

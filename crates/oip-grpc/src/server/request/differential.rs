@@ -39,7 +39,7 @@ enum Outcome {
 
 impl Outcome {
     fn of(mut request: InferRequest, wants_raw: bool) -> Self {
-        // As text, because NaN does not equal itself.
+        // The values are compared as text, because NaN does not equal itself.
         let mut parameters = vec![mem::take(&mut request.parameters)];
         parameters.extend(
             request

@@ -196,7 +196,8 @@ fn decoded_tensors_have_a_limit() {
     assert!(allocated < 16 << 10, "{allocated} bytes");
 }
 
-/// The lease is charged before decoding: for messages that never fit, and for those that do not fit now.
+/// The lease is charged before decoding, both for messages that never fit and for messages that do not fit
+/// now.
 #[test]
 fn decoded_tensors_are_charged() {
     let message = with_input("INT64", &[1 << 20], &contents(3, &vec![7; 1 << 20]));

@@ -1,4 +1,4 @@
-//! Requests that can never fit, and those that do not fit now, over both transports.
+//! Requests that can never fit, and requests that do not fit now, over both transports.
 
 use attack_kit::{
     Scale,
