@@ -234,7 +234,7 @@ mod tests {
             "{names:?}"
         );
         let bill: Value = serde_json::from_str(&components.sbom().unwrap()).unwrap();
-        // Some crates are present in two versions.
+        // Some crates occur in two versions.
         let count = components.packages().count();
         assert_eq!(bill["components"].as_array().unwrap().len(), count);
     }

@@ -34,7 +34,7 @@ pub(crate) fn oldest_glibc(file: &Path) -> Result<Option<Glibc>> {
     };
     let versions = needed.iter().filter_map(|version| {
         let (major, rest) = version.strip_prefix("GLIBC_")?.split_once('.')?;
-        // Only major and minor version count, so 2.2.5 is 2.2.
+        // Only the major and minor version matter, so 2.2.5 is 2.2.
         let minor = rest.split('.').next()?;
         Some(Glibc(major.parse().ok()?, minor.parse().ok()?))
     });

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// Returns the root of the repository.
 pub(crate) fn root() -> PathBuf {
-    // xtask is directly below it.
+    // The directory of xtask is directly below the root.
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .map_or_else(PathBuf::new, Path::to_owned)

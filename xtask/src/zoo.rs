@@ -193,7 +193,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Returns the given server, or builds one.
+/// Returns the server given by the options, or builds one.
 fn server(options: &Options) -> Result<PathBuf> {
     if let Some(server) = &options.server {
         return Ok(server.clone());

@@ -57,18 +57,18 @@ pub struct Capabilities {
     pub rules: &'static [(&'static str, &'static str)],
 }
 
-/// Which string attributes can be stored.
+/// The string attributes that can be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Texts {
     /// No attributes.
     None,
     /// All attributes that the writer can encode.
     Any,
-    /// Only these keys.
+    /// Only attributes with these keys.
     Only(&'static [&'static str]),
 }
 
-/// Which tensor names can be stored.
+/// The tensor names that can be stored.
 #[derive(Clone, Copy, Debug)]
 pub enum Names {
     /// No names: tensors are identified by their index.

@@ -156,7 +156,7 @@ pub enum Encoding {
     ColumnMajor,
     /// Unencoded but strided, in a part of the file that other tensors may share.
     Strided,
-    /// In Zstandard frames.
+    /// The bytes are in Zstandard frames.
     Zstd,
     /// A raw deflate stream, possibly preceded by a header that is compressed with it.
     Deflate,

@@ -59,8 +59,8 @@ pub trait Format: Send + Sync {
 pub enum Sniff {
     /// The file is not of this format.
     No,
-    /// It may be of this format, which has no magic number.
+    /// The file may be of this format, which has no magic number.
     Possible,
-    /// It has the format's magic number.
+    /// The file has the format's magic number.
     Certain,
 }

@@ -70,10 +70,10 @@ impl Outstanding {
         Some((*number, self.rest.is_some()))
     }
 
-    /// Checks that the tensors still expect at least `bytes` bytes.
+    /// Checks that `bytes` are not more than the tensors still expect.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when they are more.
+    /// [`ErrorKind::SizeMismatch`] when there are more.
     pub fn admit(&self, bytes: &[u8]) -> Result<(), Error> {
         if bytes.len() as u64 <= self.bytes {
             return Ok(());

@@ -213,18 +213,18 @@ pub struct CorpusFile {
     pub name: String,
     /// The file's bytes.
     pub bytes: Vec<u8>,
-    /// Whether it is accepted, or how it is rejected.
+    /// Whether the file is accepted, or how it is rejected.
     pub verdict: Verdict,
 }
 
 /// The expected result for a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It opens and reads, except for unsupported tensors.
+    /// The file opens and can be read, except for unsupported tensors.
     Accept,
     /// It is rejected with this kind of error, because it breaks this rule of the format's description.
     Reject(ErrorKind, &'static str),
-    /// It opens, and reading one of its tensors fails with this kind of error.
+    /// The file opens, but reading one of its tensors fails with this kind of error.
     Damaged(ErrorKind),
 }
 

@@ -164,7 +164,7 @@ impl Header {
         let len = (SHORTEST as usize + text.len() + 1).next_multiple_of(64);
         text.extend(std::iter::repeat_n(' ', len - SHORTEST as usize - text.len() - 1));
         text.push('\n');
-        // At most 64 dimensions of 20 digits.
+        // The shape has at most 64 dimensions of 20 digits, so the length fits 16 bits.
         let text_len = u16::try_from(text.len()).ok()?;
         let mut head = MAGIC.to_vec();
         head.extend([1, 0]);

@@ -36,7 +36,7 @@ fn main() {
     read_one(&path, &data);
 }
 
-/// Returns names like those in models.
+/// Returns tensor names like those of real models.
 fn names(count: usize) -> Vec<String> {
     let parts = [
         "attn.q_proj",

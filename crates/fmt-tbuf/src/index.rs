@@ -49,7 +49,7 @@ impl Index {
                 .expected(format_args!("at most {limit}, the reader's limit"))
                 .found(count));
         }
-        // This is the verifier's limit; a vector's length has 32 bits.
+        // The verifier has the same limit, because a vector's length has 32 bits.
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let name = |number: u32| tensors.get(number as usize).name();
 

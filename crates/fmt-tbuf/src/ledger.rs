@@ -341,7 +341,7 @@ impl Encoded {
 
 /// Returns the span that an appended name will have.
 fn name_span(names: &str, name: &str) -> Result<(u32, u32), Error> {
-    // Only repeated renaming, for gigabytes, reaches this.
+    // Only renaming tensors again and again, for gigabytes of names, reaches this limit.
     let word = |len| {
         u32::try_from(len).map_err(|_| {
             Error::new(ErrorKind::TooLarge, "all names together")

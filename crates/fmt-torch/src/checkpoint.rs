@@ -18,7 +18,7 @@ pub(crate) struct Checkpoint {
     pub(crate) value: PickleResult,
     pub(crate) storages: HashMap<String, StorageLocation>,
     pub(crate) is_big_endian: bool,
-    /// Whether it is a `TorchScript` program.
+    /// Whether the file is a `TorchScript` program.
     pub(crate) is_script: bool,
     /// Archive members without tensors.
     pub(crate) foreign: Vec<String>,

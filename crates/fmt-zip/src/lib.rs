@@ -7,7 +7,7 @@
 //! use bytes::Bytes;
 //! use fmt_core::{ErrorKind, ReadOptions};
 //!
-//! // Only the end record of an empty archive.
+//! // The file is only the end record of an empty archive.
 //! let empty = Bytes::from([&b"PK\x05\x06"[..], &[0; 18]].concat());
 //! assert!(fmt_zip::members(&empty, &ReadOptions::default())?.members.is_empty());
 //! let other = Bytes::from_static(b"PK\x03\x04 and so on");
@@ -54,7 +54,7 @@ pub struct Member {
     pub crc: u32,
     /// Its compression method.
     pub method: CompressionMethod,
-    /// Whether it is encrypted.
+    /// Whether the member is encrypted.
     pub is_encrypted: bool,
 }
 

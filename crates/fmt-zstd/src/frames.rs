@@ -40,7 +40,7 @@ pub(crate) struct Frame {
     /// Its declared content size, if any.
     pub(crate) content: Option<u64>,
     pub(crate) has_checksum: bool,
-    /// Whether it is decoded into a single buffer for all of its content.
+    /// Whether the frame is decoded into a single buffer for all of its content.
     pub(crate) is_single_segment: bool,
 }
 
@@ -404,7 +404,7 @@ mod tests {
         assert_eq!(SeekTable::parse(&bytes), Some(table));
         assert_eq!(SeekTable::parse(&bytes[1..]), None);
         assert_eq!(SeekTable::parse(&[]), None);
-        // With checksums, which are ignored.
+        // This table has checksums, which are ignored.
         let with_checksums =
             b"\x5e\x2a\x4d\x18\x15\0\0\0\x0a\0\0\0\x14\0\0\0cccc\x01\0\0\0\x80\xb1\xea\x92\x8f";
         assert_eq!(SeekTable::parse(with_checksums).unwrap().frames, [(10, 20)]);

@@ -35,7 +35,7 @@ struct Object {
     attributes: Pairs,
     offset: u64,
     len: u64,
-    /// Set once all bytes are written.
+    /// The digest, set once all bytes are written.
     digest: Option<String>,
 }
 

@@ -91,7 +91,7 @@ impl Cache {
         if entries.any(is_other) && !tag.exists() {
             return Err(self.not_ours());
         }
-        // Written atomically: another process may claim it at the same time.
+        // The file is written atomically, because another process may claim it at the same time.
         let written = NamedTempFile::new_in(&self.folder).and_then(|mut file| {
             file.write_all(TAG_TEXT.as_bytes())?;
             file.as_file().set_permissions(Permissions::from_mode(0o644))?;

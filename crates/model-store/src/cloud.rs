@@ -289,7 +289,7 @@ impl SharedState {
     fn block_on<F: Future>(&self, future: F) -> F::Output {
         match &self.runtime {
             Some(runtime) => runtime.block_on(future),
-            // It is taken only on drop.
+            // The store is taken only on drop.
             None => unreachable!("a store is used after its end"),
         }
     }

@@ -22,7 +22,7 @@ pub(crate) fn clear(folder: &Path) -> io::Result<u64> {
         let entry = entry?;
         let metadata = match entry.metadata() {
             Ok(metadata) => metadata,
-            // Another server just removed it.
+            // Another server has just removed the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };

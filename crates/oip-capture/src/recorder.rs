@@ -251,8 +251,8 @@ impl Writer {
                 Err(error) => return Err(CaptureError::io(&index_path)(error)),
             }
         };
-        // The lock marks this run as alive. If files cannot be locked, nobody removes leftovers. On other
-        // systems than Unix a lock would exclude readers.
+        // The lock marks this run as alive. If files cannot be locked, leftovers are never removed. On
+        // systems other than Unix, a lock would exclude readers.
         #[cfg(unix)]
         let _ = index.lock();
         Ok(Self {

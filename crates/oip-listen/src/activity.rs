@@ -88,11 +88,11 @@ struct Sending {
 /// The watchdog's decision about a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Nothing; check again at this time.
+    /// Do nothing; check again at this time.
     WaitUntil(Instant),
-    /// It is idle: close it gracefully.
+    /// Close the connection gracefully, because it is idle.
     Close,
-    /// It is stuck: cut it.
+    /// Cut the connection, because it is stuck.
     Cut(&'static str),
 }
 

@@ -64,7 +64,7 @@ const TURN: usize = 64 << 10;
 /// Bytes read at once from which a connection counts as busy.
 const QUIET_TURN: usize = 32 << 10;
 
-/// How long it counts as busy after that.
+/// How long a connection counts as busy after it read that much at once.
 const BUSY: Duration = Duration::from_secs(1);
 
 /// Cost of a frame, in bytes of a turn.

@@ -83,7 +83,7 @@ fn remove_stale(path: &std::path::Path) -> io::Result<()> {
             "another process listens there",
         )),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-        // For example another user's socket: whether a process listens is unknown.
+        // The socket may belong to another user, so it is unknown whether a process listens.
         Err(error) => Err(io::Error::new(
             io::ErrorKind::AddrInUse,
             format!("a socket is in its place, and connecting to it fails: {error}"),

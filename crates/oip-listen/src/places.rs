@@ -54,7 +54,7 @@ pub(crate) enum Admission {
 /// The occupied slots.
 #[derive(Debug, Default)]
 struct Occupancy {
-    /// By connection number.
+    /// The occupied slots by connection number.
     by: HashMap<u64, Vec<Arc<Seat>>>,
     total: usize,
 }
@@ -239,7 +239,7 @@ impl Drop for Place {
 pub(crate) enum Wait {
     /// The next request of a conversation.
     Request,
-    /// More of a request's body.
+    /// More bytes of a request's body.
     Body,
     /// Flow-control window for more of its response.
     Room,

@@ -40,7 +40,7 @@ struct State {
     task: AtomicWaker,
 }
 
-/// Not being polled: a wake goes to the task.
+/// The future is not being polled: a wake goes to the task.
 const IDLE: u8 = 0;
 /// Being polled, not woken since.
 const POLLED: u8 = 1;

@@ -130,7 +130,7 @@ where
         }
         let lane = connection.activity.lane();
         if is_encrypted {
-            // It leaves this lane after the handshake.
+            // The connection leaves this lane after the handshake.
             connection.activity.go_to(Lane::Busy);
         }
         let tasks = Tasks::new(&connection.activity);
@@ -191,7 +191,7 @@ fn begins_work(stream: &Stream) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     match recv(stream, &mut start, flags) {
         Ok((_, 4)) => !matches!(&start, b"GET " | b"HEAD"),
-        // Detected later, when it has arrived.
+        // An incomplete request line is checked again when the rest has arrived.
         _ => false,
     }
 }
@@ -277,7 +277,7 @@ impl Connection {
                     Ok(protocol) => self.protocol = protocol,
                     Err(is_served) => return is_served,
                 }
-                // Moves to the work lane, as if its listener were served there.
+                // The connection moves to the work lane, as if its listener were served there.
                 if self.protocol == Protocol::Http2 {
                     self.activity.go_to(Lane::Work);
                 }
@@ -312,7 +312,7 @@ impl Connection {
                 return true;
             }
         };
-        // Moves to the work lane, as if its listener were served there.
+        // The connection moves to the work lane, as if its listener were served there.
         let is_upgraded = protocol == Protocol::Http2 && self.protocol != protocol;
         self.protocol = protocol;
         self.activity.opened(protocol);

@@ -139,7 +139,7 @@ mod tests {
             watch.block_on(async {
                 let handle = watched.handle();
                 for _ in 0..2 {
-                    // It is parked soon; then one thread is missing, whatever the load.
+                    // The thread is parked soon; then one thread is missing, whatever the load.
                     let start = Instant::now();
                     while at_once(handle, 10).await >= threads {
                         assert!(start.elapsed() < Duration::from_secs(30), "nobody sleeps");

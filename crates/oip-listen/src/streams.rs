@@ -35,7 +35,7 @@ enum End {
     Broken,
     /// The client did not read.
     Stuck,
-    /// It waited for its client, and another stream needed its slot.
+    /// The stream waited for its client, and another stream needed its slot.
     Evicted,
 }
 

@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<Invocation, Failure> {
             Ok(ExitCode::SUCCESS)
         }),
         Some("man") => parse::<Man>("man", rest())?.map(|man| write_pages(&man.folder)),
-        // Like other programs, unless a path of this name exists.
+        // Other programs have this command too. A path of this name takes precedence.
         Some("help") if arguments.len() > 1 || !Path::new("help").exists() => {
             return run(&rest().chain(once("--help".into())).collect::<Vec<_>>());
         }

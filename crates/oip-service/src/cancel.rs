@@ -23,7 +23,7 @@ use std::{
 pub struct CancelToken {
     cancelled: Arc<AtomicBool>,
     deadline: Option<Instant>,
-    /// This token is cancelled when all of these are.
+    /// This token is cancelled when all of these tokens are.
     members: Option<Arc<[CancelToken]>>,
 }
 

@@ -119,7 +119,7 @@ pub trait SystemSharedMemory: ReadSharedMemory + Send + Sync {
     /// memory does not exist, is too small, or may not be shared by a client.
     fn register(&self, region: SharedMemoryRegion) -> Result<(), ServiceError>;
 
-    /// Unregisters one region, or all regions without a name. An unknown name is ignored.
+    /// Unregisters the region with this name, or all regions if `name` is `None`. An unknown name is ignored.
     fn unregister(&self, name: Option<&str>);
 
     /// Returns one region, or all regions sorted by name.

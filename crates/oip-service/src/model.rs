@@ -70,7 +70,7 @@ pub trait Model: Send + Sync + 'static {
     fn end(&self) {}
 }
 
-/// For callers without an engine, such as tests and tools.
+/// Methods for callers without an engine, such as tests and tools.
 impl dyn Model + '_ {
     /// Checks a request, runs it to one response, and selects the requested outputs.
     ///

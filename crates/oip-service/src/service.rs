@@ -124,9 +124,9 @@ pub trait InferenceService: Send + Sync + 'static {
 /// Whether a server accepts requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// It accepts requests.
+    /// The service accepts requests.
     Ready,
-    /// It does not, with a human-readable reason.
+    /// The service does not accept requests, with a human-readable reason.
     NotReady(String),
 }
 

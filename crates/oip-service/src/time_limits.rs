@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct TimeLimits {
-    /// For requests without a timeout (30 s).
+    /// The time for requests without a timeout (30 s).
     pub default: Duration,
     /// The longest timeout that a request may set (300 s).
     pub max: Duration,

@@ -167,7 +167,7 @@ struct Sender {
     poster: Poster,
     config: ExporterConfig,
     counts: Arc<Counts>,
-    /// Since when sending has failed. Failure and recovery are logged once each.
+    /// The time since which sending has failed. Failure and recovery are logged once each.
     failing_since: Option<Instant>,
 }
 

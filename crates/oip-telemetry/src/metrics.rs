@@ -224,7 +224,7 @@ struct Pusher<F> {
     starts: Starts,
     /// Back-off after the next failure.
     wait: Duration,
-    /// Since when pushing has failed. Failure and recovery are logged once each.
+    /// The time since which pushing has failed. Failure and recovery are logged once each.
     failing_since: Option<Instant>,
 }
 

@@ -16,7 +16,7 @@ pub struct Span {
     pub parent: Option<SpanId>,
     /// A name of low cardinality, because collectors group by it.
     pub name: Cow<'static, str>,
-    /// Whether it serves a caller.
+    /// Whether the span serves a caller or makes a call.
     pub kind: Kind,
     /// The start time.
     pub start: SystemTime,

@@ -37,7 +37,7 @@ pub struct ReceivedMetric {
     pub description: String,
     /// `AggregationTemporality`.
     pub temporality: u64,
-    /// Whether it is a counter.
+    /// Whether the metric is a counter.
     pub is_monotonic: bool,
     /// The data points.
     pub points: Vec<ReceivedPoint>,
@@ -54,11 +54,11 @@ pub struct ReceivedPoint {
     pub time: u64,
     /// The value, or a histogram's sum.
     pub value: f64,
-    /// For a histogram: the number of observations.
+    /// The number of observations of a histogram.
     pub count: u64,
-    /// For a histogram: the bucket counts.
+    /// The bucket counts of a histogram.
     pub counts: Vec<u64>,
-    /// For a histogram: the bucket bounds.
+    /// The bucket bounds of a histogram.
     pub bounds: Vec<f64>,
 }
 

@@ -22,7 +22,7 @@ pub struct ModelConfig {
     pub backend: String,
     /// The runtime to use, if the backend has several.
     pub runtime: String,
-    /// Which versions of the repository are served.
+    /// The versions of the repository that are served.
     pub version_policy: VersionPolicy,
     /// Maximum batch size; 0 for models without batching.
     pub max_batch_size: u32,
@@ -53,7 +53,7 @@ pub struct ModelConfig {
     pub response_cache: ResponseCache,
 }
 
-/// Which versions are served.
+/// The versions that are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -99,7 +99,7 @@ pub struct InputConfig {
     /// The shape that the model sees, if different.
     #[cfg_attr(feature = "rest", serde(default, skip_serializing_if = "Option::is_none"))]
     pub reshape: Option<Reshape>,
-    /// Whether it holds a shape.
+    /// Whether the input holds a shape.
     #[cfg_attr(feature = "rest", serde(default))]
     pub is_shape_tensor: bool,
     /// Whether a batch may contain requests of different shapes.
@@ -128,7 +128,7 @@ pub struct OutputConfig {
     /// A file in the model's directory with one label per line, for the classification extension.
     #[cfg_attr(feature = "rest", serde(default))]
     pub label_filename: String,
-    /// Whether it holds a shape.
+    /// Whether the output holds a shape.
     #[cfg_attr(feature = "rest", serde(default))]
     pub is_shape_tensor: bool,
 }
@@ -313,7 +313,7 @@ pub struct QueuePolicy {
     serde(rename_all = "UPPERCASE")
 )]
 pub enum TimeoutAction {
-    /// They fail.
+    /// Reject them with an error.
     #[default]
     Reject,
     /// Run these requests after all others.

@@ -36,7 +36,7 @@ const CONNECTION: u64 = u64::MAX;
 /// A connection to a process, for one request at a time, with the shared regions of that connection.
 pub(crate) struct Lane {
     pub(crate) connection: Connection,
-    /// For workers that use regions.
+    /// The shared regions, for workers that use them.
     pub(crate) places: Option<Places>,
 }
 

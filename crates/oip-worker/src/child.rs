@@ -219,7 +219,7 @@ fn limit_memory(limit: u64) -> io::Result<()> {
     let kind = Resource::Data;
     #[cfg(not(target_os = "linux"))]
     let kind = Resource::As;
-    // This thread's stack is not part of the model's memory, but counts in full.
+    // This thread's stack is not part of the model's memory, but counts in full towards the limit.
     let limit = limit.saturating_add(STACK_SIZE as u64);
     let maximum = getrlimit(kind).maximum;
     let limit = Some(maximum.map_or(limit, |maximum| maximum.min(limit)));

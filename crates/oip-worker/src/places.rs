@@ -26,7 +26,7 @@ use crate::{
 pub(crate) struct Places {
     #[cfg(target_os = "linux")]
     regions: Regions,
-    /// Set once a model has called another one.
+    /// Created when a model first calls another one.
     bell: Option<Arc<Bell>>,
 }
 
@@ -231,7 +231,7 @@ impl Places {
                 is_wanted: failure.is_none(),
             };
             connection.send_json(Kind::Taken, number, &taken, go_on)?;
-            // Also checked if no wait is necessary.
+            // This is checked even if no wait was necessary.
             if !go_on() {
                 return Err(Broken::GivenUp);
             }
@@ -277,7 +277,7 @@ impl Places {
                 Kind::Room => return Err(Broken::wrong("that it wants room again and again")),
                 _ => return Ok(head),
             }
-            // Also checked if no wait is necessary.
+            // This is checked even if no wait was necessary.
             if !go_on() {
                 return Err(Broken::GivenUp);
             }

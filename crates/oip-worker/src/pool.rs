@@ -367,7 +367,7 @@ impl Shared {
             if cancel.is_cancelled() {
                 break Err(nobody_waits(cancel));
             }
-            // All living workers are busy, otherwise there would be an idle one.
+            // All living workers are busy; otherwise one would be idle.
             state.wanted = state.wanted.max(state.living + state.waiting);
             self.work.notify_one();
             state = self

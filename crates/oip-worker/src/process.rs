@@ -471,7 +471,7 @@ impl Process {
 
     fn kill(&self) {
         let mut child = lock(&self.child);
-        // It may have exited already, but must still be reaped.
+        // The process may have exited already, but must still be reaped.
         let _ = child.kill();
         let _ = child.wait();
     }

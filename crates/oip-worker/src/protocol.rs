@@ -197,7 +197,7 @@ pub(crate) struct Results {
     /// Whether the model still uses the region with its inputs.
     #[serde(default)]
     pub(crate) keeps_inputs: bool,
-    /// Whether this only marks the end of several responses.
+    /// Whether this message only marks the end of several responses.
     #[serde(default)]
     pub(crate) is_end: bool,
     /// The merged requests that failed, and why; their rows of the outputs are undefined.
@@ -265,7 +265,7 @@ pub(crate) struct Answer<'r> {
     /// The error, if the call failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failed: Option<Failed>,
-    /// Whether this is the last one; otherwise the worker replies with [`Next`].
+    /// Whether this response is the last one; if not, the worker replies with [`Next`].
     pub(crate) is_end: bool,
 }
 
@@ -291,7 +291,7 @@ pub(crate) struct OutputPlace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Place {
-    /// After the JSON.
+    /// The bytes follow the JSON in the frame.
     Frame,
     /// The region for outputs.
     Region,
@@ -355,7 +355,7 @@ pub(crate) struct Loaded {
     max_batch_size: Option<u32>,
     #[serde(default)]
     instances: Option<u32>,
-    /// Whether it sends any number of responses to a request.
+    /// Whether the model sends any number of responses to a request.
     #[serde(default)]
     decoupled: bool,
     /// Whether requests are batched only if the configuration has `dynamic_batching`.
@@ -790,7 +790,7 @@ impl Connection {
     }
 
     fn fill(&self, mut rest: &mut [u8], go_on: &mut dyn FnMut() -> bool) -> Result<(), Broken> {
-        // It cannot fail: the source is in memory.
+        // Reading cannot fail: the source is in memory.
         let ahead = self.ahead.borrow_mut().read(rest).unwrap_or(0);
         rest = &mut rest[ahead..];
         while !rest.is_empty() {

@@ -104,7 +104,8 @@ fn least_of_groups(root: &Path, groups: &str, of: fn(&Path, &Files) -> Option<u6
             _ => return None,
         };
         let folder: PathBuf = root.join(path.trim_start_matches('/'));
-        // In a container the path may be the host's, of which only the top is mounted here.
+        // In a container, `path` may be the path on the host, of which only the root is mounted here. Missing
+        // directories are skipped.
         let folders = folder.ancestors().take_while(|folder| folder.starts_with(&root));
         folders.filter_map(|folder| of(folder, &files)).min()
     });

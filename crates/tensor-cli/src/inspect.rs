@@ -33,7 +33,7 @@ struct File<'r> {
 struct Tensors<'r> {
     reader: &'r Composite<'r>,
     indices: Vec<usize>,
-    /// The digest of each, if requested.
+    /// The tensors' digests, if requested.
     digests: Vec<Option<String>>,
     stats: Vec<Option<Stats>>,
 }

@@ -36,7 +36,7 @@ pub struct TensorDisplay<'a> {
 }
 
 impl<'a> TensorView<'a> {
-    /// Returns a printer with settings; [`fmt::Display`] uses NumPy's defaults.
+    /// Returns a printer whose settings can be changed; [`fmt::Display`] uses NumPy's defaults.
     #[must_use]
     pub fn display(&self) -> TensorDisplay<'a> {
         TensorDisplay::new(self.clone())

@@ -101,7 +101,7 @@ impl FileKind {
             [8, 2..=20, 0x12 | 0x1a | 0x22 | 0x28 | 0x32 | 0x3a | 0x42, ..] => Self::Onnx,
             _ if has(4, b"ORTM") => Self::Ort,
             _ if has(4, b"TFL3") => Self::TfLite,
-            // A node that starts with its name.
+            // A GraphDef starts with a node, and a node with its name.
             [b'\n', 1..=0x7f, b'\n', ..] if len > 16 && !is_text(head) => Self::GraphDef,
             [b'\n', 0x80..=0xff, 1..=0x7f, b'\n', ..] => Self::GraphDef,
             _ if head.iter().all(|byte| *byte == 0) => Self::Zeros,

@@ -18,7 +18,7 @@ use crate::distance::{Distance, Sums};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tolerance {
-    /// In units of the elements.
+    /// The absolute tolerance, in units of the elements.
     pub absolute: f64,
     /// Relative to the second file's element.
     pub relative: f64,
@@ -48,7 +48,7 @@ pub enum DifferenceKind {
         /// In the second file.
         second: String,
     },
-    /// Some elements.
+    /// Some elements differ.
     Values {
         /// Number of different elements.
         elements: u64,

@@ -80,7 +80,7 @@ pub struct AllowedLoss {
     pub tensors: bool,
     /// Sparse tensors become dense.
     pub sparsity: bool,
-    /// Names.
+    /// Whether names may be lost.
     pub names: bool,
     /// Metadata of the file and attributes of tensors.
     pub metadata: bool,

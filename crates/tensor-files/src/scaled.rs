@@ -113,12 +113,12 @@ fn fit(tensor: &Shape, scales: &Shape) -> Option<([u64; 2], [u64; 2], [u64; 2])>
     if tensor.element_count() == 0 {
         return None;
     }
-    // One scale for everything.
+    // One scale applies to the whole tensor.
     if scales.element_count() == 1 {
         return Some((dims, dims, [1, 0]));
     }
     let [rows, columns] = dims;
-    // One scale per row, with or without a trailing dimension of 1.
+    // Each row has one scale, with or without a trailing dimension of 1.
     let per_row = tensor.rank() >= 2 && scales.dims() == &tensor.dims()[..tensor.rank() - 1];
     if per_row {
         return Some((dims, [1, columns], [1, rows]));
@@ -200,7 +200,7 @@ impl TensorStream for ScaledStream<'_> {
         let read = self.inner.read(&mut self.source)?;
         let (out, _) = out.as_chunks_mut::<4>();
         for (bits, out) in self.source[..read].iter().zip(out) {
-            // In range: `fit` has checked the number of scales.
+            // The index is in range: `fit` has checked the number of scales.
             let scale = self.scales[self.scaled.scale_of(self.at) as usize];
             *out = (self.decoded[usize::from(*bits)] * scale).to_le_bytes();
             self.at += 1;

@@ -34,7 +34,7 @@ struct SourceFile {
     /// The path, with all links resolved.
     path: PathBuf,
     identity: FileIdentity,
-    /// Whether it is one of several files of a checkpoint.
+    /// Whether the file is one of several files of a checkpoint.
     is_part: bool,
 }
 

@@ -14,7 +14,7 @@ use std::ops::Range;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexPlace {
-    /// At the start, within this many bytes.
+    /// The index is at the start, within this many bytes.
     Front(u64),
     /// At the end, within this many bytes or, if more, the last 8192nd part of the file (at most 4 MiB):
     /// larger files have more tensors.

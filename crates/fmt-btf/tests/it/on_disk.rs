@@ -119,7 +119,7 @@ fn fs_06_a_sparse_file_of_a_terabyte() {
         out.set_len(far).unwrap();
         let mut out = File::options().append(true).open(&path).unwrap();
         if out.write_all(&Forged::plain().bytes()).is_err() {
-            // Not every file system supports that length.
+            // Not every file system supports files of that length.
             return;
         }
         let start = Instant::now();

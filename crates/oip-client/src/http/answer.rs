@@ -103,7 +103,7 @@ impl Answer {
         let header = self.headers.get(HEADER_LENGTH);
         let parsed = header.map(|value| parse_header_length(value.as_bytes(), self.body.len()));
         match parsed.transpose().map_err(broken)? {
-            // Only requests may omit JSON.
+            // Only requests may omit the JSON.
             Some(0) => Err(broken(ServiceError::invalid(
                 "Inference-Header-Content-Length: expected a number from 1, found 0",
             ))),

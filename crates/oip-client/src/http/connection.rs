@@ -519,7 +519,7 @@ fn words<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = 
 
 /// Returns the flag that makes a write to a closed connection an error instead of a signal.
 fn no_signal() -> SendFlags {
-    // On other systems the standard library sets it when it creates the socket.
+    // On other systems the standard library sets the flag when it creates the socket.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     return SendFlags::NOSIGNAL;
     #[cfg(not(any(target_os = "linux", target_os = "android")))]

@@ -68,9 +68,9 @@ pub struct HttpClient {
 /// How requests are sent.
 #[derive(Clone, Debug)]
 enum Way {
-    /// By tasks of an async runtime.
+    /// Tasks of an async runtime send requests.
     Driven(Box<Client<Connector, Parts>>),
-    /// By the polling thread, which blocks instead of yielding.
+    /// The polling thread sends requests; it blocks instead of yielding.
     #[cfg(unix)]
     Direct(Arc<Pool>, Patience),
 }

@@ -72,7 +72,7 @@ struct Messages {
 enum MessagePart {
     /// An incomplete frame header.
     Nothing,
-    /// This many bytes after the header, not all.
+    /// The first bytes after the header, this many, but not all.
     Part(usize),
     Whole {
         is_compressed: bool,

@@ -125,7 +125,7 @@ fn said(code: Code, message: &str) -> (Code, String) {
 
 const END: &str = "the end";
 
-/// Waits until `holds`.
+/// Waits until `holds` returns true.
 async fn eventually(what: &str, holds: impl Fn() -> bool) {
     for _ in 0..1000 {
         if holds() {

@@ -55,7 +55,7 @@ struct SharedState {
 /// The contents of the files.
 struct FileSnapshot {
     contents: Contents,
-    /// Whether they were usable.
+    /// Whether these contents were usable.
     is_used: bool,
 }
 

@@ -470,7 +470,8 @@ fn models_are_checked_before_they_are_served() {
     let (code, text, _) = check(&[file.to_str().unwrap()]);
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("means  -        READY"), "{text}");
-    // A directory with only this file is equivalent to it; one with another model is a repository.
+    // A directory with only this file is treated like the file itself; a directory with a second model is a
+    // repository.
     let (code, text, _) = check(&["--model-repository", path]);
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("means  -        READY"), "{text}");

@@ -41,7 +41,7 @@ fn an_example_repository_serves_at_once() {
     let answer = server.request("POST", "/v2/models/digit_portrait/infer", &[], &request);
     assert_eq!(answer.status, 200, "{}", text(&answer.body));
 
-    // Nothing is overwritten.
+    // Existing files are not overwritten.
     fs::write(shop.join("README.md"), "mine").unwrap();
     let (code, line) = failing(&["init", path]);
     assert!(

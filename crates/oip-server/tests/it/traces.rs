@@ -457,7 +457,7 @@ fn variables_of_opentelemetry_that_cannot_be_followed_are_warnings() {
         let lines = String::from_utf8(output.stderr).unwrap();
         let told = lines.lines().filter(|line| line.contains(message)).count();
         assert_eq!(told, 1, "{lines}");
-        // There are no models.
+        // The repository has no models.
         assert_eq!(output.status.code(), Some(1), "{lines}");
     }
 }

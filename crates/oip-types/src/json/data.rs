@@ -10,7 +10,7 @@ use crate::{BytesTensor, DataType, Memory, Reservation, ServiceError, TensorValu
 pub(crate) struct Room<'m> {
     /// Remaining bytes of the limit for one body.
     pub(crate) left: usize,
-    /// Asked before each allocation.
+    /// The memory budget, charged before each allocation.
     pub(crate) memory: &'m dyn Memory,
 }
 

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Number<'a> {
     text: &'a str,
-    /// Whether it has neither a point nor an exponent.
+    /// Whether the number has neither a point nor an exponent.
     is_plain: bool,
 }
 

@@ -26,7 +26,7 @@ pub(super) trait JsonPrint: Element {
     fn print(prepared: Self::Prepared, out: &mut [u8; ROOM]) -> Option<usize>;
 }
 
-/// For types without a first step.
+/// Implements the first step as a no-op.
 macro_rules! prepared_as_it_is {
     () => {
         type Prepared = Self;

@@ -176,7 +176,7 @@ impl<'a> Text<'a> {
             });
         }
         let (digits, fraction) = (self.len - 1, self.fraction);
-        // At least one digit on each side of the point.
+        // There must be at least one digit on each side of the point.
         if fraction.wrapping_sub(1) >= digits.wrapping_sub(1) {
             return None;
         }

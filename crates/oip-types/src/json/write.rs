@@ -342,7 +342,7 @@ fn write_elements<T: JsonPrint>(
         // The dtype was just matched, so the cast cannot fail.
         let elements = view.to_cow::<T>().map_err(|error| internal(&error))?;
         let first = chunk * CHUNK;
-        // For few elements, zeroing a large block does not pay off.
+        // Zeroing a large block does not pay off for few elements.
         match elements.len() {
             ..=SOME => write_chunk::<T, FEW, { FEW * ROOM }>(writer, &elements, first, non_finite)?,
             _ => write_chunk::<T, MANY, { MANY * ROOM }>(writer, &elements, first, non_finite)?,

@@ -29,11 +29,11 @@ pub const BINARY_DATA: &str = "binary_data";
 pub struct DecodedRequest {
     /// The request, without the parameters that concern only its encoding.
     pub request: InferRequest,
-    /// Which outputs are returned as binary data.
+    /// The outputs that are returned as binary data.
     pub binary_outputs: BinaryOutputs,
 }
 
-/// Which outputs are returned as binary data.
+/// The outputs that are returned as binary data.
 ///
 /// An output's `binary_data` takes precedence over the request's `binary_data_output`; the default is JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

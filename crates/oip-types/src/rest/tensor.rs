@@ -307,9 +307,9 @@ fn read_parameter(cursor: &mut Cursor<'_>) -> Result<ParameterValue, ServiceErro
 
 /// The destination of a tensor's elements.
 pub(super) enum Destination<'d> {
-    /// In the object, as JSON.
+    /// The elements are written into the object, as JSON.
     Json(NonFinite),
-    /// After the JSON part.
+    /// The elements follow the JSON part.
     Binary(&'d mut Vec<Bytes>),
     /// Nowhere, because the peer finds them in shared memory.
     SharedMemory(Option<&'d SharedMemorySlice>),

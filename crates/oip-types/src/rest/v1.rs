@@ -496,7 +496,7 @@ impl<'v> TensorPrinter<'v> {
                 let text = single.into_bytes();
                 let text = text.get(1..text.len().saturating_sub(1)).unwrap_or_default();
                 writer.room(text.len())?;
-                // It is printed as a list with one element.
+                // The value was printed as a list with one element.
                 writer.raw(&String::from_utf8_lossy(text));
                 Ok(())
             }

@@ -146,7 +146,7 @@ pub(crate) fn play(role: &str) -> ! {
                     &json!({"call": 1, "is_wanted": false}),
                     b"",
                 );
-                // This call has already ended.
+                // This message refers to a call that has already ended.
                 say(
                     &mut data,
                     NEXT,

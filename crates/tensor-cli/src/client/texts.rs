@@ -25,7 +25,7 @@ pub(super) fn read(reader: &dyn TensorReader, index: usize, width: TextWidth) ->
     let mut stream = reader.stream(index)?;
     let mut filled = 0;
     loop {
-        // Only whole elements so far.
+        // The buffer holds only whole elements.
         match stream.read(&mut raw[filled..])? {
             0 => break,
             read => filled += read,

@@ -18,7 +18,7 @@ const BETWEEN_CHECKS: u64 = 4 << 20;
 /// The allowed work for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effort {
-    /// At most this many bytes, then [`Failure::TooMuchWork`].
+    /// At most this many bytes; beyond that, decoding fails with [`Failure::TooMuchWork`].
     Little(u64),
     /// Unlimited, until the client disconnects or the deadline passes.
     Any,

@@ -298,7 +298,7 @@ impl Walk<'_, '_> {
         tag: u32,
         depth: u32,
     ) -> Result<(), Failure> {
-        // Only groups need to be walked.
+        // Only groups need to be walked to find their end.
         if wire_type == WireType::StartGroup {
             self.account.work(cursor.len())?;
         }
