@@ -28,7 +28,8 @@ pub trait TensorReader: Send + Sync {
     /// Reads a dense tensor by name.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfBounds`] when there is no tensor of this name; otherwise the errors of [`TensorReader::tensor`].
+    /// [`ErrorKind::OutOfBounds`] when there is no tensor of this name; otherwise the errors of
+    /// [`TensorReader::tensor`].
     fn get(&self, name: &str) -> Result<Tensor, Error> {
         match self.find(name) {
             Some(index) => self.tensor(index),
@@ -131,7 +132,8 @@ pub trait TensorReader: Send + Sync {
     /// is verified.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when the buffer has another length; otherwise the errors of [`TensorReader::tensor`].
+    /// [`ErrorKind::SizeMismatch`] when the buffer has another length; otherwise the errors of
+    /// [`TensorReader::tensor`].
     ///
     /// # Panics
     /// When there is no tensor with this index.

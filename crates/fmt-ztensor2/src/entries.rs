@@ -275,7 +275,7 @@ fn index_width(part: &Part, version: Version) -> Result<u64, Error> {
 }
 
 impl Part {
-    /// The placeholder for a part that has been moved out.
+    /// Creates the placeholder for a part that has been moved out.
     fn taken() -> Self {
         Self {
             range: 0..0,

@@ -88,7 +88,7 @@ impl<'de> Visitor<'de> for Reader {
         Ok(Value::Text(value.to_owned()))
     }
 
-    /// The value is null.
+    /// Reads null as an empty list.
     fn visit_unit<E: Error>(self) -> Result<Value, E> {
         Ok(Value::List(Vec::new()))
     }

@@ -70,8 +70,8 @@ impl Wake for Turn {
 /// Roughly the cost of two thread wake-ups and the handover between them.
 const DEFAULT_LIMIT: Duration = Duration::from_micros(100);
 
-/// Number of threads of a lane's runtime: one per CPU, all of which may run models, and a spare one that is
-/// parked until one of them blocks.
+/// Returns the number of threads of a lane's runtime: one per CPU, all of which may run models, and a spare
+/// one that is parked until one of them blocks.
 pub(crate) fn transport_threads() -> usize {
     1 + thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }

@@ -98,7 +98,7 @@ impl LogWriter {
     }
 }
 
-/// The thread's loop: writes incoming lines.
+/// Runs the thread's loop, which writes incoming lines.
 fn write_all(
     messages: &Receiver<Message>,
     dropped: &DropCounters,

@@ -179,7 +179,7 @@ impl Pool {
         Ok(arrival)
     }
 
-    /// The main loop of a thread.
+    /// Runs a thread's main loop.
     fn work(&self) {
         yield_to_others();
         let mut queue = self.lock();

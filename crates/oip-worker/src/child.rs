@@ -80,7 +80,7 @@ fn start(backends: &[Arc<dyn Backend>]) -> io::Result<Never> {
     end()
 }
 
-/// There is nothing to save, and exit handlers of libraries can hang.
+/// Kills this process. There is nothing to save, and exit handlers of libraries can hang.
 fn end() -> ! {
     let _ = kill_process(getpid(), Signal::KILL);
     std::process::abort()
@@ -312,7 +312,7 @@ fn encode(outputs: Vec<InferOutput>, max_bytes: u64) -> Result<rest::EncodedBody
     }
 }
 
-/// The server has already checked its messages against its limits.
+/// Returns limits that allow everything: the server has already checked its messages against its limits.
 fn no_limits() -> RequestLimits {
     RequestLimits::default().with(|limits| {
         limits.tensors = usize::MAX;

@@ -284,7 +284,7 @@ impl Adapted {
         adapted
     }
 
-    /// Bytes shared by tensors are written once, if the target supports that.
+    /// Plans to write bytes shared by tensors only once, if the target supports that.
     fn settle_sharing(&mut self, reader: &dyn TensorReader, target: &dyn Format) {
         for (index, first) in reader.shared() {
             // The indices are sorted, in the order in which they were planned.

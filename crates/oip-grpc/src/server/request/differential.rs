@@ -499,7 +499,7 @@ proptest! {
         assert_same(&message)?;
     }
 
-    /// Any fields in any order and form: packed or not, repeated, unknown, in groups.
+    /// Decodes any fields in any order and form: packed or not, repeated, unknown, in groups.
     #[test]
     fn fields_are_read_as_prost_reads_them(fields in vec(field(3), 0..8), is_named in any::<bool>()) {
         let name = if is_named { b"\x0a\x01m".to_vec() } else { Vec::new() };
