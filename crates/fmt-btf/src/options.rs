@@ -34,7 +34,7 @@ impl Default for WriteOptions {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CooCode {
-    /// 2, which TFRT cannot read.
+    /// Code 2, which TFRT cannot read.
     #[default]
     Specification,
     /// 1, which TFRT reads.

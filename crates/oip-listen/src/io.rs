@@ -357,8 +357,8 @@ mod tests {
         let (stream, _) = listener.accept().await.unwrap();
         let activity = Activity::new(Protocol::Http2, &ConnectionLimits::default());
         let mut stream = Box::pin(WatchedStream::new(Stream::Tcp(stream), Protocol::Http2, activity));
-        // After the preface only empty frames, so the number of frames ends the turn and not the number of
-        // bytes.
+        // The preface is followed only by empty frames, so the number of frames ends the turn and not the
+        // number of bytes.
         let frames = [&[0; 24][..], &[0, 0, 0, HEADERS, 4, 0, 0, 0, 1].repeat(600)].concat();
         client.write_all(&frames).unwrap();
         let (mut read, mut pauses) = (0, 0);

@@ -553,7 +553,7 @@ impl Failed {
 /// Why a connection is unusable.
 #[derive(Debug)]
 pub(crate) enum Broken {
-    /// The other side closed it.
+    /// The other process closed the connection.
     Ended,
     /// The caller has given up waiting.
     GivenUp,
