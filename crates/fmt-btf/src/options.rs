@@ -37,6 +37,6 @@ pub enum CooCode {
     /// Code 2, which TFRT cannot read.
     #[default]
     Specification,
-    /// 1, which TFRT reads.
+    /// Code 1, which TFRT reads.
     Tfrt,
 }
