@@ -1,4 +1,4 @@
-//! Prints an ONNX model's inputs, outputs and operators without running it.
+//! Says what an ONNX model takes and gives, and which operators it has, without running it.
 //!
 //! ```sh
 //! cargo run --package fmt-onnx --example summary -- model.onnx

@@ -1,12 +1,12 @@
-//! Maps ONNX's dtype numbers to dtypes.
+//! ONNX's numbers for dtypes.
 
 use fmt_core::{OpaqueDType, StoredDType};
 use tensor_core::DType;
 
-/// The number of the string dtype, whose elements cannot be read.
+/// Text, which has no place here.
 pub(crate) const STRING: u64 = 8;
 
-/// Returns the dtype with this number.
+/// What a number stands for.
 pub(crate) fn dtype_of(number: u64) -> StoredDType {
     use StoredDType::{Known, Unknown};
     let opaque = |name, bits| StoredDType::Opaque(OpaqueDType::of_bits(name, bits));
@@ -39,7 +39,7 @@ pub(crate) fn dtype_of(number: u64) -> StoredDType {
     }
 }
 
-/// Returns the name of the dtype with this number.
+/// How it is called.
 pub(crate) fn name_of(number: u64) -> String {
     dtype_of(number).to_string()
 }

@@ -1,12 +1,10 @@
 //! ONNX models as tensor files: weights, inputs, outputs and operators, without a runtime.
 //!
-//! Opening a model reads its structure once and skips the data, which is read only when a tensor is
-//! requested. Memory therefore depends on the number of names and nodes, even for a model of gigabytes.
-//! Counts and sizes in the file are checked against its length before they are used.
+//! A model is walked over once; weights stay where they are until they are read, so that a model of gigabytes costs what
+//! its names and nodes cost. Counts and sizes that a file claims are checked against the file before they are used.
 //!
-//! - [`OnnxReader`]: reads a model's weights as a [`TensorReader`](fmt_core::TensorReader), and returns its
-//!   [`Summary`].
-//! - [`Onnx`]: the format, for tools that handle all formats.
+//! - [`OnnxReader`]: a model's weights as a [`TensorReader`](fmt_core::TensorReader), and its [`Summary`].
+//! - [`Onnx`]: the format, for tools.
 //!
 //! ```no_run
 //! use std::{path::Path, sync::Arc};

@@ -1,4 +1,4 @@
-//! Parses a model: its inputs, outputs and operators, and the locations of its weights.
+//! What a model says of itself: inputs, outputs, operators, and where its weights stand.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -10,45 +10,44 @@ use crate::{
     wire::{COST, Value, Walk, entry, malformed, message},
 };
 
-/// A model's description of itself.
+/// What a model says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
-    /// The IR version.
+    /// The version of the format.
     pub ir_version: u64,
-    /// The name and version of the program that wrote the model.
+    /// The program that wrote it, with its version.
     pub producer: String,
     /// The graph's name.
     pub graph: String,
-    /// The operator set versions by domain; the default domain is `ai.onnx`.
+    /// The operator sets, by domain; the usual one is `ai.onnx`.
     pub opsets: BTreeMap<String, u64>,
-    /// The inputs, except those that only override weights.
+    /// What it takes, but for weights that may be replaced.
     pub inputs: Vec<Port>,
-    /// The outputs.
+    /// What it gives.
     pub outputs: Vec<Port>,
-    /// The number of nodes per operator, by domain (empty for `ai.onnx`) and name. Nodes of all graphs and
-    /// functions count, except calls of functions that the file defines.
+    /// How often each operator occurs, in all graphs and functions, but for calls of the file's functions: by domain (empty for `ai.onnx`) and name.
     pub operators: BTreeMap<(String, String), u64>,
-    /// The metadata properties, by key.
+    /// What else is said of it, by key.
     pub properties: BTreeMap<String, String>,
 }
 
-/// An input or output.
+/// An input or an output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Port {
-    /// The name.
+    /// Its name.
     pub name: String,
-    /// The type in readable form, such as `f32[batch, 3, 224, 224]`.
+    /// Its type for people, such as `f32[batch, 3, 224, 224]`.
     pub kind: String,
 }
 
-/// The parsed contents of a model.
+/// What was found in a file.
 #[derive(Default)]
 pub(crate) struct Found {
     pub(crate) summary: Summary,
     pub(crate) weights: Vec<Weight>,
-    /// Parts that are not dense tensors.
+    /// Parts that are no dense tensors.
     pub(crate) foreign: Vec<String>,
 }
 
@@ -99,7 +98,7 @@ pub(crate) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Found, Er
     Ok(found)
 }
 
-/// Counts the operators in a function that the file defines, and returns the function's domain and name.
+/// Counts the operators of a function that the file defines, and gives its domain and name.
 fn function(
     walk: &mut Walk<'_>,
     mut rest: Range<u64>,
@@ -153,7 +152,7 @@ fn main_graph(walk: &mut Walk<'_>, mut rest: Range<u64>, found: &mut Found) -> R
     Ok(())
 }
 
-/// Counts a node's operator, and the operators in the node's subgraphs.
+/// Counts a node's operator, and those of the graphs inside it.
 fn node(walk: &mut Walk<'_>, mut rest: Range<u64>, summary: &mut Summary, depth: u64) -> Result<(), Error> {
     if depth > walk.limits().depth {
         let error = Error::new(ErrorKind::TooLarge, "the depth of graphs inside graphs").at(rest.start);
@@ -228,7 +227,7 @@ fn port(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<Port, Error> {
     Ok(port)
 }
 
-/// Formats a type for people.
+/// A type for people.
 fn kind(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<String, Error> {
     let mut kind = "of any type".to_owned();
     while let Some((number, value)) = walk.field(&mut rest)? {

@@ -1,4 +1,4 @@
-//! Implements the reader traits of `fmt-core` for ONNX models.
+//! Models behind the traits of tensor files.
 
 use std::{fmt, io::Write, ops::Range, sync::Arc};
 
@@ -16,12 +16,11 @@ use crate::{
     tensor::{Stored, decode},
 };
 
-/// An open ONNX model: its weights (the initializers of its main graph) as tensors.
+/// An open ONNX model: its weights (the initialisers of its main graph) as tensors.
 ///
-/// Opening reads names, shapes and offsets, and skips the data, which is read when a tensor is requested.
-/// Weights in external files can be read if [`OnnxReader::open_with`] is told how to open the files.
-/// [`OnnxReader::summary`] returns the model's description of itself; [`TensorReader::metadata`] has it as
-/// text.
+/// Opening walks over the model and keeps names, shapes and places; data is passed over, and read when it is asked for.
+/// Weights that stand in other files can be read when [`OnnxReader::open_with`] is told how to open these. What the model
+/// says of itself is [`OnnxReader::summary`], and as text in [`TensorReader::metadata`].
 ///
 /// ```
 /// use fmt_core::{ReadOptions, TensorReader};
@@ -48,26 +47,26 @@ pub struct OnnxReader {
     limits: Limits,
 }
 
-/// Opens an external data file by the name that the model gives it.
+/// Opens another file by its name in a model.
 pub type Beside<'a> = dyn Fn(&str) -> Result<Arc<dyn ByteSource>, Error> + 'a;
 
 type File = Arc<dyn ByteSource>;
 
-/// The location of a weight's elements.
+/// Where a weight's elements stand.
 enum Place {
-    /// Raw bytes in the model or in an external file.
+    /// As they are.
     Raw(Arc<dyn ByteSource>),
-    /// Protobuf numbers in the model's fields with this field number.
+    /// As numbers in fields of the model.
     Numbers(u64),
 }
 
 impl OnnxReader {
-    /// Opens a model. Weights in external files are listed but cannot be read.
+    /// Opens a model. Weights in other files are listed and cannot be read.
     ///
     /// # Errors
-    /// [`ErrorKind::BadMagic`] for a file without a graph; [`ErrorKind::Malformed`],
-    /// [`ErrorKind::Truncated`], [`ErrorKind::SizeMismatch`], [`ErrorKind::Overflow`],
-    /// [`ErrorKind::Duplicate`] and [`ErrorKind::TooLarge`] for an invalid model.
+    /// [`ErrorKind::BadMagic`] for what has no graph; [`ErrorKind::Malformed`], [`ErrorKind::Truncated`],
+    /// [`ErrorKind::SizeMismatch`], [`ErrorKind::Overflow`], [`ErrorKind::Duplicate`] and [`ErrorKind::TooLarge`] for what
+    /// is wrong with it.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let refuse = |_: &str| {
             Err(Error::new(
@@ -78,14 +77,13 @@ impl OnnxReader {
         Self::open_with(source, options, &refuse)
     }
 
-    /// Opens a model, and opens each external data file once, with `beside`. The file names come from the
-    /// model unchecked: the caller decides which ones it accepts.
+    /// Opens a model whose weights may stand in other files, each of which is opened once, by its name in the model. The
+    /// name is whatever the model says: the caller decides which names it accepts.
     ///
-    /// If an external file cannot be opened or is too short, opening still succeeds, and the weights in that
-    /// file are listed with the reason.
+    /// A file that cannot be opened, or is too short, is no error: its weights are listed with the reason.
     ///
     /// # Errors
-    /// The errors of [`OnnxReader::open`].
+    /// As [`OnnxReader::open`].
     pub fn open_with(
         source: Arc<dyn ByteSource>,
         options: &ReadOptions,
@@ -114,7 +112,7 @@ impl OnnxReader {
                     if let Some(reason) = reason {
                         let name = external.location.escape_debug();
                         entry.unsupported = Some(format!("its data stands in the file '{name}': {reason}"));
-                        // Prevents copying of data that is missing.
+                        // Nothing copies what is not there.
                         entry.dtype = fmt_core::StoredDType::Unknown(entry.dtype.to_string());
                     }
                     let file = files[known].1.as_ref().unwrap_or(&source);
@@ -140,7 +138,7 @@ impl OnnxReader {
         })
     }
 
-    /// Returns the model's description of itself.
+    /// What the model says of itself.
     #[must_use]
     pub fn summary(&self) -> &Summary {
         &self.summary
@@ -165,7 +163,7 @@ impl OnnxReader {
     }
 }
 
-/// Formats the summary as metadata.
+/// The summary as text.
 fn metadata(summary: &Summary) -> Metadata {
     let mut metadata = Metadata::new();
     let mut say = |key: &str, text: String| {
@@ -258,7 +256,7 @@ impl TensorReader for OnnxReader {
     }
 
     fn verify(&self, index: usize) -> Result<Verification, Error> {
-        // The format has no checksums, but elements stored as protobuf numbers can be malformed.
+        // The format has no checksums; numbers of the wire format can still be wrong.
         match self.places[index] {
             Place::Numbers(_) => self.decoded(index).map(drop)?,
             Place::Raw(_) if self.entries[index].is_copied_only() => {}
@@ -285,7 +283,7 @@ impl fmt::Debug for OnnxReader {
     }
 }
 
-/// The format, for tools that handle all formats. Models can be read but not written.
+/// The format, for tools that deal with all formats alike. It is read only.
 ///
 /// ```
 /// use fmt_core::{Format, Sniff};
@@ -309,7 +307,7 @@ impl Format for Onnx {
     }
 
     fn sniff(&self, head: &[u8], _: u64) -> Sniff {
-        // Writers begin with the IR version, followed by the producer's name or the graph.
+        // A version of the format, and the producer's name or the graph: what writers begin with.
         match head {
             [0x08, 1..=32, 0x12 | 0x3A, ..] => Sniff::Possible,
             _ => Sniff::No,

@@ -1,4 +1,4 @@
-//! Judges from a model's operators and versions whether Tensorferry's server can run the model.
+//! Whether Tensorferry's server can run a model, as far as its operators say.
 
 use std::fmt::Write as _;
 
@@ -6,10 +6,10 @@ use onnx_operators::{IR_VERSIONS, ML_VERSIONS, NEWEST, ONNX_VERSIONS, operator};
 
 use crate::Summary;
 
-/// The maximum number of unsupported operators listed by name.
+/// Operators that are named.
 const NAMED: usize = 10;
 
-/// Returns the verdict that is possible without loading the model.
+/// What can be said without loading it.
 pub(crate) fn verdict(summary: &Summary) -> String {
     let mut hindrances = Vec::new();
     if !i64::try_from(summary.ir_version).is_ok_and(|version| IR_VERSIONS.contains(&version)) {
@@ -43,7 +43,7 @@ pub(crate) fn verdict(summary: &Summary) -> String {
     text + "; on ONNX Runtime if that has them"
 }
 
-/// Returns the version of operator set `set` that the model imports.
+/// The version that the file imports of an operator set.
 fn version_of(summary: &Summary, set: &str) -> Option<i64> {
     let version = summary.opsets.get(set)?;
     Some(i64::try_from(*version).unwrap_or(i64::MAX))
@@ -68,7 +68,7 @@ mod tests {
         assert!(page.contains(&versions), "{versions}");
     }
 
-    /// The server replaces fused operators by standard ones.
+    /// The server writes them in other operators.
     #[test]
     fn fused_operators_stand_in_no_way() {
         let mut summary = Summary {
@@ -80,7 +80,7 @@ mod tests {
             ("com.microsoft", "FusedConv"),
             ("com.microsoft", "SkipLayerNormalization"),
             ("", "SimplifiedLayerNormalization"),
-            // This one was used before ONNX added it in a later operator set.
+            // Before the set that ONNX has it in.
             ("", "LayerNormalization"),
         ] {
             summary.operators.insert((domain.to_owned(), name.to_owned()), 1);

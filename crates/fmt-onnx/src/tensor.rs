@@ -1,4 +1,4 @@
-//! Parses the description of one weight, and locates its elements.
+//! One weight: what the model says of it, and where its elements stand.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -10,22 +10,22 @@ use crate::{
     wire::{COST, Value, Walk, entry, malformed, message},
 };
 
-/// A weight as the model describes it.
+/// What the model says of a weight.
 pub(crate) struct Weight {
     pub(crate) name: String,
     dims: Vec<u64>,
     dtype: u64,
-    /// The range of the whole message.
+    /// The whole message.
     message: Range<u64>,
     raw: Option<Range<u64>>,
-    /// The numbers of the fields that contain elements.
+    /// Fields of numbers that it has.
     fields: Vec<u64>,
-    /// The range of all elements, if they are one packed field of fixed-width numbers.
+    /// All numbers, where they stand in one row with their own width.
     row: Option<Range<u64>>,
     external: Option<External>,
 }
 
-/// The location of elements in an external file.
+/// Where the elements stand in another file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct External {
     pub(crate) location: String,
@@ -33,13 +33,13 @@ pub(crate) struct External {
     length: Option<u64>,
 }
 
-/// The location of a weight's elements.
+/// Where elements stand.
 pub(crate) enum Stored {
-    /// Raw bytes in the model's file.
+    /// As they are, in the model's file.
     Here,
-    /// Protobuf numbers in the fields with this field number.
+    /// As numbers of the wire format in the fields of this number.
     Numbers(u64),
-    /// Raw bytes in an external file.
+    /// As they are, in another file.
     Elsewhere(External),
 }
 
@@ -85,8 +85,7 @@ impl Weight {
         Ok(weight)
     }
 
-    /// Returns the entry and the location of its elements. Checks that dtype, shape and sizes agree, as far
-    /// as possible without reading elements.
+    /// The entry and where its elements stand, proven against each other as far as that needs no elements.
     pub(crate) fn entry(self) -> Result<(Entry, Stored), Error> {
         let at = self.message.start;
         self.entry_of()
@@ -107,7 +106,7 @@ impl Weight {
             entry.unsupported = Some(dtype.reason());
         }
         let elements = entry.shape.element_count();
-        // Elements smaller than a byte are packed; the last byte is padded.
+        // Elements of less than a byte fill up the last one.
         let len = entry.byte_len();
         let Some(len) = len else {
             entry.unsupported = Some(match self.dtype {
@@ -177,14 +176,14 @@ impl External {
             "location" => self.location = text,
             "offset" => self.offset = number(&text)?,
             "length" => self.length = Some(number(&text)?),
-            // This may be a checksum, but ONNX does not specify which bytes it covers.
+            // A checksum, of which nobody says what it is over.
             _ => {}
         }
         Ok(())
     }
 }
 
-/// Returns the number of the protobuf field that stores elements of a dtype.
+/// The field in which elements of a dtype stand as numbers.
 fn field_of(dtype: DType) -> u64 {
     match dtype {
         DType::F32 => 4,
@@ -195,7 +194,7 @@ fn field_of(dtype: DType) -> u64 {
     }
 }
 
-/// Decodes elements that are stored as protobuf numbers.
+/// Reads elements that stand as numbers of the wire format.
 pub(crate) fn decode(
     source: &dyn ByteSource,
     entry: &Entry,
@@ -215,7 +214,7 @@ pub(crate) fn decode(
     let mut bytes: Vec<u8> = Vec::new();
     let mut push = |number: u64| {
         let word = number.to_le_bytes();
-        // A number must fit the dtype: the bytes cut off must only repeat the sign.
+        // Numbers of less than their field's width must fit; what is cut off repeats the sign.
         let (kept, cut) = word.split_at(width);
         let is_signed = matches!(dtype, DType::I8 | DType::I16 | DType::I32);
         let is_negative = is_signed && kept.last().is_some_and(|byte| *byte >= 0x80);

@@ -1,34 +1,34 @@
-//! Parses protobuf's wire format from a source. Skipped fields are not read.
+//! Protobuf's wire format, walked over in a source without reading what is passed over.
 
 use std::ops::Range;
 
 use fmt_core::{ByteSource, Error, ErrorKind, Limits, read_range};
 use tensor_core::Bytes;
 
-/// A sequential parser of protobuf fields.
+/// A place in a file that moves forward.
 pub(crate) struct Walk<'a> {
     source: &'a dyn ByteSource,
-    /// Buffered bytes, which begin at offset `piece_at`.
+    /// Bytes at hand, and where they stand.
     piece: Bytes,
     piece_at: u64,
     limits: &'a Limits,
-    /// Remaining memory budget for the parsed structure.
+    /// Memory that may still be taken for what is kept.
     budget: u64,
 }
 
-/// The value of a field.
+/// What a field holds.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Number(u64),
-    /// The range of a fixed-width number: four or eight bytes.
+    /// Four or eight bytes.
     Fixed(Range<u64>),
-    /// The range of text, of a message, or of packed numbers.
+    /// Text, a message, or numbers in a row.
     Bytes(Range<u64>),
 }
 
-/// Bytes to read after a jump.
+/// What is read ahead after a jump.
 const LEAST: u64 = 4 << 10;
-/// Maximum bytes to read at once when reading sequentially.
+/// What is read ahead where one piece follows the other.
 const MOST: u64 = 64 << 10;
 
 impl<'a> Walk<'a> {
@@ -46,7 +46,7 @@ impl<'a> Walk<'a> {
         self.limits
     }
 
-    /// Charges `bytes` to the memory budget, before they are allocated.
+    /// Asks for memory before it is taken.
     pub(crate) fn charge(&mut self, bytes: u64) -> Result<(), Error> {
         let left = self.budget.checked_sub(bytes);
         self.budget = left.ok_or_else(|| {
@@ -59,7 +59,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Parses the next field of a message, and removes it from `rest`, the unread range of the message.
+    /// The next field of a message whose rest is given, which moves on.
     pub(crate) fn field(&mut self, rest: &mut Range<u64>) -> Result<Option<(u64, Value)>, Error> {
         if rest.is_empty() {
             return Ok(None);
@@ -86,7 +86,7 @@ impl<'a> Walk<'a> {
         Ok(Some((number, value)))
     }
 
-    /// Parses a varint of one to ten bytes.
+    /// A number of one to ten bytes.
     pub(crate) fn varint(&mut self, rest: &mut Range<u64>) -> Result<u64, Error> {
         let (start, mut number) = (rest.start, 0_u64);
         for shift in (0..64).step_by(7) {
@@ -119,7 +119,7 @@ impl<'a> Walk<'a> {
         byte.ok_or_else(|| Error::new(ErrorKind::Truncated, "the model is cut off").at(at))
     }
 
-    /// Reads a little-endian number of `width` bytes, at most eight.
+    /// A little-endian number of so many bytes, at most eight.
     pub(crate) fn fixed(&mut self, at: u64, width: usize) -> Result<u64, Error> {
         let mut word = [0; 8];
         for (at, byte) in (at..).zip(&mut word[..width]) {
@@ -128,7 +128,7 @@ impl<'a> Walk<'a> {
         Ok(u64::from_le_bytes(word))
     }
 
-    /// Reads a short text, such as a name.
+    /// A short text, such as a name.
     pub(crate) fn text(&mut self, value: &Value, what: &str) -> Result<String, Error> {
         let Value::Bytes(range) = value else {
             return Err(malformed(&format!("{what} is a number")));
@@ -147,7 +147,7 @@ impl<'a> Walk<'a> {
         String::from_utf8(bytes).map_err(|_| malformed(&format!("{what} is not UTF-8")).at(range.start))
     }
 
-    /// Appends the numbers of a repeated field, packed or not, to `numbers`; fails beyond `most` numbers.
+    /// Numbers of a field that may stand one by one or in a row; at most so many.
     pub(crate) fn numbers(&mut self, value: &Value, numbers: &mut Vec<u64>, most: u64) -> Result<(), Error> {
         let mut push = |number, at| {
             if numbers.len() as u64 >= most {
@@ -172,10 +172,10 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The minimum memory that a small parsed item takes.
+/// What keeping something small takes, at least.
 pub(crate) const COST: u64 = 256;
 
-/// Parses a key-value entry.
+/// Key and value.
 pub(crate) fn entry(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<(String, String), Error> {
     walk.charge(COST)?;
     let mut pair = (String::new(), String::new());
@@ -189,7 +189,7 @@ pub(crate) fn entry(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<(String
     Ok(pair)
 }
 
-/// Returns the range of a message.
+/// The range of a message.
 pub(crate) fn message(value: &Value, what: &str) -> Result<Range<u64>, Error> {
     match value {
         Value::Bytes(range) => Ok(range.clone()),

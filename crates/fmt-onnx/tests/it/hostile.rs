@@ -1,4 +1,4 @@
-//! Hostile models: each must cause an error, without allocating more memory than the file's size justifies.
+//! What nobody should write: an error each, and no memory that the file does not pay for.
 
 use std::{io, ops::Range, sync::Arc};
 
@@ -134,7 +134,7 @@ fn limits_hold() {
     );
 }
 
-/// Opening skips the data: a model of a terabyte is opened by a few reads.
+/// Data is passed over: a model of a terabyte is opened by a few reads.
 #[test]
 fn data_is_not_read() {
     struct Huge(Vec<u8>, std::sync::atomic::AtomicU64);
@@ -168,7 +168,7 @@ fn data_is_not_read() {
     assert!(source.1.load(std::sync::atomic::Ordering::Relaxed) < 64 << 10);
 }
 
-/// Truncates the model at every byte and replaces every byte by every value: the reader must not panic.
+/// Every cut and every change of a byte is an error or another model.
 #[test]
 fn damaged_models() {
     let graph = Message::default()

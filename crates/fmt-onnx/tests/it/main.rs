@@ -1,4 +1,4 @@
-//! Reads valid ONNX models, and hostile ones.
+//! Models as their writers make them, and as nobody should.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod hostile;
@@ -10,7 +10,7 @@ use fmt_core::{Error, ReadOptions};
 use fmt_onnx::OnnxReader;
 use tensor_core::Bytes;
 
-/// A protobuf message under construction.
+/// A message that is being made.
 #[derive(Clone, Default)]
 struct Message(Vec<u8>);
 
@@ -46,18 +46,18 @@ impl Message {
     }
 }
 
-/// Returns a weight without data.
+/// A weight without data.
 fn weight(name: &str, dtype: u64, dims: &[u64]) -> Message {
     let weight = Message::default().bytes(8, name).number(2, dtype);
     dims.iter().fold(weight, |weight, dim| weight.number(1, *dim))
 }
 
-/// Returns a node with this operator.
+/// A node with an operator.
 fn node(domain: &str, name: &str) -> Message {
     Message::default().bytes(4, name).bytes(7, domain)
 }
 
-/// Returns a model with this graph.
+/// A model with a graph.
 fn model(graph: Message) -> Message {
     let opset = Message::default().number(2, 17);
     Message::default()

@@ -1,4 +1,4 @@
-//! Reads models as common exporters write them.
+//! What writers make.
 
 use std::sync::Arc;
 
