@@ -113,50 +113,32 @@ impl<P: Pace, F: FnMut(usize, usize, &mut [f32], usize)> IndirectGemm<'_, P, F> 
             "{columns} columns from offset {farthest} on need more than {} values",
             self.values.len()
         );
-        pulp::Arch::new().dispatch(self)
+        match rows {
+            1 => self.one_row(),
+            _ => self.several_rows(),
+        }
     }
 
     /// Computes the product of a single row, for which panels have no benefit.
-    #[inline(always)]
-    fn one_row<S: pulp::Simd>(mut self, simd: S) -> Result<(), P::Stopped> {
-        const VECTORS: usize = 4;
-        let lanes = S::F32_LANES;
+    fn one_row(mut self) -> Result<(), P::Stopped> {
         let bias = self.bias[0];
         let terms = self.offsets.len().min(self.weights.len());
         let (weights, offsets) = (&self.weights[..terms], &self.offsets[..terms]);
-        let stride = RUN.min(self.columns.next_multiple_of(VECTORS * lanes));
+        let stride = RUN.min(self.columns) + SLACK;
         let mut sums = vec![0.0; stride];
         let mut first = 0;
         while first < self.columns {
             let count = RUN.min(self.columns - first);
             self.pace.spend((count * terms) as u64 / PER_STEP + 1)?;
-            let values = &self.values[first..];
-            let mut column = 0;
-            while column < count {
-                match (count - column).div_ceil(lanes) {
-                    1 => one_row::<S, 1>(simd, weights, values, offsets, bias, &mut sums, column),
-                    2 => one_row::<S, 2>(simd, weights, values, offsets, bias, &mut sums, column),
-                    3 => one_row::<S, 3>(simd, weights, values, offsets, bias, &mut sums, column),
-                    _ => one_row::<S, VECTORS>(simd, weights, values, offsets, bias, &mut sums, column),
-                }
-                column += VECTORS * lanes;
-            }
+            one_row(weights, &self.values[first..], offsets, bias, count, &mut sums);
             (self.take)(first, count, &mut sums, stride);
             first += count;
         }
         Ok(())
     }
-}
 
-impl<P: Pace, F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for IndirectGemm<'_, P, F> {
-    type Output = Result<(), P::Stopped>;
-
-    #[inline(always)]
-    fn with_simd<S: pulp::Simd>(mut self, simd: S) -> Result<(), P::Stopped> {
-        if self.rows == 1 {
-            return self.one_row(simd);
-        }
-        let lanes = S::F32_LANES;
+    /// Computes panels of columns for all rows.
+    fn several_rows(mut self) -> Result<(), P::Stopped> {
         let terms = self.offsets.len();
         let blocks = self.rows.div_ceil(BLOCK);
         let mut bias = vec![[0.0; BLOCK]; blocks];
@@ -177,7 +159,6 @@ impl<P: Pace, F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for Indi
             let count = PANEL.min(self.columns - first);
             self.pace
                 .spend((PANEL * self.rows * terms) as u64 / PER_STEP + 1)?;
-            let vectors = count.div_ceil(lanes);
             let is_copied = blocks >= COPIED_FROM || farthest + first + PANEL > self.values.len();
             let mut term = 0;
             while term < terms {
@@ -189,12 +170,12 @@ impl<P: Pace, F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for Indi
                     stride: GROUP,
                 };
                 if is_copied {
-                    copy_panel(simd, part.values, part.offsets, panel);
+                    copy_panel(part.values, part.offsets, panel);
                     part.values = panel.as_flattened();
                     part.offsets = &panel_offsets[..end - term];
                     part.stride = part.values.len() / GROUPS;
                 }
-                rows.add(simd, &part, vectors, &mut sums);
+                rows.add(&part, count, &mut sums);
                 term = end;
             }
             (self.take)(first, count, &mut sums, PANEL);

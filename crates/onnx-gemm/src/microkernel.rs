@@ -30,16 +30,33 @@ pub(crate) struct Rows<'r> {
 }
 
 impl Rows<'_> {
-    /// Adds the products of all rows with the first `vectors` vectors of a panel.
+    /// Adds the products of all rows with the first `columns` columns of a panel.
     ///
     /// `sums` has [`PANEL`] elements per row. If `part.term` is 0, the sums start from the bias.
-    #[inline(always)]
-    pub(crate) fn add<S: pulp::Simd>(&self, simd: S, part: &Part<'_>, vectors: usize, sums: &mut [f32]) {
+    pub(crate) fn add(&self, part: &Part<'_>, columns: usize, sums: &mut [f32]) {
+        struct Add<'a>(&'a Rows<'a>, &'a Part<'a>, usize, &'a mut [f32]);
+
+        impl pulp::WithSimd for Add<'_> {
+            type Output = ();
+
+            #[inline(always)]
+            fn with_simd<S: pulp::Simd>(self, simd: S) {
+                let Self(rows, part, columns, sums) = self;
+                rows.add_vectors(simd, part, columns.div_ceil(S::F32_LANES), sums);
+            }
+        }
+
         if part.term == 0 {
             let rows = sums.chunks_exact_mut(PANEL);
             rows.zip(self.bias.as_flattened())
                 .for_each(|(row, bias)| row.fill(*bias));
         }
+        // Dispatched for each panel, so that callers with other closures share this code.
+        pulp::Arch::new().dispatch(Add(self, part, columns, sums));
+    }
+
+    #[inline(always)]
+    fn add_vectors<S: pulp::Simd>(&self, simd: S, part: &Part<'_>, vectors: usize, sums: &mut [f32]) {
         let mut vector = 0;
         while vector < vectors {
             let column = vector * S::F32_LANES;
@@ -90,36 +107,24 @@ impl Rows<'_> {
 
 /// Copies the rows of a panel into the groups of `panel`, each as long as [`DEPTH`] rows. Elements past the end of
 /// `values` are left unchanged.
-#[inline(always)]
-#[allow(
-    clippy::manual_memcpy,
-    clippy::needless_range_loop,
-    reason = "the copy is unrolled only where every index is a constant"
-)]
-pub(crate) fn copy_panel<S: pulp::Simd>(_: S, values: &[f32], offsets: &[usize], panel: &mut [[f32; GROUP]]) {
+pub(crate) fn copy_panel(values: &[f32], offsets: &[usize], panel: &mut [[f32; GROUP]]) {
     let (first, rest) = panel.split_at_mut(panel.len() / GROUPS);
     let (second, third) = rest.split_at_mut(first.len());
-    let (first, second, third) = (
-        &mut first[..offsets.len()],
-        &mut second[..offsets.len()],
-        &mut third[..offsets.len()],
-    );
-    for term in 0..offsets.len() {
-        let from = &values[offsets[term]..];
-        let to = [&mut first[term], &mut second[term], &mut third[term]];
-        let Some(from) = from.first_chunk::<PANEL>() else {
-            from.chunks(GROUP)
-                .zip(to)
-                .for_each(|(from, to)| copy_line(from, to));
-            continue;
-        };
-        for (from, to) in from.as_chunks::<GROUP>().0.iter().zip(to) {
-            let (from, from_rest) = S::as_simd_f32s(from);
-            let (to, to_rest) = S::as_mut_simd_f32s(to);
-            for vector in 0..from.len().min(to.len()) {
-                to[vector] = from[vector];
+    let groups = first.iter_mut().zip(second).zip(third);
+    for (offset, ((first, second), third)) in offsets.iter().zip(groups) {
+        let from = &values[*offset..];
+        let to = [first, second, third];
+        match from.first_chunk::<PANEL>() {
+            Some(from) => {
+                let from = from.as_chunks::<GROUP>().0;
+                to.into_iter().zip(from).for_each(|(to, from)| *to = *from);
             }
-            to_rest.copy_from_slice(from_rest);
+            None => {
+                let from = from.chunks(GROUP);
+                to.into_iter()
+                    .zip(from)
+                    .for_each(|(to, from)| copy_line(from, to));
+            }
         }
     }
 }
@@ -198,6 +203,40 @@ impl Part<'_> {
     }
 }
 
+/// Writes the sums of one row for the first `count` columns, and for up to four vectors after them.
+pub(crate) fn one_row(
+    weights: &[f32],
+    values: &[f32],
+    offsets: &[usize],
+    bias: f32,
+    count: usize,
+    sums: &mut [f32],
+) {
+    struct OneRow<'r>(&'r [f32], &'r [f32], &'r [usize], f32, usize, &'r mut [f32]);
+
+    impl pulp::WithSimd for OneRow<'_> {
+        type Output = ();
+
+        #[inline(always)]
+        fn with_simd<S: pulp::Simd>(self, simd: S) {
+            let Self(weights, values, offsets, bias, count, sums) = self;
+            let mut column = 0;
+            while column < count {
+                let vectors = (count - column).div_ceil(S::F32_LANES).min(4);
+                match vectors {
+                    1 => one_row_of::<S, 1>(simd, weights, values, offsets, bias, sums, column),
+                    2 => one_row_of::<S, 2>(simd, weights, values, offsets, bias, sums, column),
+                    3 => one_row_of::<S, 3>(simd, weights, values, offsets, bias, sums, column),
+                    _ => one_row_of::<S, 4>(simd, weights, values, offsets, bias, sums, column),
+                }
+                column += vectors * S::F32_LANES;
+            }
+        }
+    }
+
+    pulp::Arch::new().dispatch(OneRow(weights, values, offsets, bias, count, sums));
+}
+
 /// Writes the product of one row and `VECTORS` vectors of each term.
 #[inline(always)]
 #[allow(
@@ -205,7 +244,7 @@ impl Part<'_> {
     clippy::needless_range_loop,
     reason = "the sums stay in registers only where every index is a constant"
 )]
-pub(crate) fn one_row<S: pulp::Simd, const VECTORS: usize>(
+fn one_row_of<S: pulp::Simd, const VECTORS: usize>(
     simd: S,
     weights: &[f32],
     values: &[f32],

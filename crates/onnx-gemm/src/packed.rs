@@ -174,7 +174,7 @@ impl PackedMatrix {
         if self.depth == 0 || rows == 0 {
             return Ok(());
         }
-        pulp::Arch::new().dispatch(Product {
+        Product {
             matrix: self,
             a,
             columns,
@@ -182,7 +182,8 @@ impl PackedMatrix {
             give: |row: usize, column: usize, sums: &[f32]| {
                 c[row][column - first..][..sums.len()].copy_from_slice(sums);
             },
-        })
+        }
+        .run()
     }
 
     /// Writes the product to the columns from `column` of the row-major matrix `c` with `stride` columns.
@@ -196,7 +197,7 @@ impl PackedMatrix {
     ) -> Result<(), P::Stopped> {
         let blocks = a.chunks(BLOCK_ROWS * self.depth);
         for (a, c) in blocks.zip(c.chunks_mut(BLOCK_ROWS * stride)) {
-            pulp::Arch::new().dispatch(Product {
+            Product {
                 matrix: self,
                 a: &FirstFactor::new(a, self.depth),
                 columns: 0..self.columns,
@@ -204,7 +205,8 @@ impl PackedMatrix {
                 give: |row: usize, first: usize, sums: &[f32]| {
                     c[row * stride + column + first..][..sums.len()].copy_from_slice(sums);
                 },
-            })?;
+            }
+            .run()?;
         }
         Ok(())
     }
@@ -255,60 +257,38 @@ struct Product<'p, P, G> {
     give: G,
 }
 
-impl<P: Pace, G: FnMut(usize, usize, &[f32])> pulp::WithSimd for Product<'_, P, G> {
-    type Output = Result<(), P::Stopped>;
-
-    #[inline(always)]
-    fn with_simd<S: pulp::Simd>(self, simd: S) -> Result<(), P::Stopped> {
+impl<P: Pace, G: FnMut(usize, usize, &[f32])> Product<'_, P, G> {
+    fn run(self) -> Result<(), P::Stopped> {
         match self.a.rows {
-            1 => self.few::<S, 1>(simd),
-            2 => self.few::<S, 2>(simd),
-            3 => self.few::<S, 3>(simd),
-            FEW => self.few::<S, FEW>(simd),
-            rows => self.many(simd, rows),
+            0..=FEW => self.few(),
+            rows => self.many(rows),
         }
     }
-}
 
-impl<P: Pace, G: FnMut(usize, usize, &[f32])> Product<'_, P, G> {
     /// Computes up to four rows without packing: all their sums stay in registers, and the matrix is read at
     /// memory speed.
-    #[inline(always)]
-    fn few<S: pulp::Simd, const ROWS: usize>(mut self, simd: S) -> Result<(), P::Stopped> {
-        let (depth, end) = (self.matrix.depth, self.columns.end);
-        let rows: [&[f32]; ROWS] = std::array::from_fn(|row| &self.a.numbers[row * depth..][..depth]);
-        let mut sums = [[0.0; PANEL]; ROWS];
+    fn few(mut self) -> Result<(), P::Stopped> {
+        let (rows, depth, end) = (self.a.rows, self.matrix.depth, self.columns.end);
+        let mut sums = [[0.0; PANEL]; FEW];
         for first in self.columns.step_by(PANEL) {
             let width = width(self.matrix.columns, first);
-            self.pace.spend((ROWS * depth * width) as u64 / PER_STEP + 1)?;
-            let panel = self.matrix.panel(first, width);
-            let mut column = 0;
-            while column < width {
-                let left = (width - column) / S::F32_LANES;
-                // Sums and factors fit the 16 registers of AVX2.
-                let vectors = match (ROWS, left) {
-                    (1, 6..) => 6,
-                    (4, 2..) if S::F32_LANES < 16 => 2,
-                    _ => left.min(3),
-                };
-                match vectors {
-                    1 => add_rows::<S, ROWS, 1>(simd, &rows, panel, column, &mut sums),
-                    2 => add_rows::<S, ROWS, 2>(simd, &rows, panel, column, &mut sums),
-                    3 => add_rows::<S, ROWS, 3>(simd, &rows, panel, column, &mut sums),
-                    _ => add_rows::<S, ROWS, 6>(simd, &rows, panel, column, &mut sums),
-                }
-                column += vectors * S::F32_LANES;
-            }
+            self.pace.spend((rows * depth * width) as u64 / PER_STEP + 1)?;
+            pulp::Arch::new().dispatch(FewRows {
+                rows: &self.a.numbers,
+                depth,
+                panel: self.matrix.panel(first, width),
+                width,
+                sums: &mut sums[..rows],
+            });
             let used = PANEL.min(end - first);
-            for (row, sums) in sums.iter().enumerate() {
+            for (row, sums) in sums[..rows].iter().enumerate() {
                 (self.give)(row, first, &sums[..used]);
             }
         }
         Ok(())
     }
 
-    #[inline(always)]
-    fn many<S: pulp::Simd>(mut self, simd: S, rows: usize) -> Result<(), P::Stopped> {
+    fn many(mut self, rows: usize) -> Result<(), P::Stopped> {
         let (depth, end) = (self.matrix.depth, self.columns.end);
         let blocks = rows.div_ceil(BLOCK);
         let factor = Rows {
@@ -330,13 +310,65 @@ impl<P: Pace, G: FnMut(usize, usize, &[f32])> Product<'_, P, G> {
                     offsets: &offsets[term..depth.min(term + DEPTH)],
                     stride: GROUP * depth,
                 };
-                factor.add(simd, &part, used.div_ceil(S::F32_LANES), &mut sums);
+                factor.add(&part, used, &mut sums);
             }
             for (row, sums) in sums.chunks_exact(PANEL).take(rows).enumerate() {
                 (self.give)(row, first, &sums[..used]);
             }
         }
         Ok(())
+    }
+}
+
+/// The product of up to four rows with a panel.
+struct FewRows<'f> {
+    rows: &'f [f32],
+    depth: usize,
+    panel: &'f [f32],
+    /// The column count of the panel.
+    width: usize,
+    sums: &'f mut [[f32; PANEL]],
+}
+
+impl pulp::WithSimd for FewRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: pulp::Simd>(self, simd: S) {
+        match self.sums.len() {
+            1 => self.multiply::<S, 1>(simd),
+            2 => self.multiply::<S, 2>(simd),
+            3 => self.multiply::<S, 3>(simd),
+            _ => self.multiply::<S, FEW>(simd),
+        }
+    }
+}
+
+impl FewRows<'_> {
+    #[inline(always)]
+    fn multiply<S: pulp::Simd, const ROWS: usize>(self, simd: S) {
+        let Self { panel, width, .. } = self;
+        let Some(sums) = self.sums.first_chunk_mut::<ROWS>() else {
+            return;
+        };
+        let rows: [&[f32]; ROWS] = std::array::from_fn(|row| &self.rows[row * self.depth..][..self.depth]);
+        let mut column = 0;
+        while column < width {
+            let left = (width - column) / S::F32_LANES;
+            // Sums and factors fit the 16 registers of AVX2.
+            let vectors = match (ROWS, left) {
+                (1, 6..) => 6,
+                (4, 2..) if S::F32_LANES < 16 => 2,
+                _ => left.min(3),
+            };
+            match vectors {
+                1 => add_rows::<S, ROWS, 1>(simd, &rows, panel, column, sums),
+                2 => add_rows::<S, ROWS, 2>(simd, &rows, panel, column, sums),
+                3 => add_rows::<S, ROWS, 3>(simd, &rows, panel, column, sums),
+                _ => add_rows::<S, ROWS, 6>(simd, &rows, panel, column, sums),
+            }
+            column += vectors * S::F32_LANES;
+        }
     }
 }
 
