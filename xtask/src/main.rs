@@ -17,8 +17,10 @@ mod compare;
 mod components;
 mod corpus;
 mod crate_pages;
+mod dependencies;
 mod deploy;
 mod dist;
+mod documents;
 mod elf;
 mod features;
 mod fuzz;
@@ -30,6 +32,7 @@ mod interop_text;
 mod interop_ztensor;
 mod links;
 mod monitor;
+mod promises;
 mod python;
 mod readmes;
 mod rustfmt;
@@ -66,7 +69,7 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
-    /// Hold the house rules: layout, dependency arrows, documentation; report large files
+    /// Hold the house rules: layout, dependencies between crates, documentation; report large files
     Tidy,
     /// Write the files that the formats' tests judge anew, from the code that makes them
     Corpus,
