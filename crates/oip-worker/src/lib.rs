@@ -132,6 +132,7 @@ mod calls;
 mod child;
 mod death;
 mod isolation;
+mod messages;
 mod numbers;
 mod places;
 mod pool;
