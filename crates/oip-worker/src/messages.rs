@@ -71,7 +71,7 @@ pub(crate) struct Results {
     /// Whether the model still uses the region with its inputs.
     #[serde(default)]
     pub(crate) keeps_inputs: bool,
-    /// Whether this only marks the end of several responses.
+    /// Whether this message only marks the end of several responses.
     #[serde(default)]
     pub(crate) is_end: bool,
     /// The merged requests that failed, and why; their rows of the outputs are undefined.
@@ -139,7 +139,7 @@ pub(crate) struct Answer<'r> {
     /// The error, if the call failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failed: Option<Failed>,
-    /// Whether this is the last one; otherwise the worker replies with [`Next`].
+    /// Whether this response is the last one; if not, the worker replies with [`Next`].
     pub(crate) is_end: bool,
 }
 
@@ -161,11 +161,11 @@ pub(crate) struct OutputPlace {
     pub(crate) length: u64,
 }
 
-/// What a location refers to.
+/// The memory that a location refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Place {
-    /// After the JSON.
+    /// The bytes follow the JSON in the frame.
     Frame,
     /// The region for outputs.
     Region,
@@ -229,7 +229,7 @@ pub(crate) struct Loaded {
     max_batch_size: Option<u32>,
     #[serde(default)]
     instances: Option<u32>,
-    /// Whether it sends any number of responses to a request.
+    /// Whether the model sends any number of responses to a request.
     #[serde(default)]
     decoupled: bool,
     /// Whether requests are batched only if the configuration has `dynamic_batching`.

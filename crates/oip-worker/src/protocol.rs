@@ -130,12 +130,12 @@ impl Head {
     }
 }
 
-/// The reason why a connection cannot be used any more.
+/// Why a connection is unusable.
 #[derive(Debug)]
 pub(crate) enum Broken {
-    /// The other side closed it.
+    /// The other process closed the connection.
     Ended,
-    /// The caller has given up.
+    /// The caller has given up waiting.
     GivenUp,
     /// The other side violated the protocol; how.
     Wrong(String),
@@ -164,8 +164,8 @@ impl Connection {
     /// Maximum bytes per read. A frame's memory is touched in these steps, as its bytes arrive.
     const STEP: usize = 256 << 10;
 
-    /// Creates a connection whose calls check every `tick`, and after each transfer, whether to continue; without a
-    /// tick they wait indefinitely.
+    /// Creates a connection whose calls check after every `tick`, and after each transfer, whether to
+    /// continue. Without a tick they wait indefinitely.
     pub(crate) fn new(stream: UnixStream, tick: Option<Duration>) -> io::Result<Self> {
         stream.set_read_timeout(tick)?;
         stream.set_write_timeout(tick)?;
@@ -244,7 +244,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns the socket, for polling it together with others.
+    /// Returns the socket, for polling it together with other descriptors.
     pub(crate) fn socket(&self) -> std::os::fd::BorrowedFd<'_> {
         std::os::fd::AsFd::as_fd(&self.stream)
     }
@@ -370,7 +370,7 @@ impl Connection {
     }
 
     fn fill(&self, mut rest: &mut [u8], go_on: &mut dyn FnMut() -> bool) -> Result<(), Broken> {
-        // It cannot fail: the source is in memory.
+        // Reading cannot fail: the source is in memory.
         let ahead = self.ahead.borrow_mut().read(rest).unwrap_or(0);
         rest = &mut rest[ahead..];
         while !rest.is_empty() {
@@ -379,7 +379,7 @@ impl Connection {
                 Ok(read) => rest = &mut rest[read..],
                 Err(error) => wait_or_fail(error)?,
             }
-            // Also after each read: a worker could send one byte at a time.
+            // Also checked after each read, because a worker could send one byte at a time.
             if !rest.is_empty() && !go_on() {
                 return Err(Broken::GivenUp);
             }
@@ -412,7 +412,7 @@ fn is_answer(bytes: &[u8]) -> Option<bool> {
     Some(!ELSEWHERE.into_iter().any(is_in))
 }
 
-/// Only the end of a tick is not a failure.
+/// Maps an I/O error: timeouts and interruptions are ignored, all other errors are failures.
 fn wait_or_fail(error: io::Error) -> Result<(), Broken> {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => Ok(()),
@@ -474,7 +474,7 @@ mod tests {
         assert!(matches!(connection.head(&mut go_on), Err(Broken::GivenUp)));
         (&other).write_all(&[3]).unwrap();
         assert!(matches!(connection.head(&mut || false), Err(Broken::GivenUp)));
-        // The reader is gone, so sending fails too.
+        // The reader has ended, so sending fails too.
         let parts = [Bytes::from(vec![0; 8 << 20])];
         let sent = connection.send(Kind::Load, 0, b"{}", &parts, &mut || false);
         assert!(matches!(sent, Err(Broken::GivenUp)));

@@ -10,11 +10,11 @@ use crate::pickle::values::{Node, PickleResult, Value};
 /// run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Classes {
-    /// None: the first is rejected by name.
+    /// No class: the first unknown one is rejected by name.
     Known,
     /// The classes of a `TorchScript` program, which the archive describes.
     TorchScript,
-    /// All.
+    /// All classes.
     All,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Machine {
     /// Rejected globals, by node number, with their errors; they are only accepted as tensor subclasses.
     pub(super) refused: BTreeMap<u32, (String, Error)>,
     pub(super) stack: Vec<Value>,
-    /// Maximum stack depth so far.
+    /// Maximum stack depth reached so far.
     deepest: usize,
     pub(super) marks: Vec<usize>,
     pub(super) memo: HashMap<u32, Value>,
@@ -139,7 +139,7 @@ impl Machine {
         self.charge(VALUE * values.len() as u64)?;
         match self.last() {
             Some(Node::List(list)) => list.extend(values),
-            // An object of a list subclass.
+            // Append to an object of a list subclass.
             Some(Node::Object(pairs)) => {
                 let first = pairs.len() as i64;
                 pairs.extend((first..).map(Value::Int).zip(values));

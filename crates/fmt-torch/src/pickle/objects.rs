@@ -12,8 +12,8 @@ use crate::{
 };
 
 impl Machine {
-    /// Sets an object's attributes. Those of known values are ignored: a state dictionary has some that
-    /// record module versions.
+    /// Sets an object's attributes. Attributes of known values are ignored: for example, a state dictionary
+    /// records module versions in some.
     pub(super) fn build(&mut self) -> Result<bool, Error> {
         let state = self.pop()?;
         match self.last() {
@@ -42,7 +42,7 @@ impl Machine {
         Ok(false)
     }
 
-    /// Takes the shape of a NumPy array from its state: version, shape, dtype, order and data.
+    /// Extracts the shape of a NumPy array from its state: version, shape, dtype, order and data.
     pub(super) fn shape_of_array(&mut self, state: Value) -> Result<bool, Error> {
         let shape = match self.tuple_of(state)?[..] {
             [_, shape, ..] => Some(self.numbers(shape)?),
@@ -77,9 +77,9 @@ impl Machine {
                          lenient reading passes over what is not known",
                     )
                     .found(Quoted(&full));
-                // The name and the error's strings.
+                // Charge for the name and the strings of the error.
                 self.charge(2 * full.len() as u64 + 1024)?;
-                // The number of the next node.
+                // Take the number of the next node.
                 let number = u32::try_from(self.built.nodes.len());
                 let number = number.map_err(|_| self.malformed("too many values"))?;
                 self.refused.insert(number, (full, error));
@@ -111,7 +111,7 @@ impl Machine {
         }
     }
 
-    /// Records the class of a tensor, which is not called: unknown ones are only reported.
+    /// Records the class of a tensor without calling it; an unknown class is only reported.
     pub(super) fn note_tensor_class(&mut self, class: Value) {
         if let Value::Node(number) = class
             && let Some((name, _)) = self.refused.remove(&number)
@@ -205,7 +205,8 @@ impl Machine {
         let dims = match (kind, arguments) {
             (UnreadKind::Quantised | UnreadKind::Wrapper, [_, _, dims, ..])
             | (UnreadKind::NoData, [_, dims, ..]) => *dims,
-            // The layout, and a tuple: indices, values and size, or one more index vector.
+            // The arguments are the layout and a tuple: indices, values and size, possibly with one more
+            // index vector.
             (UnreadKind::Sparse, [_, parts, ..]) => match self.tuple_of(*parts)?[..] {
                 [_, _, size] | [_, _, size, Value::Bool(_)] | [_, _, _, size, ..] => size,
                 _ => return Ok(None),
@@ -253,14 +254,14 @@ impl Machine {
             storage.elements
         };
         let offset = u64::try_from(*offset).map_err(|_| self.malformed("the offset of a tensor"))?;
-        // After the hooks, or after the dtype.
+        // The metadata follows the hooks, or the dtype.
         let pending = match rest
             .get(if is_typed { 3 } else { 2 })
             .map(|notes| self.built.node(*notes))
         {
             Some(Some(Node::Dict(notes))) => {
                 let (pending, count) = (self.pending(notes), notes.len());
-                // They are scanned for each tensor, and tensors may share them.
+                // The metadata is scanned for each tensor, and tensors may share it.
                 self.charge(count as u64)?;
                 pending
             }

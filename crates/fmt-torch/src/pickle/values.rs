@@ -27,11 +27,11 @@ pub(crate) enum Node {
     Storage(Box<Storage>),
     Tensor(Box<StoredTensor>),
     Unread(Box<UnreadTensor>),
-    /// Something ignored, such as bytes.
+    /// An ignored object, such as bytes.
     Other,
 }
 
-/// Bytes that tensors are views of.
+/// Bytes of which tensors are views.
 #[derive(Clone, Debug)]
 pub(crate) struct Storage {
     pub(crate) key: Box<str>,
@@ -45,7 +45,7 @@ pub(crate) struct Storage {
 pub(crate) struct StoredTensor {
     pub(crate) storage: Storage,
     pub(crate) elements: Elements,
-    /// In elements, like the strides.
+    /// The offset in elements, like the strides.
     pub(crate) offset: u64,
     pub(crate) dims: Vec<u64>,
     pub(crate) strides: Vec<u64>,
