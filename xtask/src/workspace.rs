@@ -1,6 +1,11 @@
 //! Paths of the workspace.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Result;
 
 /// Returns the root of the repository.
 pub(crate) fn root() -> PathBuf {
@@ -25,4 +30,37 @@ pub(crate) fn target() -> PathBuf {
 /// Returns a path as shown in messages: relative to the root of the repository.
 pub(crate) fn display(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}
+
+/// All Rust files of the workspace.
+pub(crate) fn sources() -> Result<Vec<PathBuf>> {
+    files(&["crates", "xtask"], "rs")
+}
+
+/// All Markdown files of the repository.
+pub(crate) fn pages() -> Result<Vec<PathBuf>> {
+    let mut pages = files(&["crates", "docs", "xtask"], "md")?;
+    pages.push(root().join("README.md"));
+    Ok(pages)
+}
+
+/// The files with an extension below some folders of the repository, in order.
+fn files(folders: &[&str], extension: &str) -> Result<Vec<PathBuf>> {
+    fn collect(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) -> Result<()> {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() && !path.ends_with("target") {
+                collect(&path, extension, found)?;
+            } else if path.extension().is_some_and(|found| found == extension) {
+                found.push(path);
+            }
+        }
+        Ok(())
+    }
+    let mut found = Vec::new();
+    for folder in folders {
+        collect(&root().join(folder), extension, &mut found)?;
+    }
+    found.sort();
+    Ok(found)
 }

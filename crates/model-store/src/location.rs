@@ -58,7 +58,7 @@ impl Cloud {
     }
 }
 
-const EXPECTED: &str = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, hf://OWNER/REPO@REVISION/FOLDER or \
+const EXPECTED: &str = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, hf://OWNER/REPO@REVISION/DIR or \
                         https://HOST/MODEL.onnx";
 
 /// Returns a URL for messages, without possible keys or passwords.

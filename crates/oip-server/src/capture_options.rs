@@ -63,6 +63,6 @@ impl CaptureOptions {
 pub(crate) fn start(config: RecorderConfig) -> Result<Recorder, Failure> {
     let (folder, rate) = (config.folder.display().to_string(), config.rate);
     let recorder = Recorder::start(config).map_err(|error| Failure::run(format!("capture: {error}")))?;
-    tracing::info!(folder, rate, "requests and answers are recorded");
+    tracing::info!(folder, rate, "requests and responses are recorded");
     Ok(recorder)
 }

@@ -42,6 +42,7 @@ struct Completions {
 )]
 struct Man {
     /// The directory to write them to
+    #[arg(value_name = "DIR")]
     folder: PathBuf,
 }
 

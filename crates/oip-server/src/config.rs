@@ -120,7 +120,7 @@ impl Config {
         };
         if model_repositories.is_empty() {
             return Err(Failure::usage(
-                "no model repository: give a folder with models, or a model's file (--help shows all options)",
+                "no model repository: give a directory with models, or a model's file (--help shows all options)",
             ));
         }
         if model_repositories.len() > 1 && options.model_name.is_some() {

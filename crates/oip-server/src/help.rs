@@ -47,7 +47,6 @@ const HEADINGS: [(&str, &[&str]); 7] = [
             "memory-budget",
             "max-request-size",
             "max-answer-size",
-            "max-batch-tokens",
             "max-connections",
             "queue-size",
             "request-timeout",
@@ -96,7 +95,7 @@ const SHORT: [(&str, &str); 12] = [
     ),
     (
         "model-name",
-        "The name of the only model [default: that of its folder or file]",
+        "The name of the only model [default: that of its directory or file]",
     ),
     (
         "model-control-mode",
@@ -106,7 +105,7 @@ const SHORT: [(&str, &str); 12] = [
     ("host", "The host or IP address to listen on [default: 127.0.0.1]"),
     (
         "memory-budget",
-        "Memory for requests and their answers [default: 512MiB]",
+        "Memory for requests and their responses [default: 512MiB]",
     ),
     (
         "request-timeout",

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 #[command(name = "oip-server init", after_help = "Example: oip-server init shop")]
 pub(crate) struct Init {
     /// The directory to write it to: a new one, or one that is empty
-    #[arg(default_value = "models")]
+    #[arg(value_name = "DIR", default_value = "models")]
     folder: PathBuf,
 }
 
@@ -69,7 +69,7 @@ const DIGITS: &str = "\
 const README: &str = "\
 # An example repository
 
-A model is a folder with versions: `<model>/<version>/model.onnx`. A booster (`model.ubj`, `model.txt`) or a tensor file
+A model is a directory with versions: `<model>/<version>/model.onnx`. A booster (`model.ubj`, `model.txt`) or a tensor file
 (`model.safetensors`, `.npz`, `.gguf`, ...) takes the place of `model.onnx`. Optional beside the versions: `config.pbtxt`, and `example.json`, the request that the console shows.
 
 | model | what it does |
@@ -78,7 +78,7 @@ A model is a folder with versions: `<model>/<version>/model.onnx`. A booster (`m
 | `digit_means` | a tensor file: the mean image of each digit, whole or by rows |
 | `digit_portrait` | a pipeline: the label of `digits` looked up in `digit_means` |
 
-From the folder that holds this page:
+From the directory that holds this page:
 
     oip-server check .                 # loads everything, says what would fail, opens no port
     oip-server .                       # serves it; a console is at http://127.0.0.1:8080/
@@ -94,7 +94,7 @@ pub(crate) fn run(init: &Init) -> Result<ExitCode, Failure> {
     let shown = folder.display();
     if is_taken(folder).map_err(|error| Failure::run(format!("{shown}: {error}")))? {
         return Err(Failure::run(format!(
-            "{shown} exists and is not an empty folder; name another one, and nothing is overwritten"
+            "{shown} exists and is not an empty directory; name another one, and nothing is overwritten"
         )));
     }
     for (name, content) in FILES {

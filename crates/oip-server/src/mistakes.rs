@@ -38,7 +38,7 @@ fn overwriting(command: &str, error: &clap::Error) -> Option<String> {
     match error.get(ContextKind::InvalidArg).filter(|_| is_unknown)? {
         ContextValue::String(option) if matches!(&option[..], "--force" | "--overwrite" | "-f") => {
             Some(format!(
-                "unexpected argument '{option}' found; `{PROGRAM} init` never overwrites files: name a new folder, or empty this one first"
+                "unexpected argument '{option}' found; `{PROGRAM} init` never overwrites files: name a new directory, or empty this one first"
             ))
         }
         _ => None,
@@ -87,7 +87,7 @@ fn command_first(arguments: &[OsString], at: usize) -> Option<String> {
     Some(match word == command {
         true => format!("the command '{command}' stands before its arguments: did you mean `{meant}`?"),
         false => format!(
-            "there is no file or folder '{}'; did you mean `{meant}`?",
+            "there is no file or directory '{}'; did you mean `{meant}`?",
             word.display()
         ),
     })
@@ -106,7 +106,7 @@ fn two_paths(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
         .filter(|_| error.kind() == ErrorKind::ArgumentConflict);
     let (one, other) = (paths.next()?, paths.next()?);
     Some(format!(
-        "found {} and {}, expected one folder or file; a folder with MODEL/1/model.onnx and the like serves several models \
+        "found {} and {}, expected one directory or file; a directory with MODEL/1/model.onnx and the like serves several models \
          (--help shows all options)",
         one.display(),
         other.display()

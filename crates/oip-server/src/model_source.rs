@@ -107,7 +107,7 @@ mod remote {
             Some(folder) => folder.clone(),
             None => default_cache().ok_or_else(|| {
                 Failure::usage(
-                    "models that come from a URL are kept in a folder, and there is neither a home nor XDG_CACHE_HOME: \
+                    "models that come from a URL are kept in a directory, and there is neither a home nor XDG_CACHE_HOME: \
                      name one by --repository-cache",
                 )
             })?,
@@ -156,7 +156,7 @@ mod remote {
         _: impl Fn(&Path) -> Result<Repository, Failure>,
     ) -> Result<Repository, Failure> {
         Err(Failure::usage(format!(
-            "--model-repository: {url} is a URL, and this program was built without the feature stores; expected a folder"
+            "--model-repository: {url} is a URL, and this program was built without the feature stores; expected a directory"
         )))
     }
 }

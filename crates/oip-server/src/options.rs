@@ -31,7 +31,7 @@ pub(crate) fn after_help() -> String {
 /// Help on the sources of models and options.
 const SOURCES_HELP: &str = "\
 A repository holds models as <model>/<version>/model.onnx; the highest version is served, or those that the version \
-policy in <model>/config.pbtxt wants. A folder with model.onnx right in it is one model without versions. A tensor file \
+policy in <model>/config.pbtxt wants. A directory with model.onnx right in it is one model without versions. A tensor file \
 (model.safetensors, .zt, .tbuf, .btf, .npz, .npy, .gguf) in place of model.onnx is a model too: it serves its tensors, \
 whole or by rows. A model's file alone, such as iris.onnx, is one model called iris. With --allow-python, model.py is a \
 model in Python. Models at a URL are fetched into a cache first.
@@ -87,8 +87,8 @@ pub(crate) struct Options {
         env = "OIP_MODEL_REPOSITORY",
         hide_env = true,
         value_name = "DIR or URL",
-        help = "The folder with the models, or the only model; or a URL: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, \
-            az://CONTAINER/PREFIX, hf://OWNER/REPO@REVISION/FOLDER, https://HOST/MODEL.onnx. May be given several times"
+        help = "The directory with the models, or the only model; or a URL: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, \
+            az://CONTAINER/PREFIX, hf://OWNER/REPO@REVISION/DIR, https://HOST/MODEL.onnx. May be given several times"
     )]
     #[serde(deserialize_with = "one_or_more")]
     pub(crate) model_repository: Vec<PathBuf>,
@@ -145,16 +145,10 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_MAX_REQUEST_SIZE", hide_env = true, value_name = "SIZE")]
     pub(crate) max_request_size: Option<ByteSize>,
 
-    /// Largest answer of a tensor file, since a small request can ask for a large one [default: 64MiB]
+    /// Largest response of a tensor file, since a small request can ask for a large one [default: 64MiB]
     #[cfg(feature = "tensors")]
     #[arg(long, env = "OIP_MAX_ANSWER_SIZE", hide_env = true, value_name = "SIZE")]
     pub(crate) max_answer_size: Option<ByteSize>,
-
-    /// Tokens of one run of a text model, padding included; texts of similar length run together [default:
-    /// 8192]
-    #[cfg(feature = "text")]
-    #[arg(long, env = "OIP_MAX_BATCH_TOKENS", hide_env = true, value_name = "COUNT")]
-    pub(crate) max_batch_tokens: Option<NonZeroUsize>,
 
     /// Memory for requests and their responses, over both transports; beyond it new ones are refused. At
     /// least --max-request-size [default: 512MiB]
@@ -163,7 +157,7 @@ pub(crate) struct Options {
 
     /// Whether model files may be mapped instead of read, if their configuration asks for it. You promise
     /// that these files are not changed or truncated while the server runs: it would crash, or give wrong
-    /// answers [default: false]
+    /// results [default: false]
     #[arg(long, env = "OIP_ALLOW_MAPPED_MODELS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) allow_mapped_models: Option<bool>,
 
@@ -249,7 +243,7 @@ pub(crate) struct Options {
     pub(crate) log: Option<String>,
 
     /// The library of ONNX Runtime (libonnxruntime.so, 1.17 or newer) to run ONNX models with instead of the
-    /// built-in runtime, or `auto` to look for one: beside the program, by `ORT_DYLIB_PATH`, in the active
+    /// built-in runtime, or `auto` to look for one: next to the program, by `ORT_DYLIB_PATH`, in the active
     /// virtual environment, among python3's packages and the system's libraries. Without this option
     /// `ORT_DYLIB_PATH` in the environment names it
     #[arg(long, env = "OIP_ONNXRUNTIME", hide_env = true, value_name = "PATH")]
@@ -420,8 +414,6 @@ impl Options {
             max_request_size: self.max_request_size.or(other.max_request_size),
             #[cfg(feature = "tensors")]
             max_answer_size: self.max_answer_size.or(other.max_answer_size),
-            #[cfg(feature = "text")]
-            max_batch_tokens: self.max_batch_tokens.or(other.max_batch_tokens),
             memory_budget: self.memory_budget.or(other.memory_budget),
             allow_mapped_models: self.allow_mapped_models.or(other.allow_mapped_models),
             response_cache_byte_size: self.response_cache_byte_size.or(other.response_cache_byte_size),

@@ -126,7 +126,7 @@ fn next_steps(models: &[ModelStatus], addresses: &Addresses) -> String {
             let _ = writeln!(text, "  curl -s {}/v2/models/{}", way.curl, in_url(&model.name));
         }
         (_, None, _) if models.is_empty() => {
-            let _ = writeln!(text, "`oip-server init FOLDER` writes an example repository");
+            let _ = writeln!(text, "`oip-server init DIR` writes an example repository");
         }
         _ => {}
     }

@@ -25,7 +25,8 @@ use oip_types::{
 };
 use tensor_core::Quoted;
 
-use crate::protocol::{Answer, Ask, Broken, Connection, Failed, InputPlace, Kind, Next};
+use crate::messages::{Answer, Ask, Failed, InputPlace, Next};
+use crate::protocol::{Broken, Connection, Kind};
 #[cfg(target_os = "linux")]
 use crate::region::{LEAST_IN_REGION, REGION_ALIGNMENT, Region};
 

@@ -21,7 +21,8 @@ use oip_types::{
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use tensor_core::Quoted;
 
-use crate::protocol::{Broken, Connection, Failed, Hello, Kind, Load, Loaded, VERSION, read_json};
+use crate::messages::{Failed, Hello, Load, Loaded};
+use crate::protocol::{Broken, Connection, Kind, VERSION, read_json};
 
 /// Stack for the thread that runs the model, as in the server.
 const STACK_SIZE: usize = 16 << 20;

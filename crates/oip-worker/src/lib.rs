@@ -146,6 +146,7 @@ mod calls;
 mod child;
 mod death;
 mod isolation;
+mod messages;
 mod numbers;
 mod places;
 mod pool;

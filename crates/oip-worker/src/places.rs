@@ -9,15 +9,15 @@ use oip_types::{DataType, ErrorCode, InferOutput, InferRequest, ParameterValue, 
 use tensor_core::{Quoted, Shape};
 
 #[cfg(target_os = "linux")]
-use crate::protocol::{NewRegion, Room};
+use crate::messages::{NewRegion, Room};
 #[cfg(target_os = "linux")]
 use crate::region::{KEPT, LEAST_IN_REGION, REGION_ALIGNMENT, Region};
 use crate::{
     calls::{Bell, Calls, Work},
-    protocol::{
-        Ask, Broken, Connection, Failed, FailedPart, Head, InputPlace, Kind, Next, OutputPlace, Part, Place,
-        Results, Run, RunPart, Taken, read_json,
+    messages::{
+        Ask, Failed, FailedPart, InputPlace, Next, OutputPlace, Part, Place, Results, Run, RunPart, Taken,
     },
+    protocol::{Broken, Connection, Head, Kind, read_json},
     worker_log::WorkerLog,
 };
 

@@ -16,8 +16,9 @@ use oip_types::{InferOutput, InferRequest, ParameterValue};
 
 use crate::{
     calls::Work,
+    messages::About,
     process::{Recipe, StartError, Taker, Worker},
-    protocol::{About, Broken, TICK},
+    protocol::{Broken, TICK},
 };
 
 /// Number of consecutive crashes before new workers are delayed.

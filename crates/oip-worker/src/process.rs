@@ -29,12 +29,10 @@ use crate::{
     calls::Work,
     death::Death,
     isolation::Isolation,
+    messages::{About, Failed, Hello, Load, Loaded, Tensors},
     numbers::{Number, Numbers},
     places::{Places, Several},
-    protocol::{
-        ALIGNMENT, About, Broken, Connection, Failed, Head, Hello, Kind, Load, Loaded, TICK, Tensors,
-        VERSION, read_json,
-    },
+    protocol::{ALIGNMENT, Broken, Connection, Head, Kind, TICK, VERSION, read_json},
     worker_log::WorkerLog,
 };
 

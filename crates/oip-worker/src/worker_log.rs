@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::protocol::Failed;
+use crate::messages::Failed;
 
 /// Burst size and rate per second of one worker's logged lines: a model that prints must not fill the disk.
 const MOST_LINES: f64 = 1000.0;

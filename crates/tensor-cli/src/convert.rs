@@ -166,13 +166,13 @@ impl Job<'_> {
                 ErrorKind::Unsupported,
                 "many files do not fit into standard output",
             );
-            return Err(error.expected("a folder, or a name")).about(self.to);
+            return Err(error.expected("a directory, or a name")).about(self.to);
         }
         if !is_folder {
             return Ok(self.to.to_owned());
         }
         if self.max_shard_size.is_none() {
-            let error = Error::new(ErrorKind::NotAFile, "the target is a folder");
+            let error = Error::new(ErrorKind::NotAFile, "the target is a directory");
             return Err(error.expected("the name of a file, or --max-shard-size for many")).about(self.to);
         }
         let id = self.target.format.as_deref().unwrap_or(sources.format());

@@ -172,6 +172,7 @@ pub(crate) enum Command {
     #[command(after_help = "Example: tensor man ~/.local/share/man/man1")]
     Man {
         /// The directory to write them to.
+        #[arg(value_name = "DIR")]
         folder: PathBuf,
     },
 }
@@ -562,6 +563,7 @@ pub(crate) struct PutOptions {
 #[command(after_help = "Example: tensor index out/ --write")]
 pub(crate) struct Index {
     /// The directory with the shards, such as model-00001-of-00003.safetensors.
+    #[arg(value_name = "DIR")]
     pub(crate) folder: PathBuf,
     /// Write the index if it is missing or does not match; without this option, such an index is an error
     /// (exit code 1).

@@ -120,7 +120,7 @@ impl fmt::Display for RepositoryError {
             io::ErrorKind::NotADirectory if self.is_for_links => write!(f, "{path} is not a folder"),
             _ if self.is_for_links => write!(f, "the folder {path} cannot be read: {}", self.source),
             io::ErrorKind::NotFound => {
-                write!(f, "there is no file or folder {path}")?;
+                write!(f, "there is no file or directory {path}")?;
                 match &self.meant {
                     Some(meant) => write!(f, "; did you mean {}?", meant.display()),
                     None => Ok(()),

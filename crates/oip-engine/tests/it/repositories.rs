@@ -301,11 +301,11 @@ fn a_missing_repository_is_an_error_that_names_it() {
     for (path, message) in [
         (
             "nowhere",
-            &format!("there is no file or folder {place}/nowhere")[..],
+            &format!("there is no file or directory {place}/nowhere")[..],
         ),
         (
             "flie",
-            &format!("there is no file or folder {place}/flie; did you mean {place}/file?"),
+            &format!("there is no file or directory {place}/flie; did you mean {place}/file?"),
         ),
         (
             "file",

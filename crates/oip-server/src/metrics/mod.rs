@@ -232,7 +232,7 @@ const ACCESS_LOG_DROPPED: Family = Family::counter(
 
 const CAPTURED: Family = Family::counter(
     "oip_captured_requests_total",
-    "Requests that were recorded with their answers.",
+    "Requests that were recorded with their responses.",
 );
 
 const NOT_CAPTURED: Family = Family::counter(

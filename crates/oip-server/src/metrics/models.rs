@@ -36,7 +36,7 @@ const NUMBERS: [PerVersion; 13] = [
     ),
     counter(
         "nv_inference_request_duration_us",
-        "Microseconds from arrival to answer, of all requests that were answered.",
+        "Microseconds from arrival to response, of all requests that were answered.",
         |metrics| microseconds(metrics.statistics.inference_stats.success),
     ),
     counter(
@@ -78,12 +78,12 @@ const NUMBERS: [PerVersion; 13] = [
     ),
     counter(
         "nv_cache_hit_duration_per_model",
-        "Microseconds for taking answers from the response cache.",
+        "Microseconds for taking responses from the response cache.",
         |metrics| microseconds(metrics.statistics.inference_stats.cache_hit),
     ),
     counter(
         "nv_cache_miss_duration_per_model",
-        "Microseconds for lookups in the response cache that failed, and for storing answers.",
+        "Microseconds for lookups in the response cache that failed, and for storing responses.",
         |metrics| microseconds(metrics.statistics.inference_stats.cache_miss),
     ),
 ];
@@ -105,7 +105,7 @@ const HISTOGRAMS: [Sizes; 4] = [
     Sizes {
         family: Family::histogram(
             "oip_request_duration_seconds",
-            "Time from arrival to answer, of requests that were answered.",
+            "Time from arrival to response, of requests that were answered.",
         ),
         of: |metrics| &metrics.total,
         unit: MICROSECONDS,

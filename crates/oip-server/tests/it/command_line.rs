@@ -17,7 +17,7 @@ fn lc_07_wrong_options() {
     for (arguments, message) in [
         (
             &[][..],
-            "no model repository: give a folder with models, or a model's file",
+            "no model repository: give a directory with models, or a model's file",
         ),
         (
             &["--htp-address", "x"],
@@ -121,7 +121,7 @@ fn lc_07_wrong_surroundings() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().to_str().unwrap();
     let (code, line) = failing(&["--model-repository", "/nowhere"]);
-    assert_eq!((code, &*line), (1, "there is no file or folder /nowhere"));
+    assert_eq!((code, &*line), (1, "there is no file or directory /nowhere"));
     assert_eq!(
         failing(&["--model-repository", folder, "--repository-also", "/nowhere"]),
         (1, "the folder /nowhere does not exist".to_owned())
@@ -518,7 +518,7 @@ fn models_are_checked_before_they_are_served() {
 
     let (code, text, log) = check(&["/nowhere"]);
     assert_eq!((code, text.as_str()), (1, ""));
-    assert_eq!(log, "error: there is no file or folder /nowhere\n");
+    assert_eq!(log, "error: there is no file or directory /nowhere\n");
     assert_eq!(check(&["--jsn"]).0, 2);
     assert!(check(&["--help"]).1.contains("--json"));
 }

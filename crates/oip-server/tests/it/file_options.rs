@@ -59,7 +59,7 @@ fn settings_of_the_configuration_file_alone_are_no_options() {
         .lines()
         .filter(|line| line.trim_start().starts_with("--"))
         .count();
-    assert!((40..=61).contains(&options), "{options} options: {help}");
+    assert!((40..=60).contains(&options), "{options} options: {help}");
     let (_, of_file) = help.split_once("\nOnly in the configuration file").unwrap();
     for setting in [
         "capture = ",

@@ -45,7 +45,7 @@ fn an_example_repository_serves_at_once() {
     fs::write(shop.join("README.md"), "mine").unwrap();
     let (code, line) = failing(&["init", path]);
     assert!(
-        code == 1 && line.contains("exists and is not an empty folder"),
+        code == 1 && line.contains("exists and is not an empty directory"),
         "{line}"
     );
     assert_eq!(fs::read(shop.join("README.md")).unwrap(), b"mine");
@@ -283,11 +283,11 @@ fn misspelt_commands_are_known() {
     for (arguments, meant) in [
         (
             &["chek", "/tmp"][..],
-            "there is no file or folder 'chek'; did you mean `oip-server check /tmp`?",
+            "there is no file or directory 'chek'; did you mean `oip-server check /tmp`?",
         ),
         (
             &["/tmp", "chek"],
-            "there is no file or folder 'chek'; did you mean `oip-server check /tmp`?",
+            "there is no file or directory 'chek'; did you mean `oip-server check /tmp`?",
         ),
         (
             &["--onnxruntime", "auto", "check", "my models"],
@@ -307,11 +307,11 @@ fn misspelt_commands_are_known() {
         ),
         (
             &["man"],
-            "the following required arguments were not provided: <FOLDER> (--help",
+            "the following required arguments were not provided: <DIR> (--help",
         ),
         (
             &["init", "shop", "--force"],
-            "unexpected argument '--force' found; `oip-server init` never overwrites files: name a new folder, or empty this one first",
+            "unexpected argument '--force' found; `oip-server init` never overwrites files: name a new directory, or empty this one first",
         ),
         (
             &["init", "--quiet"],
@@ -319,11 +319,11 @@ fn misspelt_commands_are_known() {
         ),
         (
             &["chekc"],
-            "there is no file or folder 'chekc'; did you mean `oip-server check`?",
+            "there is no file or directory 'chekc'; did you mean `oip-server check`?",
         ),
         (
             &["nit"],
-            "there is no file or folder 'nit'; did you mean `oip-server init`?",
+            "there is no file or directory 'nit'; did you mean `oip-server init`?",
         ),
     ] {
         let (code, line) = failing(arguments);
@@ -347,7 +347,7 @@ fn two_paths_are_one_too_many() {
     let [a, b] = ["a.onnx", "b.onnx"].map(|name| folder.path().join(name));
     let (code, line) = failing(&[a.as_os_str(), b.as_os_str()]);
     assert!(
-        code == 2 && line.contains("b.onnx, expected one folder or file;"),
+        code == 2 && line.contains("b.onnx, expected one directory or file;"),
         "{line}"
     );
     // An unknown option is still reported as such.
@@ -373,6 +373,6 @@ fn failures_are_json_where_the_log_is() {
         .collect();
     assert_eq!(
         events.last().unwrap()["reason"],
-        "there is no file or folder /nowhere"
+        "there is no file or directory /nowhere"
     );
 }

@@ -254,7 +254,14 @@ mod tests {
         let mut table = "| operator | since | types | attributes |\n|---|---|---|---|\n".to_owned();
         for row in rows().filter(|row| row.domain != NEWEST) {
             let name = row.full_name();
-            let types = row.types.map_or_else(String::new, |types| types.to_string());
+            let schema = schema_of(row.domain, row.name);
+            let has_no_input =
+                schema.is_some_and(|schema| schema.inputs.iter().all(|&(_, _, most)| most == 0));
+            let types = match row.types {
+                Some(types) => types.to_string(),
+                None if has_no_input => "no input".to_owned(),
+                None => "own check".to_owned(),
+            };
             let attribute = |attribute: &&str| match range(row.domain, row.name, attribute) {
                 Some(range) => format!("{attribute} ({range})"),
                 None => (*attribute).to_owned(),

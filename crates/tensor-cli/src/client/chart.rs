@@ -30,7 +30,7 @@ pub(super) fn of(latency: &Histogram<u64>) -> String {
         counts[row - 1] += value.count_at_value();
     }
     let highest = counts.iter().copied().max().unwrap_or(0).max(1);
-    let mut chart = "latency up to  answers\n".to_owned();
+    let mut chart = "latency up to  responses\n".to_owned();
     for (row, count) in counts.iter().enumerate() {
         let length = (*count as f64 / highest as f64 * WIDTH as f64).ceil() as usize;
         let bar = "█".repeat(length);

@@ -203,7 +203,7 @@ impl Run {
         let quantile = |quantile| micros(tally.latency.value_at_quantile(quantile) as f64 / 1e3);
         let errors: u64 = tally.errors.values().sum();
         let mut text = format!(
-            "{count} answers, {rate:.0}/s, p50 {}, p99 {}",
+            "{count} responses, {rate:.0}/s, p50 {}, p99 {}",
             quantile(0.5),
             quantile(0.99)
         );

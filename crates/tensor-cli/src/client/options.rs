@@ -99,6 +99,7 @@ pub(crate) struct Replay {
     #[command(flatten)]
     pub(crate) connection: Connection,
     /// The directory with requests that a server recorded (the setting `capture` of oip-server).
+    #[arg(value_name = "DIR")]
     pub(crate) folder: PathBuf,
     /// Only requests for this model.
     #[arg(long, value_name = "MODEL")]

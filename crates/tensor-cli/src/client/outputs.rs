@@ -83,7 +83,7 @@ pub(super) fn write(targets: &[Target], response: &InferResponse) -> Outcome {
             let wanted = target
                 .name()
                 .map_or("an output".to_owned(), |name| format!("output '{name}'"));
-            return Err(mismatch(format!("expected {wanted} in the answer, found none")));
+            return Err(mismatch(format!("expected {wanted} in the response, found none")));
         }
         if let Target::Text(_, path, form) = target {
             write_text(path, *form, response, &outputs)?;
@@ -515,7 +515,7 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .contains("expected output 'z' in the answer, found none"),
+                .contains("expected output 'z' in the response, found none"),
             "{error}"
         );
     }

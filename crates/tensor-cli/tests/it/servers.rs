@@ -254,7 +254,7 @@ fn measurements_have_a_chart() {
     ];
     let printed = place.good(&bench);
     assert!(
-        printed.contains("latency up to  answers\n") && printed.contains('█'),
+        printed.contains("latency up to  responses\n") && printed.contains('█'),
         "{printed}"
     );
 }

@@ -69,7 +69,7 @@ impl HubFolder {
     pub fn parse(location: &str, options: &RemoteOptions) -> Result<Self, Error> {
         let malformed = || {
             Error::new(ErrorKind::Malformed, "the location on the Hub")
-                .expected("hf://OWNER/REPO, then @REVISION if it is not main, then /FOLDER if it is not the whole repository")
+                .expected("hf://OWNER/REPO, then @REVISION if it is not main, then /DIR if it is not the whole repository")
         };
         let place = location.strip_prefix("hf://").ok_or_else(malformed)?;
         let (kind, place) = match place.split_once('/') {

@@ -1,0 +1,456 @@
+//! The dependencies that each crate may have, and the crates where `unsafe` is allowed.
+
+use std::{collections::BTreeSet, fs};
+
+use anyhow::Result;
+use cargo_metadata::{DependencyKind, MetadataCommand};
+
+use crate::workspace;
+
+/// Checks dependencies, `unsafe`, and what manifests inherit from the workspace.
+pub(crate) fn check(broken: &mut Vec<String>) -> Result<()> {
+    let manifest = workspace::root().join("Cargo.toml");
+    let metadata = MetadataCommand::new()
+        .manifest_path(manifest)
+        .no_deps()
+        .other_options(["--offline".into()])
+        .exec()?;
+    let members: BTreeSet<&str> = metadata
+        .packages
+        .iter()
+        .map(|package| package.name.as_str())
+        .collect();
+    for package in &metadata.packages {
+        let Some(rule) = CRATES.iter().find(|rule| rule.name == package.name.as_str()) else {
+            broken.push(format!(
+                "{}: has no row in the table of crates (xtask/src/dependencies.rs)",
+                package.name
+            ));
+            continue;
+        };
+        // Tests and benchmarks may look upwards.
+        for dependency in package
+            .dependencies
+            .iter()
+            .filter(|dependency| dependency.kind != DependencyKind::Development)
+        {
+            let name = dependency.name.as_str();
+            if rule.never.contains(&name) {
+                broken.push(format!("{}: must not know {name}", package.name));
+            }
+            if members.contains(name) && !rule.may_use.contains(&name) {
+                broken.push(format!("{}: may not depend on {name}", package.name));
+            }
+        }
+        let manifest = fs::read_to_string(&package.manifest_path)?;
+        for line in manifest
+            .lines()
+            .filter(|line| line.contains("version = \"") && !line.starts_with("version"))
+        {
+            broken.push(format!("{}: gives a version of its own: {line}", package.name));
+        }
+        for inherited in ["edition.workspace = true", "[lints]\nworkspace = true"] {
+            let own_lints =
+                inherited.starts_with("[lints]") && MAY_USE_UNSAFE.contains(&package.name.as_str());
+            if !own_lints && !manifest.contains(inherited) {
+                broken.push(format!(
+                    "{}: Cargo.toml lacks `{}`",
+                    package.name,
+                    inherited.replace('\n', " ")
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A crate and its allowed dependencies.
+struct Crate {
+    name: &'static str,
+    /// Crates of this workspace that it may use.
+    may_use: &'static [&'static str],
+    /// Packages that it must not use, of this workspace or of others.
+    never: &'static [&'static str],
+}
+
+/// The crates where `unsafe` is allowed, which therefore cannot inherit the workspace's lints.
+const MAY_USE_UNSAFE: &[&str] = &[
+    "fmt-tbuf",
+    "oip-server",
+    "onnx-gemm",
+    "onnx-session",
+    "tensor-mmap",
+    "tensorferry-python",
+];
+
+/// All crates, lowest first. The table in docs/ARCHITECTURE.md says why.
+const CRATES: &[Crate] = &[
+    Crate {
+        name: "tensor-core",
+        may_use: &[],
+        never: &["serde", "tokio", "axum", "tonic"],
+    },
+    Crate {
+        name: "bench-kit",
+        may_use: &[],
+        never: &["tokio"],
+    },
+    Crate {
+        name: "attack-kit",
+        may_use: &[],
+        never: &["axum", "tonic", "prost"],
+    },
+    Crate {
+        name: "flat-forest",
+        may_use: &[],
+        never: &["tokio", "serde"],
+    },
+    Crate {
+        name: "system-memory",
+        may_use: &[],
+        never: &["tokio", "serde"],
+    },
+    Crate {
+        name: "tensor-mmap",
+        may_use: &[],
+        never: &["tokio", "serde"],
+    },
+    Crate {
+        name: "onnx-operators",
+        may_use: &[],
+        never: &["tokio", "serde", "prost", "ort"],
+    },
+    Crate {
+        name: "fmt-core",
+        may_use: &["tensor-core"],
+        never: &["tokio", "serde", "flatbuffers", "ciborium", "zstd"],
+    },
+    Crate {
+        name: "fmt-tbuf",
+        may_use: &["tensor-core", "fmt-core"],
+        never: &["tokio", "serde", "fmt-btf", "fmt-ztensor"],
+    },
+    Crate {
+        name: "fmt-btf",
+        may_use: &["tensor-core", "fmt-core"],
+        never: &["tokio", "flatbuffers", "ciborium", "zstd"],
+    },
+    Crate {
+        name: "fmt-safetensors",
+        may_use: &["tensor-core", "fmt-core"],
+        never: &["tokio", "flatbuffers", "ciborium", "zstd"],
+    },
+    Crate {
+        name: "fmt-gguf",
+        may_use: &["tensor-core", "fmt-core"],
+        never: &["tokio", "flatbuffers", "ciborium", "zstd"],
+    },
+    Crate {
+        name: "fmt-onnx",
+        may_use: &["tensor-core", "fmt-core", "onnx-operators"],
+        never: &["tokio", "serde", "prost", "ort"],
+    },
+    Crate {
+        name: "fmt-zip",
+        may_use: &["fmt-core"],
+        never: &["tokio", "serde", "flatbuffers", "ciborium"],
+    },
+    Crate {
+        name: "fmt-npy",
+        may_use: &["tensor-core", "fmt-core", "fmt-zip"],
+        never: &["tokio", "serde", "flatbuffers", "ciborium"],
+    },
+    Crate {
+        name: "fmt-torch",
+        may_use: &["tensor-core", "fmt-core", "fmt-zip"],
+        never: &["tokio", "serde", "flatbuffers", "ciborium"],
+    },
+    Crate {
+        name: "fmt-cbor",
+        may_use: &["tensor-core", "fmt-core"],
+        never: &["tokio", "serde", "zstd"],
+    },
+    Crate {
+        name: "fmt-zstd",
+        may_use: &["tensor-core", "fmt-core"],
+        never: &["tokio", "serde", "ciborium"],
+    },
+    Crate {
+        name: "fmt-ztensor",
+        may_use: &["tensor-core", "fmt-core", "fmt-cbor", "fmt-zstd"],
+        never: &["tokio", "fmt-btf", "fmt-tbuf", "fmt-ztensor2"],
+    },
+    Crate {
+        name: "fmt-ztensor2",
+        may_use: &["tensor-core", "fmt-core", "fmt-cbor", "fmt-zstd"],
+        never: &["tokio", "fmt-btf", "fmt-tbuf", "fmt-ztensor"],
+    },
+    Crate {
+        name: "tensor-files",
+        may_use: &[
+            "tensor-core",
+            "fmt-core",
+            "fmt-btf",
+            "fmt-gguf",
+            "fmt-npy",
+            "fmt-onnx",
+            "fmt-safetensors",
+            "fmt-tbuf",
+            "fmt-torch",
+            "fmt-ztensor",
+            "fmt-ztensor2",
+        ],
+        never: &["tokio"],
+    },
+    Crate {
+        name: "tensor-remote",
+        may_use: &["fmt-core"],
+        never: &["axum", "tonic", "native-tls", "openssl"],
+    },
+    Crate {
+        name: "model-store",
+        may_use: &["fmt-core", "tensor-remote"],
+        never: &["axum", "tonic", "native-tls", "openssl"],
+    },
+    Crate {
+        name: "oip-types",
+        may_use: &["tensor-core"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Crate {
+        name: "model-config",
+        may_use: &["tensor-core", "oip-types"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Crate {
+        name: "oip-service",
+        may_use: &["system-memory", "tensor-core", "oip-types"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Crate {
+        name: "oip-shm",
+        may_use: &["tensor-core", "tensor-mmap", "oip-types", "oip-service"],
+        never: &["tokio", "axum", "tonic", "memmap2"],
+    },
+    Crate {
+        name: "oip-console",
+        may_use: &[],
+        never: &["tonic", "prost"],
+    },
+    Crate {
+        name: "oip-capture",
+        may_use: &[
+            "tensor-core",
+            "fmt-core",
+            "fmt-safetensors",
+            "oip-types",
+            "oip-service",
+        ],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Crate {
+        name: "oip-telemetry",
+        may_use: &[],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Crate {
+        name: "oip-auth",
+        may_use: &["tensor-core", "oip-types", "oip-service"],
+        never: &["axum", "tonic", "hyper"],
+    },
+    Crate {
+        name: "oip-listen",
+        may_use: &[],
+        never: &["axum", "tonic"],
+    },
+    Crate {
+        name: "oip-http",
+        may_use: &["tensor-core", "oip-types", "oip-service"],
+        never: &["tonic"],
+    },
+    Crate {
+        name: "oip-grpc",
+        may_use: &["tensor-core", "oip-types", "oip-service"],
+        never: &["axum"],
+    },
+    Crate {
+        name: "oip-client",
+        may_use: &["tensor-core", "tensor-mmap", "oip-types", "oip-grpc"],
+        never: &["axum", "oip-service"],
+    },
+    Crate {
+        name: "tensor-cli",
+        may_use: &[
+            "tensor-core",
+            "fmt-core",
+            "fmt-btf",
+            "fmt-gguf",
+            "fmt-npy",
+            "fmt-safetensors",
+            "fmt-tbuf",
+            "fmt-ztensor",
+            "tensor-files",
+            "tensor-remote",
+            "oip-types",
+            "oip-capture",
+            "oip-client",
+        ],
+        never: &["axum", "hyper", "tonic"],
+    },
+    Crate {
+        name: "oip-engine",
+        may_use: &[
+            "tensor-core",
+            "tensor-mmap",
+            "oip-types",
+            "model-config",
+            "oip-service",
+        ],
+        never: &["axum", "tonic", "hyper"],
+    },
+    Crate {
+        name: "onnx-session",
+        may_use: &[],
+        never: &["tokio"],
+    },
+    Crate {
+        name: "onnx-gemm",
+        may_use: &[],
+        never: &["tokio", "serde", "ort"],
+    },
+    Crate {
+        name: "onnx-tensor",
+        may_use: &["onnx-gemm", "system-memory"],
+        never: &["tokio", "serde", "prost", "ort"],
+    },
+    Crate {
+        name: "onnx-kernels",
+        may_use: &["onnx-gemm", "onnx-tensor", "tensor-core"],
+        never: &["tokio", "serde", "prost", "ort"],
+    },
+    Crate {
+        name: "onnx-ml",
+        may_use: &["flat-forest", "onnx-tensor", "tensor-core"],
+        never: &["tokio", "serde", "prost", "ort"],
+    },
+    Crate {
+        name: "onnx-graph",
+        may_use: &["onnx-operators", "tensor-core"],
+        never: &["tokio", "serde", "ort"],
+    },
+    Crate {
+        name: "onnx-run",
+        may_use: &[
+            "onnx-graph",
+            "onnx-kernels",
+            "onnx-ml",
+            "onnx-operators",
+            "onnx-tensor",
+            "tensor-core",
+        ],
+        never: &["tokio", "serde", "axum", "tonic", "hyper", "ort"],
+    },
+    Crate {
+        name: "backend-forest",
+        may_use: &["flat-forest", "tensor-core", "oip-types", "oip-service"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Crate {
+        name: "backend-onnx",
+        may_use: &[
+            "onnx-graph",
+            "onnx-run",
+            "onnx-session",
+            "onnx-tensor",
+            "tensor-core",
+            "oip-types",
+            "oip-service",
+        ],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Crate {
+        name: "backend-tensors",
+        may_use: &[
+            "tensor-core",
+            "fmt-core",
+            "tensor-files",
+            "oip-types",
+            "oip-service",
+        ],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Crate {
+        name: "oip-text",
+        may_use: &["tensor-core", "system-memory", "oip-types", "oip-service"],
+        never: &["tokio", "axum", "tonic", "hyper", "onig"],
+    },
+    Crate {
+        name: "oip-worker",
+        may_use: &["tensor-core", "oip-types", "oip-service"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Crate {
+        name: "backend-python",
+        may_use: &["tensor-core", "oip-types", "oip-service", "oip-worker"],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Crate {
+        name: "oip-server",
+        may_use: &[
+            "tensor-core",
+            "oip-types",
+            "oip-service",
+            "oip-worker",
+            "oip-auth",
+            "oip-listen",
+            "oip-shm",
+            "oip-console",
+            "oip-telemetry",
+            "oip-capture",
+            "oip-http",
+            "oip-grpc",
+            "oip-engine",
+            // For the wheel, where one program is both (feature `tool`).
+            "tensor-cli",
+            "tensor-mmap",
+            "model-store",
+            "backend-forest",
+            "backend-onnx",
+            "backend-python",
+            "backend-tensors",
+            "oip-text",
+        ],
+        never: &[],
+    },
+    Crate {
+        name: "tensorferry",
+        may_use: &[
+            "tensor-core",
+            "oip-types",
+            "oip-service",
+            "oip-listen",
+            "oip-http",
+            "oip-grpc",
+            "oip-engine",
+        ],
+        never: &["axum", "hyper", "tonic"],
+    },
+    Crate {
+        name: "tensorferry-python",
+        may_use: &[
+            "tensor-core",
+            "tensor-mmap",
+            "fmt-core",
+            "tensor-files",
+            "oip-types",
+            "oip-client",
+            "tensorferry",
+        ],
+        never: &["axum", "hyper", "tonic"],
+    },
+    Crate {
+        name: "xtask",
+        may_use: &[],
+        never: &[],
+    },
+];

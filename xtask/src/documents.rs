@@ -1,0 +1,173 @@
+//! Checks pages against the repository: tables of crates, names of files, links, examples.
+
+use std::{collections::BTreeSet, fs};
+
+use anyhow::Result;
+
+use crate::{images, links, promises, readmes, workspace, zoo};
+
+/// Checks all pages.
+pub(crate) fn check(broken: &mut Vec<String>) -> Result<()> {
+    let crates = crates()?;
+    for document in ["docs/crates.md", "docs/ARCHITECTURE.md"] {
+        check_crates_named(document, &read(document), &crates, broken);
+    }
+    let promises = "docs/promises.md";
+    for page in [
+        "docs/ARCHITECTURE.md",
+        "docs/decisions.md",
+        "docs/threat-model.md",
+        promises,
+    ] {
+        check_files_named(page, &read(page), broken)?;
+    }
+    promises::check(promises, &read(promises), broken);
+    let pages = workspace::pages()?;
+    for path in &pages {
+        // Written by a test that failed while its output went into the page.
+        if fs::read_to_string(path)?.contains("rust_begin_unwind") {
+            broken.push(format!(
+                "{}: contains a panic's stack trace",
+                workspace::display(path)
+            ));
+        }
+    }
+    broken.extend(links::check(&pages)?);
+    broken.extend(images::invented()?);
+    check_figures(broken)?;
+    check_examples(&crates, broken);
+    check_lengths(broken);
+    Ok(())
+}
+
+/// The text of a file of the repository; empty if there is none.
+fn read(name: &str) -> String {
+    fs::read_to_string(workspace::root().join(name)).unwrap_or_default()
+}
+
+/// The directories of all crates, and `xtask`.
+fn crates() -> Result<BTreeSet<String>> {
+    let mut crates = BTreeSet::from(["xtask".to_owned()]);
+    for entry in fs::read_dir(workspace::root().join("crates"))? {
+        crates.insert(entry?.file_name().to_string_lossy().into_owned());
+    }
+    Ok(crates)
+}
+
+/// Checks that a document's table of crates has each crate once, and nothing else.
+fn check_crates_named(document: &str, text: &str, crates: &BTreeSet<String>, broken: &mut Vec<String>) {
+    let rows = rows_of_crates(text);
+    for name in crates {
+        let found = rows.iter().filter(|row| *row == name).count();
+        if found != 1 {
+            broken.push(format!(
+                "{document}: expected one row for the crate `{name}`, found {found}"
+            ));
+        }
+    }
+    for row in rows.iter().filter(|row| !crates.contains(**row)) {
+        broken.push(format!("{document}: has a row for `{row}`, which is no crate"));
+    }
+}
+
+/// Checks that README has the figures of the zoo's newest run.
+fn check_figures(broken: &mut Vec<String>) -> Result<()> {
+    let said = zoo::summary(&read("docs/measured/zoo.md"))?;
+    // README breaks lines where it likes.
+    let readme = read("README.md");
+    let words: Vec<&str> = readme.split_whitespace().collect();
+    if !words.join(" ").contains(&said) {
+        broken.push(format!(
+            "README.md: does not say \"{said}\", as docs/measured/zoo.md's figures are"
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that the code of docs/crates.md is code that the tests compile, with all of its dependencies.
+fn check_examples(crates: &BTreeSet<String>, broken: &mut Vec<String>) {
+    let page = read("docs/crates.md");
+    let example = read("crates/tensorferry/examples/echo.rs");
+    let code = example.split_once("\n\n").map_or("", |(_, code)| code);
+    if code.is_empty() || !page.contains(code) {
+        broken.push("docs/crates.md: does not show crates/tensorferry/examples/echo.rs as it is".to_owned());
+    }
+    let front = readmes::example(&read("crates/tensorferry/src/lib.rs"));
+    if front.is_empty() || !page.contains(&front) {
+        broken.push(
+            "docs/crates.md: does not show the example of crates/tensorferry/src/lib.rs as it is".to_owned(),
+        );
+    }
+    for name in crates.iter().filter(|name| uses(code, name)) {
+        if !page.contains(&format!("\n{name} = {{ path = ")) {
+            broken.push(format!(
+                "docs/crates.md: shows no dependency on {name}, which its code uses"
+            ));
+        }
+    }
+}
+
+/// Checks that the first pages are short enough to be read.
+fn check_lengths(broken: &mut Vec<String>) {
+    let lines = read("README.md").lines().count();
+    if lines > 100 {
+        broken.push(format!(
+            "README.md: {lines} lines; at most 100, the rest belongs into docs/"
+        ));
+    }
+    let lines = read("docs/ARCHITECTURE.md").lines().count();
+    if lines >= 300 {
+        broken.push(format!(
+            "docs/ARCHITECTURE.md: {lines} lines; it should be read in one sitting (below 300)"
+        ));
+    }
+}
+
+/// Whether code imports from a crate or names something in it.
+fn uses(code: &str, name: &str) -> bool {
+    code.contains(&format!("{}::", name.replace('-', "_")))
+}
+
+/// Checks that a page names only files that exist.
+fn check_files_named(page: &str, text: &str, broken: &mut Vec<String>) -> Result<()> {
+    let sources = workspace::sources()?;
+    for name in quoted_files(text) {
+        if !sources.iter().any(|source| source.ends_with(name)) {
+            broken.push(format!("{page}: names `{name}`, which is no file"));
+        }
+    }
+    Ok(())
+}
+
+/// The names of Rust files in backticks.
+fn quoted_files(text: &str) -> impl Iterator<Item = &str> {
+    let quoted = text.split('`').skip(1).step_by(2);
+    quoted.filter(|name| name.ends_with(".rs") && !name.contains(char::is_whitespace))
+}
+
+/// The names in the first column of a document's table of crates.
+fn rows_of_crates(text: &str) -> Vec<&str> {
+    let table = text.lines().skip_while(|line| !line.starts_with("| crate |"));
+    let rows = table.skip(2).take_while(|line| line.starts_with('|'));
+    rows.filter_map(|row| row.strip_prefix("| `")?.split('`').next())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_pages_name_exist() {
+        let mut broken = Vec::new();
+        check_files_named("page.md", "`none.rs` and `xtask/src/tidy.rs`", &mut broken).unwrap();
+        assert_eq!(broken, ["page.md: names `none.rs`, which is no file"]);
+    }
+
+    #[test]
+    fn every_row_of_a_crate_counts() {
+        let text = "| crate | knows |\n|---|---|\n| `a` | `b` |\n| `c` | |\n| `a` | again |\n\n| `d` | elsewhere |\n";
+        assert_eq!(rows_of_crates(text), ["a", "c", "a"]);
+        assert!(rows_of_crates("| format | crate |\n").is_empty());
+    }
+}
