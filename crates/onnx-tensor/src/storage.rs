@@ -70,13 +70,37 @@ impl Storage {
 
     /// Copies shared memory into an owned vector of `element_type`.
     pub fn own(&mut self, element_type: ElementType) {
-        if let Self::Shared(bytes) = self {
-            let mut copy = Self::zero(element_type, bytes.len() / element_type.size_of());
-            if let Some(to) = copy.bytes_mut() {
-                to.copy_from_slice(bytes);
-            }
-            *self = copy;
-        }
+        let Self::Shared(bytes) = self else {
+            return;
+        };
+        // Collecting does not clear the memory first, and the loops are vectorized.
+        *self = match element_type.size_of() {
+            1 => Self::U8(bytes.to_vec()),
+            2 => Self::U16(
+                bytes
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|unit| u16::from_ne_bytes(*unit))
+                    .collect(),
+            ),
+            4 => Self::U32(
+                bytes
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|unit| u32::from_ne_bytes(*unit))
+                    .collect(),
+            ),
+            _ => Self::U64(
+                bytes
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|unit| u64::from_ne_bytes(*unit))
+                    .collect(),
+            ),
+        };
     }
 }
 
