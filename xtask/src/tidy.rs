@@ -167,6 +167,17 @@ const ARROWS: &[Arrows] = &[
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Arrows {
+        from: "model-repository",
+        to: &[
+            "tensor-core",
+            "tensor-mmap",
+            "oip-types",
+            "model-config",
+            "oip-service",
+        ],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Arrows {
         from: "oip-shm",
         to: &["tensor-core", "tensor-mmap", "oip-types", "oip-service"],
         never: &["tokio", "axum", "tonic", "memmap2"],
@@ -243,6 +254,7 @@ const ARROWS: &[Arrows] = &[
             "tensor-mmap",
             "oip-types",
             "model-config",
+            "model-repository",
             "oip-service",
         ],
         never: &["axum", "tonic", "hyper"],
@@ -352,6 +364,7 @@ const ARROWS: &[Arrows] = &[
             // For the wheel, where one program is both (feature `tool`).
             "tensor-cli",
             "tensor-mmap",
+            "model-repository",
             "model-store",
             "backend-forest",
             "backend-onnx",

@@ -1,9 +1,12 @@
+//! The models of an engine: their versions and states, and the version that a request finds.
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
+use model_repository::VersionKey;
 use oip_service::{BoxFuture, Readiness, RequestContext, ResponseStream, Responses, StreamedResponse};
 use oip_types::{
     ErrorCode, InferRequest, InferResponse, Joining, ModelMetadata, ModelRef, ModelState, Placement,
@@ -12,9 +15,10 @@ use oip_types::{
 use tensor_core::Quoted;
 
 use crate::{
-    load::version_key::VersionKey,
+    generation::Generation,
     pipeline::{Pipeline, StepError, StepModels},
-    run::{cache::Generation, call_order::CallOrder, others::Callees, served_version::ServedVersion},
+    run::others::Callees,
+    versions::{call_order::CallOrder, served_version::ServedVersion},
 };
 
 /// Models, their versions and states.
