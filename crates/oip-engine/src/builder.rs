@@ -11,7 +11,7 @@ use crate::{
     engine::Engine,
     load::{LoadError, loader},
     run::others::Others,
-    versions::registry::{LoadCost, Registry},
+    versions::{entry::LoadCost, registry::Registry},
 };
 
 /// Builds an [`Engine`] from models of the embedding program. Nothing is read from disk and nothing panics:

@@ -26,7 +26,7 @@ use crate::{
         poll::Poller,
     },
     statistics::VersionMetrics,
-    versions::registry::{ModelStatus, Registry},
+    versions::{registry::Registry, status::ModelStatus},
 };
 
 /// Loads and runs the models of repositories; see the [crate](crate).
@@ -63,7 +63,7 @@ impl Engine {
             ModelControl::Explicit { load } if load.iter().any(|name| name == "*") => all(),
             ModelControl::Explicit { load } => load.clone(),
         };
-        models.iter().for_each(|name| registry.expect(name));
+        registry.expect(&models);
         let lifecycle = Arc::new(Lifecycle::new(repository, registry, config));
         let control = Control::new(lifecycle.clone());
         for model in models {

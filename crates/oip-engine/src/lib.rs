@@ -70,4 +70,4 @@ pub use load::lifecycle::UNAVAILABLE;
 pub use model_repository::{Repositories, Repository};
 pub use run::in_place::InPlace;
 pub use statistics::{FailureReason, Histogram, VersionMetrics};
-pub use versions::registry::ModelStatus;
+pub use versions::status::ModelStatus;

@@ -21,11 +21,7 @@ use crate::{
     },
     pipeline::{Change, Pipeline},
     run::others::Others,
-    versions::{
-        cache::ResponseCache,
-        registry::{LoadCost, Registry},
-        served_version::ServedVersion,
-    },
+    versions::{cache::ResponseCache, entry::LoadCost, registry::Registry, served_version::ServedVersion},
 };
 
 /// Target of log events about unavailable models, each with its `reason`. Programs that report reasons

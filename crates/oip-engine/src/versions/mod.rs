@@ -3,6 +3,8 @@
 
 pub(crate) mod cache;
 pub(crate) mod call_order;
+pub(crate) mod entry;
 pub(crate) mod labels;
 pub(crate) mod registry;
 pub(crate) mod served_version;
+pub(crate) mod status;
