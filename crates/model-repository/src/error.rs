@@ -54,7 +54,7 @@ pub enum FileError {
     },
     /// A directory cannot be listed.
     #[error("the folder {name} cannot be read: {}", source.kind())]
-    Folder {
+    Directory {
         /// Name of the directory.
         name: String,
         /// The system's error.
@@ -178,12 +178,12 @@ pub enum ModelError {
     },
     /// The model's directory cannot be read.
     #[error("its folder cannot be read: {}", .0.kind())]
-    Folder(#[source] io::Error),
+    Directory(#[source] io::Error),
     /// The model's directory is a link out of the repository.
     #[error(
         "its folder is a link that leads out of the repository (--repository-also names folders that links may reach)"
     )]
-    FolderOutside,
+    DirectoryOutside,
     /// The directory has two configurations.
     #[error("it has both a {first} and a {second}; one of them must go")]
     TwoConfigurations {
@@ -251,7 +251,7 @@ pub enum ModelError {
         "it is no model but a folder of models, of which {} is one: serve this folder itself",
         Quoted(model)
     )]
-    FolderOfModels {
+    DirectoryOfModels {
         /// A directory with versions inside this one.
         model: String,
     },

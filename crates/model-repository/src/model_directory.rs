@@ -401,7 +401,7 @@ impl ModelDirectory {
     }
 
     fn subfolders(&self) -> Result<Vec<String>, ModelError> {
-        subfolders(&self.root, &self.below).map_err(ModelError::Folder)
+        subfolders(&self.root, &self.below).map_err(ModelError::Directory)
     }
 
     /// Applies a version policy.
@@ -572,7 +572,7 @@ impl ModelDirectory {
 
     fn why_empty(&self, written: &WrittenConfig, version: Option<&String>) -> Result<ModelError, ModelError> {
         if let Some(model) = self.inner_model(written) {
-            return Ok(ModelError::FolderOfModels { model });
+            return Ok(ModelError::DirectoryOfModels { model });
         }
         let misplaced = self.model_file(&self.below, written)?.and_then(Result::ok);
         let weights = misplaced

@@ -428,14 +428,14 @@ impl Repository {
         let real = match root.resolve(below) {
             Ok(PathTarget::Inside(real)) => real,
             Ok(PathTarget::Outside) if root.path(below).is_file() => return Ok(None),
-            Ok(PathTarget::Outside) => return Err(ModelError::FolderOutside),
+            Ok(PathTarget::Outside) => return Err(ModelError::DirectoryOutside),
             // Nothing has this name, unless it is a dangling link.
             Err(error) if error.kind() == io::ErrorKind::NotFound && root.stat(below).is_err() => {
                 return Ok(None);
             }
-            Err(error) => return Err(ModelError::Folder(error)),
+            Err(error) => return Err(ModelError::Directory(error)),
         };
-        match root.stat(&real).map_err(ModelError::Folder)? {
+        match root.stat(&real).map_err(ModelError::Directory)? {
             stat if is_file(&stat) => Ok(None),
             _ => Ok(Some(self.model_directory(&root, name, &real, true))),
         }

@@ -67,7 +67,7 @@ impl Snapshot {
     }
 
     fn add(&mut self, root: &Root, folder: &Path, below: &Path, depth: usize) -> Result<(), FileError> {
-        let entries = root.list(folder).map_err(|source| FileError::Folder {
+        let entries = root.list(folder).map_err(|source| FileError::Directory {
             name: FileError::name(&root.path(folder)),
             source,
         })?;
