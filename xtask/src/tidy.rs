@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Result, bail};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-use crate::{circles, crate_pages, images, links, readmes, workspace, zoo};
+use crate::{circles, crate_pages, images, layers, links, readmes, workspace, zoo};
 
 /// The crates where `unsafe` is allowed, which therefore cannot inherit the workspace's lints.
 const MAY_USE_UNSAFE: &[&str] = &[
@@ -464,6 +464,7 @@ fn broken_rules() -> Result<Vec<String>> {
     check_arrows(&mut broken)?;
     check_sources(&mut broken)?;
     check_circles(&mut broken)?;
+    broken.extend(layers::broken()?);
     check_documents(&mut broken)?;
     broken.extend(crate_pages::lacking()?);
     Ok(broken)
