@@ -13,7 +13,7 @@ pub(crate) struct AttackOptions {
     /// Run only attacks whose names contain this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Seconds that each attack may last
+    /// Maximum duration of each attack in seconds
     #[arg(long, default_value_t = 15)]
     seconds: u64,
     #[command(flatten)]
@@ -23,16 +23,16 @@ pub(crate) struct AttackOptions {
 /// Options of `soak`.
 #[derive(Args)]
 pub(crate) struct SoakOptions {
-    /// Minutes
+    /// Duration in minutes
     #[arg(long, default_value_t = 30)]
     minutes: u64,
-    /// How often a second server is ended by SIGTERM under load
+    /// Number of times that a second server is restarted by SIGTERM under load
     #[arg(long, default_value_t = 100)]
     restarts: u32,
-    /// Milliseconds of --shutdown-delay with which every second time that server leaves
+    /// The --shutdown-delay in milliseconds of every second restart
     #[arg(long, default_value_t = 500, value_name = "MS")]
     shutdown_delay: u64,
-    /// Nothing but these restarts, one after the other, and each with the delay
+    /// Run only these restarts, each with the delay, and no attacks
     #[arg(long)]
     only_restarts: bool,
     #[command(flatten)]
@@ -42,7 +42,7 @@ pub(crate) struct SoakOptions {
 /// The server under attack.
 #[derive(Args)]
 struct ServerOptions {
-    /// A server that is built already [default: a release build of this tree]
+    /// A server that is already built [default: a release build of this tree]
     #[arg(long, value_name = "PROGRAM")]
     server: Option<PathBuf>,
     /// MiB of memory above which the server is killed, so that the machine survives

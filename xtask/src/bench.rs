@@ -7,32 +7,34 @@ use clap::ValueEnum;
 
 use crate::{cargo, interop_text, python, venv, workspace, zoo};
 
-/// What to measure.
+/// The subject of a benchmark.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Subject {
-    /// Tensor files, beside safetensors and ztensor; writes some GiB to the temporary folder.
+    /// Tensor files, compared with safetensors and ztensor; writes some GiB to the temporary directory.
     Files,
-    /// JSON bodies, beside sonic-rs and `serde_json`.
+    /// JSON bodies, compared with sonic-rs and `serde_json`.
     Json,
-    /// scikit-learn's models, with the built-in runtime and with ONNX Runtime.
+    /// Models of scikit-learn, with the built-in runtime and with ONNX Runtime.
     Models,
     /// The server as a process.
     Serve,
-    /// The Python package as installed: files beside safetensors, the client beside tritonclient, the import. Fetches both from
-    /// the package index; `-- files`, `-- import` or `-- client` for one of them
+    /// The installed Python package: files compared with safetensors, the client compared with tritonclient,
+    /// and the import. Fetches both from the package index; `-- files`, `-- import` or `-- client` runs one
+    /// of them
     Python,
-    /// ONNX models whose requests change their lengths, with the built-in runtime, beside ONNX Runtime; needs Python 3, and a network
-    /// for the first run. `-- --server PROGRAM` for a server that is already built
+    /// ONNX models whose requests vary in length, with the built-in runtime and with ONNX Runtime; needs
+    /// Python 3, and a network for the first run. `-- --server PROGRAM` uses a server that is already built
     Lengths,
-    /// Texts per second of processor time, beside a server in Python with `tokenizers` and ONNX Runtime; needs Python 3, and a network for
-    /// the first run. `-- --infinity PYTHON` for an environment that has `infinity-emb`, `-- --memory 100000` for the server's memory
+    /// Texts per second of CPU time, compared with a Python server with `tokenizers` and ONNX Runtime; needs
+    /// Python 3, and a network for the first run. `-- --infinity PYTHON` uses an environment with
+    /// `infinity-emb`, `-- --memory 100000` measures the server's memory
     Text,
-    /// What TLS, identities, logs, traces and recordings add to the cost of a request.
+    /// The cost of TLS, identities, logs, traces and recordings per request.
     Options,
 }
 
 impl Subject {
-    /// Package and name of each benchmark.
+    /// Returns package and name of each benchmark.
     fn programs(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Files => &[
@@ -76,7 +78,7 @@ fn with_defaults(more: &[String]) -> Vec<String> {
     all
 }
 
-/// Runs the script with requests of changing lengths.
+/// Runs the script with requests of varying lengths.
 fn lengths(more: &[String]) -> Result<()> {
     let root = workspace::root();
     let mut script = Command::new(zoo::environment("python3")?);
@@ -122,7 +124,7 @@ fn text(more: &[String]) -> Result<()> {
     venv::run(script.args(more))
 }
 
-/// The packages of the Python server that is the yardstick.
+/// The packages of the Python server to compare with.
 const RIVAL: &[&str] = &["httptools", "orjson", "starlette", "uvicorn", "uvloop"];
 
 /// Measures the cost of requests, optionally next to bare echo servers.

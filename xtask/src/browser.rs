@@ -10,13 +10,13 @@ use crate::{cargo, venv, workspace};
 /// Options of `browser`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The Python that the virtual environment is made with
+    /// The Python that creates the virtual environment
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     python: String,
     /// The browser [default: chromium or google-chrome, whichever is installed]
     #[arg(long, value_name = "PROGRAM")]
     chromium: Option<PathBuf>,
-    /// A server that is already built, instead of building one; `tensor` stands beside it
+    /// A server that is already built, instead of building one; `tensor` must be next to it
     #[arg(long, value_name = "PROGRAM")]
     server: Option<PathBuf>,
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::workspace;
 
-/// The same flags for every check, so that dependencies are built once.
+/// Every check uses the same flags, so that dependencies are built once.
 pub(crate) const FLAGS: &[(&str, &str)] = &[("RUSTFLAGS", "-Dwarnings"), ("RUSTDOCFLAGS", "-Dwarnings")];
 
 /// Runs cargo in the workspace's root with additional environment variables.

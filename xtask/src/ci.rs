@@ -115,7 +115,7 @@ const CHECKS: &[Check] = &[
         arguments: &["clippy", "--package", "oip-server", "--no-default-features"],
         usual: 30,
     },
-    // README's `cargo first`.
+    // The README's `cargo first`.
     Check {
         name: "the server of the first build",
         arguments: &[
@@ -128,7 +128,7 @@ const CHECKS: &[Check] = &[
         ],
         usual: 48,
     },
-    // The wheel.
+    // This checks the wheel's extension module.
     Check {
         name: "both programs in one",
         arguments: &["clippy", "--package", "oip-server", "--features", "tool"],
@@ -146,15 +146,14 @@ const CHECKS: &[Check] = &[
     },
 ];
 
-/// The second processor architecture of servers. Architecture-dependent code, above all flags of system
-/// calls, must at least compile for it.
+/// The second CPU architecture of servers. Architecture-dependent code, above all flags of system calls, must
+/// at least compile for it.
 const OTHER_TARGET: &str = "aarch64-unknown-linux-gnu";
 
-/// The C compiler for it.
+/// The C compiler for the other target.
 const OTHER_COMPILER: &str = "aarch64-linux-gnu-gcc";
 
-/// Checks the libraries for another architecture, if its standard library is installed: CI needs nothing from
-/// outside.
+/// Checks the libraries for another architecture, if its standard library is installed; CI downloads nothing.
 fn check_other_target() -> Result<()> {
     if !cargo::has_target(OTHER_TARGET)? {
         println!(
@@ -172,7 +171,7 @@ fn check_other_target() -> Result<()> {
         "--exclude",
         "xtask",
     ];
-    // C code and assembly: zstd, TLS.
+    // These need C code and assembly: zstd and TLS.
     let without = [
         "fmt-zstd",
         "fmt-ztensor",
@@ -201,7 +200,7 @@ fn check_other_target() -> Result<()> {
     cargo::run(&arguments, cargo::FLAGS)
 }
 
-/// The web. Readers must compile for 32-bit addresses without a file system.
+/// The target for the web. Readers must compile for 32-bit addresses without a file system.
 const WEB_TARGET: &str = "wasm32-unknown-unknown";
 
 /// Checks `tensor-core` and the readers for the web, if its standard library is installed; not zTensor, which
@@ -231,7 +230,7 @@ fn check_web_target() -> Result<()> {
     cargo::run(&arguments, cargo::FLAGS)
 }
 
-/// A step after the cargo commands, with its usual seconds.
+/// A step after the cargo commands, with its usual duration in seconds.
 type Step = (&'static str, u64, fn() -> Result<()>);
 
 const STEPS: &[Step] = &[
@@ -293,7 +292,7 @@ impl Progress {
     }
 }
 
-/// Formats a duration for people.
+/// Formats a duration.
 fn in_words(seconds: u64) -> String {
     match seconds {
         0..100 => format!("{seconds} s"),
@@ -305,7 +304,7 @@ fn in_words(seconds: u64) -> String {
 mod tests {
     use super::*;
 
-    /// The feature combinations that the documentation recommends are checked.
+    /// CI checks the feature combinations that the documentation recommends.
     #[test]
     fn the_choices_of_features_that_people_build_are_checked() {
         let is_checked = |features: &str, has_default: bool| {

@@ -1,7 +1,7 @@
 //! Finds circular dependencies between the files of a crate, from the paths that they use.
 //!
 //! An edge goes from the file that uses an item to the file that defines it. Re-exports (`pub use`) are
-//! followed and are no use themselves. Tests and `mod` declarations are ignored.
+//! followed and do not count as uses. Tests and `mod` declarations are ignored.
 
 use std::{
     cell::RefCell,
@@ -18,7 +18,7 @@ use syn::{
 };
 
 /// Returns the cycles among the files of the crate with the root module `root`, one line each, with the items
-/// on the way.
+/// that cause them.
 pub(crate) fn of_crate(root: &Path) -> Result<Vec<String>> {
     let mut modules = Modules::default();
     let folder = root.parent().unwrap_or_else(|| Path::new(""));
@@ -124,7 +124,7 @@ struct Module {
     paths: Vec<Vec<String>>,
 }
 
-/// What a path refers to.
+/// The item that a path refers to.
 #[derive(Clone, Copy)]
 enum Target {
     Module(usize),
@@ -283,7 +283,7 @@ impl Visit<'_> for Module {
         }
     }
 
-    /// Visibilities are no dependencies.
+    /// Ignores visibilities, which are not dependencies.
     fn visit_visibility(&mut self, _: &Visibility) {}
 
     fn visit_path(&mut self, path: &syn::Path) {
@@ -298,7 +298,7 @@ impl Visit<'_> for Module {
 
     fn visit_macro(&mut self, call: &Macro) {
         visit::visit_macro(self, call);
-        // Most macros take expressions; arguments of others are ignored.
+        // The arguments of most macros are expressions; other arguments are ignored.
         if let Ok(arguments) = call.parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated) {
             for argument in &arguments {
                 self.visit_expr(argument);
@@ -409,7 +409,7 @@ fn path_attribute(attributes: &[Attribute]) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Returns the cycles of a crate made of these files.
+    /// Returns the dependency cycles among these files of a crate.
     fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in files {
@@ -469,7 +469,7 @@ mod tests {
                 ("b.rs", "fn f() -> usize { size_of::<crate::A>() } pub struct B;"),
             ]
         };
-        // `b` uses `a/inner` and `a` uses `b`: no cycle.
+        // `b` uses `a/inner` and `a` uses `b`, which is not a cycle.
         assert!(circles_of(&files("mod a; mod b; pub use a::A; pub use b::B;")).is_empty());
         let found = circles_of(&[
             ("lib.rs", "mod a; mod b; pub use a::*; pub use b::B as C;"),

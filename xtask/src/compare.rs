@@ -1,4 +1,4 @@
-//! Compares this server with others that serve a scikit-learn model: installed size, start time, cost of a
+//! Compares this server with other servers for a scikit-learn model: installed size, start time, cost of a
 //! request.
 
 use std::{path::PathBuf, process::Command};
@@ -11,18 +11,18 @@ use crate::{cargo, venv, workspace};
 /// Options of `compare`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The Python that virtual environments are made with
+    /// The Python that creates virtual environments
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     python: String,
     /// A server that is already built, instead of building a release
     #[arg(long, value_name = "PROGRAM")]
     server: Option<PathBuf>,
-    /// Requests that are measured
+    /// Number of requests to measure
     #[arg(long, default_value_t = 2000, value_name = "N")]
     requests: u32,
 }
 
-/// The model's requirements in the other servers.
+/// Packages that the model needs in the other servers.
 const MODEL: &[&str] = &["scikit-learn==1.9.1", "joblib"];
 
 /// The other servers, each in its own environment.

@@ -35,7 +35,7 @@ pub(crate) fn version() -> Result<String> {
 pub(crate) fn of(packages: &[&str], target: &str) -> Result<Components> {
     let metadata = MetadataCommand::new()
         .manifest_path(workspace::root().join("Cargo.toml"))
-        // What is packaged has been built, so everything is downloaded.
+        // Everything was already downloaded for the build.
         .other_options([
             "--filter-platform".into(),
             target.into(),
@@ -85,12 +85,12 @@ impl Components {
         self.graph.keys().map(|id| &self.metadata[id])
     }
 
-    /// Returns the crates from outside of the workspace.
+    /// Returns the crates from outside the workspace.
     fn foreign(&self) -> impl Iterator<Item = &Package> {
         self.packages().filter(|package| package.source.is_some())
     }
 
-    /// Returns each licence text once, with the crates under it, as the licences require.
+    /// Returns each licence text once, with the crates that use it, as the licences require.
     pub(crate) fn licences(&self) -> Result<String> {
         let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut list = String::new();
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(sums[&("a".to_owned(), "1.0.0".to_owned())], "ff");
     }
 
-    /// Everything that is linked is listed, and no test dependencies.
+    /// The list contains everything that is linked, and no test dependencies.
     #[cfg(target_os = "linux")]
     #[test]
     fn programs_are_made_of_what_they_link() {

@@ -4,12 +4,12 @@ use anyhow::Result;
 
 use crate::cargo;
 
-/// Writes the corpora, and judges them; `cargo test` compares what is committed with the code.
+/// Writes the corpora and their expected results; `cargo test` compares the committed files with the code.
 pub(crate) fn run() -> Result<()> {
     for package in ["fmt-btf", "fmt-tbuf", "fmt-ztensor"] {
         update(package, "corpus")?;
     }
-    // Versions 1 and 2 of zTensor have corpora of their own.
+    // Versions 1 and 2 of zTensor have separate corpora.
     update("fmt-ztensor2", "cases")
 }
 

@@ -51,7 +51,7 @@ fn lacks(package: &Package) -> impl Iterator<Item = String> {
             package.metadata["docs"]["rs"].is_object(),
         ),
         ("no examples/", is_program || has(&TargetKind::Example)),
-        // There is no public repository yet; an invented URL could be registered by anybody.
+        // No public repository exists yet, and anybody could register an invented URL.
         ("an address of a repository", package.repository.is_none()),
     ];
     checks

@@ -17,20 +17,20 @@ use crate::{venv, workspace};
 /// Options of `deploy`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The Python that the virtual environment is made with
+    /// The Python that creates the virtual environment
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     python: String,
     /// The program that runs kustomize
     #[arg(long, default_value = "kubectl", value_name = "PROGRAM")]
     kubectl: PathBuf,
-    /// The program that renders the chart; without it, helm's code does as a library of Python
+    /// The program that renders the chart; without it, helm runs as a Python library
     #[arg(long, default_value = "helm", value_name = "PROGRAM")]
     helm: PathBuf,
-    /// The version of Kubernetes whose schemas count
+    /// The Kubernetes version whose schemas are used
     #[arg(long, default_value = "1.32", value_name = "VERSION")]
     kubernetes: String,
-    /// A folder with custom resource definitions: KServe's, KEDA's, those of Prometheus' operator. Manifests without theirs are only
-    /// read. May be given several times, or with commas
+    /// A directory with custom resource definitions of KServe, KEDA and Prometheus' operator. Manifests
+    /// without a definition are only parsed. May be given several times, or with commas
     #[arg(long, env = "XTASK_DEFINITIONS", value_name = "FOLDER", value_delimiter = ',')]
     definitions: Vec<PathBuf>,
 }
@@ -43,7 +43,7 @@ const REQUIREMENTS: &[&str] = &[
     "PyYAML==6.0.3",
 ];
 
-/// Directories, and kinds that each must contain.
+/// Directories, and the kinds that each must contain.
 const FOLDERS: [(&str, &[&str]); 3] = [
     (
         "docs/deploy/kubernetes",
@@ -57,7 +57,7 @@ const FOLDERS: [(&str, &[&str]); 3] = [
     ),
     (
         "docs/deploy/keda",
-        // Instead of a HorizontalPodAutoscaler.
+        // Used instead of a HorizontalPodAutoscaler.
         &[
             "Deployment",
             "Service",
@@ -73,7 +73,7 @@ const FOLDERS: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// The chart, and kinds that it must contain.
+/// The chart, and the kinds that it must contain.
 const CHART: (&str, &[&str]) = (
     "docs/deploy/helm",
     &[
@@ -141,7 +141,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Suffix of a line of the script about a manifest without schema; it begins with the kind.
+/// Suffix of the script's line about a manifest without a schema; the line begins with the kind.
 const UNCHECKED: &str = ": NOT CHECKED";
 
 /// Validates manifests, checks that some kinds are present, and notes the kinds that could not be checked.

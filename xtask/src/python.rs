@@ -1,4 +1,4 @@
-//! `cargo xtask python` tests the Python package as installed, `cargo xtask bench python` measures it.
+//! `cargo xtask python` tests the installed Python package, and `cargo xtask bench python` measures it.
 
 use std::{
     fs,
@@ -15,21 +15,21 @@ use crate::{
     workspace,
 };
 
-/// What is tested.
+/// Options of `python`.
 #[derive(Args)]
 pub(crate) struct TestOptions {
     #[command(flatten)]
     build: wheel::Options,
-    /// Run only the tests of files for NumPy, PyTorch and jax, in an environment that has all three (from the registry, PyTorch
-    /// brings gigabytes of libraries for graphics cards)
+    /// Run only the tests of files for NumPy, PyTorch and jax, in an environment that has all three (from the
+    /// registry, PyTorch downloads gigabytes of GPU libraries)
     #[arg(long)]
     torch: bool,
-    /// Test this wheel rather than building one
+    /// Test this wheel instead of building one
     #[arg(long, value_name = "FILE", conflicts_with_all = ["debug", "target"])]
     wheel: Option<PathBuf>,
 }
 
-/// What the tests need besides the wheel.
+/// Packages that the tests need in addition to the wheel.
 const TEST_REQUIREMENTS: &[&str] = &[
     "pytest",
     "safetensors",
@@ -44,13 +44,13 @@ const TEST_REQUIREMENTS: &[&str] = &[
     "pyright[nodejs]",
 ];
 
-/// What the tests of files need for PyTorch and jax.
+/// Packages that the tests of files for PyTorch and jax need.
 const TORCH_REQUIREMENTS: &[&str] = &["pytest", "safetensors", "ml_dtypes", "torch", "jax"];
 
-/// What the benchmarks measure beside the wheel.
+/// Packages that the benchmarks compare the wheel with.
 const BENCH_REQUIREMENTS: &[&str] = &["safetensors", "tritonclient[grpc,http]"];
 
-/// Builds the wheel and installs it into an environment that has what it needs.
+/// Builds the wheel and installs it into a prepared environment.
 pub(crate) fn install(python: &str, debug: bool, into: &Path) -> Result<()> {
     let wheel = build(&wheel::Options {
         python: python.to_owned(),
@@ -68,7 +68,7 @@ pub(crate) fn install(python: &str, debug: bool, into: &Path) -> Result<()> {
     run(Command::new(into).args(reinstall).arg(&wheel))
 }
 
-/// Builds the wheel, installs it into an environment, and measures it there.
+/// Builds the wheel, installs it into an environment, and runs the benchmarks there.
 pub(crate) fn bench(subjects: &[String]) -> Result<()> {
     let folder = workspace::root().join("target/python/bench");
     let python = environment("python3", &folder, BENCH_REQUIREMENTS)?;
@@ -88,7 +88,7 @@ pub(crate) fn bench(subjects: &[String]) -> Result<()> {
 /// Builds the wheel, installs it into environments, and runs its tests there.
 pub(crate) fn test(options: &TestOptions) -> Result<()> {
     let wheel = match &options.wheel {
-        // The tests run in folders of their own.
+        // An absolute path, because the tests run in separate directories.
         Some(wheel) => std::path::absolute(wheel)?,
         None => build(&options.build)?,
     };
@@ -105,7 +105,7 @@ pub(crate) fn test(options: &TestOptions) -> Result<()> {
     types(&python, &folder)
 }
 
-/// Installs the wheel into an environment that has nothing else, and uses it: it needs NumPy and no more.
+/// Installs the wheel into an empty environment and uses it, because it may need only NumPy.
 fn alone(python: &str, wheel: &Path, folder: &Path) -> Result<()> {
     const USE: &str = "import numpy, tensorferry; \
         assert tensorferry.load(tensorferry.save({'x': numpy.ones(3)}))['x'].sum() == 3; \
@@ -123,11 +123,11 @@ fn alone(python: &str, wheel: &Path, folder: &Path) -> Result<()> {
         .stdout(Stdio::null()))
 }
 
-/// Runs the installed package's tests, or those of one file; gives the folder they ran in.
+/// Runs the installed package's tests, or those of one file; returns the directory they ran in.
 fn pytest(python: &Path, wheel: &Path, environment: &Path, file: &str) -> Result<PathBuf> {
     let reinstall = ["-m", "pip", "install", "--quiet", "--force-reinstall"];
     run(Command::new(python).args(reinstall).arg(wheel))?;
-    // From a folder without sources, so that nothing but the wheel can be imported.
+    // The directory has no sources, so that only the wheel can be imported.
     let folder = environment.join("run");
     fs::create_dir_all(&folder)?;
     run(Command::new(python)
@@ -143,7 +143,7 @@ fn pytest(python: &Path, wheel: &Path, environment: &Path, file: &str) -> Result
     Ok(folder)
 }
 
-/// Checks the installed package, and a program that uses it, against its types.
+/// Type-checks the installed package, and a program that uses it.
 fn types(python: &Path, folder: &Path) -> Result<()> {
     let uses = workspace::root().join(PACKAGE).join("tests/uses.py");
     run(Command::new(python)

@@ -1,4 +1,5 @@
-//! Each library's README.md is the front page of its documentation, so that both say the same. Crates with a README of their own keep it.
+//! Generates each library's README.md from the front page of its documentation, so that both have the same
+//! text. Crates with a handwritten README keep it.
 
 use std::{fs, path::PathBuf};
 
@@ -6,10 +7,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::workspace;
 
-/// The first line of a README that is made here.
+/// The first line of a generated README.
 const MARK: &str = "<!-- Made by `cargo xtask codegen` from the front of src/lib.rs. -->";
 
-/// The files and what they should contain.
+/// Returns the files and their expected contents.
 pub(crate) fn generate() -> Result<Vec<(PathBuf, String)>> {
     let mut files = Vec::new();
     for folder in fs::read_dir(workspace::root().join("crates"))? {
@@ -42,7 +43,7 @@ pub(crate) fn generate() -> Result<Vec<(PathBuf, String)>> {
     Ok(files)
 }
 
-/// How a program depends on a crate, and where it finds it.
+/// Returns the section about depending on a crate.
 fn dependency(name: &str) -> String {
     format!(
         "## As a dependency\n\nIt is not on crates.io yet: clone the repository of Tensorferry next to your program.\n\n\
@@ -50,7 +51,7 @@ fn dependency(name: &str) -> String {
     )
 }
 
-/// The lines of the documentation at the front of a library's source.
+/// Returns the lines of the documentation at the front of a library's source.
 fn front(source: &str) -> impl Iterator<Item = &str> {
     let lines = source.lines().skip_while(|line| !line.starts_with("//!"));
     let lines = lines.take_while(|line| line.starts_with("//!"));
@@ -59,12 +60,12 @@ fn front(source: &str) -> impl Iterator<Item = &str> {
         .map(|line| line.strip_prefix(' ').unwrap_or(line))
 }
 
-/// Whether a line of an example is compiled and not shown.
+/// Returns whether a line of an example is compiled but hidden.
 fn is_hidden(line: &str) -> bool {
     line == "#" || line.starts_with("# ")
 }
 
-/// The page at the front of a library's source, as plain Markdown.
+/// Returns the page at the front of a library's source, as plain Markdown.
 fn page(source: &str) -> String {
     let mut page = String::new();
     let (mut is_code, mut is_rust) = (false, false);
@@ -97,14 +98,15 @@ fn page(source: &str) -> String {
     page.trim_end().to_owned() + "\n"
 }
 
-/// The first example in Rust at the front of a library's source, as a reader sees it.
+/// Returns the first Rust example at the front of a library's source, without hidden lines.
 pub(crate) fn example(source: &str) -> String {
     let page = page(source);
     let (_, code) = page.split_once("```rust\n").unwrap_or_default();
     code.split("```").next().unwrap_or_default().to_owned()
 }
 
-/// Names that examples use and that only hidden lines define: the example is compiled, and a reader cannot run what is shown of it.
+/// Returns names that examples use and only hidden lines define. Such an example compiles, but a reader
+/// cannot run the shown part.
 fn missing_names(source: &str) -> Vec<&str> {
     let mut missing = Vec::new();
     let (mut is_code, mut defined, mut shown) = (false, Vec::new(), Vec::new());
@@ -129,7 +131,8 @@ fn missing_names(source: &str) -> Vec<&str> {
     missing
 }
 
-/// The names that a line of Rust brings into scope: those of `let`, `struct` and `fn`, and the last parts of `use`.
+/// Returns the names that a line of Rust brings into scope: those of `let`, `struct` and `fn`, and the last
+/// segments of `use`.
 fn names_defined(line: &str) -> Vec<&str> {
     let line = line.trim_start_matches(['#', ' ']);
     if let Some(path) = line.strip_prefix("use ") {
@@ -151,9 +154,9 @@ fn names_defined(line: &str) -> Vec<&str> {
     }
 }
 
-/// Whether code on a line names something, other than a method or field.
+/// Returns whether the code on a line uses a name, other than as a method or field.
 fn is_named(line: &str, name: &str) -> bool {
-    // Comments and texts may have the same words.
+    // Comments and strings may contain the same words.
     let code: Vec<&str> = line.split('"').step_by(2).collect();
     let code = code.join("\"");
     let code = code.split("//").next().unwrap_or_default();
@@ -164,13 +167,13 @@ fn is_named(line: &str, name: &str) -> bool {
     })
 }
 
-/// The identifiers of a line.
+/// Returns the identifiers of a line.
 fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(|char: char| !char.is_alphanumeric() && char != '_')
         .filter(|word| word.starts_with(|first: char| first.is_alphabetic() || first == '_'))
 }
 
-/// Whether a line is nothing but the place where a link leads: `[text]: target`.
+/// Returns whether a line is only a link definition: `[text]: target`.
 fn is_definition(line: &str) -> bool {
     let parts = line.strip_prefix('[').and_then(|line| line.split_once("]: "));
     parts.is_some_and(|(text, target)| {
@@ -178,12 +181,12 @@ fn is_definition(line: &str) -> bool {
     })
 }
 
-/// What rustdoc takes in front of an item's name, to know its kind, and does not show.
+/// Prefixes of item names that rustdoc uses to find the kind of an item and does not show.
 const KINDS: [&str; 9] = [
     "struct@", "enum@", "trait@", "fn@", "mod@", "macro@", "type@", "const@", "derive@",
 ];
 
-/// The text of a link as rustdoc shows it.
+/// Returns the text of a link as rustdoc shows it.
 fn text_of_link(text: &str) -> String {
     let kind = text
         .strip_prefix('`')
@@ -191,7 +194,7 @@ fn text_of_link(text: &str) -> String {
     kind.map_or_else(|| text.to_owned(), |name| format!("`{name}"))
 }
 
-/// Appends a part of a line; code that follows code becomes one piece with it.
+/// Appends a part of a line. Inline code that follows inline code is merged with it.
 fn join(line: &mut String, part: &str) {
     match part.strip_prefix('`').filter(|_| line.ends_with('`')) {
         Some(rest) => {
@@ -202,7 +205,7 @@ fn join(line: &mut String, part: &str) {
     }
 }
 
-/// A line whose links to items of Rust are their texts.
+/// Replaces links to Rust items in a line by their text.
 fn without_paths(line: &str) -> String {
     let (mut plain, mut rest) = (String::new(), line);
     while let Some(start) = rest.find('[') {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::workspace;
 
-/// Formats code as the committed code is.
+/// Formats code with the options of the committed code.
 pub(crate) fn rustfmt(code: &str) -> Result<Vec<u8>> {
     let mut child = Command::new("rustfmt")
         .arg("--config-path")

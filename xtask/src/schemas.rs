@@ -1,8 +1,8 @@
-//! Generated code: from `schemas/*.fbs` to committed files.
+//! Generates the committed files of `schemas/*.fbs`.
 //!
-//! The FlatBuffers compiler is a C++ program. Building it takes cmake, a C++ compiler and minutes, so it is behind the
-//! feature `flatc`, which only who changes a schema needs. The generated file records the digests of the schema and of
-//! itself, so that anybody can check that neither was changed without the other.
+//! The FlatBuffers compiler is a C++ program. Building it takes cmake, a C++ compiler and minutes, so it is
+//! behind the feature `flatc`, which is needed only to change a schema. The generated file records the
+//! digests of the schema and of itself, so that anybody can check that neither was changed without the other.
 
 use std::{fs, path::PathBuf};
 
@@ -24,10 +24,10 @@ const TARGETS: &[Target] = &[Target {
     code: "crates/fmt-tbuf/src/generated.rs",
 }];
 
-/// How the compiler is called for.
+/// The command that runs the compiler.
 const WITH_COMPILER: &str = "cargo run --package xtask --features flatc -- codegen";
 
-/// Generates what is stale; with `check` only says so. Returns the files in question.
+/// Generates stale files; with `check` only reports them. Returns the stale files.
 pub(crate) fn run(check: bool) -> Result<Vec<String>> {
     let mut stale = Vec::new();
     for target in TARGETS {
@@ -54,8 +54,8 @@ impl Target {
         workspace::root().join(self.code)
     }
 
-    /// Whether the committed file records the schema's digest and its own; with the compiler at hand, whether it is
-    /// what the compiler makes of the schema.
+    /// Returns whether the committed file records the schema's digest and its own. If the compiler is
+    /// available, also compares the file with the compiler's output.
     fn is_fresh(&self) -> Result<bool> {
         let committed = fs::read_to_string(self.code_path()).unwrap_or_default();
         if cfg!(feature = "flatc") {

@@ -1,4 +1,5 @@
-//! The public interfaces against those of a commit or tag. Nothing is released yet, so there is no other baseline.
+//! Compares the public interfaces with those of a commit or tag. Nothing is released yet, so there is no
+//! other baseline.
 
 use std::{
     collections::BTreeSet,
@@ -14,14 +15,14 @@ use clap::Args;
 
 use crate::{tools, workspace};
 
-/// What they are checked against.
+/// Options of `semver`.
 #[derive(Args)]
 pub(crate) struct Options {
     #[arg(value_name = "COMMIT")]
     baseline: String,
 }
 
-/// A library: the name of its package, and that of its documentation.
+/// A library: its package name and the file name of its documentation.
 struct Library {
     package: String,
     document: String,
@@ -30,8 +31,8 @@ struct Library {
 /// Features whose items may change at any time.
 const EXEMPT: &[&str] = &["testing", "count-allocations"];
 
-/// Documents both states of all libraries in one target folder, so that dependencies are compiled once and not for each library and
-/// state, and compares them.
+/// Documents both states of all libraries in one target directory, so that dependencies are compiled once and
+/// not for each library and state, and compares them.
 pub(crate) fn run(options: &Options) -> Result<()> {
     tools::SEMVER.ensure_installed()?;
     let folder = workspace::target().join("semver");
@@ -70,7 +71,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             "--current-rustdoc",
             path(&after)?,
         ];
-        // In its words: changes that old callers do not survive are major ones, whatever the version's first digit is.
+        // In the tool's terms, changes that break callers are major ones, whatever the version number.
         let output = tools::SEMVER
             .command()
             .args(["check-release", "--release-type", "minor"])
@@ -102,7 +103,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Writes the documentation of a state's libraries as JSON, and returns which.
+/// Writes the documentation of a state's libraries as JSON, and returns the libraries.
 fn document(root: &Path, folder: &Path, state: &str) -> Result<Vec<Library>> {
     let metadata = MetadataCommand::new()
         .manifest_path(root.join("Cargo.toml"))
@@ -130,7 +131,7 @@ fn document(root: &Path, folder: &Path, state: &str) -> Result<Vec<Library>> {
             });
         }
     }
-    // Both states write to one place, so cargo must not think that what is there is fresh.
+    // Both states use the same directory, so this prevents cargo from considering its contents fresh.
     let stamp = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
     let flags = format!(
         "--cap-lints=allow --document-private-items --document-hidden-items -Zunstable-options --output-format=json \
@@ -142,7 +143,8 @@ fn document(root: &Path, folder: &Path, state: &str) -> Result<Vec<Library>> {
             .iter()
             .flat_map(|library| ["--package", library.package.as_str()])
     };
-    // Nor what these libraries compiled to for each other: sources of the other state may be older than that.
+    // The compiled libraries must also be removed, because sources of the other state may have older
+    // timestamps.
     let cleaned = Command::new(env!("CARGO"))
         .args(["clean", "--quiet", "--target-dir"])
         .arg(&build)
@@ -159,7 +161,7 @@ fn document(root: &Path, folder: &Path, state: &str) -> Result<Vec<Library>> {
         .arg(&build)
         .env("RUSTDOCFLAGS", flags)
         .env_remove("RUSTFLAGS")
-        // The form of the documentation that programs read is not stable yet.
+        // The JSON format of rustdoc is not stable yet.
         .env("RUSTC_BOOTSTRAP", "1")
         .current_dir(root)
         .status()

@@ -1,4 +1,4 @@
-//! A server as its users start it: begun, asked over HTTP, ended.
+//! Runs a server as its users do: starts it, sends HTTP requests, ends it.
 
 use std::{
     ffi::OsString,
@@ -13,11 +13,11 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// A running server, which does not outlive this value.
+/// A running server; killed on drop.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Running {
-    /// Asks it to end, and waits for that.
+    /// Asks the server to end, and waits until it has.
     fn end(mut self) -> Result<ExitStatus> {
         let id = self.0.id().to_string();
         Command::new("kill").args(["-TERM", &id]).status()?;
@@ -32,12 +32,12 @@ impl Drop for Running {
     }
 }
 
-/// An address of this machine that nothing listens on.
+/// Returns a local address on which nothing listens.
 pub(crate) fn free_address() -> Result<String> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
 }
 
-/// Sends one request on a connection of its own, and returns the whole answer, head included.
+/// Sends one request on a new connection, and returns the whole response, including its head.
 pub(crate) fn ask(address: &str, method: &str, path: &str, body: &[u8]) -> Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
@@ -52,8 +52,9 @@ pub(crate) fn ask(address: &str, method: &str, path: &str, body: &[u8]) -> Resul
     Ok(answer)
 }
 
-/// Writes the example repository with a program, serves it, asks it for a digit, and ends it; returns the time from the start to the
-/// answer. What stands before the program in `command` runs it, such as an emulator of another processor.
+/// Writes the example repository with a program, serves it, sends it a digit, and ends the server; returns
+/// the time from the start to the response. Words before the program in `command` run it, such as an emulator
+/// for another architecture.
 pub(crate) fn first_answer(command: &[OsString], folder: &Path) -> Result<Duration> {
     let [program, arguments @ ..] = command else {
         bail!("no program");
@@ -97,5 +98,5 @@ pub(crate) fn first_answer(command: &[OsString], folder: &Path) -> Result<Durati
     Ok(taken)
 }
 
-/// An emulator takes about twenty times as long.
+/// The timeout; an emulator takes about twenty times as long.
 const PATIENCE: Duration = Duration::from_secs(120);

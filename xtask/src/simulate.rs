@@ -1,51 +1,53 @@
-//! `cargo xtask simulate`: a burst from nothing to many requests a second, and how many of them are served until autoscalers have made enough
-//! replicas. Arithmetic with figures that were measured, not a measurement: docs/deploy/scaling.md.
+//! `cargo xtask simulate`: simulates a burst from zero to many requests per second, and computes how many of
+//! them are served until autoscalers have started enough replicas. It is arithmetic with measured figures,
+//! not a measurement: docs/deploy/scaling.md.
 
 use std::collections::VecDeque;
 
 use anyhow::{Result, ensure};
 use clap::Args;
 
-/// The burst, the replicas, and how they are made.
+/// The burst, the replicas, and how they are started.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Options {
-    /// Requests a second, from one moment to the next
+    /// Requests per second of the burst, from its first moment
     #[arg(long, default_value_t = 10_000.0)]
     rate: f64,
-    /// Processor time of the server for a request, in microseconds
+    /// CPU time of the server per request, in microseconds
     #[arg(long, default_value_t = 2_000.0)]
     cost: f64,
-    /// Processors of a replica
+    /// CPUs of a replica
     #[arg(long, default_value_t = 2.0)]
     cores: f64,
-    /// Replicas before the burst; 0 only by Knative and KEDA
+    /// Number of replicas before the burst; 0 is possible only with Knative and KEDA
     #[arg(long, default_value_t = 2)]
     replicas: usize,
-    /// Replicas at most
+    /// Maximum number of replicas
     #[arg(long, default_value_t = 20)]
     most: usize,
-    /// Seconds from the decision for a replica to its first request: scheduling, container, loading, the readiness probe
+    /// Seconds from the decision to add a replica to its first request: scheduling, container, loading, the
+    /// readiness probe
     #[arg(long, default_value_t = 4.0)]
     start: f64,
-    /// Requests that may wait at a replica (--queue-size); more are refused
+    /// Maximum number of requests waiting at a replica (--queue-size); more are refused
     #[arg(long, default_value_t = 256.0)]
     queue: f64,
-    /// Requests that run or wait at a replica, as autoscalers aim for
+    /// Number of running or waiting requests per replica that autoscalers aim for
     #[arg(long, default_value_t = 8.0)]
     target: f64,
-    /// Seconds that are simulated
+    /// Simulated seconds
     #[arg(long, default_value_t = 300.0)]
     seconds: f64,
 }
 
-/// What decides on the number of replicas.
+/// The autoscaler that decides on the number of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Autoscaler {
-    /// `HorizontalPodAutoscaler` by processors, at 70 %.
+    /// `HorizontalPodAutoscaler` by CPU usage, at 70 %.
     Processors,
-    /// The same by `oip_requests_running` of the last 30 s, as KEDA has it.
+    /// `HorizontalPodAutoscaler` by `oip_requests_running` of the last 30 s, as with KEDA.
     Running,
-    /// Knative: by requests of the last 6 s, with those that it holds itself.
+    /// Knative: by requests of the last 6 s, including those that it buffers itself.
     Knative,
 }
 
@@ -60,7 +62,7 @@ impl Autoscaler {
         }
     }
 
-    /// Seconds between two decisions.
+    /// Returns the seconds between two decisions.
     fn period(self) -> f64 {
         match self {
             Self::Processors | Self::Running => 15.0,
@@ -68,7 +70,7 @@ impl Autoscaler {
         }
     }
 
-    /// Seconds that its numbers are means of, and how old they are at least.
+    /// Returns the length of the averaging window, and the minimum age of its values, in seconds.
     fn window(self) -> (f64, f64) {
         match self {
             Self::Processors => (15.0, 15.0),
@@ -77,7 +79,7 @@ impl Autoscaler {
         }
     }
 
-    /// Requests that are held where there is no replica.
+    /// Returns the number of requests that it buffers while there is no replica.
     fn holds(self) -> f64 {
         match self {
             Self::Processors | Self::Running => 0.0,
@@ -86,7 +88,7 @@ impl Autoscaler {
     }
 }
 
-/// Seconds of a step.
+/// Length of a simulation step in seconds.
 const STEP: f64 = 0.1;
 
 /// The outcome of the burst.
@@ -98,10 +100,10 @@ struct Outcome {
     waiting: f64,
     /// When the last request was refused.
     last_refused: f64,
-    /// Seconds that the last of those who wait will wait.
+    /// The longest waiting time of a request, in seconds.
     longest: f64,
     replicas: usize,
-    /// Replicas by time, where they change.
+    /// The number of replicas at each time when it changes.
     changes: Vec<(f64, usize)>,
 }
 
@@ -111,9 +113,9 @@ fn simulate(options: &Options, autoscaler: Autoscaler) -> Outcome {
         replicas: options.replicas,
         ..Outcome::default()
     };
-    // When replicas will be ready.
+    // The times at which replicas will be ready.
     let mut coming: VecDeque<f64> = VecDeque::new();
-    // By step: the part of the processors in use, and requests that run or wait.
+    // The fraction of CPUs in use, and the number of running or waiting requests, per step.
     let (mut busy, mut running) = (Vec::new(), Vec::new());
     let steps = (options.seconds / STEP).round() as usize;
     for step in 0..steps {
@@ -147,7 +149,7 @@ fn simulate(options: &Options, autoscaler: Autoscaler) -> Outcome {
         busy.push(part);
         running.push(outcome.waiting + part * replicas * options.cores);
 
-        // The burst begins right after a decision.
+        // The burst begins immediately after a decision.
         let every = (autoscaler.period() / STEP).round() as usize;
         if (step + 1) % every != 0 {
             continue;
@@ -156,17 +158,17 @@ fn simulate(options: &Options, autoscaler: Autoscaler) -> Outcome {
         let mean = |values: &[f64]| {
             let end = values.len().saturating_sub((age / STEP) as usize);
             let count = (window / STEP) as usize;
-            // Before the burst there was nothing.
+            // Values from before the burst count as zero.
             values[end.saturating_sub(count)..end].iter().sum::<f64>() / count as f64
         };
         let known = outcome.replicas + coming.len();
         let wanted = match autoscaler {
             Autoscaler::Processors => (outcome.replicas as f64 * mean(&busy) / 0.7).ceil(),
-            // KEDA itself makes the first one, when it looks.
+            // KEDA itself starts the first replica, at its next poll.
             Autoscaler::Running if known == 0 => 1.0,
             Autoscaler::Running | Autoscaler::Knative => (mean(&running) / options.target).ceil(),
         };
-        // As both have it by default: Kubernetes doubles, or adds four.
+        // The defaults of both: Kubernetes doubles the number, or adds four.
         let at_once = match autoscaler {
             Autoscaler::Processors | Autoscaler::Running => (known * 2).max(known + 4),
             Autoscaler::Knative => options.most,
@@ -289,7 +291,7 @@ mod tests {
         let refused = |autoscaler| simulate(&CASE, autoscaler).refused;
         assert!(refused(Autoscaler::Knative) < refused(Autoscaler::Running));
         assert!(refused(Autoscaler::Running) <= refused(Autoscaler::Processors));
-        // A cheap model needs no second replica.
+        // A cheap model does not need a second replica.
         let cheap = Options { cost: 40.0, ..CASE };
         assert_eq!(
             simulate(&Options { replicas: 1, ..cheap }, Autoscaler::Running).refused,

@@ -1,4 +1,4 @@
-//! What the protocol's crates cost those who depend on them.
+//! Measures what depending on the protocol's crates costs.
 
 use std::{
     collections::BTreeSet,
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{cargo, workspace};
 
-/// A crate with the features that somebody would choose.
+/// A crate with a plausible choice of features.
 struct Choice {
     package: &'static str,
     features: &'static str,
@@ -43,7 +43,7 @@ const CHOICES: &[Choice] = &[
     },
 ];
 
-/// Prints the table; builds each crate in an empty folder.
+/// Prints the table; builds each crate in an empty directory.
 pub(crate) fn run() -> Result<()> {
     println!("| crate | features | crates below it | build from nothing | processor time of that |");
     println!("|---|---|---|---|---|");
@@ -58,13 +58,13 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// The processor time of all processes that were waited for: steadier than the clock on a busy machine. Linux only, 0
-/// elsewhere.
+/// Returns the CPU time of all child processes that have ended, which varies less than wall-clock time on a
+/// busy machine. Linux only, 0 elsewhere.
 fn children_time() -> Duration {
-    /// Of the units in /proc, on every Linux that Rust runs on.
+    /// Clock ticks per second in /proc, on every Linux that Rust supports.
     const PER_SECOND: u64 = 100;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Behind the name, which may have blanks in it, the times stand at these places.
+    // The name may contain blanks, so fields are counted after it.
     let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
     let ticks: u64 = fields
         .skip(13)
@@ -85,7 +85,8 @@ impl Choice {
         ]
     }
 
-    /// Crates that are compiled for it, those of this workspace and of build scripts and macros too.
+    /// Counts the crates that are compiled for it, including those of this workspace, of build scripts and of
+    /// macros.
     fn dependencies(&self) -> Result<usize> {
         let output = Command::new(env!("CARGO"))
             .arg("tree")
@@ -100,12 +101,12 @@ impl Choice {
             String::from_utf8_lossy(&output.stderr)
         );
         let tree = String::from_utf8(output.stdout)?;
-        // A crate that is shown again has a mark behind it.
+        // A crate that is listed again is marked with an asterisk.
         let crates: BTreeSet<&str> = tree.lines().map(|line| line.trim_end_matches(" (*)")).collect();
         Ok(crates.len().saturating_sub(1))
     }
 
-    /// How long the crate and all below it take to compile, unoptimized.
+    /// Measures an unoptimized build of the crate and all its dependencies.
     fn build(&self) -> Result<Duration> {
         let folder = tempfile::tempdir()?;
         let folder = folder

@@ -1,5 +1,6 @@
-//! `cargo xtask stores`: `oip-server` with models at URLs, against servers of others that speak as the clouds do (moto for S3 and
-//! for Google's XML API, s3s-fs for S3 with signatures that are checked, Azurite for Azure) and a small one that answers as the Hub does. `xtask/stores/suite.py` drives it.
+//! `cargo xtask stores`: tests `oip-server` with models at URLs, against servers that implement the cloud
+//! protocols (moto for S3 and for Google's XML API, s3s-fs for S3 with verified signatures, Azurite for
+//! Azure) and a small one that imitates the Hub. `xtask/stores/suite.py` runs the tests.
 
 use std::{
     fs,
@@ -12,13 +13,13 @@ use clap::Args;
 
 use crate::{cargo, workspace};
 
-/// Which Python and npm to use, and what to run.
+/// Options of `stores`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The Python that the virtual environment is made with
+    /// The Python that creates the virtual environment
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     python: String,
-    /// What installs Azurite
+    /// The program that installs Azurite
     #[arg(long, default_value = "npm", value_name = "PROGRAM")]
     npm: String,
     /// Run only checks whose names contain this
@@ -26,16 +27,16 @@ pub(crate) struct Options {
     only: Option<String>,
 }
 
-/// The folder of the suite.
+/// The directory of the suite.
 const SUITE: &str = "xtask/stores";
-/// Where what it needs is kept, since filling it takes a while.
+/// The directory of installed programs, which is kept because filling it takes long.
 const ENVIRONMENT: &str = "target/stores-suite";
 /// The emulator of Azure's storage.
 const AZURITE: &str = "azurite@3.35.0";
-/// A server of S3's protocol that keeps files and checks signatures, and its version.
+/// A server of S3's protocol that stores files and verifies signatures, and its version.
 const S3S: (&str, &str) = ("s3s-fs", "0.14.1");
 
-/// Installs what the suite needs, builds the server, and fails when any check does.
+/// Installs the suite's requirements, builds the server, and fails when any check does.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let folder = workspace::root().join(ENVIRONMENT);
     let python = install(options, &folder)?;
@@ -54,7 +55,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Makes the virtual environment and installs Azurite and s3s-fs, anew when the requirements have changed.
+/// Creates the virtual environment and installs Azurite and s3s-fs; recreates all of it when the requirements
+/// have changed.
 fn install(options: &Options, folder: &Path) -> Result<PathBuf> {
     let python = folder.join("bin/python");
     let requirements = workspace::root().join(SUITE).join("requirements.txt");

@@ -1,4 +1,5 @@
-//! Checks by tools that are not part of Rust: each runs where its tool is installed, and says how to install it where not.
+//! Checks that use external tools. Each runs if its tool is installed, and otherwise explains how to install
+//! it.
 
 use std::{fs, process::Command};
 
@@ -6,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{cargo, workspace};
 
-/// A tool that cargo finds by its name.
+/// A tool that is a subcommand of cargo.
 pub(crate) struct Tool {
     /// The subcommand of cargo.
     name: &'static str,
@@ -30,7 +31,7 @@ impl Tool {
             .is_ok_and(|output| output.status.success())
     }
 
-    /// An error that says how to install it, where it is not.
+    /// Returns an error with installation instructions if the tool is missing.
     pub(crate) fn ensure_installed(&self) -> Result<()> {
         ensure!(
             self.is_installed(),
@@ -41,14 +42,14 @@ impl Tool {
         Ok(())
     }
 
-    /// The call of cargo that runs it.
+    /// Returns the cargo command that runs the tool.
     pub(crate) fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO"));
         command.arg(self.name);
         command
     }
 
-    /// Runs it; an error where it is not installed.
+    /// Runs the tool; fails if it is not installed.
     fn run(&self, arguments: &[&str]) -> Result<()> {
         self.ensure_installed()?;
         let arguments: Vec<&str> = [self.name].into_iter().chain(arguments.iter().copied()).collect();
@@ -56,13 +57,14 @@ impl Tool {
     }
 }
 
-/// Licences, sources and known faults of the dependencies, by deny.toml. Needs a network for the list of faults.
+/// Checks licences, sources and known vulnerabilities of the dependencies against deny.toml. Needs a network
+/// for the list of vulnerabilities.
 pub(crate) fn deny() -> Result<()> {
     DENY.run(&["--workspace", "--all-features", "check"])
 }
 
-/// The part of it that needs no list of faults, for CI: crates for other platforms are fetched where they are missing. Says so where
-/// the tool is not installed.
+/// Runs the checks that need no list of vulnerabilities, for CI; fetches missing crates for other platforms.
+/// Prints a note if the tool is not installed.
 pub(crate) fn deny_in_ci() -> Result<()> {
     if !DENY.is_installed() {
         println!("   skipped: cargo-deny is not installed ({})", DENY.install);
@@ -78,7 +80,7 @@ pub(crate) fn deny_in_ci() -> Result<()> {
     ])
 }
 
-/// Whether rustup has a version of Rust.
+/// Returns whether rustup has a version of Rust.
 fn has_toolchain(version: &str) -> bool {
     let asked = Command::new("rustup")
         .args(["run", version, "rustc", "--version"])
@@ -86,7 +88,7 @@ fn has_toolchain(version: &str) -> bool {
     asked.is_ok_and(|output| output.status.success())
 }
 
-/// The same check where that version is installed; says so where it is not.
+/// Runs [`msrv`] if that toolchain is installed; prints a note otherwise.
 pub(crate) fn msrv_in_ci() -> Result<()> {
     let version = minimum_version()?;
     if has_toolchain(&version) {
@@ -98,7 +100,8 @@ pub(crate) fn msrv_in_ci() -> Result<()> {
     Ok(())
 }
 
-/// The minimum supported Rust version, `rust-version` of Cargo.toml, compiles everything that users depend on.
+/// Checks that the minimum supported Rust version, `rust-version` of Cargo.toml, compiles everything that
+/// users depend on.
 pub(crate) fn msrv() -> Result<()> {
     let version = minimum_version()?;
     let toolchain = format!("+{version}");
@@ -119,7 +122,7 @@ pub(crate) fn msrv() -> Result<()> {
         .args(["--lib", "--bins", "--locked"])
         .arg("--target-dir")
         .arg(workspace::root().join("target/msrv"))
-        // `env!("CARGO")` and these would lead to the toolchain that runs this task.
+        // `env!("CARGO")` and these variables would select the toolchain that runs this task.
         .env_remove("RUSTUP_TOOLCHAIN")
         .env_remove("CARGO")
         .env_remove("RUSTC")
@@ -139,10 +142,11 @@ fn minimum_version() -> Result<String> {
     Ok(version.context("Cargo.toml has no rust-version")?.to_owned())
 }
 
-/// Packages every crate as a registry would get it, and builds the packages. Without a registry's account this is all that can be tried.
+/// Packages every crate as for a registry, and builds the packages. More cannot be tested without a registry
+/// account.
 ///
-/// Cargo gives each package a target folder of its own unless one is named, and would build all dependencies for each. With the flags of
-/// CI, those that tests have built are used again.
+/// By default cargo uses a separate target directory for each package and would build all dependencies for
+/// each. With CI's flags, builds of the tests are reused.
 pub(crate) fn package(verify: bool) -> Result<()> {
     let mut arguments = vec!["publish", "--workspace", "--dry-run", "--locked", "--allow-dirty"];
     if !verify {
@@ -157,7 +161,8 @@ pub(crate) fn package(verify: bool) -> Result<()> {
     cargo::run(&arguments, &[cargo::FLAGS, &shared].concat())
 }
 
-/// The part of it that needs no network and no compiler, for CI: every manifest, and the files that its package would have.
+/// Runs the part that needs neither network nor compiler, for CI: checks every manifest, and lists the files
+/// of each package.
 pub(crate) fn package_offline() -> Result<()> {
     let arguments = [
         "package",

@@ -1,5 +1,5 @@
-//! The tutorials of docs/tutorials, run as they stand: each block of a page is run in turn, and what it prints is checked against the
-//! block of text behind it.
+//! Runs the tutorials of docs/tutorials unchanged: each block of a page is run in turn, and its output is
+//! compared with the block of text after it.
 
 use std::{
     fs,
@@ -18,21 +18,21 @@ use crate::{
     venv, workspace,
 };
 
-/// Which pages, and with what.
+/// Options of `tutorials`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The Python that virtual environments are made with
+    /// The Python that creates virtual environments
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     python: String,
     /// Run only this page: scikit-learn, boosters, pytorch, huggingface, embeddings or tensorflow
     #[arg(long, value_name = "PAGE")]
     only: Option<String>,
-    /// A folder with the programs oip-server and tensor, instead of building them
+    /// A directory with the programs oip-server and tensor, instead of building them
     #[arg(long, value_name = "FOLDER")]
     programs: Option<PathBuf>,
 }
 
-/// The versions that the pages were last run with; what is not listed is the newest.
+/// The versions that the pages were last run with; packages not listed are installed in their newest version.
 const VERSIONS: &[(&str, &str)] = &[
     ("lightgbm", "4.7.0"),
     ("numpy", "2.4.6"),
@@ -48,13 +48,13 @@ const VERSIONS: &[(&str, &str)] = &[
     ("xgboost-cpu", "3.2.0"),
 ];
 
-/// Where the pages say that the server is.
+/// The server's address in the pages.
 const ADDRESS: &str = "127.0.0.1:8080";
 
-/// How long a server may take to be ready: a debug build is slow.
+/// Timeout until a server is ready, because a debug build is slow.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The pages in CI: each whose environment an earlier run has filled, since CI fetches nothing.
+/// Runs the pages in CI whose environment already exists from an earlier run, since CI downloads nothing.
 pub(crate) fn in_ci() -> Result<()> {
     let all = needs(&pages()?)?;
     for (page, _) in &all {
@@ -81,7 +81,7 @@ pub(crate) fn in_ci() -> Result<()> {
     Ok(())
 }
 
-/// Whether a page's commands fetch packages each time.
+/// Returns whether a page's commands download packages each time.
 fn fetches(page: &str) -> Result<bool> {
     let page = workspace::root().join(format!("docs/tutorials/{page}.md"));
     let blocks = blocks(&fs::read_to_string(page)?);
@@ -104,12 +104,12 @@ fn needs(pages: &[PathBuf]) -> Result<Vec<Needs>> {
     needs.collect()
 }
 
-/// Where the Python of a page, and of those that share it, is.
+/// Returns the directory of the Python environment of a page, which other pages may share.
 fn place_of_environment(page: &str) -> PathBuf {
     workspace::root().join(format!("target/tutorials/{page}-venv"))
 }
 
-/// Runs the pages, and fails when a command does or prints something else than the page says.
+/// Runs the pages, and fails when a command fails or its output differs from the page.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mut pages = pages()?;
     let all = needs(&pages)?;
@@ -140,7 +140,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// A page's name, and what it installs.
+/// A page's name, and the packages that it installs.
 type Needs = (String, Vec<String>);
 
 fn name(page: &Path) -> String {
@@ -150,8 +150,8 @@ fn name(page: &Path) -> String {
         .into_owned()
 }
 
-/// The environment that a page runs in: that of the page which installs most beside everything that this one does, since PyTorch alone
-/// takes gigabytes.
+/// Returns the environment for a page: of the pages that install everything this one needs, the page that
+/// installs most. Sharing saves space, since PyTorch alone takes gigabytes.
 fn environment<'all>(page: &str, all: &'all [Needs]) -> Option<&'all Needs> {
     let (_, needed) = all.iter().find(|(name, _)| name == page)?;
     let has_all = |has: &[String]| needed.iter().all(|requirement| has.contains(requirement));
@@ -209,7 +209,7 @@ fn run_page(page: &Path, (of, requirements): &Needs, python: &str, programs: &Pa
     Ok(())
 }
 
-/// Where the blocks of a page run.
+/// The environment and directory in which the blocks of a page run.
 struct Page {
     folder: PathBuf,
     address: String,
@@ -217,7 +217,7 @@ struct Page {
 }
 
 impl Page {
-    /// Runs a block to its end, and returns what it printed.
+    /// Runs a block to its end, and returns its output.
     fn run(&self, program: &str, arguments: &[&str], block: &Block) -> Result<String> {
         let output = self
             .command(program)
@@ -281,21 +281,21 @@ fn is_ready(address: &str) -> Result<bool> {
 /// A fenced block of a page.
 #[derive(Debug, PartialEq, Eq)]
 struct Block {
-    /// What stands behind the fence.
+    /// The language after the opening fence.
     language: String,
     text: String,
     line: usize,
 }
 
 impl Block {
-    /// Whether the block only installs packages into the page's environment, which has them already.
+    /// Returns whether the block only installs packages into the page's environment, which already has them.
     fn installs(&self) -> bool {
         let mut lines = self.text.lines();
         lines.all(|line| line.starts_with(INSTALL) && !line.contains(" --target "))
     }
 }
 
-/// How a line begins that installs packages.
+/// Prefix of lines that install packages.
 const INSTALL: &str = "pip install ";
 
 fn blocks(page: &str) -> Vec<Block> {
@@ -323,8 +323,8 @@ fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// What the page installs into its environment, with the versions it was last run with. Options of pip, such as the index with wheels for
-/// the CPU only, are for readers.
+/// Returns the packages that the page installs into its environment, with the versions it was last run with.
+/// Ignores options of pip, such as the index with CPU-only wheels, which are for readers.
 fn requirements(blocks: &[Block]) -> Vec<String> {
     let lines = blocks
         .iter()

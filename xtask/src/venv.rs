@@ -1,4 +1,4 @@
-//! Virtual environments of Python.
+//! Python virtual environments.
 
 use std::{
     fs,
@@ -10,7 +10,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::workspace;
 
-/// The Python of a virtual environment that has the requirements, made with this interpreter; filling it needs a network.
+/// Returns the Python of a virtual environment that has the requirements, created with this interpreter if
+/// necessary; installing them needs a network.
 pub(crate) fn environment(python: &str, folder: &Path, requirements: &[&str]) -> Result<PathBuf> {
     let program = folder.join("bin/python");
     let installed = format!("{}\n{}", interpreter(python)?, requirements.join("\n"));
@@ -26,14 +27,14 @@ pub(crate) fn environment(python: &str, folder: &Path, requirements: &[&str]) ->
     Ok(program)
 }
 
-/// Whether an environment has these packages from an earlier run, with any interpreter.
+/// Returns whether an environment has these packages from an earlier run, with any interpreter.
 pub(crate) fn is_filled(folder: &Path, requirements: &[&str]) -> bool {
     let installed = fs::read_to_string(folder.join(INSTALLED)).unwrap_or_default();
     let packages = installed.split_once('\n').map(|(_, packages)| packages);
     packages.is_some_and(|packages| packages == requirements.join("\n"))
 }
 
-/// Which Python a program is, on one line.
+/// Describes a Python program on one line.
 fn interpreter(python: &str) -> Result<String> {
     const ASK: &str = "import sys; print(*sys.version.split(), 'in', sys.base_prefix)";
     let output = Command::new(python)
@@ -48,10 +49,10 @@ fn interpreter(python: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().replace('\n', " "))
 }
 
-/// The file in an environment with the interpreter that it is of, and what was installed.
+/// The file in an environment that records its interpreter and what was installed.
 const INSTALLED: &str = "installed.txt";
 
-/// Runs a program, which must succeed.
+/// Runs a program, and fails if the program does.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let program = command.get_program().to_owned();
     let status = command
@@ -68,7 +69,7 @@ mod tests {
 
     use super::*;
 
-    /// A program that makes environments as Python does, and writes down for which version it was asked.
+    /// Creates a fake Python that creates environments and records which version it was started for.
     fn python(folder: &Path, version: &str) -> String {
         let program = folder.join(version);
         let script = format!(

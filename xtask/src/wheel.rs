@@ -1,4 +1,4 @@
-//! The Python package as a wheel with the programs in it: `cargo xtask wheel`.
+//! Builds the Python package as a wheel that includes the programs: `cargo xtask wheel`.
 
 use std::{
     ffi::OsString,
@@ -17,47 +17,48 @@ use crate::{
     workspace,
 };
 
-/// What it is built with, and for what.
+/// Options of `wheel`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The Python that virtual environments are made with
+    /// The Python that creates virtual environments
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     pub(crate) python: String,
-    /// Build the extension module and the programs without optimisation: quick, for trying changes out
+    /// Build the extension module and the programs without optimisation, which is faster during development
     #[arg(long)]
     pub(crate) debug: bool,
-    /// Build for this target and for every Linux with glibc 2.17 or newer, with the C compiler of the package ziglang [default: this
-    /// machine and its own glibc]
+    /// Build for this target and for every Linux with glibc 2.17 or newer, with the C compiler of the package
+    /// ziglang [default: this machine and its own glibc]
     #[arg(long, value_name = "TRIPLE", value_parser = TARGETS)]
     pub(crate) target: Option<String>,
 }
 
 impl Options {
-    /// Whether the wheel is for other machines, and must not name folders of this one.
+    /// Returns whether the wheel is for other machines, and must not contain paths of this one.
     fn is_for_others(&self) -> bool {
         self.target.is_some() && !self.debug
     }
 }
 
-/// The crate whose sources the package has.
+/// The crate with the package's sources.
 pub(crate) const PACKAGE: &str = "crates/tensorferry-python";
-/// The program that the wheel carries. It is `tensor` as well: most of that is in the server anyway.
+/// The program in the wheel. It also serves as `tensor`, most of which the server contains anyway.
 const PROGRAM: &str = "oip-server";
-/// What is installed as `tensor`. Links to it may stand in a folder without the program.
+/// The script that is installed as `tensor`. Links to it may be in a directory without the program.
 const TENSOR: &str = r#"#!/bin/sh
 folder=${0%/*}
 [ -x "$folder/oip-server" ] || folder=$(dirname -- "$(readlink -f -- "$0")")
 exec "$folder/oip-server" --tensor "$@"
 "#;
-/// What builds the wheel, and puts the programs into it.
+/// Packages that build the wheel and add the programs to it.
 const BUILD_REQUIREMENTS: &[&str] = &["maturin>=1.9,<2", "wheel>=0.45"];
-/// What builds wheels for older systems, and for another processor, besides: a compiler that links with any version of glibc.
+/// Additional packages for wheels for older systems and for another architecture: a compiler that links with
+/// any version of glibc.
 const ZIG_REQUIREMENTS: &[&str] = &["cargo-zigbuild>=0.24,<0.25", "ziglang>=0.17,<0.18"];
-/// The targets that it builds for.
+/// The supported targets.
 const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
-/// The glibc that it links with: the oldest that Rust's own library can be used with.
+/// The glibc version to link with: the oldest one that Rust's standard library supports.
 const OLDEST_GLIBC: Glibc = Glibc(2, 17);
-/// The system's unwinder, and the functions of it that Rust's library calls.
+/// The system's unwinder, and the functions of it that Rust's standard library calls.
 const UNWINDER: &str = "libgcc_s.so.1";
 const UNWINDING: [&str; 14] = [
     "Backtrace",
@@ -75,10 +76,10 @@ const UNWINDING: [&str; 14] = [
     "SetGR",
     "SetIP",
 ];
-/// The largest wheel.
+/// Maximum size of a wheel in bytes.
 const MOST_BYTES: u64 = 25_000_000;
 
-/// Builds the wheel with the programs in it, and says where it is.
+/// Builds the wheel with the programs in it, and prints its path.
 pub(crate) fn wheel(options: &Options) -> Result<()> {
     let wheel = build(options)?;
     let size = fs::metadata(&wheel)?.len();
@@ -91,7 +92,7 @@ struct Build<'b> {
     options: &'b Options,
     /// The Python of the environment with the tools.
     python: PathBuf,
-    /// Where its files go.
+    /// The directory for output files.
     folder: PathBuf,
     environment: Vec<(&'static str, String)>,
 }
@@ -101,7 +102,8 @@ impl<'b> Build<'b> {
         let mut folder = workspace::root().join("target/python");
         let mut environment = Vec::new();
         if options.is_for_others() {
-            // As in archives. Other flags would build everything anew, so a wheel for this machine has those of all builds.
+            // The flags are those of archives. Other flags would rebuild everything, so a wheel for this
+            // machine uses those of all builds.
             environment.push(("CARGO_ENCODED_RUSTFLAGS", dist::without_paths()));
         }
         let Some(target) = &options.target else {
@@ -119,7 +121,7 @@ impl<'b> Build<'b> {
         );
         let requirements = [BUILD_REQUIREMENTS, ZIG_REQUIREMENTS].concat();
         let python = venv::environment(&options.python, &folder.join("build-zig"), &requirements)?;
-        // Cargo finds its subcommand by the path.
+        // Cargo finds its subcommands through PATH.
         let programs = python.with_file_name("");
         let path = std::env::var_os("PATH").unwrap_or_default();
         let path = std::env::join_paths(std::iter::once(programs).chain(std::env::split_paths(&path)))?;
@@ -136,7 +138,8 @@ impl<'b> Build<'b> {
         })
     }
 
-    /// Cargo calls the profile `dev`, its folder `debug`.
+    /// Returns the profile and its directory, which differ for debug builds: cargo calls the profile `dev`
+    /// and the directory `debug`.
     fn profile(&self) -> (&'static str, &'static str) {
         match self.options.debug {
             true => ("dev", "debug"),
@@ -163,7 +166,7 @@ impl<'b> Build<'b> {
         Ok(workspace::target().join(target).join(built_in).join(PROGRAM))
     }
 
-    /// Builds the wheel without programs.
+    /// Builds the wheel without the programs.
     fn module(&self) -> Result<PathBuf> {
         let bare = fresh(&self.folder.join("bare"))?;
         let mut maturin = Command::new(self.python.with_file_name("maturin"));
@@ -192,10 +195,11 @@ impl<'b> Build<'b> {
         only_entry(&bare)
     }
 
-    /// Makes a library that stands for the system's `libgcc_s.so.1` while the module is linked.
+    /// Creates a library that replaces the system's `libgcc_s.so.1` while the module is linked.
     ///
-    /// zig links an unwinder of its own into what it makes. But when a program ends, Python ends other threads by `pthread_exit`, for
-    /// which the system's unwinder goes through the module's functions too, and calls them with what only its own functions can read.
+    /// zig links its own unwinder into its output. But when a program exits, Python ends other threads by
+    /// `pthread_exit`. The system's unwinder then also walks the module's functions, and calls functions of
+    /// the module's unwinder with data that only that unwinder can read.
     fn unwinder(&self, target: &str) -> Result<PathBuf> {
         let source = self.folder.join("unwinder.c");
         let functions = UNWINDING.map(|name| format!("void _Unwind_{name}(void) {{}}\n"));
@@ -212,7 +216,7 @@ impl<'b> Build<'b> {
         Ok(library)
     }
 
-    /// Calls the package `wheel`.
+    /// Runs the package `wheel`.
     fn tool(&self, arguments: &[&Path]) -> Result<()> {
         run(Command::new(&self.python).args(["-m", "wheel"]).args(arguments))
     }
@@ -236,7 +240,7 @@ pub(crate) fn build(options: &Options) -> Result<PathBuf> {
         .context("the wheel has no name")?;
     let scripts = tree.join(format!("{name}.data/scripts"));
     fs::create_dir_all(&scripts)?;
-    // The profile strips symbols.
+    // The build profile strips symbols.
     let server = scripts.join(PROGRAM);
     fs::copy(&program, &server).with_context(|| format!("copying {}", program.display()))?;
     let tensor = scripts.join("tensor");
@@ -266,11 +270,11 @@ pub(crate) fn build(options: &Options) -> Result<PathBuf> {
     Ok(wheel)
 }
 
-/// A wheel's name says which glibc it needs, and nothing in it may need a newer one.
+/// Checks that nothing in a wheel needs a newer glibc than the wheel's name says.
 fn check_glibc(tree: &Path, wheel: &Path) -> Result<()> {
     let name = wheel.file_name().unwrap_or_default().to_string_lossy();
     let Some(promised) = Glibc::of_wheel(&name) else {
-        // Of another system, or for this machine only.
+        // The wheel is for another system, or only for this machine.
         return Ok(());
     };
     for file in files(tree)? {
@@ -285,8 +289,9 @@ fn check_glibc(tree: &Path, wheel: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The extension module must use the unwinder that Python uses: threads that are in Python code when the interpreter ends are unwound by
-/// the C library with `libgcc_s.so.1`, and crash in frames of a module that has an unwinder of its own.
+/// Checks that the extension module uses Python's unwinder. Threads that are in Python code when the
+/// interpreter exits are unwound by the C library with `libgcc_s.so.1`, and crash in frames of a module that
+/// has its own unwinder.
 fn check_unwinder(tree: &Path) -> Result<()> {
     let is_module = |file: &PathBuf| file.extension().is_some_and(|end| end == "so");
     let modules: Vec<PathBuf> = files(tree)?.into_iter().filter(is_module).collect();
@@ -308,7 +313,8 @@ fn check_unwinder(tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The wheel named for the glibc that all in it needs: maturin knows only the module, and the program may need a newer one.
+/// Renames the wheel for the glibc that its content needs: maturin considers only the module, but the program
+/// may need a newer one.
 fn with_tag_of_programs(build: &Build<'_>, tree: &Path, wheel: &Path) -> Result<PathBuf> {
     let mut needed = OLDEST_GLIBC;
     for file in files(tree)? {
@@ -323,7 +329,7 @@ fn with_tag_of_programs(build: &Build<'_>, tree: &Path, wheel: &Path) -> Result<
     only_entry(wheel.parent().unwrap_or(wheel))
 }
 
-/// Wheels of releases are small enough to be kept by registries and loaded by images.
+/// Checks the size of the wheel, which registries store and images download.
 fn check_size(wheel: &Path) -> Result<()> {
     let size = fs::metadata(wheel)?.len();
     ensure!(
@@ -338,7 +344,7 @@ fn check_size(wheel: &Path) -> Result<()> {
     Ok(())
 }
 
-/// All files below a folder.
+/// Returns all files below a directory.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))? {
@@ -351,8 +357,8 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Puts licences into the wheel, its own and those of what it is made of, and one bill of materials for the programs and the module:
-/// maturin's has the module alone, and the folders of this machine.
+/// Adds licences to the wheel, its own and those of its dependencies, and one bill of materials for the
+/// programs and the module. maturin's own covers only the module, and contains paths of this machine.
 fn add_licences(tree: &Path, name: &str, target: &str) -> Result<()> {
     let info = tree.join(format!("{name}.dist-info"));
     let components = components::of(&[PROGRAM, "tensor-cli", "tensorferry-python"], target)?;
@@ -376,15 +382,15 @@ fn add_licences(tree: &Path, name: &str, target: &str) -> Result<()> {
     Ok(())
 }
 
-/// A wheel's metadata with one more file of licences in its head.
+/// Returns a wheel's metadata with another licence file in its header.
 fn with_licence_file(metadata: &str, name: &str) -> String {
-    // The package's description follows a line without text, where there is one.
+    // The package's description, if any, follows an empty line.
     let end = metadata.find("\n\n").unwrap_or_else(|| metadata.trim_end().len());
     let (head, text) = metadata.split_at(end);
     format!("{head}\nLicense-File: {name}{text}")
 }
 
-/// An empty folder.
+/// Creates an empty directory, removing a previous one.
 fn fresh(folder: &Path) -> Result<PathBuf> {
     if folder.exists() {
         fs::remove_dir_all(folder)?;

@@ -1,5 +1,6 @@
-//! Real ONNX models out of public Python packages, exports of models trained here, graphs made by chance and single operators, ONNX Runtime's
-//! own among them, against ONNX Runtime, and hostile ones: the scripts in `xtask/zoo`, over a server of a release build.
+//! Compares models with ONNX Runtime over a release build of the server: real ONNX models from public Python
+//! packages, exports of models trained here, randomly generated graphs, and single operators including ONNX
+//! Runtime's own. Also tests hostile models. The scripts are in `xtask/zoo`.
 
 use std::{path::PathBuf, process::Command};
 
@@ -8,60 +9,63 @@ use clap::Args;
 
 use crate::{cargo, venv, workspace};
 
-/// Which models, and where the results go.
+/// Options of `zoo`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The Python that the virtual environment is made with
+    /// The Python that creates the virtual environment
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     python: String,
-    /// Fetch and run only models whose names match this regular expression; a name begins with the package's
+    /// Download and run only models whose names match this regular expression; a name begins with the
+    /// package's
     #[arg(long, value_name = "REGEX")]
     only: Option<String>,
-    /// Where the models are kept
+    /// The directory of the models
     #[arg(long, default_value = "target/zoo", value_name = "FOLDER")]
     folder: PathBuf,
-    /// Write the verdicts into docs/measured/zoo.md; those of exports are its last section, those of operators are docs/measured/operators.md
+    /// Write the verdicts into docs/measured/zoo.md, with exports as its last section; verdicts of operators
+    /// are written into docs/measured/operators.md
     #[arg(long)]
     page: bool,
-    /// A file that keeps the verdicts: models that it has are not run again
+    /// A file that stores the verdicts: models that it contains are not run again
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
-    /// Instead of models that others made: train about 140 models of scikit-learn, XGBoost, LightGBM and CatBoost and
-    /// run their exports
+    /// Instead of downloaded models: train about 140 models of scikit-learn, XGBoost, LightGBM and CatBoost
+    /// and run their exports
     #[arg(long, conflicts_with = "results")]
     exports: bool,
-    /// Instead of checking answers: change the structure of small models so many times, by chance, and watch what a
-    /// server does that is given the results
+    /// Instead of comparing responses: apply this many random changes to the structure of small models, and
+    /// observe the server with the results
     #[arg(long, value_name = "N", conflicts_with_all = ["exports", "results", "page"])]
     mutations: Option<u32>,
-    /// Instead of models that others made: so many small graphs that are made by chance
+    /// Instead of downloaded models: this many small randomly generated graphs
     #[arg(long, value_name = "N", conflicts_with_all = ["exports", "results", "page", "mutations", "only"])]
     graphs: Option<u32>,
-    /// Instead of models that others made: single operators, and how long each takes beside ONNX Runtime
+    /// Instead of downloaded models: single operators, and the time of each compared with ONNX Runtime
     #[arg(long, conflicts_with_all = ["exports", "results", "mutations", "graphs"])]
     operators: bool,
-    /// Instead of models that others made: ONNX Runtime's own operators (com.microsoft), in all their forms
+    /// Instead of downloaded models: ONNX Runtime's own operators (com.microsoft), in all their forms
     #[arg(long, conflicts_with_all = ["exports", "results", "page", "mutations", "graphs", "operators"])]
     contrib: bool,
-    /// Instead of models that others made: operators with inputs without elements, over a server with ONNX Runtime, which some of them
-    /// would end
+    /// Instead of downloaded models: operators with empty inputs, on a server with ONNX Runtime, which some
+    /// of them would crash
     #[arg(long, conflicts_with_all = ["exports", "results", "page", "mutations", "graphs", "operators", "contrib"])]
     empties: bool,
-    /// Instead of models that others made: small files and requests that are made to hurt, and what a server takes for them
+    /// Instead of downloaded models: small malicious files and requests, and their resource cost to a server
     #[arg(long, conflicts_with_all = ["exports", "results", "page", "mutations", "graphs", "operators", "contrib", "empties"])]
     hostile: bool,
-    /// Instead of models that others made: single operators with extreme values, in processes that ONNX Runtime may end, and what a server
-    /// does that is given the same
+    /// Instead of downloaded models: single operators with extreme values, in processes that ONNX Runtime may
+    /// crash, and the server's results for the same
     #[arg(long, conflicts_with_all = ["exports", "results", "page", "mutations", "graphs", "operators", "hostile"])]
     extremes: bool,
-    /// Instead of models that others made: operators of ai.onnx.ml with all their options, with made-up numbers
+    /// Instead of downloaded models: operators of ai.onnx.ml with all their options, with invented parameters
     #[arg(long, conflicts_with_all = ["exports", "results", "page", "mutations", "graphs", "operators", "hostile", "extremes"])]
     learned: bool,
-    /// Give each model a server of its own with the built-in runtime and one with ONNX Runtime, and compare verdicts, times and memory;
-    /// fail on any verdict other than equal, random or noise. With --exports and --operators too
+    /// Give each model a separate server with the built-in runtime and one with ONNX Runtime, and compare
+    /// verdicts, times and memory; fail on any verdict other than equal, random or noise. Also works with
+    /// --exports and --operators
     #[arg(long, conflicts_with_all = ["page", "mutations", "graphs", "contrib", "empties", "hostile", "extremes", "learned"])]
     both: bool,
-    /// Which changes or graphs chance chooses
+    /// The seed for random changes or graphs
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u32,
     /// A server that is already built, instead of building one
@@ -69,10 +73,10 @@ pub(crate) struct Options {
     server: Option<PathBuf>,
 }
 
-/// The folder for generated models that a server answers wrongly or not at all.
+/// The directory for generated models to which a server responds wrongly or not at all.
 const KEPT: &str = "target/mutants";
 
-/// What the script imports.
+/// Packages that the script imports.
 const REQUIREMENTS: &[&str] = &[
     "numpy==2.4.6",
     "onnx==1.18.0",
@@ -80,19 +84,19 @@ const REQUIREMENTS: &[&str] = &[
     "tritonclient[http]==2.73.0",
 ];
 
-/// The Python that has what the script imports, made with this interpreter.
+/// Returns a Python with the packages that the script imports, created with this interpreter.
 pub(crate) fn environment(python: &str) -> Result<PathBuf> {
     venv::environment(python, &workspace::root().join("target/zoo-venv"), REQUIREMENTS)
 }
 
-/// What the script of extreme values imports, and the versions of ONNX Runtime that it tries.
+/// Packages that the script of extreme values imports, and the versions of ONNX Runtime that it tests.
 const EXTREMES: &[&str] = &["numpy==2.4.6", "onnx==1.18.0"];
 const VERSIONS: &[&str] = &["1.31.1", "1.32.0"];
 
-/// What the script of operators of `ai.onnx.ml` imports, over the same versions.
+/// Packages that the script of `ai.onnx.ml` operators imports; it tests the same versions.
 const LEARNED: &[&str] = &["numpy==2.4.6", "onnx==1.18.0", "tritonclient[http]==2.73.0"];
 
-/// What the script that trains models imports too.
+/// Additional packages that the training script imports.
 const TRAINING: &[&str] = &[
     "catboost==1.2.10",
     "lightgbm==4.7.0",
@@ -102,7 +106,8 @@ const TRAINING: &[&str] = &[
     "xgboost-cpu==3.2.0",
 ];
 
-/// Fetches the models, runs them, and fails when an answer is wrong, fails, or ends the server.
+/// Downloads the models, runs them, and fails when a response is wrong, a request fails, or the server
+/// crashes.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = workspace::root();
     if options.extremes {
@@ -188,7 +193,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The server that was named, or one of a release build.
+/// Returns the server given by the options, or builds one.
 fn server(options: &Options) -> Result<PathBuf> {
     if let Some(server) = &options.server {
         return Ok(server.clone());
@@ -232,7 +237,8 @@ fn with_each_version(options: &Options, name: &str, requirements: &[&str], wrong
     Ok(())
 }
 
-/// The sentence in which README says what docs/measured/zoo.md found, from that page's summary of the built-in runtime.
+/// Returns the README's sentence about the results in docs/measured/zoo.md, from that page's summary of the
+/// built-in runtime.
 pub(crate) fn summary(page: &str) -> Result<String> {
     let line = page.lines().find_map(|line| line.strip_prefix("Built-in, of "));
     let summary = line.context("docs/measured/zoo.md has no line that begins with \"Built-in, of\"")?;

@@ -24,15 +24,15 @@ use crate::{
 /// The results of the well-behaved clients over a period.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
-    /// Number of requests with the right response.
+    /// Number of requests with a correct response.
     pub right: u64,
-    /// Number of requests that were told to retry later.
+    /// Number of requests that were refused with a request to retry later.
     pub refused: u64,
     /// Number of requests that failed otherwise, or got a wrong response.
     pub failed: u64,
     /// Maximum latency of a liveness check, including connecting.
     pub slowest_live: Duration,
-    /// Maximum wake-up delay of a sleeping thread in this process: the machine's own share in
+    /// Maximum wake-up delay of a sleeping thread in this process, which shows the machine's share in
     /// [`Seen::slowest_live`].
     pub slowest_wake: Duration,
     /// Number of liveness checks that failed.
@@ -60,8 +60,8 @@ struct Counts {
     not_live: AtomicU64,
 }
 
-/// Two HTTP and two gRPC clients that send small inferences one after the other, one client that checks
-/// liveness every 10 ms, and a thread that only sleeps. They stop on drop.
+/// Two HTTP and two gRPC clients that send small inferences sequentially, one client that checks liveness
+/// every 10 ms, and a thread that only sleeps. They stop on drop.
 pub struct Beside {
     counts: Arc<Counts>,
     since: Instant,

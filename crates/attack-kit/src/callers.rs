@@ -1,4 +1,4 @@
-//! Clients for cost measurements: one connection each, one request after the other.
+//! Clients for cost measurements: one connection each, with sequential requests.
 
 use std::{
     any::Any,
@@ -158,7 +158,7 @@ async fn read(stream: &mut (impl AsyncReadExt + Unpin), buffer: &mut [u8]) -> Re
     Ok(read)
 }
 
-/// Does the same over HTTP/2, without a gRPC client's overhead.
+/// Sends a request repeatedly over HTTP/2, like [`call_http`], without a gRPC client's overhead.
 pub(crate) async fn call_grpc(
     to: Destination,
     message: Bytes,

@@ -38,11 +38,11 @@ use crate::{
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// A server to measure; may be given several times, such as an older build beside a new one
+    /// A server to measure; may be given several times, for example to compare with an older build
     #[arg(long, value_name = "PROGRAM", required = true)]
     server: Vec<PathBuf>,
-    /// A server that runs already, by its addresses for HTTP and gRPC and its process id:
-    /// 127.0.0.1:8000,127.0.0.1:8001,77. It needs the same models, and is pinned by the caller
+    /// A running server, given by its HTTP and gRPC addresses and its process id:
+    /// 127.0.0.1:8000,127.0.0.1:8001,77. It needs the same models, and the caller pins it
     #[arg(long, value_name = "HTTP,GRPC,PID")]
     against: Vec<String>,
     /// A program that echoes HTTP bodies, and prints its address
@@ -51,22 +51,22 @@ pub(crate) struct Options {
     /// A program that echoes gRPC tensors, and prints its address
     #[arg(long, value_name = "PROGRAM")]
     grpc_floor: Option<PathBuf>,
-    /// A build of the server with its feature `count-allocations`, of which nothing but that is shown
+    /// A build of the server with the feature `count-allocations`, from which only the allocations are shown
     #[arg(long, value_name = "PROGRAM")]
     counting: Option<PathBuf>,
-    /// An ONNX model with an input X of FP32[-1, 64], such as the example network of the server
+    /// An ONNX model with an input X of FP32[-1, 64], such as the server's example network
     #[arg(long, value_name = "FILE")]
     network: Option<PathBuf>,
-    /// Beside each server the same one with TLS, with identities, with traces and so on, one after the other
+    /// Also measure each server with TLS, with identities, with traces and so on, one option at a time
     #[arg(long)]
     with_options: bool,
-    /// Seconds that each figure is measured for
+    /// Duration of each measurement in seconds
     #[arg(long, default_value_t = 1.5)]
     seconds: f64,
-    /// How often each server has its turn
+    /// Number of rounds, in each of which every server is measured once
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Only rows whose names contain this
+    /// Measure only rows whose names contain this
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
 }
@@ -154,7 +154,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 enum Load {
     /// A closed loop with this many connections.
     Callers(usize),
-    /// The same with this many idle connections in addition.
+    /// A closed loop with this many connections, and this many idle ones in addition.
     BesideIdle(usize, usize),
     /// An open loop over this many connections at 70 % of the closed-loop rate.
     Paced(usize),
@@ -189,7 +189,7 @@ struct Work {
 const FEW_AND_MANY: &[Load] = &[Load::Callers(1), Load::Callers(32)];
 const EIGHT: &[Load] = &[Load::Callers(8)];
 const ONE: &[Load] = &[Load::Callers(1)];
-/// For the smallest tensors, where connection overhead dominates.
+/// Loads for the smallest tensors, where connection overhead dominates.
 const ALL: &[Load] = &[
     Load::Callers(1),
     Load::Callers(32),
@@ -347,7 +347,7 @@ fn pinned(program: &Path) -> Command {
 /// A server or baseline to measure.
 struct MeasuredServer {
     name: String,
-    /// None if it was already running.
+    /// `None` if the server was already running.
     process: Option<Child>,
     pid: u32,
     http: SocketAddr,
@@ -380,7 +380,7 @@ impl MeasuredServer {
         Self::spawn(pinned(program), program, &["listening on"])
     }
 
-    /// Starts a program whose output contains lines with these words, first those with its addresses.
+    /// Starts a program whose output contains these words, the first ones with its addresses.
     fn spawn(mut command: Command, program: &Path, words: &[&str]) -> Result<Self> {
         let name = program.display().to_string();
         let mut process = command
@@ -397,7 +397,7 @@ impl MeasuredServer {
             let address = address.rsplit("://").next().unwrap_or_default();
             addresses.extend(address.parse::<SocketAddr>());
         }
-        // Its later output must not block or fail.
+        // Drains the later output, so that writing it does not block or fail.
         std::thread::spawn(move || lines.count());
         let (Some(http), Some(grpc)) = (addresses.first(), addresses.last()) else {
             bail!("{name} does not say where it listens");
@@ -437,7 +437,7 @@ impl MeasuredServer {
                 Load::BesideIdle(callers, idle) => (callers, idle),
             };
             let _idle = self.idle(work, idle).await?;
-            // Long enough to load and warm up models.
+            // The warm-up is long enough to load and warm up models.
             let warm_up = seconds / 5.0;
             let answered = self.drive(work, callers, None, warm_up).await?.len();
             let rate = match load {

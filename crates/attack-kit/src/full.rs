@@ -32,7 +32,7 @@ pub(crate) struct Options {
     /// Seconds that each attack may last
     #[arg(long, default_value_t = 15)]
     seconds: u64,
-    /// The attackers' nice value, from 0 to 19: with 0 they compete with the server for processors
+    /// The attackers' nice value, from 0 to 19; with 0 they compete with the server for CPU time
     #[arg(long, default_value_t = 10)]
     nice: i32,
     /// MiB of memory above which the server is killed, so that the machine survives
@@ -86,7 +86,7 @@ fn attack(options: &Options, name: &str, rows: &[Row]) -> Result<bool> {
     )?;
     let target = server.target();
     let mut beside = Beside::start(target, Duration::ZERO);
-    // Start from warm connections and threads, which are not due to the attack.
+    // Warms up connections and threads, whose memory is not due to the attack.
     sleep(Duration::from_millis(500));
     beside.take();
     sleep(QUIET);
@@ -147,7 +147,8 @@ fn attack(options: &Options, name: &str, rows: &[Row]) -> Result<bool> {
     Ok(broken.is_empty())
 }
 
-/// Returns the budget in use after all clients left: zero, or what remains at the timeout.
+/// Waits for the server to release its budget after all clients left, and returns the bytes in use: zero, or
+/// what remains at the timeout.
 fn settled_budget(server: &Server) -> Result<u64> {
     let start = Instant::now();
     loop {

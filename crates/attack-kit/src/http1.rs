@@ -24,7 +24,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Returns the value of a header, if it is there.
+    /// Returns the value of a header, if the response has it.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         header(&self.head, name)

@@ -21,11 +21,11 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run every attack against a server with default options, and print what it did to it
+    /// Run every attack against a server with default options, and print its effect
     Attack(full::Options),
     /// Mix good and hostile clients, loads, kills and restarts, and print whether anything grows
     Soak(soak::Options),
-    /// Measure what a request costs servers, side by side, and print a table
+    /// Measure the cost of a request for several servers, and print a table
     Cost(cost::Options),
 }
 

@@ -9,7 +9,7 @@ use crate::protobuf::{field, number};
 
 /// An identity model: a UINT8 tensor `x` of any length is returned as `y`.
 pub const ECHO: &str = "echo";
-/// The same model in an isolated process.
+/// The same identity model in an isolated process.
 pub const ISOLATED: &str = "isolated_echo";
 /// A tensor file with one BOOL tensor, whose JSON form is six times its size.
 pub const LARGE: &str = "large";

@@ -26,7 +26,8 @@ pub(crate) fn text() -> String {
 pub(crate) struct Violations(Vec<&'static str>);
 
 impl Violations {
-    /// Checks the peak memory above the idle server's; `None` if the server was killed for it.
+    /// Checks the peak memory relative to the idle server's; `None` means that the server was killed for
+    /// using too much.
     pub(crate) fn memory(&mut self, peak: Option<usize>) {
         self.unless(peak.is_some_and(|peak| peak <= Scale::FULL.bound()), "memory");
     }
@@ -44,7 +45,7 @@ impl Violations {
         self.unless(share >= LEAST_SHARE, "good clients' rate");
     }
 
-    /// Checks another guarantee.
+    /// Records a violation of the guarantee `part` unless it is held.
     pub(crate) fn unless(&mut self, is_held: bool, part: &'static str) {
         if !is_held {
             self.0.push(part);

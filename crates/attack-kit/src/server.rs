@@ -19,9 +19,9 @@ use anyhow::{Context, Result, bail, ensure};
 /// The server's addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// For HTTP.
+    /// The HTTP address.
     pub http: SocketAddr,
-    /// For gRPC.
+    /// The gRPC address.
     pub grpc: SocketAddr,
 }
 
@@ -98,7 +98,7 @@ impl Server {
             is_done: Arc::default(),
         };
         server.watch(ceiling);
-        // Keep reading: the server's later output must not block or fail.
+        // Drains the server's later output, so that writing it does not block or fail.
         thread::spawn(move || {
             let mut line = String::new();
             while stdout.read_line(&mut line).is_ok_and(|read| read > 0) {
@@ -128,22 +128,22 @@ impl Server {
         });
     }
 
-    /// Returns its addresses.
+    /// Returns the server's addresses.
     #[must_use]
     pub fn target(&self) -> Target {
         self.target
     }
 
-    /// Returns its process id.
+    /// Returns the server's process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Returns its resident memory in bytes.
+    /// Returns the server's resident memory in bytes.
     ///
     /// # Errors
-    /// When the process is gone.
+    /// When the process has exited.
     pub fn resident(&self) -> Result<usize> {
         status(self.pid, "VmRSS")
     }
@@ -151,7 +151,7 @@ impl Server {
     /// Returns the peak resident memory since the start, or since [`Server::reset_peak`].
     ///
     /// # Errors
-    /// When the process is gone.
+    /// When the process has exited.
     pub fn peak(&self) -> Result<usize> {
         if self.is_over.load(Ordering::Relaxed) {
             bail!(
@@ -173,18 +173,18 @@ impl Server {
         Ok(())
     }
 
-    /// Returns its number of threads.
+    /// Returns the server's number of threads.
     ///
     /// # Errors
-    /// When the process is gone.
+    /// When the process has exited.
     pub fn threads(&self) -> Result<usize> {
         Ok(fs::read_dir(format!("/proc/{}/task", self.pid))?.count())
     }
 
-    /// Returns its number of open descriptors.
+    /// Returns the server's number of open descriptors.
     ///
     /// # Errors
-    /// When the process is gone.
+    /// When the process has exited.
     pub fn descriptors(&self) -> Result<usize> {
         Ok(fs::read_dir(format!("/proc/{}/fd", self.pid))?.count())
     }
@@ -200,12 +200,12 @@ impl Server {
     /// Sends a signal, named without `SIG`.
     ///
     /// # Errors
-    /// When the process is gone.
+    /// When the process has exited.
     pub fn signal(&self, name: &str) -> Result<()> {
         signal(self.pid, name)
     }
 
-    /// Waits for the process to exit by itself.
+    /// Waits until the process exits, without sending it a signal.
     ///
     /// # Errors
     /// When it does not exit within `patience`.
@@ -251,7 +251,7 @@ pub fn workers(pid: u32) -> Vec<u32> {
 /// Sends a signal to a process.
 ///
 /// # Errors
-/// When the process is gone.
+/// When the process has exited.
 pub fn signal(pid: u32, name: &str) -> Result<()> {
     let sent = Command::new("kill")
         .args(["-s", name, &pid.to_string()])

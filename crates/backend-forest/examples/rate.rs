@@ -1,4 +1,5 @@
-//! Rows a second of a model's file, for requests of 1 and 1,000 rows: `cargo run --release -p backend-forest --example rate -- FILE...`
+//! Measures rows per second of a model file, for requests of 1 and 1,000 rows: `cargo run --release -p
+//! backend-forest --example rate -- FILE...`
 
 #![allow(clippy::print_stdout, reason = "a program")]
 
@@ -21,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{}: loaded in {:.1?}", path.display(), start.elapsed());
         let width = model.metadata().inputs[0].shape.dims()[1].unwrap_or(1);
         for count in [1u64, 1000] {
-            // Numbers from -2 to 2 that are the same each time.
+            // Deterministic numbers from -2 to 2.
             let values = (0..count * width)
                 .map(|index| (index.wrapping_mul(2_654_435_761) % 4001) as f32 / 1000.0 - 2.0);
             let rows = Tensor::from_vec(Shape::new(&[count, width])?, values.collect())?;

@@ -1,4 +1,5 @@
-//! The outputs: the package's own answer, classes or probabilities, as the configuration chooses.
+//! Computes the outputs: the package's own prediction, classes, or probabilities, as the configuration
+//! chooses.
 
 use std::collections::BTreeMap;
 
@@ -7,35 +8,35 @@ use tensor_core::{DType, Quoted};
 
 use crate::{booster::Booster, error::Refusal, meaning::Meaning};
 
-/// A configuration's word on a model, in the terms of Triton's FIL backend.
+/// A model's configuration, in the terms of Triton's FIL backend.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) best_iteration: bool,
-    /// Whether the configuration has the parameter, true or false.
+    /// Whether the configuration sets the parameter to true or false.
     pub(crate) says_best_iteration: bool,
-    /// `xgboost` or `lightgbm`, where it is said.
+    /// `xgboost` or `lightgbm`, if the configuration says so.
     package: Option<&'static str>,
     kind: Kind,
-    /// From which probability on it is "yes".
+    /// A probability above this counts as "yes".
     threshold: f64,
-    /// Whether names and shapes are those of the FIL backend.
+    /// Whether to use the names and shapes of the FIL backend.
     is_fil: bool,
     input: Tensor,
     output: Tensor,
 }
 
-/// The kind of answer.
+/// The kind of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// The result of the package's `predict`.
     Native,
-    /// Classes by number.
+    /// The index of a class.
     Class,
-    /// Probabilities of all classes.
+    /// The probabilities of all classes.
     Probabilities,
 }
 
-/// What a configuration says of a tensor.
+/// The configuration of a tensor.
 #[derive(Clone, Debug, Default)]
 struct Tensor {
     name: Option<String>,
@@ -108,7 +109,7 @@ fn flag(parameters: &BTreeMap<String, ConfigParameter>, name: &str) -> Result<bo
     }
 }
 
-/// What FIL's `model_type` says.
+/// Returns the package of FIL's parameter `model_type`.
 fn package(parameters: &BTreeMap<String, ConfigParameter>) -> Result<Option<&'static str>, Refusal> {
     let Some(own) = parameters.get("model_type") else {
         return Ok(None);
@@ -123,30 +124,30 @@ fn package(parameters: &BTreeMap<String, ConfigParameter>) -> Result<Option<&'st
     }
 }
 
-/// How a model's scores become its output.
+/// Converts a model's scores into its output.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     kind: Kind,
     threshold: f64,
     form: Form,
-    /// The type of the output's elements.
+    /// The element type of the output.
     pub(crate) dtype: DType,
-    /// The output's dimensions behind the first.
+    /// The output's dimensions after the first.
     pub(crate) trailing: Vec<u64>,
     pub(crate) input: TensorMetadata,
     pub(crate) output: TensorMetadata,
 }
 
-/// How a row's scores become its elements of the output.
+/// The conversion of a row's scores into output elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// As they are.
+    /// The scores themselves.
     Scores,
-    /// The position of the greatest.
+    /// The index of the greatest score.
     Greatest,
-    /// Whether each is above the threshold.
+    /// For each score, whether it exceeds the threshold.
     Above,
-    /// The rest of 1, and the score.
+    /// `1 - score`, and the score.
     Both,
 }
 
@@ -192,7 +193,7 @@ impl Answer {
                 "its input can be FP32 or FP64; the configuration says {input}"
             )));
         }
-        // One value of a row has a dimension of its own where the configuration, or FIL's habit, gives it one.
+        // A single value per row has its own dimension if the configuration sets one, or by default in FIL.
         let dims = &settings.output.dims;
         let is_column = match dims[..] {
             [] => settings.is_fil && settings.output.name.is_none(),
@@ -231,13 +232,13 @@ impl Answer {
         })
     }
 
-    /// Whether scores are wanted as they are before they become probabilities: the greatest is the same, but for what
-    /// rounding makes equal.
+    /// Returns whether scores before their transformation to probabilities suffice: the greatest one is the
+    /// same, except where rounding makes probabilities equal.
     pub(crate) fn wants_margins(&self, meaning: Meaning) -> bool {
         self.form == Form::Greatest && self.kind == Kind::Native && matches!(meaning, Meaning::Classes { .. })
     }
 
-    /// Appends the elements of a row.
+    /// Appends the output elements of a row.
     pub(crate) fn append(&self, scores: &[f64], out: &mut Vec<f64>) {
         match self.form {
             Form::Scores => out.extend_from_slice(scores),
@@ -255,7 +256,7 @@ impl Answer {
                     .iter()
                     .map(|&score| f64::from(u8::from(score > self.threshold))),
             ),
-            // XGBoost's wrapper for scikit-learn subtracts in FP32, which is the same once rounded.
+            // XGBoost's wrapper for scikit-learn subtracts in FP32, which gives the same after rounding.
             Form::Both => out.extend(scores.iter().flat_map(|&score| [1.0 - score, score])),
         }
     }

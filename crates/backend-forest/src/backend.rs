@@ -16,7 +16,7 @@ use crate::{
 pub struct ForestBackend(());
 
 impl ForestBackend {
-    /// The backend.
+    /// Creates the backend.
     #[must_use]
     pub fn new() -> Self {
         Self(())
@@ -41,7 +41,7 @@ impl Backend for ForestBackend {
             "model.txt",
             "model.bst",
             "xgboost.model",
-            // MLflow's, whatever is in them.
+            // MLflow's names, for any format.
             "model.xgb",
             "model.lgb",
         ]
@@ -65,11 +65,11 @@ impl Backend for ForestBackend {
     }
 }
 
-/// A model takes up to so many times its file's bytes while it is loaded: lists of one byte a number become lists of four,
-/// and a node of a few bytes becomes one of a hundred.
+/// Memory for loading a model, as a multiple of its file size: lists with one byte per number become lists
+/// with four, and a node of a few bytes becomes one of a hundred.
 const GROWTH: u64 = 24;
 
-/// Reads a file of either package, which its first bytes tell.
+/// Reads a file of either package, detected by its first bytes.
 fn read(content: &[u8], settings: &Settings) -> Result<Booster, Refusal> {
     let options = Options {
         best_iteration: settings.best_iteration,
@@ -83,7 +83,7 @@ fn read(content: &[u8], settings: &Settings) -> Result<Booster, Refusal> {
     }
     let text = content.trim_ascii_start();
     match text {
-        // A key in JSON begins with a quotation mark, in UBJSON with its length.
+        // A key starts with a quotation mark in JSON, and with its length in UBJSON.
         [b'{', b'i' | b'U' | b'I' | b'l' | b'L' | b'$' | b'#', ..] => xgboost::read_ubj(content, options),
         [b'{', ..] => xgboost::read_json(content, options),
         _ if text.starts_with(b"tree\n") || text.starts_with(b"tree\r") => lightgbm::read(content),

@@ -4,39 +4,39 @@ use flat_forest::{Forest, Rows, TooFewFeatures};
 
 use crate::{lightgbm, meaning::Meaning, xgboost};
 
-/// The most scores that a row can have: memory for an answer is taken by it.
+/// Maximum number of scores per row, which limits the memory of a response.
 pub(crate) const MAX_SCORES: usize = 1 << 16;
 
-/// A model that was read and proven.
+/// A model that was read and validated.
 #[derive(Debug)]
 pub(crate) struct Booster {
     /// `xgboost` or `lightgbm`.
     pub(crate) package: &'static str,
     /// The objective, as the file names it.
     pub(crate) objective: String,
-    /// Features of a row.
+    /// Number of features per row.
     pub(crate) features: usize,
-    /// Scores of a row.
+    /// Number of scores per row.
     pub(crate) scores: usize,
     pub(crate) meaning: Meaning,
     pub(crate) scorer: Scorer,
-    /// Where training was stopped early and all of its trees are used.
+    /// Set if training was stopped early and all trees are used.
     pub(crate) early_stopping: Option<EarlyStopping>,
 }
 
-/// The trees that early stopping found to be too many.
+/// The trees after the best iteration of early stopping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EarlyStopping {
-    /// The best iteration, counted from 0.
+    /// The index of the best iteration.
     pub(crate) best_iteration: usize,
-    /// Trees up to and with it.
+    /// Number of trees up to and including the best iteration.
     pub(crate) best: usize,
-    /// All trees.
+    /// Number of all trees.
     pub(crate) all: usize,
 }
 
 impl EarlyStopping {
-    /// A warning for the operator that all trees are used.
+    /// Formats a warning for the operator that all trees are used.
     pub(crate) fn warning(&self) -> String {
         format!(
             "all {} trees are used, as by Booster.predict; scikit-learn's wrapper would use the {} up to its best iteration: the \
@@ -73,7 +73,7 @@ pub(crate) struct LightgbmTrees {
     pub(crate) divisor: f64,
 }
 
-/// Features as they came.
+/// Features in their original type.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Features<'a> {
     Single(&'a [f32]),
@@ -81,10 +81,10 @@ pub(crate) enum Features<'a> {
 }
 
 impl Booster {
-    /// Scores each row, as the package does. With `margins` they are not transformed.
+    /// Computes the scores of each row as the package does. With `margins`, they are not transformed.
     ///
     /// # Errors
-    /// When rows have too few features.
+    /// Fails if rows have too few features.
     pub(crate) fn predict(
         &self,
         features: Features<'_>,
@@ -92,7 +92,7 @@ impl Booster {
         mut row: impl FnMut(&[f64]),
     ) -> Result<(), TooFewFeatures> {
         let width = self.features;
-        // XGBoost has no doubles.
+        // XGBoost only uses FP32.
         let narrowed: Vec<f32>;
         let single = match (features, &self.scorer) {
             (Features::Double(_), Scorer::Lightgbm(_)) => &[],
@@ -146,7 +146,7 @@ impl Booster {
     }
 }
 
-/// Rows of so many features, of which there is at least one.
+/// Views values as rows of `width` features, where `width` is at least 1.
 fn rows<T>(values: &[T], width: usize) -> Rows<'_, T> {
     Rows::new(values, values.len() / width, width).unwrap_or_default()
 }

@@ -1,6 +1,7 @@
 use std::fmt;
 
-/// Why a file cannot be served: it is damaged, or uses what is not supported. The text says what, where, and what to do.
+/// Why a file cannot be served: it is damaged, or uses unsupported features. The message says what, where,
+/// and what to do.
 #[derive(Debug)]
 pub(crate) struct Refusal(String);
 
@@ -9,7 +10,7 @@ impl Refusal {
         Self(reason.into())
     }
 
-    /// The same, after what it is about.
+    /// Prefixes the message with `context: `.
     pub(crate) fn within(self, context: impl fmt::Display) -> Self {
         Self(format!("{context}: {}", self.0))
     }

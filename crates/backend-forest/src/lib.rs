@@ -1,13 +1,13 @@
-//! XGBoost and LightGBM models, for servers of the Open Inference Protocol: the files that the packages save, without
-//! Python.
+//! XGBoost and LightGBM models, for servers of the Open Inference Protocol: reads the files that the packages
+//! save, without Python.
 //!
-//! It serves `model.ubj`, `model.json` and `model.bst` of XGBoost, `model.txt` and `model.bst` of LightGBM (the format is
-//! recognised by the content), and Triton's names `xgboost.ubj`, `xgboost.json` and `xgboost.model`. Answers are those of the
-//! package's own `predict`, or classes and probabilities with the parameters of Triton's FIL backend that docs/forests.md
-//! lists.
+//! It serves `model.ubj`, `model.json` and `model.bst` of XGBoost, `model.txt` and `model.bst` of LightGBM
+//! (the content determines the format), and Triton's names `xgboost.ubj`, `xgboost.json` and `xgboost.model`.
+//! The outputs are those of the package's own `predict`, or classes and probabilities with the parameters of
+//! Triton's FIL backend that docs/forests.md lists.
 //!
-//! A file is validated when it is loaded: every count against the remaining bytes, every child of a node, every feature.
-//! Unsupported features are refused by name.
+//! A file is validated when it is loaded: every count against the remaining bytes, every child of a node,
+//! every feature. Unsupported features are refused by name.
 //!
 //! ```
 //! use backend_forest::ForestBackend;

@@ -1,12 +1,12 @@
-//! What a model's scores are.
+//! The meaning of a model's scores.
 
-/// What scores are, once they are transformed as the package does it.
+/// The meaning of scores, after the package's transformation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// Numbers of any kind.
     Values,
-    /// Of each score, how likely "yes" is.
+    /// For each score, the probability of "yes".
     YesOrNo,
-    /// How likely each class is. The package's own answer is the likeliest class if `is_picked`.
+    /// The probability of each class. If `is_picked`, the package predicts the most probable class.
     Classes { is_picked: bool },
 }

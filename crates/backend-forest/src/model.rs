@@ -11,17 +11,17 @@ use crate::{
     booster::{Booster, Features},
 };
 
-/// A booster that answers requests.
+/// A booster that serves requests.
 pub(crate) struct ForestModel {
     metadata: ModelMetadata,
     booster: Booster,
     answer: Answer,
 }
 
-/// Rows that are run before the next look at whether the answer is still wanted.
+/// Number of rows between two checks for cancellation.
 const PART: usize = 1 << 10;
 
-/// Bytes that are taken without asking the system.
+/// Number of bytes to allocate without checking the free memory.
 const SMALL: u64 = 16 << 20;
 
 impl ForestModel {
@@ -39,7 +39,7 @@ impl ForestModel {
         }
     }
 
-    /// Room for the elements of an answer: rows of few features can have many scores.
+    /// Allocates memory for the output elements: rows with few features can have many scores.
     fn room(&self, rows: u64) -> Result<Vec<f64>, ServiceError> {
         let elements = self
             .answer
@@ -112,9 +112,9 @@ impl Model for ForestModel {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities::default().with(|capabilities| {
-            // Each row goes down the trees alone.
+            // Each row is evaluated independently.
             capabilities.row_independence = RowIndependence::Proven(IndependentRows::default());
-            // Each row goes down each tree once, and no tree is deeper than was proven when it was built.
+            // Each row walks down each tree once, and the depth of trees was checked when they were built.
             capabilities.bounded = true;
         })
     }
@@ -126,7 +126,7 @@ impl Model for ForestModel {
         let input = value.as_fixed().filter(
             |input| matches!(input.shape().dims(), [_, width] if *width == self.booster.features as u64),
         );
-        // Only for callers that have not checked the request against the metadata.
+        // Only happens if the caller did not check the request against the metadata.
         let input = input
             .ok_or_else(|| ServiceError::invalid(format!("input '{name}' is not {}", self.answer.input)))?;
         let rows = input.shape().dims()[0];
@@ -146,7 +146,7 @@ impl Model for ForestModel {
     }
 }
 
-/// A tensor's numbers, in place where they are aligned.
+/// Views a tensor's bytes as numbers, or copies them if they are not aligned.
 fn numbers<T: AnyBitPattern + NoUninit>(bytes: &[u8]) -> std::borrow::Cow<'_, [T]> {
     match bytemuck::try_cast_slice(bytes) {
         Ok(numbers) => numbers.into(),

@@ -1,14 +1,14 @@
-//! Files that are no models of XGBoost or LightGBM, but that people put in their place: what each is, and what to do.
+//! Recognizes files of other formats in place of XGBoost or LightGBM models, and says what to do with them.
 
 use tensor_core::FileKind;
 
 /// Describes in one sentence a file of a known format that is not served.
 pub(crate) fn explain(content: &[u8]) -> String {
-    // XGBoost's old format has no name at its beginning, but in its first versions and in what R saves.
+    // XGBoost's old format has no magic number, except in its first versions and in files saved by R.
     const UNKNOWN: &str = "the file is neither XGBoost's UBJSON or JSON nor LightGBM's text; XGBoost's old binary format is \
                            read by XGBoost up to 3.0: load it there and call booster.save_model(\"model.ubj\")";
     let kind = FileKind::of(&content[..content.len().min(512)], content.len() as u64);
-    // XGBoost's old format may begin with anything, zeros too.
+    // XGBoost's old format may start with any bytes, including zeros.
     let Some(kind) = kind.filter(|kind| *kind != FileKind::Zeros) else {
         return UNKNOWN.to_owned();
     };

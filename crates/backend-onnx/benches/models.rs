@@ -1,13 +1,13 @@
-//! Running scikit-learn's models: this backend on both its runtimes.
+//! Benchmarks scikit-learn's models: this backend with each of its runtimes.
 //!
 //! ```text
 //! cargo bench -p backend-onnx --bench models [-- MODEL.onnx...]
 //! ```
 //!
-//! Without paths it takes the server's example models. Models have one input of FP32 with a free first dimension.
-//! Everything is in memory and warm; a run is one call, with inputs that are there and outputs that are dropped.
-//! With `ORT_DYLIB_PATH` in the environment ONNX Runtime runs the same models side by side. `benches/onnx_runtime.py` measures it
-//! from Python, without this backend.
+//! Without paths it takes the server's example models. A model has one FP32 input whose first dimension is
+//! free. Everything is in memory and warm; a run is one call, with prepared inputs, and its outputs are
+//! dropped. If `ORT_DYLIB_PATH` is set, ONNX Runtime runs the same models for comparison.
+//! `benches/onnx_runtime.py` measures ONNX Runtime from Python, without this backend.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -22,7 +22,7 @@ use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{InferRequest, ModelRef};
 use tensor_core::{Shape, Tensor};
 
-/// Calls that are timed together.
+/// Calls per time measurement.
 const CALLS: usize = 50;
 
 fn main() {

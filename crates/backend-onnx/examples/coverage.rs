@@ -1,21 +1,21 @@
-//! Runs the ONNX project's own tests: one model, its inputs and the outputs it must give, for each case.
+//! Runs the ONNX project's own tests: each case is a model with its inputs and the expected outputs.
 //!
-//! The Python package `onnx` carries them. `PATH` is its folder `onnx/backend/test/data`:
+//! The Python package `onnx` contains them. `PATH` is its directory `onnx/backend/test/data`:
 //!
 //! ```text
 //! cargo run --release -p backend-onnx --example coverage -- PATH [--list] [--only TEXT] [--constants] [--free | --free-all]
 //! ```
 //!
-//! `--list` prints each case that does not pass, and `--only` takes the cases whose name contains a text.
+//! `--list` prints each case that does not pass, and `--only` selects the cases whose name contains TEXT.
 //!
-//! Tests whose expected values are mistaken, or which ONNX Runtime answers as we do, are counted by themselves, as `disputed`; `DISPUTED`
-//! says which and why.
-//! Results may differ from the expected ones by the tolerances of the tests and by the noise of FP32: sums whose terms
-//! are large leave an error even where the sum is small.
+//! Tests with wrong expected values, or where ONNX Runtime agrees with us and not with the test, are counted
+//! separately as `disputed`; `DISPUTED` lists them with the reasons. Results may differ from the expected
+//! ones by the tolerances of the tests and by FP32 rounding: sums with large terms have a rounding error even
+//! where the sum is small.
 //!
-//! The tests give as inputs what real models have as constants: axes, paddings, sizes. `--constants` makes all inputs
-//! but the first into constants before loading. `--free` makes the leading dimension of every input free, and
-//! `--free-all` all dimensions, to test what is inferred of unknown sizes.
+//! The tests pass as inputs what real models have as constants: axes, paddings, sizes. `--constants` turns
+//! all inputs but the first into constants before loading. `--free` makes the leading dimension of every
+//! input free, and `--free-all` all dimensions, which tests shape inference with unknown sizes.
 #![allow(
     clippy::print_stdout,
     clippy::unwrap_used,
@@ -37,12 +37,12 @@ use onnx_graph::proto::{ModelProto, TensorProto, tensor_proto, tensor_shape_prot
 use prost::Message;
 use tensor_core::{DType, Shape, Tensor, bf16, f16};
 
-/// Stack for each case, as much as an engine may give its threads.
+/// Stack size per case, as large as an engine may give its threads.
 const STACK: usize = 64 << 20;
 
 fn main() {
     let options = Options::parse();
-    // A panic is a result here; its place is printed with the list.
+    // A panic counts as a result; its location is printed with the list.
     std::panic::set_hook(Box::new(|info| {
         LAST_PANIC.with(|last| last.replace(info.to_string()));
     }));
@@ -78,11 +78,11 @@ struct Options {
     only: String,
 }
 
-/// What is done to the models before they are loaded.
+/// The changes to a model before it is loaded.
 #[derive(Clone, Copy, Default)]
 struct Change {
     constants: bool,
-    /// Leading dimensions of inputs that are made free.
+    /// How many leading dimensions of each input become free.
     free: usize,
 }
 
@@ -113,7 +113,6 @@ impl Options {
     }
 }
 
-/// One test.
 struct Case {
     kind: String,
     name: String,
@@ -125,7 +124,7 @@ struct Case {
 
 enum DataSet {
     Folder(PathBuf),
-    /// Inputs are made up; the output stands beside the model.
+    /// The inputs are made up; the expected output is next to the model.
     Ramp(PathBuf),
 }
 
@@ -181,7 +180,7 @@ fn cases(data: &Path) -> Vec<Case> {
     cases
 }
 
-/// The text behind a key of the flat objects that the tests' settings are.
+/// Returns the string value of `key` in the flat JSON objects that hold the tests' settings.
 fn setting<'a>(json: &'a str, key: &str) -> Option<&'a str> {
     let (_, rest) = json.split_once(&format!("\"{key}\":"))?;
     Some(rest.split([',', '}']).next()?.trim().trim_matches('"'))
@@ -205,7 +204,8 @@ enum Outcome {
     Panic(String),
 }
 
-/// Tests whose expected values are mistaken, or which ONNX Runtime answers otherwise and as we do, by the beginnings of their names.
+/// Name prefixes of tests whose expected values are wrong, or where ONNX Runtime agrees with us and not with
+/// the test.
 const DISPUTED: &[(&str, &str)] = &[
     (
         "test_averagepool_3d_dilations_large_count_include_pad_is_1_ceil_mode_is_True",
@@ -236,7 +236,7 @@ const DISPUTED: &[(&str, &str)] = &[
     ),
 ];
 
-/// What FP32 makes of sums, relative to the largest number of a tensor.
+/// The allowed rounding error of FP32 sums, relative to the largest number of a tensor.
 const NOISE: f64 = 4e-6;
 
 impl Outcome {
@@ -315,7 +315,7 @@ fn run_case(case: &Case, change: Change) -> Outcome {
             request = request.with_input(&input.name, value);
         }
         if change.constants {
-            // The other data sets are of no use: the first one's inputs have become a part of the model.
+            // The other data sets do not apply: the first one's inputs are constants of the model now.
             let first: Vec<_> = metadata.inputs.iter().map(|input| &input.name).collect();
             debug_assert!(first.len() <= 1 || matches!(data_set, DataSet::Ramp(_)));
         }
@@ -360,7 +360,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     text.chars().take(4000).collect()
 }
 
-/// Makes all inputs but the first into constants with the values of a data set.
+/// Turns all inputs but the first into constants with the values of a data set.
 fn make_constants(model: &mut ModelProto, data_set: &Path) {
     let graph = model.graph.as_mut().unwrap();
     for (index, input) in graph.input.iter().enumerate().skip(1) {
@@ -378,7 +378,7 @@ fn make_constants(model: &mut ModelProto, data_set: &Path) {
     }
 }
 
-/// Makes the first `axes` dimensions of each input free. Those of the same size get the same name.
+/// Makes the first `axes` dimensions of each input free. Equal sizes get the same dimension name.
 fn free_dims(model: &mut ModelProto, axes: usize) {
     let graph = model.graph.as_mut().unwrap();
     for info in graph.input.iter_mut().chain(&mut graph.output) {
@@ -399,7 +399,7 @@ fn free_dims(model: &mut ModelProto, axes: usize) {
     }
 }
 
-/// Numbers from 0 to 1, as the ONNX project's runner makes them up.
+/// Returns numbers from 0 to 1, like those that the ONNX project's test runner makes up.
 fn ramp(dims: &[u64]) -> Option<TensorValue> {
     let shape = Shape::new(dims).unwrap();
     let count = shape.element_count();
@@ -417,7 +417,7 @@ fn tensors(folder: &Path, prefix: &str) -> Vec<Option<TensorValue>> {
         .collect()
 }
 
-/// A tensor from a file, `None` if it holds something else or a type that the protocol does not have.
+/// Reads a tensor file. Returns `None` if it is not a tensor, or if the protocol does not have its type.
 fn read(path: &Path) -> Option<TensorValue> {
     let tensor = TensorProto::decode(Bytes::from(fs::read(path).unwrap())).ok()?;
     let dims: Vec<u64> = tensor.dims.iter().map(|&dim| dim as u64).collect();

@@ -1,4 +1,4 @@
-//! A model that runs without ONNX Runtime.
+//! Models that run on the built-in runtime, without ONNX Runtime.
 
 use oip_service::{Call, Capabilities, LoadContext, Model, ModelSource, Outcome, RowIndependence};
 use oip_types::{InferOutput, ModelMetadata, ServiceError};
@@ -18,10 +18,10 @@ use crate::{
     thread_count::thread_count,
 };
 
-/// The name of this runtime.
+/// The name of the built-in runtime in configurations and metadata.
 pub(crate) const BUILT_IN: &str = "built-in";
 
-/// A model that the built-in runtime computes.
+/// A model on the built-in runtime.
 pub(crate) struct OnnxModel {
     metadata: ModelMetadata,
     named_dims: NamedDims,
@@ -58,7 +58,7 @@ impl OnnxModel {
         })
     }
 
-    /// The same with what its graph proves of its rows.
+    /// Adds the result of the row independence analysis.
     pub(crate) fn with_row_independence(self, rows: RowIndependence) -> Self {
         Self { rows, ..self }
     }
@@ -73,7 +73,7 @@ impl Model for OnnxModel {
         Capabilities::default().with(|capabilities| {
             capabilities.runtime = Some(BUILT_IN.to_owned());
             capabilities.row_independence = self.rows.clone();
-            // Never with loops or sizes that depend on values.
+            // Models with loops, or with sizes that depend on values, are never bounded.
             capabilities.bounded = self.session.is_bounded();
         })
     }
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// What is only known while a model runs may show that its file is wrong.
+    /// A run may reveal that the model's file is wrong.
     #[test]
     fn an_output_of_another_type_than_the_file_declares_is_refused() {
         let cast = NodeProto {

@@ -1,17 +1,19 @@
-//! The dimensions that a model's configuration gives to inputs whose file leaves them free.
+//! Applies the dimensions of a model's configuration to inputs whose dimensions the file leaves free.
 
 use std::collections::HashMap;
 
 use oip_service::LoadContext;
 use onnx_graph::{Dim, Error, Port, Signature};
 
-/// Fixes the free dimensions of a signature to which the configuration gives a size. A named one has that size wherever
-/// its name stands, and an unnamed first one in all inputs of which nothing is written.
+/// Fixes the free dimensions of a signature whose size the configuration sets. A named dimension gets that
+/// size wherever its name occurs. An unnamed first dimension gets it in all inputs that the configuration
+/// does not list.
 ///
-/// Dimensions that do not fit the model's are passed over: the configuration is checked against the loaded model later.
+/// Ignores dimensions that do not fit the model's: the configuration is checked against the loaded model
+/// later.
 ///
 /// # Errors
-/// [`Invalid`](onnx_graph::ErrorKind::Invalid) when an input gets larger than tensors may be.
+/// Returns [`Invalid`](onnx_graph::ErrorKind::Invalid) when an input gets larger than tensors may be.
 pub(crate) fn fix(signature: &mut Signature, cx: &LoadContext) -> Result<(), Error> {
     let mut named: HashMap<String, u64> = HashMap::new();
     let mut batch = None;
@@ -19,7 +21,8 @@ pub(crate) fn fix(signature: &mut Signature, cx: &LoadContext) -> Result<(), Err
         let Some((written, dims)) = cx.input_dims.get(&port.name).zip(port.dims.as_mut()) else {
             continue;
         };
-        // Without a word on batches, what is written tells whether the first dimension is among it.
+        // Without `max_batch_size`, the number of configured dimensions decides whether they include the
+        // first one.
         let skipped = match dims.len().checked_sub(written.len()) {
             Some(1) => 1,
             Some(0) if cx.config.max_batch_size == 0 => 0,
@@ -113,7 +116,7 @@ mod tests {
         let all: &[Case<'_>] = &[
             (0, &[1, 3, 48, 320], [Some(1), Some(3), Some(48), Some(320)]),
             (0, &[-1, 3, 48, -1], [None, Some(3), Some(48), None]),
-            // Whether batches are guessed is decided by what is written.
+            // The number of configured dimensions decides whether batching is inferred.
             (0, &[3, 48, 320], [None, Some(3), Some(48), Some(320)]),
             (8, &[3, 48, 320], [None, Some(3), Some(48), Some(320)]),
             (8, &[3, -1, 320], [None, Some(3), None, Some(320)]),

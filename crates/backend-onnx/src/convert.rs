@@ -1,4 +1,4 @@
-//! Tensors between requests and the model, without copies where memory is aligned.
+//! Converts tensors between requests and the model, without copies where memory is aligned.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tensor_core::{Shape, TensorSpec};
 
 use crate::dtype;
 
-/// The input of a request. Numbers stay in the memory of the request if that is aligned for them.
+/// Converts an input of a request. Numeric data is borrowed from the request where it is aligned.
 pub(crate) fn to_input(value: &TensorValue) -> Result<Tensor, ServiceError> {
     let dims: Vec<usize> = value.shape().dims().iter().map(|&dim| dim as usize).collect();
     match value {
@@ -25,7 +25,8 @@ pub(crate) fn to_input(value: &TensorValue) -> Result<Tensor, ServiceError> {
     }
 }
 
-/// Refuses a request's input before anything is made of it. A dimension of nothing hides how large the others are.
+/// Checks an input's size before anything is allocated for it. Its other dimensions count even where one is
+/// 0.
 pub(crate) fn admit_input(value: &TensorValue) -> Result<(), ServiceError> {
     let element = value.datatype().dtype().map_or(1, |dtype| dtype.size() as u64);
     let sizes = value.shape().dims().iter().map(|&dim| dim.max(1));
@@ -47,10 +48,10 @@ pub(crate) fn admit_input(value: &TensorValue) -> Result<(), ServiceError> {
     )))
 }
 
-/// An output as it leaves: the memory of the tensor, unless it is strings.
+/// Converts an output for the response. Shares the tensor's memory, except for strings.
 pub(crate) fn to_output(value: &Arc<Tensor>) -> Result<TensorValue, ServiceError> {
     let dims: Vec<u64> = value.shape().iter().map(|&dim| dim as u64).collect();
-    // Shapes that the values of inputs decide on may have any number of dimensions.
+    // A shape computed from input values may have any number of dimensions.
     let shape = Shape::new(&dims).map_err(|error| {
         ServiceError::invalid(format!(
             "the model gives an output whose shape is not possible: {error}"

@@ -1,4 +1,4 @@
-//! Dimensions of inputs that a model expects to be equal.
+//! Checks input dimensions that a model expects to be equal.
 
 use std::collections::HashMap;
 
@@ -6,23 +6,23 @@ use oip_types::ServiceError;
 use onnx_graph::{Dim, Port};
 use tensor_core::{Quoted, Shape};
 
-/// The dimensions of a model's inputs that must have the same size in a request.
+/// The groups of input dimensions that must have equal sizes in a request.
 #[derive(Debug)]
 pub(crate) struct NamedDims {
     inputs: Vec<String>,
     dims: Vec<NamedDim>,
 }
 
-/// A dimension that must have the same size wherever its name stands.
+/// A symbolic dimension: it has one size wherever its name occurs.
 #[derive(Debug)]
 struct NamedDim {
     name: String,
-    /// Input and axis.
+    /// (input, axis) pairs.
     places: Vec<(usize, usize)>,
 }
 
 impl NamedDims {
-    /// Those with the same name.
+    /// Groups the inputs' dimensions by name.
     pub(crate) fn of(inputs: &[Port]) -> Self {
         let mut places: HashMap<&str, Vec<(usize, usize)>> = HashMap::new();
         for (index, port) in inputs.iter().enumerate() {
@@ -47,7 +47,7 @@ impl NamedDims {
         }
     }
 
-    /// Checks the shapes of a request's inputs, which are in the order of the model's.
+    /// Checks the shapes of a request's inputs, given in the model's order of inputs.
     pub(crate) fn check(&self, shapes: &[Shape]) -> Result<(), ServiceError> {
         for dim in &self.dims {
             let size = |&(input, axis): &(usize, usize)| shapes[input].dims().get(axis).copied();

@@ -1,10 +1,10 @@
-//! Element types under their three names: ONNX's, the protocol's, and those of the kernels.
+//! Converts between the element types of ONNX, of the protocol, and of the kernels.
 
 use oip_types::DataType;
 use onnx_graph::ElementType as FileType;
 use onnx_tensor::ElementType;
 
-/// The protocol's datatype.
+/// Converts a file's element type into the protocol's datatype.
 pub(crate) fn of(element_type: FileType) -> DataType {
     match element_type {
         FileType::Fixed(dtype) => DataType::Fixed(dtype),
@@ -12,7 +12,8 @@ pub(crate) fn of(element_type: FileType) -> DataType {
     }
 }
 
-/// The type that a datatype is computed in, `None` for BF16 and others that are not computed.
+/// Returns the type in which the kernels compute a datatype, or `None` for BF16 and others that they do not
+/// support.
 pub(crate) fn computed(datatype: DataType) -> Option<ElementType> {
     onnx_run::computed(match datatype {
         DataType::Bytes => FileType::String,
@@ -20,7 +21,7 @@ pub(crate) fn computed(datatype: DataType) -> Option<ElementType> {
     })
 }
 
-/// The protocol's datatype of what was computed.
+/// Converts a computed element type into the protocol's datatype.
 pub(crate) fn served(element_type: ElementType) -> DataType {
     match element_type {
         ElementType::Bool => DataType::BOOL,

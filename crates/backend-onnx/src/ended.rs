@@ -1,4 +1,4 @@
-//! Why a run ended early, and who asks.
+//! Cancellation of runs, and the errors of runs that ended early.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use oip_types::{ErrorCode, ServiceError};
 use onnx_run::{RunError, RunErrorKind};
 use onnx_tensor::cancelling::Cancellation;
 
-/// Lets operators look at the token of a request.
+/// Adapts a request's cancel token to the operators' trait.
 struct Token(CancelToken);
 
 impl Cancellation for Token {
@@ -16,12 +16,12 @@ impl Cancellation for Token {
     }
 }
 
-/// A request's token as operators see it.
+/// Wraps a request's token for the operators.
 pub(crate) fn cancellation(token: &CancelToken) -> Arc<dyn Cancellation> {
     Arc::new(Token(token.clone()))
 }
 
-/// The error of a run that ended early.
+/// Returns the error for a run that ended early: cancelled, or past its deadline.
 pub(crate) fn ended(cancel: &CancelToken) -> ServiceError {
     match cancel.is_expired() {
         true => ServiceError::new(
@@ -35,7 +35,7 @@ pub(crate) fn ended(cancel: &CancelToken) -> ServiceError {
     }
 }
 
-/// The error of a run as clients see it.
+/// Converts a run's error into the one that clients see.
 pub(crate) fn failed(error: RunError, cancel: &CancelToken) -> ServiceError {
     let code = match error.kind() {
         RunErrorKind::Cancelled => return ended(cancel),

@@ -1,11 +1,12 @@
-//! Errors about a model's file, as clients see them.
+//! Errors in a model's file, as clients see them.
 
 use oip_types::ServiceError;
 use onnx_graph::{Error, ErrorKind};
 
 use crate::runtime_limit::RuntimeLimit;
 
-/// The error for clients: the same message, and [`RuntimeLimit`] as the cause where ONNX Runtime may run the file.
+/// Converts a file error for clients: the message stays, and [`RuntimeLimit`] is the cause where ONNX Runtime
+/// may run the file.
 pub(crate) fn refusal(error: Error) -> ServiceError {
     let refusal = ServiceError::invalid(error.to_string());
     match error.kind() {
@@ -32,7 +33,7 @@ mod tests {
 
     #[test]
     fn the_log_has_the_cause_and_clients_the_message() {
-        // The graph as a number.
+        // The graph field as an integer.
         let error = refusal(decode(&b"\x08\x08\x38\x01".as_slice().into()).unwrap_err());
         let message =
             "the file is no ONNX model, or it is damaged or cut off: export, copy or download it again";

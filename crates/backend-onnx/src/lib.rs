@@ -1,12 +1,13 @@
-//! ONNX models for servers of the Open Inference Protocol: neural networks for requests of any shapes, and scikit-learn's operators at
-//! the speed of ONNX Runtime.
+//! ONNX models for servers of the Open Inference Protocol: neural networks for requests of any shape, and
+//! scikit-learn's operators at the speed of ONNX Runtime.
 //!
-//! A model that cannot be computed correctly is refused when it is loaded, with the node and the reason; the page
-//! `docs/onnx.md` of the repository lists all cases. Names, datatypes and free dimensions are read from the file itself. A
-//! model is prepared once, whatever shapes come, and runs from any number of threads at once.
+//! A model that cannot be computed correctly is refused when it is loaded, with the node and the reason; the
+//! page `docs/onnx.md` of the repository lists all cases. Names, datatypes and free dimensions are read from
+//! the file itself. A model is prepared once for all shapes, and runs from any number of threads at once.
 //!
-//! [`OnnxRuntime`] is a second runtime, if its library is installed; the library is not needed to build or use this crate.
-//! It also runs models that the built-in runtime refuses, and borrows aligned inputs.
+//! [`OnnxRuntime`] is a second runtime, if its library is installed; the library is not needed to build or
+//! use this crate. ONNX Runtime also runs models that the built-in runtime refuses. Both borrow aligned
+//! inputs.
 //!
 //! ```
 //! use backend_onnx::OnnxBackend;

@@ -16,12 +16,12 @@ use crate::{
     thread_count::thread_count,
 };
 
-/// Loads ONNX models: with the built-in runtime, or with ONNX Runtime where there is one.
+/// Loads ONNX models with the built-in runtime, or with ONNX Runtime if it is available.
 ///
-/// A model's configuration says in `runtime` which of them it wants: `onnxruntime`, `built-in`, or `auto`, which is the built-in one
-/// unless that refuses the model. If it says nothing that is ONNX Runtime if there is one, else the built-in one. Its parameter
-/// `intra_op_thread_count` is the number of threads that one run uses at most, 0 for all: unless it is given, 1 with ONNX Runtime, and all
-/// that are idle with the built-in runtime.
+/// A model's configuration selects the runtime in its field `runtime`: `onnxruntime`, `built-in`, or `auto`,
+/// which is the built-in one unless that refuses the model. The default is ONNX Runtime if it is available,
+/// else the built-in runtime. The model parameter `intra_op_thread_count` is the maximum number of threads
+/// per run, 0 for all. Its default is 1 with ONNX Runtime, and all idle threads with the built-in runtime.
 #[derive(Clone, Debug, Default)]
 pub struct OnnxBackend {
     runtime: Option<OnnxRuntime>,
@@ -29,13 +29,13 @@ pub struct OnnxBackend {
 }
 
 impl OnnxBackend {
-    /// A backend with the built-in runtime alone.
+    /// Creates a backend with the built-in runtime only.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A backend that has ONNX Runtime too.
+    /// Adds ONNX Runtime.
     #[must_use]
     pub fn with_runtime(self, runtime: OnnxRuntime) -> Self {
         Self {
@@ -44,30 +44,31 @@ impl OnnxBackend {
         }
     }
 
-    /// The same with the GPUs of this machine, for ONNX Runtime. Without this, models are on a GPU only where their configuration
-    /// demands one.
+    /// Sets the GPUs of this machine, for ONNX Runtime. Without this call, models use a GPU only where their
+    /// configuration requires one.
     #[must_use]
     pub fn with_gpus(self, gpus: Gpus) -> Self {
         Self { gpus, ..self }
     }
 
-    /// Limits the threads of this process that compute on the built-in runtime at a time, those of requests and their helpers together; by
-    /// default to the cores that the process may use. Each helper calls `on_start` first. Takes effect before the first model runs.
+    /// Limits the number of threads that compute on the built-in runtime at a time: those of requests and
+    /// their helpers together. The default is the number of cores that the process may use. Each helper
+    /// thread calls `on_start` first. Call this before the first model runs.
     pub fn limit_threads(threads: Option<NonZeroUsize>, on_start: fn()) {
         threads::configure(threads.map_or_else(threads::limit, NonZeroUsize::get), on_start);
     }
 
-    /// Whether a model's load error says that ONNX Runtime could run the model.
+    /// Returns whether a model's load error says that ONNX Runtime could run the model.
     #[must_use]
     pub fn needs_onnx_runtime(reason: &str) -> bool {
         reason.contains(runtime_limit::OTHER_RUNTIME)
     }
 
-    /// What runs a model with this configuration.
+    /// Chooses the runtime for a model with this configuration.
     fn choose(&self, config: &ModelConfig) -> Result<Choice<'_>, ServiceError> {
         let choice = self.choose_by_name(config)?;
         match choice {
-            // The built-in runtime has the CPU alone.
+            // The built-in runtime only supports the CPU.
             Choice::Auto(runtime) if demands_gpu(config) || names_accelerators(config) => {
                 Ok(Choice::OnnxRuntime(runtime))
             }
@@ -93,7 +94,7 @@ impl OnnxBackend {
     fn choose_by_name(&self, config: &ModelConfig) -> Result<Choice<'_>, ServiceError> {
         match (config.runtime.as_str(), &self.runtime) {
             ("auto", Some(runtime)) => Ok(Choice::Auto(runtime)),
-            // The last is how Triton names the library of its own backend.
+            // The last string is Triton's library name for its ONNX Runtime backend.
             ("" | "onnxruntime" | "libtriton_onnxruntime.so", Some(runtime)) => {
                 Ok(Choice::OnnxRuntime(runtime))
             }
@@ -116,15 +117,15 @@ impl OnnxBackend {
     }
 }
 
-/// What the built-in runtime was called.
+/// A former name of the built-in runtime.
 const TRACT: &str = "tract";
 
-/// What runs a model.
+/// The runtime choice for a model.
 #[derive(Clone, Copy)]
 enum Choice<'r> {
     BuiltIn,
     OnnxRuntime(&'r OnnxRuntime),
-    /// The built-in runtime, or ONNX Runtime for what that refuses.
+    /// The built-in runtime, or ONNX Runtime if the built-in one refuses the model.
     Auto(&'r OnnxRuntime),
 }
 
@@ -193,8 +194,8 @@ impl OnnxBackend {
         Ok(Box::new(loaded.with_row_independence(rows)))
     }
 
-    /// The built-in runtime, or ONNX Runtime for what that refuses. If both refuse the model, the error is the first one, which says
-    /// what to do.
+    /// Loads the model with the built-in runtime, or with ONNX Runtime if the built-in one refuses it. If
+    /// both refuse it, returns the built-in runtime's error, which says what to do.
     fn with_either(
         &self,
         runtime: &OnnxRuntime,
@@ -233,7 +234,7 @@ impl OnnxBackend {
     }
 }
 
-/// What the graph proves, whichever runtime computes it.
+/// Analyzes the graph's row independence, which does not depend on the runtime.
 fn row_independence(model: &ModelProto, cx: &LoadContext) -> Result<RowIndependence, ServiceError> {
     let mut signature = Signature::of(model).map_err(refusal)?;
     configured_dims::fix(&mut signature, cx).map_err(refusal)?;

@@ -1,4 +1,4 @@
-//! The metadata of a model's outputs, from the file's declarations and from what the graph says.
+//! Builds the metadata of a model's outputs from the file's declarations and the graph analysis.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +10,7 @@ use onnx_tensor::operator::Fact;
 
 use crate::dtype;
 
-/// What answers are compared with, so that the log says once where the metadata is wrong about a shape.
+/// Compares outputs with the metadata, and logs once if a shape in the metadata is wrong.
 #[derive(Debug, Default)]
 pub(crate) struct Comparison {
     was_told: AtomicBool,
@@ -36,9 +36,9 @@ impl Comparison {
     }
 }
 
-/// Of an output of which this is known for all sizes, if anything is.
+/// Builds an output's metadata. `fact` is what the graph analysis proved for all sizes, if anything.
 ///
-/// Exporters are often wrong about outputs' dimensions. Where the graph says better, the graph is believed.
+/// Exporters are often wrong about output dimensions, so the graph analysis takes precedence.
 pub(crate) fn of_known(port: &Port, fact: Option<&Fact>) -> Result<TensorMetadata, ServiceError> {
     let Some(fact) = fact else {
         let rank = port.dims.as_ref().map_or(0, Vec::len);
@@ -75,13 +75,13 @@ pub(crate) fn of_known(port: &Port, fact: Option<&Fact>) -> Result<TensorMetadat
     Ok(described(port, dims))
 }
 
-/// The dimensions as the protocol shows them, `None` if not even their number is known.
+/// Converts declared dimensions to the protocol's form; `None` if the rank is unknown.
 pub(crate) fn pattern(port: &Port) -> Option<ShapePattern> {
     let dims = port.dims.as_ref()?;
     Some(ShapePattern::new(dims.iter().map(Dim::fixed).collect()))
 }
 
-/// Of an input, which is as the file has it.
+/// Builds an input's metadata from the file's declaration.
 pub(crate) fn of_input(port: &Port) -> Result<TensorMetadata, ServiceError> {
     let shape = pattern(port).ok_or_else(|| {
         ServiceError::invalid(format!(
@@ -101,7 +101,7 @@ fn described(port: &Port, dims: Vec<Option<u64>>) -> TensorMetadata {
         .approximate()
 }
 
-/// Refuses another type than the file declares for an output.
+/// Returns an error if an output's type differs from the declared one.
 pub(crate) fn check_type(name: &str, declared: DataType, computed: DataType) -> Result<(), ServiceError> {
     if computed == declared {
         return Ok(());

@@ -1,4 +1,5 @@
-//! What is not computed here and what ONNX Runtime may compute: how a refusal says so.
+//! Adds suggestions to the refusal of a model that the built-in runtime does not support and ONNX Runtime
+//! may.
 
 use std::{error::Error, fmt};
 
@@ -7,14 +8,14 @@ use onnx_graph::{proto::ModelProto, structure};
 
 use onnx_graph::other_runtime;
 
-/// The cause of an error for which not the file is to blame but this runtime.
+/// The cause of an error that this runtime is responsible for, not the file.
 #[derive(Debug)]
 pub(crate) enum RuntimeLimit {
     /// An operator, an attribute or a datatype that is not supported.
     Unsupported,
-    /// The same, and ONNX Runtime does not support it either.
+    /// ONNX Runtime does not support it either.
     Everybodys,
-    /// Something else.
+    /// Another cause.
     Unexplained(Box<dyn Error + Send + Sync>),
 }
 
@@ -33,11 +34,11 @@ impl Error for RuntimeLimit {
     }
 }
 
-/// What stands in a refusal's reason when ONNX Runtime can run the model.
+/// The beginning of the hint in a refusal when ONNX Runtime can run the model.
 pub(crate) const OTHER_RUNTIME: &str = "ONNX Runtime can run this: ";
 
-/// Adds the ways out to a refusal, if the limits of this runtime are the only reason: ONNX Runtime if it has all operators of the
-/// model, for which `how` says what to do, and another export.
+/// Adds suggestions to a refusal whose only reason is a limit of this runtime: ONNX Runtime if it has all
+/// operators of the model (`how` says how to enable it), and a different export.
 pub(crate) fn with_ways_out(error: ServiceError, model: &ModelProto, how: &str) -> ServiceError {
     let limit = error.source().and_then(<dyn Error>::downcast_ref::<RuntimeLimit>);
     let Some(limit) = limit.filter(|_| structure::check(model).is_ok()) else {
@@ -73,7 +74,7 @@ pub(crate) fn with_ways_out(error: ServiceError, model: &ModelProto, how: &str) 
     ServiceError::invalid(message).caused_by(error)
 }
 
-/// Whether a model has operators that only ONNX Runtime knows.
+/// Returns whether a model has operators that only ONNX Runtime knows.
 fn uses_own(model: &ModelProto) -> bool {
     let nodes = model.graph.iter().flat_map(|graph| &graph.node);
     nodes.into_iter().any(|node| node.domain == "com.microsoft")

@@ -1,9 +1,9 @@
-//! The threads of one run, as a model's configuration gives them.
+//! The number of threads per run, from a model's configuration.
 
 use oip_types::{ModelConfig, ServiceError};
 use tensor_core::Quoted;
 
-/// The threads of one run, by Triton's parameter; 0 is as many as the machine has cores, as for ONNX Runtime.
+/// Reads the threads per run from Triton's parameter; 0 means the number of cores, as for ONNX Runtime.
 pub(crate) fn thread_count(config: &ModelConfig) -> Result<Option<usize>, ServiceError> {
     const MAX_THREADS: usize = 1024;
     let Some(parameter) = config.parameters.get("intra_op_thread_count") else {

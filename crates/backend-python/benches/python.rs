@@ -1,10 +1,11 @@
-//! What a model in Python costs beside a model in the server: each request, and each start of a process.
+//! Benchmarks the overhead of a Python model over a model in the server: per request, and per process start.
 //!
 //! ```text
 //! TENSORFERRY_PYTHON=path/to/venv cargo bench -p backend-python --bench python
 //! ```
 //!
-//! The model gives back its input, or a copy of it, so that what is left is the way there and back. The interpreter needs NumPy.
+//! The model returns its input, or a copy of it, so that only the transport is measured. The interpreter
+//! needs NumPy.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -46,7 +47,7 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", x.as_numpy())]) for x in inputs]
 "#;
 
-/// A model that costs nothing.
+/// A model that returns its input.
 struct Echo(ModelMetadata);
 
 impl Model for Echo {

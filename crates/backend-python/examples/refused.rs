@@ -1,4 +1,4 @@
-//! Which files are models in Python, and why they are not run until that is allowed.
+//! Shows which files are Python models, and that they are refused until Python is allowed.
 //!
 //! ```sh
 //! cargo run --package backend-python --example refused

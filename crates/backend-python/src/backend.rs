@@ -1,4 +1,4 @@
-//! The backends: `model.py`, objects that were saved, and boosters that are to be run by their own packages.
+//! The backends: for `model.py`, for saved objects, and for boosters that run in their own packages.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -10,20 +10,21 @@ use oip_worker::Isolation;
 
 use crate::{interpreter, program};
 
-/// The parameter of a model's configuration that names its interpreter.
+/// The configuration parameter that names a model's interpreter.
 const PYTHON: &str = "python";
 
-/// The time a model has to stop once the client of its request is gone. A process costs seconds of imports, so a client that is
-/// impatient with a slow model must not cost the others a new one. Shorter than the engine's patience with an instance.
+/// How long a model may take to stop after its client has disconnected. Starting a process takes seconds of
+/// imports, so an impatient client of a slow model must not force a restart on the others. Shorter than the
+/// engine's timeout for an instance.
 const GRACE: Duration = Duration::from_secs(4);
 
-/// What a configuration asks for in `runtime` to have a booster run by its own package.
+/// The value of `runtime` in a configuration that runs a booster in its own package.
 const RUNTIME: &str = "python";
 
-/// What Triton calls an environment for a model, which here has another form.
+/// Triton's parameter for a model's environment, which has a different form here.
 const EXECUTION_ENV_PATH: &str = "EXECUTION_ENV_PATH";
 
-/// What the operator allows, and how models are run that do not say.
+/// The operator's settings, and the defaults for models.
 ///
 /// ```
 /// use backend_python::Settings;
@@ -37,11 +38,11 @@ const EXECUTION_ENV_PATH: &str = "EXECUTION_ENV_PATH";
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Settings {
-    /// Whether models are run at all (no).
+    /// Whether Python models are run at all; the default is `false`.
     pub is_allowed: bool,
-    /// The interpreter of models whose configurations name none: a program, or the folder of an environment (`python3`).
+    /// The default interpreter: a program, or the directory of an environment. The default is `python3`.
     pub interpreter: PathBuf,
-    /// Bytes that each process may use where a model's configuration does not say (as many as it likes).
+    /// The default memory limit of a process in bytes; `None`, the default, means no limit.
     pub memory_limit: Option<u64>,
 }
 
@@ -56,7 +57,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The same after some changes.
+    /// Applies changes to the settings.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
@@ -96,11 +97,11 @@ impl Settings {
     }
 }
 
-/// Models that are a file of Python: `model.py` with a class `Model` or `TritonPythonModel`.
+/// Models written in Python: `model.py` with a class `Model` or `TritonPythonModel`.
 pub struct PythonBackend(Settings);
 
 impl PythonBackend {
-    /// A backend that runs models, or refuses them, as is set.
+    /// Creates a backend that runs models, or refuses them, depending on the settings.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self(settings)
@@ -126,11 +127,11 @@ impl Backend for PythonBackend {
     }
 }
 
-/// Estimators of scikit-learn that were saved with joblib or pickle.
+/// scikit-learn estimators saved with joblib or pickle.
 pub struct SavedObjectBackend(Settings);
 
 impl SavedObjectBackend {
-    /// A backend that loads objects, or refuses them, as is set.
+    /// Creates a backend that loads objects, or refuses them, depending on the settings.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self(settings)
@@ -157,8 +158,8 @@ impl Backend for SavedObjectBackend {
     }
 }
 
-/// Models of XGBoost and LightGBM, loaded as another backend does unless their configuration says `runtime: "python"`: then by the
-/// package that made them.
+/// Models of XGBoost and LightGBM. Another backend loads them, unless their configuration says `runtime:
+/// "python"`: then the package that wrote them does.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -176,7 +177,7 @@ pub struct BoosterBackend {
 }
 
 impl BoosterBackend {
-    /// A backend that stands for `other`, and runs models in Python, or refuses to, as is set.
+    /// Wraps `other`, and runs models in Python, or refuses them, depending on the settings.
     #[must_use]
     pub fn new(other: Arc<dyn Backend>, settings: Settings) -> Self {
         Self { other, settings }

@@ -1,4 +1,4 @@
-//! Which interpreter runs a model.
+//! Finds the interpreter for a model.
 
 use std::{
     env,
@@ -12,10 +12,11 @@ use oip_service::ModelSource;
 use oip_types::ServiceError;
 use tensor_core::Quoted;
 
-/// The interpreter that the server runs models with: a program, with or without a path, or an environment's folder.
+/// Finds the server's default interpreter: a program, with or without a path, or the directory of an
+/// environment.
 ///
 /// # Errors
-/// When there is none.
+/// Fails if it does not exist.
 pub(crate) fn of_server(named: &Path) -> Result<PathBuf, ServiceError> {
     find(named).ok_or_else(|| {
         ServiceError::invalid(format!(
@@ -25,10 +26,10 @@ pub(crate) fn of_server(named: &Path) -> Result<PathBuf, ServiceError> {
     })
 }
 
-/// The interpreter that a model's configuration names. A relative path begins at the model's folder.
+/// Finds the interpreter in a model's configuration. A relative path is resolved from the model's directory.
 ///
 /// # Errors
-/// When there is none.
+/// Fails if it does not exist.
 pub(crate) fn of_model(named: &str, source: &ModelSource) -> Result<PathBuf, ServiceError> {
     let named = named.trim();
     let below = model_folder(source).join(named);
@@ -44,11 +45,12 @@ pub(crate) fn of_model(named: &str, source: &ModelSource) -> Result<PathBuf, Ser
     })
 }
 
-/// What starts an interpreter. One in an environment is given the variables that activating the environment sets, so that
-/// programs and libraries that a model looks for by name are found there. Scripts that conda runs for that are not run.
+/// Returns the command that starts an interpreter. In an environment, it sets the variables that activating
+/// the environment sets, so that a model finds programs and libraries by name. It does not run conda's
+/// activation scripts.
 ///
-/// The server's own PYTHONHOME and PYTHONPATH are for the server's interpreter: another one, which a model's configuration
-/// names, would be given modules that were made for a different Python.
+/// The server's own PYTHONHOME and PYTHONPATH only apply to the server's interpreter: a model's own
+/// interpreter may be a different version of Python, which cannot use the modules there.
 pub(crate) fn command(interpreter: &Path, is_of_model: bool) -> Command {
     let mut command = Command::new(interpreter);
     if is_of_model {
@@ -62,7 +64,7 @@ pub(crate) fn command(interpreter: &Path, is_of_model: bool) -> Command {
     command
 }
 
-/// The environment that an interpreter belongs to, and the variable that names it to programs.
+/// Returns the environment of an interpreter, and the variable that passes it to programs.
 fn environment(interpreter: &Path) -> Option<(&'static str, &Path)> {
     let root = interpreter.parent()?.parent()?;
     if root.join("conda-meta").is_dir() {
@@ -74,22 +76,22 @@ fn environment(interpreter: &Path) -> Option<(&'static str, &Path)> {
     }
 }
 
-/// The folders that programs are looked for in, with this one before the others.
+/// Prepends a directory to a search path for programs.
 fn path_with(programs: &Path, path: Option<OsString>) -> OsString {
     let others: Vec<PathBuf> = path.iter().flat_map(env::split_paths).collect();
     let all = iter::once(programs.to_owned()).chain(others);
-    // A folder whose name has a colon cannot be in the list.
+    // A directory whose name contains a colon cannot be in the list.
     env::join_paths(all).unwrap_or_else(|_| path.unwrap_or_default())
 }
 
-/// The folder that has the model's configuration.
+/// Returns the directory of the model's configuration.
 fn model_folder(source: &ModelSource) -> PathBuf {
     let versions = usize::from(!source.version.is_empty());
     let folder = source.path.ancestors().nth(1 + versions).unwrap_or(Path::new(""));
     std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned())
 }
 
-/// A program, as it is named, in an environment, or where the system looks for programs.
+/// Finds a program by its path, in an environment, or in the system's search path.
 fn find(named: &Path) -> Option<PathBuf> {
     let mut parts = named.components();
     let is_plain = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
@@ -154,7 +156,7 @@ mod tests {
         for missing in ["", "1", "no-such-program-of-this-name"] {
             assert!(find(missing).is_err(), "{missing:?}");
         }
-        // Without versions the configuration stands beside the model.
+        // Without versions, the configuration is next to the model.
         let alone = ModelSource::new("m", "", root.join("m/model.py"), "".into());
         assert_eq!(of_model("venv", &alone).unwrap(), root.join("m/venv/bin/python3"));
     }

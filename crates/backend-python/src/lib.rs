@@ -1,11 +1,12 @@
 //! Models in Python, for servers of the Open Inference Protocol.
 //!
-//! A file called `model.py` with a class `Model`, or with the class `TritonPythonModel` that Triton's Python backend wants, is a
-//! model; so is an estimator of scikit-learn, saved as `model.joblib` or `model.pkl`. Models of XGBoost and LightGBM can be run by the
-//! packages that made them. Each runs in processes of its own
-//! (`oip-worker`), of the interpreter that its configuration names or else of `python3`: with a memory limit, replaced when it
-//! dies, killed when it hangs. The interpreter needs NumPy and nothing of this project: the few modules that
-//! it runs besides the model are in this crate's folder `python/` and are sent to it.
+//! A file named `model.py` with a class `Model`, or with the class `TritonPythonModel` of Triton's Python
+//! backend, is a model; so is a scikit-learn estimator saved as `model.joblib` or `model.pkl`. Models of
+//! XGBoost and LightGBM can run in the packages that wrote them. Each model runs in separate processes
+//! (`oip-worker`), with the interpreter in its configuration or else `python3`. A process has a memory limit,
+//! is replaced when it dies, and is killed when it hangs. The interpreter needs NumPy and nothing of this
+//! project: the few modules that it runs in addition to the model are in this crate's directory `python/` and
+//! are sent to it.
 //!
 //! ```python
 //! import numpy as np
@@ -18,7 +19,8 @@
 //!         return {"y": x.sum(axis=1)}
 //! ```
 //!
-//! A model in Python is code with the server's rights, so both backends refuse everything until they are allowed to run it:
+//! A Python model is code with the server's permissions, so both backends refuse all models until they are
+//! allowed to run them:
 //!
 //! ```
 //! use backend_python::{PythonBackend, Settings};
@@ -29,7 +31,7 @@
 //! assert!(refused.err().unwrap().message().contains("--allow-python"));
 //! ```
 //!
-//! The server's page docs/python.md has all that a model can say and do.
+//! The server's page docs/python.md describes everything that a model can define.
 
 mod backend;
 mod interpreter;

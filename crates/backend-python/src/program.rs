@@ -1,8 +1,9 @@
-//! What the interpreter runs: our modules, which it is sent before anything of the protocol.
+//! The program that the interpreter runs: our modules, which are sent before any protocol message.
 
 use bytes::Bytes;
 
-/// What the interpreter is started with: it takes the modules from the socket and runs the first one.
+/// The code that the interpreter is started with: it reads the modules from the socket and runs the first
+/// one.
 pub(crate) const BOOTSTRAP: &str = include_str!("../python/bootstrap.py");
 
 const MODULES: [(&str, &str); 6] = [
@@ -32,7 +33,7 @@ const MODULES: [(&str, &str); 6] = [
     ),
 ];
 
-/// The modules as they are sent: the length of the rest as 8 bytes, little-endian, and an object of JSON.
+/// Returns the modules as they are sent: the length of the rest as 8 bytes, little-endian, and a JSON object.
 pub(crate) fn modules() -> Bytes {
     let sources = MODULES
         .into_iter()
@@ -59,7 +60,7 @@ mod tests {
                 .unwrap()
                 .contains("def main(")
         );
-        // The command line has room for it.
+        // It must fit on the command line.
         assert!(BOOTSTRAP.len() < 16 << 10);
     }
 }

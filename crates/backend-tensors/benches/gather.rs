@@ -1,4 +1,5 @@
-//! Rows of a large table: the model, and the engine around it, beside a bare loop of `memcpy`.
+//! Benchmarks gathering rows of a large table: the model, and the engine around it, compared with a bare loop
+//! of `memcpy`.
 //!
 //! `cargo bench -p backend-tensors --bench gather`; takes two gigabytes of memory.
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
@@ -13,12 +14,12 @@ use oip_service::{Backend, CancelToken, InferenceService, LoadContext, ModelSour
 use oip_types::{InferRequest, ModelRef};
 use tensor_core::{Shape, Tensor};
 
-/// 1 GiB of FP32[1048576, 256]; the engine holds it once more.
+/// 1 GiB of FP32[1048576, 256]; the engine holds a second copy.
 const ROWS: u64 = 1 << 20;
 const WIDTH: usize = 256;
 const ROW_BYTES: usize = WIDTH * 4;
 
-/// Rows of one request, and requests of one round, each with other rows.
+/// Number of rows per request, and of requests per round; each request has different rows.
 const PICKED: usize = 1000;
 const REQUESTS: usize = 64;
 
@@ -57,7 +58,7 @@ fn compare(
     engine: &Engine,
     mut rows: impl FnMut() -> Vec<i64>,
 ) {
-    // More rows than any cache holds, since each alternative goes on where the last one stopped.
+    // More rows than any cache holds: each alternative continues where the last one stopped.
     let picked: Vec<Vec<i64>> = (0..8 * REQUESTS).map(|_| rows()).collect();
     let requests: Vec<InferRequest> = picked.iter().map(|rows| request(rows)).collect();
     let at = std::cell::Cell::new(0);
@@ -98,7 +99,7 @@ fn request(rows: &[i64]) -> InferRequest {
     InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("embed.rows", rows)
 }
 
-/// A safetensors file, made without going through a writer that would need the table twice.
+/// Builds a safetensors file without a writer, which would need the table twice.
 fn file() -> Bytes {
     let bytes = ROWS as usize * ROW_BYTES;
     let header =
@@ -125,7 +126,7 @@ fn engine(folder: &std::path::Path, content: &Bytes) -> Engine {
     engine
 }
 
-/// Xorshift: the same numbers every time.
+/// Returns a deterministic random number generator (xorshift).
 fn random() -> impl FnMut() -> u64 {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     move || {

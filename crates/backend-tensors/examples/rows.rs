@@ -1,4 +1,4 @@
-//! Rows of a tensor, gathered by a tensor file as a model.
+//! Serves a tensor file as a model, and gathers rows of a tensor.
 //!
 //! ```sh
 //! cargo run --package backend-tensors --example rows -- embeddings.safetensors words 3 8

@@ -12,8 +12,8 @@ pub struct TensorsBackend {
 }
 
 impl TensorsBackend {
-    /// A backend whose answers have up to 64 MiB of tensors, 512 MiB of gathered rows at once, and which decodes what the
-    /// system has memory for.
+    /// Creates a backend with limits of 64 MiB of tensors per response and 512 MiB of gathered rows at once.
+    /// Decoding is limited by the free memory of the system.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -23,10 +23,10 @@ impl TensorsBackend {
         }
     }
 
-    /// The same with another limit for the bytes that the tensors of one answer may have.
+    /// Sets the maximum bytes of all tensors in one response.
     ///
-    /// Requests are small and what they ask for is not, so nothing else bounds an answer. JSON takes several times the
-    /// bytes.
+    /// A small request can ask for a large response, so nothing else limits its size. JSON takes several
+    /// times the bytes.
     #[must_use]
     pub fn with_max_answer_bytes(self, max_answer_bytes: u64) -> Self {
         Self {
@@ -35,18 +35,18 @@ impl TensorsBackend {
         }
     }
 
-    /// The same with another budget for rows that were gathered and are not sent yet, such as the one that transports take
-    /// for requests. When it is empty, requests for rows are refused with
-    /// [`Overloaded`](oip_types::ErrorCode::Overloaded). Whole tensors, and rows that follow each other, take nothing.
+    /// Sets the budget for gathered rows that are not sent yet, for example the one that transports use for
+    /// requests. When it is exhausted, requests for rows are refused with
+    /// [`Overloaded`](oip_types::ErrorCode::Overloaded). Whole tensors and consecutive rows do not count.
     #[must_use]
     pub fn with_budget(self, budget: ByteBudget) -> Self {
         Self { budget, ..self }
     }
 
-    /// The same with a limit for the bytes that the tensors of one file may take once decoded, beside the file itself.
+    /// Sets the maximum bytes of a file's decoded tensors, in addition to the file itself.
     ///
-    /// Without one, it is what the system, and the control group that the process is in, say is free when the file is
-    /// loaded. Tensors that are stored as they are served take nothing.
+    /// The default is the free memory of the system and of the process's control group when the file is
+    /// loaded. Tensors that are served as stored do not count.
     #[must_use]
     pub fn with_memory(self, bytes: u64) -> Self {
         Self {

@@ -1,20 +1,22 @@
-//! Tensor files as models, for servers of the Open Inference Protocol: an embedding table or a feature store without any
-//! code.
+//! Tensor files as models, for servers of the Open Inference Protocol: an embedding table or a feature store
+//! without any code.
 //!
-//! A file of any format of [`tensor_files`], called `model.safetensors`, `model.zt`, `model.tbuf`, `model.btf`, `model.npz`,
-//! `model.npy` or `model.gguf`, is a model whose outputs are its tensors:
+//! A file in any format of [`tensor_files`], named `model.safetensors`, `model.zt`, `model.tbuf`,
+//! `model.btf`, `model.npz`, `model.npy` or `model.gguf`, is a model whose outputs are its tensors:
 //!
-//! - A request names the outputs it wants and gets whole tensors: the file's own bytes, never copied.
-//! - With an input `<tensor>.rows` (INT64, any shape) it gets rows of `<tensor>`, entries along axis 0. The answer has the
-//!   shape of the input and then that of a row: rows `[32, 7]` of a tensor `[50000, 256]` are `[32, 7, 256]`. Rows that follow
-//!   each other are copied as one piece, or not at all if there is just one such piece.
-//! - A request that names no outputs gets the tensors that it gives rows for, or else all tensors.
+//! - A request names the outputs it wants and gets whole tensors: the file's own bytes, without a copy.
+//! - With an input `<tensor>.rows` (INT64, any shape) it gets rows of `<tensor>`, indexed along axis 0. The
+//!   shape of the output is that of the input followed by that of a row: rows `[32, 7]` of a tensor `[50000,
+//!   256]` are `[32, 7, 256]`. Consecutive rows are copied as one block, or not at all if all rows are
+//!   consecutive.
+//! - A request that names no outputs gets the tensors for which it has rows, or else all tensors.
 //!
-//! Inputs are optional, and the metadata shows rows as `[-1]` and outputs as `[-1, 256]`, since the protocol cannot express any
-//! number of dimensions: [`oip_types::ShapePattern::with_any_leading`].
+//! Inputs are optional. The metadata shows rows as `[-1]` and outputs as `[-1, 256]`, since the protocol
+//! cannot express an arbitrary rank: [`oip_types::ShapePattern::with_any_leading`].
 //!
-//! Everything is validated when a file is loaded. Compressed and big-endian tensors are decoded, and checksums verified, once;
-//! sparse tensors, and those that the format's crate cannot read, are left out with a warning in the log.
+//! Everything is validated when a file is loaded. Compressed and big-endian tensors are decoded, and
+//! checksums verified, once; sparse tensors, and those that the format's crate cannot read, are skipped with
+//! a warning in the log.
 //!
 //! ```
 //! use backend_tensors::TensorsBackend;

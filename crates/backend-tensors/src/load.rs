@@ -1,4 +1,4 @@
-//! From a file in memory to its tensors, all of them decoded and verified.
+//! Loads a file's tensors: decodes and verifies all of them.
 
 use std::{path::Path, sync::Arc, time::Instant};
 
@@ -15,10 +15,10 @@ pub(crate) struct Loaded {
     pub(crate) tensors: Vec<(String, Tensor)>,
 }
 
-/// Memory that may be taken where the system does not say how much there is.
+/// Memory limit if the system does not report its free memory.
 const UNKNOWN_MEMORY: u64 = 4 << 30;
 
-/// Opens a file and reads all tensors that can be served; `memory` bounds what decoding them takes.
+/// Opens a file and reads all tensors that can be served; `memory` limits the decoded bytes.
 pub(crate) fn load(
     source: &ModelSource,
     deadline: Option<Instant>,
@@ -50,14 +50,14 @@ pub(crate) fn load(
     }
     let mut tensors = Vec::new();
     for (index, entry) in entries().filter(|(_, entry)| is_served(entry)) {
-        // The rest need not be decoded: the load has failed.
+        // Stop decoding, since the load has failed.
         if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(ServiceError::new(
                 ErrorCode::DeadlineExceeded,
                 format!("{file_name}: loading took too long"),
             ));
         }
-        // Reading verifies what it copies; what is served from the file's own bytes is verified here.
+        // Reading verifies copied tensors; those served from the file's own bytes are verified here.
         if is_view(entry) {
             let verified = reader.verify(index).map_err(|error| refused(&error))?;
             if let Verification::UnknownChecksum(kind) = verified {
@@ -94,7 +94,8 @@ pub(crate) fn load(
     })
 }
 
-/// A BTF file's names stand in a file beside it, which is read by name: a link could lead anywhere.
+/// Refuses a link for the file of a BTF file's tensor names: it is opened by its name, and a link could lead
+/// anywhere.
 fn check_beside(path: &Path) -> Result<(), ServiceError> {
     let mut names = path.as_os_str().to_owned();
     names.push(".names.json");
@@ -111,12 +112,12 @@ fn is_served(entry: &Entry) -> bool {
     entry.unsupported.is_none() && entry.layout == Layout::Dense && entry.spec().is_some()
 }
 
-/// Whether a tensor is served from the file's own bytes.
+/// Returns whether a tensor is served from the file's own bytes.
 fn is_view(entry: &Entry) -> bool {
     entry.encoding == Encoding::Raw && !entry.is_big_endian
 }
 
-/// Says in the log which tensors are not served, and why the first of them is not.
+/// Logs which tensors are not served, and the reason for the first one.
 fn warn_of_omissions(source: &ModelSource, entries: &[Entry]) {
     let omitted = || entries.iter().filter(|entry| !is_served(entry));
     if let Some(first) = omitted().next() {
@@ -131,7 +132,7 @@ fn warn_of_omissions(source: &ModelSource, entries: &[Entry]) {
     }
 }
 
-/// Why a tensor is not served.
+/// Returns the reason why a tensor is not served.
 fn why_not(entry: &Entry) -> &str {
     match (&entry.unsupported, &entry.layout) {
         (Some(reason), _) => reason,
@@ -140,7 +141,7 @@ fn why_not(entry: &Entry) -> &str {
     }
 }
 
-/// Says in the log what is legal but odd, names that do not fit above all.
+/// Logs legal but unusual properties, above all names that do not match.
 fn warn_of_lints(source: &ModelSource, reader: &dyn TensorReader) {
     let lints = reader.lints().unwrap_or_default();
     if let Some(first) = lints.first() {

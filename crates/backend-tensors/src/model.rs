@@ -12,22 +12,22 @@ use crate::{
     table::{GatherError, NoSuchRow, Table},
 };
 
-/// The suffix of an input's name, behind the tensor's.
+/// The suffix of an input's name, after the tensor's name.
 const ROWS: &str = ".rows";
 
 /// The tensors of a file, by name.
 pub(crate) struct TensorsModel {
     metadata: ModelMetadata,
-    tensors: Vec<Served>,
-    /// Where each name stands in `tensors`.
+    tensors: Vec<ServedTensor>,
+    /// The index of each name in `tensors`.
     positions: HashMap<String, usize>,
     max_answer_bytes: u64,
     budget: ByteBudget,
 }
 
-struct Served {
+struct ServedTensor {
     tensor: Tensor,
-    /// Unless it has no rows.
+    /// `None` if it has no rows.
     table: Option<Table>,
 }
 
@@ -62,7 +62,7 @@ impl TensorsModel {
             let output = TensorMetadata::with_shape(&name, datatype, pattern);
             metadata.outputs.push(output.optional());
             positions.insert(name, tensors.len());
-            tensors.push(Served { tensor, table });
+            tensors.push(ServedTensor { tensor, table });
         }
         Self {
             metadata,
@@ -73,11 +73,11 @@ impl TensorsModel {
         }
     }
 
-    /// What a request asks for: tensors by position, with the rows it wants of them.
-    fn wanted<'r>(&self, request: &'r InferRequest) -> Result<Vec<Wanted<'r>>, ServiceError> {
+    /// Returns the requested tensors by index, with the requested rows of each.
+    fn wanted<'r>(&self, request: &'r InferRequest) -> Result<Vec<WantedTensor<'r>>, ServiceError> {
         let mut rows = HashMap::new();
         for input in &request.inputs {
-            // Callers have checked that inputs have such names.
+            // Callers have checked that input names have this suffix.
             let name = input.name.strip_suffix(ROWS);
             let name = name.ok_or_else(|| ServiceError::invalid(format!("inputs end in '{ROWS}'")))?;
             rows.insert(self.position(name)?, input);
@@ -95,12 +95,12 @@ impl TensorsModel {
         if request.outputs.is_empty() {
             positions.sort_unstable();
         }
-        let wanted = positions.into_iter().map(|position| Wanted {
+        let wanted = positions.into_iter().map(|position| WantedTensor {
             position,
             rows: rows.remove(&position),
         });
-        let wanted: Vec<Wanted<'_>> = wanted.collect();
-        // An input without an effect is an error of the client.
+        let wanted: Vec<WantedTensor<'_>> = wanted.collect();
+        // An unused input is a client error.
         if let Some(unused) = request
             .inputs
             .iter()
@@ -116,12 +116,12 @@ impl TensorsModel {
 
     fn position(&self, name: &str) -> Result<usize, ServiceError> {
         let position = self.positions.get(name).copied();
-        // Only for callers that have not checked the request against the metadata.
+        // Only happens if the caller did not check the request against the metadata.
         position.ok_or_else(|| ServiceError::invalid(format!("there is no tensor {}", Quoted(name))))
     }
 
-    /// Refuses an answer that is too large before any of it is made.
-    fn check_size(&self, wanted: &[Wanted<'_>]) -> Result<(), ServiceError> {
+    /// Refuses a response that is too large, before building it.
+    fn check_size(&self, wanted: &[WantedTensor<'_>]) -> Result<(), ServiceError> {
         let bytes = wanted.iter().map(|wanted| {
             let served = &self.tensors[wanted.position];
             match (wanted.rows, &served.table) {
@@ -140,8 +140,8 @@ impl TensorsModel {
     }
 }
 
-/// A tensor that a request asks for, or rows of it.
-struct Wanted<'r> {
+/// A requested tensor, or rows of it.
+struct WantedTensor<'r> {
     position: usize,
     rows: Option<&'r InferInput>,
 }
@@ -190,14 +190,14 @@ fn gather(table: &Table, rows: &InferInput, budget: &ByteBudget) -> Result<Tenso
     gathered.map_err(|error| error.within(format_args!("input {}", Quoted(&rows.name))))
 }
 
-/// Where an element stands in a shape, for people.
+/// Formats the position of an element in a shape.
 fn place_of(mut index: usize, shape: &Shape) -> String {
     if shape.rank() == 0 {
         return String::new();
     }
     let mut place: Vec<u64> = Vec::new();
     for dim in shape.dims().iter().rev() {
-        // An element that exists has no dimension of 0 around it.
+        // All dimensions around an existing element are at least 1.
         let dim = (*dim).max(1);
         place.push(index as u64 % dim);
         index = (index as u64 / dim) as usize;

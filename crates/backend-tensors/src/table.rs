@@ -2,7 +2,7 @@ use oip_service::ByteBudget;
 use oip_types::ServiceError;
 use tensor_core::{Shape, Tensor, TensorSpec};
 
-/// A tensor of which rows, entries along axis 0, can be had.
+/// A tensor with rows, which are its entries along axis 0.
 pub(crate) struct Table {
     tensor: Tensor,
     rows: u64,
@@ -11,14 +11,14 @@ pub(crate) struct Table {
     row_shape: Shape,
 }
 
-/// A number that is no row of a table, and where it stands among those asked for.
+/// An index that is out of range for a table, and its position among the requested rows.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NoSuchRow {
     pub(crate) row: i64,
     pub(crate) index: usize,
 }
 
-/// Why rows cannot be had.
+/// Why rows cannot be gathered.
 #[derive(Debug)]
 pub(crate) enum GatherError {
     NoSuchRow(NoSuchRow),
@@ -26,12 +26,12 @@ pub(crate) enum GatherError {
 }
 
 impl Table {
-    /// A table, unless the tensor is a scalar, or one whose rows have no shape that could be told.
+    /// Creates a table, unless the tensor is a scalar or the shape of its rows cannot be represented.
     pub(crate) fn new(tensor: &Tensor) -> Option<Self> {
         let row_shape = tensor.shape().row()?;
         let rows = *tensor.shape().dims().first()?;
         let len = tensor.bytes().len();
-        // The rows share the bytes evenly. A count beyond the address space has rows without bytes.
+        // All rows have the same size. A row count beyond the address space means rows without bytes.
         let row_len = usize::try_from(rows).ok().and_then(|rows| len.checked_div(rows));
         Some(Self {
             tensor: tensor.clone(),
@@ -41,25 +41,26 @@ impl Table {
         })
     }
 
-    /// The number of rows.
+    /// Returns the number of rows.
     pub(crate) fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// The shape of one row.
+    /// Returns the shape of one row.
     pub(crate) fn row_shape(&self) -> &Shape {
         &self.row_shape
     }
 
-    /// The bytes of so many rows.
+    /// Returns the bytes of `rows` rows.
     pub(crate) fn byte_len(&self, rows: u64) -> u64 {
         rows.saturating_mul(self.row_len as u64)
     }
 
-    /// The rows with these numbers, in their order: of the shape of `numbers` (which are INT64) and then that of a row.
+    /// Gathers the rows with the indices `numbers` (INT64), in order. The shape is that of `numbers` followed
+    /// by that of a row.
     ///
-    /// Rows that follow each other are copied as one piece; if all do, nothing is copied. What is copied is taken from
-    /// the budget until the answer is gone.
+    /// Consecutive rows are copied as one block; if all rows are consecutive, nothing is copied. Copied bytes
+    /// count against the budget until the response is dropped.
     pub(crate) fn gather(&self, numbers: &Tensor, budget: &ByteBudget) -> Result<Tensor, GatherError> {
         let invalid = |message: String| GatherError::Other(ServiceError::invalid(message));
         let dims = [numbers.shape().dims(), self.row_shape.dims()].concat();
@@ -71,7 +72,7 @@ impl Table {
 
         let mut runs = Runs {
             numbers: &numbers,
-            // Numbers are signed: rows beyond, which have no bytes, cannot be named.
+            // Indices are signed, so rows beyond 2^63, which have no bytes, cannot be requested.
             rows: self.rows.min(1 << 63),
             at: 0,
         };
@@ -97,15 +98,15 @@ impl Table {
             .map_err(|error| GatherError::Other(ServiceError::internal(error.to_string())))
     }
 
-    /// Where rows that exist stand among the bytes.
+    /// Returns the byte range of existing rows.
     fn byte_range(&self, rows: std::ops::Range<u64>) -> std::ops::Range<usize> {
-        // Rows with bytes are addressable, so their numbers fit; those without are all at the beginning.
+        // Rows with bytes are addressable, so the cast is lossless; all rows without bytes are at offset 0.
         let at = |row: u64| (row as usize).wrapping_mul(self.row_len);
         at(rows.start)..at(rows.end)
     }
 }
 
-/// Runs of numbers that follow each other, as ranges of rows that exist.
+/// Iterates over runs of consecutive indices, as ranges of existing rows.
 struct Runs<'a> {
     numbers: &'a [i64],
     rows: u64,
@@ -159,7 +160,7 @@ mod tests {
         Tensor::from_vec(Shape::new(dims).unwrap(), numbers.to_vec()).unwrap()
     }
 
-    /// Gathers with a budget that is never empty.
+    /// Gathers with an unlimited budget.
     fn gather(table: &Table, numbers: &Tensor) -> Result<Tensor, GatherError> {
         table.gather(numbers, &ByteBudget::new(u64::MAX))
     }
@@ -175,7 +176,7 @@ mod tests {
             runs(&[3, 4, 5, 2, 3, 3, 8], 9),
             [Ok(3..6), Ok(2..4), Ok(3..4), Ok(8..9)]
         );
-        // A run ends where the rows do.
+        // A run ends at the last row.
         assert_eq!(
             runs(&[7, 8, 9, 1], 9),
             [Ok(7..9), Err(NoSuchRow { row: 9, index: 2 })]

@@ -1,8 +1,8 @@
 //! Benchmarks alternatives against each other in one process and prints medians and ratios.
 //!
-//! Machines are noisy, so absolute times say little. Alternatives that run interleaved, in a new random order
-//! each round, see the same noise. The output is the median over all rounds and its ratio to the first
-//! alternative's.
+//! Machines are noisy, so absolute times are of little use. Alternatives that run interleaved, in a new
+//! random order each round, see the same noise. The output is the median over all rounds and its ratio to the
+//! median of the first alternative.
 //!
 //! ```
 //! let numbers: Vec<u64> = (0..1000).collect();

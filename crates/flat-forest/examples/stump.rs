@@ -1,4 +1,4 @@
-//! One tree of two leaves, built and asked.
+//! Builds one tree with two leaves, and scores rows with it.
 //!
 //! ```sh
 //! cargo run --package flat-forest --example stump

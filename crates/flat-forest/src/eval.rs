@@ -1,37 +1,37 @@
-//! Walking through trees: several rows, or several trees, at once, so that the processor waits for none of them.
+//! Walks through trees: several rows, or several trees, at once, to hide memory latency.
 
 use crate::number::Number;
 
-/// How the leaves that a row reaches make up its scores.
+/// How the leaves that a row reaches are combined into its scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aggregate {
-    /// Their sum; [`Aggregate::Average`] is for the caller to divide.
+    /// Their sum.
     Sum,
-    /// The same; the caller divides by the number of trees.
+    /// Their sum, which the caller divides by the number of trees.
     Average,
-    /// The least.
+    /// Their minimum.
     Min,
-    /// The greatest.
+    /// Their maximum.
     Max,
 }
 
-/// A node. The two children of a branch stand side by side, so that one index is enough and the comparison's outcome
+/// A node. A branch's two children are adjacent, so that one index is enough and the comparison's result
 /// selects the child without a jump. A leaf leads to itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node<T> {
     pub(crate) threshold: T,
-    /// The feature that is looked at, and [`Node::MISSING_IS_YES`].
+    /// The index of the tested feature, and [`Node::MISSING_IS_YES`].
     pub(crate) feature: u32,
-    /// The child for "yes", the one for "no" behind it.
+    /// The index of the child for "yes"; the child for "no" follows it.
     pub(crate) next: u32,
 }
 
 impl<T> Node<T> {
-    /// Set when a missing feature counts as "yes".
+    /// Set if a missing feature counts as "yes".
     pub(crate) const MISSING_IS_YES: u32 = 1 << 31;
 }
 
-/// What a node asks beyond "at most".
+/// The test of a node, if it is not "at most".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Special {
     None,
@@ -39,18 +39,18 @@ pub(crate) enum Special {
     NotEqual,
     /// A feature within [`ZERO`] of zero counts as missing.
     ZeroMissing,
-    /// In a set.
+    /// Whether the feature is in a set.
     In(Numbers),
-    /// In a set, without the feature's fraction.
+    /// Whether the truncated feature is in a set.
     InTruncated(Numbers),
 }
 
-/// Where a set stands among the words of all sets.
+/// The range of a set among the words of all sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Numbers {
     pub(crate) start: u32,
     pub(crate) end: u32,
-    /// Whether the words are the numbers themselves, in order, and not bits.
+    /// Whether the words are a sorted list of numbers instead of a bit set.
     pub(crate) is_list: bool,
 }
 
@@ -67,17 +67,17 @@ impl Numbers {
     }
 }
 
-/// LightGBM's zero.
+/// LightGBM's threshold for zero.
 const ZERO: f64 = 1e-35f32 as f64;
 
-/// What a leaf adds to which score.
+/// The value that a leaf adds, and the index of the score.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weight<A> {
     pub(crate) score: u32,
     pub(crate) value: A,
 }
 
-/// What leaves add, by their number.
+/// The values that leaves add, by leaf index.
 #[derive(Debug)]
 pub(crate) enum Leaves<A> {
     /// Every leaf has one value, for the score of its tree.
@@ -86,7 +86,7 @@ pub(crate) enum Leaves<A> {
         values: Vec<A>,
         linear: Option<Linear<A>>,
     },
-    /// Every leaf adds to every score: as many values for each leaf as there are scores.
+    /// Every leaf adds to every score: there are as many values per leaf as scores.
     Dense(Vec<A>),
     /// Leaf `i` adds `weights[starts[i]..starts[i + 1]]`.
     Sparse {
@@ -95,17 +95,17 @@ pub(crate) enum Leaves<A> {
     },
 }
 
-/// Leaves whose value depends on the row.
+/// Leaves whose value is a linear function of the row.
 #[derive(Debug)]
 pub(crate) struct Linear<A> {
-    /// `None` for leaves that are not linear.
+    /// The constant term; `None` for leaves that are not linear.
     pub(crate) bases: Vec<Option<A>>,
     pub(crate) starts: Vec<usize>,
-    /// Features and what they are multiplied with.
+    /// Feature indices and their coefficients.
     pub(crate) factors: Vec<(u32, A)>,
 }
 
-/// Rows of features, one behind the other.
+/// A row-major matrix of features.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a, T> {
     values: &'a [T],
@@ -124,35 +124,35 @@ impl<T> Default for Rows<'_, T> {
 }
 
 impl<'a, T> Rows<'a, T> {
-    /// So many rows of so many features, if those are as many as there are values.
+    /// Creates a view of `count` rows of `width` features; `None` if the number of values does not match.
     #[must_use]
     pub fn new(values: &'a [T], count: usize, width: usize) -> Option<Self> {
         (count.checked_mul(width) == Some(values.len())).then_some(Self { values, count, width })
     }
 }
 
-/// Rows that have fewer features than a forest asks for.
+/// Rows have fewer features than a forest needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{needed} features are needed, found {found}")]
 #[non_exhaustive]
 pub struct TooFewFeatures {
-    /// What the forest asks for.
+    /// The number of features that the forest needs.
     pub needed: usize,
-    /// The number of features of a row.
+    /// The number of features per row.
     pub found: usize,
 }
 
-/// A forest for rows of `T` whose scores are added up in `A`; see [`Trees::forest`](crate::Trees::forest).
+/// A forest for rows of `T` whose scores are summed in `A`; see [`Trees::forest`](crate::Trees::forest).
 #[derive(Debug)]
 pub struct Forest<T, A = T> {
     pub(crate) nodes: Vec<Node<T>>,
-    /// By node; empty when there are none but [`Special::None`].
+    /// By node; empty if all are [`Special::None`].
     pub(crate) specials: Vec<Special>,
     /// The words of all sets.
     pub(crate) words: Vec<u32>,
-    /// By node, the number of the leaf.
+    /// The leaf index, by node.
     pub(crate) leaf_at: Vec<u32>,
-    /// Whether a missing feature counts as "yes" anywhere.
+    /// Whether a missing feature counts as "yes" at any node.
     pub(crate) counts_missing: bool,
     pub(crate) roots: Vec<u32>,
     pub(crate) leaves: Leaves<A>,
@@ -161,38 +161,38 @@ pub struct Forest<T, A = T> {
     pub(crate) scores: usize,
 }
 
-/// Rows that go through a tree together, so that it stays in the processor's cache.
+/// Number of rows that walk through a tree together, so that the tree stays in the processor's cache.
 const BLOCK: usize = 64;
 
-/// Walks at once.
+/// Number of concurrent walks.
 const LANES: usize = 8;
 
-/// Which nodes a walk may meet.
+/// The kinds of nodes that a walk may encounter.
 const PLAIN: u8 = 0;
 const MISSING: u8 = 1;
 const SPECIAL: u8 = 2;
 
 impl<T: Number, A: Number> Forest<T, A> {
-    /// How many features a row must have.
+    /// Returns how many features a row must have.
     #[must_use]
     pub fn features(&self) -> usize {
         self.features
     }
 
-    /// How many scores a row has.
+    /// Returns how many scores a row has.
     #[must_use]
     pub fn scores(&self) -> usize {
         self.scores
     }
 
-    /// Scores all rows, and gives each one's scores to `finish`, in order, and whether any leaf added to them. Each score
-    /// is added up from `start`, from the first tree to the last.
+    /// Scores all rows. Calls `finish` for each row in order, with its scores and with whether any leaf added
+    /// to each of them. Scores are summed from `start`, from the first tree to the last.
     ///
     /// # Errors
-    /// [`TooFewFeatures`].
+    /// Returns [`TooFewFeatures`] if rows have too few features.
     ///
     /// # Panics
-    /// If `start` has another length than [`Forest::scores`], unless it is empty, which stands for zeros.
+    /// Panics if the length of `start` is not [`Forest::scores`]. An empty `start` means zeros.
     pub fn score(
         &self,
         rows: Rows<'_, T>,
@@ -256,7 +256,7 @@ impl<T: Number, A: Number> Forest<T, A> {
                 }
             }
         }
-        // Too few rows for all lanes: trees take their place.
+        // There are too few rows left for all lanes, so the lanes walk several trees for one row.
         for last in together..rows.count {
             let row = row(last);
             let (roots, rest) = self.roots.as_chunks::<LANES>();
@@ -278,14 +278,14 @@ impl<T: Number, A: Number> Forest<T, A> {
         }
     }
 
-    /// The nodes at which walks from some roots end.
+    /// Returns the leaf nodes that walks from several roots reach.
     #[inline(always)]
     fn walk<const MEETS: u8, const WALKS: usize>(
         &self,
         mut at: [u32; WALKS],
         rows: [&[T]; WALKS],
     ) -> [u32; WALKS] {
-        // Trees that are but a leaf ask for no feature, and there may be none.
+        // If all trees are single leaves, no feature is tested, and rows may have none.
         if self.features == 0 {
             return at;
         }
@@ -310,7 +310,7 @@ impl<T: Number, A: Number> Forest<T, A> {
         }
     }
 
-    /// The answer of a node that may be special.
+    /// Returns the result of a node's test, which may be special.
     #[inline(always)]
     fn is_yes(&self, at: usize, node: &Node<T>, value: T, missing_is_yes: bool) -> bool {
         let missing = value.is_missing();
@@ -319,7 +319,7 @@ impl<T: Number, A: Number> Forest<T, A> {
             Special::NotEqual => value != node.threshold,
             Special::ZeroMissing if value.to_f64().abs() <= ZERO => return missing_is_yes,
             Special::None | Special::ZeroMissing => value <= node.threshold,
-            // Numbers that are too large become the largest one.
+            // The cast saturates at the largest number.
             Special::In(numbers) if value >= T::ZERO => numbers.contain(value.to_f64() as u32, &self.words),
             Special::InTruncated(numbers) if value.to_f64() > -1.0 => {
                 numbers.contain(value.to_f64() as u32, &self.words)
@@ -329,7 +329,7 @@ impl<T: Number, A: Number> Forest<T, A> {
         answer | (missing & missing_is_yes)
     }
 
-    /// Adds what the leaf at a node has to a row's scores.
+    /// Adds the values of the leaf at node `end` to a row's scores.
     #[inline(always)]
     fn add(&self, tree: usize, end: u32, row: &[T], (values, touched): (&mut [A], &mut [bool])) {
         let leaf = self.leaf_at[end as usize] as usize;
@@ -375,7 +375,8 @@ impl<T: Number, A: Number> Forest<T, A> {
 }
 
 impl<A: Number> Linear<A> {
-    /// The value of a leaf for a row, unless it is not linear or a feature that it needs is missing.
+    /// Returns the value of a linear leaf for a row; `None` if the leaf is not linear or a feature that it
+    /// needs is missing.
     fn value<T: Number>(&self, leaf: usize, row: &[T]) -> Option<A> {
         let mut value = self.bases[leaf]?;
         for &(feature, factor) in &self.factors[self.starts[leaf]..self.starts[leaf + 1]] {
@@ -389,10 +390,10 @@ impl<A: Number> Linear<A> {
     }
 }
 
-/// Scores of a block of rows.
+/// The scores of a block of rows.
 struct Scores<A> {
     values: Vec<A>,
-    /// Whether any leaf added to a score.
+    /// Whether any leaf added to each score.
     touched: Vec<bool>,
 }
 

@@ -1,9 +1,9 @@
-//! Decision trees in flat arrays, for running gradient boosting and random forests.
+//! Decision trees in flat arrays, for evaluating gradient boosting and random forests.
 //!
-//! [`TreesBuilder`] takes trees as an untrusted file describes them, and proves that they are trees. [`Trees::forest`] makes a
-//! [`Forest`] of them for rows of `f32` or `f64`, which scores rows: eight walks at a time, without jumps, so that a tree costs
-//! a few nanoseconds a row. Every comparison has the same outcome as with the described threshold, whichever type rows
-//! have.
+//! [`TreesBuilder`] takes trees from an untrusted description, and checks that they are trees.
+//! [`Trees::forest`] converts them into a [`Forest`] for rows of `f32` or `f64`. A forest scores rows with
+//! eight concurrent walks and without jumps, so that a tree costs a few nanoseconds per row. For both types,
+//! every comparison has the same result as with the described threshold.
 //!
 //! ```
 //! use flat_forest::{Aggregate, Forest, Rows, Test, TreeNode, TreesBuilder};

@@ -1,4 +1,4 @@
-//! The numbers that features are compared in and scores are added up in.
+//! The number types for comparing features and summing scores.
 
 use std::{
     fmt::Debug,
@@ -11,21 +11,21 @@ pub trait Number:
 {
     /// Zero.
     const ZERO: Self;
-    /// No number.
+    /// Not a number.
     const NAN: Self;
 
-    /// The nearest number.
+    /// Converts to the nearest number of this type.
     fn from_f64(value: f64) -> Self;
-    /// The same number, which `f64` always has.
+    /// Converts to `f64`, without rounding.
     fn to_f64(self) -> f64;
-    /// The nearest `f32`.
+    /// Converts to the nearest `f32`.
     fn to_f32(self) -> f32;
-    /// Whether it is NaN, which stands for a missing feature.
+    /// Returns whether it is NaN, which represents a missing feature.
     fn is_missing(self) -> bool;
-    /// The next smaller number.
+    /// Returns the next smaller number.
     fn next_down(self) -> Self;
 
-    /// The number `t` for which `x <= t` says the same as `x <= threshold`, for every `x` of this type.
+    /// Returns the number `t` for which `x <= t` equals `x <= threshold`, for every `x` of this type.
     #[must_use]
     fn at_most(threshold: f64) -> Self {
         let nearest = Self::from_f64(threshold);
@@ -35,13 +35,13 @@ pub trait Number:
         }
     }
 
-    /// The number `t` for which `x <= t` says the same as `x < threshold`, for every `x` of this type.
+    /// Returns the number `t` for which `x <= t` equals `x < threshold`, for every `x` of this type.
     #[must_use]
     fn below(threshold: f64) -> Self {
         let nearest = Self::from_f64(threshold);
         match nearest.to_f64() < threshold {
             true => nearest,
-            // Nothing is below it, and nothing compares with NaN.
+            // No number is below negative infinity, and comparisons with NaN are false.
             false if threshold == f64::NEG_INFINITY => Self::NAN,
             false => nearest.next_down(),
         }

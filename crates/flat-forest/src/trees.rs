@@ -1,4 +1,4 @@
-//! Trees as a file describes them, checked and laid out: whatever was described, walking them ends.
+//! Checks and lays out trees that a file describes, so that walking them always ends.
 
 use std::collections::HashMap;
 
@@ -7,51 +7,51 @@ use crate::{
     number::Number,
 };
 
-/// A description that is no tree, or one that is too large.
+/// An error in the description of a tree.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TreeError {
-    /// A child, or the root, that does not exist.
+    /// A child, or the root, does not exist.
     #[error("node {node} does not exist, there are {count}")]
     NoSuchNode {
-        /// The number of the missing node.
+        /// The index of the missing node.
         node: u32,
-        /// How many nodes the tree has.
+        /// The number of nodes in the tree.
         count: usize,
     },
-    /// A way from a node back to itself.
+    /// A path leads from a node back to itself.
     #[error("its nodes form a cycle")]
     Cycle,
-    /// A feature beyond [`Trees::MAX_FEATURES`].
+    /// A feature index exceeds [`Trees::MAX_FEATURES`].
     #[error("node {node} asks for feature {feature}; the last possible one is {last}")]
     Feature {
-        /// The node that asks.
+        /// The node that tests the feature.
         node: usize,
-        /// What it asks for.
+        /// The feature index.
         feature: u32,
-        /// The largest number that is supported.
+        /// The largest supported index.
         last: u32,
     },
-    /// A leaf that adds to a score that rows do not have.
+    /// A leaf adds to a score that rows do not have.
     #[error("a leaf adds to score {score}, rows have {count}")]
     Score {
-        /// The score.
+        /// The index of the score.
         score: u32,
-        /// How many there are.
+        /// The number of scores.
         count: usize,
     },
-    /// A leaf or a set that was not added before.
+    /// A leaf or a set was not added before.
     #[error("node {node} refers to a leaf or a set that does not exist")]
     Unknown {
         /// The node that refers to it.
         node: usize,
     },
-    /// More than indices of 32 bits are enough for.
+    /// The trees have more parts than 32-bit indices can address.
     #[error("there are too many nodes")]
     TooLarge,
 }
 
-/// What a branch asks of a feature. Comparisons with NaN are false, but for [`Test::NotEqual`].
+/// The test of a branch. Comparisons with NaN are false, except [`Test::NotEqual`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Test {
@@ -69,13 +69,13 @@ pub enum Test {
     NotEqual(f64),
     /// `feature <= threshold`, where features within 1e-35 of zero count as missing.
     AtMostZeroMissing(f64),
-    /// Whether the feature is 0 or more and, without its fraction, in a set.
+    /// Whether the feature is at least 0 and, truncated to an integer, in a set.
     In(Set),
-    /// Whether the feature, without its fraction, is in a set: -0.5 stands for 0.
+    /// Whether the feature, truncated to an integer, is in a set: -0.5 counts as 0.
     InTruncated(Set),
 }
 
-/// A set of whole numbers; see [`TreesBuilder::set`].
+/// A set of integers; see [`TreesBuilder::set`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Set(u32);
 
@@ -83,14 +83,14 @@ pub struct Set(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaf(u32);
 
-/// A node of a tree. Children are numbers of nodes of the same tree.
+/// A node of a tree. Children are indices of nodes in the same tree.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TreeNode {
-    /// A question with two ways on.
+    /// A test with two children.
     Branch {
-        /// The position of the feature in a row.
+        /// The index of the feature in a row.
         feature: u32,
-        /// What is asked of it.
+        /// The test of the feature.
         test: Test,
         /// Whether a missing (NaN) feature counts as "yes".
         missing_is_yes: bool,
@@ -99,7 +99,7 @@ pub enum TreeNode {
         /// The node for "no".
         no: u32,
     },
-    /// The end of the way.
+    /// The end of a path.
     Leaf(Leaf),
 }
 
@@ -109,16 +109,17 @@ pub struct TreesBuilder {
     trees: Trees,
 }
 
-/// Trees that are proven to be trees: every child exists, and every walk ends at a leaf.
+/// Trees that were checked: every child exists, and every walk ends at a leaf.
 #[derive(Debug)]
 pub struct Trees {
-    /// The children of a branch stand side by side.
+    /// The children of a branch are adjacent.
     nodes: Vec<Laid>,
     roots: Vec<u32>,
-    /// What leaf `i` adds: `weights[starts[i]..starts[i + 1]]`.
+    /// Leaf `i` adds `weights[starts[i]..starts[i + 1]]`.
     starts: Vec<u32>,
     weights: Vec<(u32, f64)>,
-    /// By leaf, what it adds instead of its one weight when its features are there.
+    /// For linear leaves, the constant term and the coefficients, which replace the leaf's single weight
+    /// unless a feature is missing.
     linear: HashMap<u32, (f64, Vec<(u32, f64)>)>,
     sets: Vec<Numbers>,
     words: Vec<u32>,
@@ -127,7 +128,7 @@ pub struct Trees {
     aggregate: Aggregate,
 }
 
-/// A node in its place.
+/// A node after the layout.
 #[derive(Clone, Copy, Debug)]
 enum Laid {
     Leaf(u32),
@@ -135,13 +136,13 @@ enum Laid {
         test: Test,
         feature: u32,
         missing_is_yes: bool,
-        /// The child for "yes"; the one for "no" is behind it.
+        /// The index of the child for "yes"; the child for "no" follows it.
         next: u32,
     },
 }
 
 impl TreesBuilder {
-    /// No trees yet; rows will have so many scores.
+    /// Creates a builder without trees, for rows with `scores` scores.
     #[must_use]
     pub fn new(scores: usize, aggregate: Aggregate) -> Self {
         Self {
@@ -163,15 +164,16 @@ impl TreesBuilder {
     /// Adds a set: number `n` is in it if bit `n % 32` of word `n / 32` is set.
     ///
     /// # Errors
-    /// [`TreeError::TooLarge`].
+    /// Returns [`TreeError::TooLarge`] if there are too many words.
     pub fn set(&mut self, words: &[u32]) -> Result<Set, TreeError> {
         self.numbers(words.iter().copied(), false)
     }
 
-    /// Adds a set of these numbers, in any order. However large they are, it takes 4 bytes for each at most.
+    /// Adds a set of these numbers, in any order. It takes at most 4 bytes per number, however large they
+    /// are.
     ///
     /// # Errors
-    /// [`TreeError::TooLarge`].
+    /// Returns [`TreeError::TooLarge`] if there are too many numbers.
     pub fn set_of(&mut self, numbers: &[u32]) -> Result<Set, TreeError> {
         let words = numbers.iter().max().map_or(0, |last| *last as usize / 32 + 1);
         if words > numbers.len() {
@@ -198,10 +200,11 @@ impl TreesBuilder {
         Ok(Set(index(trees.sets.len() - 1)?))
     }
 
-    /// Adds a leaf and what it adds to which scores.
+    /// Adds a leaf, with the indices of scores and the values that it adds to them.
     ///
     /// # Errors
-    /// [`TreeError::TooLarge`], or [`TreeError::Score`] for one beyond those of [`TreesBuilder::new`].
+    /// Returns [`TreeError::TooLarge`], or [`TreeError::Score`] for a score beyond those of
+    /// [`TreesBuilder::new`].
     pub fn leaf(&mut self, weights: &[(u32, f64)]) -> Result<Leaf, TreeError> {
         let count = self.trees.scores;
         if let Some(&(score, _)) = weights.iter().find(|(score, _)| *score as usize >= count) {
@@ -212,11 +215,13 @@ impl TreesBuilder {
         Ok(Leaf(index(self.trees.starts.len() - 2)?))
     }
 
-    /// Adds a leaf whose weight is `base` plus each feature times its factor, or `otherwise` when one of the features
-    /// is missing. All leaves of a forest that has such leaves have one weight, and those of a tree the same score.
+    /// Adds a leaf whose weight is `base` plus each feature times its factor, or `otherwise` if one of the
+    /// features is missing. In a forest with such leaves, every leaf has one weight, and the leaves of a tree
+    /// have the same score.
     ///
     /// # Errors
-    /// [`TreeError::TooLarge`], [`TreeError::Score`], or [`TreeError::Feature`] for one beyond [`Trees::MAX_FEATURES`].
+    /// Returns [`TreeError::TooLarge`], [`TreeError::Score`], or [`TreeError::Feature`] for a feature beyond
+    /// [`Trees::MAX_FEATURES`].
     pub fn linear_leaf(
         &mut self,
         score: u32,
@@ -232,33 +237,33 @@ impl TreesBuilder {
         Ok(leaf)
     }
 
-    /// Adds a tree, and returns how many of its nodes its root leads to. The others are left out.
+    /// Adds a tree, and returns how many of its nodes are reachable from the root. The others are dropped.
     ///
-    /// A node may be the child of several, as long as there are no cycles.
+    /// A node may have several parents, as long as there are no cycles.
     ///
     /// # Errors
-    /// What is wrong with the tree; the builder is of no use then.
+    /// Returns what is wrong with the tree; the builder must not be used afterwards.
     pub fn tree(&mut self, nodes: &[TreeNode], root: u32) -> Result<usize, TreeError> {
         let reached = check(nodes, root)?;
         self.trees.place(nodes, root)?;
         Ok(reached)
     }
 
-    /// The trees.
+    /// Returns the trees.
     #[must_use]
     pub fn finish(self) -> Trees {
         self.trees
     }
 }
 
-/// Checks that all ways from the root end, and returns how many nodes there are on them.
+/// Checks that all paths from the root end, and returns the number of nodes on them.
 fn check(nodes: &[TreeNode], root: u32) -> Result<usize, TreeError> {
     let count = nodes.len();
     let no_such = |node: u32| TreeError::NoSuchNode { node, count };
     if root as usize >= count {
         return Err(no_such(root));
     }
-    // How many nodes each one is the child of, among those that are reached.
+    // The number of reachable parents of each node.
     let mut parents = vec![0u32; count];
     let mut is_reached = vec![false; count];
     let (mut open, mut reached) = (vec![root], 0);
@@ -308,40 +313,40 @@ fn index(count: usize) -> Result<u32, TreeError> {
 }
 
 impl Trees {
-    /// The most features that rows can have.
+    /// Maximum number of features per row.
     pub const MAX_FEATURES: usize = 1 << 24;
 
-    /// How many trees there are.
+    /// Returns the number of trees.
     #[must_use]
     pub fn count(&self) -> usize {
         self.roots.len()
     }
 
-    /// How many scores a row has.
+    /// Returns how many scores a row has.
     #[must_use]
     pub fn scores(&self) -> usize {
         self.scores
     }
 
-    /// How many features a row must have.
+    /// Returns how many features a row must have.
     #[must_use]
     pub fn features(&self) -> usize {
         self.features
     }
 
-    /// How the leaves make up the scores.
+    /// Returns how the leaves are combined into scores.
     #[must_use]
     pub fn aggregate(&self) -> Aggregate {
         self.aggregate
     }
 
-    /// What leaves add: the score and the value, in any order.
+    /// Returns the weights of all leaves: score and value, in any order.
     #[must_use]
     pub fn weights(&self) -> &[(u32, f64)] {
         &self.weights
     }
 
-    /// Makes sure that rows have a feature.
+    /// Requires rows to have a feature.
     fn needs(&mut self, feature: u32, node: usize) -> Result<(), TreeError> {
         let last = Self::MAX_FEATURES as u32 - 1;
         if feature > last {
@@ -351,7 +356,7 @@ impl Trees {
         Ok(())
     }
 
-    /// Lays out a tree that was checked: each node once, and a copy of it, with the same children, for each further
+    /// Lays out a checked tree: each node once, plus one copy, with the same children, for each additional
     /// parent.
     fn place(&mut self, nodes: &[TreeNode], root: u32) -> Result<(), TreeError> {
         let mut placed: Vec<Option<u32>> = vec![None; nodes.len()];
@@ -397,21 +402,21 @@ impl Trees {
         Ok(())
     }
 
-    /// Room for nodes side by side.
+    /// Reserves adjacent nodes.
     fn reserve(&mut self, count: usize) -> Result<u32, TreeError> {
         let first = index(self.nodes.len())?;
         self.nodes.resize(self.nodes.len() + count, Laid::Leaf(0));
         Ok(first)
     }
 
-    /// The forest for rows of `T` whose scores are added up in `A`.
+    /// Creates the forest for rows of `T` whose scores are summed in `A`.
     ///
-    /// Thresholds that `T` has no number for are rounded so that every comparison has the same outcome.
+    /// Thresholds that `T` cannot represent are rounded such that every comparison has the same result.
     #[must_use]
     pub fn forest<T: Number, A: Number>(&self) -> Forest<T, A> {
         let nodes = self.nodes.iter().zip(0u32..);
         let nodes = nodes.map(|(node, at)| match *node {
-            // Nothing is at most NaN: the way goes on behind `next`, which is here.
+            // No feature is at most NaN, so the walk always continues after `next`, which is this node.
             Laid::Leaf(_) => Node {
                 threshold: T::NAN,
                 feature: 0,
@@ -510,7 +515,7 @@ impl Trees {
         }
     }
 
-    /// If all leaves have one weight, and those of a tree are for the same score: which one that is.
+    /// Returns the score of each tree, if all leaves have one weight and those of a tree have the same score.
     fn score_of_each_tree(&self) -> Option<Vec<u32>> {
         if !self.starts.windows(2).all(|ends| ends[1] - ends[0] == 1) {
             return None;
@@ -553,10 +558,10 @@ impl Trees {
     }
 }
 
-/// The same question asked with "at most" or "below", and whether its answers change places.
+/// Rewrites a test as "at most" or "below", and returns whether its outcomes are swapped.
 fn upwards(test: Test) -> (Test, bool) {
     match test {
-        // Nothing compares with NaN, either way.
+        // Comparisons with NaN are always false.
         Test::AtLeast(threshold) | Test::Above(threshold) if threshold.is_nan() => {
             (Test::AtMost(threshold), false)
         }

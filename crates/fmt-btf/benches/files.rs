@@ -1,7 +1,8 @@
-//! BTF files beside safetensors and zTensor 2 files of the same tensors, and beside what the system does with plain bytes.
+//! BTF files compared with safetensors and zTensor 2 files of the same tensors, and with plain reads and
+//! writes of the same bytes.
 //!
-//! `cargo bench -p fmt-btf`; a gigabyte is written to the temporary folder (`TMPDIR`), which should be on a disk. What is
-//! mapped is measured by `cargo bench -p tensor-mmap`, since mapping takes `unsafe`.
+//! `cargo bench -p fmt-btf`; writes a gigabyte to the temporary directory (`TMPDIR`), which should be on a
+//! disk. Mapped files are measured by `cargo bench -p tensor-mmap`, since mapping requires `unsafe`.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -33,7 +34,7 @@ fn main() {
     read_one(&folder.path().join("one.btf"), &data);
 }
 
-/// A file that is removed when it is dropped, which is not timed: each alternative meets the same page cache.
+/// A file that is removed on drop, which is not timed, so that each alternative finds the same page cache.
 struct Removed<'a>(&'a Path);
 
 impl Drop for Removed<'_> {

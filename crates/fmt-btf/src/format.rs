@@ -10,7 +10,7 @@ use crate::{
     layout::{FORMAT, HEADER, WORD},
 };
 
-/// The format, for tools that treat all formats alike.
+/// The format, for tools that handle all formats.
 ///
 /// ```
 /// use fmt_btf::Btf;
@@ -26,7 +26,7 @@ use crate::{
 /// writer.write(&[3, 0])?;
 /// writer.finish()?;
 ///
-/// // The format has no mark to tell it by.
+/// // The format has no magic number.
 /// assert_eq!(Btf.sniff(&file, file.len() as u64), Sniff::Possible);
 /// let reader = Btf.open(std::sync::Arc::new(Bytes::from(file)), &ReadOptions::default())?;
 /// assert_eq!(reader.tensor(0)?.to_vec::<i16>()?, [1, 2, 3]);

@@ -104,7 +104,7 @@ impl Index {
                 if is_new(at) {
                     stored.push(records.read(number as usize, table.at(number))?);
                 }
-                // At most the number of tensors, which fits 32 bits.
+                // It is at most the number of tensors, which fits 32 bits.
                 places[number as usize] = (stored.len() - 1) as u32;
             }
             record_of = Some(places.into_boxed_slice());
@@ -187,7 +187,7 @@ fn read_count(source: &dyn ByteSource, limits: &Limits) -> Result<u64, Error> {
                 "the length of the table of offsets does not fit 63 bits: the number of tensors",
             )
         } else if count > limits.tensors {
-            // No writer produces so many: this is not a count.
+            // No writer produces that many tensors, so this is not a count.
             (ErrorKind::OutOfBounds, "the number of tensors")
         } else {
             (
@@ -321,7 +321,7 @@ impl Records<'_> {
         if end > self.file_len {
             let room = (self.file_len - dims_start) / WORD;
             let (kind, what) = if rank > most {
-                // No writer produces so many: this is not a rank.
+                // No writer produces that many dimensions, so this is not a rank.
                 (ErrorKind::OutOfBounds, "the rank")
             } else {
                 (ErrorKind::Truncated, "the dimensions are cut off: the rank")

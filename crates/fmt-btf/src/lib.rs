@@ -1,8 +1,8 @@
-//! TFRT's Binary Tensor Format (BTF): a table of offsets, and behind it one record for each tensor, dense or sparse
-//! (COO).
+//! TFRT's Binary Tensor Format (BTF): a table of offsets, followed by one record for each tensor, dense or
+//! sparse (COO).
 //!
-//! Reading proves everything structural when the file is opened; then tensors are slices of the source. The format aligns
-//! data to 8 bytes, which is enough to view every dtype that it has in place.
+//! The structure is validated at open; after that, tensors are slices of the source. The format aligns data
+//! to 8 bytes, which is enough to view all of its dtypes in place.
 //!
 //! ```
 //! use fmt_btf::{BtfReader, BtfWriter, WriteOptions};
@@ -13,13 +13,13 @@
 //! let dense = Tensor::from_vec(Shape::new(&[2, 2])?, vec![1i32, 0, 0, 4])?;
 //! let sparse = SparseCoo::from_dense(&dense.view());
 //!
-//! // Writing: all tensors are announced first, since their table stands in front.
+//! // Writing: all tensors are declared first, since the offset table is at the start.
 //! let mut writer = BtfWriter::new(Vec::new(), vec![(&dense).into(), (&sparse).into()], WriteOptions::default())?;
 //! writer.tensor(&dense)?;
 //! writer.sparse(&sparse)?;
 //! let file = Bytes::from(writer.finish()?);
 //!
-//! // Reading: from bytes in memory (a mapping of `tensor-mmap` is that too), a path, or any source.
+//! // Reading: from bytes in memory (which may be a mapping of `tensor-mmap`), a path, or any source.
 //! let reader = BtfReader::from_bytes(file.clone())?;
 //! let read = reader.tensor(0)?;
 //! assert_eq!(read.view().as_slice::<i32>()?, [1, 0, 0, 4]);
@@ -29,7 +29,7 @@
 //! # }
 //! ```
 //!
-//! Streaming: bytes may come in any pieces, and go straight to the sink.
+//! Streaming: bytes may arrive in pieces of any size, and are written directly to the sink.
 //!
 //! ```
 //! use fmt_btf::{BtfWriter, RecordSpec, WriteOptions};
@@ -47,12 +47,12 @@
 //! # }
 //! ```
 //!
-//! | type | what it is for |
+//! | type | purpose |
 //! |---|---|
 //! | [`BtfReader`] | reading, with all features of the format ([`Record`]) |
 //! | [`BtfWriter`] | writing, with the choices that the format leaves ([`WriteOptions`]) |
-//! | [`Names`] | tensor names, in a file beside it, since the format has none |
-//! | [`Btf`] | the format as one of many ([`fmt_core::Format`]) |
+//! | [`Names`] | tensor names, in a file next to the data, since the format has none |
+//! | [`Btf`] | the format, for tools that handle all formats ([`fmt_core::Format`]) |
 //!
 //! docs/formats/btf.md describes every byte, and the rules (`B1` and so on) that errors name
 //! ([`fmt_core::Error::broken_rule`]).

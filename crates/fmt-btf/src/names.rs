@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 /// Tensor names for a BTF file, which cannot store them, in a file next to it (rule B14).
 ///
-/// `weights.btf` has its names in `weights.btf.names.json`: `{"names": [...], "metadata": {...}}`, a name per tensor in
-/// the file's order. Tools that convert to BTF write it, tools that convert from BTF use it if it matches. The BTF file
-/// itself never refers to it.
+/// The names of `weights.btf` are in `weights.btf.names.json`: `{"names": [...], "metadata": {...}}`, with
+/// one name per tensor in the file's order. Tools that convert to BTF write this file, and tools that convert
+/// from BTF use it if it matches. The BTF file itself never refers to it.
 ///
 /// ```
 /// use fmt_btf::Names;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 /// let json = names.to_json();
 /// assert_eq!(json, "{\n  \"names\": [\n    \"weight\",\n    \"bias\"\n  ],\n  \"metadata\": {\n    \"model\": \"tiny\"\n  }\n}\n");
 /// assert_eq!(Names::from_json(json.as_bytes(), 2)?, names);
-/// // One for a file with another number of tensors says nothing about this one.
+/// // A names file with another number of names does not match.
 /// assert!(Names::from_json(json.as_bytes(), 3).is_err());
 /// assert_eq!(Names::path_for("a/weights.btf".as_ref()), std::path::Path::new("a/weights.btf.names.json"));
 /// # Ok::<(), fmt_core::Error>(())

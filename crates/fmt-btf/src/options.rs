@@ -11,7 +11,7 @@ use fmt_core::Limits;
 pub struct WriteOptions {
     /// The code to write for the COO layout (B1).
     pub coo_code: CooCode,
-    /// Refuse the unsigned dtypes, which TFRT has but the specification does not name (B2).
+    /// Whether to refuse the unsigned dtypes, which TFRT has but the specification does not name (B2).
     pub strict_spec: bool,
     /// Limits of the expected readers: a file that they would refuse is not written.
     pub limits: Limits,
@@ -34,9 +34,9 @@ impl Default for WriteOptions {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CooCode {
-    /// 2, which TFRT cannot read.
+    /// Code 2, which TFRT cannot read.
     #[default]
     Specification,
-    /// 1, which TFRT reads.
+    /// Code 1, which TFRT reads.
     Tfrt,
 }

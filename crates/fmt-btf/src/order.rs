@@ -71,7 +71,7 @@ impl IndexCheck {
 mod tests {
     use super::*;
 
-    /// Checks indices in pieces of a given length.
+    /// Checks indices in pieces of `piece` bytes.
     fn take(indices: &[u64], dims: &[u64], piece: usize) -> Result<u64, ErrorKind> {
         let bytes: Vec<u8> = indices.iter().flat_map(|index| index.to_le_bytes()).collect();
         let mut check = IndexCheck::default();
@@ -91,7 +91,7 @@ mod tests {
         }
     }
 
-    /// The first coordinates may be all zero: there are none before them.
+    /// The first coordinates may be all zero, because there are no previous ones.
     #[test]
     fn nothing_comes_before_the_origin() {
         assert_eq!(take(&[0, 0], &[1, 1], 8), Ok(1));

@@ -33,11 +33,11 @@ use crate::{
 /// let reader = BtfReader::from_bytes(file)?;
 /// assert_eq!(reader.tensor(0)?, weights);
 ///
-/// // Only the rows that are asked for are read.
+/// // Only the requested rows are read.
 /// let row = reader.rows(0, 1..2)?;
 /// assert_eq!(row.view().as_slice::<f32>()?, [3.0, 4.0]);
 ///
-/// // Or into memory that is there already, which costs least.
+/// // Reading into existing memory costs least.
 /// let mut buffer = [0; 24];
 /// reader.read_into(0, &mut buffer)?;
 /// # Ok(())
@@ -86,7 +86,7 @@ pub struct Record<'a> {
     pub dtype: u8,
     /// The code of its layout: 0 for dense, 2 for COO, 1 for COO as TFRT writes it (B1).
     pub layout: u8,
-    /// Its dimensions, of the dense tensor for a sparse one.
+    /// The dimensions; for a sparse tensor, the dimensions of the dense one.
     pub dims: &'a [u64],
     /// The number of entries of a sparse tensor that can be read.
     pub nnz: Option<u64>,
@@ -101,7 +101,7 @@ impl BtfReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// What is invalid and where: [`Error::broken_rule`] has the rule of docs/formats/btf.md.
+    /// Returns what is invalid and where: [`Error::broken_rule`] has the rule of docs/formats/btf.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let index = Index::read(&*source, options)?;
         Ok(Self {
@@ -134,7 +134,7 @@ impl BtfReader {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when the number of names is not that of tensors.
+    /// [`ErrorKind::SizeMismatch`] when the number of names differs from the number of tensors.
     pub fn with_names(mut self, mut names: Names) -> Result<Self, Error> {
         names.check_count(self.len())?;
         self.metadata = names.take_metadata();

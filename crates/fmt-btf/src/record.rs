@@ -40,7 +40,7 @@ impl RecordSpec {
         Self { spec, nnz: Some(nnz) }
     }
 
-    /// Returns dtype and shape; for a sparse tensor, those of the dense one.
+    /// Returns dtype and shape; for a sparse tensor, the dtype and shape of the dense one.
     #[must_use]
     pub fn spec(&self) -> &TensorSpec {
         &self.spec

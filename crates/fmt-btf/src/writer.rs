@@ -32,7 +32,7 @@ use crate::{
 /// // The file appears under its name only when it is complete.
 /// let mut writer = BtfWriter::new(AtomicFile::create(&path)?, records, WriteOptions::default())?;
 /// writer.tensor(&bias)?;
-/// // A tensor that is never in memory as a whole.
+/// // This tensor is never in memory as a whole.
 /// for row in 0..1000i16 {
 ///     writer.write(&[row.to_le_bytes(); 8].concat())?;
 /// }
@@ -50,7 +50,8 @@ pub struct BtfWriter<W> {
     records: Vec<RecordSpec>,
     coo_code: u8,
     has_table: bool,
-    /// Two parts for each sparse tensor, one for each dense one, numbered by [`part_of`].
+    /// The parts to be written: two for each sparse tensor and one for each dense one, numbered by
+    /// [`part_of`].
     outstanding: Outstanding,
     /// Checks the indices of the sparse tensor being written.
     indices: IndexCheck,
@@ -122,8 +123,9 @@ impl<W: Write> BtfWriter<W> {
     /// Creates a writer for a plan.
     ///
     /// # Errors
-    /// As [`BtfWriter::new`]; [`ErrorKind::BadName`] for a name that is not the tensor's index, and
-    /// [`ErrorKind::Unsupported`] for metadata, attributes and layouts that are neither dense nor COO (B14).
+    /// The errors of [`BtfWriter::new`]; [`ErrorKind::BadName`] for a name that is not the tensor's index,
+    /// and [`ErrorKind::Unsupported`] for metadata, attributes and layouts that are neither dense nor COO
+    /// (B14).
     pub fn planned(out: W, plan: &Plan, options: WriteOptions) -> Result<Self, Error> {
         plan.check(&CAPABILITIES, &options.limits)?;
         let records = plan.entries.iter().map(|entry| match entry.layout {
@@ -175,7 +177,7 @@ impl<W: Write> BtfWriter<W> {
     /// Writes the next tensor, which must be dense and match its declaration.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when another one is next; otherwise as [`BtfWriter::write`].
+    /// [`ErrorKind::SizeMismatch`] when another one is next; otherwise the errors of [`BtfWriter::write`].
     pub fn tensor(&mut self, tensor: &Tensor) -> Result<(), Error> {
         self.expect_next(&tensor.into())?;
         self.write(tensor.bytes())
@@ -184,7 +186,8 @@ impl<W: Write> BtfWriter<W> {
     /// Writes the next tensor, which must be sparse and match its declaration. It is sorted first (B11).
     ///
     /// # Errors
-    /// As [`BtfWriter::tensor`]; [`ErrorKind::Duplicate`] for duplicate coordinates; nothing is written.
+    /// The errors of [`BtfWriter::tensor`]; [`ErrorKind::Duplicate`] for duplicate coordinates; nothing is
+    /// written.
     pub fn sparse(&mut self, sparse: &SparseCoo) -> Result<(), Error> {
         let number = self.expect_next(&sparse.into())?;
         let sorted = sparse.sorted().map_err(|error| {
@@ -205,7 +208,7 @@ impl<W: Write> BtfWriter<W> {
     }
 
     fn complete(&mut self) -> Result<(), Error> {
-        // The table, and tensors without bytes.
+        // Writes the table, and skips tensors without bytes.
         self.write(&[])?;
         self.outstanding.complete(|part| Some((part / 2).to_string()))
     }
@@ -244,7 +247,7 @@ impl<W: Write> BtfWriter<W> {
         let count = self.records.len() as u64;
         let mut offset = WORD + WORD * count;
         self.sink.write(&count.to_le_bytes())?;
-        // Written in pieces: sinks need not buffer, and the table may be long.
+        // The table is written in pieces, because it may be long and the sink may be unbuffered.
         let mut piece = Vec::with_capacity(4096);
         for number in 0..self.records.len() {
             piece.extend(offset.to_le_bytes());

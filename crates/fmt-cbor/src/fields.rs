@@ -90,7 +90,7 @@ impl Fields {
     }
 }
 
-/// Keys must be distinct.
+/// The keys must be distinct.
 impl<K: AsRef<str>> FromIterator<(K, CborValue)> for Fields {
     fn from_iter<I: IntoIterator<Item = (K, CborValue)>>(list: I) -> Self {
         let mut fields = FieldsBuilder::default();
@@ -142,7 +142,7 @@ impl FieldsBuilder {
     /// Returns the fields.
     ///
     /// # Errors
-    /// A key that occurs twice.
+    /// If a key occurs twice.
     pub fn finish(mut self) -> Result<Fields, DuplicateKey> {
         let pairs = &self.pairs;
         let key = |start: usize| key(&mut Items::new(&pairs[start..], 0));
@@ -160,7 +160,7 @@ impl FieldsBuilder {
         }
         Fields(Some(Box::new(Encoded {
             count: self.starts.len(),
-            // Without spare capacity: there may be many.
+            // The box has no spare capacity, because there may be many of them.
             pairs: self.pairs.into_boxed_slice().into(),
         })))
     }

@@ -147,7 +147,7 @@ impl<'a> Items<'a> {
         Ok(taken)
     }
 
-    /// Checks that `count` times `per` items fit into the bytes left, since each takes at least one.
+    /// Checks that at least `count * per` bytes are left, since each item takes at least one.
     ///
     /// # Errors
     /// [`ErrorKind::Malformed`].
@@ -276,7 +276,8 @@ pub(crate) enum Event<'e> {
     Text(&'e str),
     /// A whole byte string.
     Bytes(&'e [u8]),
-    /// An item ends inside an array, a map or a tag: whether more follow, and whether this was a key.
+    /// An item ends inside an array, a map or a tag. `more` says whether more follow, `was_key` whether this
+    /// one was a key.
     Next { more: bool, was_key: bool },
     /// An array, a map or a tag ends.
     End(Nesting),

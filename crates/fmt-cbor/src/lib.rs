@@ -2,13 +2,13 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`Items`] | a pull reader over bytes: borrowed text, counts checked against the bytes left, no recursion, no allocation for what is skipped |
-//! | [`CborValue`] | one item, kept byte for byte: integer widths, tags and key order survive; prints diagnostic notation, converts to and from `ciborium::Value` |
-//! | [`Fields`], [`FieldsBuilder`] | texts and their values, kept encoded |
-//! | [`Header`], [`push_head`] | heads of items, for writing |
+//! | [`Items`] | a pull reader over bytes: it borrows text, checks counts against the bytes left, does not recurse, and skips items without allocating |
+//! | [`CborValue`] | one item, kept byte for byte: integer widths, tags and key order are preserved; it prints diagnostic notation and converts to and from `ciborium::Value` |
+//! | [`Fields`], [`FieldsBuilder`] | maps with text keys, kept encoded |
+//! | [`Header`], [`push_head`] | item headers, for writing |
 //!
-//! Errors are those of `fmt-core`: what, at which byte of the file, expected and found. A length or a count never leads to an
-//! allocation larger than the input.
+//! Errors are those of `fmt-core`: the item, its byte in the file, and what was expected and found. A length
+//! or a count never leads to an allocation larger than the input.
 //!
 //! ```
 //! use fmt_cbor::{CborValue, Header, Items};
@@ -27,8 +27,9 @@
 //! # }
 //! ```
 //!
-//! [`Error::broken_rule`](fmt_core::Error::broken_rule) is [`WELL_FORMED`], [`TYPES`], [`LIMITS`] or [`SHAPES`]; a format gives
-//! them the names of its own rules by [`Error::rename_rule`](fmt_core::Error::rename_rule).
+//! [`Error::broken_rule`](fmt_core::Error::broken_rule) is [`WELL_FORMED`], [`TYPES`], [`LIMITS`] or
+//! [`SHAPES`]; a format renames these to its own rules with
+//! [`Error::rename_rule`](fmt_core::Error::rename_rule).
 //!
 //! The feature `testing` is for tests and exempt from semantic versioning: it may change in any release.
 

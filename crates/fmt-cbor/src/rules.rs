@@ -1,4 +1,4 @@
-//! Rules that errors name.
+//! The rules that errors name.
 
 /// Bytes are well-formed CBOR.
 pub const WELL_FORMED: &str = "cbor";

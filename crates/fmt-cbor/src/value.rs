@@ -228,7 +228,7 @@ impl fmt::Display for CborValue {
                 printed = print(f, &event);
             }
         };
-        // The content was validated before, within its own limits.
+        // The content was validated before, possibly with other limits.
         if walk(&mut Items::new(&self.0, 0), u64::MAX, "the value", &mut see).is_err() {
             return Err(fmt::Error);
         }

@@ -1,4 +1,4 @@
-//! Replaces a file as a whole: readers see the old content or the new one, never a part, whatever happens in between.
+//! Replaces a file atomically: readers see either the old content or the new one, even after a crash.
 //!
 //! ```sh
 //! echo hello | cargo run --package fmt-core --example replace -- greeting.txt
@@ -12,7 +12,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("which file?")?;
     let mut file = AtomicFile::create(Path::new(&path))?;
     io::copy(&mut io::stdin().lock(), &mut file)?;
-    // Dropped before this, it leaves the old file as it was.
+    // If the file is dropped before this, the old one stays unchanged.
     file.persist()?;
     Ok(())
 }

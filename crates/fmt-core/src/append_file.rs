@@ -40,7 +40,7 @@ use crate::{
 pub struct AppendFile {
     /// `None` only during commit and drop.
     out: Option<BufWriter<File>>,
-    /// The same file, for truncating it.
+    /// A second handle of the file, used to truncate it.
     file: File,
     journal: PathBuf,
     old_len: u64,
@@ -51,8 +51,8 @@ impl AppendFile {
     /// Write buffer size in bytes.
     const BUFFER: usize = 1 << 20;
 
-    /// Starts appending to a file that was opened before. The bytes in `end`, such as the index, are compared to detect
-    /// changes.
+    /// Starts appending to a file that is already open. The bytes in `end`, such as the index, are compared
+    /// to detect changes.
     ///
     /// # Errors
     /// [`ErrorKind::Changed`] when the file has changed since it was opened; [`ErrorKind::Io`], also when another
@@ -67,7 +67,7 @@ impl AppendFile {
             .write_all(format!("{old_len}\n").as_bytes())
             .map_err(|error| Error::io("the journal cannot be written", error))?;
         announced.persist()?;
-        // From here on, dropping removes the journal.
+        // After this point, dropping the value removes the journal.
         let mut appended = Self {
             out: None,
             file,
@@ -125,7 +125,8 @@ impl AppendFile {
         if !journal.exists() {
             return Ok(0);
         }
-        // The journal is read only under the lock: otherwise a change that commits in between would be undone.
+        // The journal is read only under the lock, because otherwise a change that commits in between would
+        // be undone.
         let file = open_locked(path)?;
         let announced = match File::open(&journal) {
             Ok(announced) => announced,
@@ -147,7 +148,7 @@ impl AppendFile {
                 .expected("the length of the file before the change")
                 .found(tensor_core::Quoted(&text)));
         };
-        // A change is committed once the journal is removed. Until then no caller was told that it succeeded.
+        // A change is committed once the journal is removed. Until then, no call has reported success.
         let head = Head {
             source: Arc::clone(&source) as _,
             len: old_len,
@@ -295,7 +296,7 @@ impl ByteSource for Head {
 mod tests {
     use super::*;
 
-    /// A complete file ends with a full stop.
+    /// Returns whether a file is complete: it ends with a full stop.
     #[allow(clippy::needless_pass_by_value, reason = "as `recover` hands it over")]
     fn is_whole(source: Arc<dyn ByteSource>) -> Result<(), Error> {
         let len = source.len();
@@ -338,8 +339,8 @@ mod tests {
         assert!(!journal_of(path).exists());
     }
 
-    /// A journal opened before the lock is taken may belong to a change that has committed since. A journal that cannot
-    /// be opened shows which comes first.
+    /// The journal must be opened under the lock, because it may belong to a change that has committed since.
+    /// The test uses a journal that cannot be opened to observe the order.
     #[cfg(unix)]
     #[test]
     fn the_journal_is_opened_under_the_lock() {
@@ -357,7 +358,7 @@ mod tests {
     fn a_file_that_changed_is_left_alone() {
         let Fixture { path, opened, .. } = &fixture();
         fs::write(path, "new.").unwrap();
-        // The same file was overwritten, so only its bytes differ.
+        // The file was overwritten in place, so only its bytes differ.
         let other = fixture();
         fs::write(&other.path, "now.").unwrap();
         let error = AppendFile::open(path, &other.opened, 0..4).unwrap_err();
@@ -369,7 +370,7 @@ mod tests {
         assert!(!journal_of(path).exists());
     }
 
-    /// WR-01: a crash at any byte of the appended data, and before or after all of it.
+    /// WR-01: the process crashes at any byte of the appended data, or before or after all of it.
     #[test]
     fn wr_01_a_crash_is_undone() {
         let Fixture { path, opened, .. } = &fixture();
@@ -399,7 +400,7 @@ mod tests {
             AppendFile::recover(path, is_whole).unwrap_err().kind(),
             ErrorKind::Truncated
         );
-        // Another file replaced this one.
+        // Another file has replaced this one.
         fs::write(path, "quite another.").unwrap();
         assert_eq!(AppendFile::recover(path, is_whole).unwrap(), 0);
         assert!(!journal_of(path).exists());

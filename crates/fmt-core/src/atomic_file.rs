@@ -40,9 +40,9 @@ pub struct AtomicFile {
     target: PathBuf,
     /// Metadata of the target when writing began.
     replaced: Option<Metadata>,
-    /// Fail if the target has appeared in the meantime.
+    /// Whether to fail if the target has appeared in the meantime.
     is_new: bool,
-    /// Replace only this file.
+    /// The only file that may be replaced.
     replaces: Option<FileIdentity>,
 }
 
@@ -59,13 +59,13 @@ pub struct OutputOptions {
     pub is_new: bool,
     /// Maximum permission bits (Unix) of a new file, before the umask. A replacement keeps the old file's permissions.
     pub widest_mode: Option<u32>,
-    /// Replace only this file. If the path leads to another file when the new one is persisted, or the file was
-    /// modified, the target is left unchanged and the error is [`ErrorKind::Changed`].
+    /// The only file that may be replaced. If the path leads to another file when the new one is persisted,
+    /// or the file was modified, the target is left unchanged and the error is [`ErrorKind::Changed`].
     pub replaces: Option<FileIdentity>,
 }
 
 impl OutputOptions {
-    /// Options for a file that is derived from `source` and replaces it.
+    /// Returns options for a file that is derived from `source` and replaces it.
     #[must_use]
     pub fn replacing(source: &FileSource) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl OutputOptions {
     /// Checks that the target is still the file to replace.
     ///
     /// # Errors
-    /// [`ErrorKind::Changed`].
+    /// [`ErrorKind::Changed`] when it is not.
     pub fn check_replaced(&self, target: &Path) -> Result<(), Error> {
         let identity = self.replaces.as_ref();
         identity.map_or(Ok(()), |identity| identity.check(target))
@@ -121,7 +121,7 @@ impl Temporary {
         }
     }
 
-    /// Replaces the flushed buffer by a small one: many files may wait to be renamed.
+    /// Replaces the flushed buffer by a small one, because many files may wait to be renamed.
     fn without_buffer(self) -> Self {
         let small = |file: BufWriter<File>| BufWriter::with_capacity(0, file.into_parts().0);
         match self {
@@ -170,7 +170,7 @@ fn unnamed(folder: &Path, mode: u32) -> io::Result<Option<File>> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     match rustix::fs::open(folder, flags, Mode::from_raw_mode(mode)) {
         Ok(descriptor) => Ok(Some(descriptor.into())),
-        // Errors of kernels and file systems that do not support the flag.
+        // These are errors of kernels and file systems that do not support the flag.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => Ok(None),
         Err(error) => Err(error.into()),
     }
@@ -182,7 +182,7 @@ fn name() -> tempfile::Builder<'static, 'static> {
     name
 }
 
-/// On systems whose files have permission bits.
+/// Sets the permission bits, on systems whose files have them.
 fn set_mode(name: &mut tempfile::Builder<'_, '_>, mode: u32) {
     #[cfg(unix)]
     name.permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));
@@ -209,7 +209,8 @@ impl AtomicFile {
     /// Like [`AtomicFile::create`], with options.
     ///
     /// # Errors
-    /// As [`AtomicFile::create`]; [`ErrorKind::Exists`] when the target exists and must not be replaced.
+    /// The errors of [`AtomicFile::create`]; [`ErrorKind::Exists`] when the target exists and must not be
+    /// replaced.
     pub fn create_with(target: &Path, options: &OutputOptions) -> Result<Self, Error> {
         Self::begin(target, options, Temporary::create)
     }
@@ -261,7 +262,7 @@ impl AtomicFile {
     /// copy no data.
     ///
     /// # Errors
-    /// [`ErrorKind::Changed`] when the file has fewer bytes; [`ErrorKind::Io`].
+    /// [`ErrorKind::Changed`] when the file has fewer bytes; [`ErrorKind::Io`] when copying fails.
     pub fn copy_head(&mut self, from: &File, len: u64) -> Result<(), Error> {
         let copied = self.copy(from, len);
         let copied = copied.map_err(|error| Error::io("the file cannot be copied", error))?;
@@ -282,18 +283,18 @@ impl AtomicFile {
     /// Moves the complete file to its target path.
     ///
     /// # Errors
-    /// [`ErrorKind::Exists`] when the target has appeared but must not be replaced; [`ErrorKind::Changed`] when the
-    /// target is not [`OutputOptions::replaces`]; [`ErrorKind::Io`]. The target is then unchanged, unless only syncing
-    /// the directory failed.
+    /// [`ErrorKind::Exists`] when the target has appeared but must not be replaced; [`ErrorKind::Changed`]
+    /// when the target is not [`OutputOptions::replaces`]; [`ErrorKind::Io`] when a system call fails. The
+    /// target is then unchanged, unless only syncing the directory failed.
     pub fn persist(self) -> Result<(), Error> {
         self.complete()?.persist()
     }
 
-    /// Syncs the data and leaves only the rename. For files that belong together: all are written before the first one
-    /// appears.
+    /// Syncs the data, so that only the rename is left. For files that belong together: all are written
+    /// before the first one is renamed.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`]; the target is unchanged.
+    /// [`ErrorKind::Io`] when a system call fails; the target is unchanged.
     pub fn complete(mut self) -> Result<CompleteFile, Error> {
         let out = self.temporary.file();
         out.flush()
@@ -321,7 +322,7 @@ impl CompleteFile {
     /// Moves the file to its target path.
     ///
     /// # Errors
-    /// As [`AtomicFile::persist`].
+    /// The errors of [`AtomicFile::persist`].
     pub fn persist(self) -> Result<(), Error> {
         let AtomicFile {
             temporary,
@@ -363,8 +364,8 @@ fn resolved(target: &Path) -> Result<PathBuf, Error> {
     fs::canonicalize(target).map_err(|error| Error::io("the target is a link that leads to no file", error))
 }
 
-/// Resolves all links: this is where [`AtomicFile`] writes, and where companion files belong. A path that leads nowhere
-/// is returned unchanged.
+/// Resolves all links in a path. [`AtomicFile`] writes to the result, and companion files are next to it. A
+/// path that leads nowhere is returned unchanged.
 #[must_use]
 pub fn behind_links(path: &Path) -> PathBuf {
     resolved(path).unwrap_or_else(|_| path.to_owned())
@@ -430,7 +431,7 @@ impl Write for AtomicFile {
 
 /// Syncs the directory of a file after an entry was added or removed.
 pub(crate) fn sync_folder(of: &Path) -> Result<(), Error> {
-    // Only on Unix can a directory be opened and synced.
+    // Only Unix allows opening and syncing a directory.
     if cfg!(unix) {
         let synced = File::open(folder_of(of)).and_then(|folder| folder.sync_all());
         synced.map_err(|error| Error::io("the folder cannot be brought to the disk", error))?;
@@ -473,7 +474,7 @@ mod tests {
         }
     }
 
-    /// Where supported, a file being written has no name, so a killed process leaves none behind.
+    /// Where supported, a file being written has no name, so a killed process leaves no file behind.
     #[cfg(target_os = "linux")]
     #[test]
     fn wr_01_a_killed_process_leaves_nothing() {
@@ -528,7 +529,7 @@ mod tests {
         }
     }
 
-    /// WR-04, WR-10: directories, links and permissions.
+    /// WR-04, WR-10: the target is a directory, a link, or a file with special permissions.
     #[cfg(unix)]
     #[test]
     fn wr_10_what_stands_in_the_targets_place() {
@@ -571,7 +572,7 @@ mod tests {
         }
     }
 
-    /// Files that belong together: none appears before all are written.
+    /// Of several files that belong together, none appears before all are written.
     #[test]
     fn complete_files_wait_for_their_names() {
         for kind in KINDS {
@@ -633,7 +634,7 @@ mod tests {
         assert_eq!(names(folder.path()), ["a"]);
     }
 
-    /// WR-08: a panic while writing.
+    /// WR-08: a panic while writing removes the temporary file.
     #[test]
     fn wr_08_a_panic_removes_the_temporary_file() {
         let folder = tempfile::tempdir().unwrap();

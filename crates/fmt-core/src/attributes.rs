@@ -4,8 +4,8 @@ use bytes::Bytes;
 
 /// Format-specific attributes of a tensor, as strings by key.
 ///
-/// They stay encoded until they are requested, so a hostile index with many small attributes takes no more memory than
-/// its bytes.
+/// Attributes stay encoded until they are requested, so a hostile index with many small attributes takes no
+/// more memory than its bytes.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -55,7 +55,7 @@ impl Attributes {
     }
 }
 
-/// For readers with few attributes.
+/// Converts attributes of readers that have only a few.
 impl From<BTreeMap<String, String>> for Attributes {
     fn from(map: BTreeMap<String, String>) -> Self {
         Self((!map.is_empty()).then(|| Box::new(Inner::Map(map))))

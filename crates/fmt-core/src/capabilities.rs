@@ -31,7 +31,7 @@ use crate::{
 pub struct Capabilities {
     /// The numeric dtypes.
     pub dtypes: &'static [DType],
-    /// The same, as text for errors.
+    /// The names of the numeric dtypes, for errors.
     pub dtypes_in_words: &'static str,
     /// Whether tensors of an opaque dtype can be stored; these are copied but not computed with.
     pub opaque: fn(&OpaqueDType, &Shape) -> bool,
@@ -39,9 +39,9 @@ pub struct Capabilities {
     pub sparse: bool,
     /// Whether tensors can share bytes ([`PlannedEntry::same_as`]).
     pub shares_bytes: bool,
-    /// Metadata that a file can have.
+    /// The metadata that a file can have.
     pub metadata: Texts,
-    /// Attributes that a tensor can have.
+    /// The attributes that a tensor can have.
     pub attributes: Texts,
     /// Valid tensor names.
     pub names: Names,
@@ -53,25 +53,25 @@ pub struct Capabilities {
     pub dim: u64,
     /// Maximum size of a tensor in bytes.
     pub tensor_bytes: u64,
-    /// The names that the format's page gives the rules defined as constants here ([`Error::rename_rule`]).
+    /// Maps the rules defined as constants here to their names on the format's page ([`Error::rename_rule`]).
     pub rules: &'static [(&'static str, &'static str)],
 }
 
-/// Which string attributes can be stored.
+/// The string attributes that can be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Texts {
-    /// None.
+    /// No attributes.
     None,
-    /// All that the writer can encode.
+    /// All attributes that the writer can encode.
     Any,
-    /// Only these keys.
+    /// Only attributes with these keys.
     Only(&'static [&'static str]),
 }
 
-/// Which tensor names can be stored.
+/// The tensor names that can be stored.
 #[derive(Clone, Copy, Debug)]
 pub enum Names {
-    /// None: tensors are identified by their index.
+    /// No names: tensors are identified by their index.
     Numbers,
     /// Unique names that pass this check.
     Checked(fn(&str, &Limits) -> Result<(), Error>),
@@ -128,7 +128,7 @@ impl Capabilities {
     /// Checks a tensor's dtype and shape.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] and [`ErrorKind::TooLarge`].
+    /// [`ErrorKind::Unsupported`] or [`ErrorKind::TooLarge`] when the format cannot store it.
     pub fn check_tensor(&self, spec: &TensorSpec, limits: &Limits) -> Result<(), Error> {
         let checked = self.check_shape(spec.shape(), limits).and_then(|()| {
             self.check_size(spec.byte_len())?;
@@ -144,7 +144,7 @@ impl Capabilities {
     /// Checks a tensor's name, regardless of the others.
     ///
     /// # Errors
-    /// [`ErrorKind::BadName`].
+    /// [`ErrorKind::BadName`] when the name is invalid.
     pub fn check_name(&self, name: &str, limits: &Limits) -> Result<(), Error> {
         match self.names {
             Names::Numbers => Ok(()),

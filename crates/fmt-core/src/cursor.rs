@@ -7,7 +7,7 @@ use crate::{Error, ErrorKind};
 /// ```
 /// use fmt_core::{Cursor, ErrorKind};
 ///
-/// // Six bytes that stand at byte 100 of a file.
+/// // Six bytes at offset 100 of a file.
 /// let mut cursor = Cursor::new(&[1, 0, 0, 0, 7, 8], 100);
 /// assert_eq!(cursor.u32("count").unwrap(), 1);
 /// let error = cursor.u64("offset").unwrap_err();
@@ -62,7 +62,7 @@ impl<'a> Cursor<'a> {
     /// Reads the next `N` bytes as an array.
     ///
     /// # Errors
-    /// [`ErrorKind::Truncated`] when there are fewer.
+    /// [`ErrorKind::Truncated`] when fewer are left.
     pub fn array<const N: usize>(&mut self, field: &str) -> Result<[u8; N], Error> {
         let taken = self.take(N as u64, field)?;
         Ok(*taken.first_chunk().unwrap_or(&[0; N]))
@@ -71,7 +71,7 @@ impl<'a> Cursor<'a> {
     /// Reads the next byte.
     ///
     /// # Errors
-    /// [`ErrorKind::Truncated`] when there is none.
+    /// [`ErrorKind::Truncated`] at the end of the bytes.
     pub fn u8(&mut self, field: &str) -> Result<u8, Error> {
         self.array(field).map(u8::from_le_bytes)
     }

@@ -92,11 +92,11 @@ impl Entry {
 /// A dtype as named in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoredDType {
-    /// A known dtype.
+    /// A dtype with arithmetic.
     Known(DType),
     /// A dtype whose elements are copied but not computed with.
     Opaque(OpaqueDType),
-    /// An unknown dtype, by its name or number in the file.
+    /// An unknown dtype, with its name or number in the file.
     Unknown(String),
 }
 
@@ -132,7 +132,7 @@ pub enum Layout {
         /// The number of stored entries.
         nnz: u64,
     },
-    /// An unknown layout, by its name in the file.
+    /// An unknown layout, with its name in the file.
     Unknown(String),
 }
 
@@ -156,10 +156,10 @@ pub enum Encoding {
     ColumnMajor,
     /// Unencoded but strided, in a part of the file that other tensors may share.
     Strided,
-    /// In Zstandard frames.
+    /// The bytes are in Zstandard frames.
     Zstd,
     /// A raw deflate stream, possibly preceded by a header that is compressed with it.
     Deflate,
-    /// An unknown encoding, by its name in the file.
+    /// An unknown encoding, with its name in the file.
     Unknown(String),
 }

@@ -16,7 +16,7 @@ use tensor_core::{Quoted, SpecError};
 ///     error.to_string(),
 ///     "tensor 'layer.0.weight': the size of the tensor's data, at byte 1024: expected 24 bytes for f32[2, 3], found 23"
 /// );
-/// // What a program shows whose `main` returns it, too.
+/// // A program whose `main` returns the error prints the same message.
 /// assert_eq!(format!("{error:?}"), error.to_string());
 /// ```
 pub struct Error(Box<Inner>);
@@ -91,7 +91,7 @@ impl Error {
         }))
     }
 
-    /// Creates an error from an I/O error, with what was attempted.
+    /// Creates an error from an I/O error; `what` is the attempted operation.
     pub fn io(what: impl Into<String>, source: io::Error) -> Self {
         let mut error = Self::new(ErrorKind::Io, what);
         error.0.source = Some(source);
@@ -137,7 +137,7 @@ impl Error {
         self
     }
 
-    /// Prefixes the context to what the error is about.
+    /// Prepends context to the description of what failed.
     #[must_use]
     pub fn within(mut self, place: &str) -> Self {
         self.0.what = format!("{place}: {}", self.0.what);
@@ -238,7 +238,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// The message, like [`fmt::Display`]; with `{:#?}` all parts by name.
+/// Prints the message, like [`fmt::Display`]; with `{:#?}` prints all parts with their names.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if f.alternate() {

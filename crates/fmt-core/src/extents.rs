@@ -17,7 +17,7 @@ use crate::{Error, ErrorKind};
 /// ```
 ///
 /// # Errors
-/// [`ErrorKind::Overlap`] for the first two, in file order, that overlap partially.
+/// [`ErrorKind::Overlap`] for the first two ranges, in file order, that overlap partially.
 pub fn check_overlaps(ranges: &[Range<u64>]) -> Result<(), Error> {
     let is_in_order = |pair: &[Range<u64>]| pair[0].end <= pair[1].start;
     if ranges.windows(2).all(is_in_order) {

@@ -25,7 +25,7 @@ pub trait Format: Send + Sync {
     /// Opens a file.
     ///
     /// # Errors
-    /// What is invalid, and where.
+    /// Returns what is invalid, and where.
     fn open(&self, source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<BoxReader, Error>;
 
     /// Returns the capabilities that the writer checks plans against; `None` if the format is read only.
@@ -46,9 +46,11 @@ pub trait Format: Send + Sync {
     /// Starts writing a file. Nothing is written if the format cannot hold the plan.
     ///
     /// # Errors
-    /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge), [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported),
-    /// [`ErrorKind::BadName`](crate::ErrorKind::BadName) or [`ErrorKind::Duplicate`](crate::ErrorKind::Duplicate) for
-    /// the first thing that the format cannot hold; it says what the format supports.
+    /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge),
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported),
+    /// [`ErrorKind::BadName`](crate::ErrorKind::BadName) or
+    /// [`ErrorKind::Duplicate`](crate::ErrorKind::Duplicate) for the first part of the plan that the format
+    /// cannot hold; the message says what the format supports.
     fn create<'w>(&self, out: Output<'w>, plan: Plan) -> Result<BoxWriter<'w>, Error>;
 }
 
@@ -57,8 +59,8 @@ pub trait Format: Send + Sync {
 pub enum Sniff {
     /// The file is not of this format.
     No,
-    /// It may be: the format has no magic number.
+    /// The file may be of this format, which has no magic number.
     Possible,
-    /// It has the format's magic number.
+    /// The file has the format's magic number.
     Certain,
 }

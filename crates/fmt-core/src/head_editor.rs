@@ -16,8 +16,8 @@ use crate::{
     read_range,
 };
 
-/// Encodes the first part of a file from its tensors and metadata. The argument is the length of the old one, which the
-/// new one should match if possible. The tensors after it do not move.
+/// Encodes the first part of a file from its tensors and metadata. The last argument is the length of the old
+/// first part, which the new one should match if possible. The tensors after it do not move.
 pub type EncodeHead = fn(&[Entry], &Metadata, u64) -> Result<Vec<u8>, Error>;
 
 /// Changes names and metadata of a file with the index before the data, such as safetensors and GGUF.
@@ -42,7 +42,7 @@ impl HeadEditor {
     /// Creates an editor, for format crates. `encode` produces the first `head_len` bytes of the file.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] when these cannot be read.
+    /// [`ErrorKind::Io`] when these bytes cannot be read.
     pub fn new(
         path: &Path,
         source: Arc<FileSource>,
@@ -63,7 +63,8 @@ impl HeadEditor {
     /// Renames a tensor.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfBounds`] when there is no such tensor, [`ErrorKind::Duplicate`] when the new name is taken.
+    /// [`ErrorKind::OutOfBounds`] when the file has no such tensor, [`ErrorKind::Duplicate`] when the new
+    /// name is taken.
     pub fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
         if from != to && self.entries.iter().any(|entry| entry.name == to) {
             return Err(Error::new(ErrorKind::Duplicate, "the new name is taken").of_tensor(to));
@@ -140,7 +141,8 @@ impl HeadEditor {
         if !journal.exists() {
             return Ok(false);
         }
-        // The journal is read only under the lock: otherwise a change that commits in between would be undone.
+        // The journal is read only under the lock, because otherwise a change that commits in between would
+        // be undone.
         let mut file = open_locked(path)?;
         let cannot_read = |error| Error::io("the file or its journal cannot be read", error);
         let announced = match fs::read(&journal) {
@@ -184,7 +186,7 @@ fn journal_of(path: &Path) -> PathBuf {
 /// The first bytes of a journal.
 const MARK: &[u8; 8] = b"TFHEAD1\n";
 
-/// Writes the magic bytes, the file's length, the old bytes, and as many new ones.
+/// Writes the journal: magic bytes, the file's length, the old bytes, and the same number of new ones.
 fn write_journal(journal: &Path, len: u64, old: &[u8], new: &[u8]) -> Result<(), Error> {
     let mut file = AtomicFile::create(journal)?;
     let parts = [&MARK[..], &len.to_le_bytes(), old, new];
@@ -215,7 +217,7 @@ mod tests {
 
     #[test]
     fn what_was_interrupted_is_undone() {
-        // Before, during and after writing the bytes.
+        // The state before, during and after writing the bytes.
         for current in [b"old!->data", b"new!->data", b"new?->data"] {
             let (_folder, path) = interrupted(current);
             assert!(HeadEditor::recover(&path).unwrap());

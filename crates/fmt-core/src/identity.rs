@@ -22,7 +22,7 @@ use crate::{Error, ErrorKind};
 /// std::fs::write(&path, "old")?;
 /// let identity = FileIdentity::of(&path)?;
 /// assert!(identity.check(&path).is_ok());
-/// // A file of the same length takes the name.
+/// // Another file of the same length takes the name.
 /// std::fs::write(&trained, "new")?;
 /// std::fs::rename(&trained, &path)?;
 /// assert_eq!(identity.check(&path).unwrap_err().kind(), ErrorKind::Changed);
@@ -41,7 +41,7 @@ impl FileIdentity {
     /// Returns the identity of the file at `path`.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] when there is none, or it cannot be examined.
+    /// [`ErrorKind::Io`] when the file does not exist or cannot be examined.
     pub fn of(path: &Path) -> Result<Self, Error> {
         let metadata = fs::metadata(path);
         let metadata = metadata.map_err(|error| Error::io("the file cannot be examined", error))?;
@@ -67,7 +67,7 @@ impl FileIdentity {
     /// Checks that the path still leads to this file, and that it was not modified.
     ///
     /// # Errors
-    /// [`ErrorKind::Changed`].
+    /// [`ErrorKind::Changed`] when it does not.
     pub fn check(&self, path: &Path) -> Result<(), Error> {
         match fs::metadata(path) {
             Ok(found) if Self::from_metadata(&found) == *self => Ok(()),
@@ -77,7 +77,7 @@ impl FileIdentity {
     }
 }
 
-/// The error for a file that was replaced or modified while it was being edited.
+/// Creates the error for a file that was replaced or modified while it was being edited.
 pub(crate) fn changed(found: &str) -> Error {
     let error = Error::new(ErrorKind::Changed, "the file is not what was opened any more");
     error
@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// A trainer overwrites the file: same inode and length, later time.
+    /// A file that a trainer overwrites has the same inode and length, but a later time.
     #[test]
     fn a_file_that_was_written_to_is_another_one() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,23 +1,24 @@
 //! The common parts of the tensor file formats, so that each format's crate deals only with its own bytes.
 //!
-//! - [`ByteSource`]: where bytes come from; [`FileSource`] for files, `Bytes` for memory.
+//! - [`ByteSource`]: a source of bytes; [`FileSource`] for files, `Bytes` for memory.
 //! - [`Cursor`], [`check_overlaps`], [`check_name`], [`reserve`], [`Limits`]: reading untrusted bytes.
-//! - [`NameTable`]: names of millions of tensors, looked up.
-//! - [`read_range`], [`read_into`], [`row_range`], [`tensor_of`], [`RawTensor`]: reading ranges that were validated.
+//! - [`NameTable`]: looks up names of millions of tensors.
+//! - [`read_range`], [`read_into`], [`row_range`], [`tensor_of`], [`RawTensor`]: reading validated ranges.
 //! - [`shared_ranges`]: tensors with the same bytes, such as tied weights.
-//! - [`TensorStream`]: a tensor's bytes one part after the other.
-//! - [`Error`]: the failure, its place, the expected and the found value.
-//! - [`TensorReader`], [`TensorWriter`], [`Format`]: the formats as tools see them. Each format's crate has concrete types
-//!   as well, with everything that the format can say.
-//! - [`Capabilities`], [`Plan::check`]: what a format can hold, as data, and whether it can hold a plan; [`Outstanding`]: the bytes
-//!   that a plan promises, counted while they come.
-//! - [`AtomicFile`], [`AppendFile`], [`HeadEditor`]: files that appear, grow or change only as a whole; [`OutputFile`] writes
-//!   through devices and pipes too; [`FileIdentity`] tells whether a path still leads to the same file; [`Sink`] knows how far a writer has come.
-//! - [`TailFile`], [`edit_at_end`]: editors of formats whose index is at the end.
-//! - [`open_by_path_and_bytes`]: readers by a path and from memory.
+//! - [`TensorStream`]: reads a tensor's bytes in parts.
+//! - [`Error`]: the failure, its position, the expected and the found value.
+//! - [`TensorReader`], [`TensorWriter`], [`Format`]: a common interface to all formats, for tools. Each
+//!   format's crate also has concrete types, with every feature of the format.
+//! - [`Capabilities`], [`Plan::check`]: what a format can hold, as data, and whether it can hold a plan;
+//!   [`Outstanding`]: counts the bytes that a plan still expects.
+//! - [`AtomicFile`], [`AppendFile`], [`HeadEditor`]: files that appear, grow or change atomically;
+//!   [`OutputFile`] also writes to devices and pipes; [`FileIdentity`] checks whether a path still leads to
+//!   the same file; [`Sink`] tracks the position of a writer.
+//! - [`TailFile`], [`edit_at_end`]: editors for formats whose index is at the end.
+//! - [`open_by_path_and_bytes`]: constructors of readers, by path and from memory.
 //! - `testing` (feature `testing`): a test kit that all format crates use.
 //!
-//! The crate has no code of any single format.
+//! The crate contains no code for any single format.
 //!
 //! ```
 //! use std::{fs, io::Write, path::Path};
@@ -30,7 +31,7 @@
 //! # let path = folder.path().join("greeting.txt");
 //! let mut file = AtomicFile::create(&path)?;
 //! file.write_all(b"hello")?;
-//! // Until now readers see the file that was there before, or none.
+//! // Until this call, readers see the previous file, or none.
 //! assert!(!path.exists());
 //! file.persist()?;
 //! assert_eq!(fs::read(&path)?, b"hello");

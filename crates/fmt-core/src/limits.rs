@@ -1,4 +1,4 @@
-/// Limits of what a reader accepts, whatever a file declares.
+/// Limits on what a reader accepts, independent of what a file declares.
 ///
 /// A declared count is first compared with what the file could physically contain, then with these limits.
 ///
@@ -51,8 +51,9 @@ impl Default for Limits {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
-    /// Limits of what is accepted.
+    /// Limits on what a reader accepts.
     pub limits: Limits,
-    /// Accept files that break rules which cannot lead to wrong data: each format's page lists them.
+    /// Whether to accept files that break rules which cannot lead to wrong data; each format's page lists
+    /// them.
     pub lenient: bool,
 }

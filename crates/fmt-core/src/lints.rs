@@ -1,10 +1,10 @@
-//! Lints that formats share: bytes that belong to no tensor.
+//! Lints that all formats share, about bytes that belong to no tensor.
 
 use std::ops::Range;
 
 use crate::{ByteSource, Error, Lint, holes, read_into};
 
-/// Bytes of a hole that are read at once.
+/// Number of bytes of a hole that are read at once.
 const CHUNK: usize = 64 << 10;
 
 /// Lints the parts of `within` that no range covers: reports nonzero bytes, and more zeros than the alignment `padding`
@@ -19,7 +19,8 @@ const CHUNK: usize = 64 << 10;
 /// ```
 ///
 /// # Errors
-/// [`ErrorKind::Io`](crate::ErrorKind::Io) and [`ErrorKind::Changed`](crate::ErrorKind::Changed).
+/// [`ErrorKind::Io`](crate::ErrorKind::Io) and [`ErrorKind::Changed`](crate::ErrorKind::Changed) when the
+/// bytes cannot be read.
 pub fn lint_holes(
     source: &dyn ByteSource,
     ranges: &[Range<u64>],

@@ -24,8 +24,8 @@ pub struct NameTable {
     hasher: RandomState,
 }
 
-/// A slot of the table: the tensor's index, and half of its name's hash, so that the table can grow without reading
-/// names.
+/// A slot of the table: the tensor's index, and half of its name's hash, so that the table can grow without
+/// reading names.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     number: u32,
@@ -83,7 +83,7 @@ impl NameTable {
     /// Adds the tensor with this index. `name` returns the name of any tensor that was added.
     ///
     /// # Errors
-    /// The index of the tensor that already has this name; nothing is added.
+    /// Returns the index of the tensor that already has this name; nothing is added then.
     pub fn insert<'a>(
         &mut self,
         number: u32,

@@ -12,7 +12,7 @@ use crate::{Error, ErrorKind, ReadOptions};
 /// ```
 ///
 /// # Errors
-/// [`ErrorKind::BadName`].
+/// [`ErrorKind::BadName`] when the name is invalid.
 pub fn check_name(name: &str, options: &ReadOptions) -> Result<(), Error> {
     let limit = options.limits.name_bytes;
     if name.len() as u64 > limit {

@@ -2,13 +2,13 @@
 
 use std::{fmt, sync::Arc};
 
-/// A dtype of which only the name and the size of a block of elements are known: eight-bit floats, complex numbers, the
-/// blocks of quantised formats. Its tensors are listed, copied, hashed and compared byte by byte.
+/// A dtype of which only the name and the block size are known: eight-bit floats, complex numbers, the blocks
+/// of quantised formats. Its tensors are listed, copied, hashed and compared byte by byte.
 ///
 /// ```
 /// use fmt_core::OpaqueDType;
 ///
-/// // 32 elements stand in 18 bytes.
+/// // 32 elements take 18 bytes.
 /// let blocks = OpaqueDType::new("Q4_0", 32, 18);
 /// assert_eq!(blocks.byte_len(64), Some(36));
 /// assert_eq!(blocks.byte_len(33), None);

@@ -25,7 +25,7 @@ macro_rules! open_by_path_and_bytes {
             /// Opens a file on disk. Its tensors are read on demand.
             ///
             /// # Errors
-            /// As [`FileSource::open`]($crate::FileSource::open) and `open`.
+            /// The errors of [`FileSource::open`]($crate::FileSource::open) and `open`.
             pub fn from_path(path: impl AsRef<::std::path::Path>) -> Result<Self, $crate::Error> {
                 let source = $crate::FileSource::open(path.as_ref())?;
                 Self::open(
@@ -37,7 +37,7 @@ macro_rules! open_by_path_and_bytes {
             /// Opens a file in memory, including a mapping of `tensor-mmap`. Unencoded tensors become slices of it.
             ///
             /// # Errors
-            /// As `open`.
+            /// The errors of `open`.
             pub fn from_bytes(bytes: impl Into<$crate::__Bytes>) -> Result<Self, $crate::Error> {
                 let bytes: $crate::__Bytes = bytes.into();
                 Self::open(

@@ -8,10 +8,10 @@ use std::{
 
 use crate::{AtomicFile, Error, OutputOptions};
 
-/// An output by its path, whatever exists there.
+/// An output at a path, whether that is a file, a device or a pipe.
 ///
-/// Regular files, links to them and unused paths become an [`AtomicFile`]. Devices and pipes are written directly, and
-/// bytes cannot be taken back.
+/// A regular file, a link to one or an unused path becomes an [`AtomicFile`]. Devices and pipes are written
+/// directly, and what was written cannot be undone.
 ///
 /// ```
 /// use std::{io::Write, path::Path};
@@ -34,7 +34,7 @@ impl OutputFile {
     /// Starts writing to a path.
     ///
     /// # Errors
-    /// As [`AtomicFile::create_with`].
+    /// The errors of [`AtomicFile::create_with`].
     pub fn create(path: &Path, options: &OutputOptions) -> Result<Self, Error> {
         // Links are followed.
         let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir());
@@ -49,7 +49,7 @@ impl OutputFile {
     /// Moves the complete file to its path, or flushes to the device or pipe.
     ///
     /// # Errors
-    /// As [`AtomicFile::persist`].
+    /// The errors of [`AtomicFile::persist`].
     pub fn persist(self) -> Result<(), Error> {
         match self {
             Self::Atomic(file) => file.persist(),

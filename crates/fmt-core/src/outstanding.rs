@@ -1,4 +1,4 @@
-//! Counts for writers the bytes still expected of the planned tensors.
+//! Tracks the bytes that a writer still expects for the planned tensors.
 
 use std::collections::VecDeque;
 
@@ -70,10 +70,10 @@ impl Outstanding {
         Some((*number, self.rest.is_some()))
     }
 
-    /// Checks that `bytes` are no more than the tensors still expect.
+    /// Checks that `bytes` are not more than the tensors still expect.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`].
+    /// [`ErrorKind::SizeMismatch`] when there are more.
     pub fn admit(&self, bytes: &[u8]) -> Result<(), Error> {
         if bytes.len() as u64 <= self.bytes {
             return Ok(());
@@ -84,8 +84,8 @@ impl Outstanding {
             .found(bytes.len()))
     }
 
-    /// Splits the next tensor's bytes off the front of `bytes`. An empty tensor is returned as soon as it is next;
-    /// `None` if `bytes` is empty and the next tensor is not.
+    /// Splits the next tensor's bytes off the front of `bytes`. An empty tensor is returned as soon as it is
+    /// next. Returns `None` if `bytes` is empty and the next tensor is not.
     pub fn take<'b>(&mut self, bytes: &mut &'b [u8]) -> Option<Piece<'b>> {
         let (number, len) = *self.tensors.front()?;
         if len > 0 && bytes.is_empty() {
@@ -113,7 +113,7 @@ impl Outstanding {
     /// Fails when bytes are missing. `name` returns the name of a tensor, if the writer still has it.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`].
+    /// [`ErrorKind::SizeMismatch`] when bytes are missing.
     pub fn complete(&self, name: impl Fn(usize) -> Option<String>) -> Result<(), Error> {
         let Some((number, len)) = self.tensors.iter().find(|(_, len)| *len > 0) else {
             return Ok(());

@@ -27,17 +27,17 @@ pub fn read_range(source: &dyn ByteSource, range: Range<u64>, what: &str) -> Res
     let bytes = source
         .read(range)
         .map_err(|error| source_error(error, at, what))?;
-    // Sources may be user code; their promises are checked where lengths depend on them.
+    // A source may be user code, so its result is checked where lengths depend on it.
     if bytes.len() as u64 != len {
         return Err(source_error(io::ErrorKind::UnexpectedEof.into(), at, what));
     }
     Ok(bytes)
 }
 
-/// Fills `out` with a source's bytes from `at` on. `what` describes them in errors.
+/// Fills `out` with a source's bytes starting at `at`. `what` describes them in errors.
 ///
 /// # Errors
-/// As [`read_range`].
+/// The errors of [`read_range`].
 pub fn read_into(source: &dyn ByteSource, at: u64, out: &mut [u8], what: &str) -> Result<(), Error> {
     source
         .read_into(at, out)
@@ -91,7 +91,7 @@ pub fn row_range(spec: &TensorSpec, rows: Range<u64>) -> Result<(TensorSpec, Ran
                 .expected(format_args!("rows within 0..{available}"))
                 .found(format_args!("{}..{}", rows.start, rows.end))
         }
-        // Only for shapes like `[0, 2^63, 2^63]`.
+        // This occurs only for shapes like `[0, 2^63, 2^63]`.
         other => Error::new(ErrorKind::Overflow, other.to_string()),
     })
 }
@@ -99,7 +99,7 @@ pub fn row_range(spec: &TensorSpec, rows: Range<u64>) -> Result<(TensorSpec, Ran
 /// Checks that a buffer has the length of the tensor to be read into it.
 ///
 /// # Errors
-/// [`ErrorKind::SizeMismatch`].
+/// [`ErrorKind::SizeMismatch`] when the lengths differ.
 pub fn check_buffer(spec: &TensorSpec, len: usize) -> Result<(), Error> {
     if len as u64 == spec.byte_len() {
         return Ok(());
@@ -120,7 +120,7 @@ pub fn check_buffer(spec: &TensorSpec, len: usize) -> Result<(), Error> {
 /// ```
 ///
 /// # Errors
-/// [`ErrorKind::TooLarge`].
+/// [`ErrorKind::TooLarge`] when memory is exhausted.
 pub fn reserve<T>(items: &mut Vec<T>, count: u64) -> Result<(), Error> {
     let reserved = usize::try_from(count)
         .ok()

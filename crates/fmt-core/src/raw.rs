@@ -28,9 +28,9 @@ use crate::{
 /// ```
 pub struct RawTensor<'a> {
     source: &'a dyn ByteSource,
-    /// For errors.
+    /// The tensor's name, for errors.
     name: Option<&'a str>,
-    /// Dtype and shape, or the reason why there are no numbers to read.
+    /// Dtype and shape, or the reason why the tensor cannot be read as numbers.
     spec: Result<TensorSpec, &'a str>,
     range: Range<u64>,
     /// The rule that restricts the tensor to copying.
@@ -58,10 +58,10 @@ impl<'a> RawTensor<'a> {
         })
     }
 
-    /// Like [`RawTensor::new`], with the rule that errors about unsupported tensors name.
+    /// Like [`RawTensor::new`], but errors about unsupported tensors name `rule`.
     ///
     /// # Errors
-    /// As [`RawTensor::new`].
+    /// The errors of [`RawTensor::new`].
     pub fn under_rule(
         source: &'a dyn ByteSource,
         entry: &'a Entry,
@@ -101,7 +101,7 @@ impl<'a> RawTensor<'a> {
     /// Reads the whole tensor, without a copy if the source is in memory.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for a tensor that can only be copied; otherwise as [`read_range`].
+    /// [`ErrorKind::Unsupported`] for a tensor that can only be copied; otherwise the errors of [`read_range`].
     pub fn tensor(&self) -> Result<Tensor, Error> {
         let read = self
             .spec()
@@ -109,10 +109,10 @@ impl<'a> RawTensor<'a> {
         self.named(read)
     }
 
-    /// Reads some rows, without reading the others.
+    /// Reads some rows without reading the rest of the tensor.
     ///
     /// # Errors
-    /// As [`RawTensor::tensor`] and [`row_range`].
+    /// The errors of [`RawTensor::tensor`] and [`row_range`].
     pub fn rows(&self, rows: Range<u64>) -> Result<Tensor, Error> {
         let part = self.spec().and_then(|spec| row_range(spec, rows));
         let start = self.range.start;
@@ -124,7 +124,7 @@ impl<'a> RawTensor<'a> {
     /// Reads the whole tensor into a buffer of exactly its length.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when the buffer has another length; otherwise as [`RawTensor::tensor`].
+    /// [`ErrorKind::SizeMismatch`] when the buffer has another length; otherwise the errors of [`RawTensor::tensor`].
     pub fn read_into(&self, out: &mut [u8]) -> Result<(), Error> {
         let fits = self.spec().and_then(|spec| check_buffer(spec, out.len()));
         self.named(fits.and_then(|()| read_into(self.source, self.range.start, out, "the data")))

@@ -6,8 +6,8 @@ use crate::{BytesStream, Entry, Error, ErrorKind, Layout, Metadata, RawTensor, T
 
 /// An open file of any format.
 ///
-/// The structure was validated at open; afterwards reading fails only for I/O errors, corrupt data, or tensors stored
-/// in an unsupported way. Such tensors are listed, and the others can be read.
+/// Opening validates the structure; afterwards reading fails only for I/O errors, corrupt data, or tensors
+/// stored in an unsupported way. Such tensors are listed, and all other tensors can be read.
 ///
 /// Tensors are identified by their index in [`TensorReader::entries`].
 pub trait TensorReader: Send + Sync {
@@ -28,7 +28,8 @@ pub trait TensorReader: Send + Sync {
     /// Reads a dense tensor by name.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfBounds`] when there is no tensor of this name; otherwise as [`TensorReader::tensor`].
+    /// [`ErrorKind::OutOfBounds`] when there is no tensor of this name; otherwise the errors of
+    /// [`TensorReader::tensor`].
     fn get(&self, name: &str) -> Result<Tensor, Error> {
         match self.find(name) {
             Some(index) => self.tensor(index),
@@ -43,7 +44,7 @@ pub trait TensorReader: Send + Sync {
     /// [`ErrorKind::Unsupported`] when the tensor is stored differently, or cannot be read.
     ///
     /// # Panics
-    /// When there is no such index.
+    /// When there is no tensor with this index.
     fn raw(&self, index: usize) -> Result<RawTensor<'_>, Error> {
         let entry = &self.entries()[index];
         Err(Error::new(ErrorKind::Unsupported, "the tensor is not stored as it is").of_tensor(&entry.name))
@@ -57,7 +58,7 @@ pub trait TensorReader: Send + Sync {
     /// the checksum does not match or a frame is damaged, [`ErrorKind::TooLarge`] beyond the limits, [`ErrorKind::Io`].
     ///
     /// # Panics
-    /// When there is no such index.
+    /// When there is no tensor with this index.
     fn tensor(&self, index: usize) -> Result<Tensor, Error> {
         self.raw(index)?.tensor()
     }
@@ -92,10 +93,10 @@ pub trait TensorReader: Send + Sync {
     /// Reads a sparse tensor.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] when the tensor is not sparse; otherwise as [`TensorReader::tensor`].
+    /// [`ErrorKind::Unsupported`] when the tensor is not sparse; otherwise the errors of [`TensorReader::tensor`].
     ///
     /// # Panics
-    /// When there is no such index.
+    /// When there is no tensor with this index.
     fn sparse(&self, index: usize) -> Result<SparseCoo, Error> {
         let entry = &self.entries()[index];
         Err(Error::new(ErrorKind::Unsupported, "the tensor is not sparse").of_tensor(&entry.name))
@@ -104,10 +105,10 @@ pub trait TensorReader: Send + Sync {
     /// Reads some rows (entries along axis 0) of a dense tensor, without reading the rest if the encoding allows.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfBounds`] when there are no such rows; otherwise as [`TensorReader::tensor`].
+    /// [`ErrorKind::OutOfBounds`] when the rows do not exist; otherwise the errors of [`TensorReader::tensor`].
     ///
     /// # Panics
-    /// When there is no such index.
+    /// When there is no tensor with this index.
     fn rows(&self, index: usize, rows: Range<u64>) -> Result<Tensor, Error> {
         self.raw(index)?.rows(rows)
     }
@@ -116,10 +117,10 @@ pub trait TensorReader: Send + Sync {
     /// frame or part only; the provided implementation reads tensors that are not raw as a whole.
     ///
     /// # Errors
-    /// As [`TensorReader::tensor`].
+    /// The errors of [`TensorReader::tensor`].
     ///
     /// # Panics
-    /// When there is no such index.
+    /// When there is no tensor with this index.
     fn stream(&self, index: usize) -> Result<Box<dyn TensorStream + '_>, Error> {
         match self.raw(index) {
             Ok(raw) => Ok(raw.stream()),
@@ -131,10 +132,11 @@ pub trait TensorReader: Send + Sync {
     /// is verified.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when the buffer has another length; otherwise as [`TensorReader::tensor`].
+    /// [`ErrorKind::SizeMismatch`] when the buffer has another length; otherwise the errors of
+    /// [`TensorReader::tensor`].
     ///
     /// # Panics
-    /// When there is no such index.
+    /// When there is no tensor with this index.
     fn read_into(&self, index: usize, out: &mut [u8]) -> Result<(), Error> {
         self.raw(index)?.read_into(out)
     }
@@ -147,7 +149,7 @@ pub trait TensorReader: Send + Sync {
     /// [`TensorReader::tensor`].
     ///
     /// # Panics
-    /// When there is no such index.
+    /// When there is no tensor with this index.
     fn verify(&self, index: usize) -> Result<Verification, Error> {
         self.raw(index).map(|_| Verification::Unchecked)
     }
@@ -165,14 +167,14 @@ pub trait TensorReader: Send + Sync {
         Vec::new()
     }
 
-    /// Returns the names of parts of the file that are neither tensors nor metadata, such as a text in an archive of
-    /// arrays. Empty for other formats.
+    /// Returns the names of parts of the file that are neither tensors nor metadata, such as a text file in
+    /// an archive of arrays. Empty for other formats.
     fn foreign_parts(&self) -> &[String] {
         &[]
     }
 }
 
-/// The error for an unknown name; lists the existing names if there are few.
+/// Creates the error for an unknown name; lists the existing names if there are few.
 fn no_such_tensor(name: &str, entries: &[Entry]) -> Error {
     const SHOWN: usize = 5;
     let error = Error::new(ErrorKind::OutOfBounds, "there is no such tensor").of_tensor(name);
@@ -196,7 +198,7 @@ fn no_such_tensor(name: &str, entries: &[Entry]) -> Error {
 pub enum Verification {
     /// A checksum of the tensor or of a frame matches.
     Ok,
-    /// There is no checksum.
+    /// The tensor has no checksum.
     Unchecked,
     /// The checksum is of an unknown kind.
     UnknownChecksum(String),

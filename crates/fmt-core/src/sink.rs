@@ -52,7 +52,7 @@ impl<W> Sink<W> {
     /// Fails if an earlier call failed.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`].
+    /// [`ErrorKind::Io`] when an earlier call failed.
     pub fn check(&self) -> Result<(), Error> {
         if self.has_failed {
             let error = Error::new(ErrorKind::Io, "the file is incomplete since writing failed");
@@ -66,7 +66,7 @@ impl<W: Write> Sink<W> {
     /// Writes all bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`].
+    /// [`ErrorKind::Io`] when writing fails.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.check()?;
         self.out.write_all(bytes).map_err(|error| {
@@ -77,10 +77,10 @@ impl<W: Write> Sink<W> {
         Ok(())
     }
 
-    /// Writes zeros up to the position `place`; nothing if that is already passed.
+    /// Writes zeros up to the position `place`; nothing if the sink is already beyond it.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`].
+    /// [`ErrorKind::Io`] when writing fails.
     pub fn pad_to(&mut self, place: u64) -> Result<(), Error> {
         const ZEROS: [u8; 4096] = [0; 4096];
         while self.position < place {
@@ -93,7 +93,7 @@ impl<W: Write> Sink<W> {
     /// Flushes the inner writer.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`].
+    /// [`ErrorKind::Io`] when flushing fails.
     pub fn flush(&mut self) -> Result<(), Error> {
         self.check()?;
         self.out

@@ -43,10 +43,10 @@ pub trait ByteSource: Send + Sync {
     /// When the bytes cannot be read, or the source has become shorter (`UnexpectedEof`).
     fn read(&self, range: Range<u64>) -> io::Result<Bytes>;
 
-    /// Fills `out` with the bytes from `offset` on.
+    /// Fills `out` with the bytes starting at `offset`.
     ///
     /// # Errors
-    /// As [`ByteSource::read`].
+    /// The errors of [`ByteSource::read`].
     fn read_into(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         out.copy_from_slice(&self.read(offset..offset + out.len() as u64)?);
         Ok(())
@@ -137,7 +137,7 @@ impl FileSource {
     /// Takes ownership of an open file.
     ///
     /// # Errors
-    /// As [`FileSource::open`].
+    /// The errors of [`FileSource::open`].
     pub fn new(file: File) -> Result<Self, Error> {
         let metadata = file
             .metadata()
@@ -202,7 +202,7 @@ impl ByteSource for FileSource {
         std::os::unix::fs::FileExt::read_exact_at(&self.file, out, offset)
     }
 
-    /// Without a file system (WebAssembly), no file can be opened, so none is ever read.
+    /// Fails: without a file system (WebAssembly), no file can be opened, so this is never called.
     #[cfg(not(any(unix, windows)))]
     fn read_into(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())

@@ -25,7 +25,8 @@ pub trait TensorStream: Send {
     /// first. The length of `out` is a multiple of [`TENSOR_STREAM_UNIT`].
     ///
     /// # Errors
-    /// As [`TensorReader::tensor`](crate::TensorReader::tensor). The stream cannot be used afterwards.
+    /// The errors of [`TensorReader::tensor`](crate::TensorReader::tensor). The stream cannot be used
+    /// afterwards.
     fn read(&mut self, out: &mut [u8]) -> Result<usize, Error>;
 }
 

@@ -21,7 +21,7 @@ impl<R> TailFile<R> {
     /// Opens a file for editing.
     ///
     /// # Errors
-    /// As [`FileSource::open`] and `open`, which opens the reader.
+    /// The errors of [`FileSource::open`] and `open`, which opens the reader.
     pub fn open(
         path: &Path,
         open: impl FnOnce(Arc<dyn ByteSource>) -> Result<R, Error>,
@@ -55,27 +55,27 @@ impl<R> TailFile<R> {
     /// Starts a replacement of this file with a copy of its first `data_end` bytes.
     ///
     /// # Errors
-    /// As [`AtomicFile::create_with`]; [`ErrorKind::Io`](crate::ErrorKind::Io).
+    /// The errors of [`AtomicFile::create_with`]; [`ErrorKind::Io`](crate::ErrorKind::Io).
     pub fn replace(&self, data_end: u64) -> Result<AtomicFile, Error> {
         let mut file = AtomicFile::create_with(&self.path, &OutputOptions::replacing(&self.source))?;
         file.copy_head(self.source.file(), data_end)?;
         Ok(file)
     }
 
-    /// Starts appending to the file. The bytes from `data_end` on are compared to detect changes.
+    /// Starts appending to the file. The bytes starting at `data_end` are compared to detect changes.
     ///
     /// # Errors
-    /// As [`AppendFile::open`].
+    /// The errors of [`AppendFile::open`].
     pub fn grow(&self, data_end: u64) -> Result<AppendFile, Error> {
         AppendFile::open(&self.path, &self.source, data_end..self.source.len())
     }
 }
 
-/// Generates, for a format with the index at the end of files, the editor's methods that save changes, the writer's
-/// `commit`, and the module `recover`.
+/// Generates methods for a format with the index at the end of files: the editor's methods that save changes,
+/// the writer's `commit`, and the module `recover`.
 ///
-/// The editor needs a field `file`, a [`TailFile`](crate::TailFile) of the reader, whose `index_range` returns where
-/// the data ends, and a method `resume(self, out, position)` that creates the writer. The writer needs
+/// The editor needs a field `file`, a [`TailFile`](crate::TailFile) of the reader, whose `index_range` starts
+/// where the data ends, and a method `resume(self, out, position)` that creates the writer. The writer needs
 /// `write_all_but_tail`, which returns the bytes that make the file valid, and `into_sink`.
 #[macro_export]
 macro_rules! edit_at_end {
@@ -90,8 +90,8 @@ macro_rules! edit_at_end {
             /// Saves the changes atomically.
             ///
             /// # Errors
-            /// As `append`; [`ErrorKind::Changed`]($crate::ErrorKind::Changed) when the file was replaced or modified
-            /// meanwhile; [`ErrorKind::Io`]($crate::ErrorKind::Io).
+            /// The errors of `append`; [`ErrorKind::Changed`]($crate::ErrorKind::Changed) when the file was
+            /// replaced or modified meanwhile; [`ErrorKind::Io`]($crate::ErrorKind::Io).
             pub fn save(self) -> Result<(), $crate::Error> {
                 self.append()?.finish()?.persist()
             }
@@ -111,7 +111,7 @@ macro_rules! edit_at_end {
             /// Saves the changes by appending a new index after the old one.
             ///
             /// # Errors
-            /// As `append_in_place`; [`ErrorKind::Io`]($crate::ErrorKind::Io).
+            /// The errors of `append_in_place`; [`ErrorKind::Io`]($crate::ErrorKind::Io).
             pub fn save_in_place(self) -> Result<(), $crate::Error> {
                 self.append_in_place()?.commit()
             }
@@ -120,7 +120,7 @@ macro_rules! edit_at_end {
             /// the changes valid; dropped before that, the file is truncated to its old length.
             ///
             /// # Errors
-            /// As `append` and [`AppendFile::open`]($crate::AppendFile::open).
+            /// The errors of `append` and [`AppendFile::open`]($crate::AppendFile::open).
             pub fn append_in_place(self) -> Result<$writer<$crate::AppendFile>, $crate::Error> {
                 let file = self.file.grow(self.reader().index_range().start)?;
                 let old_len = file.old_len();
@@ -132,8 +132,8 @@ macro_rules! edit_at_end {
             /// Commits what was appended to a file in place (`append_in_place` of the editor).
             ///
             /// # Errors
-            /// As `finish` and [`AppendFile::commit`]($crate::AppendFile::commit). The file is then truncated to its
-            /// old length.
+            /// The errors of `finish` and [`AppendFile::commit`]($crate::AppendFile::commit). The file is
+            /// then truncated to its old length.
             pub fn commit(mut self) -> Result<(), $crate::Error> {
                 let tail = self.write_all_but_tail()?;
                 self.into_sink().commit(&tail)
@@ -152,7 +152,7 @@ macro_rules! edit_at_end {
         /// removed. Does nothing if the change's journal is not next to the file.
         ///
         /// # Errors
-        /// As [`AppendFile::recover`]($crate::AppendFile::recover).
+        /// The errors of [`AppendFile::recover`]($crate::AppendFile::recover).
         pub fn recover(path: impl AsRef<::std::path::Path>) -> Result<u64, $crate::Error> {
             let is_whole = |source| $reader::open(source, &$crate::ReadOptions::default()).map(drop);
             $crate::AppendFile::recover(path.as_ref(), is_whole)

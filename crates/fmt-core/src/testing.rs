@@ -1,7 +1,7 @@
 //! Tests shared by all format crates (feature `testing`).
 //!
-//! Untrusted files are opened and read under harsh conditions: with a small stack and every allocated byte counted,
-//! from memory as well as from a file, with the same result.
+//! Untrusted files are opened and read under harsh conditions: with a small stack, counting every allocated
+//! byte, from memory as well as from a file, with the same result.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes that may be allocated regardless of the file's size.
 pub const BASE_ALLOWANCE: u64 = 64 << 10;
 
-/// What was read of a file: the name of each tensor with its bytes or the error.
+/// The contents read from a file: the name of each tensor with its bytes or the error.
 pub type Contents = Vec<(String, Result<Vec<u8>, ErrorKind>)>;
 
 /// Opens a file and reads it completely. Returns the name of each tensor with its bytes or the error.
@@ -32,8 +32,8 @@ pub type Contents = Vec<(String, Result<Vec<u8>, ErrorKind>)>;
 /// The error of opening.
 ///
 /// # Panics
-/// When opening or reading panics, overflows a small stack, hangs, allocates more than twice the file and what its
-/// tensors decode to, or gives another result for the same bytes in a file on disk.
+/// When opening or reading panics, overflows a small stack, hangs, allocates more than twice the file and its
+/// decoded tensors, or gives another result for the same bytes in a file on disk.
 pub fn open_hostile(
     format: &'static dyn Format,
     bytes: &[u8],
@@ -66,7 +66,8 @@ pub fn open_hostile(
                 .map(|len| len.min(options.limits.decoded_bytes))
                 .fold(0, u64::saturating_add);
             let allocated = allocation_counter::measure(|| contents = read_everything(&*reader));
-            // Contents are both kept and read, and each way of reading may hold a copy.
+            // Both the contents and the data being read are in memory, and each way of reading may hold a
+            // copy.
             let allowance = BASE_ALLOWANCE + 8 * (bytes.len() as u64).saturating_add(decoded);
             let most = allocated.bytes_max;
             assert!(
@@ -76,7 +77,7 @@ pub fn open_hostile(
             );
             contents
         });
-        // After the timeout the receiver is gone.
+        // After the timeout, the receiver is dropped.
         let _ = sender.send(read);
     };
     let thread = thread::Builder::new()
@@ -212,18 +213,18 @@ pub struct CorpusFile {
     pub name: String,
     /// The file's bytes.
     pub bytes: Vec<u8>,
-    /// Whether it is accepted, or how it is rejected.
+    /// Whether the file is accepted, or how it is rejected.
     pub verdict: Verdict,
 }
 
 /// The expected result for a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It opens and reads, except for unsupported tensors.
+    /// The file opens and can be read, except for unsupported tensors.
     Accept,
     /// It is rejected with this kind of error, because it breaks this rule of the format's description.
     Reject(ErrorKind, &'static str),
-    /// It opens, and reading one of its tensors fails with this kind of error.
+    /// The file opens, but reading one of its tensors fails with this kind of error.
     Damaged(ErrorKind),
 }
 
@@ -334,7 +335,7 @@ pub fn open_many_hostile(
                 count += 1;
             }
         }
-        // After the timeout the receiver is gone.
+        // After the timeout, the receiver is dropped.
         let _ = sender.send(count);
     };
     let thread = thread::Builder::new()
@@ -365,7 +366,7 @@ pub fn mutants(base: &[u8], count: usize) -> impl Iterator<Item = Vec<u8>> + '_ 
     truncations.chain(flips).chain(mixtures).take(count)
 }
 
-/// Values that readers often mishandle.
+/// Integers that readers often mishandle.
 const WORDS: [u64; 12] = [
     0,
     1,
@@ -413,7 +414,7 @@ fn mixture(base: &[u8], random: &mut Random) -> Vec<u8> {
     mutant
 }
 
-/// Deterministic xorshift generator.
+/// A deterministic xorshift generator.
 struct Random(u64);
 
 impl Random {

@@ -224,7 +224,7 @@ fn tq2_0(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Each four-bit float, doubled.
+/// The four-bit floats, doubled.
 const DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// Decodes OCP microscaling (MXFP4): a power-of-two scale and four-bit floats.

@@ -11,7 +11,7 @@ use crate::{
 
 /// Dequantises blocks of GGML's quantised types.
 ///
-/// It depends only on the dtype, so the tensor may come from any file with such blocks, not only GGUF.
+/// A decoder depends only on the dtype, so the tensor may come from any file with such blocks, not only GGUF.
 /// Results equal GGML's reference to the last bit as `f32`; other float types are rounded from these to
 /// nearest, ties to even.
 ///
@@ -24,12 +24,12 @@ use crate::{
 /// let dequantizer = Dequantizer::of(&dtype).ok_or("not a type that is understood")?;
 /// let block: Vec<u8> = [0x00, 0x38].into_iter().chain(0..32).collect(); // the scale is 0.5
 ///
-/// // Blocks in memory.
+/// // Decode blocks in memory.
 /// let mut floats = [0.0; 32];
 /// dequantizer.blocks(&block, &mut floats)?;
 /// assert_eq!(floats[..4], [0.0, 0.5, 1.0, 1.5]);
 ///
-/// // A tensor's stream: memory stays at some blocks, however large the tensor is.
+/// // Decode a tensor's stream: memory stays at some blocks, however large the tensor is.
 /// let mut stream = dequantizer.stream(Box::new(BytesStream::new(block.into())), DType::BF16)?;
 /// let mut bytes = [0; 64];
 /// assert_eq!(stream.read(&mut bytes)?, 64);
@@ -43,8 +43,8 @@ pub struct Dequantizer {
 }
 
 impl Dequantizer {
-    /// Creates a dequantiser for a dtype by its name and block size. `None` when it is not one of GGML's, or
-    /// one without a decoder: `Q1_0` and `Q8_1`.
+    /// Creates a dequantizer for a dtype, by its name and block size. `None` if the dtype is not one of
+    /// GGML's, or has no decoder (`Q1_0` and `Q8_1`).
     #[must_use]
     pub fn of(dtype: &OpaqueDType) -> Option<Self> {
         let ggml = GgmlType::of_opaque(dtype)?;
@@ -99,7 +99,7 @@ impl Dequantizer {
             let error = Error::new(ErrorKind::Unsupported, "the dtype for dequantised elements");
             return Err(error.expected("f32, f16, bf16 or f64").found(dtype));
         }
-        // Whole blocks that are also a multiple of the stream's unit.
+        // Reads whole blocks that are also a multiple of the stream's unit.
         let together = TENSOR_STREAM_UNIT * self.ggml.bytes as usize;
         let packed = PIECE.next_multiple_of(together);
         let elements = packed / self.ggml.bytes as usize * self.ggml.elements as usize;

@@ -33,12 +33,12 @@ use crate::{
 /// ```
 ///
 /// # Errors
-/// Those of [`FileSource::open`] and [`GgufReader::open`]. [`HeadEditor::save`] rejects a changed alignment,
-/// and files with unknown types.
+/// The errors of [`FileSource::open`] and [`GgufReader::open`]. [`HeadEditor::save`] rejects a changed
+/// alignment, and files with unknown types.
 pub fn edit(path: &Path, options: &ReadOptions) -> Result<HeadEditor, Error> {
     let source = Arc::new(FileSource::open(path)?);
     let reader = GgufReader::open(Arc::clone(&source) as _, options)?;
-    // Without tensors a file may end before its padding.
+    // A file without tensors may end before its padding.
     let head_len = reader.data_start().min(source.len());
     HeadEditor::new(path, source, &reader, head_len, encode)
 }

@@ -16,7 +16,7 @@ use crate::{GgufReader, capabilities::CAPABILITIES, header::FORMAT, writer::Gguf
 /// use tensor_core::Shape;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// // Two blocks of 32 elements, which are written as they are.
+/// // Two blocks of 32 elements are written unchanged.
 /// let blocks = OpaqueDType::new("Q8_0", 32, 34);
 /// let entry = PlannedEntry::opaque("w", blocks, Shape::new(&[2, 32])?).ok_or("no whole blocks")?;
 /// let metadata = [("general.architecture".to_owned(), "tiny".to_owned())].into();

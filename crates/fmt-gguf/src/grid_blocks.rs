@@ -1,7 +1,7 @@
 //! Decodes GGML's types of one to three bits, IQ1 to IQ3: groups of four or eight elements are points of a
 //! lattice codebook.
 //!
-//! Arithmetic is in the order of GGML's reference, as in `blocks`.
+//! Operations are in the order of GGML's reference, as in `blocks`.
 
 use crate::{
     grids,
@@ -9,7 +9,7 @@ use crate::{
     words::{Decode, float, half, word},
 };
 
-/// Returns the decoder of such a type.
+/// Returns the decoder of a type; `None` for types that this module does not decode.
 pub(crate) fn undo_of(ggml: GgmlType) -> Option<Decode> {
     Some(match ggml.name {
         "IQ1_S" => iq1_s,

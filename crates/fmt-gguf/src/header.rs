@@ -80,7 +80,7 @@ impl Header {
         let mut names = NameTable::default();
         for number in 0..tensors {
             let info = Info::read(&mut cursor, limits)?;
-            // The header would exceed its limit before 2^32 of them.
+            // The header's size limit is reached before 2^32 tensors.
             let number = u32::try_from(number).unwrap_or(u32::MAX);
             let name_of = |number: u32| infos.get(number as usize).map_or("", |info: &Info<'_>| info.name);
             if names.insert(number, info.name, name_of).is_err() {
@@ -209,7 +209,7 @@ pub(crate) fn checked_alignment(kind: Kind, text: &str) -> Result<u64, Error> {
 /// A tensor's header entry.
 struct Info<'a> {
     name: &'a str,
-    /// As in the file: the fastest-changing dimension first.
+    /// The dimensions in file order: the fastest-changing one first.
     dims: Vec<u64>,
     number: u32,
     offset: u64,
@@ -284,7 +284,7 @@ impl<'a> Info<'a> {
                 let blocks = shape.element_count() / u64::from(ggml.elements);
                 blocks.checked_mul(ggml.bytes.into())
             }
-            // Unknown length: up to the next tensor.
+            // The length is unknown, so the data extends to the next tensor.
             None => {
                 let next = starts.partition_point(|start| *start <= self.offset);
                 let end = starts.get(next).copied();
@@ -326,7 +326,7 @@ pub(crate) struct PlannedTensor<'a> {
 /// Encodes a complete header with padding, and returns the alignment.
 ///
 /// # Errors
-/// When a value's text does not match its type; names the key.
+/// If a value's text does not match its type. The error names the key.
 pub(crate) fn encode(tensors: &[PlannedTensor<'_>], metadata: &Metadata) -> Result<Vec<u8>, Error> {
     let types = types_of(metadata)?;
     let values = metadata.iter().filter(|(key, _)| *key != TYPES_KEY);

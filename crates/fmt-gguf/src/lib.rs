@@ -24,7 +24,7 @@
 //! # std::fs::write(&path, file)?;
 //! let reader = GgufReader::from_path(path)?;
 //! let index = reader.find("w").ok_or("no such tensor")?;
-//! // GGUF names the dimension that changes fastest first; here it is last, as everywhere else.
+//! // GGUF lists the fastest-changing dimension first; here it is last, as everywhere else.
 //! assert_eq!(reader.entries()[index].shape.dims(), [1, 3]);
 //! assert_eq!(reader.tensor(index)?.to_vec::<f32>()?, [1.0, 2.0, 3.0]);
 //! # Ok(())

@@ -15,7 +15,7 @@ use crate::header::{FORMAT, Header};
 /// Quantised tensors are streams of blocks ([`crate::Dequantizer`] converts them to floats); reading them as
 /// numbers fails, as [`Entry::unsupported`] says.
 ///
-/// The crate's page has an example.
+/// See the crate documentation for an example.
 pub struct GgufReader {
     source: Arc<dyn ByteSource>,
     header: Header,
@@ -27,7 +27,7 @@ impl GgufReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// When the file is invalid: [`Error::broken_rule`] is the rule of docs/formats/gguf.md.
+    /// If the file is invalid: [`Error::broken_rule`] is the rule of docs/formats/gguf.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let header = Header::read(&*source, options)?;
         Ok(Self { source, header })

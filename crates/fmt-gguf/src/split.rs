@@ -8,7 +8,7 @@ use crate::header::{ALIGNMENT_KEY, TYPES_KEY};
 
 /// A file's position among the shards of a model, as llama.cpp writes it into each shard.
 ///
-/// It describes the sharding rather than the model: a single file merged from shards has none.
+/// It describes the sharding rather than the model, so a single file merged from shards does not have it.
 ///
 /// ```
 /// use fmt_core::Metadata;
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(second.len(), 5);
         assert_eq!(second[ALIGNMENT_KEY], "64");
         assert_eq!(Split::of(&second).unwrap().unwrap().number, 1);
-        // Split again.
+        // Split the merged model again.
         let again = Split {
             number: 0,
             count: 2,

@@ -1,7 +1,7 @@
 //! Converts metadata values between the file's encoding and strings.
 //!
-//! Tools see metadata as strings. A string is itself; every other type is JSON with its type recorded
-//! ([`Kind`]), so that the same value can be written back.
+//! Tools see metadata as strings. A string value is unchanged; every other type is JSON with its type
+//! recorded ([`Kind`]), so that the same value can be written back.
 
 use std::{
     fmt::{self, Write},
@@ -54,7 +54,7 @@ const BASES: [(u32, &str, Base); 13] = [
     (10, "u64", Base::U64),
     (11, "i64", Base::I64),
     (12, "f64", Base::F64),
-    // After the type that the number normally means.
+    // This row must come after the type that normally has this number.
     (STRING, "hex", Base::Hex),
 ];
 const STRING: u32 = 8;
@@ -134,12 +134,12 @@ impl Kind {
     }
 }
 
-/// Why a value cannot be encoded.
+/// The reason why a value cannot be encoded.
 #[derive(Debug)]
 pub(crate) enum ValueError {
-    /// Unknown type.
+    /// The type is unknown.
     NoType(String),
-    /// Values of this type cannot be written.
+    /// This crate cannot write values of this type.
     NotWritten,
     /// The string is not pairs of hexadecimal digits.
     Digits,
@@ -275,7 +275,7 @@ fn json(cursor: &mut Cursor<'_>, number: u32, depth: u8, out: &mut String) -> Re
         Base::I64 => write!(out, "{}", i64::from_le_bytes(cursor.array(name)?)),
         Base::F32 => {
             let value = f32::from_le_bytes(cursor.array(name)?);
-            // The shortest decimal that parses to this f32, not that of the widened double.
+            // Prints the shortest decimal that parses to this `f32`, not that of the widened double.
             match value.to_string().parse::<Number>() {
                 Ok(number) => write!(out, "{number}"),
                 Err(_) => write!(out, "\"{value}\""),
@@ -396,7 +396,7 @@ impl ValueEncoder<'_> {
     ) -> Result<(), E> {
         let number = text.parse();
         let number = number.map_err(|_| E::custom(format_args!("found {}", Quoted(text))))?;
-        // Infinity is spelled with letters; with digits it is an overflow.
+        // An infinity is spelled with letters. Digits that parse to infinity are an overflow.
         if is_infinite(number) && text.contains(|letter: char| letter.is_ascii_digit()) {
             return Err(E::custom(format_args!("{text} does not fit")));
         }
@@ -490,7 +490,7 @@ mod tests {
 
     use super::*;
 
-    /// A value that is read is written back as the same bytes (regression: the first double, found by
+    /// Reading a value and writing it back preserves its bytes (regression: the first double, found by
     /// fuzzing).
     #[test]
     fn floats_keep_every_bit() {

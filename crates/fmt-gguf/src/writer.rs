@@ -88,7 +88,7 @@ fn dims_of(entry: &PlannedEntry) -> &[u64] {
     }
 }
 
-/// The type that a tensor is written as. Its rows are whole blocks.
+/// Returns the type that a tensor is written as. Its rows must be whole blocks.
 fn type_of(entry: &PlannedEntry, dims: &[u64]) -> Result<GgmlType, Error> {
     let unsupported = |what: &str| Error::new(ErrorKind::Unsupported, what);
     let ggml = match &entry.opaque {

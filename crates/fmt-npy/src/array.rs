@@ -145,7 +145,7 @@ impl Array<'_> {
             return tensor_of(part, bytes).map_err(|error| error.rule("N6"));
         }
         if self.is_transposed() || matches!(self.form.place, StorageKind::Deflated { .. }) {
-            // Rows are scattered over the whole array, or follow data that must be inflated first.
+            // The rows are scattered over the whole array, or follow data that must be inflated first.
             let whole = self.tensor(source, limits)?;
             return whole
                 .rows(rows)
@@ -187,7 +187,7 @@ impl Array<'_> {
         let rows = self.entry.shape.dims().first().copied().unwrap_or(0);
         if let Some(stream) = self.rows_of_columns(source, 0..rows) {
             if let StorageKind::Stored { .. } = self.form.place {
-                // The checksum is over file order, not row order.
+                // The checksum covers the bytes in file order, not in row order.
                 self.verify(source)?;
             }
             return Ok(Box::new(stream));
@@ -281,7 +281,7 @@ fn read_all(stream: &mut dyn TensorStream, len: u64) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// Why an array of a dtype cannot be read, and what to do.
+/// Returns why an array of this dtype cannot be read, and what to do about it.
 fn refusal(descr: &str) -> String {
     let kind = match descr.trim_start_matches(['<', '>', '|', '=']).as_bytes() {
         [b'O', ..] => "is that of Python objects, which are pickled; save numbers or fixed-width strings",
@@ -336,7 +336,7 @@ impl<'a> ArrayStream<'a> {
                 let stored = BufReader::with_capacity(PIECE.min(len as usize), cursor).take(len);
                 let mut inflating = flate2::bufread::DeflateDecoder::new(stored);
                 let mut head = Vec::new();
-                // The length was limited when the file was opened.
+                // Opening the file has limited the length.
                 let read = inflating.by_ref().take(*head_len).read_to_end(&mut head);
                 read.map_err(|_| stream.damaged())?;
                 let mut hasher = crc32fast::Hasher::new();
@@ -435,7 +435,7 @@ fn inflate(compressed: &[u8], head_len: u64, len: u64, crc: u32) -> Result<Vec<u
     let mut hasher = crc32fast::Hasher::new();
     let mut inflating = flate2::bufread::DeflateDecoder::new(compressed);
     let mut head = Vec::new();
-    // The length was limited when the file was opened.
+    // Opening the file has limited the length.
     inflating
         .by_ref()
         .take(head_len)

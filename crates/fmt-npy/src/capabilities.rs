@@ -4,14 +4,14 @@ use fmt_core::{Capabilities, Error, ErrorKind, Limits, Names};
 
 use crate::header::descr_of_opaque;
 
-/// One array without a name.
+/// A `.npy` file: one array without a name.
 pub(crate) const NPY: Capabilities = Capabilities {
     names: Names::Numbers,
     tensors: Some(1),
     ..ARRAYS
 };
 
-/// Arrays with names.
+/// A `.npz` archive: arrays with names.
 pub(crate) const NPZ: Capabilities = Capabilities {
     names: Names::Checked(check_name),
     ..ARRAYS
@@ -32,7 +32,7 @@ const ARRAYS: Capabilities = Capabilities {
     ..Capabilities::NUMBERS
 };
 
-/// Names become paths when archives are unpacked: none that leads elsewhere is written.
+/// Rejects names that would escape the target directory, since unpacking an archive turns names into paths.
 fn check_name(name: &str, limits: &Limits) -> Result<(), Error> {
     let most = limits.name_bytes;
     let bad = |expected: String| Err(Error::new(ErrorKind::BadName, "the name").expected(expected));

@@ -46,7 +46,7 @@ impl<'a> RowsOfColumns<'a> {
         Self::in_blocks(source, start, element, is_big_endian, dims, rows, BLOCK)
     }
 
-    /// Does the same with a given block size in bytes.
+    /// Creates the same stream with a given block size in bytes.
     fn in_blocks(
         source: &'a dyn ByteSource,
         start: u64,
@@ -66,7 +66,7 @@ impl<'a> RowsOfColumns<'a> {
         let wanted = rows.end - rows.start;
         let block = (most / row).clamp(1, wanted.max(1));
         let is_cheap = match block == wanted {
-            // A few rows, or a small array.
+            // All rows fit one block: a few rows, or a small array.
             true => row * block <= most && columns.saturating_mul(COST_OF_A_RUN) <= count * row,
             false => block * element.size >= SHORTEST_RUN,
         };
@@ -137,7 +137,7 @@ fn scatter(column: &[u8], width: usize, rows: &mut [u8], row: usize) {
     }
 }
 
-/// For constant widths, which is much faster.
+/// Does the same for a constant width, which is much faster.
 fn scatter_by<const WIDTH: usize>(column: &[u8], rows: &mut [u8], row: usize) {
     for (element, row) in column.as_chunks::<WIDTH>().0.iter().zip(rows.chunks_mut(row)) {
         row[..WIDTH].copy_from_slice(element);

@@ -39,8 +39,8 @@ pub(crate) struct Element {
 }
 
 impl Header {
-    /// Returns the header length from its first bytes: at least [`SHORTEST`], or all that are there. `at` is
-    /// their offset in the file.
+    /// Returns the header length from the file's first bytes: at least [`SHORTEST`], or as many as exist.
+    /// `at` is their offset in the file.
     pub(crate) fn length(head: &[u8], at: u64) -> Result<u64, Error> {
         if !head.starts_with(&MAGIC[..head.len().min(MAGIC.len())]) {
             let error = Error::new(ErrorKind::BadMagic, "the first bytes")
@@ -164,7 +164,7 @@ impl Header {
         let len = (SHORTEST as usize + text.len() + 1).next_multiple_of(64);
         text.extend(std::iter::repeat_n(' ', len - SHORTEST as usize - text.len() - 1));
         text.push('\n');
-        // At most 64 dimensions of 20 digits.
+        // The shape has at most 64 dimensions of 20 digits, so the length fits 16 bits.
         let text_len = u16::try_from(text.len()).ok()?;
         let mut head = MAGIC.to_vec();
         head.extend([1, 0]);
@@ -214,15 +214,15 @@ fn element_of(order: &str, name: &str) -> Option<(StoredDType, Element)> {
         rest.parse::<u32>().ok().filter(|_| is_number)
     };
     match (kind, rest) {
-        // `ml_dtypes` writes its types as raw bytes with a byte order, which raw bytes do not have. Only
-        // bfloat16 has two bytes.
+        // `ml_dtypes` writes its types as raw bytes with a byte order, which genuine raw bytes lack. Of these
+        // types, only bfloat16 has two bytes.
         ("V", "2") if order == "<" => known(DType::BF16),
         ("f", "1") => opaque("F8_E5M2", 1, 1),
         ("c", "8") => opaque("C64", 8, 4),
         ("c", "16") => opaque("C128", 16, 8),
         ("S" | "a", _) => opaque(&format!("S{rest}"), digits()?, 1),
         ("V", _) => opaque(name, digits()?, 1),
-        // UTF-32 code points.
+        // Strings of UTF-32 code points.
         ("U", _) => opaque(name, digits()?.checked_mul(4)?, 4),
         // Times with a unit.
         ("M" | "m", _) if is_time(rest) => opaque(name, 8, 8),
@@ -230,7 +230,7 @@ fn element_of(order: &str, name: &str) -> Option<(StoredDType, Element)> {
     }
 }
 
-/// Returns whether it is `8`, optionally with a unit such as `8[25us]`.
+/// Returns whether `rest` is `8`, optionally with a unit such as `8[25us]`.
 fn is_time(rest: &str) -> bool {
     let unit = rest.strip_prefix('8').map(|unit| {
         let inner = unit.strip_prefix('[').and_then(|unit| unit.strip_suffix(']'));
@@ -258,7 +258,8 @@ fn code_of(dtype: DType) -> Option<String> {
     Some(format!("{kind}{}", dtype.size()))
 }
 
-/// Returns NumPy's description of a little-endian dtype, if there is one; bfloat16 as `ml_dtypes` saves it.
+/// Returns NumPy's description of a little-endian dtype, if any; for bfloat16, the description that
+/// `ml_dtypes` saves.
 pub(crate) fn descr_of(dtype: DType) -> Option<String> {
     if dtype == DType::BF16 {
         return Some("<V2".to_owned());
@@ -272,7 +273,7 @@ pub(crate) fn descr_of_opaque(dtype: &OpaqueDType) -> Option<String> {
     let name = match dtype.name() {
         "C64" => "c8",
         "C128" => "c16",
-        // NumPy cannot read back what `ml_dtypes` makes it write.
+        // NumPy cannot read back the description that `ml_dtypes` makes it write.
         "F8_E5M2" => return None,
         other => other,
     };

@@ -24,7 +24,7 @@
 //! }
 //! writer.finish()?;
 //!
-//! // Reading.
+//! // Read from bytes in memory; a path or any other source works as well.
 //! let reader = NpzReader::from_bytes(file)?;
 //! let index = reader.find("weights").ok_or("no such array")?;
 //! assert_eq!(reader.tensor(index)?, weights);

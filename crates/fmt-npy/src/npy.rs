@@ -25,7 +25,7 @@ use crate::{
 /// use fmt_core::TensorReader;
 /// use fmt_npy::NpyReader;
 ///
-/// // numpy.save of [[1, 2], [3, 4]] as '>i2' in Fortran order.
+/// // This is `numpy.save` of [[1, 2], [3, 4]] as '>i2' in Fortran order.
 /// let mut file = b"\x93NUMPY\x01\0\x76\0".to_vec();
 /// file.extend(format!("{:<117}\n", "{'descr': '>i2', 'fortran_order': True, 'shape': (2, 2), }").bytes());
 /// file.extend([0, 1, 0, 3, 0, 2, 0, 4]);
@@ -48,7 +48,7 @@ impl NpyReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// When the file is invalid, with the position: [`Error::broken_rule`] is the rule of
+    /// If the file is invalid. The error has the position, and [`Error::broken_rule`] is the rule of
     /// docs/formats/npy.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let header = read_header(&*source, 0..source.len(), options)?;

@@ -33,7 +33,7 @@ pub struct NpzReader {
     metadata: Metadata,
     entries: Vec<Entry>,
     names: NameTable,
-    /// Of each entry.
+    /// One item for each entry.
     forms: Vec<Form>,
     lints: Vec<Lint>,
     foreign: Vec<String>,
@@ -45,7 +45,7 @@ impl NpzReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// When the file is invalid, with the position: [`Error::broken_rule`] is the rule of
+    /// If the file is invalid. The error has the position, and [`Error::broken_rule`] is the rule of
     /// docs/formats/npy.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let members = fmt_zip::members(&*source, options).map_err(|error| {

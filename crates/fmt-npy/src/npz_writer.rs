@@ -19,7 +19,7 @@ use crate::{
 
 /// The format `.npz` for tools that handle all formats.
 ///
-/// Arrays are written like `numpy.savez` does, uncompressed, with elements aligned to 64.
+/// Arrays are written as by `numpy.savez`, uncompressed, with elements aligned to 64 bytes.
 ///
 /// ```
 /// use fmt_core::{Format, Plan, PlannedEntry, ReadOptions};
@@ -61,7 +61,7 @@ impl Format for Npz {
         if is_archive && name.is_some_and(|name| name.ends_with(b".npy")) {
             Sniff::Certain
         } else if is_archive || head.starts_with(b"PK\x05\x06") {
-            // Any archive, perhaps one without members.
+            // The file may be any archive, perhaps one without members.
             Sniff::Possible
         } else {
             Sniff::No
@@ -120,7 +120,7 @@ impl<W: Write> NpzWriter<W> {
         let PlannedArray { name, head, len } = std::mem::take(&mut self.members[number]);
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
-            // Nothing but the tensors decides about the bytes.
+            // The bytes depend on the tensors alone, not on time or system.
             .last_modified_time(DateTime::default())
             .system(zip::System::Unix)
             .unix_permissions(0o644)

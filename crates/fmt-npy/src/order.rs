@@ -37,7 +37,7 @@ fn transpose(stored: &[u8], width: usize, dims: &[u64], out: &mut Vec<u8>) {
     }
 }
 
-/// For constant widths, which is much faster.
+/// Transposes elements of a constant width, which is much faster.
 fn transpose_by<const WIDTH: usize>(stored: &[u8], dims: &[u64], out: &mut Vec<u8>) {
     let (elements, _) = stored.as_chunks::<WIDTH>();
     in_row_major_order(dims, |at| out.extend_from_slice(&elements[at]));
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn columns_become_rows() {
-        // 2 x 3 x 2; element (i, j, k) is at i + 2j + 6k in the file.
+        // The array is 2 x 3 x 2; element (i, j, k) is at i + 2j + 6k in the file.
         let element = Element { size: 2, word: 2 };
         let stored: Vec<u8> = (0..12u16).flat_map(u16::to_be_bytes).collect();
         let rows = to_row_major(&stored, element, &[2, 3, 2], true, true).unwrap();
@@ -97,7 +97,7 @@ mod tests {
         );
         let empty = to_row_major(&[], element, &[2, 0, 2], true, true);
         assert!(empty.unwrap().is_empty());
-        // Two words in each of four elements.
+        // Four elements of two words each.
         let element = Element { size: 4, word: 2 };
         let stored = [0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 7, 0, 8];
         let rows = to_row_major(&stored, element, &[2, 2], true, true).unwrap();

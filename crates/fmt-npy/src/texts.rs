@@ -11,10 +11,10 @@ use fmt_core::{Error, ErrorKind, OpaqueDType};
 /// use fmt_core::OpaqueDType;
 /// use fmt_npy::TextWidth;
 ///
-/// // `S3`: bytes.
+/// // The dtype `S3` has bytes.
 /// let width = TextWidth::of(&OpaqueDType::new("S3", 1, 3)).unwrap();
 /// assert_eq!(&*width.text(b"ab\0")?, b"ab");
-/// // `U2`: code points of four bytes, which become UTF-8.
+/// // The dtype `U2` has code points of four bytes, which become UTF-8.
 /// let width = TextWidth::of(&OpaqueDType::new("U2", 1, 8)).unwrap();
 /// assert_eq!(&*width.text(b"\xe9\0\0\0\0\0\0\0")?, "é".as_bytes());
 /// # Ok::<(), fmt_core::Error>(())

@@ -1,4 +1,4 @@
-//! Says what an ONNX model takes and gives, and which operators it has, without running it.
+//! Prints the inputs, outputs and operators of an ONNX model, without running it.
 //!
 //! ```sh
 //! cargo run --package fmt-onnx --example summary -- model.onnx

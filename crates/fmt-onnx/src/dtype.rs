@@ -1,12 +1,12 @@
-//! ONNX's numbers for dtypes.
+//! ONNX's type codes.
 
 use fmt_core::{OpaqueDType, StoredDType};
 use tensor_core::DType;
 
-/// Text, which has no place here.
+/// The type code of strings, which tensor files do not support.
 pub(crate) const STRING: u64 = 8;
 
-/// What a number stands for.
+/// Converts a type code to a dtype.
 pub(crate) fn dtype_of(number: u64) -> StoredDType {
     use StoredDType::{Known, Unknown};
     let opaque = |name, bits| StoredDType::Opaque(OpaqueDType::of_bits(name, bits));
@@ -39,7 +39,7 @@ pub(crate) fn dtype_of(number: u64) -> StoredDType {
     }
 }
 
-/// How it is called.
+/// Returns the name of a type code.
 pub(crate) fn name_of(number: u64) -> String {
     dtype_of(number).to_string()
 }

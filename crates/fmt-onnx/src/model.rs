@@ -1,4 +1,4 @@
-//! What a model says of itself: inputs, outputs, operators, and where its weights stand.
+//! Scans a model: its inputs, outputs and operators, and the location of its weights.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -10,7 +10,7 @@ use crate::{
     wire::{COST, Value, Walk, entry, malformed, message},
 };
 
-/// What a model says of itself.
+/// The metadata of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
@@ -22,13 +22,14 @@ pub struct Summary {
     pub graph: String,
     /// The operator sets, by domain; the usual one is `ai.onnx`.
     pub opsets: BTreeMap<String, u64>,
-    /// What it takes, but for weights that may be replaced.
+    /// Its inputs, without those that are weights with a default.
     pub inputs: Vec<Port>,
-    /// What it gives.
+    /// Its outputs.
     pub outputs: Vec<Port>,
-    /// How often each operator occurs, in all graphs and functions, but for calls of the file's functions: by domain (empty for `ai.onnx`) and name.
+    /// How often each operator occurs in all graphs and functions, by domain (empty for `ai.onnx`) and name.
+    /// Calls of the file's functions do not count.
     pub operators: BTreeMap<(String, String), u64>,
-    /// What else is said of it, by key.
+    /// Further metadata, by key.
     pub properties: BTreeMap<String, String>,
 }
 
@@ -38,23 +39,23 @@ pub struct Summary {
 pub struct Port {
     /// Its name.
     pub name: String,
-    /// Its type for people, such as `f32[batch, 3, 224, 224]`.
+    /// Its type in readable form, such as `f32[batch, 3, 224, 224]`.
     pub kind: String,
 }
 
-/// What was found in a file.
+/// The result of scanning a file.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct Contents {
     pub(crate) summary: Summary,
     pub(crate) weights: Vec<Weight>,
-    /// Parts that are no dense tensors.
+    /// Parts that are not dense tensors.
     pub(crate) foreign: Vec<String>,
 }
 
-pub(crate) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Found, Error> {
+pub(crate) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Contents, Error> {
     let mut walk = Walk::new(source, limits);
     let walk = &mut walk;
-    let mut found = Found::default();
+    let mut found = Contents::default();
     let summary = &mut found.summary;
     let (mut graph, mut version, mut functions) = (None, String::new(), Vec::new());
     let mut rest = 0..source.len();
@@ -98,7 +99,7 @@ pub(crate) fn read(source: &dyn ByteSource, limits: &Limits) -> Result<Found, Er
     Ok(found)
 }
 
-/// Counts the operators of a function that the file defines, and gives its domain and name.
+/// Counts the operators of a function that the file defines, and returns its domain and name.
 fn function(
     walk: &mut Walk<'_>,
     mut rest: Range<u64>,
@@ -117,7 +118,7 @@ fn function(
     Ok((domain, name))
 }
 
-fn main_graph(walk: &mut Walk<'_>, mut rest: Range<u64>, found: &mut Found) -> Result<(), Error> {
+fn main_graph(walk: &mut Walk<'_>, mut rest: Range<u64>, found: &mut Contents) -> Result<(), Error> {
     let mut inputs = Vec::new();
     while let Some((number, value)) = walk.field(&mut rest)? {
         match number {
@@ -152,7 +153,7 @@ fn main_graph(walk: &mut Walk<'_>, mut rest: Range<u64>, found: &mut Found) -> R
     Ok(())
 }
 
-/// Counts a node's operator, and those of the graphs inside it.
+/// Counts a node's operator, and the operators of its subgraphs.
 fn node(walk: &mut Walk<'_>, mut rest: Range<u64>, summary: &mut Summary, depth: u64) -> Result<(), Error> {
     if depth > walk.limits().depth {
         let error = Error::new(ErrorKind::TooLarge, "the depth of graphs inside graphs").at(rest.start);
@@ -227,7 +228,7 @@ fn port(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<Port, Error> {
     Ok(port)
 }
 
-/// A type for people.
+/// Returns the readable form of a type.
 fn kind(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<String, Error> {
     let mut kind = "of any type".to_owned();
     while let Some((number, value)) = walk.field(&mut rest)? {

@@ -1,4 +1,4 @@
-//! Models behind the traits of tensor files.
+//! Reads ONNX models through the traits of tensor files.
 
 use std::{fmt, io::Write, ops::Range, sync::Arc};
 
@@ -16,11 +16,11 @@ use crate::{
     tensor::{Stored, decode},
 };
 
-/// An open ONNX model: its weights (the initialisers of its main graph) as tensors.
+/// An open ONNX model: its weights (the initializers of its main graph) as tensors.
 ///
-/// Opening walks over the model and keeps names, shapes and places; data is passed over, and read when it is asked for.
-/// Weights that stand in other files can be read when [`OnnxReader::open_with`] is told how to open these. What the model
-/// says of itself is [`OnnxReader::summary`], and as text in [`TensorReader::metadata`].
+/// Opening scans the model and keeps names, shapes and offsets; data is skipped, and read on request. Weights
+/// in other files can be read if [`OnnxReader::open_with`] gets a function that opens these files. The
+/// model's metadata is [`OnnxReader::summary`], and as strings in [`TensorReader::metadata`].
 ///
 /// ```
 /// use fmt_core::{ReadOptions, TensorReader};
@@ -47,16 +47,16 @@ pub struct OnnxReader {
     limits: Limits,
 }
 
-/// Opens another file by its name in a model.
+/// Opens another file by the name that the model gives.
 pub type Beside<'a> = dyn Fn(&str) -> Result<Arc<dyn ByteSource>, Error> + 'a;
 
 type File = Arc<dyn ByteSource>;
 
-/// Where a weight's elements stand.
+/// The location of a weight's elements.
 enum Place {
-    /// As they are.
+    /// Raw bytes.
     Raw(Arc<dyn ByteSource>),
-    /// As numbers in fields of the model.
+    /// Numbers in fields of the protobuf message, by field number.
     Numbers(u64),
 }
 
@@ -64,9 +64,9 @@ impl OnnxReader {
     /// Opens a model. Weights in other files are listed and cannot be read.
     ///
     /// # Errors
-    /// [`ErrorKind::BadMagic`] for what has no graph; [`ErrorKind::Malformed`], [`ErrorKind::Truncated`],
-    /// [`ErrorKind::SizeMismatch`], [`ErrorKind::Overflow`], [`ErrorKind::Duplicate`] and [`ErrorKind::TooLarge`] for what
-    /// is wrong with it.
+    /// Returns [`ErrorKind::BadMagic`] for a file without a graph, and [`ErrorKind::Malformed`],
+    /// [`ErrorKind::Truncated`], [`ErrorKind::SizeMismatch`], [`ErrorKind::Overflow`],
+    /// [`ErrorKind::Duplicate`] or [`ErrorKind::TooLarge`] for an invalid model.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let refuse = |_: &str| {
             Err(Error::new(
@@ -77,13 +77,14 @@ impl OnnxReader {
         Self::open_with(source, options, &refuse)
     }
 
-    /// Opens a model whose weights may stand in other files, each of which is opened once, by its name in the model. The
-    /// name is whatever the model says: the caller decides which names it accepts.
+    /// Opens a model whose weights may be in other files. `beside` opens each of these once, by its name in
+    /// the model. The model can contain any name: the caller decides which names it accepts.
     ///
-    /// A file that cannot be opened, or is too short, is no error: its weights are listed with the reason.
+    /// A file that cannot be opened, or is too short, is not an error: its weights are listed with the
+    /// reason.
     ///
     /// # Errors
-    /// As [`OnnxReader::open`].
+    /// Returns the errors of [`OnnxReader::open`].
     pub fn open_with(
         source: Arc<dyn ByteSource>,
         options: &ReadOptions,
@@ -112,7 +113,7 @@ impl OnnxReader {
                     if let Some(reason) = reason {
                         let name = external.location.escape_debug();
                         entry.unsupported = Some(format!("its data stands in the file '{name}': {reason}"));
-                        // Nothing copies what is not there.
+                        // An unknown dtype keeps tools from copying missing data.
                         entry.dtype = fmt_core::StoredDType::Unknown(entry.dtype.to_string());
                     }
                     let file = files[known].1.as_ref().unwrap_or(&source);
@@ -138,7 +139,7 @@ impl OnnxReader {
         })
     }
 
-    /// What the model says of itself.
+    /// Returns the model's metadata.
     #[must_use]
     pub fn summary(&self) -> &Summary {
         &self.summary
@@ -163,7 +164,7 @@ impl OnnxReader {
     }
 }
 
-/// The summary as text.
+/// Formats the summary as strings.
 fn metadata(summary: &Summary) -> Metadata {
     let mut metadata = Metadata::new();
     let mut say = |key: &str, text: String| {
@@ -256,7 +257,7 @@ impl TensorReader for OnnxReader {
     }
 
     fn verify(&self, index: usize) -> Result<Verification, Error> {
-        // The format has no checksums; numbers of the wire format can still be wrong.
+        // The format has no checksums, but numbers in protobuf fields can be invalid.
         match self.places[index] {
             Place::Numbers(_) => self.decoded(index).map(drop)?,
             Place::Raw(_) if self.entries[index].is_copied_only() => {}
@@ -283,7 +284,7 @@ impl fmt::Debug for OnnxReader {
     }
 }
 
-/// The format, for tools that deal with all formats alike. It is read only.
+/// The format, for tools that support several formats. It is read-only.
 ///
 /// ```
 /// use fmt_core::{Format, Sniff};
@@ -307,7 +308,7 @@ impl Format for Onnx {
     }
 
     fn sniff(&self, head: &[u8], _: u64) -> Sniff {
-        // A version of the format, and the producer's name or the graph: what writers begin with.
+        // A format version, and then the producer's name or the graph: the first fields that writers write.
         match head {
             [0x08, 1..=32, 0x12 | 0x3A, ..] => Sniff::Possible,
             _ => Sniff::No,

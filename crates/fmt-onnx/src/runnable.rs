@@ -1,4 +1,4 @@
-//! Whether Tensorferry's server can run a model, as far as its operators say.
+//! Predicts from a model's operators whether Tensorferry's server can run it.
 
 use std::fmt::Write as _;
 
@@ -6,10 +6,10 @@ use onnx_operators::{IR_VERSIONS, ML_VERSIONS, NEWEST, ONNX_VERSIONS, operator};
 
 use crate::Summary;
 
-/// Operators that are named.
+/// Maximum number of operators to name.
 const NAMED: usize = 10;
 
-/// What can be said without loading it.
+/// Describes whether the server can run the model, without loading it.
 pub(crate) fn verdict(summary: &Summary) -> String {
     let mut hindrances = Vec::new();
     if !i64::try_from(summary.ir_version).is_ok_and(|version| IR_VERSIONS.contains(&version)) {
@@ -43,7 +43,7 @@ pub(crate) fn verdict(summary: &Summary) -> String {
     text + "; on ONNX Runtime if that has them"
 }
 
-/// The version that the file imports of an operator set.
+/// Returns the version of an operator set that the file imports.
 fn version_of(summary: &Summary, set: &str) -> Option<i64> {
     let version = summary.opsets.get(set)?;
     Some(i64::try_from(*version).unwrap_or(i64::MAX))
@@ -68,7 +68,7 @@ mod tests {
         assert!(page.contains(&versions), "{versions}");
     }
 
-    /// The server writes them in other operators.
+    /// The server rewrites fused operators, so they do not count as missing.
     #[test]
     fn fused_operators_stand_in_no_way() {
         let mut summary = Summary {
@@ -80,7 +80,7 @@ mod tests {
             ("com.microsoft", "FusedConv"),
             ("com.microsoft", "SkipLayerNormalization"),
             ("", "SimplifiedLayerNormalization"),
-            // Before the set that ONNX has it in.
+            // ONNX added this operator in a later set than the model's.
             ("", "LayerNormalization"),
         ] {
             summary.operators.insert((domain.to_owned(), name.to_owned()), 1);

@@ -1,4 +1,4 @@
-//! One weight: what the model says of it, and where its elements stand.
+//! One weight: its metadata, and the location of its elements.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -10,22 +10,22 @@ use crate::{
     wire::{COST, Value, Walk, entry, malformed, message},
 };
 
-/// What the model says of a weight.
+/// The metadata of a weight.
 pub(crate) struct Weight {
     pub(crate) name: String,
     dims: Vec<u64>,
     dtype: u64,
-    /// The whole message.
+    /// The range of the whole message.
     message: Range<u64>,
     raw: Option<Range<u64>>,
-    /// Fields of numbers that it has.
+    /// The numbers of the fields that contain elements.
     fields: Vec<u64>,
-    /// All numbers, where they stand in one row with their own width.
+    /// All elements, if they are packed with their own width in one field.
     row: Option<Range<u64>>,
     external: Option<External>,
 }
 
-/// Where the elements stand in another file.
+/// The location of elements in another file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct External {
     pub(crate) location: String,
@@ -33,13 +33,13 @@ pub(crate) struct External {
     length: Option<u64>,
 }
 
-/// Where elements stand.
+/// Where and how elements are stored.
 pub(crate) enum Stored {
-    /// As they are, in the model's file.
+    /// As raw bytes, in the model's file.
     Here,
-    /// As numbers of the wire format in the fields of this number.
+    /// As protobuf numbers in the fields of this number.
     Numbers(u64),
-    /// As they are, in another file.
+    /// As raw bytes, in another file.
     Elsewhere(External),
 }
 
@@ -85,7 +85,7 @@ impl Weight {
         Ok(weight)
     }
 
-    /// The entry and where its elements stand, proven against each other as far as that needs no elements.
+    /// Returns the entry and the location of its elements, checked for consistency without reading elements.
     pub(crate) fn entry(self) -> Result<(Entry, Stored), Error> {
         let at = self.message.start;
         self.entry_of()
@@ -106,7 +106,7 @@ impl Weight {
             entry.unsupported = Some(dtype.reason());
         }
         let elements = entry.shape.element_count();
-        // Elements of less than a byte fill up the last one.
+        // Elements of less than a byte are packed; the last byte is padded.
         let len = entry.byte_len();
         let Some(len) = len else {
             entry.unsupported = Some(match self.dtype {
@@ -176,14 +176,14 @@ impl External {
             "location" => self.location = text,
             "offset" => self.offset = number(&text)?,
             "length" => self.length = Some(number(&text)?),
-            // A checksum, of which nobody says what it is over.
+            // Ignore a checksum: the format does not define what it covers.
             _ => {}
         }
         Ok(())
     }
 }
 
-/// The field in which elements of a dtype stand as numbers.
+/// Returns the number of the field that contains elements of a dtype.
 fn field_of(dtype: DType) -> u64 {
     match dtype {
         DType::F32 => 4,
@@ -194,7 +194,7 @@ fn field_of(dtype: DType) -> u64 {
     }
 }
 
-/// Reads elements that stand as numbers of the wire format.
+/// Reads elements that are stored as protobuf numbers.
 pub(crate) fn decode(
     source: &dyn ByteSource,
     entry: &Entry,
@@ -214,7 +214,7 @@ pub(crate) fn decode(
     let mut bytes: Vec<u8> = Vec::new();
     let mut push = |number: u64| {
         let word = number.to_le_bytes();
-        // Numbers of less than their field's width must fit; what is cut off repeats the sign.
+        // Numbers narrower than their field must fit; the truncated bytes are sign extension.
         let (kept, cut) = word.split_at(width);
         let is_signed = matches!(dtype, DType::I8 | DType::I16 | DType::I32);
         let is_negative = is_signed && kept.last().is_some_and(|byte| *byte >= 0x80);

@@ -1,34 +1,34 @@
-//! Protobuf's wire format, walked over in a source without reading what is passed over.
+//! Scans protobuf's wire format in a source, without reading the skipped parts.
 
 use std::ops::Range;
 
 use fmt_core::{ByteSource, Error, ErrorKind, Limits, read_range};
 use tensor_core::Bytes;
 
-/// A place in a file that moves forward.
+/// A forward cursor in a file.
 pub(crate) struct Walk<'a> {
     source: &'a dyn ByteSource,
-    /// Bytes at hand, and where they stand.
+    /// Buffered bytes; `piece_at` is their offset.
     piece: Bytes,
     piece_at: u64,
     limits: &'a Limits,
-    /// Memory that may still be taken for what is kept.
+    /// Remaining memory for data that is kept.
     budget: u64,
 }
 
-/// What a field holds.
+/// The value of a field.
 #[derive(Clone, Debug)]
 pub(crate) enum Value {
     Number(u64),
-    /// Four or eight bytes.
+    /// The range of four or eight bytes.
     Fixed(Range<u64>),
-    /// Text, a message, or numbers in a row.
+    /// The range of a string, a message, or packed numbers.
     Bytes(Range<u64>),
 }
 
-/// What is read ahead after a jump.
+/// Bytes to read ahead after a jump.
 const LEAST: u64 = 4 << 10;
-/// What is read ahead where one piece follows the other.
+/// Maximum bytes to read ahead in a sequential scan.
 const MOST: u64 = 64 << 10;
 
 impl<'a> Walk<'a> {
@@ -46,7 +46,7 @@ impl<'a> Walk<'a> {
         self.limits
     }
 
-    /// Asks for memory before it is taken.
+    /// Reserves memory before it is allocated.
     pub(crate) fn charge(&mut self, bytes: u64) -> Result<(), Error> {
         let left = self.budget.checked_sub(bytes);
         self.budget = left.ok_or_else(|| {
@@ -59,7 +59,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The next field of a message whose rest is given, which moves on.
+    /// Reads the next field of a message, and removes it from the front of `rest`.
     pub(crate) fn field(&mut self, rest: &mut Range<u64>) -> Result<Option<(u64, Value)>, Error> {
         if rest.is_empty() {
             return Ok(None);
@@ -86,7 +86,7 @@ impl<'a> Walk<'a> {
         Ok(Some((number, value)))
     }
 
-    /// A number of one to ten bytes.
+    /// Reads a varint of one to ten bytes, and removes it from the front of `rest`.
     pub(crate) fn varint(&mut self, rest: &mut Range<u64>) -> Result<u64, Error> {
         let (start, mut number) = (rest.start, 0_u64);
         for shift in (0..64).step_by(7) {
@@ -119,7 +119,7 @@ impl<'a> Walk<'a> {
         byte.ok_or_else(|| Error::new(ErrorKind::Truncated, "the model is cut off").at(at))
     }
 
-    /// A little-endian number of so many bytes, at most eight.
+    /// Reads a little-endian number of `width` bytes, at most eight.
     pub(crate) fn fixed(&mut self, at: u64, width: usize) -> Result<u64, Error> {
         let mut word = [0; 8];
         for (at, byte) in (at..).zip(&mut word[..width]) {
@@ -128,7 +128,7 @@ impl<'a> Walk<'a> {
         Ok(u64::from_le_bytes(word))
     }
 
-    /// A short text, such as a name.
+    /// Reads a short string, such as a name. `what` describes it in errors.
     pub(crate) fn text(&mut self, value: &Value, what: &str) -> Result<String, Error> {
         let Value::Bytes(range) = value else {
             return Err(malformed(&format!("{what} is a number")));
@@ -147,7 +147,7 @@ impl<'a> Walk<'a> {
         String::from_utf8(bytes).map_err(|_| malformed(&format!("{what} is not UTF-8")).at(range.start))
     }
 
-    /// Numbers of a field that may stand one by one or in a row; at most so many.
+    /// Appends the numbers of a field, which may be packed or not. `most` is the maximum length of `numbers`.
     pub(crate) fn numbers(&mut self, value: &Value, numbers: &mut Vec<u64>, most: u64) -> Result<(), Error> {
         let mut push = |number, at| {
             if numbers.len() as u64 >= most {
@@ -172,10 +172,10 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What keeping something small takes, at least.
+/// The minimum memory charge for a small object.
 pub(crate) const COST: u64 = 256;
 
-/// Key and value.
+/// Reads a key and its value.
 pub(crate) fn entry(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<(String, String), Error> {
     walk.charge(COST)?;
     let mut pair = (String::new(), String::new());
@@ -189,7 +189,7 @@ pub(crate) fn entry(walk: &mut Walk<'_>, mut rest: Range<u64>) -> Result<(String
     Ok(pair)
 }
 
-/// The range of a message.
+/// Returns the range of a message.
 pub(crate) fn message(value: &Value, what: &str) -> Result<Range<u64>, Error> {
     match value {
         Value::Bytes(range) => Ok(range.clone()),

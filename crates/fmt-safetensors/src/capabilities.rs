@@ -5,7 +5,7 @@ use fmt_core::{Capabilities, Error, ErrorKind, Limits, Names, Texts};
 use crate::layout::{METADATA, bits_of};
 
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
-    // Of an opaque dtype those fit that the home crate knows, as wide as it knows them.
+    // A file can hold an opaque dtype only if the reference crate knows it with the same width.
     opaque: |dtype, shape| {
         let count = shape.element_count();
         let bits = bits_of(dtype.name()).and_then(|bits| count.checked_mul(bits));

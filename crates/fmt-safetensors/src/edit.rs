@@ -34,7 +34,7 @@ use crate::{
 /// ```
 ///
 /// # Errors
-/// Those of [`FileSource::open`] and [`SafetensorsReader::open`].
+/// The errors of [`FileSource::open`] and [`SafetensorsReader::open`].
 pub fn edit(path: &Path, options: &ReadOptions) -> Result<HeadEditor, Error> {
     let source = Arc::new(FileSource::open(path)?);
     let reader = SafetensorsReader::open(Arc::clone(&source) as _, options)?;

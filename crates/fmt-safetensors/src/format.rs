@@ -43,7 +43,7 @@ impl Format for Safetensors {
         if !fits || *first != b'{' {
             return Sniff::No;
         }
-        // An object whose first key is a string is no coincidence.
+        // Other files hardly ever begin with an object whose first key is a string.
         match head.get(LENGTH as usize + 1) {
             Some(b'"') => Sniff::Certain,
             _ => Sniff::Possible,

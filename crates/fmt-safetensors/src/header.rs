@@ -17,7 +17,7 @@ use crate::layout::{LENGTH, METADATA, bits_of};
 /// A parsed and validated header.
 #[derive(Debug, Default)]
 pub(crate) struct Header {
-    /// In data order.
+    /// The tensors in data order.
     pub(crate) entries: Vec<Entry>,
     pub(crate) metadata: Metadata,
     names: NameTable,
@@ -95,7 +95,7 @@ impl Header {
     }
 
     fn index_names(&mut self) -> Result<(), Error> {
-        // Limited to fewer than 2^32 when their number was checked.
+        // The number of entries was checked to be less than 2^32.
         let (names, twice) = NameTable::of_entries(&self.entries);
         if let Some((_, number)) = twice {
             let error = Error::new(ErrorKind::Duplicate, "the name is given twice");
@@ -152,7 +152,7 @@ impl RawTensor {
         let shape = proven.map_err(|error| error.of_tensor(&name))?;
         let stored = match self.dtype {
             RawDType::Known(dtype) => StoredDType::Known(dtype),
-            // The reference crate supports these, but there is no arithmetic for them here.
+            // The reference crate supports these dtypes; here their elements can only be copied.
             RawDType::Other(name) => match bits_of(&name).and_then(|bits| u32::try_from(bits).ok()) {
                 Some(bits) => StoredDType::Opaque(OpaqueDType::of_bits(name, bits)),
                 None => StoredDType::Unknown(name.into()),
@@ -167,7 +167,7 @@ impl RawTensor {
             )),
         };
         let [start, end] = self.data_offsets;
-        // Inside the file, so the sums fit.
+        // The range is inside the file, so the sums do not overflow.
         let mut entry = Entry::new(name, stored, shape, data_start + start..data_start + end);
         entry.unsupported = unsupported;
         Ok(entry)
@@ -180,7 +180,8 @@ impl RawTensor {
         }
     }
 
-    /// Returns the length for dtype and shape, if the dtype is known and the length fits.
+    /// Returns the length that follows from dtype and shape, if the dtype is known and the length fits 64
+    /// bits.
     fn byte_len(&self) -> Option<u64> {
         let elements = Shape::new(&self.shape.0).ok()?.element_count();
         let bits = elements.checked_mul(bits_of(self.dtype_name())?)?;

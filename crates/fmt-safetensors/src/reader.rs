@@ -22,7 +22,7 @@ use crate::{
 /// With [`ReadOptions::lenient`], the header may begin with white space (S2) and exceed the reference crate's
 /// maximum size (S1).
 ///
-/// The crate's page has an example.
+/// See the crate documentation for an example.
 pub struct SafetensorsReader {
     source: Arc<dyn ByteSource>,
     header: Header,
@@ -35,7 +35,7 @@ impl SafetensorsReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// When the file is invalid, with the position: [`Error::broken_rule`] is the rule of
+    /// If the file is invalid. The error has the position, and [`Error::broken_rule`] is the rule of
     /// docs/formats/safetensors.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let len = source.len();
@@ -112,7 +112,7 @@ impl TensorReader for SafetensorsReader {
     }
 
     fn lints(&self) -> Result<Vec<Lint>, Error> {
-        // Elements that no host can view in place.
+        // No host can view these elements in place.
         let is_misaligned = |entry: &&Entry| {
             let width = entry.dtype.known().map_or(1, |dtype| dtype.size() as u64);
             !entry.range.is_empty() && !entry.range.start.is_multiple_of(width)

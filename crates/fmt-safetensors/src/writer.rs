@@ -21,7 +21,7 @@ use crate::{
 /// The data is aligned to 64; the format has no padding between tensors. Tensors with wide elements should
 /// come first, or they may not be viewable in place after narrow ones (S9).
 ///
-/// The crate's page has an example.
+/// See the crate documentation for an example.
 pub struct SafetensorsWriter<W> {
     sink: Sink<W>,
     /// The header, until it is written.
@@ -34,8 +34,8 @@ impl<W: Write> SafetensorsWriter<W> {
     /// Starts a file with these tensors. Writes nothing yet.
     ///
     /// # Errors
-    /// [`ErrorKind::BadName`] and [`ErrorKind::Duplicate`] for names, [`ErrorKind::TooLarge`] for what
-    /// readers would reject.
+    /// [`ErrorKind::BadName`] and [`ErrorKind::Duplicate`] for invalid names, [`ErrorKind::TooLarge`] for
+    /// anything that readers would reject as too large.
     pub fn new(out: W, tensors: &[(String, TensorSpec)], metadata: &Metadata) -> Result<Self, Error> {
         let entries = tensors.iter();
         let entries = entries.map(|(name, spec)| PlannedEntry::dense(name, spec.clone()));
@@ -49,7 +49,7 @@ impl<W: Write> SafetensorsWriter<W> {
     /// Starts a file from a plan.
     ///
     /// # Errors
-    /// Those of [`SafetensorsWriter::new`]; [`ErrorKind::Unsupported`] for tensor attributes and sparse
+    /// The errors of [`SafetensorsWriter::new`]; [`ErrorKind::Unsupported`] for tensor attributes and sparse
     /// tensors.
     pub fn planned(out: W, plan: Plan) -> Result<Self, Error> {
         plan.check(&CAPABILITIES, &Limits::default())?;
@@ -72,7 +72,8 @@ impl<W: Write> SafetensorsWriter<W> {
     /// and begin the next.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when that is more than the tensors have; nothing is written then. [`ErrorKind::Io`].
+    /// [`ErrorKind::SizeMismatch`] when there are more bytes than the tensors have, in which case none are
+    /// written; [`ErrorKind::Io`].
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         self.sink.check()?;
         self.outstanding.admit(bytes)?;
@@ -126,7 +127,8 @@ pub(crate) fn head(
 }
 
 pub(crate) fn check_bits(tensor: &PlannedTensor) -> Result<(), Error> {
-    // The home crate multiplies from the left, so that a zero comes too late for what overflows before it; and counts bits.
+    // The reference crate multiplies the dimensions from left to right and counts bits, so it fails if the
+    // product overflows before a dimension of 0.
     let bits = tensor
         .shape
         .dims()
@@ -154,7 +156,7 @@ pub(crate) struct PlannedTensor {
 }
 
 impl PlannedTensor {
-    /// A tensor that is in a file, whatever its dtype is.
+    /// Creates a planned tensor from an entry of a file, with any dtype.
     pub(crate) fn stored(entry: &Entry) -> Self {
         let (len, count) = (entry.stored_size(), entry.shape.element_count());
         let dtype = match &entry.dtype {
@@ -171,7 +173,7 @@ impl PlannedTensor {
         }
     }
 
-    /// A tensor that the format can hold.
+    /// Creates a planned tensor from an entry that the format can hold.
     fn planned(entry: PlannedEntry) -> Self {
         let len = entry.spec.byte_len();
         let (dtype, bits, shape) = match entry.opaque {
@@ -217,7 +219,7 @@ impl Serialize for HeaderText<'_> {
         }
         let mut start = 0;
         for tensor in self.tensors {
-            // The sum was checked.
+            // The sum was checked for overflow before.
             let end = start + tensor.len;
             let text = TensorText {
                 dtype: &tensor.dtype,

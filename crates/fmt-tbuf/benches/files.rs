@@ -1,6 +1,8 @@
-//! TensorBuffers files beside safetensors files of the same tensors, and beside what the system does with plain bytes.
+//! TensorBuffers files compared with safetensors files of the same tensors, and with plain reads and writes
+//! of the same bytes.
 //!
-//! `cargo bench -p fmt-tbuf`; a gigabyte is written to the temporary folder (`TMPDIR`), which should be on a disk.
+//! `cargo bench -p fmt-tbuf`; writes a gigabyte to the temporary directory (`TMPDIR`), which should be on a
+//! disk.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -34,7 +36,7 @@ fn main() {
     read_one(&path, &data);
 }
 
-/// Names as models have them.
+/// Returns tensor names like those of real models.
 fn names(count: usize) -> Vec<String> {
     let parts = [
         "attn.q_proj",
@@ -117,7 +119,7 @@ fn open_many_on_disk(names: &[String], tensor: &Tensor, tbuf: &[u8], safetensors
     }
     writer.finish().unwrap();
 
-    // SAFETY: nobody else knows of the files.
+    // SAFETY: no other process uses the files.
     let map = |path: &Path| unsafe { tensor_mmap::map(&File::open(path).unwrap()).unwrap() };
     let mut comparison = Comparison::new("open 10,000 tensors of a file on disk");
     comparison.add("safetensors, mapped", || {
@@ -168,7 +170,8 @@ fn write_many() {
     comparison.rounds(21).run();
 }
 
-/// Removes a file when the time it took to write it has been taken: what has not come to the disk by then never does.
+/// A file that is removed after writing it was timed, so that data not yet on the disk is never written
+/// there.
 struct Removed(PathBuf);
 
 impl Drop for Removed {
@@ -227,7 +230,7 @@ fn write_one(folder: &Path, data: &[u8]) {
 #[expect(unsafe_code, reason = "the files are this benchmark's own")]
 fn read_one(path: &Path, data: &[u8]) {
     let file = File::open(path).unwrap();
-    // SAFETY: nobody else knows of the file.
+    // SAFETY: no other process uses the file.
     let mapped = unsafe { tensor_mmap::map(&file).unwrap() };
     let in_memory = TbufReader::from_bytes(mapped.clone()).unwrap();
     let on_disk = TbufReader::from_path(path).unwrap();
@@ -235,7 +238,7 @@ fn read_one(path: &Path, data: &[u8]) {
 
     let mut comparison = Comparison::new("a view of 1 GiB in a mapped file");
     comparison.add("open, map and view", || {
-        // SAFETY: nobody else knows of the file.
+        // SAFETY: no other process uses the file.
         let mapped = unsafe { tensor_mmap::map(&File::open(path).unwrap()).unwrap() };
         TbufReader::from_bytes(mapped).unwrap().tensor(0).unwrap()
     });
@@ -245,17 +248,17 @@ fn read_one(path: &Path, data: &[u8]) {
     let safetensors_path = path.with_extension("safetensors");
     let mut comparison = Comparison::new("every byte of 1 GiB, mapped anew each time");
     comparison.add("plain mapping", || {
-        // SAFETY: nobody else knows of the file.
+        // SAFETY: no other process uses the file.
         let mapped = unsafe { tensor_mmap::map(&File::open(path).unwrap()).unwrap() };
         sum(&mapped[start..start + GIB])
     });
     comparison.add("fmt-tbuf", || {
-        // SAFETY: nobody else knows of the file.
+        // SAFETY: no other process uses the file.
         let mapped = unsafe { tensor_mmap::map(&File::open(path).unwrap()).unwrap() };
         sum(TbufReader::from_bytes(mapped).unwrap().tensor(0).unwrap().bytes())
     });
     comparison.add("safetensors", || {
-        // SAFETY: nobody else knows of the file.
+        // SAFETY: no other process uses the file.
         let mapped = unsafe { tensor_mmap::map(&File::open(&safetensors_path).unwrap()).unwrap() };
         sum(SafeTensors::deserialize(&mapped)
             .unwrap()

@@ -10,11 +10,11 @@ use crate::{TbufReader, TbufWriter, WriteOptions, ledger::Ledger};
 ///
 /// | | [`save`](Self::save), [`append`](Self::append) | [`save_in_place`](Self::save_in_place), [`append_in_place`](Self::append_in_place) |
 /// |---|---|---|
-/// | how | a copy of the data with another end takes the file's name | another end behind the old one |
+/// | how | a copy of the data with a new end takes the file's name | a new end after the old one |
 /// | written | the data once, by the kernel; nothing where the file system can share blocks | what is new, and the index |
-/// | others see | the old file or the new one | the old file, no file for a moment, the new one |
-/// | after a crash | the old file or the new one | [`recover`](crate::recover) cuts the file back to the old one |
-/// | afterwards | no trace of the old index | the old index is a hole |
+/// | other readers see | the old file or the new one | the old file, an invalid file for a moment, the new one |
+/// | after a crash | the old file or the new one | [`recover`](crate::recover) truncates the file to the old one |
+/// | afterwards | no trace of the old index | the old index is unused space |
 ///
 /// ```
 /// # use fmt_core::TensorReader;
@@ -72,7 +72,7 @@ impl TbufEditor {
     /// Opens a file for editing.
     ///
     /// # Errors
-    /// As [`TbufReader::from_path`].
+    /// The errors of [`TbufReader::from_path`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::open_with(path.as_ref(), &ReadOptions::default(), WriteOptions::default())
     }
@@ -80,8 +80,8 @@ impl TbufEditor {
     /// Opens a file for editing, with options.
     ///
     /// # Errors
-    /// As [`TbufReader::open`]; [`ErrorKind::Unsupported`] for an invalid alignment; [`ErrorKind::Duplicate`] when a
-    /// lenient reader accepted duplicate names.
+    /// The errors of [`TbufReader::open`]; [`ErrorKind::Unsupported`] for an invalid alignment;
+    /// [`ErrorKind::Duplicate`] when a lenient reader accepted duplicate names.
     pub fn open_with(path: &Path, read: &ReadOptions, write: WriteOptions) -> Result<Self, Error> {
         let file = TailFile::open(path, |source| TbufReader::open(source, read))?;
         let reader = file.reader();

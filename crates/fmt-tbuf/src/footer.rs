@@ -25,7 +25,7 @@ pub(crate) fn locate_index(source: &dyn ByteSource, limits: &Limits) -> Result<R
     check_magic(cursor.take(4, "the magic")?, len - 4, "the last four bytes")?;
 
     let at_size = |kind, what: &str| Error::new(kind, what).at(len - TAIL).found(size).rule("T2");
-    // The minimum is the root's offset and a table without fields.
+    // The minimum consists of the root's offset and a table without fields.
     if size < 8 {
         let error = at_size(ErrorKind::Malformed, "the length of the index");
         return Err(error.expected("at least 8"));

@@ -10,7 +10,7 @@ use crate::{
     layout::{FAMILY, FORMAT, MAGIC, SHORTEST},
 };
 
-/// The format, for tools that treat all formats alike.
+/// The format, for tools that handle all formats.
 ///
 /// ```
 /// use fmt_core::{Format, Plan, PlannedEntry, ReadOptions, Sniff};

@@ -49,7 +49,7 @@ impl Index {
                 .expected(format_args!("at most {limit}, the reader's limit"))
                 .found(count));
         }
-        // The verifier's limit; a vector's length has 32 bits.
+        // The verifier has the same limit, because a vector's length has 32 bits.
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let name = |number: u32| tensors.get(number as usize).name();
 
@@ -126,7 +126,7 @@ fn verify<'a>(
 ) -> Result<TensorBuffersMetadata<'a>, Error> {
     let tensors = usize::try_from(options.limits.tensors).unwrap_or(usize::MAX);
     let opts = VerifierOptions {
-        // The root and its tensors.
+        // The nesting consists of the root and its tensors.
         max_depth: 2,
         // A separate tensor takes more than 16 bytes: its slot in the vector, its table, its name.
         max_tables: (bytes.len() / 16).min(tensors).saturating_add(1),

@@ -66,7 +66,7 @@ pub fn tensor_id(name: &str) -> u64 {
 mod tests {
     use super::*;
 
-    /// T6: the values that the reference implementation writes.
+    /// T6: the ids equal those that the reference implementation writes.
     #[test]
     fn t6_ids_are_those_of_the_first_implementation() {
         let known = [
@@ -84,7 +84,7 @@ mod tests {
         }
     }
 
-    /// T14: ten dtypes, numbered from one.
+    /// T14: the format has ten dtypes, numbered from one.
     #[test]
     fn t14_numbers_and_dtypes() {
         for (index, (number, dtype)) in DTYPES.into_iter().enumerate() {

@@ -101,7 +101,7 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Places further tensors and the index after byte `end`.
+    /// Moves the position of further tensors and the index to byte `end`.
     pub(crate) fn go_on_behind(&mut self, end: u64) {
         self.end = self.end.max(end);
     }
@@ -119,7 +119,7 @@ impl Ledger {
     pub(crate) fn admit(&mut self, name: &str, spec: &TensorSpec) -> Result<Record, Error> {
         let dtype = self.check(name, spec).map_err(|error| error.of_tensor(name))?;
         let offset = self.next_offset().map_err(|error| error.of_tensor(name))?;
-        // Guaranteed by `check`.
+        // `check` guarantees that this fits.
         let size = u32::try_from(spec.byte_len()).unwrap_or(u32::MAX);
         let record = self.push(name, spec.shape(), dtype, offset, size)?;
         self.end = u64::from(offset) + u64::from(size);
@@ -199,7 +199,7 @@ impl Ledger {
             rank: u8::try_from(shape.rank()).unwrap_or(u8::MAX),
             dtype,
         };
-        // Both admitted dimensions and those that were read fit.
+        // Dimensions fit 32 bits whether they were added or read from a file.
         self.dims.extend(
             shape
                 .dims()
@@ -341,7 +341,7 @@ impl Encoded {
 
 /// Returns the span that an appended name will have.
 fn name_span(names: &str, name: &str) -> Result<(u32, u32), Error> {
-    // Only repeated renaming, for gigabytes, reaches this.
+    // Only renaming tensors again and again, for gigabytes of names, reaches this limit.
     let word = |len| {
         u32::try_from(len).map_err(|_| {
             Error::new(ErrorKind::TooLarge, "all names together")
@@ -387,7 +387,7 @@ impl Hasher for IdHasher {
     }
 
     fn write_u64(&mut self, id: u64) {
-        // Both halves of the product, so that every bit of the id affects every bit of the hash.
+        // Both halves of the product are used, so that every bit of the id affects every bit of the hash.
         let product = u128::from(self.0 ^ id) * u128::from(self.0 | 0x9e37_79b9_7f4a_7c15);
         self.0 = (product >> 64) as u64 ^ product as u64;
     }

@@ -8,7 +8,7 @@ use crate::layout::tensor_id;
 /// and colliding names cost `log2 n` comparisons rather than a linear scan.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NameTable {
-    /// By hash, then by name, then by index.
+    /// The names, sorted by hash, then by name, then by index.
     sorted: Vec<(u64, u32)>,
 }
 

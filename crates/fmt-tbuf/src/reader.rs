@@ -33,11 +33,11 @@ use crate::{
 /// let index = reader.find("weights").ok_or("no such tensor")?;
 /// assert_eq!(reader.tensor(index)?, weights);
 ///
-/// // Only the rows that are asked for are read.
+/// // Only the requested rows are read.
 /// let row = reader.rows(index, 1..2)?;
 /// assert_eq!(row.view().as_slice::<f32>()?, [3.0, 4.0]);
 ///
-/// // Or into memory that is there already, which costs least.
+/// // Reading into existing memory costs least.
 /// let mut buffer = [0; 24];
 /// reader.read_into(index, &mut buffer)?;
 /// # Ok(())
@@ -62,7 +62,8 @@ impl TbufReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// What is invalid and where: [`Error::broken_rule`] has the rule of docs/formats/tensorbuffers.md.
+    /// Returns what is invalid and where: [`Error::broken_rule`] has the rule of
+    /// docs/formats/tensorbuffers.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let range = locate_index(&*source, &options.limits)?;
         let index_start = range.start;
@@ -95,7 +96,7 @@ impl TbufReader {
     /// Returns a tensor's id in the file, which may differ from the [`tensor_id`](crate::tensor_id) of its name (T6).
     ///
     /// # Panics
-    /// When there is no such index.
+    /// When there is no tensor with this index.
     #[must_use]
     pub fn id(&self, index: usize) -> u64 {
         self.index.stored[index].id

@@ -28,13 +28,13 @@ use crate::{
 /// let mut writer = TbufWriter::new(AtomicFile::create(&path)?, WriteOptions::default())?;
 /// writer.tensor("bias", &Tensor::from_vec(Shape::vector(2), vec![0.5f32, -0.5])?)?;
 ///
-/// // A tensor that is never in memory as a whole.
+/// // This tensor is never in memory as a whole.
 /// writer.begin("counts", &TensorSpec::new(DType::U16, Shape::new(&[1000, 8])?)?)?;
 /// for row in 0..1000u16 {
 ///     writer.write(&[row.to_le_bytes(); 8].concat())?;
 /// }
 ///
-/// // Tied weights: another name for the same bytes.
+/// // Tied weights are another name for the same bytes.
 /// writer.alias("decoder.bias", &TensorSpec::new(DType::F32, Shape::vector(2))?, "bias")?;
 /// writer.finish()?.persist()?;
 ///
@@ -65,8 +65,9 @@ impl<W: Write> TbufWriter<W> {
     /// written.
     ///
     /// # Errors
-    /// As [`TbufWriter::new`] and [`TbufWriter::begin`]; [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for tensors that are not dense and
-    /// for metadata and attributes, of which the format has only `model` (T9).
+    /// The errors of [`TbufWriter::new`] and [`TbufWriter::begin`];
+    /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for tensors that are not dense and for
+    /// metadata and attributes, of which the format has only `model` (T9).
     pub fn planned(out: W, plan: &Plan, options: WriteOptions) -> Result<Self, Error> {
         let mut writer = Self::new(out, options)?;
         plan.check(&CAPABILITIES, writer.ledger.limits())?;
@@ -82,7 +83,7 @@ impl<W: Write> TbufWriter<W> {
         Ok(writer)
     }
 
-    /// Continues after the `position` bytes that are already in the sink.
+    /// Creates a writer for a sink that already has `position` bytes of the file.
     pub(crate) fn resume(out: W, ledger: Ledger, position: u64) -> Self {
         Self {
             sink: Sink::new(out, position),
@@ -148,7 +149,7 @@ impl<W: Write> TbufWriter<W> {
     /// Writes a whole tensor.
     ///
     /// # Errors
-    /// As [`TbufWriter::begin`] and [`TbufWriter::write`].
+    /// The errors of [`TbufWriter::begin`] and [`TbufWriter::write`].
     pub fn tensor(&mut self, name: &str, tensor: &Tensor) -> Result<(), Error> {
         self.begin(name, tensor.spec())?;
         self.write(tensor.bytes())
@@ -157,8 +158,9 @@ impl<W: Write> TbufWriter<W> {
     /// Adds another name for the bytes of an earlier tensor, optionally with another dtype or shape (T12).
     ///
     /// # Errors
-    /// As [`TbufWriter::begin`]; [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when there is no such
-    /// tensor, [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when it has a different number of bytes.
+    /// The errors of [`TbufWriter::begin`]; [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when
+    /// there is no such tensor, [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when it has a
+    /// different number of bytes.
     pub fn alias(&mut self, name: &str, spec: &TensorSpec, of: &str) -> Result<(), Error> {
         self.ledger.admit_alias(name, spec, of)
     }

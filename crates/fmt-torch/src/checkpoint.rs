@@ -18,7 +18,7 @@ pub(crate) struct Checkpoint {
     pub(crate) value: PickleResult,
     pub(crate) storages: HashMap<String, StorageLocation>,
     pub(crate) is_big_endian: bool,
-    /// Whether it is a `TorchScript` program.
+    /// Whether the file is a `TorchScript` program.
     pub(crate) is_script: bool,
     /// Archive members without tensors.
     pub(crate) foreign: Vec<String>,
@@ -29,9 +29,9 @@ pub(crate) struct Checkpoint {
 pub(crate) struct StorageLocation {
     pub(crate) start: u64,
     pub(crate) len: u64,
-    /// Its CRC-32, if there is one.
+    /// Its CRC-32, if the archive has one.
     pub(crate) crc: Option<u32>,
-    /// Why it is unreadable, if it is.
+    /// The reason why it is unreadable, if it is.
     pub(crate) unsupported: Option<String>,
 }
 
@@ -132,7 +132,8 @@ impl Checkpoint {
             let error = Error::new(ErrorKind::BadVersion, "the version of the checkpoint").rule("P1");
             return Err(error.expected(1001));
         }
-        // The description of the writing host, ignored: this layout is always little-endian.
+        // This pickle describes the host that wrote the file. It is ignored: this layout is always
+        // little-endian.
         next(Classes::Known)?;
         let value = next(match options.lenient {
             true => Classes::All,

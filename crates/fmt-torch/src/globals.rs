@@ -78,7 +78,7 @@ pub(crate) enum UnreadKind {
 }
 
 impl UnreadKind {
-    /// Returns a name for the dtype, which does not exist, and why the tensor is not read.
+    /// Returns a dtype name to list (no such dtype exists), and the reason why the tensor is not read.
     pub(crate) fn texts(self) -> (&'static str, &'static str) {
         match self {
             Self::Quantised => (
@@ -134,7 +134,7 @@ pub(crate) fn find(module: &str, name: &str) -> Option<Global> {
         ("torch._utils", name) if name.starts_with("_rebuild_") => unread(UnreadKind::Other),
         ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct")
         | ("numpy.core.numeric" | "numpy._core.numeric", "_frombuffer") => unread(UnreadKind::NumPy),
-        // NumPy scalars, such as the best loss so far.
+        // These include NumPy scalars, such as the best loss so far.
         ("numpy", "ndarray")
         | (
             "torch",
@@ -197,7 +197,7 @@ fn elements_of(name: &str) -> Option<Elements> {
         "float8_e5m2fnuz" => Opaque("F8_E5M2FNUZ", 1),
         "float8_e8m0fnu" => Opaque("F8_E8M0", 1),
         "float4_e2m1fn_x2" => PairsOfF4,
-        // Only in tensors that are not read.
+        // These occur only in tensors that are not read.
         "QInt8Storage" | "qint8" => Opaque("QI8", 1),
         "QUInt8Storage" | "quint8" => Opaque("QU8", 1),
         "QInt32Storage" | "qint32" => Opaque("QI32", 4),

@@ -1,11 +1,11 @@
 //! Reads PyTorch checkpoints (`.pt`, `.pth`, `.bin`) behind the traits of `fmt-core`.
 //!
-//! A checkpoint is a pickle, which is a program: loading one in Python can run anything. Here no code is run.
-//! An interpreter knows the opcodes and the few functions that `torch.save(model.state_dict())` needs, and
-//! rejects all others by name. It reads both layouts: the current zip archive, and the legacy one from before
-//! PyTorch 1.6.
+//! A checkpoint is a pickle, which is a program: loading one in Python can run anything. This crate runs no
+//! code. Its interpreter knows the opcodes and the few functions that `torch.save(model.state_dict())` needs,
+//! and rejects all others by name. It reads both layouts: the current zip archive, and the legacy one from
+//! before PyTorch 1.6.
 //!
-//! Tensors are named by the path of keys that leads to them, joined by dots. Numbers and strings next to them
+//! A tensor's name is the path of keys that leads to it, joined by dots. Numbers and strings next to tensors
 //! become metadata. Row-major tensors are slices of the source; others are gathered.
 //!
 //! ```
@@ -16,7 +16,7 @@
 //! assert_eq!(error.kind(), fmt_core::ErrorKind::BadMagic);
 //! ```
 //!
-//! docs/formats/torch.md says what is read, and lists the decisions.
+//! docs/formats/torch.md specifies what is read, and lists the decisions.
 
 mod checkpoint;
 mod format;

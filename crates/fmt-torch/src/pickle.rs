@@ -34,11 +34,11 @@ pub(crate) enum Node {
     Storage(Box<Storage>),
     Tensor(Box<StoredTensor>),
     Unread(Box<UnreadTensor>),
-    /// Something ignored, such as bytes.
+    /// An ignored object, such as bytes.
     Other,
 }
 
-/// Bytes that tensors are views of.
+/// Bytes of which tensors are views.
 #[derive(Clone, Debug)]
 pub(crate) struct Storage {
     pub(crate) key: Box<str>,
@@ -52,7 +52,7 @@ pub(crate) struct Storage {
 pub(crate) struct StoredTensor {
     pub(crate) storage: Storage,
     pub(crate) elements: Elements,
-    /// In elements, like the strides.
+    /// The offset in elements, like the strides.
     pub(crate) offset: u64,
     pub(crate) dims: Vec<u64>,
     pub(crate) strides: Vec<u64>,
@@ -81,11 +81,11 @@ pub(crate) enum LazyOperation {
 /// run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Classes {
-    /// None: the first is rejected by name.
+    /// No class: the first unknown one is rejected by name.
     Known,
     /// The classes of a `TorchScript` program, which the archive describes.
     TorchScript,
-    /// All.
+    /// All classes.
     All,
 }
 
@@ -154,7 +154,7 @@ struct Machine {
     /// Rejected globals, by node number, with their errors; they are only accepted as tensor subclasses.
     refused: BTreeMap<u32, (String, Error)>,
     stack: Vec<Value>,
-    /// Maximum stack depth so far.
+    /// Maximum stack depth reached so far.
     deepest: usize,
     marks: Vec<usize>,
     memo: HashMap<u32, Value>,
@@ -458,7 +458,7 @@ impl Machine {
         self.charge(VALUE * values.len() as u64)?;
         match self.last() {
             Some(Node::List(list)) => list.extend(values),
-            // An object of a list subclass.
+            // Append to an object of a list subclass.
             Some(Node::Object(pairs)) => {
                 let first = pairs.len() as i64;
                 pairs.extend((first..).map(Value::Int).zip(values));
@@ -478,8 +478,8 @@ impl Machine {
         Err(self.malformed("the target is not a dictionary, or a key has no value"))
     }
 
-    /// Sets an object's attributes. Those of known values are ignored: a state dictionary has some that
-    /// record module versions.
+    /// Sets an object's attributes. Attributes of known values are ignored: for example, a state dictionary
+    /// records module versions in some.
     fn build(&mut self) -> Result<bool, Error> {
         let state = self.pop()?;
         match self.last() {
@@ -508,7 +508,7 @@ impl Machine {
         Ok(false)
     }
 
-    /// Takes the shape of a NumPy array from its state: version, shape, dtype, order and data.
+    /// Extracts the shape of a NumPy array from its state: version, shape, dtype, order and data.
     fn shape_of_array(&mut self, state: Value) -> Result<bool, Error> {
         let shape = match self.tuple_of(state)?[..] {
             [_, shape, ..] => Some(self.numbers(shape)?),
@@ -543,9 +543,9 @@ impl Machine {
                          lenient reading passes over what is not known",
                     )
                     .found(Quoted(&full));
-                // The name and the error's strings.
+                // Charge for the name and the strings of the error.
                 self.charge(2 * full.len() as u64 + 1024)?;
-                // The number of the next node.
+                // Take the number of the next node.
                 let number = u32::try_from(self.built.nodes.len());
                 let number = number.map_err(|_| self.malformed("too many values"))?;
                 self.refused.insert(number, (full, error));
@@ -577,7 +577,7 @@ impl Machine {
         }
     }
 
-    /// Records the class of a tensor, which is not called: unknown ones are only reported.
+    /// Records the class of a tensor without calling it; an unknown class is only reported.
     fn note_tensor_class(&mut self, class: Value) {
         if let Value::Node(number) = class
             && let Some((name, _)) = self.refused.remove(&number)
@@ -667,7 +667,8 @@ impl Machine {
         let dims = match (kind, arguments) {
             (UnreadKind::Quantised | UnreadKind::Wrapper, [_, _, dims, ..])
             | (UnreadKind::NoData, [_, dims, ..]) => *dims,
-            // The layout, and a tuple: indices, values and size, or one more index vector.
+            // The arguments are the layout and a tuple: indices, values and size, possibly with one more
+            // index vector.
             (UnreadKind::Sparse, [_, parts, ..]) => match self.tuple_of(*parts)?[..] {
                 [_, _, size] | [_, _, size, Value::Bool(_)] | [_, _, _, size, ..] => size,
                 _ => return Ok(None),
@@ -756,14 +757,14 @@ impl Machine {
             storage.elements
         };
         let offset = u64::try_from(*offset).map_err(|_| self.malformed("the offset of a tensor"))?;
-        // After the hooks, or after the dtype.
+        // The metadata follows the hooks, or the dtype.
         let pending = match rest
             .get(if is_typed { 3 } else { 2 })
             .map(|notes| self.built.node(*notes))
         {
             Some(Some(Node::Dict(notes))) => {
                 let (pending, count) = (self.pending(notes), notes.len());
-                // They are scanned for each tensor, and tensors may share them.
+                // The metadata is scanned for each tensor, and tensors may share it.
                 self.charge(count as u64)?;
                 pending
             }

@@ -1,4 +1,4 @@
-//! Checkpoints behind `fmt_core`'s reader traits: slices of the source, and gathered views.
+//! Implements the reader traits of `fmt-core` for checkpoints: slices of the source, and gathered views.
 
 use std::{
     collections::HashSet,
@@ -24,7 +24,7 @@ use crate::{
 /// tensors are slices of the source; transposed, sliced and expanded ones are gathered into a new buffer,
 /// within [`Limits::decoded_bytes`].
 ///
-/// The crate's page has an example.
+/// See the crate documentation for an example.
 pub struct TorchReader {
     source: Arc<dyn ByteSource>,
     limits: Limits,
@@ -34,7 +34,7 @@ pub struct TorchReader {
     foreign: Vec<String>,
     lints: Vec<Lint>,
     names: NameTable,
-    /// Where storages begin whose checksums hold.
+    /// The start offsets of storages whose checksums were verified.
     sound: Mutex<HashSet<u64>>,
 }
 
@@ -44,7 +44,7 @@ impl TorchReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// When the file is invalid: [`Error::broken_rule`] is the rule of docs/formats/torch.md.
+    /// If the file is invalid: [`Error::broken_rule`] is the rule of docs/formats/torch.md.
     /// [`ErrorKind::Unsupported`] names an unsupported global.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let checkpoint = Checkpoint::open(&*source, options)?;
@@ -114,7 +114,7 @@ impl TorchReader {
         let (entry, stored) = (&self.entries[index], &self.stored[index]);
         let wrong = |kind, what: &str| Error::new(kind, what).of_tensor(&entry.name);
         let byte_len = entry.byte_len().unwrap_or(u64::MAX);
-        // The span of its elements is held in memory too.
+        // The whole range of its elements is held in memory, too.
         let span = entry.range.end - entry.range.start;
         if byte_len.max(span) > self.limits.decoded_bytes {
             let error = wrong(
@@ -148,8 +148,8 @@ impl TorchReader {
     }
 }
 
-/// Tensors by their names, of those of one name the first. Two of a name are refused, unless the reader is lenient: which of
-/// them is meant only running the pickle would say.
+/// Maps names to tensors. A lenient reader keeps the first of several tensors with the same name; otherwise
+/// duplicates are rejected, because only running the pickle would tell which one is meant.
 fn by_name(entries: &[Entry], is_lenient: bool) -> Result<NameTable, Error> {
     match NameTable::of_entries(entries) {
         (_, Some((_, twice))) if !is_lenient => {

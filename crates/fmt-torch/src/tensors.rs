@@ -16,7 +16,7 @@ pub(crate) struct TensorLocation {
     pub(crate) width: u64,
     /// Word size for byte swapping.
     pub(crate) word: u64,
-    /// In elements.
+    /// The strides in elements.
     pub(crate) strides: Vec<u64>,
     pub(crate) is_contiguous: bool,
 }
@@ -104,7 +104,7 @@ impl CheckpointContents {
                     found.add_unread(name, tensor, limits)?;
                     continue;
                 }
-                // A bare storage, such as bytes.
+                // The value is a storage without a tensor, such as bytes.
                 Some(Node::Storage(storage)) => {
                     let elements = match storage.elements {
                         Elements::Untyped => Elements::Known(DType::U8),
@@ -129,7 +129,7 @@ impl CheckpointContents {
                             (Value::Int(number), _) => {
                                 walk.push(&name, Some(&number.to_string()), *value, depth)?;
                             }
-                            // These keys of a module are not part of parameter names.
+                            // These keys of a module do not become part of parameter names.
                             (_, Some("_parameters" | "_buffers" | "_modules")) if is_object => {
                                 walk.push(&name, None, *value, depth)?;
                             }
@@ -258,7 +258,7 @@ impl CheckpointContents {
                 .ok_or_else(|| wrong(ErrorKind::Unsupported, "pairs of F4 that do not stand row by row"))?,
             _ => shape,
         };
-        // Strides are not negative, so this is the whole span.
+        // Strides are not negative, so this range covers all elements.
         let range = match end {
             0 => place.start..place.start,
             _ => place.start + tensor.offset * width..place.start + end,
@@ -277,7 +277,7 @@ impl CheckpointContents {
                 LazyOperation::Conj => "conj",
                 LazyOperation::Neg => "neg",
             };
-            // Copying the raw elements would be wrong too.
+            // Even copying the raw elements would be wrong.
             entry.dtype = StoredDType::Unknown(format!("{} before {step}()", entry.dtype));
             let reason =
                 format!("its elements are those before {step}(); call resolve_{step}() and save it again");
@@ -309,7 +309,7 @@ impl CheckpointContents {
     }
 }
 
-/// Returns the shape in elements of a tensor that counts pairs as one: the last dimension doubles.
+/// Returns the shape in elements of a tensor whose dtype stores pairs: the last dimension doubles.
 fn doubled(shape: &Shape, is_contiguous: bool) -> Option<Shape> {
     let mut dims = shape.dims().to_vec();
     let last = dims.last_mut().filter(|_| is_contiguous)?;

@@ -1,4 +1,4 @@
-//! Lists the files in a zip archive, and where their bytes stand.
+//! Lists the files in a zip archive, and the positions of their bytes.
 //!
 //! ```sh
 //! cargo run --package fmt-zip --example members -- arrays.npz

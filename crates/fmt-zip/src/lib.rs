@@ -1,13 +1,13 @@
 //! Zip archives as lists of byte ranges, for the formats that store tensors in them.
 //!
-//! The [`zip`] crate reads the directory. This crate bounds how much of a file is looked at for it, and proves each
-//! member against the file. Members that are stored as they are can be used in place.
+//! The [`zip`] crate parses the directory. This crate limits how much of the file is read for that, and
+//! validates each member against the file. Uncompressed members can be used in place.
 //!
 //! ```
 //! use bytes::Bytes;
 //! use fmt_core::{ErrorKind, ReadOptions};
 //!
-//! // Nothing but the mark of an empty directory.
+//! // The file is only the end record of an empty archive.
 //! let empty = Bytes::from([&b"PK\x05\x06"[..], &[0; 18]].concat());
 //! assert!(fmt_zip::members(&empty, &ReadOptions::default())?.members.is_empty());
 //! let other = Bytes::from_static(b"PK\x03\x04 and so on");
@@ -29,14 +29,14 @@ use fmt_core::{ByteSource, Error, ErrorKind, ReadOptions, check_overlaps, read_r
 pub use zip::CompressionMethod;
 use zip::ZipArchive;
 
-/// No stream of deflate grows by more.
+/// The maximum expansion of a deflate stream.
 pub const LARGEST_RATIO: u64 = 1032;
 
-/// What an archive's directory says, proven against the file.
+/// An archive's directory, validated against the file.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Directory {
-    /// The members in the directory's order. No two have the same name, or share some of their bytes.
+    /// The members in the directory's order. Names are unique, and no two members share bytes.
     pub members: Vec<Member>,
 }
 
@@ -44,37 +44,38 @@ pub struct Directory {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Member {
-    /// Its name, with folders before slashes.
+    /// Its name, with slashes between directories.
     pub name: String,
-    /// Where its bytes stand in the archive, as they are stored.
+    /// The range of its stored bytes in the archive.
     pub range: Range<u64>,
-    /// Its bytes when they are inflated.
+    /// Its uncompressed size.
     pub size: u64,
-    /// CRC-32 of these.
+    /// The CRC-32 of the uncompressed bytes.
     pub crc: u32,
-    /// How it is stored.
+    /// Its compression method.
     pub method: CompressionMethod,
-    /// Whether it is encrypted.
+    /// Whether the member is encrypted.
     pub is_encrypted: bool,
 }
 
 /// Reads the directory of an archive.
 ///
-/// It must end with the file, within the 65,557 bytes that a comment can move it; a file without one is refused without
-/// a look at the rest. [`fmt_core::Limits::index_bytes`] bounds what is read of the directory, and
-/// [`fmt_core::Limits::tensors`] the number of members.
+/// The directory must end with the file, or up to 65,557 bytes earlier because of a comment; otherwise the
+/// file is refused without reading the rest. [`fmt_core::Limits::index_bytes`] bounds how much of the
+/// directory is read, and [`fmt_core::Limits::tensors`] the number of members.
 ///
 /// # Errors
-/// [`ErrorKind::Malformed`] for what is no archive or has something before it, [`ErrorKind::Duplicate`] for two members
-/// of one name, [`ErrorKind::Overlap`], [`ErrorKind::OutOfBounds`], [`ErrorKind::BadName`] for a name that is not UTF-8,
-/// [`ErrorKind::TooLarge`] beyond the limits, [`ErrorKind::Io`].
+/// [`ErrorKind::Malformed`] for a file that is not an archive or has data before it, [`ErrorKind::Duplicate`]
+/// for two members with the same name, [`ErrorKind::Overlap`], [`ErrorKind::OutOfBounds`],
+/// [`ErrorKind::BadName`] for a name that is not UTF-8, [`ErrorKind::TooLarge`] beyond the limits,
+/// [`ErrorKind::Io`].
 pub fn members(source: &dyn ByteSource, options: &ReadOptions) -> Result<Directory, Error> {
     check_end(source)?;
     let cursor = SourceCursor::new(source, 0);
     let budget = Arc::clone(&cursor.budget);
     budget.store(options.limits.index_bytes.max(LONGEST_END), Relaxed);
     let mut archive = ZipArchive::new(BufReader::with_capacity(512, cursor)).map_err(not_an_archive)?;
-    // The directory is read; what follows is one short read for each member.
+    // The directory has been read; what follows is one short read per member.
     budget.store(u64::MAX, Relaxed);
     let count = archive.len() as u64;
     if count > options.limits.tensors {
@@ -101,8 +102,8 @@ pub fn members(source: &dyn ByteSource, options: &ReadOptions) -> Result<Directo
     Ok(Directory { members })
 }
 
-/// Checks against the file that a directory ends with it: the `zip` crate would look for one from the end to the
-/// beginning.
+/// Checks that the file ends with a directory, because the `zip` crate would search the whole file for one
+/// from the end.
 fn check_end(source: &dyn ByteSource) -> Result<(), Error> {
     const MARK: &[u8; 4] = b"PK\x05\x06";
     const FIXED: usize = 22;
@@ -172,17 +173,17 @@ impl Member {
     }
 }
 
-/// A source as a file that is read from a position on.
+/// A source as a file that is read from a position.
 #[derive(Clone)]
 pub struct SourceCursor<'a> {
     source: &'a dyn ByteSource,
     position: u64,
-    /// Bytes that may still be read.
+    /// Number of bytes that may still be read.
     budget: Arc<AtomicU64>,
 }
 
 impl<'a> SourceCursor<'a> {
-    /// Begins at a byte of a source.
+    /// Creates a reader that starts at byte `position` of a source.
     #[must_use]
     pub fn new(source: &'a dyn ByteSource, position: u64) -> Self {
         Self {
@@ -224,7 +225,7 @@ mod tests {
 
     use super::*;
 
-    /// A terabyte of nothing behind a head and before an end, which counts what is read of it.
+    /// A terabyte of zeros between a start and an end, which counts the bytes read.
     struct Huge {
         head: &'static [u8],
         end: Vec<u8>,
@@ -272,7 +273,7 @@ mod tests {
         assert!(read <= LONGEST_END, "{read}");
     }
 
-    /// The mark of an end whose directory is nowhere.
+    /// This end record refers to a directory that does not exist.
     #[test]
     fn a_directory_that_is_not_there_is_looked_for_within_bounds() {
         let mut end = b"PK\x05\x06\0\0\0\0\x01\0\x01\0".to_vec();

@@ -1,4 +1,4 @@
-//! Decodes a file of Zstandard frames that hold a given number of bytes, and says what their checksum is.
+//! Decodes a file of Zstandard frames with a given decoded size, and prints its checksum.
 //!
 //! ```sh
 //! cargo run --package fmt-zstd --example decode -- weights.zst 67108864

@@ -1,4 +1,4 @@
-//! A blob of a file: converts stored bytes to those of a tensor.
+//! A blob of a file: converts its stored bytes to tensor data.
 
 use std::ops::Range;
 
@@ -106,7 +106,8 @@ impl<'a> Blob<'a> {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`](fmt_core::ErrorKind::Corrupt) for damaged frames and checksum mismatches,
-    /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) beyond the limits; as [`read_range`].
+    /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) beyond the limits; otherwise the errors of
+    /// [`read_range`].
     pub fn bytes(&self) -> Result<Bytes, Error> {
         self.named(self.all())
     }
@@ -119,7 +120,7 @@ impl<'a> Blob<'a> {
             return Ok(bytes);
         }
         let mut memory = if self.is_plain() {
-            // Bounded by the size of the file.
+            // The file's size bounds the allocation.
             zeroed(self.len)?
         } else {
             memory(self.len, self.decoding.limits)?
@@ -132,7 +133,7 @@ impl<'a> Blob<'a> {
     /// checksums.
     ///
     /// # Errors
-    /// As [`Blob::bytes`].
+    /// The errors of [`Blob::bytes`].
     pub fn fill(&self, out: &mut [u8]) -> Result<bool, Error> {
         self.named(self.fill_checked(out))
     }
@@ -169,7 +170,7 @@ impl<'a> Blob<'a> {
     /// `tables`.
     ///
     /// # Errors
-    /// As [`Blob::bytes`].
+    /// The errors of [`Blob::bytes`].
     pub fn part(&self, tables: &ProvenTables, index: usize, wanted: Range<u64>) -> Result<Bytes, Error> {
         self.named(self.some(tables, index, wanted))
     }
@@ -201,7 +202,7 @@ impl<'a> Blob<'a> {
     /// Returns a stream of all bytes that verifies all checksums.
     ///
     /// # Errors
-    /// As [`Blob::bytes`].
+    /// The errors of [`Blob::bytes`].
     pub fn stream(&self) -> Result<Box<dyn TensorStream + 'a>, Error> {
         let inner = self.named(self.parts())?;
         Ok(Box::new(Named {
@@ -231,7 +232,7 @@ impl<'a> Blob<'a> {
         Compressed::new(self.decoding, self.range.clone(), self.len, claim)
     }
 
-    /// Wraps the stream with the checksum of the decoded bytes, if there is one.
+    /// Wraps the stream to verify the checksum of the decoded bytes, if the blob has one.
     fn checked(&self, inner: Box<dyn TensorStream + 'a>) -> Box<dyn TensorStream + 'a> {
         let claim = self.claim_of_decoded();
         if claim.is_none() && !self.is_zero_or_one {
@@ -249,7 +250,7 @@ impl<'a> Blob<'a> {
     /// Verifies all checksums.
     ///
     /// # Errors
-    /// As [`Blob::bytes`].
+    /// The errors of [`Blob::bytes`].
     pub fn verify(&self) -> Result<Verification, Error> {
         self.named(self.verify_all())
     }

@@ -21,7 +21,7 @@ use crate::rules::CHECKSUMS;
 pub enum ChecksumKind {
     /// CRC-32C (Castagnoli): detects damage, almost for free on CPUs with an instruction for it.
     Crc32c,
-    /// SHA-256: also detects tampering, if the index itself can be trusted. About a tenth of the speed.
+    /// SHA-256: also detects tampering, if the index itself can be trusted. Its speed is about a tenth.
     Sha256,
     /// 64-bit XXH3: detects damage, fast on any CPU.
     Xxh3,
@@ -43,12 +43,12 @@ pub enum Claim {
     Sha256(Box<[u8; 32]>),
     /// 64-bit XXH3.
     Xxh3(u64),
-    /// Of an unknown kind, which is not an error.
+    /// A checksum of an unknown kind, which is not an error.
     Unknown,
 }
 
 impl Claim {
-    /// Creates a placeholder of this kind, whose text has the same length.
+    /// Creates a placeholder of this kind whose text has the same length as a real checksum.
     #[must_use]
     pub fn blank(kind: ChecksumKind) -> Self {
         match kind {
@@ -58,8 +58,8 @@ impl Claim {
         }
     }
 
-    /// Parses a text like `crc32c:0x1234ABCD` or `sha256:...`, with digits in either case. Anything else is of an
-    /// unknown kind.
+    /// Parses a string like `crc32c:0x1234ABCD` or `sha256:...`, with digits in either case. Any other string
+    /// is of an unknown kind.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         fn digits(text: &str) -> Option<&str> {
@@ -85,10 +85,10 @@ impl Claim {
         known.unwrap_or(Self::Unknown)
     }
 
-    /// Parses a text in the strict form: `xxh3:` or `sha256:` followed by all lower-case digits.
+    /// Parses a string in the strict form: `xxh3:` or `sha256:` followed by all lower-case digits.
     ///
     /// # Errors
-    /// The expected form, if the text is ill-formed.
+    /// Returns the expected form, if the string is ill-formed.
     pub fn parse_digest(text: &str) -> Result<Self, &'static str> {
         let is_lower = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         let expected = "an algorithm, a colon, and lower-case hexadecimal digits";
@@ -107,7 +107,7 @@ impl Claim {
         }
     }
 
-    /// Returns the length of the text from [`fmt::Display`].
+    /// Returns the length of the string from [`fmt::Display`].
     #[must_use]
     pub fn text_len(&self) -> usize {
         match self {
@@ -118,7 +118,7 @@ impl Claim {
         }
     }
 
-    /// Appends the text from [`fmt::Display`].
+    /// Appends the string from [`fmt::Display`].
     pub fn push_to(&self, text: &mut Vec<u8>) {
         const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
         let digit = |value: u32| DIGITS[(value & 15) as usize];
@@ -151,7 +151,7 @@ impl Claim {
     /// Compares a computed checksum with this one.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`].
+    /// [`ErrorKind::Corrupt`] when they differ.
     pub fn check(&self, computed: &Self) -> Result<(), Error> {
         if self == computed {
             return Ok(());
@@ -173,7 +173,7 @@ fn sha256_of(hex: &[u8]) -> Option<[u8; 32]> {
     Some(value)
 }
 
-/// The text in files: CRC-32C as in the reference implementation, SHA-256 as in `sha256sum`.
+/// Formats as in files: CRC-32C as in the reference implementation, SHA-256 as in `sha256sum`.
 impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = Vec::new();
@@ -189,7 +189,7 @@ pub struct Hasher(pub(crate) State);
 #[derive(Clone)]
 pub(crate) enum State {
     Crc32c(u32),
-    // Boxed: 112 bytes rather than 4, and most files use the other kind.
+    // Boxed, because it takes 112 bytes instead of 4, and most files use another kind.
     Sha256(Box<Sha256>),
     Xxh3(Box<Xxh3Default>),
 }
@@ -235,7 +235,7 @@ mod tests {
         hasher.finish()
     }
 
-    /// The check values from the published descriptions.
+    /// Tests the check values of the published descriptions.
     #[test]
     fn known_checksums() {
         assert_eq!(

@@ -91,14 +91,14 @@ impl Compressor {
             .map_err(|_| Error::new(ErrorKind::TooLarge, "the bytes of a frame").found(frame_bytes))?;
         self.table.frames.clear();
         self.gathered.clear();
-        // After an error some may be left.
+        // After an error, some jobs may be left.
         self.under_way.clear();
         self.level = options.level;
         let threads = match options.threads {
             0 => default_threads(),
             threads => threads,
         };
-        // Twice as many as threads, so that no thread waits.
+        // Twice the number of threads, so that no thread waits.
         let most = (2 * threads).min(MOST_UNDER_WAY / (2 * self.frame_bytes.max(1)));
         self.most_under_way = if is_whole || threads == 1 || most < 2 {
             0
@@ -115,7 +115,7 @@ impl Compressor {
     /// Compresses the tensor's next bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`]; [`ErrorKind::TooLarge`] when memory is exhausted.
+    /// [`ErrorKind::Io`] when writing fails; [`ErrorKind::TooLarge`] when memory is exhausted.
     pub fn write<W: Write>(&mut self, mut bytes: &[u8], sink: &mut HashingSink<W>) -> Result<(), Error> {
         while !bytes.is_empty() {
             let missing = self.frame_bytes - self.gathered.len();
@@ -137,7 +137,7 @@ impl Compressor {
     /// Writes the last frame, and the table of frames if there is more than one.
     ///
     /// # Errors
-    /// As [`Compressor::write`].
+    /// The errors of [`Compressor::write`].
     pub fn finish<W: Write>(&mut self, sink: &mut HashingSink<W>) -> Result<(), Error> {
         // An empty tensor is stored as an empty frame.
         let has_none = self.table.frames.is_empty() && self.under_way.is_empty();
@@ -272,7 +272,7 @@ fn work(waiting: &Mutex<Receiver<(Frame, Sender<Frame>)>>) {
         };
         let made = made.and_then(|encoder| encoder.encode(&frame.bytes, frame.level, &mut frame.compressed));
         frame.outcome = Some(made);
-        // After an error nobody waits for the frame.
+        // After an error, the frame is not collected.
         let _ = done.send(frame);
     }
 }

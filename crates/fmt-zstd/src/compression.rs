@@ -57,7 +57,7 @@ impl Compression {
     /// Checks that the options are valid.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`].
+    /// [`ErrorKind::Unsupported`] when an option is invalid.
     pub fn check(&self) -> Result<(), Error> {
         if !(1..=19).contains(&self.level) {
             let error = Error::new(ErrorKind::Unsupported, "the level of compression").rule(LEVELS);

@@ -19,7 +19,7 @@ const WORTH_A_JOB: usize = 64 << 10;
 /// A frame with its position in the blob, and the memory to decode it into.
 type Job<'b, 'o> = (&'b [u8], u64, &'o mut [u8]);
 
-/// What decoding needs from a reader.
+/// The reader's limits and settings that decoding needs.
 #[derive(Clone, Copy)]
 pub struct Decoding<'a> {
     /// The file.
@@ -57,7 +57,7 @@ pub(crate) fn zeroed(len: u64) -> Result<Box<[u8]>, Error> {
     })
 }
 
-/// What is known about a blob before it is decoded.
+/// The properties of a blob that its frame headers give before it is decoded.
 pub(crate) struct Survey {
     pub(crate) frames: usize,
     /// Whether all frames declare their content size.
@@ -80,7 +80,7 @@ pub(crate) fn decode(
     // Threads pay only for large frames, and this bounds the memory for jobs.
     let are_large = out.len() / WORTH_A_JOB >= survey.frames;
     if survey.is_sized && are_large && threads > 1 && survey.frames > 1 && out.len() >= WORTH_THREADS {
-        // The survey has walked all of them.
+        // The survey has already walked all frames.
         let frames = Pieces::new(blob, start, limits).filter_map(|piece| match piece {
             Ok(Piece::Frame(frame)) => Some((frame.range, frame.content)),
             _ => None,
@@ -92,7 +92,7 @@ pub(crate) fn decode(
     Ok(survey.have_checksums)
 }
 
-/// Checks that a blob of this size could decode to so many bytes at all.
+/// Checks that a blob of this size can decode to `decoded` bytes at all.
 pub(crate) fn check_ratio(stored: u64, decoded: u64, start: u64) -> Result<(), Error> {
     // Positions in a blob are `usize`, which has 32 bits on some machines.
     if usize::try_from(stored).is_err() {
@@ -113,9 +113,9 @@ pub(crate) fn check_ratio(stored: u64, decoded: u64, start: u64) -> Result<(), E
         .found(format_args!("{stored}, which hold {most} at most")))
 }
 
-/// Walks the frames and checks them against the expected size, and against their table if there is one: reading a part
-/// by a table must give the same bytes as reading everything. So a table must be the only skippable frame: another one
-/// could hide frames from one of the two.
+/// Walks the frames and checks them against the expected size, and against their table if there is one,
+/// because reading a part by a table must give the same bytes as reading everything. So a table must be the
+/// only skippable frame: another one could hide frames from one of the two ways to read.
 pub(crate) fn survey(
     blob: impl Look,
     table: Option<&(usize, SeekTable)>,
@@ -229,7 +229,7 @@ fn decode_one_after_the_other(blob: &[u8], start: u64, out: &mut [u8], limits: &
 
 fn decompress(frame: &[u8], at: u64, out: &mut [u8]) -> Result<usize, Error> {
     thread_local! {
-        /// Creating a decoder takes longer than decoding a small tensor.
+        /// The decoder of this thread, because creating one takes longer than decoding a small tensor.
         static DECODER: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
     }
     let room = out.len();

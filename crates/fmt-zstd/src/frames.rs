@@ -40,7 +40,7 @@ pub(crate) struct Frame {
     /// Its declared content size, if any.
     pub(crate) content: Option<u64>,
     pub(crate) has_checksum: bool,
-    /// Whether it is decoded into a single buffer for all of its content.
+    /// Whether the frame is decoded into a single buffer for all of its content.
     pub(crate) is_single_segment: bool,
 }
 
@@ -70,7 +70,7 @@ impl Head {
         } else {
             let (&window, behind) = rest.split_first()?;
             rest = behind;
-            // At most 2^41 and seven eighths more.
+            // The window is at most 2^41 plus seven eighths.
             let base = 1u64 << (10 + (window >> 3));
             Some(base + base / 8 * u64::from(window & 7))
         };
@@ -109,7 +109,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 pub(crate) trait Look {
     fn len(&self) -> usize;
 
-    /// Returns the bytes from `at` on: `most` of them, or fewer at the end.
+    /// Returns the bytes starting at `at`: `most` of them, or fewer at the end.
     fn look(&mut self, at: usize, most: usize) -> Result<&[u8], Error>;
 }
 
@@ -309,7 +309,7 @@ impl SeekTable {
         if flags & 0x80 != 0 { 12 } else { 8 }
     }
 
-    /// Parses a whole skippable frame as a table, if it is one.
+    /// Parses a skippable frame as a table; `None` if it is something else.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let len = Self::len_by_foot(bytes)?;
         let is_whole = word(bytes, 0)? == TABLE
@@ -404,7 +404,7 @@ mod tests {
         assert_eq!(SeekTable::parse(&bytes), Some(table));
         assert_eq!(SeekTable::parse(&bytes[1..]), None);
         assert_eq!(SeekTable::parse(&[]), None);
-        // With checksums, which are ignored.
+        // This table has checksums, which are ignored.
         let with_checksums =
             b"\x5e\x2a\x4d\x18\x15\0\0\0\x0a\0\0\0\x14\0\0\0cccc\x01\0\0\0\x80\xb1\xea\x92\x8f";
         assert_eq!(SeekTable::parse(with_checksums).unwrap().frames, [(10, 20)]);
@@ -413,7 +413,7 @@ mod tests {
     #[test]
     fn heads_of_every_form() {
         let head = |bytes: &[u8]| Head::parse(&[&[0x28, 0xb5, 0x2f, 0xfd], bytes].concat());
-        // As the reference implementation writes it: window 2 MiB, nothing else known.
+        // The reference implementation writes this: window 2 MiB, nothing else known.
         let streamed = head(&[0x00, 0x58]).unwrap();
         assert_eq!(
             (streamed.window, streamed.content, streamed.len),

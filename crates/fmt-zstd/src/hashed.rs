@@ -9,11 +9,11 @@ use crate::{
 
 /// Bytes read and hashed at once.
 pub(crate) const CHUNK: usize = 256 << 10;
-/// Bytes per turn of a thread.
+/// Bytes that a thread processes per turn.
 const TURN: usize = 4 << 20;
 
-/// Fills `out` with the bytes from `start` on, and returns their checksum. The CRC-32C of many bytes is computed by
-/// several threads, which together read and hash about as fast as one thread reads.
+/// Fills `out` with the bytes starting at `start`, and returns their checksum. The CRC-32C of many bytes is
+/// computed by several threads, which together read and hash about as fast as one thread reads.
 pub(crate) fn read_and_hash(
     source: &dyn ByteSource,
     start: u64,

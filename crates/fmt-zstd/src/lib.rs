@@ -1,15 +1,15 @@
-//! The bytes of tensors in files, as they are or as frames of Zstandard (RFC 8878), under checksums.
+//! The stored bytes of tensors, raw or as Zstandard frames (RFC 8878), with checksums.
 //!
 //! | | |
 //! |---|---|
 //! | [`Blob`] | reading: all bytes, a part, or a stream; within limits, on several threads, checked against CRC-32C, SHA-256 or XXH3 |
-//! | [`ProvenTables`] | parts of compressed tensors by the table of the *seekable format*, once it is proven to fit its frames |
-//! | [`Compressor`], [`Compression`] | writing: frames that several threads make, the same bytes for any number of them |
-//! | [`HashingSink`], [`Hasher`], [`Claim`] | checksums on the way into a file, and as texts |
+//! | [`ProvenTables`] | reading parts of compressed tensors by the table of the *seekable format*, once it is validated against its frames |
+//! | [`Compressor`], [`Compression`] | writing: several threads compress frames, and the output is the same for any number of threads |
+//! | [`HashingSink`], [`Hasher`], [`Claim`] | checksums computed during writing, and their string form |
 //!
-//! Frames come from untrusted files: their heads are walked over before anything is decoded, so that memory is no more than
-//! what the tensor is said to have, windows stay within [`Limits::window_log`](fmt_core::Limits::window_log), and a table
-//! cannot give other bytes than its frames do.
+//! Frames come from untrusted files. Their headers are checked before anything is decoded: memory is limited
+//! to the declared size of the tensor, windows stay within
+//! [`Limits::window_log`](fmt_core::Limits::window_log), and a table cannot give other bytes than its frames.
 //!
 //! ```
 //! use fmt_core::Limits;
@@ -39,7 +39,7 @@
 //!     rules: &[],
 //! };
 //! assert_eq!(blob.bytes()?, tensor);
-//! // One frame of 1 MiB is decoded for this.
+//! // This decodes one frame of 1 MiB.
 //! let part = blob.part(&ProvenTables::default(), 0, 3_000_000..3_000_010)?;
 //! assert_eq!(part, tensor[3_000_000..3_000_010]);
 //! # Ok(())

@@ -61,8 +61,8 @@ impl ProvenTables {
         Ok(Some(bytes.slice(start..start + len)))
     }
 
-    /// Compares a frame table with the frame headers, unless that was done before. Returns false if there is no table,
-    /// or the headers lack sizes.
+    /// Compares a frame table with the frame headers, unless that was done before. Returns false if the blob
+    /// has no table, or the headers lack sizes.
     fn prove(
         &self,
         decoding: Decoding<'_>,
@@ -110,7 +110,7 @@ struct Part {
 }
 
 impl Part {
-    /// Returns `None` if the table's sizes do not add up to those of all frames and of the tensor.
+    /// Returns `None` if the table's sizes do not add up to the size of all frames and of the tensor.
     fn find(table: &SeekTable, blob: &Range<u64>, whole: u64, wanted: &Range<u64>) -> Option<Self> {
         let mut part: Option<Self> = None;
         let (mut stored, mut decoded) = (blob.start, 0u64);

@@ -58,12 +58,12 @@ impl<W> HashingSink<W> {
     /// Fails if an earlier call failed.
     ///
     /// # Errors
-    /// [`fmt_core::ErrorKind::Io`].
+    /// [`fmt_core::ErrorKind::Io`] when an earlier call failed.
     pub fn check(&self) -> Result<(), Error> {
         self.sink.check()
     }
 
-    /// Sets the hasher for everything written from here on.
+    /// Sets the hasher for everything written after this call.
     pub fn hash(&mut self, hasher: Option<Hasher>) {
         self.hasher = hasher;
     }
@@ -78,7 +78,7 @@ impl<W: Write> HashingSink<W> {
     /// Writes all bytes.
     ///
     /// # Errors
-    /// [`fmt_core::ErrorKind::Io`].
+    /// [`fmt_core::ErrorKind::Io`] when writing fails.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let Some(mut hasher) = self.hasher.take() else {
             return self.sink.write(bytes);
@@ -103,10 +103,10 @@ impl<W: Write> HashingSink<W> {
         Ok(())
     }
 
-    /// Writes zeros up to the position `place`; nothing if that is already passed.
+    /// Writes zeros up to the position `place`; nothing if the sink is already beyond it.
     ///
     /// # Errors
-    /// [`fmt_core::ErrorKind::Io`].
+    /// [`fmt_core::ErrorKind::Io`] when writing fails.
     pub fn pad_to(&mut self, place: u64) -> Result<(), Error> {
         self.sink.pad_to(place)
     }
@@ -114,7 +114,7 @@ impl<W: Write> HashingSink<W> {
     /// Flushes the inner writer.
     ///
     /// # Errors
-    /// [`fmt_core::ErrorKind::Io`].
+    /// [`fmt_core::ErrorKind::Io`] when flushing fails.
     pub fn flush(&mut self) -> Result<(), Error> {
         self.sink.flush()
     }

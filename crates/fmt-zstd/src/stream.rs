@@ -196,7 +196,7 @@ impl<'a> Compressed<'a> {
         })
     }
 
-    /// Returns whether frame checksums cover all of it.
+    /// Returns whether frame checksums cover the whole blob.
     pub(crate) fn have_checksums(&self) -> bool {
         self.have_checksums
     }
@@ -248,7 +248,7 @@ impl<'a> Compressed<'a> {
         }
         let blob = read_range(self.source, self.in_file(&range), "the compressed data")?;
         self.hash(&blob);
-        // At most twice the group size, and no more than the survey found.
+        // The buffer has at most twice the group size, and no more than the survey found.
         self.ready.clear();
         self.ready.resize(content as usize, 0);
         self.taken = 0;
@@ -304,7 +304,7 @@ impl TensorStream for Compressed<'_> {
                 break;
             }
         }
-        // Errors after the last byte are returned with it.
+        // An error after the last byte is returned together with that byte.
         while self.left == 0 && written > 0 && self.taken == self.ready.len() && self.claim.is_some() {
             if self.open.is_some() || !self.advance()? {
                 break;

@@ -1,9 +1,9 @@
-//! zTensor files beside safetensors and zTensor 2 files of the same tensors, and beside what the system and the zstd
-//! library do with plain bytes.
+//! Compares zTensor files with safetensors and zTensor 2 files of the same tensors, and with plain bytes
+//! handled by the system and the zstd library.
 //!
-//! `cargo bench -p fmt-ztensor`; a gigabyte is written to the temporary folder (`TMPDIR`), which should be on a disk. What
-//! is mapped is measured by `cargo bench -p tensor-mmap --bench ztensor`, since mapping takes `unsafe`. Words behind `--`
-//! choose: `open`, `many`, `write`, `read`, `zstd`.
+//! Run `cargo bench -p fmt-ztensor`. It writes a gigabyte to the temporary directory (`TMPDIR`), which should
+//! be on a disk. Memory mapping requires `unsafe`, so it is measured by `cargo bench -p tensor-mmap --bench
+//! ztensor`. Words after `--` select benchmarks: `open`, `many`, `write`, `read`, `zstd`.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -54,7 +54,8 @@ fn main() {
     }
 }
 
-/// A file that is removed when it is dropped, which is not timed: each alternative meets the same page cache.
+/// A file that is removed on drop, outside the measured time, so that each alternative starts with the same
+/// page cache.
 struct Removed(PathBuf);
 
 impl Drop for Removed {
@@ -63,7 +64,7 @@ impl Drop for Removed {
     }
 }
 
-/// Names as models have them.
+/// Returns tensor names like those of real models.
 fn names(count: usize) -> Vec<String> {
     let parts = [
         "attn.q_proj",
@@ -291,7 +292,7 @@ fn read_one(folder: &Path, data: &[u8]) {
     comparison.rounds(7).run();
 }
 
-/// 256 MiB that compress like the mantissas of weights: by a fifth.
+/// Returns bytes that compress like the mantissas of weights: by a fifth.
 fn weights(len: usize) -> Vec<u8> {
     let mut bytes = random_bytes(len);
     for element in bytes.chunks_exact_mut(4) {

@@ -11,11 +11,11 @@ use crate::{CustomField, WriteOptions, ZtensorReader, ZtensorWriter, ledger::Led
 ///
 /// | | [`save`](Self::save), [`append`](Self::append) | [`save_in_place`](Self::save_in_place), [`append_in_place`](Self::append_in_place) |
 /// |---|---|---|
-/// | how | a copy of the data with another index takes the file's name | another index behind the old one |
-/// | written | the data once, by the kernel; nothing where the file system can share blocks | what is new, and the index |
-/// | others see | the old file or the new one | the old file, no file for a moment, the new one |
-/// | after a crash | the old file or the new one | [`recover`] cuts the file back to the old one |
-/// | afterwards | no trace of the old index | the old index is a hole |
+/// | method | copies the data and replaces the file, with another index | appends another index after the old one |
+/// | writes | the data once, copied by the kernel; none if the file system can share blocks | new data and the index |
+/// | other readers see | the old file or the new one | the old file, then no valid file for a moment, then the new one |
+/// | after a crash | the old file or the new one | [`recover`] truncates the file to the old one |
+/// | old index | gone | remains as a hole |
 ///
 /// ```
 /// use fmt_core::TensorReader;
@@ -40,7 +40,7 @@ use crate::{CustomField, WriteOptions, ZtensorReader, ZtensorWriter, ledger::Led
 /// assert_eq!(reader.entries().len(), 2);
 /// assert_eq!(reader.entries()[0].attributes.to_map()["unit"], "m/s");
 ///
-/// // The same without a copy of the data:
+/// // The same changes without copying the data:
 /// let mut writer = ZtensorEditor::open(&path)?.append_in_place()?;
 /// writer.tensor("added too", &Tensor::scalar(7u8))?;
 /// writer.commit()?;
@@ -79,7 +79,7 @@ impl ZtensorEditor {
     /// Opens a file for editing.
     ///
     /// # Errors
-    /// As [`ZtensorReader::from_path`].
+    /// The errors of [`ZtensorReader::from_path`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         Self::open_with(path.as_ref(), &ReadOptions::default(), WriteOptions::default())
     }
@@ -87,9 +87,9 @@ impl ZtensorEditor {
     /// Opens a file for editing, with options.
     ///
     /// # Errors
-    /// As [`ZtensorReader::open`]; [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for an invalid
-    /// alignment; [`ErrorKind::Duplicate`](fmt_core::ErrorKind::Duplicate) when a lenient reader accepted duplicate
-    /// names.
+    /// The errors of [`ZtensorReader::open`]; [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported)
+    /// for an invalid alignment; [`ErrorKind::Duplicate`](fmt_core::ErrorKind::Duplicate) when a lenient
+    /// reader accepted duplicate names.
     pub fn open_with(path: &Path, read: &ReadOptions, write: WriteOptions) -> Result<Self, Error> {
         write.check()?;
         let file = TailFile::open(path, |source| ZtensorReader::open(source, read))?;

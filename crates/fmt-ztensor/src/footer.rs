@@ -1,4 +1,4 @@
-//! Both ends of a file: magic and footer.
+//! Parses the start and end of a file: magic number and footer.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use fmt_core::{ByteSource, Error, ErrorKind, ReadOptions, read_into, read_range}
 
 use crate::layout::{FAMILY, FAMILY_V2, MAGIC, SHORTEST, TAIL};
 
-/// Checks both ends of the file and finds the index.
+/// Checks the start and end of the file, and returns the range of the index.
 pub(crate) fn locate_index(source: &dyn ByteSource, options: &ReadOptions) -> Result<Range<u64>, Error> {
     let len = source.len();
     let head = read_range(source, 0..len.min(MAGIC.len() as u64), "the magic")?;

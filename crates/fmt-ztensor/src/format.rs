@@ -10,7 +10,7 @@ use crate::{
     layout::{FAMILY, FAMILY_V2, FORMAT, MAGIC},
 };
 
-/// The format, for tools that treat all formats alike.
+/// The format, for tools that handle all formats.
 ///
 /// ```
 /// use fmt_core::{Format, Plan, PlannedEntry, ReadOptions, Sniff};
@@ -48,7 +48,7 @@ impl Format for Ztensor {
         if head.starts_with(&MAGIC) {
             Sniff::Certain
         } else if head.starts_with(FAMILY) || head.starts_with(FAMILY_V2) {
-            // Another version: opening reports that.
+            // This is another version; opening the file reports that.
             Sniff::Possible
         } else {
             Sniff::No

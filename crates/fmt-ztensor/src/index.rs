@@ -18,7 +18,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     pub(crate) entries: Vec<Entry>,
-    /// One for each entry.
+    /// One item for each entry.
     pub(crate) details: Vec<Details>,
     names: NameTable,
 }
@@ -32,7 +32,7 @@ pub(crate) struct Details {
     pub(crate) says_big: Option<bool>,
 }
 
-/// The key `layout`, which the reference implementation requires and the specification lacks (Z1).
+/// The key `layout`, which the reference implementation requires but the specification does not define (Z1).
 #[derive(Clone, Debug, Default)]
 pub(crate) enum StoredLayout {
     #[default]
@@ -106,7 +106,7 @@ impl Index {
         let at = draft.at;
         let finished = draft.finish(self, index_start, options);
         finished.map_err(|error| draft.about_this(error))?;
-        // The limit on tensors is lower, unless it is raised beyond any memory.
+        // The limit on tensors is below 2^32, unless the caller raised it beyond any available memory.
         let last = self.entries.len() - 1;
         let number = u32::try_from(last)
             .map_err(|_| Error::new(ErrorKind::TooLarge, "the number of tensors").rule("Z12"))?;

@@ -18,7 +18,7 @@ pub(crate) const TAIL: u64 = 8;
 /// Minimum length of a file: magic, empty array, its length (Z22).
 pub(crate) const SHORTEST: u64 = 17;
 
-/// Names in docs/formats/ztensor.md of the rules of lower crates.
+/// Maps the rules of lower crates to their names in docs/formats/ztensor.md.
 pub(crate) const RULES: &[(&str, &str)] = &[
     (fmt_cbor::WELL_FORMED, "Z25"),
     (fmt_cbor::TYPES, "Z3"),
@@ -31,7 +31,7 @@ pub(crate) const RULES: &[(&str, &str)] = &[
     (fmt_zstd::CHECKSUMS, "Z4"),
 ];
 
-/// Renames the rule in an error of a lower crate.
+/// Gives the rule in a lower crate's error its name in this format.
 pub(crate) fn named(error: Error) -> Error {
     error.rename_rule(RULES)
 }

@@ -41,9 +41,9 @@ pub(crate) struct Record {
 #[derive(Clone, Debug)]
 pub(crate) enum Checksum {
     Absent,
-    /// As found in a file.
+    /// The checksum as it is in the file.
     Text(String),
-    /// Of this kind, computed once all bytes are written; a placeholder until then.
+    /// A checksum of this kind, computed once all bytes are written; a placeholder until then.
     Computed(Claim),
 }
 
@@ -56,13 +56,13 @@ pub(crate) enum Place {
         offset: u64,
         size: u64,
     },
-    /// Those of another tensor, which has its own location and checksum.
+    /// The bytes of another tensor, which has its own location and checksum.
     Of(usize),
 }
 
 impl Record {
-    /// Returns the maximum size of the record in the index: that of its encoding, with the longest offset and size if
-    /// these are not known yet.
+    /// Returns the maximum size of the record in the index: the size of its encoding, with the longest offset
+    /// and size if these are not known yet.
     fn index_bound(&self) -> u64 {
         let (offset, size) = match self.place {
             Place::Written { offset, size } => (offset, size),
@@ -223,7 +223,7 @@ impl Ledger {
         self.check_bounds(bound, count)
             .map_err(|error| error.of_tensor(&record.name))?;
         let name_of = |number: u32| &*self.records[number as usize].name;
-        // The limit is lower, unless it is raised beyond any memory.
+        // The limit on tensors is below 2^32, unless the caller raised it beyond any available memory.
         let number = u32::try_from(self.records.len())
             .map_err(|_| Error::new(ErrorKind::TooLarge, "the number of tensors").rule("Z12"))?;
         if self.names.insert(number, &record.name, name_of).is_err() {
@@ -253,7 +253,7 @@ impl Ledger {
 
     /// Returns the maximum size of the index with one record replaced.
     fn bound_with(&self, number: usize, record: &Record) -> u64 {
-        // A record takes no more now than when it was added.
+        // A record's bound does not grow after it was added.
         self.index_bound - self.records[number].index_bound() + record.index_bound()
     }
 

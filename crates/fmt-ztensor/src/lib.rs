@@ -1,16 +1,17 @@
-//! zTensor files of version 0.1, read and written: tensors at multiples of 64 bytes, raw or in Zstandard frames, and a CBOR
-//! index at the end. Versions 1.x and 2.x, which have little more in common with it than the name, are in `fmt-ztensor2`.
+//! zTensor files of version 0.1, read and written: tensors at multiples of 64 bytes, raw or in Zstandard
+//! frames, and a CBOR index at the end. Versions 1.x and 2.x, which share little more than the name with it,
+//! are in `fmt-ztensor2`.
 //!
-//! docs/formats/ztensor.md describes the format byte for byte and gives a reason for every decision that its
-//! specification leaves open; errors carry the number of the rule that is broken ([`fmt_core::Error::broken_rule`]).
+//! docs/formats/ztensor.md describes the format byte for byte and gives a reason for every decision that the
+//! specification leaves open; errors have the number of the violated rule ([`fmt_core::Error::broken_rule`]).
 //!
 //! | | |
 //! |---|---|
-//! | [`ZtensorReader`] | an open file, with all features of the format |
-//! | [`ZtensorWriter`] | a file that is being written, to anything that takes bytes |
-//! | [`ZtensorEditor`] | names and custom fields changed and tensors appended, without writing the data anew |
-//! | [`Ztensor`] | the format for tools that deal with all formats alike |
-//! | [`CborValue`], [`Compression`], [`ChecksumKind`] | values of custom fields, of the crate `fmt-cbor`; how tensors are stored, of `fmt-zstd` |
+//! | [`ZtensorReader`] | reads a file, with all features of the format |
+//! | [`ZtensorWriter`] | writes a file to any sink |
+//! | [`ZtensorEditor`] | changes names and custom fields and appends tensors, without rewriting the data |
+//! | [`Ztensor`] | the format, for tools that handle all formats |
+//! | [`CborValue`], [`Compression`], [`ChecksumKind`] | values of custom fields, from the crate `fmt-cbor`; storage options, from `fmt-zstd` |
 //!
 //! # Reading
 //!
@@ -42,9 +43,9 @@
 //! # }
 //! ```
 //!
-//! Bytes in memory, such as a mapping by `tensor-mmap`, are not copied: [`ZtensorReader::from_bytes`]. The reader is made for
-//! untrusted files: opening one takes time and memory in proportion to its index, and never panics; [`fmt_core::Limits`]
-//! bounds both.
+//! [`ZtensorReader::from_bytes`] does not copy bytes in memory, such as a mapping by `tensor-mmap`. The
+//! reader is made for untrusted files: opening one takes time and memory in proportion to its index, and
+//! never panics; [`fmt_core::Limits`] bounds both.
 //!
 //! # Writing
 //!
@@ -72,8 +73,9 @@
 //!
 //! # Streaming
 //!
-//! The index comes last, so a file can be written while its tensors are being made, by pieces of any size, to a socket as
-//! well as to a file. Memory holds the index and, of compressed tensors, one frame.
+//! The index comes last, so a file can be written while its tensors are being computed, in pieces of any
+//! size, to a socket as well as to a file. The writer holds only the index and one frame of a compressed
+//! tensor in memory.
 //!
 //! ```
 //! use fmt_core::AtomicFile;
@@ -84,7 +86,7 @@
 //! let path = std::path::Path::new("rows.zt");
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("rows.zt");
-//! // Nothing stands under the file's name until it is complete and on the disk.
+//! // The file appears under its name only when it is complete and on disk.
 //! let mut writer = ZtensorWriter::new(AtomicFile::create(&path)?, WriteOptions::default())?;
 //! writer.begin("rows", &TensorSpec::new(DType::F32, Shape::new(&[1000, 64])?)?)?;
 //! for row in 0..1000u16 {

@@ -19,7 +19,7 @@ pub struct WriteOptions {
     pub alignment: u64,
     /// Omit the key `layout`, which the specification lacks but all published readers of version 0.1 require (Z1).
     pub strict_spec: bool,
-    /// Limits of the expected readers: a file that they would refuse is not written.
+    /// Limits of the expected readers: a file that they would reject is not written.
     pub limits: Limits,
 }
 

@@ -35,11 +35,11 @@ use crate::{
 /// let index = reader.find("weights").ok_or("no such tensor")?;
 /// assert_eq!(reader.tensor(index)?, weights);
 ///
-/// // Only the rows that are asked for are read.
+/// // Reads only the requested rows.
 /// let row = reader.rows(index, 1..2)?;
 /// assert_eq!(row.view().as_slice::<f32>()?, [3.0, 4.0]);
 ///
-/// // Or into memory that is there already, which costs least.
+/// // Reading into an existing buffer costs least.
 /// let mut buffer = [0; 24];
 /// reader.read_into(index, &mut buffer)?;
 /// # Ok(())
@@ -47,9 +47,9 @@ use crate::{
 /// ```
 ///
 /// # Checksums
-/// Copies are checked against the checksum: by [`TensorReader::read_into`] always, by [`TensorReader::tensor`] unless the
-/// tensor is a slice of memory. [`TensorReader::rows`] of raw tensors are not, since checksums are over whole tensors;
-/// [`TensorReader::verify`] is there for that (Z6).
+/// Copied data is checked against the checksum: always by [`TensorReader::read_into`], and by
+/// [`TensorReader::tensor`] unless the tensor is a slice of memory. [`TensorReader::rows`] does not check raw
+/// tensors, because a checksum covers a whole tensor; use [`TensorReader::verify`] for that (Z6).
 ///
 /// # What cannot be read
 /// Tensors of unknown dtype, encoding or layout are listed with [`Entry::unsupported`], and reading them fails (Z1,
@@ -65,7 +65,7 @@ pub struct ZtensorReader {
     /// The start of the index.
     index_start: u64,
     index: Index,
-    /// Always empty: the format has none.
+    /// Always empty: the format has no metadata.
     metadata: Metadata,
     limits: Limits,
     threads: usize,
@@ -78,7 +78,8 @@ impl ZtensorReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// What is invalid and where: [`Error::broken_rule`] has the rule of docs/formats/ztensor.md.
+    /// An error for an invalid file, with the position: [`Error::broken_rule`] is the rule of
+    /// docs/formats/ztensor.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let range = locate_index(&*source, options)?;
         let index_start = range.start;
@@ -106,7 +107,7 @@ impl ZtensorReader {
     /// Decodes the custom fields of a tensor, in the file's order.
     ///
     /// # Panics
-    /// When there is no such index.
+    /// If there is no tensor with this index.
     #[must_use]
     pub fn fields(&self, index: usize) -> Vec<CustomField> {
         let fields = self.index.details[index].fields.iter();

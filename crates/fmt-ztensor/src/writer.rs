@@ -37,7 +37,7 @@ use crate::{
 ///     writer.write(&[row.to_le_bytes(); 8].concat())?;
 /// }
 ///
-/// // Tied weights: another name for the same bytes.
+/// // Tied weights: a second name for the same bytes.
 /// writer.alias("decoder.bias", &TensorSpec::new(DType::F32, Shape::vector(2))?, "bias")?;
 /// writer.finish()?.persist()?;
 ///
@@ -88,9 +88,9 @@ impl<W: Write> ZtensorWriter<W> {
     /// written. Attributes become custom fields.
     ///
     /// # Errors
-    /// As [`ZtensorWriter::new`] and [`ZtensorWriter::begin`];
-    /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for tensors that are not dense (Z20), and for
-    /// metadata of the file, which the format cannot store (Z27).
+    /// The errors of [`ZtensorWriter::new`] and [`ZtensorWriter::begin`];
+    /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for tensors that are not dense (Z20), and
+    /// for file metadata, which the format cannot store (Z27).
     pub fn planned(out: W, plan: &Plan, options: WriteOptions) -> Result<Self, Error> {
         let mut writer = Self::new(out, options)?;
         plan.check(&CAPABILITIES, &writer.options.limits)?;
@@ -113,7 +113,7 @@ impl<W: Write> ZtensorWriter<W> {
         Ok(writer)
     }
 
-    /// Continues after the `position` bytes that are already in the sink.
+    /// Creates a writer that continues after `position` bytes that are already in the sink.
     pub(crate) fn resume(out: W, options: WriteOptions, ledger: Ledger, position: u64) -> Self {
         Self {
             sink: HashingSink::new(out, position),
@@ -129,7 +129,7 @@ impl<W: Write> ZtensorWriter<W> {
     /// Begins a tensor; its bytes follow.
     ///
     /// # Errors
-    /// As [`ZtensorWriter::begin_with`].
+    /// The errors of [`ZtensorWriter::begin_with`].
     pub fn begin(&mut self, name: &str, spec: &TensorSpec) -> Result<(), Error> {
         let options = std::mem::take(&mut self.options.tensors);
         let begun = self.begin_with(name, spec, &options);
@@ -141,8 +141,9 @@ impl<W: Write> ZtensorWriter<W> {
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when the previous tensor is incomplete;
-    /// [`ErrorKind::BadName`](fmt_core::ErrorKind::BadName), [`ErrorKind::Duplicate`](fmt_core::ErrorKind::Duplicate)
-    /// and [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) for anything that readers would refuse;
+    /// [`ErrorKind::BadName`](fmt_core::ErrorKind::BadName),
+    /// [`ErrorKind::Duplicate`](fmt_core::ErrorKind::Duplicate) and
+    /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) for anything that readers would reject;
     /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for invalid options.
     pub fn begin_with(
         &mut self,
@@ -172,8 +173,8 @@ impl<W: Write> ZtensorWriter<W> {
     /// Writes the next bytes, row-major and little-endian, in pieces of any size.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) for bytes beyond the current tensor, of which
-    /// none are written; [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
+    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when there are more bytes than the
+    /// current tensor has, in which case none are written; [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         self.sink.check()?;
         self.outstanding.admit(bytes)?;
@@ -203,7 +204,7 @@ impl<W: Write> ZtensorWriter<W> {
         Ok(())
     }
 
-    /// Prepares for the bytes of the first pending tensor.
+    /// Prepares for writing the first pending tensor.
     fn begin_front(&mut self) -> Result<(), Error> {
         let Some(front) = self.pending.front_mut() else {
             return Ok(());
@@ -239,7 +240,7 @@ impl<W: Write> ZtensorWriter<W> {
     /// Writes a tensor.
     ///
     /// # Errors
-    /// As [`ZtensorWriter::begin`] and [`ZtensorWriter::write`].
+    /// The errors of [`ZtensorWriter::begin`] and [`ZtensorWriter::write`].
     pub fn tensor(&mut self, name: &str, tensor: &Tensor) -> Result<(), Error> {
         self.begin(name, tensor.spec())?;
         self.write(tensor.bytes())
@@ -248,18 +249,18 @@ impl<W: Write> ZtensorWriter<W> {
     /// Writes a tensor with storage options.
     ///
     /// # Errors
-    /// As [`ZtensorWriter::begin_with`] and [`ZtensorWriter::write`].
+    /// The errors of [`ZtensorWriter::begin_with`] and [`ZtensorWriter::write`].
     pub fn tensor_with(&mut self, name: &str, tensor: &Tensor, options: &TensorOptions) -> Result<(), Error> {
         self.begin_with(name, tensor.spec(), options)?;
         self.write(tensor.bytes())
     }
 
-    /// Adds another name for the bytes of an earlier tensor, optionally with another dtype or shape (Z10).
+    /// Adds a second name for the bytes of an earlier tensor, optionally with another dtype or shape (Z10).
     ///
     /// # Errors
-    /// As [`ZtensorWriter::begin`]; [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds) when there is no such
-    /// tensor, [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when it has a different number of bytes,
-    /// or big-endian elements of a different size.
+    /// The errors of [`ZtensorWriter::begin`]; [`ErrorKind::OutOfBounds`](fmt_core::ErrorKind::OutOfBounds)
+    /// when there is no tensor `of`, [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when it
+    /// has a different number of bytes, or big-endian elements of a different size.
     pub fn alias(&mut self, name: &str, spec: &TensorSpec, of: &str) -> Result<(), Error> {
         self.ledger.admit_alias(name, spec, of, &[])
     }
@@ -307,7 +308,7 @@ fn begin<W: Write>(sink: &mut HashingSink<W>) -> Result<(), Error> {
     }
 }
 
-/// Writes elements byte-swapped; keeps an incomplete element until its remaining bytes arrive.
+/// Writes byte-swapped elements; keeps an incomplete element until its remaining bytes arrive.
 fn turn_around<W: Write>(
     mut bytes: &[u8],
     width: usize,

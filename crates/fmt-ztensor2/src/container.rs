@@ -1,10 +1,10 @@
-//! Both ends of a file of version 1 or 2, and the position of its manifest (O1, O2).
+//! Parses the start and end of a file of version 1 or 2, and locates its manifest (O1, O2).
 
 use std::ops::Range;
 
 use fmt_core::{ByteSource, Cursor, Error, ErrorKind, ReadOptions, read_range};
 
-/// A version of the format with objects.
+/// A major version of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
     /// `ZTEN1000`: what the package `ztensor` 1.x writes.
@@ -42,7 +42,7 @@ impl Version {
         }
     }
 
-    /// Returns the size of what follows the last blob or manifest: the manifest's location, and the magic again.
+    /// Returns the size of the footer: the manifest's location and the magic number.
     pub(crate) fn footer(self) -> u64 {
         match self {
             Self::V1 => 16,
@@ -50,13 +50,13 @@ impl Version {
         }
     }
 
-    /// Returns the manifest size that every reader refuses.
+    /// Returns the maximum manifest size: readers reject larger ones.
     fn most_manifest_bytes(self) -> u64 {
         1 << 30
     }
 }
 
-/// The contents of both ends.
+/// The parsed start and end of a file.
 #[derive(Debug)]
 pub(crate) struct Container {
     pub(crate) version: Version,
@@ -64,11 +64,11 @@ pub(crate) struct Container {
     pub(crate) manifest: Range<u64>,
     /// XXH3-64 of the manifest, in version 2.
     pub(crate) hash: Option<u64>,
-    /// Maximum end of blobs.
+    /// The maximum end of a blob.
     pub(crate) data_end: u64,
 }
 
-/// Parses both ends of a file.
+/// Parses the start and end of a file.
 pub(crate) fn locate(source: &dyn ByteSource, options: &ReadOptions) -> Result<Container, Error> {
     let len = source.len();
     let head = read_range(source, 0..len.min(8), "the magic")?;
@@ -190,7 +190,7 @@ fn no_manifest(at: u64, offset: u64, hash: u64) -> Error {
     Error::new(ErrorKind::Malformed, what).at(at).rule("O2")
 }
 
-/// Names in docs/formats/ztensor2.md of the rules of lower crates.
+/// Maps the rules of lower crates to their names in docs/formats/ztensor2.md.
 pub(crate) const RULES: &[(&str, &str)] = &[
     (fmt_cbor::WELL_FORMED, "O3"),
     (fmt_cbor::TYPES, "O4"),

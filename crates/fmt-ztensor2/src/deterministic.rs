@@ -12,10 +12,11 @@ struct Level {
     key: (usize, usize),
 }
 
-/// Checks that bytes at byte `start` of a file are one deterministically encoded item: shortest headers, definite
-/// lengths, ascending keys without duplicates, shortest floats, no tags, and at most `depth` levels of arrays and maps.
+/// Checks that `bytes`, at byte `start` of a file, are one deterministically encoded item: shortest headers,
+/// definite lengths, ascending keys without duplicates, shortest floats, no tags, and at most `depth` levels
+/// of arrays and maps.
 ///
-/// Callers check that texts are UTF-8 and that lengths fit the bytes.
+/// The caller checks that texts are UTF-8 and that lengths do not exceed the bytes.
 pub(crate) fn check(bytes: &[u8], start: u64, depth: u64) -> Result<(), Error> {
     let mut cursor = Cursor::new(bytes, start);
     let mut levels: Vec<Level> = Vec::new();

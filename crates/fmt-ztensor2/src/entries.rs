@@ -23,7 +23,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) attributes: Option<Fields>,
 }
 
-/// Data of an entry that other formats lack.
+/// Data of an object that has no place in its entry.
 #[derive(Debug)]
 pub(crate) enum Content {
     Dense {
@@ -92,7 +92,7 @@ pub(crate) fn made_of(
         Kind::Coo => &["values", "coords"],
         Kind::Csr => &["values", "indices", "indptr"],
         Kind::Other => {
-            // The dtype of the part closest to the elements, for listings.
+            // Show the dtype of the part closest to the elements.
             let shown = ["data", "values", "packed_weight"]
                 .into_iter()
                 .find_map(&mut part);
@@ -122,7 +122,7 @@ pub(crate) fn made_of(
             let indptr = roles.get(2).and_then(|role| part(role));
             sparse(&mut entry, values, indices, indptr, version)?
         }
-        // The reason was just found.
+        // The reason was set above.
         (_, None) => Content::Listed,
     };
     Ok((entry, content))
@@ -135,7 +135,7 @@ enum Kind {
     Other,
 }
 
-/// Fills an object's entry from one of its parts, for listings.
+/// Fills an object's entry from one of its parts, for listing only.
 fn show(entry: &mut Entry, part: &Part) {
     entry.dtype = match &part.types {
         Ok(types) => types.dtype.clone(),
@@ -164,7 +164,7 @@ fn dense(entry: &mut Entry, data: &Part) -> Result<Content, Error> {
         }
     }
     if let Some(reason) = data.unsupported() {
-        // An opaque dtype would mean that its bytes can be copied.
+        // With an opaque dtype, tools would copy the bytes.
         entry.dtype = StoredDType::Unknown(entry.dtype.to_string());
         entry.unsupported = Some(reason);
         return Ok(Content::Listed);
@@ -182,7 +182,7 @@ fn overflow(entry: &Entry) -> Error {
         .found(format_args!("{}{}", entry.dtype, entry.shape))
 }
 
-/// Reads coordinates or matrix rows. The length of the indices gives the number of entries.
+/// Parses coordinates or compressed rows. The length of the indices determines the number of entries.
 fn sparse(
     entry: &mut Entry,
     values: Part,
@@ -275,7 +275,7 @@ fn index_width(part: &Part, version: Version) -> Result<u64, Error> {
 }
 
 impl Part {
-    /// The placeholder for a part that has been moved out.
+    /// Creates the placeholder for a part that has been moved out.
     fn taken() -> Self {
         Self {
             range: 0..0,

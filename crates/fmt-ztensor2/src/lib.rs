@@ -1,13 +1,14 @@
-//! zTensor files of versions 1.x and 2.x: named objects of parts, each part a blob, and a manifest of all in CBOR. Version 1.x
-//! is read, 2.x is read and written. Version 0.1, another format of the same name, is in `fmt-ztensor`.
+//! zTensor files of versions 1.x and 2.x: a file has named objects, each made of parts, a blob for each part,
+//! and a CBOR manifest of all objects. This crate reads both versions and writes 2.x. Version 0.1, another
+//! format of the same name, is in `fmt-ztensor`.
 //!
-//! docs/formats/ztensor2.md describes both; errors carry the number of the rule that is broken
+//! docs/formats/ztensor2.md describes both; errors have the number of the violated rule
 //! ([`fmt_core::Error::broken_rule`]).
 //!
 //! | | |
 //! |---|---|
-//! | [`ObjectsReader`] | an open file of either version |
-//! | [`Ztensor1`], [`Ztensor2`] | the formats for tools that deal with all formats alike |
+//! | [`ObjectsReader`] | reads a file of either version |
+//! | [`Ztensor1`], [`Ztensor2`] | the formats, for tools that handle all formats |
 //!
 //! ```
 //! use fmt_core::{Format, Plan, PlannedEntry, TensorReader, Verification};

@@ -19,7 +19,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Manifest {
     pub(crate) entries: Vec<Entry>,
-    /// One for each entry.
+    /// One item for each entry.
     pub(crate) contents: Vec<Content>,
     /// The file's attributes.
     pub(crate) attributes: Fields,
@@ -30,7 +30,7 @@ pub(crate) struct Manifest {
 
 /// Maximum length of a name in bytes, from the specification of version 2.
 const NAME_V2: u64 = 1024;
-/// Maximum number of parts of an object; layouts have three.
+/// Maximum number of parts of an object; the known layouts have at most three.
 const MOST_PARTS: usize = 64;
 
 impl Manifest {
@@ -136,7 +136,7 @@ impl<'a> Parser<'a> {
                 .map_err(|error| error.at(pairs.at).of_tensor(&name))?;
             self.object(&name)
                 .map_err(|error| error.of_tensor(&name).at(pairs.at))?;
-            // The limit on tensors is lower, unless it is raised beyond any memory.
+            // The limit on tensors is below 2^32, unless the caller raised it beyond any available memory.
             let last = self.manifest.entries.len() - 1;
             let number = u32::try_from(last)
                 .map_err(|_| Error::new(ErrorKind::TooLarge, "the number of objects").rule("O2"))?;

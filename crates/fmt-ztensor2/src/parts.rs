@@ -1,4 +1,4 @@
-//! Parts of objects: their blobs, and how the bytes are interpreted (O8 to O13).
+//! Parses and validates the parts of objects: their blobs, and how the bytes are interpreted (O8 to O13).
 
 use std::{borrow::Cow, ops::Range};
 
@@ -80,10 +80,10 @@ fn blob(items: &mut Items<'_>) -> Result<(u64, u64), Error> {
     }
 }
 
-/// A validated part, as far as that is possible without the object.
+/// A part, validated as far as that is possible without the object.
 #[derive(Debug)]
 pub(crate) struct Part {
-    /// The range of its bytes in its file.
+    /// The range of its bytes, in this file or in a shard.
     pub(crate) range: Range<u64>,
     pub(crate) encoding: Encoding,
     /// The decoded size, if it is declared or the part is not encoded.
@@ -147,7 +147,7 @@ impl Part {
             _ => draft.decoded,
         };
         if let Some(text) = &draft.digest {
-            // Only version 2 declares its form.
+            // Only version 2 specifies the form of digests.
             if version == Version::V2 {
                 Claim::parse_digest(text).map_err(|expected| bad_digest(text, expected))?;
             }
@@ -163,7 +163,7 @@ impl Part {
         })
     }
 
-    /// Returns the reason why its bytes cannot be read, if any.
+    /// Returns the reason why the part's bytes cannot be read, if any.
     pub(crate) fn unsupported(&self) -> Option<String> {
         if self.shard.is_some() {
             return Some("data in another file, a shard".to_owned());
@@ -175,7 +175,7 @@ impl Part {
         }
     }
 
-    /// Checks the declared size, if any, against the expected one.
+    /// Checks the declared decoded size, if any, against the expected one.
     pub(crate) fn check_len(&self, len: Option<u64>, of: &str) -> Result<(), Error> {
         if self.decoded.is_none() || self.decoded == len {
             return Ok(());
@@ -202,7 +202,7 @@ fn types_of(
     let dtype = match (draft.dtype.as_deref(), shared) {
         (Some(name), _) => match dtype_of(name, version) {
             Some(dtype) => dtype,
-            // The dtypes of version 2 are final.
+            // Version 2 does not allow dtypes beyond the specified ones.
             None if version == Version::V2 => {
                 let error = Error::new(ErrorKind::Malformed, "the dtype").rule("O9");
                 return Err(error.expected("one of the twelve").found(Quoted(name)));

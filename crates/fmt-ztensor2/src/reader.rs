@@ -18,10 +18,10 @@ use crate::{
 
 /// An open file of zTensor 1.x or 2.x, whose tensors are objects of one or more parts.
 ///
-/// Opening reads and validates both ends and the manifest, in time and memory proportional to the manifest. Dense
-/// objects are tensors; sparse ones (coordinates or compressed rows) are read by [`TensorReader::sparse`] as
-/// coordinates. Objects of other layouts, of unknown logical types or encodings, and with parts in other files are
-/// listed with the reason why they cannot be read ([`Entry::unsupported`]).
+/// Opening reads and validates both ends and the manifest, in time and memory proportional to the manifest.
+/// Dense objects are tensors; [`TensorReader::sparse`] reads sparse ones (coordinates or compressed rows) as
+/// coordinates. Objects with other layouts, with unknown logical types or encodings, and with parts in other
+/// files are listed with the reason why they cannot be read ([`Entry::unsupported`]).
 ///
 /// ```
 /// use fmt_core::TensorReader;
@@ -57,7 +57,8 @@ impl ObjectsReader {
     /// Opens a file from any source.
     ///
     /// # Errors
-    /// What is invalid and where: [`Error::broken_rule`] has the rule of docs/formats/ztensor2.md.
+    /// An error for an invalid file, with the position: [`Error::broken_rule`] is the rule of
+    /// docs/formats/ztensor2.md.
     pub fn open(source: Arc<dyn ByteSource>, options: &ReadOptions) -> Result<Self, Error> {
         let container = locate(&*source, options)?;
         let bytes = read_range(&*source, container.manifest.clone(), "the manifest")?;
@@ -126,7 +127,7 @@ impl ObjectsReader {
         Ok((entry, blob))
     }
 
-    /// Like `dense`, with dtype and shape, for numeric tensors.
+    /// Returns dtype, shape and blob of a numeric tensor.
     fn numbers(&self, index: usize) -> Result<(&Entry, TensorSpec, Blob<'_>), Error> {
         let (entry, blob) = self.dense(index)?;
         match entry.spec() {
@@ -147,7 +148,7 @@ impl ObjectsReader {
 
     fn part_blob<'a>(&'a self, entry: &'a Entry, part: &'a Part) -> Result<Blob<'a>, Error> {
         let is_zero_or_one = part.types.as_ref().is_ok_and(|types| types.is_zero_or_one);
-        // Opening has checked that it exists.
+        // Opening has checked that the length exists.
         let len = part
             .decoded
             .ok_or_else(|| Error::new(ErrorKind::Unsupported, "a part without a length").rule("O12"))?;
@@ -182,7 +183,7 @@ impl ObjectsReader {
         let all = [Some(&parts.values), Some(&parts.indices), parts.indptr.as_ref()];
         let mut verdict = Verification::Ok;
         for part in all.into_iter().flatten() {
-            // The weakest result of all parts.
+            // The result is the weakest of all parts.
             match (self.part_blob(entry, part)?.verify()?, &verdict) {
                 (Verification::Ok, _) | (_, Verification::Unchecked) => {}
                 (other, _) => verdict = other,

@@ -13,7 +13,7 @@ pub(crate) struct Read {
     pub(crate) indptr: Option<Bytes>,
 }
 
-/// Joins the parts of a sparse tensor and validates all indices.
+/// Combines the parts of a sparse tensor and validates all indices.
 pub(crate) fn joined(
     entry: &Entry,
     sparse: &Sparse,
@@ -30,7 +30,7 @@ pub(crate) fn joined(
         4 => u64::from(word::<4, u32>(bytes, at, u32::from_le_bytes)),
         _ => word::<8, u64>(bytes, at, u64::from_le_bytes),
     };
-    // They are in memory, so their number fits.
+    // The entries are in memory, so their number fits.
     let count = usize::try_from(nnz).unwrap_or(usize::MAX);
     let mut put = |number: usize, axis: usize, index: u64| {
         let at = 8 * (number * rank + axis);

@@ -30,7 +30,7 @@ pub(crate) fn dtype_of(name: &str, version: Version) -> Option<DType> {
         "u32" => DType::U32,
         "u16" => DType::U16,
         "u8" => DType::U8,
-        // In version 2 it is a logical type.
+        // In version 2, booleans are a logical type.
         "bool" if version == Version::V1 => DType::Bool,
         _ => return None,
     })
@@ -57,12 +57,12 @@ pub(crate) const LOGICAL: [(&str, DType, u32, &str); 9] = [
     ("complex128", DType::F64, 128, "C128"),
 ];
 
-/// Combines a dtype and a logical type; `None` if the logical type is unknown. The error is the dtype that the logical
-/// type requires, if that is another one.
+/// Combines a dtype and a logical type; `None` if the logical type is unknown. If the logical type requires
+/// another dtype, the error is that dtype.
 pub(crate) fn joined(dtype: DType, logical: Option<&str>) -> Option<Result<PartType, DType>> {
     let (takes, bits, name) = match logical {
         None => return Some(Ok(plain(dtype))),
-        // A logical type equal to the dtype.
+        // The logical type is the dtype itself.
         Some(same) if same == dtype.name() => return Some(Ok(plain(dtype))),
         Some(logical) => {
             let (_, takes, bits, name) = LOGICAL.iter().find(|(known, ..)| *known == logical)?;

@@ -35,7 +35,7 @@ struct Object {
     attributes: Pairs,
     offset: u64,
     len: u64,
-    /// Set once all bytes are written.
+    /// The digest, set once all bytes are written.
     digest: Option<String>,
 }
 
@@ -60,7 +60,7 @@ impl<'w> ObjectsWriter<'w> {
         Ok(writer)
     }
 
-    /// Checks that the manifest is small enough for readers, wherever the blobs will be.
+    /// Checks that a manifest of at most `most` bytes is small enough for readers.
     fn check_manifest(&self, most: u64) -> Result<(), Error> {
         let longest = self.manifest().len() as u64 + 8 * self.objects.len() as u64;
         if longest <= most {
@@ -184,7 +184,7 @@ impl Object {
     }
 }
 
-/// Encodes strings by key.
+/// Encodes a map of strings.
 fn attributes<'a>(texts: impl IntoIterator<Item = (&'a String, &'a String)>) -> Result<Pairs, Error> {
     let encoded = texts.into_iter().map(|(key, value)| {
         check_name_v2(key).map_err(|error| error.rule("O7").within("the key of an attribute"))?;

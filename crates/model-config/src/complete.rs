@@ -7,7 +7,7 @@ use oip_types::{
 
 use crate::{Axes, MismatchError, PipelineError, Role, WrittenConfig, WrittenTensor};
 
-/// Values for fields that a configuration does not set.
+/// Defaults for fields that a configuration does not set.
 ///
 /// ```
 /// let defaults = model_config::Defaults::default().with_instances(4).with_max_batch_size(64);
@@ -24,11 +24,11 @@ pub struct Defaults {
     pub decoupled: bool,
     /// Whether requests are batched only if the configuration has `dynamic_batching` (default false).
     pub joined_only_when_told: bool,
-    /// Whether requests are batched when the configuration does not say (default no).
+    /// Whether requests are batched if the configuration does not specify it (default no).
     pub joining: Joining,
     /// Inputs without a batch dimension; their first dimension may be fixed (default none).
     pub shared_inputs: Vec<String>,
-    /// The GPUs on which the model runs (none: it runs on the CPU).
+    /// The GPUs that the model runs on; empty for the CPU.
     pub gpus: Vec<u32>,
 }
 
@@ -77,19 +77,19 @@ impl Defaults {
         }
     }
 
-    /// Sets whether requests are batched when the configuration does not say.
+    /// Sets whether requests are batched if the configuration does not specify it.
     #[must_use]
     pub fn with_joining(self, joining: Joining) -> Self {
         Self { joining, ..self }
     }
 
-    /// The same for a model that runs on GPUs.
+    /// Sets the GPUs that the model runs on.
     #[must_use]
     pub fn with_gpus(self, gpus: Vec<u32>) -> Self {
         Self { gpus, ..self }
     }
 
-    /// The same for a model with inputs that have no rows.
+    /// Sets the inputs without rows.
     #[must_use]
     pub fn with_shared_inputs(self, shared_inputs: Vec<String>) -> Self {
         Self {
@@ -103,7 +103,7 @@ impl Defaults {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completed {
-    /// The complete configuration, except for [`Joining::show_in`].
+    /// The complete configuration, without the parameter of [`Joining::show_in`].
     pub config: ModelConfig,
     /// The model's metadata, narrowed to the configured dimensions and outputs.
     pub metadata: ModelMetadata,
@@ -111,11 +111,11 @@ pub struct Completed {
     pub is_narrowed: bool,
     /// Whether and why requests are batched.
     pub joining: Joining,
-    /// Whether the first dimension of outputs is the batch dimension: it is free, and the configuration does
-    /// not say otherwise.
+    /// Whether the first dimension of outputs is the batch dimension, because it is free and the
+    /// configuration does not contradict it.
     pub counts_rows: bool,
-    /// If requests are batched without being configured so: the configuration to use if outputs turn out to
-    /// have a different number of rows than the inputs.
+    /// If requests are batched by default and not by configuration: the configuration to switch to if an
+    /// output has another number of rows than the inputs.
     pub without_batches: Option<ModelConfig>,
     /// Inputs for which clients omit or add axes of length one.
     pub reshaped_inputs: Vec<(String, Axes)>,
@@ -126,7 +126,7 @@ pub struct Completed {
 /// Checks a written configuration against a model and fills in missing fields.
 ///
 /// # Errors
-/// When they do not fit, with what the model has.
+/// Describes where they do not match, and what the model has.
 pub fn complete(
     written: &WrittenConfig,
     model: &ModelMetadata,
@@ -208,7 +208,7 @@ pub fn complete(
 
 /// Whether requests have a batch dimension, and whether they are batched.
 struct Batching {
-    /// In the configuration's sense: 0 without a batch dimension.
+    /// The configuration's field; 0 without a batch dimension.
     max_batch_size: u32,
     joining: Joining,
     written_rows: WrittenRows,
@@ -219,7 +219,7 @@ struct Batching {
 enum WrittenRows {
     Written,
     Omitted,
-    /// Unknown: the number of written dimensions decides.
+    /// Unknown, so the number of written dimensions decides.
     Either,
 }
 
@@ -228,7 +228,7 @@ impl Batching {
         self.max_batch_size > 0
     }
 
-    /// Returns no batching, and a configuration without batch size.
+    /// Returns settings without batching and without a batch dimension.
     fn alone(joining: Joining) -> Self {
         Self {
             max_batch_size: 0,
@@ -284,7 +284,7 @@ impl Batching {
         if model.inputs.is_empty() {
             return Ok(Self::alone(Joining::alone("it has no inputs")));
         }
-        // If batching is not mentioned, the written dimensions show what is meant.
+        // If the configuration does not mention batching, its dimensions show what is meant.
         if has_full_rank(written, model) {
             let joining = Joining::alone("the dims of its configuration have the first dimension");
             return Ok(Self::alone(
@@ -298,7 +298,7 @@ impl Batching {
             Joining::Declared => declared(size),
             Joining::Proven if size < 2 => declared(size),
             joining => Self {
-                // Otherwise clients would also add a batch dimension to inputs that have none.
+                // Otherwise clients would also have to add a batch dimension to inputs that have none.
                 max_batch_size: match joining.is_joined() && defaults.shared_inputs.is_empty() {
                     true => size,
                     false => 0,
@@ -313,8 +313,8 @@ impl Batching {
     }
 }
 
-/// Returns a tensor whose first dimension is fixed and so cannot be the batch dimension, if there is one.
-/// Inputs in `shared` are exempt.
+/// Returns a tensor whose first dimension is fixed and so cannot be the batch dimension, if any. Inputs in
+/// `shared` are exempt.
 fn rigid<'m>(model: &'m ModelMetadata, shared: &[String]) -> Option<&'m TensorMetadata> {
     let inputs = model.inputs.iter().filter(|input| !shared.contains(&input.name));
     let mut inputs = inputs.filter(|input| input.optional || !takes_rows(input));
@@ -399,7 +399,7 @@ fn narrow_one(
             Some(_) => Err(MismatchError::Reshape { role, name: name() }),
         };
     };
-    // The dimensions that the model sees are checked against it.
+    // These dimensions are checked against the model's.
     let dims = written.model_dims().unwrap_or(dims);
     let is_batched = match rows {
         WrittenRows::Written => false,
@@ -429,7 +429,7 @@ fn narrow_one(
     }
     let mut narrowed = known.clone();
     narrowed.shape = ShapePattern::from_wire(&full);
-    // A configured shape is exact.
+    // A configured shape is not approximate.
     narrowed.approximate = false;
     if let (Some(_), Some(dims)) = (&written.reshape, &written.dims) {
         let client = with_rows(dims);
@@ -518,7 +518,7 @@ pub fn complete_pipeline(
     })
 }
 
-/// Returns dimensions as configurations show them.
+/// Returns the dimensions as configurations show them.
 fn shown_dims(tensor: &TensorMetadata, is_batched: bool) -> Vec<i64> {
     tensor.shape.to_wire().skip(usize::from(is_batched)).collect()
 }
@@ -569,7 +569,8 @@ fn output_config(output: &TensorMetadata, written: &WrittenConfig, is_batched: b
     }
 }
 
-/// Every group has a name, a number and what the model runs on, and there is one.
+/// Completes the instance groups: at least one group, each with a name, a count and the hardware that the
+/// model runs on.
 fn complete_instances(config: &mut ModelConfig, defaults: &Defaults) -> Result<(), MismatchError> {
     let groups = &mut config.instance_group;
     if groups.is_empty() {
@@ -590,7 +591,7 @@ fn complete_instances(config: &mut ModelConfig, defaults: &Defaults) -> Result<(
             true => InstanceKind::Cpu,
             false => InstanceKind::Gpu,
         };
-        // Those of its own, as far as the model is on them.
+        // Keeps the group's own GPUs on which the model runs.
         group.gpus.retain(|gpu| defaults.gpus.contains(gpu));
         if group.gpus.is_empty() {
             group.gpus.clone_from(&defaults.gpus);
@@ -620,7 +621,7 @@ mod tests {
         ModelMetadata::new("m", "test_test", tensors("x", inputs), tensors("y", outputs)).with_versions(["1"])
     }
 
-    /// Completes against a model whose rows are proven to be independent.
+    /// Completes a configuration for a model whose rows are proven to be independent.
     fn run(text: &str, model: &ModelMetadata) -> Result<Completed, String> {
         run_with(text, model, &proven())
     }
@@ -841,12 +842,12 @@ mod tests {
     #[test]
     fn dims_are_written_without_the_batch_dimension() {
         let model = model(&[&[-1, -1, 3]], &[&[-1]]);
-        // Narrower than the model is allowed.
+        // Dimensions may be narrower than the model's.
         let completed = run("max_batch_size: 8 input { name: \"x0\" dims: [ 5, 3 ] }", &model).unwrap();
         assert!(completed.is_narrowed);
         assert_eq!(completed.metadata.inputs[0].to_string(), "'x0' (FP32[-1, 5, 3])");
         assert_eq!(completed.config.input[0].dims, [5, 3]);
-        // All dimensions and no mention of batching: there is no batching.
+        // If all dimensions are written and batching is not mentioned, there is no batching.
         let config = run("input { name: \"x0\" dims: [ -1, 5, 3 ] }", &model)
             .unwrap()
             .config;
@@ -925,7 +926,7 @@ mod tests {
                 "{error}"
             );
         }
-        // The dimensions that the model sees are checked against it.
+        // The dimensions after the reshape are checked against the model.
         let error = run(
             "max_batch_size: 8 input { name: \"x0\" dims: [ 1, 4 ] reshape { shape: [ 4 ] } }",
             &model,
@@ -965,7 +966,7 @@ mod tests {
         assert_eq!(error.unwrap_err(), expected);
     }
 
-    /// What is shown is what the model runs on, not what was wished for. Instances are counted on each GPU.
+    /// Groups show the GPUs that the model runs on, not the configured ones. Instances are counted per GPU.
     #[test]
     fn groups_show_the_gpus_that_the_model_runs_on() {
         let on = |gpus: &[u32]| {

@@ -45,8 +45,8 @@ impl fmt::Display for Role {
     }
 }
 
-/// Why a configuration is invalid by itself. The message gives the position and the expectation, but not the
-/// file name.
+/// Why a configuration is invalid, regardless of its model. The message gives the position and the
+/// expectation, but not the file name.
 ///
 /// ```
 /// use model_config::{ConfigError, Syntax, WrittenConfig};
@@ -70,7 +70,7 @@ pub enum ConfigError {
     /// Syntax error.
     #[error("{}{problem}", Prefix(place))]
     Syntax {
-        /// The position; `None` if the problem includes it.
+        /// The position; `None` if `problem` includes it.
         place: Option<Place>,
         /// The problem.
         problem: String,
@@ -107,10 +107,10 @@ pub enum ConfigError {
         /// The feature that the field requests.
         feature: &'static str,
     },
-    /// A value rejected by the type of its field.
+    /// The type of the field rejected its value.
     #[error(transparent)]
     Value(Box<dyn Error + Send + Sync>),
-    /// Two fields exclude each other.
+    /// Two fields are mutually exclusive.
     #[error("{first} and {second} cannot stand together")]
     Conflict {
         /// The first field.
@@ -118,10 +118,10 @@ pub enum ConfigError {
         /// The second field.
         second: String,
     },
-    /// One of several fields is required.
+    /// One of several fields is required, and none is present.
     #[error("{field}: expected one of {}", one_of.join(", "))]
     Missing {
-        /// The message that lacks them.
+        /// The path of the message that lacks them.
         field: String,
         /// The fields.
         one_of: Vec<&'static str>,
@@ -164,7 +164,7 @@ pub enum ConfigError {
         /// Its value.
         found: String,
     },
-    /// A pipeline with another platform or backend.
+    /// A pipeline names another platform or backend.
     #[error(
         "{field} is {}, but with ensemble_scheduling it is 'ensemble', or absent",
         Quoted(found)
@@ -181,16 +181,16 @@ pub enum ConfigError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MismatchError {
-    /// Dynamic batching for a model without batching.
+    /// The configuration has dynamic batching, but the model does not batch.
     #[error("dynamic_batching needs a max_batch_size above 0")]
     NoBatches,
     /// The groups have more instances in total than the maximum.
     #[error("instance_group stands for {} instances, the limit is {}", .0, crate::fields::MAX_INSTANCES)]
     TooManyInstances(u64),
-    /// A response cache for a model with several responses per request.
+    /// The configuration has a response cache, but the model sends several responses per request.
     #[error("response_cache is for models that give one answer to a request, and this one is decoupled")]
     CachedStream,
-    /// A batch size for a model that cannot batch, because a first dimension is fixed.
+    /// The configuration has a batch size, but the model cannot batch, because a first dimension is fixed.
     #[error(
         "max_batch_size is {max_batch_size}, but the model takes no batches: the first dimension of {tensor} is not free \
          (with max_batch_size: 0 it can be served)"
@@ -201,7 +201,7 @@ pub enum MismatchError {
         /// An input or output with a fixed first dimension, and its shape.
         tensor: String,
     },
-    /// The model has no such input or output.
+    /// The model does not have this input or output.
     #[error("{role} {} is not the model's, which has {known}", Quoted(name))]
     UnknownTensor {
         /// Input or output.
@@ -218,12 +218,12 @@ pub enum MismatchError {
         role: Role,
         /// Its name.
         name: String,
-        /// The configured one.
+        /// The configured datatype.
         written: DataType,
-        /// The model's.
+        /// The model's datatype.
         model: DataType,
     },
-    /// An input that is configured as optional but required by the model.
+    /// The configuration makes an input optional that the model requires.
     #[error(
         "{role} {}: optional is true, but the model cannot do without it",
         Quoted(name)
@@ -254,7 +254,7 @@ pub enum MismatchError {
         /// Dimensions that would be valid.
         advice: Vec<i64>,
     },
-    /// A reshape that does more than add or remove axes of length one.
+    /// A reshape does more than add or remove axes of length one.
     #[error(
         "{role} {}: reshape can add and leave out axes of one between dims, which clients see, and reshape.shape, which \
          the model has; both have to be written",
@@ -272,16 +272,16 @@ pub enum MismatchError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PipelineError {
-    /// It has no steps.
+    /// The pipeline has no steps.
     #[error("a pipeline needs steps in ensemble_scheduling")]
     NoSteps,
-    /// It has no output.
+    /// The pipeline has no output.
     #[error("a pipeline needs an output")]
     NoOutput,
-    /// It would give several responses per request.
+    /// The pipeline would send several responses per request.
     #[error("a pipeline gives one answer to a request, so its model_transaction_policy cannot be decoupled")]
     Decoupled,
-    /// A required field of an input or output is missing; there is no model to take it from.
+    /// A required field of an input or output is missing, and no model provides it.
     #[error("{role} {} of a pipeline needs {field}", Quoted(name))]
     Missing {
         /// Input or output.
@@ -291,7 +291,7 @@ pub enum PipelineError {
         /// The field that is missing.
         field: &'static str,
     },
-    /// A reshape, which only the models of steps may have.
+    /// The pipeline has a reshape, which only the models of its steps may have.
     #[error(
         "{role} {} of a pipeline cannot have a reshape; the model of the step can",
         Quoted(name)
@@ -302,7 +302,7 @@ pub enum PipelineError {
         /// Its name.
         name: String,
     },
-    /// An optional input.
+    /// The pipeline has an optional input.
     #[error("{role} {} of a pipeline cannot be optional", Quoted(name))]
     Optional {
         /// Input or output.

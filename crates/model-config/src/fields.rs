@@ -20,7 +20,7 @@ pub(crate) enum Kind {
     /// Names and their numbers.
     Enum(&'static [(&'static str, u8)]),
     Message(&'static [Field]),
-    /// Anything: the contents have no effect.
+    /// Any content, because it has no effect.
     Opaque,
 }
 
@@ -345,7 +345,7 @@ mod tests {
         }
     }
 
-    /// docs/models.md lists which fields are implemented, accepted and rejected. If this fails, copy its
+    /// docs/models.md lists which fields are implemented, accepted and rejected. If this test fails, copy its
     /// output there.
     #[test]
     fn the_page_on_models_lists_what_becomes_of_each_field() {

@@ -5,11 +5,12 @@
 //! There are two steps:
 //!
 //! 1. [`WrittenConfig::read`] parses the text and checks that it is consistent: fields have the right form
-//!    and do not contradict each other. Fields that are unknown or without effect are listed as
-//!    [warnings](WrittenConfig::warnings); those that cannot be ignored without changing answers are errors.
+//!    and do not contradict each other. Unknown fields and fields without effect are listed as
+//!    [warnings](WrittenConfig::warnings); a field that cannot be ignored without changing responses is an
+//!    error.
 //! 2. [`complete`] checks it against a model's metadata, and fills in missing fields, as Triton's
-//!    auto-complete does. [`complete_pipeline`] does that for a pipeline, which consists of its configuration
-//!    only.
+//!    auto-complete does. [`complete_pipeline`] does the same for a pipeline, which consists only of its
+//!    configuration.
 //!
 //! ```
 //! use model_config::{Defaults, Syntax, WrittenConfig, complete};
@@ -20,7 +21,7 @@
 //! let outputs = vec![TensorMetadata::new("y", DataType::FP32, &[-1, 10])];
 //! let model = ModelMetadata::new("digits", "onnx_onnxv1", inputs, outputs).with_versions(["1"]);
 //! let completed = complete(&written, &model, "onnx", &Defaults::default())?;
-//! // Dimensions are written without the one that counts the rows of a batch.
+//! // Dimensions are written without the batch dimension.
 //! assert_eq!(completed.config.input[0].dims, [784]);
 //! assert_eq!(completed.config.instance_group[0].count, 1);
 //! assert!(completed.config.dynamic_batching.is_some());
@@ -30,7 +31,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The page `docs/models.md` of the repository lists the fields, and which of them have an effect.
+//! The page `docs/models.md` of the repository lists all fields and their effect.
 
 mod complete;
 mod error;
@@ -53,7 +54,7 @@ pub use written::{Syntax, WrittenConfig, WrittenTensor};
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Returns the names of a pipeline's steps, with repetitions; none for other models.
+/// Returns the model names of a pipeline's steps, with repetitions; empty for other models.
 ///
 /// ```
 /// use model_config::{Syntax, WrittenConfig, steps};

@@ -25,7 +25,7 @@ pub(crate) struct NormalizedConfig {
 /// numbers: clients that convert protobuf to JSON do all three.
 ///
 /// # Errors
-/// The problem with its position and the expectation.
+/// Returns the problem with its position and the expectation.
 pub(crate) fn normalize(
     root: &Node,
     fields: &'static [Field],
@@ -85,8 +85,8 @@ impl Walk<'_> {
         for ((written, _), name) in members.iter().zip(&names) {
             if fields.iter().all(|field| field.name != name) {
                 let place = join(path, written);
-                // Unlisted fields need no hint, and very long names are not misspellings: both would cost
-                // time.
+                // Fields beyond the listed ones need no hint, and very long names are not misspellings; both
+                // would cost time.
                 let hinted = format!("{place} (");
                 let is_listed =
                     (self.unknown.iter()).any(|listed| *listed == place || listed.starts_with(&hinted));
@@ -167,7 +167,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Reads a map. In text, entries are messages with `key` and `value`; in JSON, members.
+    /// Reads a map. In protobuf text, each entry is a message with `key` and `value`; in JSON, an object
+    /// member.
     fn map(
         &mut self,
         field: &'static Field,

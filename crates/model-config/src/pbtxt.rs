@@ -14,7 +14,7 @@ const MAX_DEPTH: usize = 32;
 /// Parses a file, which contains the fields of one message.
 ///
 /// # Errors
-/// With line and column.
+/// Returns the problem with its line and column.
 pub(crate) fn read(text: &str) -> Result<Node, ConfigError> {
     let mut reader = Reader {
         text,
@@ -223,7 +223,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads up to `most` digits as a number; none without digits.
+    /// Reads up to `most` digits as a number; `None` without digits.
     fn digits(&mut self, radix: u32, most: usize) -> Option<u32> {
         let rest = self.text.as_bytes().get(self.at..).unwrap_or_default();
         let count = rest

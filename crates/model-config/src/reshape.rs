@@ -1,6 +1,6 @@
-//! `reshape`: clients see a tensor with other axes of length one than the model.
+//! `reshape`: clients see a tensor with different axes of length one than the model.
 
-/// What happens to one axis in the conversion.
+/// The conversion of one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Keep,

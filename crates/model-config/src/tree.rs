@@ -13,11 +13,11 @@ use crate::Place;
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
     pub(crate) value: Value,
-    /// The byte offset in the file; none for formats whose parsers do not report it.
+    /// The byte offset in the file; `None` for formats whose parsers do not report it.
     pub(crate) at: Option<usize>,
 }
 
-/// A value as far as the syntax shows its type.
+/// A value, with its type if the syntax shows it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     /// A number or a bare word such as `true` or `TYPE_FP32`, as written.
@@ -88,7 +88,7 @@ impl<'de> Visitor<'de> for Reader {
         Ok(Value::Text(value.to_owned()))
     }
 
-    /// Null.
+    /// Reads null as an empty list.
     fn visit_unit<E: Error>(self) -> Result<Value, E> {
         Ok(Value::List(Vec::new()))
     }

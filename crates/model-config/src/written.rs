@@ -24,7 +24,7 @@ pub struct WrittenConfig {
     pub outputs: Vec<WrittenTensor>,
     /// Whether the model's file is mapped instead of read.
     pub is_mapped: bool,
-    /// None if absent, which does not mean 0.
+    /// `None` if absent, which does not mean 0.
     pub max_batch_size: Option<u32>,
     /// Warnings for the operator.
     pub warnings: Vec<String>,
@@ -44,11 +44,11 @@ pub struct WrittenTensor {
     pub format: oip_types::model_config::InputFormat,
     /// Its dimensions, without the batch dimension if the model batches; -1 for free ones.
     pub dims: Option<Vec<i64>>,
-    /// The dimensions that the model sees, if clients see others.
+    /// The dimensions that the model sees, if clients see different ones.
     pub reshape: Option<Reshape>,
     /// Whether requests may omit it.
     pub optional: bool,
-    /// The file with an output's labels; empty if there is none.
+    /// The file with an output's labels; empty if the output has none.
     pub label_filename: String,
 }
 
@@ -84,7 +84,7 @@ impl WrittenConfig {
     /// Parses a configuration.
     ///
     /// # Errors
-    /// The problem and its position, for the configuration's author.
+    /// Returns the problem and its position, for the configuration's author.
     pub fn read(text: &str, syntax: Syntax) -> Result<Self, ConfigError> {
         if text.len() > Self::MAX_BYTES {
             return Err(ConfigError::TooLarge {
@@ -95,7 +95,7 @@ impl WrittenConfig {
         let node = match syntax {
             Syntax::Pbtxt => pbtxt::read(text)?,
             Syntax::Json => serde_json::from_str(text).map_err(|error| ConfigError::Syntax {
-                // The message ends with line and column.
+                // The message already ends with line and column.
                 place: None,
                 problem: error.to_string(),
                 source: Some(error.into()),
@@ -178,9 +178,8 @@ impl WrittenConfig {
             .collect()
     }
 
-    /// Returns the inputs with both datatype and dimensions, and the outputs likewise, for backends whose
-    /// models have no metadata. Dimensions are those that the model sees, which `reshape` can make different
-    /// from the clients'.
+    /// Returns the inputs and the outputs that have both datatype and dimensions, for backends whose models
+    /// have no metadata. The dimensions are the model's, from which `reshape` can make the clients' differ.
     pub fn complete_tensors(&self) -> (Vec<InputConfig>, Vec<OutputConfig>) {
         let input = |tensor: &WrittenTensor| {
             Some(InputConfig {
@@ -221,7 +220,7 @@ impl WrittenConfig {
 }
 
 impl WrittenTensor {
-    /// Returns the configured dimensions that the model sees: those of `reshape`, or else `dims`.
+    /// Returns the configured dimensions that the model sees: `reshape`, or else `dims`.
     pub(crate) fn model_dims(&self) -> Option<&[i64]> {
         match &self.reshape {
             Some(reshape) => Some(&reshape.shape),

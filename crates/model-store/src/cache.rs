@@ -27,9 +27,9 @@ const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55";
 const TAG_FILE: &str = "CACHEDIR.TAG";
 const TAG_TEXT: &str = "Signature: 8a477f597d28d172789f06886806bc55\n# Models that oip-server has fetched. It may be deleted while \
                         no server uses it.\n# tensorferry model cache 1\n";
-/// The line that marks a cache of this program.
+/// The second line of CACHEDIR.TAG, which marks a cache of this program.
 const OWN: &str = "# tensorferry model cache 1";
-/// A file in a view that every process that serves the view has locked.
+/// A file in a view, locked by every process that serves the view.
 pub(crate) const IN_USE: &str = "in-use";
 const PARTIAL_SUFFIX: &str = ".part";
 /// Disk space kept free, in bytes.
@@ -91,7 +91,7 @@ impl Cache {
         if entries.any(is_other) && !tag.exists() {
             return Err(self.not_ours());
         }
-        // Written atomically: another process may claim it at the same time.
+        // The file is written atomically, because another process may claim it at the same time.
         let written = NamedTempFile::new_in(&self.folder).and_then(|mut file| {
             file.write_all(TAG_TEXT.as_bytes())?;
             file.as_file().set_permissions(Permissions::from_mode(0o644))?;
@@ -153,7 +153,8 @@ impl Cache {
     pub(crate) fn begin(&self, object: &Object) -> Result<PartialFile, StoreError> {
         let folder = self.folder.join("partial");
         let fail = |doing| StoreError::cache(&folder, doing);
-        // Until it is locked, another process must not take it for a leftover.
+        // The shared lock keeps another process from removing the file as a leftover before it is locked
+        // itself.
         let _making = self.lock_shared()?;
         let file = tempfile::Builder::new()
             .suffix(PARTIAL_SUFFIX)
@@ -197,7 +198,7 @@ impl Cache {
             .map_err(fail("the object cannot be written"))?;
         match file.persist_noclobber(&path) {
             Ok(_) => sync_folder(&self.folder.join("objects"))?,
-            // Another process was first. If the lengths differ, the existing object was damaged.
+            // Another process was first. If the lengths differ, the existing object is damaged.
             Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => {
                 let is_whole = fs::metadata(&path).is_ok_and(|known| known.len() == object.size);
                 if !is_whole {
@@ -212,7 +213,8 @@ impl Cache {
         let Some(record) = self.record(url, object) else {
             return Ok(());
         };
-        // Until it has its final name, another process must not take it for a leftover.
+        // The shared lock keeps another process from removing the file as a leftover before it has its final
+        // name.
         let _writing = self.lock_shared()?;
         let written = NamedTempFile::new_in(self.folder.join("partial")).and_then(|mut file| {
             writeln!(file, "{sha256}")?;
@@ -325,7 +327,7 @@ impl Cache {
         Ok(freed)
     }
 
-    /// Removes the least recently used view that no process uses; returns false if there is none.
+    /// Removes the least recently used view that no process uses; returns false if all are in use.
     fn give_up_unused_view(&self) -> bool {
         let folders = fs::read_dir(self.views())
             .into_iter()
@@ -455,7 +457,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::open(folder.path(), None).unwrap();
         let running = cache.begin(&object("m/1/x", 100)).unwrap();
-        // As after a crash: a file that no process has open.
+        // As after a crash, no process has this file open.
         let left = folder.path().join("partial/left.part");
         fs::write(&left, "half").unwrap();
         let other = Cache::open(folder.path(), None).unwrap();
@@ -485,7 +487,7 @@ mod tests {
             "{error}"
         );
         assert!(linked.exists());
-        // Removed files are not found any more.
+        // Removed files are no longer found.
         assert_eq!(cache.find("s3://b", &object("b", 3)), None);
         assert_eq!(cache.files("records").unwrap().len(), 1);
     }

@@ -50,7 +50,7 @@ pub struct CloudStore {
 
 struct SharedState {
     store: Arc<dyn ObjectStore>,
-    /// For messages.
+    /// The store's URL in error messages.
     url: String,
     hint: &'static str,
     /// Provides timers and blocking threads for requests; callers drive the requests.
@@ -232,7 +232,7 @@ struct CloudObject {
     shared: Arc<SharedState>,
     path: Path,
     object: Object,
-    /// If the list has no entity tags: the version of the first range, which all others must match.
+    /// The version of the first range, if the list has no entity tags; all other ranges must match it.
     first: OnceLock<String>,
 }
 
@@ -289,7 +289,7 @@ impl SharedState {
     fn block_on<F: Future>(&self, future: F) -> F::Output {
         match &self.runtime {
             Some(runtime) => runtime.block_on(future),
-            // It is taken only on drop.
+            // The store is taken only on drop.
             None => unreachable!("a store is used after its end"),
         }
     }
@@ -302,7 +302,7 @@ impl SharedState {
             .any(|status| why.contains(status));
         let hint = self.hint;
         match error {
-            // The machine has no credentials; this says nothing about the objects.
+            // The machine has no credentials, so the error does not depend on the object.
             _ if is_about_credentials(&why) => StoreError::Denied { url, what, hint, why },
             object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
                 StoreError::Denied { url, what, hint, why }
@@ -317,7 +317,7 @@ impl SharedState {
 
 impl Drop for SharedState {
     fn drop(&mut self) {
-        // Dropping may happen inside a future, which must not block on a runtime.
+        // The store may be dropped inside a future, which must not block on a runtime.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

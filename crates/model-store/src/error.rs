@@ -49,7 +49,7 @@ pub enum StoreError {
         url: String,
         /// The requested object.
         what: String,
-        /// Where credentials are configured.
+        /// Tells where credentials are configured.
         hint: &'static str,
         /// The store's message.
         why: String,
@@ -189,7 +189,7 @@ impl StoreError {
         matches!(self, Self::Changed { .. } | Self::Truncated { .. })
     }
 
-    /// Returns whether it concerns the store as a whole rather than one object or the cache.
+    /// Returns whether the error concerns the store as a whole rather than one object or the cache.
     pub(crate) fn is_of_store(&self) -> bool {
         matches!(
             self,

@@ -11,7 +11,7 @@
 //! let location = Location::parse("s3://models/production")?;
 //! let mirror = Mirror::open(&location, MirrorOptions::new("/var/cache/models"))?;
 //! let folder = mirror.start(Scope::All)?;
-//! // Later, as often as one likes:
+//! // Call this again whenever the location may have changed:
 //! mirror.refresh(None);
 //! # Ok(())
 //! # }

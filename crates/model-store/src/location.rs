@@ -168,7 +168,7 @@ impl Location {
     }
 }
 
-/// Omits the query, which may contain a signature.
+/// Displays the URL without its query, which may contain a signature.
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {

@@ -118,9 +118,9 @@ impl fmt::Debug for MirrorOptions {
 pub enum Scope<'n> {
     /// Every model.
     All,
-    /// These models; others appear as empty directories.
+    /// Mirror these models; all others appear as empty directories.
     Named(&'n [String]),
-    /// One model; nothing else is checked.
+    /// Mirror one model; the others are not checked.
     One(&'n str),
 }
 
@@ -307,7 +307,7 @@ impl Mirror {
         let _writing = self.view.lock()?;
         let mut report = Report::default();
         match self.sync_once(&mut known, scope, &mut report) {
-            // An object changed after the list was made: list again once.
+            // An object changed after it was listed, so list again once.
             Ok(true) => {}
             Err(error) if error.is_race() => {}
             Ok(false) => return Ok(report),
@@ -396,7 +396,7 @@ impl Mirror {
                 _ => true,
             };
             if !is_wanted {
-                // An earlier copy is better than none: loading it checks again.
+                // If an earlier copy exists it is kept, and loading it checks it again.
                 self.view.make_place(entry)?;
                 continue;
             }

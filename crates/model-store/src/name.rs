@@ -29,7 +29,7 @@ impl ObjectName {
     /// Parses a name whose components are separated by slashes.
     ///
     /// # Errors
-    /// The problem.
+    /// Returns why the name is not a valid path.
     pub fn parse(name: &str) -> Result<Self, NameProblem> {
         let problem = |text: String| Err(NameProblem(text));
         if name.len() > LONGEST {
@@ -78,7 +78,7 @@ impl ObjectName {
         !self.0.contains('/')
     }
 
-    /// Returns whether a component begins with a dot, as model servers ignore such files.
+    /// Returns whether a component begins with a dot; model servers ignore such files.
     #[must_use]
     pub fn is_hidden(&self) -> bool {
         self.0.split('/').any(|part| part.starts_with('.'))

@@ -24,7 +24,7 @@ pub trait Store: Send + Sync {
     /// Opens a listed object.
     ///
     /// # Errors
-    /// Those of [`Store::list`]; [`StoreError::Changed`] when it differs from the listed one.
+    /// The errors of [`Store::list`]; [`StoreError::Changed`] when the object differs from the listed one.
     fn open(&self, object: &Object) -> Result<Arc<dyn OpenObject>, StoreError>;
 }
 
@@ -33,7 +33,7 @@ pub trait OpenObject: Send + Sync {
     /// Reads a nonempty range of at most 8 MiB within the object.
     ///
     /// # Errors
-    /// [`StoreError::Changed`] when the object has changed; the error of reading otherwise. A short read is
+    /// [`StoreError::Changed`] when the object has changed; otherwise the error of the read. A short read is
     /// returned as is, and the caller rejects it.
     fn read(&self, range: Range<u64>) -> Result<Bytes, StoreError>;
 }

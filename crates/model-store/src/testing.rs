@@ -68,7 +68,7 @@ impl Response {
     }
 }
 
-/// A server on its own port, until the process ends.
+/// A server on a free port that runs until the process ends.
 #[derive(Clone, Debug)]
 pub struct FakeServer {
     address: SocketAddr,

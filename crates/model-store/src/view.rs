@@ -83,7 +83,7 @@ impl View {
     /// # Errors
     /// When the cache is not writable.
     pub(crate) fn open(cache: &Cache, location: &Location) -> Result<Self, StoreError> {
-        // Until it is locked, another process must not take it for an unused one.
+        // The shared lock keeps another process from removing the view as unused before it is locked.
         let _opening = cache.lock_shared()?;
         let folder = cache.views().join(location.id());
         for part in ["tree", "entries", "next"] {
@@ -227,7 +227,7 @@ impl View {
         Ok(())
     }
 
-    /// Removes a model that is gone from the store.
+    /// Removes a model that the store no longer has.
     pub(crate) fn remove(&self, entry: &str) -> Result<(), StoreError> {
         let place = self.place(Shape::Repository, entry);
         let aside = tempfile::Builder::new()
@@ -318,8 +318,8 @@ fn exchange(new: &Path, place: &Path, aside: &Path) -> io::Result<()> {
             return Ok(());
         }
     }
-    // Not supported by the file system: for a moment there is neither, which is why a poll acts on a missing
-    // model only at the second sight.
+    // If the file system cannot exchange two entries, both are missing for a moment. For this reason, a poll
+    // acts on a missing model only when it is missing twice in a row.
     fs::rename(place, aside)?;
     fs::rename(new, place)
 }

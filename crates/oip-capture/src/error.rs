@@ -40,7 +40,7 @@ pub enum CaptureError {
         /// The problem.
         why: String,
     },
-    /// A tensor file that is not a captured request.
+    /// A tensor file is not a captured request.
     #[error("{}: not a captured request: {why}", path.display())]
     NoRequest {
         /// The path.

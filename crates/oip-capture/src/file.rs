@@ -90,7 +90,7 @@ fn json(value: &ParameterValue) -> Value {
         ParameterValue::Int64(value) => (*value).into(),
         ParameterValue::Uint64(value) => (*value).into(),
         ParameterValue::Double(value) if value.is_finite() => (*value).into(),
-        // JSON cannot express such numbers.
+        // JSON cannot represent these numbers.
         ParameterValue::Double(value) => serde_json::json!({NON_FINITE: value.to_string()}),
         ParameterValue::String(value) => value.as_str().into(),
         other => other.to_string().into(),

@@ -22,7 +22,7 @@ pub(crate) fn clear(folder: &Path) -> io::Result<u64> {
         let entry = entry?;
         let metadata = match entry.metadata() {
             Ok(metadata) => metadata,
-            // Another server just removed it.
+            // Another server has just removed the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
@@ -67,7 +67,7 @@ fn part_of(name: &str) -> Option<PartOf<'_>> {
 
 /// Another run in the directory.
 enum Run {
-    /// Alive, or unknown.
+    /// Alive, or in an unknown state.
     Lives,
     /// Ended; its index lists these exchanges.
     Ended(BTreeSet<String>),
@@ -78,7 +78,7 @@ impl Run {
         let path = folder.join(format!("{}{run}{}", INDEX.0, INDEX.1));
         let index = match File::open(&path) {
             Ok(index) => index,
-            // Without an index nothing of it is listed.
+            // Without an index, none of the run's files is listed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Self::Ended(BTreeSet::new()),
             Err(_) => return Self::Lives,
         };

@@ -23,7 +23,7 @@ use crate::{
     leftovers,
 };
 
-/// Configuration of a recorder: which requests, and limits.
+/// Configuration of a recorder: which requests to record, and limits.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RecorderConfig {
@@ -75,13 +75,13 @@ struct SharedState {
     waiting: AtomicU64,
     recorded: AtomicU64,
     dropped: AtomicU64,
-    /// The limit is reached.
+    /// Whether the limit is reached.
     is_full: AtomicBool,
 }
 
 enum Message {
     Exchange(Box<Exchange>),
-    /// Write everything queued before it, then drop this.
+    /// Write everything queued before this message, then drop the sender.
     Flush(SyncSender<()>),
 }
 
@@ -204,9 +204,9 @@ fn fits(pattern: &str, name: &str) -> bool {
 /// The outcome of recording an exchange.
 enum WriteOutcome {
     Recorded,
-    /// This many bytes do not fit; smaller exchanges may.
+    /// The exchange exceeds the limit by its size; smaller exchanges may fit.
     TooLarge(u64),
-    /// Nothing fits any more.
+    /// The limit is reached.
     Full,
 }
 
@@ -251,8 +251,8 @@ impl Writer {
                 Err(error) => return Err(CaptureError::io(&index_path)(error)),
             }
         };
-        // The lock marks this run as alive. If files cannot be locked, nobody removes leftovers. On other
-        // systems than Unix a lock would exclude readers.
+        // The lock marks this run as alive. If files cannot be locked, leftovers are never removed. On
+        // systems other than Unix, a lock would exclude readers.
         #[cfg(unix)]
         let _ = index.lock();
         Ok(Self {

@@ -76,7 +76,7 @@ impl Recording {
         for name in indexes {
             let path = folder.join(name);
             let text = fs::read(&path).map_err(CaptureError::io(&path))?;
-            // Truncated by a crash.
+            // A crash may have truncated the last line.
             let whole = text
                 .iter()
                 .rposition(|byte| *byte == b'\n')
@@ -91,7 +91,7 @@ impl Recording {
                     why,
                 };
                 let line: Line = serde_json::from_slice(line).map_err(|error| damaged(error.to_string()))?;
-                // It becomes a path.
+                // The name becomes a part of a path.
                 check_name("name", &line.name).map_err(|error| damaged(error.to_string()))?;
                 entries.push(Entry(line));
             }

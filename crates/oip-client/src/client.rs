@@ -105,7 +105,8 @@ pub trait InferenceClient: fmt::Debug + Send + Sync {
     /// Returns a model's configuration (model configuration extension).
     fn model_config<'a>(&'a self, model: ModelRef<'a>) -> BoxFuture<'a, Result<ModelConfig>>;
 
-    /// Returns statistics since load of one model, one of its versions, or all models (statistics extension).
+    /// Returns the statistics of one model, one of its versions, or all models since they were loaded
+    /// (statistics extension).
     fn statistics<'a>(&'a self, model: Option<ModelRef<'a>>) -> BoxFuture<'a, Result<Vec<ModelStatistics>>>;
 
     /// Changes log settings and returns all of them; without changes it only returns them (logging

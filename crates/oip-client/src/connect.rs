@@ -124,7 +124,7 @@ fn of_tls(error: &(dyn Error + Send + Sync + 'static)) -> Option<String> {
         .or_else(|| causes(error).find_map(|cause| tls::explain_alert(&cause.to_string())))
 }
 
-/// Creates the error for a truncated response. `place` says how far it got.
+/// Creates the error for a truncated response. `place` says how much of it had arrived.
 pub(crate) fn broken_off(error: hyper::Error, place: &str) -> ClientError {
     let kind = match error.is_parse() || is_no_http2(&error) {
         true => ErrorKind::Protocol,
@@ -134,8 +134,8 @@ pub(crate) fn broken_off(error: hyper::Error, place: &str) -> ClientError {
     ClientError::new(kind, incomplete(place, &why)).caused_by(error)
 }
 
-/// Returns whether the peer sent data before the client did. HTTP servers wait for a request, gRPC servers do
-/// not; hyper reports it only by message.
+/// Returns whether the peer sent data before the client did. HTTP servers wait for a request, but gRPC
+/// servers do not. hyper reports this only in the error message.
 fn speaks_first(message: &str) -> bool {
     message == "received unexpected message from connection"
 }

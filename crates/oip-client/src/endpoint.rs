@@ -20,7 +20,7 @@ pub(crate) struct Endpoint {
         expect(dead_code, reason = "gRPC has no paths of its own")
     )]
     pub(crate) prefix: String,
-    /// The path of the Unix socket, if it is one.
+    /// The path of the Unix socket, if the URL names one.
     pub(crate) socket: Option<PathBuf>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Endpoint {
 pub(crate) enum Transport {
     Http,
     Grpc,
-    /// No scheme.
+    /// The URL has no scheme.
     Open,
 }
 

@@ -27,7 +27,7 @@ struct Inner {
     code: Option<ErrorCode>,
     status: Option<Status>,
     retry_after: Option<Duration>,
-    /// The server reported that retrying does not help.
+    /// Whether the server reported that a retry does not help.
     is_final: bool,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
@@ -173,8 +173,8 @@ impl ClientError {
         self.0.kind
     }
 
-    /// Returns the protocol's error code of an error response, if there is one. Servers use status codes
-    /// differently; the mapping accounts for other servers' usage.
+    /// Returns the protocol's error code of an error response, if any. Servers use status codes differently;
+    /// the mapping accounts for other servers' usage.
     #[must_use]
     pub fn code(&self) -> Option<ErrorCode> {
         self.0.code

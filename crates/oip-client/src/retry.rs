@@ -155,7 +155,7 @@ impl Call<'_> {
         }
     }
 
-    /// Does the same on the calling thread.
+    /// Makes attempts on the calling thread, like [`Self::run`].
     #[cfg(all(feature = "http", unix))]
     pub(crate) fn run_here<T>(
         &self,
@@ -178,8 +178,8 @@ impl Call<'_> {
         }
     }
 
-    /// Returns the pause before the next attempt; `None` to give up. Returns the current error now rather
-    /// than a timeout later.
+    /// Returns the pause before the next attempt; `None` to give up. If the deadline would pass during the
+    /// pause, the current error is returned immediately.
     fn pause(&self, error: &ClientError, attempt: u32, elapsed: Duration) -> Option<Duration> {
         let pause = self.policy.pause(error, attempt, self.is_read, elapsed)?;
         // A server may ask for a longer pause than `Instant` can represent.
@@ -260,7 +260,7 @@ mod tests {
         );
     }
 
-    /// `Retry-After` may be any number, and a policy may allow endless waiting.
+    /// `Retry-After` may be any number, and a policy may allow an unlimited total time.
     #[tokio::test]
     async fn a_pause_beyond_all_time_is_the_error_that_asked_for_it() {
         let patient = RetryPolicy::default().with(|policy| policy.max_total = Duration::MAX);

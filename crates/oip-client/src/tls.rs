@@ -120,7 +120,8 @@ fn of_alert(alert: AlertDescription) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Returns the same, from the text of an error that such an alert caused.
+/// Returns the message for a rejected client certificate, from the error string that the server's alert
+/// caused.
 pub(crate) fn explain_alert(text: &str) -> Option<String> {
     let known = [
         AlertDescription::CertificateRequired,

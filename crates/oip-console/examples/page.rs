@@ -1,4 +1,4 @@
-//! The responses at `/` for browsers and programs.
+//! Prints the responses at `/` for browsers and programs.
 //!
 //! ```sh
 //! cargo run --package oip-console --example page -- text/html

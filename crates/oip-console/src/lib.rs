@@ -1,27 +1,27 @@
-//! A web page at the root of a server of the Open Inference Protocol: its models and their metrics, a form to try each of them,
-//! the same call in other languages, and the last lines of the log.
+//! A web page at the root of an Open Inference Protocol server: its models and their metrics, a form to try
+//! each of them, the same call in other languages, and the last lines of the log.
 //!
-//! The page is static. It loads nothing from elsewhere and calls the server's own endpoints: those of the protocol, the
-//! extensions (repository, configuration, logging) and, where they are offered, Prometheus' text at `/metrics`. If a
-//! server does not offer one of them, the page says so at that place.
+//! The page is static. It loads nothing from other servers and calls the server's own endpoints: the
+//! protocol, its extensions (repository, configuration, logging) and, if offered, Prometheus metrics at
+//! `/metrics`. Where the server does not offer an endpoint, the page says so.
 //!
 //! ```
 //! use oip_console::{LogTail, router};
 //!
 //! let log = LogTail::new(500);
 //! log.push("2026-11-22T10:00:00Z INFO listening\n");
-//! // To be merged into the router of the protocol, such as `oip_http::router_with(service, config, router(Some(log)))`.
+//! // Merge it into the protocol's router, for example with `oip_http::router_with(service, config, router(Some(log)))`.
 //! let routes: axum::Router = router(Some(log));
 //! ```
 //!
 //! | path | response |
 //! |---|---|
-//! | `/` | the page for browsers (`Accept` names `text/html`), else a few lines of text |
+//! | `/` | the page for browsers (`Accept` includes `text/html`), otherwise a few lines of text |
 //! | `/console/...` | its scripts and style |
-//! | `/console/log?after=N` | `{"next": M, "lines": [...]}`: lines after number N, at most as many as are kept; 403 without a [`LogTail`] |
+//! | `/console/log?after=N` | `{"next": M, "lines": [...]}`: the kept lines after number N; 403 without a [`LogTail`] |
 //!
-//! Its `Content-Security-Policy` allows scripts and styles of the server itself only, and no frames around it. Requests from pages of
-//! other hosts are for the protocol's router to refuse, as `oip-http` does.
+//! Its `Content-Security-Policy` allows only the server's own scripts and styles, and no frames around the
+//! page. The protocol's router must refuse requests from pages of other hosts, as `oip-http` does.
 
 mod log_tail;
 
@@ -41,7 +41,7 @@ use serde::Serialize;
 
 pub use log_tail::{LogLines, LogTail};
 
-/// A file of the page: its path, its type and its content.
+/// A file of the page: its path, media type and content.
 type File = (&'static str, &'static str, &'static str);
 
 const FILES: [File; 10] = [
@@ -71,7 +71,7 @@ const fn script(path: &'static str, content: &'static str) -> File {
     (path, "text/javascript; charset=utf-8", content)
 }
 
-/// The response at `/` for programs. It is for every client, so it has no version.
+/// The response at `/` for programs. It is public, so it does not include the version.
 const FOR_PROGRAMS: &str = concat!(
     "Tensorferry, a server of the Open Inference Protocol (KServe V2)\n\n",
     "models       GET  /v2/models\n",
@@ -81,7 +81,7 @@ const FOR_PROGRAMS: &str = concat!(
     "description  GET  /openapi.json, or /docs in a browser\n",
 );
 
-/// The routes of the page. Without a log its last lines are 403.
+/// Creates the routes of the page. Without a log, its lines get 403.
 pub fn router(log: Option<LogTail>) -> Router {
     let mut router = Router::new()
         .route("/", get(root))
@@ -93,7 +93,7 @@ pub fn router(log: Option<LogTail>) -> Router {
     router
 }
 
-/// The page loads from this server, and talks to no other.
+/// The page loads files only from this server, and connects to no other.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; connect-src 'self'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; base-uri \
      'none'; form-action 'none'; frame-ancestors 'none'",
@@ -104,7 +104,7 @@ fn file(content_type: &'static str, content: &'static str) -> Response {
         (CONTENT_TYPE, HeaderValue::from_static(content_type)),
         (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
         (CONTENT_SECURITY_POLICY, POLICY),
-        // The next version of the server has other files under the same names.
+        // The next version of the server has different files under the same names.
         (CACHE_CONTROL, HeaderValue::from_static("no-cache")),
         (VARY, HeaderValue::from_static("accept")),
     ];
@@ -186,7 +186,7 @@ mod tests {
         assert!(body.contains("/v2/models"));
     }
 
-    /// The policy forbids what is not in a file of its own, and every file that is named must be there.
+    /// The page must not use anything that the policy forbids, and every file that it references must exist.
     #[tokio::test]
     async fn the_page_loads_what_is_there_and_nothing_else() {
         let sources = FILES

@@ -7,7 +7,7 @@ use std::{
 
 use serde::Serialize;
 
-/// The last lines of a log. Clones are the same log.
+/// The last lines of a log. Clones share state.
 ///
 /// ```
 /// let log = oip_console::LogTail::new(2);
@@ -29,7 +29,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     lines: VecDeque<String>,
-    /// Lines that have ever come.
+    /// Number of lines added so far.
     count: u64,
 }
 
@@ -37,14 +37,14 @@ struct State {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct LogLines {
-    /// The number of the last line of the log, counted from 1; what to ask for the next time.
+    /// The number of the log's last line, counted from 1; pass it to the next call of [`LogTail::after`].
     pub next: u64,
-    /// Lines without their line breaks, oldest first.
+    /// The lines without line breaks, oldest first.
     pub lines: Vec<String>,
 }
 
 impl LogTail {
-    /// Keeps so many lines. How long a line may be is for its writer to bound.
+    /// Creates a log tail that keeps `most` lines. The writer must limit the length of lines.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self(Arc::new(Inner {
@@ -53,7 +53,7 @@ impl LogTail {
         }))
     }
 
-    /// Adds a line; a line break at its end is left out.
+    /// Adds a line, without its final line break.
     pub fn push(&self, line: &str) {
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.lines.len() >= self.0.most {
@@ -65,7 +65,8 @@ impl LogTail {
         state.count += 1;
     }
 
-    /// The lines after the one with this number that are still kept. A number from before a restart gives all lines.
+    /// Returns the kept lines after the one with this number. A number from before a restart returns all
+    /// lines.
     #[must_use]
     pub fn after(&self, number: u64) -> LogLines {
         let state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);

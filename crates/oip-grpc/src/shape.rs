@@ -2,7 +2,7 @@
 
 use tensor_core::Shape;
 
-/// Returns dimensions as the wire has them. Those of tensors in memory fit `i64`.
+/// Returns the dimensions as `i64` for the wire. Dimensions of tensors in memory always fit.
 pub(crate) fn wire_dims(shape: &Shape) -> Vec<i64> {
     shape
         .dims()

@@ -1,4 +1,4 @@
-//! What one connection is doing, as input for its timeouts and its eviction.
+//! Tracks the activity of one connection, for its timeouts and its eviction.
 
 use std::{
     future::poll_fn,
@@ -20,9 +20,9 @@ use crate::{
     send_pace::SendPace,
 };
 
-/// The activity of one connection, as far as timeouts need it.
+/// The activity of one connection that its timeouts depend on.
 ///
-/// The connection's reader, service and bodies report here; its watchdog asks for the next deadline.
+/// The connection's reader, service and bodies report here; its watchdog requests the next deadline.
 #[derive(Clone, Debug)]
 pub(crate) struct Activity(Arc<SharedState>);
 
@@ -85,14 +85,14 @@ struct Sending {
     is_ended: bool,
 }
 
-/// What the watchdog does with a connection now.
+/// The watchdog's decision about a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Nothing; check again at this time.
+    /// Do nothing; check again at this time.
     WaitUntil(Instant),
-    /// It is idle: close it gracefully.
+    /// Close the connection gracefully, because it is idle.
     Close,
-    /// It is stuck: cut it.
+    /// Cut the connection, because it is stuck.
     Cut(&'static str),
 }
 
@@ -137,7 +137,7 @@ impl Activity {
         state.idle_since = Instant::now();
     }
 
-    /// Waits until the connection is asked to make room.
+    /// Waits until the connection must make room for another one.
     pub(crate) async fn asked_to_close(&self) {
         self.0.asked_to_close.notified().await;
     }
@@ -238,7 +238,7 @@ impl Activity {
         }
     }
 
-    /// Makes the connection yield to others before it continues.
+    /// Makes the connection yield before it continues.
     pub(crate) fn end_turn(&self) {
         self.0.is_turn_over.store(true, Ordering::Relaxed);
     }
@@ -253,7 +253,7 @@ impl Activity {
         self.0.is_write_stalled.store(is_stalled, Ordering::Relaxed);
     }
 
-    /// Returns whether all responses are written, as far as is known.
+    /// Returns whether all responses are known to be written.
     fn is_all_sent(&self, state: &State) -> bool {
         state.sending.is_empty() && !self.0.is_write_stalled.load(Ordering::Relaxed)
     }
@@ -409,7 +409,7 @@ impl Activity {
             return patience(deadline, Verdict::Cut("the client does not read its answer"));
         }
         if !state.open.is_empty() {
-            // Everything slow from here on has its own deadline.
+            // From here on, everything slow has its own deadline.
             return Verdict::WaitUntil(look_again);
         }
         let (since, timeout, verdict) = match state.protocol {

@@ -54,7 +54,7 @@ pin_project! {
 
 /// A body of either protocol.
 enum Inner {
-    /// Taken out when it is dropped before its end.
+    /// The body is taken out if it is dropped before its end.
     Http1(Option<Incoming>),
     Http2(StreamBody),
 }
@@ -74,7 +74,7 @@ impl StreamBody {
         if !self.is_data_over {
             match ready!(self.stream.poll_data(cx)) {
                 Some(Ok(bytes)) => {
-                    // It fails only for more bytes than were received.
+                    // Releasing fails only for more bytes than were received.
                     let _ = self.stream.flow_control().release_capacity(bytes.len());
                     self.left = self.left.map(|left| left.saturating_sub(bytes.len() as u64));
                     return Poll::Ready(Some(Ok(Frame::data(bytes))));
@@ -113,7 +113,7 @@ impl RequestBody {
         Self::new(Inner::Http1(Some(inner)), path, report, leftover)
     }
 
-    /// Creates the body of an HTTP/2 request, of `len` bytes if its head says so.
+    /// Creates the body of an HTTP/2 request. `len` is the length that its head declares, if any.
     pub(crate) fn http2(stream: RecvStream, len: Option<u64>, path: &str, report: &Report) -> Self {
         let inner = Inner::Http2(StreamBody {
             stream,

@@ -24,7 +24,7 @@ use tokio::{
 pub struct ConnectionCap(Arc<SharedState>);
 
 struct SharedState {
-    /// Maximum number of connections asked to make room at a time. Others are asked only after these.
+    /// Maximum number of connections asked to make room at a time. Further ones are asked only after these.
     asked: usize,
     permits: Arc<Semaphore>,
     open: Mutex<HashMap<u64, Arc<dyn Occupant>>>,
@@ -54,7 +54,7 @@ pub(crate) trait Occupant: Send + Sync {
     /// Asks it to make room for another connection.
     fn ask_to_close(&self);
 
-    /// Returns whether it was asked so recently that it may still be closing.
+    /// Returns whether the connection was asked so recently that it may still be closing.
     fn is_about_to_close(&self, now: Instant) -> bool;
 }
 
@@ -102,7 +102,7 @@ impl ConnectionCap {
         }
     }
 
-    /// Returns a free slot, if there is one.
+    /// Returns a free slot, if any.
     pub(crate) fn try_room(&self) -> Option<Room> {
         let permit = self.0.permits.clone().try_acquire_owned().ok()?;
         Some(Room { _permit: permit })

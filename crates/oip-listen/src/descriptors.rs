@@ -64,7 +64,7 @@ pub(crate) struct Reception(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 enum State {
-    /// Before the first request.
+    /// The first request has not arrived.
     Open(Option<OwnedFd>),
     Closed,
 }

@@ -65,7 +65,7 @@ impl Frames {
                 DATA => 0,
                 // A request comes with a few frames: window updates for its response.
                 HEADERS => -2,
-                // Cancelled requests cost more than their frame.
+                // Processing a cancelled request costs more than reading the frame.
                 RST_STREAM => 4,
                 _ => 1,
             };

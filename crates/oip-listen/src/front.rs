@@ -29,7 +29,7 @@ use crate::{
 #[cfg(unix)]
 use crate::{Descriptors, descriptors::Reception};
 
-/// What the first request of a connection contributes to all of them: a descriptor passed with it.
+/// State that the first request of a connection provides for all its requests: a descriptor passed with it.
 #[derive(Default)]
 pub(crate) struct FirstRequest {
     #[cfg(unix)]
@@ -117,7 +117,7 @@ where
             }
             let Ok(answer) = answer.await;
             let is_read = match leftover {
-                // Nor if its slot is needed.
+                // It is not read either if another connection needs the slot.
                 Some(leftover) => leftover.read(will_send && !report.seat().is_revoked()).await,
                 None => true,
             };

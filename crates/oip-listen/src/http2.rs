@@ -131,7 +131,7 @@ impl Silence {
         }
     }
 
-    /// Ready when the client sent nothing for an interval after a ping. Any data counts as a reply.
+    /// Completes when the client sent nothing for an interval after a ping. Any data counts as a reply.
     fn poll(&mut self, cx: &mut Context<'_>, activity: &Activity) -> Poll<()> {
         let Some(pings) = &mut self.pings else {
             return Poll::Pending;

@@ -64,13 +64,13 @@ const TURN: usize = 64 << 10;
 /// Bytes read at once from which a connection counts as busy.
 const QUIET_TURN: usize = 32 << 10;
 
-/// How long it counts as busy after that.
+/// How long a connection counts as busy after it read that much at once.
 const BUSY: Duration = Duration::from_secs(1);
 
 /// Cost of a frame, in bytes of a turn.
 const FRAME: usize = 256;
 
-/// A client that closes its sending side has either left or merely finished sending; this cannot be
+/// A client that closes its sending side has either left or merely finished sending; these cannot be
 /// distinguished. A request in progress continues for this long and is then cancelled.
 pub(crate) const END_GRACE: Duration = Duration::from_millis(50);
 
@@ -89,7 +89,7 @@ struct Start {
     given: usize,
 }
 
-/// Whether incoming data is being discarded, and how much was.
+/// Whether incoming data is being discarded, and how much was discarded so far.
 enum LingerState {
     No,
     Read(usize),
@@ -357,8 +357,8 @@ mod tests {
         let (stream, _) = listener.accept().await.unwrap();
         let activity = Activity::new(Protocol::Http2, &ConnectionLimits::default());
         let mut stream = Box::pin(WatchedStream::new(Stream::Tcp(stream), Protocol::Http2, activity));
-        // After the preface only empty frames, so the number of frames ends the turn and not the number of
-        // bytes.
+        // The preface is followed only by empty frames, so the number of frames ends the turn and not the
+        // number of bytes.
         let frames = [&[0; 24][..], &[0, 0, 0, HEADERS, 4, 0, 0, 0, 1].repeat(600)].concat();
         client.write_all(&frames).unwrap();
         let (mut read, mut pauses) = (0, 0);

@@ -37,8 +37,8 @@ impl Lanes {
         Self { work, busy }
     }
 
-    /// Parks one thread of each lane while the others keep up, forever, if the lane has several. Run it on
-    /// the accepting runtime.
+    /// Parks one thread of each lane that has several, while the others keep up. Never returns. Run it on the
+    /// accepting runtime.
     ///
     /// Give a lane one thread more than there are CPUs: then threads do not share a CPU, and if one is
     /// blocked by long work, the parked thread replaces it within about 125 ms.

@@ -59,16 +59,16 @@ pub struct ConnectionLimits {
     /// Receives a descriptor passed over a Unix socket (`None`: it is closed, like all others).
     #[cfg(unix)]
     pub descriptors: Option<Descriptors>,
-    /// Maximum size of an HTTP/2 request's decoded headers in bytes, counting 32 more for each (default 64
-    /// KiB). A larger request gets 431 without a body; services that respond with details have smaller limits
-    /// of their own.
+    /// Maximum size of an HTTP/2 request's decoded headers in bytes, plus 32 bytes per header (default 64
+    /// KiB). A larger request gets 431 without a body; services that respond with details set smaller limits
+    /// themselves.
     pub max_header_list_bytes: u32,
     /// Maximum size of an HTTP/1 request head and of a connection's read buffer in bytes (default 64 KiB).
     pub max_head_bytes: usize,
 }
 
 impl ConnectionLimits {
-    /// The same after some changes.
+    /// Returns the limits after `change`.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);

@@ -83,7 +83,7 @@ fn remove_stale(path: &std::path::Path) -> io::Result<()> {
             "another process listens there",
         )),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-        // For example another user's socket: whether a process listens is unknown.
+        // The socket may belong to another user, so it is unknown whether a process listens.
         Err(error) => Err(io::Error::new(
             io::ErrorKind::AddrInUse,
             format!("a socket is in its place, and connecting to it fails: {error}"),
@@ -132,7 +132,7 @@ impl fmt::Display for Address {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Peer {
-    /// Its address; none over a Unix socket, where clients have no address.
+    /// The client's address; `None` over a Unix socket, where clients have no address.
     pub address: Option<SocketAddr>,
 }
 
@@ -220,7 +220,7 @@ pub(crate) enum Backlog {
 }
 
 impl Backlog {
-    /// Returns the next connection, if there is one.
+    /// Returns the next connection, if one is pending.
     pub(crate) fn next(&self) -> io::Result<(Stream, Peer)> {
         match self {
             Self::Tcp(listener) => {

@@ -1,4 +1,4 @@
-//! Stream slots: limits HTTP/2 streams over all connections, and evicts waiting ones in favour of others.
+//! Stream slots: limit HTTP/2 streams over all connections, and evict waiting ones in favor of new ones.
 //!
 //! A stream that waits for its client keeps its slot only until another stream needs it, however long the
 //! client is silent. A stream with work in progress keeps its slot to the end.
@@ -54,7 +54,7 @@ pub(crate) enum Admission {
 /// The occupied slots.
 #[derive(Debug, Default)]
 struct Occupancy {
-    /// By connection number.
+    /// The occupied slots by connection number.
     by: HashMap<u64, Vec<Arc<Seat>>>,
     total: usize,
 }
@@ -104,7 +104,7 @@ impl StreamCap {
         }
     }
 
-    /// Admits a stream to one of its connection's own slots or to a shared slot, if there is one.
+    /// Admits a stream to one of its connection's own slots or to a free shared slot.
     pub(crate) fn admit(&self, connection: u64, kind: Admission, seat: Arc<Seat>) -> Option<Place> {
         let is_assured = matches!(kind, Admission::Assured);
         if !is_assured && !self.take(connection, kind, &seat, Instant::now()) {
@@ -134,8 +134,8 @@ impl StreamCap {
             0
         };
         if free <= kept_for_others {
-            // With slots free, only the connection's share can block it, so it evicts from connections with
-            // about as many.
+            // While slots are free, only the connection's share can block it, so it evicts from connections
+            // with about as many.
             let least = match kind {
                 Admission::Lasting => own,
                 Admission::Assured | Admission::Work if free > 0 => own / 2,
@@ -167,7 +167,7 @@ impl StreamCap {
     }
 }
 
-/// Revokes the slots of waiting streams; returns how many.
+/// Revokes the slots of waiting streams; returns their number.
 pub(crate) fn revoke_all(seats: &[Arc<Seat>]) -> usize {
     let revoked = seats.iter().filter_map(|seat| seat.revoke(None));
     revoked.map(RevokedTasks::wake).count()
@@ -234,19 +234,19 @@ impl Drop for Place {
     }
 }
 
-/// What a stream waits for from its client.
+/// What a stream is waiting for the client to send or grant.
 #[derive(Clone, Copy)]
 pub(crate) enum Wait {
     /// The next request of a conversation.
     Request,
-    /// More of a request's body.
+    /// More bytes of a request's body.
     Body,
     /// Flow-control window for more of its response.
     Room,
 }
 
 impl Wait {
-    /// Returns how long it may wait before it can be evicted.
+    /// Returns how long a stream may wait before it can be evicted.
     const fn patience(self) -> Duration {
         match self {
             // The request may be on its way.
@@ -269,13 +269,13 @@ struct State {
     /// For each kind of wait, when the stream becomes evictable. It works while all are `None`.
     waits: [Option<Instant>; Wait::COUNT],
     is_revoked: bool,
-    /// The wakers of the connection's task and the service's task.
+    /// The wakers of the connection's task and of the service's task.
     wakers: [Option<Waker>; 2],
 }
 
 impl State {
-    /// Returns when it becomes evictable; `None` while it works. The wait for window takes precedence,
-    /// because the response would be lost.
+    /// Returns when the stream becomes evictable; `None` while it works. The wait for window takes
+    /// precedence, because eviction would lose the response.
     fn ripe(&self) -> Option<Instant> {
         let of_room = self.waits[Wait::Room as usize];
         of_room.or_else(|| self.waits.iter().flatten().min().copied())
@@ -293,7 +293,7 @@ impl RevokedTasks {
     }
 }
 
-/// A task that waits to hear of an eviction.
+/// A task that is woken on eviction.
 #[derive(Clone, Copy)]
 pub(crate) enum Waiter {
     Connection,
@@ -301,12 +301,12 @@ pub(crate) enum Waiter {
 }
 
 impl Seat {
-    /// Records that it waits for its client.
+    /// Records that the stream waits for its client.
     pub(crate) fn waits(&self, wait: Wait) {
         self.set(wait, Some(Instant::now() + wait.patience()));
     }
 
-    /// Records that it no longer waits for that.
+    /// Records that the stream no longer waits for this.
     pub(crate) fn goes_on(&self, wait: Wait) {
         self.set(wait, None);
     }
@@ -315,14 +315,14 @@ impl Seat {
         self.lock().waits[wait as usize] = ripe;
     }
 
-    /// Returns since when it is evictable, if it has a slot.
+    /// Returns since when the stream is evictable, if it has a slot.
     fn ripe_since(&self, now: Instant) -> Option<Instant> {
         let state = self.lock();
         let ripe = state.ripe().filter(|_| !state.is_revoked);
         ripe.filter(|ripe| *ripe <= now)
     }
 
-    /// Returns since when it is idle, or `if_revoked` for an evicted one; `None` if it works.
+    /// Returns since when the stream is idle, or `if_revoked` if it was evicted; `None` if it works.
     pub(crate) fn idle_since(&self, if_revoked: Instant) -> Option<Instant> {
         let state = self.lock();
         match state.is_revoked {
@@ -331,8 +331,8 @@ impl Seat {
         }
     }
 
-    /// Revokes its slot if it has been evictable by `now`, or without `now` if it waits at all; returns the
-    /// tasks to wake.
+    /// Revokes the slot if the stream was evictable at `now`, or without `now` if it waits at all; returns
+    /// the tasks to wake.
     fn revoke(&self, now: Option<Instant>) -> Option<RevokedTasks> {
         let mut state = self.lock();
         let ripe = state.ripe().filter(|ripe| now.is_none_or(|now| *ripe <= now));
@@ -347,7 +347,7 @@ impl Seat {
         self.lock().is_revoked
     }
 
-    /// Ready once its slot is revoked.
+    /// Becomes ready once the slot is revoked.
     pub(crate) fn poll_revoked(&self, waiter: Waiter, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.lock();
         if state.is_revoked {
@@ -372,7 +372,7 @@ impl Seat {
 /// use http::Extensions;
 /// use oip_listen::Lasting;
 ///
-/// // The service finds the place as an extension of its requests.
+/// // The service finds the slot as an extension of its requests.
 /// let lasting = Lasting::new(&["/events"], |place| {
 ///     let mut extensions = Extensions::new();
 ///     extensions.insert(place);
@@ -397,7 +397,7 @@ impl Lasting {
         self.paths.contains(&path)
     }
 
-    /// Returns the extensions for a request with this path, if it is one of these.
+    /// Returns the extensions for a request if its path is one of these.
     pub(crate) fn of(&self, path: &str, seat: &Arc<Seat>) -> Option<Extensions> {
         self.contains(path)
             .then(|| (self.introduce)(StreamPlace(seat.clone())))
@@ -430,7 +430,7 @@ impl StreamPlace {
         poll_fn(|cx| self.poll_revoked(cx)).await;
     }
 
-    /// Polls for the same; for a single task.
+    /// Polls for the revocation of the stream's slot. Only one task may poll it.
     pub fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.poll_revoked(Waiter::Service, cx)
     }

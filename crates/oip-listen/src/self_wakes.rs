@@ -40,7 +40,7 @@ struct State {
     task: AtomicWaker,
 }
 
-/// Not being polled: a wake goes to the task.
+/// The future is not being polled: a wake goes to the task.
 const IDLE: u8 = 0;
 /// Being polled, not woken since.
 const POLLED: u8 = 1;
@@ -118,8 +118,8 @@ mod tests {
         }
     }
 
-    /// For a future that wakes itself in its first `self_wakes` polls, returns the number of polls and the
-    /// number of task wakes.
+    /// Returns the number of polls, and of task wakes, for a future that wakes itself in its first
+    /// `self_wakes` polls.
     fn polls_and_wakes(self_wakes: u32, is_turn_over: bool) -> (u32, usize) {
         let task = Arc::new(Task::default());
         let waker = Waker::from(task.clone());

@@ -14,7 +14,7 @@ pub(crate) struct SendPace {
 }
 
 impl SendPace {
-    /// The client took some bytes after so long.
+    /// Records that the client took `bytes` after waiting for `waited`.
     pub(crate) fn taken(&mut self, bytes: usize, waited: Duration, limits: &ConnectionLimits) {
         if limits.min_send_rate > 0 {
             let worth = Duration::from_secs_f64(bytes as f64 / limits.min_send_rate as f64);
@@ -22,7 +22,7 @@ impl SendPace {
         }
     }
 
-    /// How long the client may take for the next bytes.
+    /// Returns how long the client may take for the next bytes.
     pub(crate) fn patience(&self, limits: &ConnectionLimits) -> Duration {
         limits
             .send_rate_grace

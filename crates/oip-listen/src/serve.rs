@@ -130,7 +130,7 @@ where
         }
         let lane = connection.activity.lane();
         if is_encrypted {
-            // It leaves this lane after the handshake.
+            // The connection leaves this lane after the handshake.
             connection.activity.go_to(Lane::Busy);
         }
         let tasks = Tasks::new(&connection.activity);
@@ -143,7 +143,8 @@ where
         // Reap finished connections, which would otherwise accumulate.
         while connections.try_join_next().is_some() {}
     };
-    // The cap is enforced by not accepting: further clients wait in the backlog, except this one.
+    // The cap is enforced by not accepting: further clients wait in the backlog, except for the one in
+    // `waiting`.
     let mut waiting = None;
     let accepting = async {
         loop {
@@ -190,7 +191,7 @@ fn begins_work(stream: &Stream) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     match recv(stream, &mut start, flags) {
         Ok((_, 4)) => !matches!(&start, b"GET " | b"HEAD"),
-        // Detected later, when it has arrived.
+        // An incomplete request line is checked again when the rest has arrived.
         _ => false,
     }
 }
@@ -276,7 +277,7 @@ impl Connection {
                     Ok(protocol) => self.protocol = protocol,
                     Err(is_served) => return is_served,
                 }
-                // The same as if its listener were served on that lane.
+                // The connection moves to the work lane, as if its listener were served there.
                 if self.protocol == Protocol::Http2 {
                     self.activity.go_to(Lane::Work);
                 }
@@ -311,7 +312,7 @@ impl Connection {
                 return true;
             }
         };
-        // The same as if its listener were served on the work lane.
+        // The connection moves to the work lane, as if its listener were served there.
         let is_upgraded = protocol == Protocol::Http2 && self.protocol != protocol;
         self.protocol = protocol;
         self.activity.opened(protocol);
@@ -367,8 +368,8 @@ impl Connection {
         }
     }
 
-    /// Detects the client's protocol. An error means that the connection ended first; its value says whether
-    /// the client ended it.
+    /// Detects the client's protocol. The error means that the connection ended first; it is true if the
+    /// client ended it.
     async fn detect(&self, mut stream: Pin<&mut WatchedStream>) -> Result<Protocol, bool> {
         let makes_room = async {
             loop {

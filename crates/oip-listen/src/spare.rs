@@ -1,4 +1,4 @@
-//! A spare thread: a runtime with one thread more than there are CPUs parks it while the others keep up.
+//! A spare thread: a runtime has one thread more than there are CPUs, and parks it while the others keep up.
 //!
 //! Two threads that share a CPU take a quarter more time per request, and a request waits for milliseconds
 //! whenever one preempts the other. But if the only thread blocks, no request is served.
@@ -51,7 +51,7 @@ pub(crate) async fn keep_one_asleep(runtime: &Handle) {
 }
 
 /// Returns whether a new task is scheduled soon. If the thread that polls I/O and timers starts blocking
-/// work, nobody polls them: the new task also wakes another thread, which does.
+/// work, no other thread polls them; the new task also wakes another thread, which does.
 async fn comes_to_its_turn(runtime: &Handle) -> bool {
     timeout(PATIENCE, runtime.spawn(async {})).await.is_ok()
 }
@@ -59,7 +59,7 @@ async fn comes_to_its_turn(runtime: &Handle) -> bool {
 /// The state of a runtime's threads, as seen from outside.
 struct Threads<'r> {
     runtime: &'r Handle,
-    /// Each thread's park/unpark counter: odd while it is parked.
+    /// Each thread's park/unpark counter, which is odd while the thread is parked.
     progress: Vec<u64>,
     interval: Duration,
 }
@@ -73,7 +73,8 @@ impl<'r> Threads<'r> {
         }
     }
 
-    /// Waits a while, and returns how many threads neither were parked at the end nor made progress.
+    /// Waits a while, and returns the number of threads that neither were parked at the end nor made
+    /// progress.
     async fn look(&mut self) -> usize {
         sleep(self.interval).await;
         let metrics = self.runtime.metrics();
@@ -112,7 +113,7 @@ mod tests {
         builder.worker_threads(threads).enable_all().build().unwrap()
     }
 
-    /// Returns how many of `tasks` blocking tasks run at the same time.
+    /// Returns the number of `tasks` blocking tasks that run at the same time.
     async fn at_once(runtime: &Handle, tasks: usize) -> usize {
         let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let tasks = (0..tasks).map(|_| {
@@ -138,7 +139,7 @@ mod tests {
             watch.block_on(async {
                 let handle = watched.handle();
                 for _ in 0..2 {
-                    // It is parked soon; then one thread is missing, whatever the load.
+                    // The thread is parked soon; then one thread is missing, whatever the load.
                     let start = Instant::now();
                     while at_once(handle, 10).await >= threads {
                         assert!(start.elapsed() < Duration::from_secs(30), "nobody sleeps");

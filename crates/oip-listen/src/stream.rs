@@ -36,7 +36,7 @@ macro_rules! with {
 }
 
 impl Stream {
-    /// Returns whether it comes over a network, as far as known.
+    /// Returns whether the connection comes over a network, if that is known.
     pub(crate) fn is_tcp(&self) -> bool {
         matches!(self, Self::Tcp(_))
     }
@@ -71,7 +71,7 @@ impl Stream {
         with!(self, stream => stream.try_write(bytes))
     }
 
-    /// Re-registers the stream with the current runtime.
+    /// Registers the stream with the current runtime.
     pub(crate) fn into_current_runtime(self) -> io::Result<Self> {
         match self {
             Self::Tcp(stream) => TcpStream::from_std(stream.into_std()?).map(Self::Tcp),

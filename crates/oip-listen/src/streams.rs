@@ -35,11 +35,11 @@ enum End {
     Broken,
     /// The client did not read.
     Stuck,
-    /// It waited for its client, and another stream needed its slot.
+    /// The stream waited for its client, and another stream needed its slot.
     Evicted,
 }
 
-/// Sends the service's response for as long as the client wants it and reads it.
+/// Sends the service's response while the client wants it and reads it.
 pub(crate) async fn answer<F, B>(service: F, mut respond: SendResponse<Bytes>, report: Report)
 where
     F: Future<Output = Result<Response<B>, Infallible>>,
@@ -158,7 +158,7 @@ struct Sender {
     stream: SendStream<Bytes>,
     given: Arc<PendingResponse>,
     pace: SendPace,
-    /// Runs while there is no window.
+    /// Runs while the window is closed.
     patience: Option<Pin<Box<Sleep>>>,
     /// Runs after an eviction, as the service's deadline to end the stream.
     last_words: Option<Pin<Box<Sleep>>>,
@@ -278,7 +278,7 @@ impl Sender {
         self.stream.poll_reset(cx).map(|_| End::Gone)
     }
 
-    /// Waits until h2 has written everything, for as long as it makes progress.
+    /// Waits until h2 has written everything, while it makes progress.
     async fn until_sent(self) -> (SendStream<Bytes>, Result<(), End>) {
         let Self {
             mut stream,

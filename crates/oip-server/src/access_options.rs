@@ -202,7 +202,7 @@ impl Access {
         }
     }
 
-    /// Loads the identity table, if there is one. Token signatures are verified on the threads of `cpu`.
+    /// Loads the identity table, if configured. Token signatures are verified on the threads of `cpu`.
     pub(crate) fn guard(&self, cpu: &CpuPool) -> Result<Guard, Failure> {
         let Some(path) = &self.auth else {
             return Ok(Guard::open());

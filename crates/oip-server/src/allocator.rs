@@ -44,7 +44,7 @@ const PAGE: usize = 4 << 10;
 /// Maximum size of the cache in bytes, and in buffers.
 const MAX_BYTES: usize = 32 << 20;
 const MAX_BLOCKS: usize = 192;
-/// Maximum size of the cache for buffers freed by models while requests use little memory: the intermediate
+/// Maximum size of the cache for buffers that models free while requests use little memory: the intermediate
 /// tensors of one run of a vision network.
 const MAX_BYTES_OF_MODELS: usize = 128 << 20;
 /// Requests use little memory if they hold at most this fraction of the budget.
@@ -116,8 +116,8 @@ pub(crate) mod counting {
 }
 
 thread_local! {
-    /// Whether this thread loads or runs models. It has no destructor, so the allocator may read it at any
-    /// time.
+    /// Whether this thread loads or runs models. The variable has no destructor, so the allocator may read it
+    /// at any time.
     static IS_MODELS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -188,7 +188,7 @@ impl CachingAllocator {
         pages::map(layout)
     }
 
-    /// Adds a buffer to the cache, evicting the oldest ones.
+    /// Adds a buffer to the cache, evicting the oldest ones. Returns whether it was added.
     fn put(block: *mut u8, layout: Layout) -> bool {
         let is_short = BUDGET.get().is_some_and(is_short);
         let most = most(is_for_models(), is_short);
@@ -201,7 +201,7 @@ impl CachingAllocator {
             if shelf.put(block, layout, most) {
                 return true;
             }
-            // A model's buffers do not displace those of requests, unless the cache must shrink.
+            // A model's buffers displace no buffers of requests, unless the cache must shrink.
             if layout.size() > MOST || (shelf.bytes > most && !is_short) {
                 return false;
             }
@@ -276,7 +276,7 @@ unsafe impl GlobalAlloc for CachingAllocator {
             Some(layout) if Self::put(block, layout) => {}
             // SAFETY: it was mapped with this layout.
             Some(layout) => unsafe { pages::unmap(block, layout) },
-            // SAFETY: as above.
+            // SAFETY: mimalloc allocated it with this layout.
             None => unsafe { SMALL.dealloc(block, layout) },
         }
     }
@@ -289,7 +289,7 @@ unsafe impl GlobalAlloc for CachingAllocator {
             (Some(old), Some(new)) if old == new => block,
             // SAFETY: it was mapped with the old layout.
             (Some(old), Some(new)) => unsafe { pages::remap(block, old, new) },
-            // SAFETY: as above.
+            // SAFETY: mimalloc allocated it with the old layout.
             (None, None) => unsafe { SMALL.realloc(block, layout, new_size) },
             _ => {
                 // SAFETY: the caller's contract about the size.
@@ -464,7 +464,8 @@ fn give_back(age: u32) -> usize {
     freed
 }
 
-/// Starts a thread that returns unused buffers. Without the thread, they stay in the cache, which is bounded.
+/// Starts a thread that returns unused buffers to the system. Without the thread they stay in the cache,
+/// whose size is limited.
 pub(crate) fn give_back_what_is_unused() {
     let clear = || {
         let mut untrimmed = 0;
@@ -537,8 +538,8 @@ pub(crate) fn give_back_what_is_freed() {
     const MILLISECONDS: core::ffi::c_long = 100;
     // SAFETY: takes two numbers; unknown options are ignored.
     unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, MILLISECONDS) };
-    // For C libraries and debug builds. By default glibc raises its mmap threshold up to 32 MiB whenever a
-    // mapped buffer is freed, and uses up to eight arenas per CPU for smaller ones.
+    // For C libraries and for debug builds. By default glibc raises its mmap threshold up to 32 MiB whenever
+    // a mapped buffer is freed, and uses up to eight arenas per CPU for smaller ones.
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     for (parameter, value) in [
         // Setting it also disables the automatic increase.
@@ -605,12 +606,12 @@ mod tests {
         let put = |shelf: &mut Shelf, number, size| shelf.put(address(number), layout(size), MAX_BYTES);
         assert!(put(&mut shelf, 1, 1 << 20) && put(&mut shelf, 2, 1 << 20));
         assert_eq!(shelf.take(layout(2 << 20)), None);
-        // Last in, first out.
+        // The most recently freed buffer is reused first.
         assert_eq!(shelf.take(layout(1 << 20)), Some(address(2)));
         assert!(put(&mut shelf, 3, MAX_BYTES - (1 << 20)));
         assert!(!put(&mut shelf, 4, LEAST));
         assert!(!put(&mut shelf, 4, MOST + 1));
-        // A model's buffers have more room.
+        // The cache is larger for a model's buffers.
         assert!(shelf.put(address(5), layout(LEAST), MAX_BYTES_OF_MODELS));
         assert_eq!(shelf.take(layout(LEAST)), Some(address(5)));
         assert!(shelf.take_old(1).is_none());
@@ -697,7 +698,7 @@ mod tests {
         give_back(0);
     }
 
-    /// A loop in a model creates a million small values, and then nothing runs.
+    /// A loop in a model allocates a million small values and frees them, and then nothing runs.
     #[cfg(target_os = "linux")]
     #[test]
     #[allow(unsafe_code, reason = "allocators are called so")]

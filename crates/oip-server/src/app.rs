@@ -78,7 +78,7 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
 fn serve_until_signal(config: Config, log: &Log, start: Instant) -> Result<ExitCode, Failure> {
     // One thread accepts connections and responds to health checks.
     let runtime = threads(Builder::new_multi_thread().thread_name("front").worker_threads(1))?;
-    // Fast models run here too.
+    // Models with short runs run here too.
     let work = threads(lane().thread_name("io"))?;
     let busy = threads(lane().thread_name("busy-io").on_thread_start(give_way))?;
     let served = serve_on([&runtime, &work, &busy], config, log, start);
@@ -100,7 +100,7 @@ fn serve_on(
     log: &Log,
     start: Instant,
 ) -> Result<bool, Failure> {
-    // Before anything slow: a process with id 1 receives only signals that it handles.
+    // Set up before anything slow, because a process with id 1 receives only signals that it handles.
     let mut signals = {
         let _context = runtime.enter();
         Signals::catch().map_err(|error| {
@@ -158,7 +158,8 @@ fn lane() -> Builder {
     builder
 }
 
-/// Stack size of threads that run models, as for the engine's threads. Memory is used only as far as touched.
+/// Stack size of threads that run models, the same as for the engine's threads. Only the pages that are
+/// touched take memory.
 const MODEL_STACK: usize = 16 << 20;
 
 fn threads(builder: &mut Builder) -> Result<Runtime, Failure> {
@@ -397,7 +398,8 @@ impl App {
                 let rest = if is_admin { &admin_rest } else { &rest };
                 let gate = Gate::new(rest.clone(), guard.clone(), door, access_options::HTTP);
                 match &access.cors {
-                    // Outside the gate: browsers send CORS preflight requests without a token.
+                    // The CORS layer is outside the gate, because browsers send preflight requests without a
+                    // token.
                     Some(cors) => Either::Left(cors.layer(gate)),
                     None => Either::Right(gate),
                 }
@@ -542,7 +544,7 @@ async fn free_unused_buffers(budget: ByteBudget) {
     loop {
         ticks.tick().await;
         let budget = budget.clone();
-        // Unmapping much memory takes milliseconds.
+        // Unmapping large amounts of memory takes milliseconds.
         if spawn_blocking(move || budget.trim()).await.is_err() {
             return;
         }

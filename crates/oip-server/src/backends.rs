@@ -32,10 +32,10 @@ const AUTO: &str = "auto";
 pub(crate) struct BackendConfig {
     /// The ONNX Runtime library, if it is used.
     onnxruntime: Option<PathBuf>,
-    /// Memory limit for its values in bytes.
+    /// Memory limit for ONNX Runtime's values in bytes.
     #[cfg(feature = "onnx")]
     onnxruntime_memory: Option<u64>,
-    /// The GPUs that models take which do not ask for one.
+    /// The GPUs for models whose configuration does not choose any.
     #[cfg(feature = "onnx")]
     gpus: Option<backend_onnx::GpuChoice>,
     max_answer_bytes: u64,
@@ -165,7 +165,8 @@ impl BackendConfig {
             // First, because its directories contain ONNX models, which would otherwise be claimed directly.
             #[cfg(feature = "text")]
             Arc::new(oip_text::TextBackend::new(onnx.clone(), self.text_options())),
-            // Then this one, since a folder with a model often has its weights beside it.
+            // Before the other backends, because a directory with an ONNX model often contains its weights
+            // too.
             #[cfg(feature = "onnx")]
             onnx,
             #[cfg(feature = "forest")]
@@ -284,7 +285,7 @@ fn onnx(
     Ok(backend.with_runtime(runtime).with_gpus(gpus))
 }
 
-/// The GPUs of this machine, which are looked for only if the library has a provider for them.
+/// Returns the GPUs of this machine. They are detected only if the library has a provider for them.
 #[cfg(feature = "onnx")]
 fn found_gpus(runtime: &backend_onnx::OnnxRuntime, choice: backend_onnx::GpuChoice) -> backend_onnx::Gpus {
     let has_provider = runtime

@@ -18,9 +18,9 @@ pub(crate) struct BoundSocket {
     pub(crate) listener: Listener,
     pub(crate) address: Address,
     pub(crate) speaks: AddressProtocol,
-    /// Whether it is the admin address.
+    /// Whether this is the admin address.
     pub(crate) is_admin: bool,
-    /// Whether it is reachable only from this machine.
+    /// Whether the address is reachable only from this machine.
     pub(crate) is_local: bool,
 }
 

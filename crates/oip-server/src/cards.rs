@@ -1,27 +1,28 @@
-//! The GPUs of this machine, by NVIDIA's management library (NVML), which is loaded when the server starts with a library of ONNX Runtime
-//! that has a provider for them. Without NVML nothing is known of GPUs, and nothing is shown.
+//! Detects the GPUs of this machine with NVIDIA's management library (NVML), which is loaded when the server
+//! starts with an ONNX Runtime library that has a GPU provider. Without NVML, GPUs are unknown and metrics
+//! show none.
 
 use std::{env, sync::OnceLock};
 
 use backend_onnx::{Gpu, GpuChoice, Gpus};
 use nvml_wrapper::{Device, Nvml};
 
-/// NVML, once somebody has asked which GPUs there are.
+/// NVML, loaded on the first request for GPUs.
 static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
 
-/// What Triton shows of a GPU.
+/// The metrics that Triton shows for a GPU.
 pub(crate) struct Card {
-    /// `GPU-` and a UUID.
+    /// `GPU-` followed by a UUID.
     pub(crate) uuid: String,
-    /// Fraction of the time in which it computed, 0 to 1.
+    /// Fraction of the time in which the GPU was busy, 0 to 1.
     pub(crate) utilization: Option<f64>,
     pub(crate) memory_used: Option<u64>,
     pub(crate) memory_total: Option<u64>,
-    /// Watts.
+    /// Power draw in watts.
     pub(crate) power: Option<f64>,
 }
 
-/// The GPUs that this process can use, with the choice of those for models that do not ask.
+/// Returns the GPUs that this process can use, and the choice for models that do not select any.
 pub(crate) fn gpus(choice: GpuChoice) -> Gpus {
     let gpus = Gpus::new(choice);
     let Some(nvml) = NVML.get_or_init(load) else {
@@ -42,7 +43,7 @@ pub(crate) fn gpus(choice: GpuChoice) -> Gpus {
     )
 }
 
-/// The GPUs as they are now; none before [`gpus`] was asked, and without NVML.
+/// Returns the current state of the GPUs; empty before [`gpus`] was called, and without NVML.
 pub(crate) fn cards() -> Vec<Card> {
     let nvml = NVML.get().and_then(Option::as_ref);
     let cards = nvml.into_iter().flat_map(devices).filter_map(|device| {
@@ -79,14 +80,15 @@ fn devices(nvml: &Nvml) -> impl Iterator<Item = Device<'_>> {
     (0..count).filter_map(|index| nvml.device_by_index(index).ok())
 }
 
-/// The devices that CUDA shows to this process, in its order: all, or those of `CUDA_VISIBLE_DEVICES` up to the first that is not there.
+/// Returns the devices visible to CUDA in this process, in CUDA's order: all, or those in
+/// `CUDA_VISIBLE_DEVICES` up to the first invalid entry.
 fn visible_devices(variable: Option<&str>, uuids: &[String]) -> Vec<usize> {
     let Some(variable) = variable else {
         return (0..uuids.len()).collect();
     };
     let place = |entry: &str| match entry.trim().parse::<usize>() {
         Ok(index) => (index < uuids.len()).then_some(index),
-        // A UUID, or how it begins.
+        // A UUID or a prefix of one.
         Err(_) => {
             let entry = entry.trim();
             let is_meant = |uuid: &String| entry.starts_with("GPU-") && uuid.starts_with(entry);

@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<Invocation, Failure> {
             Ok(ExitCode::SUCCESS)
         }),
         Some("man") => parse::<Man>("man", rest())?.map(|man| write_pages(&man.folder)),
-        // Like other programs, unless a path of this name exists.
+        // Other programs have this command too. A path of this name takes precedence.
         Some("help") if arguments.len() > 1 || !Path::new("help").exists() => {
             return run(&rest().chain(once("--help".into())).collect::<Vec<_>>());
         }
@@ -140,10 +140,10 @@ fn completing(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut whole(), PROGRAM, &mut script);
     let script = String::from_utf8_lossy(&script);
-    // For bash, clap_complete mangles the hyphen of the program's name differently where it sets the command
+    // For bash, clap_complete encodes the hyphen of the program's name differently where it sets the command
     // and where it looks up its options.
     let [sought, set] = ["__subcmd__", "__"].map(|hyphen| PROGRAM.replace('-', hyphen) + "__subcmd__");
-    // bash completes file names only if there is no other candidate, so without options unless a word was
+    // bash completes file names only if there is no other candidate, so offer options only when a word was
     // begun.
     script.replace(&sought, &set).replace(
         r#"compgen -W "${opts}" --"#,

@@ -45,7 +45,7 @@ pub(crate) struct Config {
     pub(crate) model_name: Option<String>,
     pub(crate) addresses: Addresses,
     pub(crate) source: SourceOptions,
-    /// The allowed files, until the repository takes them.
+    /// The files that may be loaded, until the repository takes the list.
     pub(crate) digests: Option<RequiredDigests>,
     pub(crate) engine: EngineConfig,
     pub(crate) backends: BackendConfig,
@@ -67,7 +67,7 @@ pub(crate) struct Config {
     /// Host names accepted at the admin address: a local one is protected against web pages even if the
     /// others are not.
     pub(crate) admin_hosts: AllowedHosts,
-    /// How long the server accepts requests after a termination signal.
+    /// How long the server still accepts requests after a termination signal.
     pub(crate) shutdown_delay: Duration,
     pub(crate) drain_timeout: Duration,
     pub(crate) log_format: LogFormat,
@@ -92,7 +92,8 @@ pub(crate) struct Config {
 const CONSOLE_LOG_LINES: usize = 500;
 
 impl Config {
-    /// Merges the options of command line and environment with those of the file, and applies defaults.
+    /// Merges the options of the command line and the environment with the configuration file's, and applies
+    /// defaults.
     pub(crate) fn resolve(options: Options) -> Result<Self, Failure> {
         if let Some(answer) = file_options::in_environment(|name| env::var(name).ok()) {
             return Err(Failure::usage(answer));
@@ -191,7 +192,7 @@ impl Config {
         let tls = options.tls.files()?;
         let knows_clients = tls.as_ref().is_some_and(|files| files.client_ca.is_some());
         let access = options.access.resolve(knows_clients)?;
-        // If there is an admin address, only that shows the log.
+        // If there is an admin address, only it shows the log.
         let log_is_local = match &access.admin {
             Some(admin) => admin.at.is_local(),
             None => addresses.http_is_local(),

@@ -35,21 +35,21 @@ pub(crate) struct FileOptions {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum JsonNonFinite {
-    /// As null: valid JSON, infinities are lost.
+    /// As null: valid JSON, but infinities are lost.
     Null,
-    /// As NaN, Infinity and -Infinity: not strictly JSON.
+    /// As NaN, Infinity and -Infinity, which is not strictly JSON.
     Literal,
     /// As strings.
     String,
-    /// As an error: the request fails.
+    /// As an error that fails the request.
     Error,
 }
 
-/// In which form gRPC responses carry tensors.
+/// The form of tensors in gRPC responses.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum GrpcForm {
-    /// As the request did.
+    /// The same form as in the request.
     Mirror,
     /// As raw bytes, like Triton.
     Raw,
@@ -208,7 +208,7 @@ impl FileSetting {
         format!("OIP_{}", self.name.replace('-', "_").to_uppercase())
     }
 
-    /// Formats a configuration line with these values, or with the example if there are none.
+    /// Formats a configuration line with these values, or with the example if `values` is empty.
     fn line(&self, values: &[String]) -> String {
         // JSON strings are valid TOML strings.
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
@@ -258,7 +258,7 @@ pub(crate) fn on_command_line(arguments: &[OsString]) -> Option<String> {
     answer(found)
 }
 
-/// Does the same for environment variables.
+/// Like [`on_command_line`], for environment variables.
 pub(crate) fn in_environment(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let found = FILE_SETTINGS.iter().filter_map(|setting| {
         let name = setting.variable();

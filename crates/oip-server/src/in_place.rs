@@ -26,8 +26,8 @@ pub(crate) fn setting(time: Option<HumanDuration>) -> Option<InPlace> {
     is_wanted.then(|| InPlace::new(limit, transport_threads() - 1, || Box::pin(others_first())))
 }
 
-/// Yields to the runtime's other tasks. tokio's `yield_now` completes at its second poll, whatever the
-/// reason, and connections poll their requests twice in a turn.
+/// Yields to the runtime's other tasks. tokio's `yield_now` completes at its second poll in any case, and
+/// connections poll their requests twice in a turn.
 async fn others_first() {
     let mut turn: Option<Arc<Turn>> = None;
     poll_fn(|cx| match &turn {
@@ -54,7 +54,7 @@ async fn others_first() {
     .await;
 }
 
-/// A turn of the other tasks, which ends when this is woken.
+/// A turn of the other tasks, which ends when this future is woken.
 struct Turn {
     is_over: AtomicBool,
     task: AtomicWaker,
@@ -67,11 +67,11 @@ impl Wake for Turn {
     }
 }
 
-/// About the cost of two thread wake-ups and the handover between.
+/// Roughly the cost of two thread wake-ups and the handover between them.
 const DEFAULT_LIMIT: Duration = Duration::from_micros(100);
 
-/// Number of threads of a lane's runtime: one per CPU, all of which may run models, and a spare one that is
-/// parked until one of them blocks.
+/// Returns the number of threads of a lane's runtime: one per CPU, all of which may run models, and a spare
+/// one that is parked until one of them blocks.
 pub(crate) fn transport_threads() -> usize {
     1 + thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }

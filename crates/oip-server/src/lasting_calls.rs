@@ -9,7 +9,7 @@ use axum::http::Extensions;
 use oip_listen::{Lasting, StreamPlace};
 use oip_service::{CallPlace, KeptPlace};
 
-/// The long-lived gRPC calls that are mostly idle.
+/// Returns the long-lived gRPC calls that are mostly idle.
 pub(crate) fn lasting() -> Lasting {
     Lasting::new(oip_grpc::LASTING, |place| {
         let mut extensions = Extensions::new();

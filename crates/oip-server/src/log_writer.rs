@@ -53,7 +53,7 @@ impl DropCounters {
 
 enum Message {
     Line(Vec<u8>),
-    /// Write everything queued before it, then drop this, which wakes the waiting caller.
+    /// Write everything queued before this message, then drop the sender, which wakes the caller.
     Flush(SyncSender<()>),
 }
 
@@ -98,7 +98,7 @@ impl LogWriter {
     }
 }
 
-/// The thread's loop: writes incoming lines.
+/// Runs the thread's loop, which writes incoming lines.
 fn write_all(
     messages: &Receiver<Message>,
     dropped: &DropCounters,
@@ -114,7 +114,7 @@ fn write_all(
         // Continue when standard error is closed or full.
         match message {
             Message::Line(line) => {
-                // Before standard error, which may block.
+                // The tail comes first, because standard error may block.
                 if let Some(tail) = tail {
                     let kept = shortened(line.clone(), format, MAX_BYTES);
                     tail.push(&String::from_utf8_lossy(&kept));
@@ -224,7 +224,7 @@ fn shortened(mut line: Vec<u8>, format: LogFormat, most: usize) -> Vec<u8> {
     }
     const END: &str = "… (cut)\n";
     let mut end = most - END.len();
-    // Not within a character: continuation bytes begin with the bits 10.
+    // Does not cut within a character: continuation bytes begin with the bits 10.
     while end > 0 && line[end] & 0b1100_0000 == 0b1000_0000 {
         end -= 1;
     }
@@ -245,7 +245,7 @@ fn shortened_json(line: &[u8], most: usize) -> Option<Vec<u8>> {
             return Some(short);
         }
         if longest == 0 {
-            // Too many fields instead of long ones.
+            // The object has too many fields rather than long strings.
             let bytes = line.len();
             value =
                 json!({"level": value["level"], "message": "a line of the log was too long", "bytes": bytes});

@@ -39,7 +39,7 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        // Both are always ready.
+        // Both services are always ready.
         Poll::Ready(Ok(()))
     }
 

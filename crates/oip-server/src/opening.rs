@@ -38,14 +38,14 @@ use crate::{
     signals::{INTERRUPTED, Signals},
 };
 
-/// What the server needs before it can start.
+/// The resources that the server needs before it can start.
 pub(crate) struct Sources {
     pub(crate) config: Config,
     pub(crate) repository: Repositories,
     pub(crate) guard: Guard,
 }
 
-/// The result of reading it.
+/// The result of opening the repositories.
 pub(crate) enum StartupOutcome {
     Read(Box<Sources>),
     /// A signal arrived first.

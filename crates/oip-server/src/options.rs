@@ -463,7 +463,7 @@ fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n s
     best.filter(|(alike, _)| *alike > ALIKE).map(|(_, known)| known)
 }
 
-/// A value that is read from a string.
+/// Deserializes a value from a string.
 #[cfg(feature = "onnx")]
 fn from_text<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
 where
@@ -474,7 +474,7 @@ where
     text.parse().map(Some).map_err(serde::de::Error::custom)
 }
 
-/// A path, or a list of them.
+/// Deserializes a path, or a list of paths.
 fn one_or_more<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "expected a path or URL, or a list of them")]

@@ -28,7 +28,7 @@ const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
 const SAMPLER_ARGUMENT: &str = "OTEL_TRACES_SAMPLER_ARG";
 
 impl Signal {
-    /// Returns the collector: that of the configuration file, else that of a variable.
+    /// Returns the collector from the configuration file, or else from a variable.
     pub(crate) fn endpoint(
         &self,
         setting: &str,

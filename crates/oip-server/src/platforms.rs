@@ -5,7 +5,7 @@ use axum::http::{
     uri::{Parts, PathAndQuery},
 };
 
-/// Aliases and their targets. Usually empty, so nothing is compared.
+/// Aliases and their targets. The list is usually empty, and then nothing is compared.
 #[derive(Debug, Default)]
 pub(crate) struct Aliases(Vec<(String, PathAndQuery)>);
 

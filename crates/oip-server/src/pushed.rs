@@ -9,7 +9,7 @@ use crate::{failure::Failure, metrics::Metrics};
 /// A running metrics export.
 pub(crate) struct MetricsPush {
     exporter: MetricsExporter,
-    /// Kept alive while metrics are pushed.
+    /// Keeps the metrics alive while they are pushed.
     _metrics: Arc<Metrics>,
 }
 

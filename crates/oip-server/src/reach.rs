@@ -1,4 +1,4 @@
-//! How people reach the server: URLs, certificates, tokens.
+//! How users reach the server: URLs, certificates, tokens.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -6,7 +6,7 @@ use oip_listen::{Address, ServerCertificate};
 
 use crate::{examples::quoted, shown::shown};
 
-/// The server's addresses for people.
+/// The server's addresses as users see them.
 #[derive(Clone)]
 pub(crate) struct Addresses {
     pub(crate) http: Vec<Address>,
@@ -98,7 +98,7 @@ impl Addresses {
         })
     }
 
-    /// Returns how to reach HTTP from this machine, if it listens.
+    /// Returns how to reach the HTTP address from this machine, if that is possible.
     pub(crate) fn way(&self) -> Option<Way> {
         let mut way = Way {
             curl: String::new(),

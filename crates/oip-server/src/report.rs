@@ -1,4 +1,4 @@
-//! Console output for people: addresses, models, and next steps.
+//! Console output for users: addresses, models, and next steps.
 
 use std::{
     fmt::Write as _,
@@ -29,9 +29,9 @@ fn print(text: &str) {
 /// Terminal properties of standard output.
 #[derive(Clone, Copy)]
 struct TerminalStyle {
-    /// Terminal columns; unlimited otherwise.
+    /// Number of terminal columns; unlimited without a terminal.
     width: usize,
-    /// Colours on a terminal, unless `NO_COLOR` is set.
+    /// Whether colours are used: on a terminal, unless `NO_COLOR` is set.
     is_coloured: bool,
 }
 
@@ -139,7 +139,7 @@ pub(crate) fn checked(models: &[ModelStatus], passed_over: &[PassedOver], elapse
     print(summary(models, passed_over, elapsed, TerminalStyle::of_stdout()).trim_start());
 }
 
-/// Prints the same as JSON.
+/// Prints the models that would be served as JSON.
 pub(crate) fn as_json(models: &[ModelStatus], passed_over: &[PassedOver]) {
     let tensors = |tensors: &[TensorMetadata]| -> Value {
         let tensors = tensors.iter().map(|tensor| {
@@ -549,7 +549,7 @@ sums: batched: no (CumSum 'y' runs along axis 0; to promise that rows are indepe
             "{text}"
         );
 
-        // With a CA and client certificates, users supply the files.
+        // With a CA and client certificates, users supply the files themselves.
         let text = next(&["*.example.com", "x;y", "models.example.com"], &|addresses| {
             addresses.wants_token = true;
             edit(addresses, &|tls| tls.knows_clients = true);

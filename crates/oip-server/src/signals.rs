@@ -63,7 +63,7 @@ impl Signals {
 /// The exit code after a second signal.
 pub(crate) const INTERRUPTED: i32 = 130;
 
-/// What a signal requests.
+/// The action that a signal requests.
 pub(crate) enum SignalAction {
     /// Termination, with the signal's name.
     End(&'static str),

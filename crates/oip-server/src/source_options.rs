@@ -10,7 +10,7 @@ use crate::failure::Failure;
 #[cfg(feature = "stores")]
 use oip_types::ByteSize;
 
-/// Options for remote repositories, and for trust in any repository.
+/// Options for remote repositories, and for restricting any repository.
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct SourceOptions {

@@ -129,8 +129,8 @@ pub(crate) fn headers(signal: &str) -> Result<Vec<(String, String)>, Failure> {
     }
 }
 
-/// Returns the CA certificates for a signal's collector: those of `otlp-ca`, else of the signal's variable,
-/// else of the general one.
+/// Returns the CA certificates for a signal's collector: from `otlp-ca`, otherwise from the signal's
+/// variable, otherwise from the general one.
 pub(crate) fn authorities(signal: &str, option: Option<&Path>) -> Result<Option<Authorities>, Failure> {
     let variables = [
         format!("OTEL_EXPORTER_OTLP_{signal}_CERTIFICATE"),

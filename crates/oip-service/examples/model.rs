@@ -1,4 +1,4 @@
-//! A model is plain blocking code: what it takes, what it gives, and how.
+//! A model is plain blocking code. This example declares its inputs and outputs and runs it.
 //!
 //! ```sh
 //! cargo run --package oip-service --example model

@@ -1,4 +1,4 @@
-//! Loading: what an author of a backend implements, and what it is given.
+//! Loading models: the trait that a backend's author implements, and its arguments.
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Instant};
 
@@ -10,75 +10,78 @@ use oip_types::{
 
 use crate::Model;
 
-/// Makes models from files: one per kind of model.
+/// Loads models from files; one per kind of model.
 pub trait Backend: Send + Sync + 'static {
-    /// The name people know the backend by, such as `onnx`.
+    /// Returns the backend's name for users, such as `onnx`.
     fn name(&self) -> &'static str;
 
-    /// Other names for it in a configuration's fields `backend` and `platform`, such as the names that
-    /// Triton has for the same kind of model.
+    /// Returns other names for it in a configuration's fields `backend` and `platform`, such as Triton's
+    /// names for the same kind of model.
     fn other_names(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// The names of the files in a model's folder that this backend loads, such as `model.onnx`; if there are several,
-    /// the first is taken.
+    /// Returns the names of the files in a model's directory that this backend loads, such as `model.onnx`.
+    /// If several exist, the first one is taken.
     fn file_names(&self) -> &[&str];
 
-    /// Whether its files may be the weights of a model whose computation another program knows. Where a configuration in the
-    /// Hugging Face format stands next to such a file, the file is served only when the operator asks for it.
+    /// Returns whether its files may contain only weights, whose computation another program defines. If a
+    /// Hugging Face configuration is next to such a file, the file is served only when the operator asks for
+    /// it.
     fn holds_weights_only(&self) -> bool {
         false
     }
 
-    /// The names of the files in the same folder that a model with this content needs, such as its weights. They are
-    /// opened under the same rules as the model's own file, and given to [`Backend::load`].
+    /// Returns the names of the files in the same directory that a model with this content needs, such as its
+    /// weights. They are opened under the same rules as the model's own file, and passed to
+    /// [`Backend::load`].
     ///
     /// # Errors
-    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the content cannot be read, or asks for what is not
-    /// in its folder.
+    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the content cannot be parsed, or
+    /// refers to a file outside its directory.
     fn files_beside(&self, _content: &Bytes) -> Result<Vec<String>, ServiceError> {
         Ok(vec![])
     }
 
-    /// Whether a directory that has one of [its files](Self::file_names) is one of its models. Where it is not, other backends that have a
-    /// file of that name are asked.
+    /// Returns whether a directory that has one of [its files](Self::file_names) is one of its models. If
+    /// not, the other backends that load a file of that name are tried.
     fn accepts(&self, _files: &dyn ModelFiles) -> bool {
         true
     }
 
-    /// Reads the files that a model with this content needs, by their paths in its directory. Unless a backend says otherwise these are
-    /// those of [`Backend::files_beside`].
+    /// Reads the files that a model with this content needs, and returns them with their paths in its
+    /// directory. By default these are the files of [`Backend::files_beside`].
     ///
     /// # Errors
-    /// As [`Backend::files_beside`] and [`ModelFiles::read`].
+    /// See [`Backend::files_beside`] and [`ModelFiles::read`].
     fn gather(&self, content: &Bytes, files: &dyn ModelFiles) -> Result<Vec<(String, Bytes)>, ServiceError> {
         let names = self.files_beside(content)?.into_iter();
         let files = names.map(|name| files.read(&name).map(|content| (name, content)));
         files.collect()
     }
 
-    /// Loads a model. May take long and may panic: the engine calls it on a thread of its own and catches both.
+    /// Loads a model. It may take long and may panic: the engine calls it on a separate thread and handles
+    /// both.
     ///
     /// # Errors
-    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the file is no good model, or asks for what
-    /// the backend cannot do; the message says what, and what to do about it.
+    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the model is invalid or needs an
+    /// unsupported feature; the message says which, and what to do about it.
     fn load(&self, source: &ModelSource, cx: &LoadContext) -> Result<Box<dyn Model>, ServiceError>;
 }
 
-/// The files of a model's directory, under the rules of its repository.
+/// The files of a model's directory, under the access rules of its repository.
 pub trait ModelFiles {
-    /// Whether there is a file at a path below the directory.
+    /// Returns whether there is a file at a path relative to the directory.
     fn has(&self, path: &str) -> bool;
 
-    /// Reads a file at a path below the directory.
+    /// Reads the file at a path relative to the directory.
     ///
     /// # Errors
-    /// What is wrong with the path or the file.
+    /// Returns why the path or the file was refused.
     fn read(&self, path: &str) -> Result<Bytes, ServiceError>;
 }
 
-/// Where a model comes from.
+/// The files and the name of a model to load.
 ///
 /// ```
 /// use oip_service::ModelSource;
@@ -93,16 +96,16 @@ pub struct ModelSource {
     pub name: String,
     /// Its version.
     pub version: String,
-    /// The model file, for messages and for backends that must look beside it.
+    /// The model file's path, for messages and for backends that must read files next to it.
     pub path: PathBuf,
-    /// The model file's content, read once: what happens to the file afterwards does not matter.
+    /// The model file's content. It is read once, so later changes to the file have no effect.
     pub content: Bytes,
-    /// The other files that [`Backend::files_beside`] asked for, by their names.
+    /// The other files that [`Backend::files_beside`] returned, with their names.
     pub beside: Vec<(String, Bytes)>,
 }
 
 impl ModelSource {
-    /// A model file's content, without other files beside it.
+    /// Creates a source with a model file's content and no other files.
     pub fn new(
         name: impl Into<String>,
         version: impl Into<String>,
@@ -118,14 +121,14 @@ impl ModelSource {
         }
     }
 
-    /// The same with the files that stand beside it.
+    /// Returns the source with the files next to the model file.
     #[must_use]
     pub fn with_beside(self, beside: Vec<(String, Bytes)>) -> Self {
         Self { beside, ..self }
     }
 }
 
-/// Under which conditions a model is loaded.
+/// The settings under which a model is loaded.
 ///
 /// ```
 /// use oip_service::LoadContext;
@@ -137,21 +140,21 @@ impl ModelSource {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct LoadContext {
-    /// The time after which loading is given up; a backend that loads in steps looks at it.
+    /// The deadline for loading. A backend that loads in steps should check it.
     pub deadline: Option<Instant>,
-    /// The model's configuration as the operator wrote it: what is not written is empty. A backend finds its own settings
-    /// in `runtime` and `parameters`.
+    /// The model's configuration as the operator wrote it; fields that are not set are empty. A backend finds
+    /// its own settings in `runtime` and `parameters`.
     pub config: Arc<ModelConfig>,
-    /// The dimensions that the configuration gives to inputs.
+    /// The input dimensions from the configuration.
     pub input_dims: Arc<InputDims>,
-    /// The inputs and outputs that the configuration describes.
+    /// The inputs and outputs from the configuration.
     pub tensors: Arc<ConfiguredTensors>,
-    /// Whether the caller can give the model a process of its own. A backend then fails with [`NeedsProcess`] as the cause where a
-    /// request could end the process.
+    /// Whether the caller can run the model in a separate process. If so, a backend fails with the cause
+    /// [`NeedsProcess`] when a request could crash the process.
     pub can_isolate: bool,
 }
 
-/// Why a model is not loaded into a process that others use: a request could end it.
+/// The reason why a model must not run in a shared process: a request could crash it.
 ///
 /// ```
 /// use oip_service::NeedsProcess;
@@ -165,13 +168,13 @@ pub struct LoadContext {
 pub struct NeedsProcess(String);
 
 impl NeedsProcess {
-    /// A reason, for people.
+    /// Creates it with a human-readable reason.
     #[must_use]
     pub fn new(reason: impl Into<String>) -> Self {
         Self(reason.into())
     }
 
-    /// The reason behind an error, if it is one.
+    /// Returns the [`NeedsProcess`] that caused `error`, if any.
     #[must_use]
     pub fn behind(error: &ServiceError) -> Option<&Self> {
         oip_types::causes(error).find_map(|cause| cause.downcast_ref())
@@ -186,46 +189,47 @@ impl fmt::Display for NeedsProcess {
 
 impl std::error::Error for NeedsProcess {}
 
-/// The inputs and outputs of which a model's configuration has both datatype and dimensions. The batch's dimension is not
-/// among those where [`ModelConfig::max_batch_size`] is above 0.
+/// The inputs and outputs for which a model's configuration gives both datatype and dimensions. The batch
+/// dimension is not included where [`ModelConfig::max_batch_size`] is above 0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ConfiguredTensors {
-    /// The inputs, as they are written.
+    /// The inputs, as configured.
     pub inputs: Vec<InputConfig>,
-    /// The outputs, as they are written.
+    /// The outputs, as configured.
     pub outputs: Vec<OutputConfig>,
 }
 
-/// What a model's configuration says of its inputs' dimensions: by the input's name, and as they are written. -1 is a free
-/// one; the batch's dimension is not written where `max_batch_size` is above 0, and may be left out where nothing is said of it.
+/// The dimensions that a model's configuration declares for its inputs, keyed by input name. -1 is a free
+/// dimension. The batch dimension is not included where `max_batch_size` is above 0; inputs without declared
+/// dimensions may be left out.
 pub type InputDims = BTreeMap<String, Vec<i64>>;
 
 impl LoadContext {
-    /// The same with a time after which loading is given up.
+    /// Returns the context with a deadline for loading.
     #[must_use]
     pub fn with_deadline(self, deadline: Option<Instant>) -> Self {
         Self { deadline, ..self }
     }
 
-    /// The same with a model's configuration.
+    /// Returns the context with a model's configuration.
     #[must_use]
     pub fn with_config(self, config: Arc<ModelConfig>) -> Self {
         Self { config, ..self }
     }
 
-    /// The same with what the configuration says of the inputs' dimensions.
+    /// Returns the context with the configured dimensions of the inputs.
     #[must_use]
     pub fn with_input_dims(self, input_dims: Arc<InputDims>) -> Self {
         Self { input_dims, ..self }
     }
 
-    /// The same where the caller can give the model a process of its own.
+    /// Returns the context with `can_isolate` set.
     #[must_use]
     pub fn with_isolation(self, can_isolate: bool) -> Self {
         Self { can_isolate, ..self }
     }
 
-    /// The same with the inputs and outputs that the configuration describes.
+    /// Returns the context with the configured inputs and outputs.
     #[must_use]
     pub fn with_tensors(self, tensors: Arc<ConfiguredTensors>) -> Self {
         Self { tensors, ..self }

@@ -1,4 +1,4 @@
-//! Bytes of memory for requests, over all transports: what there is and what is in use.
+//! The memory budget for requests, shared by all transports.
 
 use std::sync::{
     Arc,
@@ -8,16 +8,17 @@ use std::sync::{
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::SpareBuffers;
 
-/// Bytes of memory that all requests may use at once, over all transports.
+/// The number of bytes that all requests may use at once, over all transports.
 ///
-/// Each buffer of a request is charged to its [`Lease`](crate::Lease) before it is allocated and stays charged until it is freed, so
-/// that memory is bounded however many clients send however much. A request that finds no room is refused at once.
+/// Each buffer of a request is charged to its [`Lease`](crate::Lease) before it is allocated and stays
+/// charged until it is freed. So memory is bounded, whatever the number of clients and the size of their
+/// requests. A request that does not fit is refused immediately.
 ///
-/// Large buffers that requests have done with are kept for the next ones, up to a quarter of the budget; what is kept and
-/// what is used never exceed the budget together. [`ByteBudget::trim`] frees what is not needed.
+/// Large buffers are kept for later requests, up to a quarter of the budget. Kept and used memory together
+/// never exceed the budget. [`ByteBudget::trim`] frees buffers that are not needed.
 ///
-/// Requests of more than 1 MiB leave an eighth of the budget to smaller ones, and those of more than 64 KiB a sixteenth. So
-/// small requests find room while large ones hold all they can get.
+/// Requests of more than 1 MiB leave an eighth of the budget to smaller ones, and those of more than 64 KiB
+/// leave a sixteenth. So small requests still fit while large ones use all that they can get.
 ///
 /// ```
 /// use oip_service::ByteBudget;
@@ -39,14 +40,14 @@ struct Shared {
     spare: SpareBuffers,
 }
 
-/// Bytes up to which a request is small and may use the whole budget.
+/// A request up to this size is small and may use the whole budget.
 const SMALL: u64 = 64 << 10;
 
-/// Bytes up to which a request is not large.
+/// A request up to this size is not large.
 const MEDIUM: u64 = 1 << 20;
 
 impl ByteBudget {
-    /// A budget of so many bytes.
+    /// Creates a budget of `limit` bytes.
     #[must_use]
     pub fn new(limit: u64) -> Self {
         Self(Arc::new(Shared {
@@ -56,29 +57,29 @@ impl ByteBudget {
         }))
     }
 
-    /// Bytes that can be taken altogether.
+    /// Returns the size of the budget in bytes.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.0.limit
     }
 
-    /// Bytes that are taken.
+    /// Returns the number of bytes charged.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.0.used.load(Ordering::Relaxed)
     }
 
-    /// Frees kept buffers that no request has needed since the last call. To be called every few seconds.
+    /// Frees kept buffers that no request has needed since the last call. Call it every few seconds.
     pub fn trim(&self) {
         self.0.spare.trim();
     }
 
-    /// Buffers of earlier requests.
+    /// Returns the kept buffers of earlier requests.
     pub(crate) fn spare(&self) -> &SpareBuffers {
         &self.0.spare
     }
 
-    /// Keeps a buffer for later requests, if there is room for it beside what is used.
+    /// Keeps a buffer for later requests, if it fits into the budget together with the memory in use.
     pub(crate) fn keep(&self, buffer: Vec<u8>) {
         let Shared { limit, spare, .. } = &*self.0;
         spare.put(buffer);
@@ -88,7 +89,7 @@ impl ByteBudget {
         }
     }
 
-    /// Takes bytes for a request that holds `held` already.
+    /// Charges `bytes` to a request that already holds `held` bytes.
     pub(crate) fn reserve(&self, held: u64, bytes: u64) -> Result<(), ServiceError> {
         let Shared { limit, used, spare } = &*self.0;
         let whole = held.saturating_add(bytes);
@@ -99,7 +100,8 @@ impl ByteBudget {
             return Err(ServiceError::new(ErrorCode::TooLarge, message));
         }
         let more = |used: u64| {
-            // A large request that is alone may use everything: it takes no room from anybody.
+            // A large request that runs alone may use everything, since it takes memory from no other
+            // request.
             let is_alone = used <= held;
             let left_to_smaller = if is_alone || whole <= SMALL {
                 0
@@ -160,7 +162,7 @@ mod tests {
         let small: Vec<_> = (0..16).map(|_| budget.take(SMALL).unwrap()).collect();
         assert_eq!(budget.take(1).unwrap_err().code(), ErrorCode::Overloaded);
         drop((large, medium, small));
-        // A request that is alone may be as large as the budget.
+        // A request that runs alone may be as large as the budget.
         assert!(budget.take(16 * MEDIUM).is_ok());
     }
 }

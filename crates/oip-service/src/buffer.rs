@@ -1,4 +1,4 @@
-//! Buffers that grow while bytes of a request come, and are charged before they do.
+//! Buffers that grow as the bytes of a request arrive, and are charged before they grow.
 
 use std::{
     io::{self, Read},
@@ -10,13 +10,13 @@ use oip_types::{ErrorCode, ServiceError};
 
 use crate::{Charge, Lease};
 
-/// The least that is allocated.
+/// The minimum allocation.
 const LEAST: usize = 16 << 10;
 
-/// Bytes that come in parts and are joined, charged to a [`Lease`] before room is made for them.
+/// Joins bytes that arrive in parts. Memory is charged to a [`Lease`] before it is allocated.
 ///
-/// From 64 KiB on, room is taken from buffers of earlier requests where the [`ByteBudget`](crate::ByteBudget) has one, and
-/// goes back to it.
+/// For 64 KiB or more, memory is reused from buffers of earlier requests if the
+/// [`ByteBudget`](crate::ByteBudget) has one, and returned to it later.
 ///
 /// ```
 /// use oip_service::{Buffer, ByteBudget, Lease, TimeLimits};
@@ -39,10 +39,10 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// An empty buffer.
+    /// Creates an empty buffer.
     ///
     /// # Errors
-    /// As [`Lease::charge`].
+    /// See [`Lease::charge`].
     pub fn new(lease: &Lease) -> Result<Self, ServiceError> {
         Ok(Self {
             bytes: Vec::new(),
@@ -50,20 +50,20 @@ impl Buffer {
         })
     }
 
-    /// Appends bytes. `whole` is how many there will be altogether, if that is known.
+    /// Appends bytes. `whole` is the expected total length, if known.
     ///
     /// # Errors
-    /// As [`Lease::charge`]; [`ErrorCode::Overloaded`] when the system has no memory left.
+    /// The errors of [`Lease::charge`]; [`ErrorCode::Overloaded`] when the system is out of memory.
     pub fn push(&mut self, bytes: &[u8], whole: Option<usize>) -> Result<(), ServiceError> {
         self.make_room(bytes.len(), whole)?;
         self.bytes.extend_from_slice(bytes);
         Ok(())
     }
 
-    /// Makes room for exactly so many bytes more, and lets a function append them.
+    /// Makes room for exactly `len` more bytes, and lets `append` append them.
     ///
     /// # Errors
-    /// As [`Lease::charge`], and what the function says.
+    /// The errors of [`Lease::charge`] and of `append`.
     #[cfg(unix)]
     pub(crate) fn append_with(
         &mut self,
@@ -77,22 +77,22 @@ impl Buffer {
         append(&mut self.bytes)
     }
 
-    /// Reads up to the end of the reader, but no more than there is room for; returns how many bytes that were.
+    /// Reads until the end of the reader or `most` bytes, without growing; returns the number of bytes read.
     ///
     /// # Errors
-    /// What the reader says.
+    /// Returns the errors of the reader.
     pub fn fill_from(&mut self, reader: impl Read, most: usize) -> io::Result<usize> {
         let room = most.min(self.bytes.capacity() - self.bytes.len());
         reader.take(room as u64).read_to_end(&mut self.bytes)
     }
 
-    /// Makes room for at least so many bytes more; see [`Buffer::push`].
+    /// Makes room for at least `more` bytes; see [`Buffer::push`].
     ///
-    /// A client that announces much and sends little must not take memory from others. So there is never more room than four
-    /// times what has come, or twice if it is not known how much will come.
+    /// A client that announces much and sends little must not take memory from other requests. So the
+    /// capacity is never more than four times what has arrived, or twice if the total length is unknown.
     ///
     /// # Errors
-    /// As [`Buffer::push`].
+    /// See [`Buffer::push`].
     pub fn make_room(&mut self, more: usize, whole: Option<usize>) -> Result<(), ServiceError> {
         let needed = self.bytes.len().saturating_add(more);
         if needed <= self.bytes.capacity() {
@@ -117,7 +117,7 @@ impl Buffer {
                     self.charge.budget().keep(old);
                     return Ok(());
                 }
-                // It may fit without the part that is more than needed.
+                // Allocating only what is needed may still fit.
                 Err(_) => self.charge.budget().keep(warm),
             }
         }
@@ -129,28 +129,28 @@ impl Buffer {
         })
     }
 
-    /// Bytes that have come.
+    /// Returns the number of bytes that have arrived.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether nothing has come.
+    /// Returns whether the buffer is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Whether the next byte needs more room.
+    /// Returns whether the next byte needs more room.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.bytes.len() == self.bytes.capacity()
     }
 
-    /// The bytes, which stay charged until the last slice of them is dropped.
+    /// Returns the bytes, which stay charged until the last slice of them is dropped.
     #[must_use]
     pub fn finish(mut self) -> Bytes {
-        // If the length was unknown, much of the buffer may be empty.
+        // If the length was unknown, much of the buffer may be unused.
         let unused = self.bytes.capacity() - self.bytes.len();
         if unused > self.bytes.len() / 4 {
             self.bytes.shrink_to_fit();
@@ -235,7 +235,7 @@ mod tests {
         drop(charge);
     }
 
-    /// A buffer that is larger than needed is left where the smaller one fits.
+    /// A kept buffer that is larger than needed is not used where only a smaller one fits the budget.
     #[test]
     fn a_request_that_just_fits_is_not_refused_for_a_kept_buffer() {
         let budget = ByteBudget::new(1 << 20);

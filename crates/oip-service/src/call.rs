@@ -1,4 +1,4 @@
-//! One call of a model: what a run may use, and what comes of it.
+//! One call of a model: its inputs and its outcome.
 
 use std::{fmt, time::Duration};
 
@@ -6,10 +6,10 @@ use oip_types::{InferOutput, InferRequest, ServiceError, TensorValue};
 
 use crate::{CancelToken, NoOtherModels, OtherModels, ResponseSink};
 
-/// A call of [`Model::run`](crate::Model::run): the request, and everything that the run may use.
+/// The argument of [`Model::run`](crate::Model::run): the request, and everything that the run may use.
 ///
-/// Callers make one by [`Call::new`] and add what they offer. Each optional part is offered only to models whose
-/// [`Capabilities`](crate::Capabilities) say that they can take it.
+/// Callers create one with [`Call::new`] and add what they offer. Each optional part is offered only to
+/// models whose [`Capabilities`](crate::Capabilities) support it.
 ///
 /// ```
 /// use oip_service::{Call, CancelToken};
@@ -26,24 +26,25 @@ use crate::{CancelToken, NoOtherModels, OtherModels, ResponseSink};
 pub struct Call<'c> {
     /// The request, which fits the model's metadata.
     pub request: InferRequest,
-    /// Tells when the response is not wanted any more. Models that run long look at it between steps.
+    /// Cancelled when the response is no longer wanted. Long-running models should check it between steps.
     pub cancel: &'c CancelToken,
     /// The server's other models.
     pub others: &'c dyn OtherModels,
-    /// The requests that were joined into this one, in the order of their rows; empty for a request by itself. A model that tells
-    /// them apart can fail some of them, by [`Outputs::failed`].
+    /// The requests that were joined into this one, in the order of their rows; empty for a single request. A
+    /// model that handles parts separately can fail some of them with [`Outputs::failed`].
     pub parts: &'c [RequestPart],
-    /// Takes the responses where any number of them is wanted: for models whose configuration has the transaction policy
-    /// `decoupled`. `None`: one response is wanted, which the run returns.
+    /// The sink for any number of responses, for models whose configuration has the transaction policy
+    /// `decoupled`. `None` if the caller wants one response, which the run returns.
     pub responses: Option<&'c mut dyn ResponseSink>,
-    /// How long this thread may wait for a run that takes place [elsewhere](crate::Capabilities::elsewhere). Then the run returns
-    /// [`Outcome::Unfinished`], so that another thread does the rest: waiting on, asking other models, reading large outputs,
-    /// finding out why a process is gone. `None`: the run goes on to its end.
+    /// How long this thread may wait for a run that takes place [elsewhere](crate::Capabilities::elsewhere).
+    /// After that the run returns [`Outcome::Unfinished`], and another thread does the rest: waits on, calls
+    /// other models, reads large outputs, finds out why a process exited. `None`: the run continues until it
+    /// is finished.
     pub patience: Option<Duration>,
 }
 
 impl<'c> Call<'c> {
-    /// A call that wants one response, without other models.
+    /// Creates a call that takes one response, without other models.
     #[must_use]
     pub fn new(request: InferRequest, cancel: &'c CancelToken) -> Self {
         Self {
@@ -56,19 +57,19 @@ impl<'c> Call<'c> {
         }
     }
 
-    /// The same with other models that the model may ask.
+    /// Returns the call with other models that the model may call.
     #[must_use]
     pub fn with_others(self, others: &'c dyn OtherModels) -> Self {
         Self { others, ..self }
     }
 
-    /// The same for joined requests.
+    /// Returns the call for joined requests.
     #[must_use]
     pub fn with_parts(self, parts: &'c [RequestPart]) -> Self {
         Self { parts, ..self }
     }
 
-    /// The same with a sink for any number of responses, or without one.
+    /// Returns the call with a sink for any number of responses, or without one.
     #[must_use]
     pub fn with_responses<'s>(self, responses: Option<&'s mut dyn ResponseSink>) -> Call<'s>
     where
@@ -92,16 +93,16 @@ impl<'c> Call<'c> {
         }
     }
 
-    /// The same with a limit on the time for which this thread waits, or without one.
+    /// Returns the call with a limit on this thread's waiting time, or without one.
     #[must_use]
     pub fn with_patience(self, patience: Option<Duration>) -> Self {
         Self { patience, ..self }
     }
 
-    /// The sink, for a model that always needs one.
+    /// Returns the sink, for a model that always needs one.
     ///
     /// # Errors
-    /// [`Internal`](oip_types::ErrorCode::Internal) when the caller wants one response.
+    /// [`Internal`](oip_types::ErrorCode::Internal) when the caller takes only one response.
     pub fn sink(&mut self) -> Result<&mut dyn ResponseSink, ServiceError> {
         match &mut self.responses {
             Some(responses) => Ok(&mut **responses),
@@ -132,35 +133,36 @@ impl fmt::Debug for Call<'_> {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestPart {
-    /// The client's name for it.
+    /// The request id from the client.
     pub id: Option<String>,
-    /// How many rows of the joined inputs are its own.
+    /// The number of its rows in the joined inputs.
     pub rows: u64,
-    /// The names of the outputs that it wants; empty for all.
+    /// The names of the requested outputs; empty for all.
     pub outputs: Vec<String>,
 }
 
-/// What comes of a run that did not fail.
+/// The result of a successful run.
 #[derive(Debug)]
 pub enum Outcome {
     /// One response, or one for each of the [`Call::parts`].
     Outputs(Outputs),
-    /// The responses went to [`Call::responses`], and all are sent.
+    /// All responses were sent through [`Call::responses`].
     Streamed,
-    /// The run goes on elsewhere beyond [`Call::patience`]; this does the rest.
+    /// The run exceeded [`Call::patience`] and continues elsewhere; this finishes it.
     Unfinished(RestOfRun),
 }
 
 impl Outcome {
-    /// A response with one output.
+    /// Returns a response with one output.
     pub fn output(name: impl Into<String>, value: impl Into<TensorValue>) -> Self {
         vec![InferOutput::new(name, value)].into()
     }
 
-    /// The outputs of one response to a request by itself.
+    /// Returns the outputs of one response to a single request.
     ///
     /// # Errors
-    /// [`Internal`](oip_types::ErrorCode::Internal) for any other outcome; the first error of a part that failed.
+    /// [`Internal`](oip_types::ErrorCode::Internal) for any other outcome; otherwise the first error of a
+    /// failed part.
     pub fn into_outputs(self) -> Result<Vec<InferOutput>, ServiceError> {
         match self {
             Self::Outputs(Outputs { outputs, failed }) => match failed.into_iter().next() {
@@ -174,10 +176,10 @@ impl Outcome {
         }
     }
 
-    /// Sends what a run with a sink has left to send: the response of a model that returns one to each request.
+    /// Sends what a run with a sink returned: the response of a model that returns one for each request.
     ///
     /// # Errors
-    /// As [`ResponseSink::send_last`]; [`Internal`](oip_types::ErrorCode::Internal) for an unfinished run.
+    /// See [`ResponseSink::send_last`]; [`Internal`](oip_types::ErrorCode::Internal) for an unfinished run.
     pub fn send_to(self, responses: &mut dyn ResponseSink) -> Result<(), ServiceError> {
         match self {
             Self::Streamed => Ok(()),
@@ -185,7 +187,8 @@ impl Outcome {
         }
     }
 
-    /// The same with other outputs, now or when the run is over. Those of [`Outcome::Streamed`] are the sink's.
+    /// Applies `change` to the outputs, now or when the run is finished. For [`Outcome::Streamed`], the sink
+    /// must change the outputs.
     ///
     /// ```
     /// use oip_service::Outcome;
@@ -200,7 +203,7 @@ impl Outcome {
     /// ```
     ///
     /// # Errors
-    /// Those of `change`.
+    /// Returns the errors of `change`.
     pub fn map(
         self,
         change: impl FnOnce(Vec<InferOutput>) -> Result<Vec<InferOutput>, ServiceError> + Send + 'static,
@@ -247,14 +250,15 @@ fn unasked_rest() -> ServiceError {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Outputs {
-    /// The outputs, with the rows of all parts; those of failed parts may hold anything. Empty if all have failed.
+    /// The outputs, with the rows of all parts. The rows of failed parts may have any value. Empty if all
+    /// parts failed.
     pub outputs: Vec<InferOutput>,
-    /// The parts that failed, by their index in [`Call::parts`], and why.
+    /// The index in [`Call::parts`] of each failed part, and its error.
     pub failed: Vec<(usize, ServiceError)>,
 }
 
 impl Outputs {
-    /// Outputs of which no part has failed.
+    /// Creates outputs without failed parts.
     #[must_use]
     pub fn new(outputs: Vec<InferOutput>) -> Self {
         Self {
@@ -264,13 +268,13 @@ impl Outputs {
     }
 }
 
-/// The rest of a run that took longer than [`Call::patience`]: plain blocking code. Dropping it gives the run up.
+/// The rest of a run that exceeded [`Call::patience`]: plain blocking code. Dropping it abandons the run.
 pub struct RestOfRun(Box<Rest>);
 
 type Rest = dyn FnOnce(&CancelToken, &dyn OtherModels) -> Result<Vec<InferOutput>, ServiceError> + Send;
 
 impl RestOfRun {
-    /// The rest, as a function of the run's token and of the models that it may ask.
+    /// Creates the rest from a function of the run's token and of the models that it may call.
     pub fn new(
         rest: impl FnOnce(&CancelToken, &dyn OtherModels) -> Result<Vec<InferOutput>, ServiceError>
         + Send
@@ -279,10 +283,10 @@ impl RestOfRun {
         Self(Box::new(rest))
     }
 
-    /// Waits for the end of the run, on this thread.
+    /// Blocks until the run is finished.
     ///
     /// # Errors
-    /// As [`Model::run`](crate::Model::run).
+    /// See [`Model::run`](crate::Model::run).
     pub fn finish(
         self,
         cancel: &CancelToken,
@@ -310,7 +314,7 @@ mod tests {
         Ok(outputs.into_iter().map(rename).collect())
     }
 
-    /// Takes responses, and tells the last one.
+    /// Records responses, and whether each was sent as the last one.
     #[derive(Default)]
     struct Taken(Vec<(String, bool)>);
 

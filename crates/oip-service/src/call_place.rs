@@ -1,4 +1,4 @@
-//! The place of a call that lasts, where a server has only so many.
+//! The slot of a long-lived call on a server that limits their number.
 
 use std::{
     fmt,
@@ -7,8 +7,8 @@ use std::{
     task::{Context, Poll},
 };
 
-/// The place of a call that lasts while nothing is done for it: an extension of such a call's request. The service says when it
-/// waits for its client, and ends it if its place is needed then. Clones are the same place.
+/// The slot of a long-lived call: an extension of the call's request. The service reports when the call waits
+/// for its client, and ends the call if the slot is revoked meanwhile. Clones share one slot.
 ///
 /// ```
 /// use std::{sync::Arc, task::{Context, Poll}};
@@ -36,42 +36,42 @@ use std::{
 #[derive(Clone)]
 pub struct CallPlace(Arc<dyn KeptPlace>);
 
-/// What keeps a place.
+/// The owner of a slot.
 pub trait KeptPlace: Send + Sync {
-    /// The call waits for its client: its place may be given to another one.
+    /// Marks the call as waiting for its client: its slot may be given to another call.
     fn rest(&self);
 
-    /// Something is in work for the call. False if its place was given away already: it is to end.
+    /// Marks the call as working. Returns false if its slot was revoked; the call must then end.
     fn work(&self) -> bool;
 
-    /// Ready once the call is to end, because its place was given away. For one task.
+    /// Becomes ready when the slot was revoked and the call must end. Only one task may poll it.
     fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
 impl CallPlace {
-    /// A place that somebody keeps.
+    /// Creates a slot with this owner.
     #[must_use]
     pub fn new(place: Arc<dyn KeptPlace>) -> Self {
         Self(place)
     }
 
-    /// As [`KeptPlace::rest`].
+    /// See [`KeptPlace::rest`].
     pub fn rest(&self) {
         self.0.rest();
     }
 
-    /// As [`KeptPlace::work`].
+    /// See [`KeptPlace::work`].
     #[must_use]
     pub fn work(&self) -> bool {
         self.0.work()
     }
 
-    /// As [`KeptPlace::poll_revoked`].
+    /// See [`KeptPlace::poll_revoked`].
     pub fn poll_revoked(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.poll_revoked(cx)
     }
 
-    /// Waits until the call is to end.
+    /// Waits until the slot is revoked and the call must end.
     pub async fn revoked(&self) {
         poll_fn(|cx| self.poll_revoked(cx)).await;
     }

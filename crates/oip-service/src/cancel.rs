@@ -6,9 +6,9 @@ use std::{
     time::Instant,
 };
 
-/// Tells work that nobody waits for it any more: it was cancelled, or its deadline passed.
+/// Tells running work that its result is no longer wanted: it was cancelled, or its deadline passed.
 ///
-/// Clones are the same token. Models that run long look at it between steps.
+/// Clones share one state. Long-running models should check it between steps.
 ///
 /// ```
 /// use oip_service::CancelToken;
@@ -23,12 +23,12 @@ use std::{
 pub struct CancelToken {
     cancelled: Arc<AtomicBool>,
     deadline: Option<Instant>,
-    /// When all of these are cancelled, this one is.
+    /// This token is cancelled when all of these tokens are.
     members: Option<Arc<[CancelToken]>>,
 }
 
 impl CancelToken {
-    /// A token that is cancelled by hand or, if given, by a deadline.
+    /// Creates a token that is cancelled by [`Self::cancel`] or, if given, by a deadline.
     #[must_use]
     pub fn new(deadline: Option<Instant>) -> Self {
         Self {
@@ -38,7 +38,7 @@ impl CancelToken {
         }
     }
 
-    /// A token for work that several wait for: it is cancelled when all of theirs are.
+    /// Creates a token for work that several requests wait for: it is cancelled when all of `members` are.
     ///
     /// ```
     /// use oip_service::CancelToken;
@@ -53,7 +53,7 @@ impl CancelToken {
     #[must_use]
     pub fn all_of(members: &[Self]) -> Self {
         let deadlines = members.iter().map(|member| member.deadline);
-        // The latest; none as soon as one member has none.
+        // The latest deadline; `None` if any member has none.
         let deadline = deadlines.reduce(|a, b| Some(a?.max(b?))).flatten();
         Self {
             members: Some(members.into()).filter(|_| !members.is_empty()),
@@ -61,7 +61,7 @@ impl CancelToken {
         }
     }
 
-    /// The same token with another deadline: both are cancelled together.
+    /// Returns this token with another deadline. Cancelling either cancels both.
     pub(crate) fn with_deadline(&self, deadline: Option<Instant>) -> Self {
         Self {
             deadline,
@@ -69,18 +69,18 @@ impl CancelToken {
         }
     }
 
-    /// Tells everybody who has a clone.
+    /// Cancels the token and all its clones.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Release);
     }
 
-    /// Whether the answer will not be wanted.
+    /// Returns whether the result is no longer wanted.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.is_cancelled_by(Self::is_expired)
     }
 
-    /// The same as of a time, for those who know what time it is.
+    /// Like [`Self::is_cancelled`], for callers that already have the current time.
     #[must_use]
     pub fn is_cancelled_at(&self, now: Instant) -> bool {
         self.is_cancelled_by(|token| token.is_expired_at(now))
@@ -94,26 +94,26 @@ impl CancelToken {
         self.cancelled.load(Ordering::Acquire) || is_expired(self) || are_members()
     }
 
-    /// Whether the deadline passed.
+    /// Returns whether the deadline has passed.
     #[must_use]
     pub fn is_expired(&self) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= Instant::now())
     }
 
-    /// Whether the deadline had passed at a time.
+    /// Returns whether the deadline has passed at the time `now`.
     #[must_use]
     pub fn is_expired_at(&self, now: Instant) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
-    /// The time after which the answer will not be wanted.
+    /// Returns the time after which the result is no longer wanted.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// A guard that cancels the token when it is dropped before it is disarmed. A future that waits for an answer
-    /// holds one, so that dropping the future cancels the work.
+    /// Returns a guard that cancels the token when it is dropped before it is disarmed. A future that waits
+    /// for a response holds one, so that dropping the future cancels the work.
     #[must_use]
     pub fn guard(&self) -> CancelGuard {
         CancelGuard {
@@ -129,7 +129,7 @@ pub struct CancelGuard {
 }
 
 impl CancelGuard {
-    /// The answer has come: dropping the guard does nothing any more.
+    /// Disarms the guard, because the response has arrived: dropping it has no effect.
     pub fn disarm(mut self) {
         self.token = None;
     }

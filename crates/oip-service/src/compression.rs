@@ -1,7 +1,7 @@
 //! Compressed bodies and messages, for all transports (feature `compression`).
 //!
-//! Both directions go in pieces: each is charged before it is allocated, and between pieces the lease is asked whether
-//! the answer is still wanted. They take long and belong on a [`CpuPool`](crate::CpuPool).
+//! Both directions work in pieces: each piece is charged before it is allocated, and between pieces the lease
+//! is checked for cancellation. They can take long, so run them on a [`CpuPool`](crate::CpuPool).
 
 use std::io::{self, Read, Write};
 
@@ -14,7 +14,7 @@ use oip_types::{ErrorCode, ServiceError};
 
 use crate::{Buffer, Charge, Lease};
 
-/// How bytes are compressed.
+/// A compression format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
     /// The gzip format.
@@ -23,13 +23,13 @@ pub enum Compression {
     Deflate,
 }
 
-/// Bytes after which the lease is asked whether to go on.
+/// Number of bytes after which the lease is checked.
 const PIECE: usize = 1 << 20;
 
-/// Bytes of each piece of compressed output, but the last.
+/// Size of each piece of compressed output except the last.
 const COMPRESSED_PIECE: usize = 256 << 10;
 
-/// Decompresses bytes, as long as they do not become more than `limit`.
+/// Decompresses `compressed` into at most `limit` bytes.
 ///
 /// ```
 /// use oip_service::{Lease, compression::{Compression, deflate, inflate}};
@@ -42,8 +42,8 @@ const COMPRESSED_PIECE: usize = 256 << 10;
 /// ```
 ///
 /// # Errors
-/// [`ErrorCode::InvalidArgument`] when they are malformed, [`ErrorCode::TooLarge`] when they become more than `limit`;
-/// what [`Lease::charge`] and [`Lease::check`] say.
+/// [`ErrorCode::InvalidArgument`] when the data is malformed, [`ErrorCode::TooLarge`] when the output would
+/// exceed `limit`; otherwise the errors of [`Lease::charge`] and [`Lease::check`].
 pub fn inflate(
     lease: &Lease,
     compression: Compression,
@@ -61,7 +61,7 @@ pub fn inflate(
     Ok(inflated)
 }
 
-/// Reads to the end into a buffer that is charged as it grows.
+/// Reads `reader` to its end into a buffer that is charged as it grows.
 fn read_all(lease: &Lease, mut reader: impl Read, limit: usize) -> Result<Bytes, ServiceError> {
     let too_large = || {
         let message = format!("the body is larger than {limit} bytes once it is decompressed");
@@ -73,7 +73,7 @@ fn read_all(lease: &Lease, mut reader: impl Read, limit: usize) -> Result<Bytes,
         if out.is_full() {
             out.make_room(1, None)?;
         }
-        // One byte more than is allowed shows that there is more.
+        // Reading one byte beyond the limit shows that the output is too large.
         let most = (limit - out.len()).saturating_add(1).min(PIECE);
         let read = out.fill_from(&mut reader, most).map_err(not_inflated)?;
         if out.len() > limit {
@@ -96,10 +96,10 @@ fn not_inflated(error: io::Error) -> ServiceError {
     }
 }
 
-/// Compresses bytes that come in parts. Fast rather than small: clients wait.
+/// Compresses the concatenation of `parts`. The level favors speed over size, because clients wait.
 ///
 /// # Errors
-/// What [`Lease::charge`] and [`Lease::check`] say.
+/// Returns the errors of [`Lease::charge`] and [`Lease::check`].
 pub fn deflate(
     lease: &Lease,
     compression: Compression,
@@ -206,7 +206,7 @@ mod tests {
             .concat()
     }
 
-    /// HT-38: bombs, cut and foreign bodies.
+    /// HT-38: decompression bombs, truncated bodies, and bodies in another format.
     #[test]
     fn ht_38_hostile_compressed_bodies() {
         let lease = Lease::unlimited();
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn compressed_pieces_are_charged_each() {
-        // Bytes that do not get smaller.
+        // Pseudorandom bytes, which do not compress.
         let mut state = 1u32;
         let data: Vec<u8> = std::iter::repeat_with(|| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -1,4 +1,5 @@
-//! Threads for work of transports that takes long: parsing and printing large bodies, compressing, copying.
+//! A thread pool for long-running work of transports: parsing and printing large bodies, compressing,
+//! copying.
 
 use std::{
     any::Any,
@@ -13,13 +14,13 @@ use oip_types::{ErrorCode, ServiceError};
 
 use crate::Lease;
 
-/// A fixed number of threads for work that would hold up the threads of a transport. Clones are the same pool.
+/// A fixed number of threads for work that would block the threads of a transport. Clones share the pool.
 ///
-/// Small jobs go before large ones, and large ones never take all threads (unless there is only one), so that a few
-/// large bodies do not hold up everybody else. A job whose request was cancelled or is beyond its deadline is not begun.
-/// On Linux the threads give way to those of transports and models when processors are short.
+/// Small jobs go before large ones, and large jobs never occupy all threads (unless there is only one), so
+/// that a few large bodies do not delay all other requests. A job whose request was cancelled or is past its
+/// deadline is not started. On Linux the threads have a lower priority than those of transports and models.
 ///
-/// It needs no async runtime. Threads start when there is work for them, and end with the last clone of the pool.
+/// It needs no async runtime. Threads start when there is work, and end with the last clone of the pool.
 ///
 /// ```
 /// use oip_service::{CpuPool, Lease};
@@ -32,7 +33,7 @@ use crate::Lease;
 #[derive(Clone)]
 pub struct CpuPool(Arc<Owner>);
 
-/// Ends the threads when the last clone of the pool is dropped.
+/// Stops the threads when the last clone of the pool is dropped.
 struct Owner(Arc<Pool>);
 
 struct Pool {
@@ -43,11 +44,11 @@ struct Pool {
 
 #[derive(Default)]
 struct Queue {
-    /// By arrival, the small jobs and the large ones.
+    /// Small and large jobs, keyed by arrival number.
     small: BTreeMap<u64, Job>,
     large: BTreeMap<u64, Job>,
     arrivals: u64,
-    /// Jobs that were begun.
+    /// Number of jobs started.
     begun: u64,
     running_large: usize,
     started: usize,
@@ -57,14 +58,14 @@ struct Queue {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Of so many jobs that are begun one is a large one, if a large one waits and may run.
+/// One of this many started jobs is a large one, if a large job is waiting and may run.
 const TURN_OF_LARGE: u64 = 4;
 
 impl CpuPool {
-    /// Bytes up to which a job is small.
+    /// A job that handles at most this many bytes is small.
     pub const SMALL: u64 = 1 << 20;
 
-    /// A pool of so many threads, at least one.
+    /// Creates a pool of `threads` threads, at least one.
     #[must_use]
     pub fn new(threads: usize) -> Self {
         Self(Arc::new(Owner(Arc::new(Pool {
@@ -74,15 +75,15 @@ impl CpuPool {
         }))))
     }
 
-    /// Does some work of a request that goes over about `bytes` of memory.
+    /// Runs `work` for a request. `bytes` is roughly how much memory it reads or writes.
     ///
-    /// When the future is dropped before the work is begun, the work is dropped at once, with all it holds. Work that
-    /// runs is not interrupted: where it takes long it should look at [`Lease::check`]. There is no timer here, the
-    /// caller keeps the deadline.
+    /// When the future is dropped before the work starts, the work is dropped immediately, with everything it
+    /// holds. Work that is running is not interrupted, so long-running work should call [`Lease::check`].
+    /// There is no timer here; the caller enforces the deadline.
     ///
     /// # Errors
-    /// What `work` says; what [`Lease::check`] says when its turn comes; [`ErrorCode::Internal`] when it panics;
-    /// [`ErrorCode::Unavailable`] when the system gives no thread.
+    /// The errors of `work`; the errors of [`Lease::check`] when the work is about to start;
+    /// [`ErrorCode::Internal`] when it panics; [`ErrorCode::Unavailable`] when no thread can be started.
     pub async fn run<T: Send + 'static>(
         &self,
         lease: &Lease,
@@ -110,7 +111,7 @@ impl CpuPool {
     }
 }
 
-/// As many threads as the machine has cores.
+/// One thread per core.
 impl Default for CpuPool {
     fn default() -> Self {
         Self::new(thread::available_parallelism().map_or(1, usize::from))
@@ -130,7 +131,7 @@ impl Drop for Owner {
     }
 }
 
-/// Takes a job out of the queue when nobody waits for it any more.
+/// Removes a job from the queue when its future is dropped.
 struct Queued<'p> {
     pool: &'p Pool,
     arrival: u64,
@@ -142,13 +143,13 @@ impl Drop for Queued<'_> {
         let job = queue.small.remove(&self.arrival);
         let job = job.or_else(|| queue.large.remove(&self.arrival));
         drop(queue);
-        // Dropping it may take long, so the lock is released first.
+        // Dropping the job may take long, so the lock is released first.
         drop(job);
     }
 }
 
 impl Pool {
-    /// Queues a job, and starts a thread for it where one is missing.
+    /// Queues a job, and starts a thread for it if none is idle and the limit allows it.
     fn push(self: &Arc<Self>, job: Job, is_large: bool) -> Result<u64, ServiceError> {
         let mut queue = self.lock();
         let waiting = queue.small.len() + queue.large.len();
@@ -161,7 +162,7 @@ impl Pool {
                     let message = "the system gives no thread for the request";
                     return Err(ServiceError::new(ErrorCode::Unavailable, message).caused_by(error));
                 }
-                // The others will do it.
+                // The other threads will run the job.
                 Err(_) => {}
             }
         }
@@ -178,7 +179,7 @@ impl Pool {
         Ok(arrival)
     }
 
-    /// The life of a thread.
+    /// Runs a thread's main loop.
     fn work(&self) {
         yield_to_others();
         let mut queue = self.lock();
@@ -189,7 +190,7 @@ impl Pool {
                 queue = self.lock();
                 if is_large {
                     queue.running_large -= 1;
-                    // One that had to wait for this one may run now.
+                    // A job that had to wait for this one may now run.
                     self.changed.notify_one();
                 }
             } else if queue.is_closed {
@@ -209,7 +210,7 @@ impl Pool {
 }
 
 impl Queue {
-    /// The job to do next, and whether it is a large one.
+    /// Takes the next job, and returns whether it is a large one.
     fn take(&mut self, threads: usize) -> Option<(Job, bool)> {
         let may_be_large = self.running_large < threads.saturating_sub(1).max(1) && !self.large.is_empty();
         let is_turn_of_large = (self.begun + 1).is_multiple_of(TURN_OF_LARGE);
@@ -228,7 +229,7 @@ impl Queue {
 
 /// Lowers the priority of this thread.
 fn yield_to_others() {
-    // On Linux this is a thread's matter, elsewhere the whole process's.
+    // On Linux the nice value is per thread, elsewhere per process.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::nice(10);
 }
@@ -253,7 +254,7 @@ mod tests {
     use super::*;
     use crate::{ByteBudget, TimeLimits};
 
-    /// A job that keeps its thread until the sender is dropped.
+    /// Returns a job that blocks its thread until the sender is dropped.
     fn blocker() -> (mpsc::Sender<()>, impl FnOnce() -> Result<(), ServiceError> + Send) {
         let (sender, receiver) = mpsc::channel::<()>();
         (sender, move || {

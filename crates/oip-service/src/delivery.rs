@@ -1,4 +1,5 @@
-//! What a caller of a service does around it: checks, and how outputs reach the client, as they are, as classes, or in shared memory.
+//! The steps around each request of a service: checks, and the delivery of outputs as they are, as classes,
+//! or in shared memory.
 
 use std::{fmt, pin::pin, sync::Arc};
 
@@ -12,26 +13,29 @@ use crate::{
     Classes, CpuPool, InferenceService, Lease, RequestContext, ResponseStream, Responses, panics::catch_panic,
 };
 
-/// Bytes of outputs above which they are delivered by a thread of the pool.
+/// Outputs of more bytes than this are delivered by a thread of the pool.
 const LARGE: usize = 64 << 10;
 
-/// The same for outputs that are only copied into memory that is mapped.
+/// This limit also applies to outputs that are only copied into mapped memory.
 const QUICK: usize = 256 << 10;
 
-/// Bytes that classifying takes for each element: its index, its text and a part of the answer.
+/// The memory that classification needs per element: its index, its string and its part of the response.
 const BYTES_PER_CLASS: u64 = 80;
 
-/// Checks a request, runs it, and delivers the outputs as it asks: what every transport does between reading and writing.
+/// Checks a request, runs it, and delivers the outputs as requested. Every transport does this between
+/// reading and writing.
 ///
-/// A service that does not [check requests](InferenceService::checks_requests) itself is called only with those that fit
-/// the model; its outputs are checked and picked, and the response gets the request's id.
+/// A service that does not [check requests](InferenceService::checks_requests) itself is called only with
+/// requests that fit the model. Its outputs are checked and selected, and the response gets the request's id.
 ///
-/// The parameters of requested outputs that concern delivery are taken out before the service sees the request. Large
+/// The delivery parameters of requested outputs are removed before the service sees the request. Large
 /// outputs are classified and written into shared memory by a thread of `cpu`.
 ///
 /// # Errors
-/// What the service says; as [`ModelMetadata::check_request`] and [`ModelMetadata::pick_outputs`]; [`InvalidArgument`](ErrorCode::InvalidArgument) when an output cannot be delivered as asked;
-/// what [`Lease::charge`] and [`CpuPool::run`] say; [`Internal`](ErrorCode::Internal) when the service panics.
+/// The errors of the service, of [`ModelMetadata::check_request`] and of [`ModelMetadata::pick_outputs`];
+/// [`InvalidArgument`](ErrorCode::InvalidArgument) when an output cannot be delivered as requested; the
+/// errors of [`Lease::charge`] and [`CpuPool::run`]; [`Internal`](ErrorCode::Internal) when the service
+/// panics.
 pub async fn respond(
     service: &Arc<dyn InferenceService>,
     cpu: &CpuPool,
@@ -39,18 +43,19 @@ pub async fn respond(
     cx: RequestContext,
 ) -> Result<InferResponse, ServiceError> {
     let model = Named::of(&request);
-    // Pinned here, the future is in here once.
+    // Pinned here, so that this future contains it only once.
     let answered = pin!(run_and_deliver(service, cpu, &model, request, cx));
     catch_panic(answered)
         .await
         .map_err(|panic| panic.within(&model))?
 }
 
-/// The same for models that may give any number of responses. Several responses are delivered as they are.
+/// Like [`respond`], for models that may send any number of responses. Several responses are delivered as
+/// they are.
 ///
 /// # Errors
-/// As [`respond`]; [`InvalidArgument`](ErrorCode::InvalidArgument) when a model that gives several responses is asked for classes or
-/// to write into shared memory.
+/// The errors of [`respond`]; [`InvalidArgument`](ErrorCode::InvalidArgument) when classification or shared
+/// memory is requested from a model that sends several responses.
 pub async fn respond_stream(
     service: &Arc<dyn InferenceService>,
     cpu: &CpuPool,
@@ -104,7 +109,7 @@ async fn run_and_deliver(
     Box::pin(deliver_planned(service, cpu, model, &lease, plans, response)).await
 }
 
-/// A request that was checked for a service which leaves that to its caller.
+/// A request that was checked for a service that leaves the check to its caller.
 struct Checked {
     metadata: Arc<ModelMetadata>,
     id: Option<String>,
@@ -112,7 +117,7 @@ struct Checked {
 }
 
 impl Checked {
-    /// Checks a request; `None` if the service does.
+    /// Checks a request; returns `None` if the service checks it.
     fn of(service: &dyn InferenceService, request: &InferRequest) -> Result<Option<Self>, ServiceError> {
         if service.checks_requests() {
             return Ok(None);
@@ -185,8 +190,8 @@ async fn deliver_planned(
     }
 }
 
-/// A model as a request names it, kept for what may go wrong when the request is gone. Its text is that of a
-/// [`ModelRef`], and made when it is asked for.
+/// The model name and version of a request, kept for error messages after the request is consumed. It is
+/// formatted like a [`ModelRef`], and only when needed.
 ///
 /// ```
 /// use oip_service::Named;
@@ -206,7 +211,7 @@ pub struct Named {
 }
 
 impl Named {
-    /// The model that a request is for.
+    /// Returns the model that a request names.
     #[must_use]
     pub fn of(request: &InferRequest) -> Self {
         let model = request.model();
@@ -221,22 +226,22 @@ impl fmt::Display for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match ModelRef::new(&self.name, self.version.as_deref()) {
             Ok(model) => model.fmt(f),
-            // Requested names were checked before.
+            // Requested names were already checked.
             Err(_) => f.write_str(&self.name),
         }
     }
 }
 
-/// What is to be done with outputs.
+/// How to deliver all outputs.
 #[derive(Default)]
 struct Plans {
     each: Vec<Plan>,
-    /// Where in the connection's own region other large outputs may be written.
+    /// A part of the connection's own region for other large outputs.
     area: Option<SharedMemorySlice>,
 }
 
 impl Plans {
-    /// Whether outputs are only copied into the connection's own region.
+    /// Returns whether all outputs are only copied into the connection's own region.
     fn are_copies(&self) -> bool {
         self.each.iter().all(|plan| match &plan.delivery {
             Delivery::Classes(_) => false,
@@ -249,7 +254,7 @@ impl Plans {
     }
 }
 
-/// What is to be done with an output.
+/// How to deliver an output.
 struct Plan {
     output: String,
     delivery: Delivery,
@@ -260,7 +265,7 @@ enum Delivery {
     SharedMemory(SharedMemorySlice),
 }
 
-/// Takes what concerns delivery out of the requested outputs' parameters.
+/// Removes the delivery parameters from the requested outputs and returns the plans.
 fn plan(
     service: &dyn InferenceService,
     request: &mut InferRequest,
@@ -273,7 +278,7 @@ fn plan(
             .map_err(|error| error.within(request.model()))?,
         false => None,
     };
-    // Nearly every request ends here.
+    // Nearly every request returns here.
     if request.outputs.iter().all(|output| output.parameters.is_empty()) {
         return Ok(Plans {
             area,
@@ -377,14 +382,14 @@ fn classify_output(
     Ok(())
 }
 
-/// Bytes from which an output is written into the connection's own region if there is room.
+/// Outputs of at least this size are written into the connection's own region if they fit.
 const LEAST_IN_AREA: usize = 16 << 10;
 
-/// Where outputs in the connection's own region begin: at multiples of this, as tensors in memory do.
+/// Alignment of outputs in the connection's own region, as for tensors in memory.
 const ALIGNMENT: u64 = 64;
 
-/// Writes a large output at the beginning of an area, if it fits, and takes it from the area. One that does not fit travels with
-/// the answer.
+/// Writes a large output to the start of `area`, if it fits, and removes the used part from `area`. An output
+/// that does not fit is sent in the response.
 fn write_into_area(
     lease: &Lease,
     area: &mut SharedMemorySlice,
@@ -418,7 +423,7 @@ fn write_into_area(
     Ok(())
 }
 
-/// A slice of the connection's own region, if it has one that the slice is in.
+/// Returns the slice if it refers to the connection's own region and is within its bounds.
 #[cfg(unix)]
 fn in_connection(lease: &Lease, slice: SharedMemorySlice) -> Result<SharedMemorySlice, ServiceError> {
     use crate::connection_memory::{named, no_memory};
@@ -517,7 +522,7 @@ mod tests {
         ))
     }
 
-    /// A service without a check: gives back `x` as `y`, and `z`, and counts its requests.
+    /// A service that checks nothing: returns `x` as `y`, and `z`, and counts its requests.
     struct Careless {
         metadata: Arc<ModelMetadata>,
         requests: AtomicUsize,
@@ -566,7 +571,7 @@ mod tests {
             Box::pin(async move { self.respond(request) })
         }
 
-        /// The response again and again, and then one of another type.
+        /// Sends the response several times, and then one of another type.
         fn infer_stream(
             &self,
             request: InferRequest,

@@ -7,11 +7,11 @@ use crate::{
     RequestContext, Responses, Statistics, SystemSharedMemory,
 };
 
-/// A service with extensions that it does not know itself, because they are the process's business: logging and shared
-/// memory.
+/// Wraps a service and adds extensions that belong to the process: logging and shared memory.
 ///
-/// Everything else is the inner service's: each method of [`InferenceService`] is decided on here, the provided ones too.
-/// A capability that is added to the trait fails the lints until it is.
+/// Everything else is forwarded to the inner service. All methods of [`InferenceService`] are listed here,
+/// including the provided ones, so a capability that is added to the trait fails the lints until it is
+/// handled.
 pub struct Extended<S: ?Sized> {
     logging: Option<Arc<dyn Logging>>,
     shared_memory: Option<Arc<dyn SystemSharedMemory>>,
@@ -19,7 +19,7 @@ pub struct Extended<S: ?Sized> {
 }
 
 impl<S: InferenceService + ?Sized> Extended<S> {
-    /// The service as it is.
+    /// Wraps `service` without adding extensions.
     #[must_use]
     pub fn new(service: Arc<S>) -> Self {
         Self {
@@ -29,14 +29,14 @@ impl<S: InferenceService + ?Sized> Extended<S> {
         }
     }
 
-    /// Offers the logging extension.
+    /// Adds the logging extension.
     #[must_use]
     pub fn with_logging(mut self, logging: Arc<dyn Logging>) -> Self {
         self.logging = Some(logging);
         self
     }
 
-    /// Offers the system shared memory extension.
+    /// Adds the system shared memory extension.
     #[must_use]
     pub fn with_shared_memory(mut self, shared_memory: Arc<dyn SystemSharedMemory>) -> Self {
         self.shared_memory = Some(shared_memory);

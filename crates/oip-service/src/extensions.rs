@@ -1,7 +1,8 @@
-//! The protocol's optional extensions, handled the same by all transports.
+//! The protocol's optional extensions, implemented once for all transports.
 //!
-//! [`InferenceService`] has a method for each that gives `None` unless the service says otherwise. Transports ask it
-//! for every request, answer what is not offered with [`not_offered`], and advertise just what is: [`offered`].
+//! [`InferenceService`] has a method for each extension that returns `None` unless the service offers it.
+//! Transports call it for every request, refuse calls of other extensions with [`not_offered`], and advertise
+//! only what is [`offered`].
 
 use oip_types::{
     CONNECTION_REGION, ErrorCode, LoadOptions, ModelIndexEntry, ModelRef, ModelState, Parameters,
@@ -10,16 +11,17 @@ use oip_types::{
 
 use crate::{InferenceService, Logging, ModelConfiguration, ModelRepository, Statistics, SystemSharedMemory};
 
-/// The error for calls of an extension that the service does not offer: one text, whatever the transport.
+/// Returns the error for calls of an extension that the service does not offer; the message is the same for
+/// all transports.
 ///
-/// `extension` is Triton's name for it, as server metadata would list it.
+/// `extension` is Triton's name for it, as listed in the server metadata.
 #[must_use]
 pub fn not_offered(extension: &str) -> ServiceError {
     let message = format!("the extension '{extension}' is not offered by this server");
     ServiceError::new(ErrorCode::Unimplemented, message)
 }
 
-/// The entries of the repository's index, or those of models that are ready.
+/// Returns the entries of the repository's index, or only those of ready models.
 ///
 /// # Errors
 /// [`Unimplemented`](ErrorCode::Unimplemented) when the extension is not offered.
@@ -32,11 +34,11 @@ pub fn index(
     Ok(index)
 }
 
-/// Loads a model as a request's parameters say.
+/// Loads a model with the parameters of a request.
 ///
 /// # Errors
-/// [`Unimplemented`](ErrorCode::Unimplemented) when the extension is not offered; what [`ModelRef::new`],
-/// [`LoadOptions::read`] and [`ModelRepository::load`] say.
+/// [`Unimplemented`](ErrorCode::Unimplemented) when the extension is not offered; the errors of
+/// [`ModelRef::new`], [`LoadOptions::read`] and [`ModelRepository::load`].
 pub async fn load(
     service: &dyn InferenceService,
     model: &str,
@@ -48,10 +50,10 @@ pub async fn load(
     repository.load(model, options).await
 }
 
-/// Unloads a model as a request's parameters say.
+/// Unloads a model with the parameters of a request.
 ///
 /// # Errors
-/// As [`load`].
+/// See [`load`].
 pub async fn unload(
     service: &dyn InferenceService,
     model: &str,
@@ -63,7 +65,7 @@ pub async fn unload(
     repository.unload(model, options).await
 }
 
-/// Refuses the name of a repository: there is one, and it has none. The text is Triton's.
+/// Refuses a repository name: there is only one repository, and it has no name. The message is Triton's.
 ///
 /// # Errors
 /// [`Unimplemented`](ErrorCode::Unimplemented) when the name is not empty.
@@ -75,11 +77,11 @@ pub fn check_repository_name(name: &str) -> Result<(), ServiceError> {
     Err(ServiceError::new(ErrorCode::Unimplemented, message))
 }
 
-/// Makes a region of shared memory known.
+/// Registers a region of shared memory.
 ///
 /// # Errors
-/// [`Unimplemented`](ErrorCode::Unimplemented) when the extension is not offered; what [`check_region_name`] and
-/// [`SystemSharedMemory::register`] say.
+/// [`Unimplemented`](ErrorCode::Unimplemented) when the extension is not offered; the errors of
+/// [`check_region_name`] and [`SystemSharedMemory::register`].
 pub fn register_region(
     service: &dyn InferenceService,
     region: SharedMemoryRegion,
@@ -89,11 +91,12 @@ pub fn register_region(
     memory.register(region)
 }
 
-/// Refuses a region without a name: where a name may be left out, that stands for all regions. Refuses the name of a connection's
-/// own region too, which no other connection reaches.
+/// Refuses an empty region name, because in other calls an empty name means all regions. Also refuses the
+/// name of the connection's own region, which is reserved.
 ///
 /// # Errors
-/// [`InvalidArgument`](ErrorCode::InvalidArgument) when the name is empty or that of a connection's own region.
+/// [`InvalidArgument`](ErrorCode::InvalidArgument) when the name is empty or reserved for the connection's
+/// own region.
 pub fn check_region_name(name: &str) -> Result<(), ServiceError> {
     if name.is_empty() {
         return Err(ServiceError::invalid("shared memory region '' must have a name"));
@@ -126,10 +129,11 @@ offers! {
     shared_memory -> SystemSharedMemory as "system_shared_memory";
 }
 
-/// The names of the extensions that a service offers, as Triton spells them and as server metadata lists them.
+/// Returns the names of the extensions that a service offers, in Triton's spelling, as listed in the server
+/// metadata.
 ///
-/// They are those that every transport has (`binary_tensor_data`, `parameters`), those the service offers as a
-/// capability, and those it lists itself in its [`ServerMetadata`](oip_types::ServerMetadata).
+/// They are the extensions of every transport (`binary_tensor_data`, `parameters`), the capabilities of the
+/// service, and those it lists itself in its [`ServerMetadata`](oip_types::ServerMetadata).
 #[must_use]
 pub fn offered(service: &dyn InferenceService) -> Vec<String> {
     let by_capability = [
@@ -179,7 +183,8 @@ mod tests {
             let message = format!("the extension '{name}' is not offered by this server");
             (ErrorCode::Unimplemented, message)
         };
-        // Before anything else is looked at: what is not offered cannot be called in the right way.
+        // The arguments are not checked first: a call of an extension that is not offered always fails like
+        // this.
         let load = block_on(load(&plain, "..", Parameters::new()));
         assert_eq!(refusal(load), message("model_repository"));
         let unload = block_on(unload(&plain, "..", Parameters::new()));

@@ -4,8 +4,8 @@ use std::{fmt, sync::Arc};
 
 use oip_types::ServiceError;
 
-/// The rights of a request's sender: an extension of the request, left there by what has checked its head, for the transport
-/// to ask once it has read more. A request without one may do everything.
+/// The rights of a request's sender. The code that authorizes a request's head stores it as an extension of
+/// the request, and the transport checks it once it has read more. A request without one is not restricted.
 ///
 /// ```
 /// use oip_service::{Grant, Rights};
@@ -28,33 +28,33 @@ use oip_types::ServiceError;
 #[derive(Clone)]
 pub struct Grant(Arc<dyn Rights>);
 
-/// The check behind a [`Grant`].
+/// The check that a [`Grant`] runs.
 pub trait Rights: Send + Sync + 'static {
-    /// Whether the request may be about this model.
+    /// Checks that the sender may use `model`.
     ///
     /// # Errors
     /// [`PermissionDenied`](oip_types::ErrorCode::PermissionDenied), with the reason.
     fn check_model(&self, model: &str) -> Result<(), ServiceError>;
 
-    /// Counts another request on a stream whose head was checked long ago.
+    /// Counts another request on a stream whose head is already authorized.
     ///
     /// # Errors
-    /// [`Overloaded`](oip_types::ErrorCode::Overloaded) when there were too many.
+    /// [`Overloaded`](oip_types::ErrorCode::Overloaded) when the sender exceeds its request rate.
     fn take_turn(&self) -> Result<(), ServiceError> {
         Ok(())
     }
 }
 
 impl Grant {
-    /// Whatever these rights are.
+    /// Creates a grant with these rights.
     pub fn new(rights: impl Rights) -> Self {
         Self(Arc::new(rights))
     }
 
-    /// Whether the request may be about this model.
+    /// Checks that the sender may use `model`.
     ///
     /// # Errors
-    /// As [`Rights::check_model`].
+    /// See [`Rights::check_model`].
     pub fn check_model(&self, model: &str) -> Result<(), ServiceError> {
         self.0.check_model(model)
     }
@@ -62,7 +62,7 @@ impl Grant {
     /// Counts another request on a stream.
     ///
     /// # Errors
-    /// As [`Rights::take_turn`].
+    /// See [`Rights::take_turn`].
     pub fn take_turn(&self) -> Result<(), ServiceError> {
         self.0.take_turn()
     }

@@ -1,4 +1,5 @@
-//! The lease of a request: its memory, its time and its right to work, from its first byte to the last byte of its answer.
+//! The lease of a request: its memory, deadline and cancellation, from its first byte to the last byte of its
+//! response.
 
 use std::{
     sync::{
@@ -15,11 +16,11 @@ use crate::{ByteBudget, CancelGuard, CancelToken, Laps, RequestNotes, TimeLimits
 #[cfg(unix)]
 use crate::{ConnectionMemory, ConnectionRegion};
 
-/// A request's memory, time and right to work. Clones are the same lease.
+/// A request's memory, deadline and cancellation. Clones share one lease.
 ///
-/// A transport makes it when the first byte of a request comes. Each step that allocates for the request asks it first
-/// ([`Lease::charge`]); each step that takes long asks it between pieces whether the answer is still wanted
-/// ([`Lease::check`]).
+/// A transport creates it when the first byte of a request arrives. Each step that allocates for the request
+/// charges it first ([`Lease::charge`]). Each long-running step checks between pieces whether the response is
+/// still wanted ([`Lease::check`]).
 ///
 /// ```
 /// use oip_service::{ByteBudget, Lease, TimeLimits};
@@ -51,8 +52,8 @@ struct Inner {
 }
 
 impl Lease {
-    /// The lease of a request whose first byte has just come. Until the request says how long it may take, it may take
-    /// the longest time that the limits allow.
+    /// Creates the lease of a request whose first byte has just arrived. Until the request's timeout is
+    /// known, the longest allowed one applies.
     #[must_use]
     pub fn new(budget: &ByteBudget, time: &TimeLimits) -> Self {
         let lease = Self::without_deadline(budget);
@@ -60,13 +61,13 @@ impl Lease {
         lease
     }
 
-    /// A lease without limits, for callers within the process.
+    /// Creates a lease without limits, for callers within the process.
     #[must_use]
     pub fn unlimited() -> Self {
         Self::without_deadline(&ByteBudget::new(u64::MAX))
     }
 
-    /// Memory of a budget, without a deadline.
+    /// Creates a lease on a budget, without a deadline.
     pub(crate) fn without_deadline(budget: &ByteBudget) -> Self {
         Self(Arc::new(Inner {
             budget: budget.clone(),
@@ -81,19 +82,20 @@ impl Lease {
         }))
     }
 
-    /// A lease on the same budget, without a deadline, for work that this request and others share, as in a batch.
+    /// Creates a lease on the same budget, without a deadline, for work that this request shares with others,
+    /// as in a batch.
     #[must_use]
     pub fn for_shared_work(&self) -> Self {
         Self::without_deadline(&self.0.budget)
     }
 
-    /// When the request's first byte came.
+    /// Returns when the request's first byte arrived.
     #[must_use]
     pub fn received(&self) -> Instant {
         self.0.received
     }
 
-    /// Lets the request read and write the memory that its connection's client shares, if it was opened. The first word counts.
+    /// Lets the request read and write the connection's shared memory, if it is open. The first call wins.
     #[cfg(unix)]
     pub fn use_memory_of(&self, region: &ConnectionRegion) {
         if let Some(memory) = region.memory() {
@@ -101,14 +103,14 @@ impl Lease {
         }
     }
 
-    /// The memory that the connection's client shares, if there is some.
+    /// Returns the memory that the connection's client shares, if any.
     #[cfg(unix)]
     #[must_use]
     pub fn connection_memory(&self) -> Option<&Arc<dyn ConnectionMemory>> {
         self.0.connection_memory.get()
     }
 
-    /// Whether the connection's client shares memory.
+    /// Returns whether the connection's client shares memory.
     #[must_use]
     pub fn has_connection_memory(&self) -> bool {
         #[cfg(unix)]
@@ -117,48 +119,48 @@ impl Lease {
         false
     }
 
-    /// Where to note what is done for the request. The first word counts.
+    /// Sets where to record what is done for the request. The first call wins.
     pub fn set_notes(&self, notes: Arc<RequestNotes>) {
         self.0.notes.get_or_init(|| notes);
     }
 
-    /// Where to note it, if somebody wants to know.
+    /// Returns the request's notes, if recording is enabled.
     #[must_use]
     pub fn notes(&self) -> Option<&RequestNotes> {
         self.0.notes.get().map(Arc::as_ref)
     }
 
-    /// Notes which version answered, if it has a name and somebody wants to know.
+    /// Records the version that ran the request, if it has a name and recording is enabled.
     pub fn note_version(&self, version: Option<&str>) {
         if let (Some(notes), Some(version)) = (self.notes(), version) {
             notes.set_version(version);
         }
     }
 
-    /// Notes that a model is called for the request, or for a part of it.
+    /// Records that a model was called for the request, or for a part of it.
     pub fn note_run(&self) {
         self.0.was_run.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a model was called for the request, or for a part of it.
+    /// Returns whether a model was called for the request, or for a part of it.
     #[must_use]
     pub fn was_run(&self) -> bool {
         self.0.was_run.load(Ordering::Relaxed)
     }
 
-    /// Begins to take times for the notes.
+    /// Starts measuring phases for the notes.
     #[must_use]
     pub fn laps(&self) -> Laps {
         Laps::new(self.0.notes.get())
     }
 
-    /// The time before which the request must be answered.
+    /// Returns the time by which the request must have its response.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         *self.0.deadline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the deadline to so long after the request's first byte.
+    /// Sets the deadline to `timeout` after the request's first byte.
     pub fn set_timeout(&self, timeout: Duration) {
         self.set_deadline(self.0.received.checked_add(timeout));
     }
@@ -167,23 +169,25 @@ impl Lease {
         *self.0.deadline.lock().unwrap_or_else(PoisonError::into_inner) = deadline;
     }
 
-    /// Tells when the answer is not wanted any more. The token has the deadline that the lease has now.
+    /// Returns a token that is cancelled when the response is no longer wanted. The token has the lease's
+    /// current deadline.
     #[must_use]
     pub fn cancel_token(&self) -> CancelToken {
         self.0.cancel.with_deadline(self.deadline())
     }
 
-    /// A guard that cancels the request when it is dropped before it is disarmed: a transport keeps it in the future that
-    /// answers the request, so that all work ends when the client leaves.
+    /// Returns a guard that cancels the request when it is dropped before it is disarmed. A transport keeps
+    /// it in the future that handles the request, so that all work stops when the client disconnects.
     #[must_use]
     pub fn guard(&self) -> CancelGuard {
         self.0.cancel.guard()
     }
 
-    /// Whether to go on with the request.
+    /// Checks whether to continue with the request.
     ///
     /// # Errors
-    /// [`ErrorCode::DeadlineExceeded`] when its time is over, [`ErrorCode::Cancelled`] when its client has left.
+    /// [`ErrorCode::DeadlineExceeded`] when its deadline has passed, [`ErrorCode::Cancelled`] when its client
+    /// has disconnected.
     pub fn check(&self) -> Result<(), ServiceError> {
         if self.0.cancel.is_cancelled() {
             return Err(ServiceError::new(
@@ -197,11 +201,11 @@ impl Lease {
         }
     }
 
-    /// Takes bytes of the budget for a buffer that is about to be allocated.
+    /// Charges the budget for a buffer that is about to be allocated.
     ///
     /// # Errors
-    /// [`ErrorCode::TooLarge`] when the request can never fit, because with these bytes it would hold more than the
-    /// whole budget; [`ErrorCode::Overloaded`] when other requests hold what it needs now.
+    /// [`ErrorCode::TooLarge`] when the request can never fit, because with these bytes it would exceed the
+    /// whole budget; [`ErrorCode::Overloaded`] when other requests hold the memory that it needs.
     pub fn charge(&self, bytes: u64) -> Result<Charge, ServiceError> {
         let mut charge = Charge {
             lease: self.clone(),
@@ -211,7 +215,7 @@ impl Lease {
         Ok(charge)
     }
 
-    /// Bytes that are charged to the request now.
+    /// Returns the number of bytes charged to the request.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.0.held.load(Ordering::Relaxed)
@@ -219,21 +223,21 @@ impl Lease {
 }
 
 impl ByteBudget {
-    /// Takes some bytes for work that belongs to no request.
+    /// Charges bytes for work that belongs to no request.
     ///
     /// # Errors
-    /// As [`Lease::charge`].
+    /// See [`Lease::charge`].
     pub fn take(&self, bytes: u64) -> Result<Charge, ServiceError> {
         Lease::without_deadline(self).charge(bytes)
     }
 }
 
-/// The error for a request whose time is over.
+/// Returns the error for a request whose deadline has passed.
 pub(crate) fn deadline_passed() -> ServiceError {
     ServiceError::new(ErrorCode::DeadlineExceeded, "the deadline passed")
 }
 
-/// Bytes of memory charged to a request; given back when it is dropped.
+/// Bytes of memory charged to a request; returned to the budget on drop.
 #[derive(Debug)]
 pub struct Charge {
     lease: Lease,
@@ -241,21 +245,21 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// Bytes of this charge.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The budget that the bytes are taken from.
+    /// Returns the budget that the bytes are charged to.
     pub(crate) fn budget(&self) -> &ByteBudget {
         &self.lease.0.budget
     }
 
-    /// Takes more bytes.
+    /// Charges more bytes.
     ///
     /// # Errors
-    /// As [`Lease::charge`]; the charge keeps what it had.
+    /// See [`Lease::charge`]; on failure the charge is unchanged.
     pub fn grow(&mut self, bytes: u64) -> Result<(), ServiceError> {
         let Inner { budget, held, .. } = &*self.lease.0;
         budget.reserve(held.load(Ordering::Relaxed), bytes)?;
@@ -264,12 +268,12 @@ impl Charge {
         Ok(())
     }
 
-    /// Gives back what is beyond `bytes`.
+    /// Returns everything beyond `bytes` to the budget.
     pub fn shrink_to(&mut self, bytes: u64) {
         drop(self.split(self.bytes.saturating_sub(bytes)));
     }
 
-    /// Makes a charge of its own of so many of the bytes, or of all if there are fewer.
+    /// Splits off a charge of `bytes`, or of everything if there are fewer.
     #[must_use]
     pub fn split(&mut self, bytes: u64) -> Self {
         let bytes = bytes.min(self.bytes);
@@ -280,7 +284,8 @@ impl Charge {
         }
     }
 
-    /// Ties the charge to the buffer it was taken for: the bytes are given back when the last slice of it is dropped.
+    /// Ties the charge to the buffer that it pays for: the bytes return to the budget when the last slice of
+    /// the buffer is dropped.
     #[must_use]
     pub fn own(self, buffer: impl AsRef<[u8]> + Send + 'static) -> Bytes {
         Bytes::from_owner(Owned {
@@ -322,7 +327,7 @@ impl Drop for Charge {
     }
 }
 
-/// A buffer and what it costs. The buffer is freed first.
+/// A buffer and its charge. The buffer is freed first.
 struct Owned<B> {
     buffer: B,
     _charge: Charge,
@@ -405,14 +410,15 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is taken, split and handed on: the budget counts exactly what is alive, and never more than its limit.
+        /// After any sequence of charges, splits and transfers, the budget counts exactly what is alive and
+        /// never more than its limit.
         #[test]
         fn the_budget_counts_what_is_alive(steps in prop::collection::vec(step(), 1..80)) {
             const LIMIT: u64 = 100;
             let budget = ByteBudget::new(LIMIT);
             let leases: Vec<Lease> = (0..3).map(|_| Lease::without_deadline(&budget)).collect();
             let mut charges: Vec<Charge> = Vec::new();
-            // Slices of the same buffer have its number; each buffer has its size.
+            // Slices of the same buffer share its number; each buffer has its size.
             let mut buffers: Vec<(usize, Bytes)> = Vec::new();
             let mut sizes: Vec<u64> = Vec::new();
             for step in steps {

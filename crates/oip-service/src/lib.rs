@@ -1,8 +1,8 @@
 //! The interface between the Open Inference Protocol's transports and the services behind them.
 //!
-//! Transports (`oip-http`, `oip-grpc`) hold an `Arc<dyn `[`InferenceService`]`>` and know nothing else; an engine
-//! (`oip-engine`), or a service of your own, implements it and knows no transport. Inside an engine, a model is a
-//! [`Model`]: plain blocking code. A [`Backend`] makes models out of files.
+//! Transports (`oip-http`, `oip-grpc`) hold an `Arc<dyn `[`InferenceService`]`>` and depend on nothing else.
+//! An engine (`oip-engine`), or your own service, implements it and does not depend on any transport. Inside
+//! an engine, a model is a [`Model`]: plain blocking code. A [`Backend`] loads models from files.
 //!
 //! ```text
 //!  oip-http ─┐                         ┌─ oip-engine ── Model ◀── Backend (ONNX, tensor files, yours)
@@ -10,7 +10,7 @@
 //!  oip-grpc ─┘                         └─ a service of your own
 //! ```
 //!
-//! A whole service in a few lines, ready for both transports:
+//! A complete service in a few lines, which both transports can serve:
 //!
 //! ```
 //! use oip_service::{BoxFuture, InferenceService, RequestContext};

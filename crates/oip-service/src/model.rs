@@ -1,30 +1,32 @@
-//! A model that runs: what an author of a model implements.
+//! The trait that a model's author implements.
 
 use oip_types::{InferOutput, InferRequest, ModelMetadata, Placement, ServiceError};
 
 use crate::{Call, CancelToken, Outcome, RowIndependence};
 
-/// A model that is ready to run: plain blocking code, called on the engine's own threads, or on a transport's thread if its runs
-/// are [bounded](Capabilities::bounded) and measured to be quick.
+/// A model that is ready to run: plain blocking code. It is called on the engine's own threads, or on a
+/// transport's thread if its runs are [bounded](Capabilities::bounded) and measured to be short.
 ///
-/// There is one way to run a model. [`Model::run`] takes a [`Call`], which carries the request and everything that a run may use:
-/// the cancel token, the server's other models, the sink for several responses, the parts of joined requests. A model reads what it
-/// needs and ignores the rest. What it can do beyond one response to one request is one value, [`Model::capabilities`]; the caller
-/// asks for it once and offers in its calls only what the model can take.
+/// There is one way to run a model. [`Model::run`] takes a [`Call`], which carries the request and everything
+/// that a run may use: the cancel token, the server's other models, the sink for several responses, the parts
+/// of joined requests. A model reads what it needs and ignores the rest. [`Model::capabilities`] declares
+/// what it can do beyond one response to one request; the caller asks for it once, and its calls offer only
+/// what the model supports.
 ///
-/// | the model | says so by | finds in its [`Call`] | returns |
+/// | the model | declares | uses of its [`Call`] | returns |
 /// |---|---|---|---|
 /// | gives one response | nothing | [`request`](Call::request), [`cancel`](Call::cancel) | [`Outcome::Outputs`] |
 /// | can fail some of several joined requests | [`row_independence`](Capabilities::row_independence) | [`parts`](Call::parts) | [`Outcome::Outputs`] with [`failed`](crate::Outputs::failed) |
 /// | gives any number of responses | [`decoupled`](Capabilities::decoupled) | [`responses`](Call::responses) | [`Outcome::Streamed`] |
-/// | asks other models | nothing | [`others`](Call::others) | any |
-/// | runs elsewhere, such as in a process | [`elsewhere`](Capabilities::elsewhere) | [`patience`](Call::patience) | [`Outcome::Unfinished`] when it takes longer |
+/// | calls other models | nothing | [`others`](Call::others) | any |
+/// | runs elsewhere, such as in a process | [`elsewhere`](Capabilities::elsewhere) | [`patience`](Call::patience) | [`Outcome::Unfinished`] when it takes longer than that |
 ///
-/// The caller has checked the request against [`Model::metadata`] before, and checks and picks the outputs afterwards: a model
-/// neither meets a wrong shape nor can send one, and may return outputs that were not requested.
+/// The caller checks the request against [`Model::metadata`] before the run, and checks and selects the
+/// outputs after it. So a model never receives or sends a wrong shape, and may return outputs that were not
+/// requested.
 ///
-/// A wrapper changes what it is about and passes the call on: it replaces [`Call::request`], wraps [`Call::responses`], and maps the
-/// outputs of every kind of outcome by [`Outcome::map`].
+/// A wrapper changes its part and passes the call on: it replaces [`Call::request`], wraps
+/// [`Call::responses`], and maps the outputs of every kind of outcome with [`Outcome::map`].
 ///
 /// ```
 /// use oip_service::{Call, Model, Outcome};
@@ -44,31 +46,33 @@ use crate::{Call, CancelToken, Outcome, RowIndependence};
 /// }
 /// ```
 pub trait Model: Send + Sync + 'static {
-    /// The model's name, inputs and outputs.
+    /// Returns the model's name, inputs and outputs.
     fn metadata(&self) -> &ModelMetadata;
 
     /// Runs the model.
     ///
     /// # Errors
-    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the inputs' values make no sense to the model;
-    /// [`Internal`](oip_types::ErrorCode::Internal) when the model fails. With [`Call::parts`] the error is for all of them: the
-    /// engine then runs each by itself. With [`Call::responses`] it ends the responses that were sent before; the error of
+    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the model rejects the values of the
+    /// inputs; [`Internal`](oip_types::ErrorCode::Internal) when the model fails. With [`Call::parts`] the
+    /// error applies to all of them, and the engine then runs each part alone. With [`Call::responses`] the
+    /// error follows the responses already sent; the error of
     /// [`ResponseSink::send`](crate::ResponseSink::send) is passed on.
     fn run(&self, call: Call<'_>) -> Result<Outcome, ServiceError>;
 
-    /// What the model can do, and how it is to be run where its configuration does not say. Asked once, when the model is loaded.
+    /// Returns what the model can do, and defaults for what its configuration does not set. Called once, when
+    /// the model is loaded.
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }
 
-    /// Ends the model, for which no request will come any more; what it needs for that may take a second or so. Called once
-    /// or more often, and not at all when a thread still hangs in it.
+    /// Stops the model, which gets no more requests. It may take about a second. Called at least once, but
+    /// not while a thread still hangs in the model.
     fn end(&self) {}
 }
 
-/// For callers that have no engine, such as tests and tools.
+/// Methods for callers without an engine, such as tests and tools.
 impl dyn Model + '_ {
-    /// Checks a request, runs it to one response, and picks the outputs that it asks for.
+    /// Checks a request, runs it to one response, and selects the requested outputs.
     ///
     /// ```
     /// # use oip_service::{Call, CancelToken, Model, Outcome};
@@ -91,7 +95,8 @@ impl dyn Model + '_ {
     /// ```
     ///
     /// # Errors
-    /// As [`ModelMetadata::check_request`], [`Model::run`], [`Outcome::into_outputs`] and [`ModelMetadata::pick_outputs`].
+    /// Returns the errors of [`ModelMetadata::check_request`], [`Model::run`], [`Outcome::into_outputs`] and
+    /// [`ModelMetadata::pick_outputs`].
     pub fn infer(
         &self,
         request: InferRequest,
@@ -104,7 +109,8 @@ impl dyn Model + '_ {
     }
 }
 
-/// What a model can do, and how it is to be run where its configuration does not say; what is `None` is up to the server.
+/// The model's capabilities, and defaults for what its configuration does not set. The server decides where a
+/// field is `None`.
 ///
 /// ```
 /// use oip_service::Capabilities;
@@ -115,42 +121,46 @@ impl dyn Model + '_ {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// Which of its backend's runtimes runs it, such as `built-in` or `onnxruntime`; `None` where the backend has only one. The
-    /// complete configuration shows it.
+    /// The backend's runtime that runs the model, such as `built-in` or `onnxruntime`; `None` if the backend
+    /// has only one. It is shown in the complete configuration.
     pub runtime: Option<String>,
-    /// Devices and execution providers that it runs on, if its backend has a choice. The configuration cannot change it any more,
-    /// since the model is loaded.
+    /// The devices and execution providers that the model runs on, if its backend has a choice. The
+    /// configuration cannot change them after loading.
     pub placement: Option<Placement>,
-    /// Whether its rows are independent. An engine joins requests of different callers only where a model says so, or where
-    /// [`Self::max_batch_size`] or the configuration does.
+    /// Whether the model's rows are independent. An engine joins requests of different callers only if this
+    /// field, [`Self::max_batch_size`] or the configuration allows it.
     pub row_independence: RowIndependence,
-    /// The most rows of one run; the server may give fewer. Above 0 this says that rows are independent where
-    /// [`Self::row_independence`] does not know, so that requests are joined; with 0 they are not, whatever that says.
+    /// The maximum number of rows of a run; the server may use fewer. A positive value declares the rows
+    /// independent if [`Self::row_independence`] is unproven, so that requests are joined. With 0 they are
+    /// never joined.
     pub max_batch_size: Option<u32>,
-    /// Whether requests are joined only where its configuration has `dynamic_batching`, as Triton's Python models are.
+    /// Whether requests are joined only if the configuration has `dynamic_batching`, as for Triton's Python
+    /// models.
     pub joined_only_when_told: bool,
-    /// How many instances there are.
+    /// The number of instances.
     pub instances: Option<u32>,
-    /// Whether it gives any number of responses to a request, by [`Call::responses`]: sets the transaction policy `decoupled` of its
-    /// configuration.
+    /// Whether the model sends any number of responses to a request, through [`Call::responses`]. Sets the
+    /// transaction policy `decoupled` of its configuration.
     pub decoupled: bool,
-    /// Whether outputs may be memory that the model keeps, such as a table it was loaded with, or that it has charged to
-    /// a budget itself. Of such a model, only outputs that nobody else holds are charged to the request.
+    /// Whether outputs may be memory that the model keeps, such as a table that it loaded, or memory that it
+    /// has charged to a budget itself. For such a model, only outputs without another owner are charged to
+    /// the request.
     pub lends_memory: bool,
-    /// Whether the time of a run follows from the number of rows alone, which is the first dimension of those inputs for which
-    /// [`Model::metadata`] leaves it free; all others are fixed. Nothing is prepared first, nothing in the inputs' values makes a
-    /// run longer, and it waits for no files, processes, devices or people's code.
+    /// Whether a run's duration depends only on the number of rows. That number is the first dimension of the
+    /// inputs where [`Model::metadata`] leaves it free; all other dimensions are fixed. A run needs no
+    /// preparation, does not depend on the inputs' values, and waits for no files, processes, devices or user
+    /// code.
     ///
-    /// This is a promise: an engine may run such a model on a thread of the transport, where a model that hangs takes the requests
-    /// of others with it.
+    /// This is a promise: an engine may run such a model on a thread of the transport, where a hang would
+    /// block other clients' requests.
     pub bounded: bool,
-    /// Whether runs take place elsewhere, such as in a process of the model's own, so that the caller's thread only waits for them.
-    /// Such a model keeps to [`Call::patience`].
+    /// Whether runs take place outside the calling thread, such as in a separate process, so that the caller
+    /// only waits. Such a model honors [`Call::patience`].
     pub elsewhere: bool,
 }
 
 impl Capabilities {
-    /// The same after some changes.
+    /// Returns the capabilities after `change`.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);

@@ -1,4 +1,4 @@
-//! Notes about a request while it is answered, for the line that is logged when it is over.
+//! Facts about a request for the access log and traces.
 
 use std::{
     sync::{
@@ -8,10 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What is noted of a request on its way through the server: the model that it is for, and how long each part took.
+/// Records facts about a request on its way through the server: its model, and the duration of each phase.
 ///
-/// A transport finds one among the request's extensions, as `Arc<RequestNotes>`, if somebody wants to know, and gives it
-/// to the request's [`Lease`](crate::Lease). Without one nothing is noted, and no clock is read for it.
+/// If recording is enabled, a transport finds one among the request's extensions, as `Arc<RequestNotes>`, and
+/// attaches it to the request's [`Lease`](crate::Lease). Without one nothing is recorded and no clock is
+/// read.
 ///
 /// ```
 /// use oip_service::{Phase, RequestNotes};
@@ -28,83 +29,84 @@ pub struct RequestNotes {
     model: OnceLock<String>,
     version: OnceLock<String>,
     identity: OnceLock<String>,
-    /// Nanoseconds of each phase, and one more: 0 is a phase that was not there.
+    /// The nanoseconds of each phase plus one; 0 if the phase did not occur.
     times: [AtomicU64; Phase::ALL.len()],
-    /// Where each part of the time begins and ends, if the request is traced.
+    /// The start and end of each stage, if the request is traced.
     stages: Option<Stages>,
 }
 
 #[derive(Debug, Default)]
 struct Stages {
     ended: Mutex<Vec<Stage>>,
-    /// Steps of pipelines that have begun.
+    /// The number of pipeline steps started.
     steps: AtomicU32,
 }
 
-/// A part of a traced request's time, from one instant to another.
+/// A part of a traced request's time, with its start and end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stage {
     /// The phase.
     pub kind: StageKind,
-    /// The step of a pipeline that it was done for; 0 for the request itself.
+    /// The pipeline step that it belongs to; 0 for the request itself.
     pub step: u32,
-    /// When it began.
+    /// The start time.
     pub start: Instant,
-    /// When it ended.
+    /// The end time.
     pub end: Instant,
 }
 
-/// What is done in a part of a request's time.
+/// The activity in a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StageKind {
-    /// A phase, but for [`Phase::Run`], which is three stages.
+    /// A phase other than [`Phase::Run`], which consists of three stages.
     Phase(Phase),
     /// Joining the inputs of a batch.
     Batch,
-    /// The model itself, for so many rows of all that ran together.
+    /// The model's own run.
     Run {
-        /// The rows of the batch.
+        /// The number of rows in the batch.
         rows: u64,
     },
-    /// Checking outputs and taking them apart.
+    /// Checking outputs and splitting them by request.
     Split,
-    /// A step of a pipeline, with the stages of its own.
+    /// A step of a pipeline, which has its own stages.
     Step {
-        /// Its number among the steps of the request, from 1.
+        /// Its number among the request's steps, from 1.
         number: u32,
-        /// The model that it runs.
+        /// The model that the step runs.
         model: String,
     },
 }
 
-/// A part of the time that a request takes.
+/// A phase of a request's processing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Phase {
     /// Waiting for the request's bytes.
     Read,
-    /// Making tensors of them.
+    /// Parsing them into tensors.
     Decode,
     /// Waiting for the model.
     Queue,
-    /// The model with the joining and the taking apart of batches; of a batch, all of it.
+    /// Running the model, including joining and splitting the batch; for a batched request, the time of the
+    /// whole batch.
     Run,
-    /// Making the answer's bytes.
+    /// Serializing the response.
     Encode,
 }
 
 impl Phase {
-    /// All of them, in the order of a request.
+    /// All phases, in the order in which a request passes them.
     pub const ALL: [Self; 5] = [Self::Read, Self::Decode, Self::Queue, Self::Run, Self::Encode];
 }
 
 impl RequestNotes {
-    /// Stages that are kept of one request: a stream can have any number.
+    /// The maximum number of recorded stages of a request, because a stream can have any number.
     pub const MOST_STAGES: usize = 256;
 
-    /// Notes with stages, for a request that is traced.
+    /// Creates notes that record stages, for a request that is traced.
     ///
     /// ```
     /// use oip_service::{Phase, RequestNotes, StageKind};
@@ -124,14 +126,14 @@ impl RequestNotes {
         }
     }
 
-    /// Whether stages are kept.
+    /// Returns whether stages are recorded.
     #[must_use]
     pub fn is_traced(&self) -> bool {
         self.stages.is_some()
     }
 
-    /// Something was done for the request, or for a step of the pipeline that it is for. Beyond
-    /// [`Self::MOST_STAGES`] nothing is kept.
+    /// Records a stage of the request, or of one of its pipeline steps. Stages beyond [`Self::MOST_STAGES`]
+    /// are dropped.
     pub fn end_stage(&self, kind: StageKind, step: u32, start: Instant, end: Instant) {
         let Some(stages) = &self.stages else { return };
         let mut ended = stages.ended.lock().unwrap_or_else(PoisonError::into_inner);
@@ -145,14 +147,14 @@ impl RequestNotes {
         }
     }
 
-    /// A number for a step of a pipeline that begins; `None` if the request is not traced.
+    /// Returns the number of a pipeline step that starts; `None` if the request is not traced.
     #[must_use]
     pub fn begin_step(&self) -> Option<u32> {
         let stages = self.stages.as_ref()?;
         Some(stages.steps.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// All stages so far, in the order of their ends.
+    /// Returns all stages so far, in the order in which they ended.
     #[must_use]
     pub fn stages(&self) -> Vec<Stage> {
         let Some(stages) = &self.stages else {
@@ -165,40 +167,40 @@ impl RequestNotes {
             .clone()
     }
 
-    /// The request is for this model. The first one counts, where a stream has requests to several.
+    /// Records the model. The first call wins, because a stream can have requests to several models.
     pub fn set_model(&self, name: &str) {
         self.model.get_or_init(|| shortened(name));
     }
 
-    /// It was answered by this version.
+    /// Records the version that ran the request.
     pub fn set_version(&self, version: &str) {
         self.version.get_or_init(|| shortened(version));
     }
 
-    /// It is from somebody who has proven to be this one.
+    /// Records the authenticated identity of the sender.
     pub fn set_identity(&self, identity: &str) {
         self.identity.get_or_init(|| shortened(identity));
     }
 
-    /// The model, if the request came so far.
+    /// Returns the model, if the request got far enough to name it.
     #[must_use]
     pub fn model(&self) -> Option<&str> {
         self.model.get().map(String::as_str)
     }
 
-    /// The version that answered, if one did and has a name.
+    /// Returns the version that ran the request, if one did and has a name.
     #[must_use]
     pub fn version(&self) -> Option<&str> {
         self.version.get().map(String::as_str)
     }
 
-    /// Whom it is from, if somebody has asked and knows.
+    /// Returns the sender's identity, if it was authenticated.
     #[must_use]
     pub fn identity(&self) -> Option<&str> {
         self.identity.get().map(String::as_str)
     }
 
-    /// A phase took so long, or so much longer.
+    /// Adds `time` to a phase.
     pub fn add(&self, phase: Phase, time: Duration) {
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4);
         let slot = &self.times[phase as usize];
@@ -206,7 +208,7 @@ impl RequestNotes {
         slot.fetch_add(nanoseconds.saturating_add(first), Ordering::Relaxed);
     }
 
-    /// How long a phase took, if it was there.
+    /// Returns the duration of a phase, if it occurred.
     #[must_use]
     pub fn time(&self, phase: Phase) -> Option<Duration> {
         let stored = self.times[phase as usize].load(Ordering::Relaxed);
@@ -214,24 +216,24 @@ impl RequestNotes {
     }
 }
 
-/// A name as far as a line has room for it: requests can name what they like.
+/// Truncates a name for the log line, because clients can send names of any length.
 fn shortened(name: &str) -> String {
     const MOST: usize = 256;
     name[..name.floor_char_boundary(MOST)].to_owned()
 }
 
-/// Takes the time of one phase after the other, if somebody wants to know.
+/// Measures consecutive phases, if recording is enabled.
 #[derive(Debug)]
 pub struct Laps(Option<(Arc<RequestNotes>, Instant)>);
 
 impl Laps {
-    /// Begins now, if there are notes to write to.
+    /// Starts measuring now, if there are notes to write to.
     #[must_use]
     pub fn new(notes: Option<&Arc<RequestNotes>>) -> Self {
         Self(notes.map(|notes| (notes.clone(), Instant::now())))
     }
 
-    /// The time since the beginning, or the last call, was this phase.
+    /// Adds the time since the start or the last call to `phase`.
     pub fn end(&mut self, phase: Phase) {
         if let Some((notes, since)) = &mut self.0 {
             let now = Instant::now();
@@ -241,7 +243,7 @@ impl Laps {
         }
     }
 
-    /// The time since the last call is noted elsewhere.
+    /// Discards the time since the last call, because it is recorded elsewhere.
     pub fn skip(&mut self) {
         if let Some((_, since)) = &mut self.0 {
             *since = Instant::now();

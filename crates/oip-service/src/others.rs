@@ -1,4 +1,4 @@
-//! Lets a model ask the server's other models while it answers a request.
+//! Lets a model call the server's other models while it runs a request.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -6,7 +6,7 @@ use oip_types::{ErrorCode, InferRequest, ServiceError};
 
 use crate::{BoxFuture, Lease, Responses};
 
-/// A request that a model makes of another one.
+/// A request from one model to another.
 ///
 /// ```
 /// use oip_service::ModelCall;
@@ -21,16 +21,16 @@ use crate::{BoxFuture, Lease, Responses};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ModelCall {
-    /// The request, and the model that is asked.
+    /// The request, which names the model to call.
     pub request: InferRequest,
-    /// How long it may take, if that is less than what is left to the request that it is made for.
+    /// A time limit for the call, if it is shorter than what remains for the request it belongs to.
     pub timeout: Option<Duration>,
-    /// Whether any number of answers is taken; a model that gives any number refuses calls that take one.
+    /// Whether the caller takes any number of responses. A decoupled model refuses calls that take only one.
     pub takes_several: bool,
 }
 
 impl ModelCall {
-    /// A call that takes one answer, in the time of the request that it is made for.
+    /// Creates a call that takes one response, within the deadline of the request it belongs to.
     #[must_use]
     pub fn new(request: InferRequest) -> Self {
         Self {
@@ -40,13 +40,13 @@ impl ModelCall {
         }
     }
 
-    /// The same with a time of its own.
+    /// Returns the call with its own timeout.
     #[must_use]
     pub fn with_timeout(self, timeout: Option<Duration>) -> Self {
         Self { timeout, ..self }
     }
 
-    /// The same with or without several answers.
+    /// Returns the call with `takes_several` set.
     #[must_use]
     pub fn with_several(self, takes_several: bool) -> Self {
         Self {
@@ -56,21 +56,23 @@ impl ModelCall {
     }
 }
 
-/// The other models of the server, for a model that works on a request; see [`Call::others`](crate::Call::others).
+/// The server's other models, for a model that is running a request; see
+/// [`Call::others`](crate::Call::others).
 ///
-/// A call is made on behalf of that request: it has its deadline, ends when it is cancelled, and is charged to the same budget. It
-/// is the server's own: what clients may ask for is not looked at.
+/// A call is made on behalf of that request: it has its deadline, ends when it is cancelled, and is charged
+/// to the same budget. Client permissions are not checked, because the server makes the call.
 pub trait OtherModels {
-    /// The budget that memory for calls is charged to, before it is taken.
+    /// Returns the lease on which to charge memory for calls before allocating it.
     fn lease(&self) -> &Lease;
 
-    /// Asks another model. Dropping the future, or the answers that it gives, ends the work for it.
+    /// Calls another model. Dropping the future or the responses cancels the work.
     ///
-    /// The future says no by itself when the model is not there, refuses the request, or waits for the model that asks.
+    /// The future fails if the model does not exist, refuses the request, or itself waits for the calling
+    /// model.
     fn ask(&self, call: ModelCall) -> BoxFuture<'static, Result<Responses, ServiceError>>;
 }
 
-/// No other models: for a model that runs outside of a server, or while it is loaded.
+/// No other models: for a model that is loading or runs outside a server.
 ///
 /// ```
 /// use oip_service::{ModelCall, NoOtherModels, OtherModels};
@@ -84,7 +86,7 @@ pub trait OtherModels {
 pub struct NoOtherModels(Lease);
 
 impl NoOtherModels {
-    /// One for all calls without other models.
+    /// Returns the shared instance, for all calls without other models.
     #[must_use]
     pub fn shared() -> &'static Self {
         static SHARED: LazyLock<NoOtherModels> = LazyLock::new(NoOtherModels::default);

@@ -1,4 +1,5 @@
-//! Panics of services: caught where transports call them, so that a client gets an error and not a cut connection.
+//! Catches panics of services where transports call them, so that a client gets an error and not a dropped
+//! connection.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -9,16 +10,17 @@ use std::{
 use oip_types::ServiceError;
 use pin_project_lite::pin_project;
 
-/// Awaits work that a service does; a panic in it becomes an error: [`Internal`](oip_types::ErrorCode::Internal).
+/// Awaits `work` and turns a panic into the error [`Internal`](oip_types::ErrorCode::Internal).
 ///
-/// The panic hook has run by then, so the log has the panic itself. A service that is shared between requests must stay
-/// usable after a panic, as it must when one of its threads panics.
+/// The panic hook has already run, so the log has the panic message. A service that is shared between
+/// requests must stay usable after a panic, as it must when one of its threads panics.
 pub fn catch_panic<F: Future>(work: F) -> CatchPanic<F> {
     CatchPanic { work }
 }
 
 pin_project! {
-    /// Work whose panics become errors; made by [`catch_panic`]. It is no larger than the work: futures of requests are large, and moved.
+    /// A future whose panics become errors; made by [`catch_panic`]. It is no larger than `F`, because
+    /// request futures are large and are moved.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless they are awaited"]
     pub struct CatchPanic<F> {
@@ -32,7 +34,7 @@ impl<F: Future> Future for CatchPanic<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let work = self.project().work;
-        // The future is not polled again after a panic.
+        // The future must not be polled again after a panic.
         match catch_unwind(AssertUnwindSafe(|| work.poll(cx))) {
             Ok(poll) => poll.map(Ok),
             Err(_) => Poll::Ready(Err(service_panicked())),
@@ -40,7 +42,7 @@ impl<F: Future> Future for CatchPanic<F> {
     }
 }
 
-/// The error for a client whose request panicked.
+/// Returns the error for a client whose request panicked.
 pub fn service_panicked() -> ServiceError {
     ServiceError::internal("the service panicked; this request is lost, the next one will be tried")
 }

@@ -3,9 +3,9 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// Makes ids for requests that come without one: 16 hexadecimal digits.
+/// Generates ids for requests that have none: 16 hexadecimal digits.
 ///
-/// They are unique within this process, and differ from those of others by a random start.
+/// They are unique within this process. A random start makes them differ from the ids of other processes.
 ///
 /// ```
 /// let ids = oip_service::RequestIds::new();
@@ -17,7 +17,7 @@ pub struct RequestIds {
 }
 
 impl RequestIds {
-    /// Begins anywhere.
+    /// Creates a generator with a random start.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -25,16 +25,16 @@ impl RequestIds {
         }
     }
 
-    /// The next id.
+    /// Returns the next id.
     #[must_use]
     pub fn next_id(&self) -> String {
-        // SplitMix64: steps of an odd constant visit every number once, and the mixing keeps them distinct.
+        // SplitMix64: stepping by an odd constant visits every number once, and mixing keeps them distinct.
         const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
         let mut id = self.state.fetch_add(STEP, Ordering::Relaxed);
         id = (id ^ (id >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         id = (id ^ (id >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         id ^= id >> 31;
-        // Each request has one: formatting it takes four times as long.
+        // This runs for every request, and formatting with `{:016x}` takes four times as long.
         let digits = (0..16).rev().map(|place| (id >> (place * 4)) & 0xf);
         digits
             .map(|digit| char::from(b"0123456789abcdef"[digit as usize]))

@@ -1,4 +1,5 @@
-//! Several responses to one request: where a model puts them, and where a transport takes them from.
+//! Several responses to one request: the sink that a model writes to and the stream that a transport reads
+//! from.
 
 use std::{
     fmt,
@@ -8,7 +9,7 @@ use std::{
 
 use oip_types::{InferOutput, InferResponse, ServiceError};
 
-/// Takes a model's responses to one request; see [`Call::responses`](crate::Call::responses).
+/// The sink for a model's responses to one request; see [`Call::responses`](crate::Call::responses).
 ///
 /// ```
 /// use oip_service::{Call, Capabilities, Model, Outcome};
@@ -38,30 +39,33 @@ use oip_types::{InferOutput, InferResponse, ServiceError};
 /// }
 /// ```
 pub trait ResponseSink {
-    /// Sends one response to the client. Waits while the client is behind by a few responses.
+    /// Sends one response to the client. Blocks while the client is several responses behind.
     ///
     /// # Errors
-    /// The client is gone, its time is over, there is no memory for the response, or it does not fit the model's metadata. A
-    /// model should then stop and return the error: no later response will be taken.
+    /// When the client has disconnected, its deadline has passed, there is no memory for the response, or the
+    /// response does not fit the model's metadata. The model should then stop and return the error; later
+    /// responses are refused.
     fn send(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError>;
 
-    /// Sends the last response. For models that know which it is: clients then see the end with it.
+    /// Sends the last response, for models that know which one it is. The client then sees the end of the
+    /// stream with it.
     ///
     /// # Errors
-    /// As [`ResponseSink::send`].
+    /// See [`ResponseSink::send`].
     fn send_last(&mut self, outputs: Vec<InferOutput>) -> Result<(), ServiceError>;
 
-    /// Says that the model needs nothing but this thread for the rest of the responses: another thread may call it for the next request
-    /// meanwhile, as if this call had returned. The caller of the model may do so, up to some number of requests, or ignore it.
+    /// Declares that the rest of the responses needs only this thread: another thread may run the model for
+    /// the next request, as if this call had returned. The caller may do so for a limited number of requests,
+    /// or ignore it.
     fn free_instance(&mut self) {}
 }
 
 /// A service's responses to a request.
 #[derive(Debug)]
 pub enum Responses {
-    /// The one response of a model that gives one to each request.
+    /// The response of a model that returns one for each request.
     One(InferResponse),
-    /// Those of a model that gives any number, none included.
+    /// The responses of a decoupled model: any number, including none.
     Several(ResponseStream),
 }
 
@@ -70,12 +74,13 @@ pub enum Responses {
 pub struct StreamedResponse {
     /// The response.
     pub response: InferResponse,
-    /// Whether the model said that no other comes. A stream can also end after a response that was not marked.
+    /// Whether the model marked it as the last one. A stream can also end after a response that was not
+    /// marked.
     pub is_last: bool,
 }
 
-/// Several responses to one request, taken one by one. Nothing comes after an error. Dropping it ends the model's work for the
-/// request.
+/// Several responses to one request, taken one at a time. It ends after an error. Dropping it cancels the
+/// model's work for the request.
 ///
 /// ```
 /// use oip_service::ResponseStream;
@@ -89,8 +94,8 @@ pub struct ResponseStream(Box<Source>);
 type Source = dyn FnMut(&mut Context<'_>) -> Poll<Option<Result<StreamedResponse, ServiceError>>> + Send;
 
 impl ResponseStream {
-    /// A stream of what a function gives, which is called as
-    /// [`Iterator::next`] and as [`Future::poll`] are: until it has given `None` or an error, and then no more.
+    /// Creates a stream from a poll function. `source` is polled until it returns `None` or an error, and
+    /// never again.
     pub fn new(
         source: impl FnMut(&mut Context<'_>) -> Poll<Option<Result<StreamedResponse, ServiceError>>>
         + Send
@@ -99,7 +104,7 @@ impl ResponseStream {
         Self(Box::new(source))
     }
 
-    /// The next response, `None` after the last one, or that it is not there yet.
+    /// Polls for the next response; `None` after the last one.
     pub fn poll_next(
         &mut self,
         cx: &mut Context<'_>,

@@ -12,50 +12,52 @@ use crate::{
     Statistics, SystemSharedMemory, TimeLimits,
 };
 
-/// Answers requests, for all transports.
+/// Runs inference requests, for all transports.
 ///
-/// A service answers requests that fit its models. Its caller does the rest: [`respond`](crate::respond) and
-/// [`respond_stream`](crate::respond_stream), by which transports call it, check each request against
-/// [`InferenceService::model_metadata`], check and pick the outputs, and put the request's id into the response.
+/// A service runs requests that fit its models. Its caller does the rest: transports call it through
+/// [`respond`](crate::respond) and [`respond_stream`](crate::respond_stream), which check each request
+/// against [`InferenceService::model_metadata`], check and select the outputs, and put the request's id into
+/// the response.
 ///
-/// Extensions of the protocol are optional capabilities: methods that give `None` unless a service offers them.
+/// Extensions of the protocol are optional capabilities: methods that return `None` unless a service offers
+/// them.
 pub trait InferenceService: Send + Sync + 'static {
-    /// The server's metadata.
+    /// Returns the server's metadata.
     fn server_metadata(&self) -> ServerMetadata;
 
-    /// Whether the server wants requests.
+    /// Returns whether the server accepts requests.
     fn readiness(&self) -> Readiness {
         Readiness::Ready
     }
 
-    /// A model's metadata; without a version, that of the version that the service would choose.
+    /// Returns a model's metadata. Without a version, the service chooses one.
     ///
     /// # Errors
-    /// [`ErrorCode::NotFound`] for models and versions that do not exist; [`ErrorCode::Unavailable`] with the reason
-    /// for those that exist but are not ready.
+    /// [`ErrorCode::NotFound`] for models and versions that do not exist; [`ErrorCode::Unavailable`], with
+    /// the reason, for those that exist but are not ready.
     fn model_metadata(&self, model: ModelRef<'_>) -> Result<Arc<ModelMetadata>, ServiceError>;
 
-    /// Whether a model would take a request now.
+    /// Checks whether a model would accept a request now.
     ///
     /// # Errors
-    /// As [`InferenceService::model_metadata`].
+    /// See [`InferenceService::model_metadata`].
     fn model_ready(&self, model: ModelRef<'_>) -> Result<(), ServiceError> {
         self.model_metadata(model).map(drop)
     }
 
     /// Runs a model.
     ///
-    /// The transport drops the future when the client is gone or the deadline has passed; the service then stops the
-    /// work or does not start it.
+    /// The transport drops the future when the client has disconnected or the deadline has passed. The
+    /// service then stops the work or does not start it.
     fn infer(
         &self,
         request: InferRequest,
         cx: RequestContext,
     ) -> BoxFuture<'_, Result<InferResponse, ServiceError>>;
 
-    /// Runs a model that may give any number of responses. [`InferenceService::infer`] refuses such models.
+    /// Runs a model that may send any number of responses. [`InferenceService::infer`] refuses such models.
     ///
-    /// For models that give one response this is [`InferenceService::infer`].
+    /// For models that send one response this is the same as [`InferenceService::infer`].
     fn infer_stream(
         &self,
         request: InferRequest,
@@ -65,75 +67,78 @@ pub trait InferenceService: Send + Sync + 'static {
         Box::pin(async { answer.await.map(Responses::One) })
     }
 
-    /// From now on the service says that it is not ready. It still answers requests. A server calls it when a drain begins.
+    /// Makes the service report that it is not ready. It still accepts requests. A server calls this when a
+    /// drain begins.
     fn start_draining(&self) {}
 
-    /// Ends the service, which gets no more requests; blocking. Returns whether all of its work had ended before `deadline`.
+    /// Stops the service, which gets no more requests; blocks. Returns whether all of its work ended before
+    /// `deadline`.
     fn stop(&self, _deadline: Instant) -> bool {
         true
     }
 
-    /// Whether the service checks requests and outputs itself, and puts the request's id into the response. An engine does: it knows
-    /// the version that a request runs on, and joins requests only after the check. Then the caller does not do it again.
+    /// Returns whether the service checks requests and outputs itself, and puts the request's id into the
+    /// response. An engine does, because it knows the version that a request runs on and joins requests only
+    /// after the check. The caller then skips these steps.
     fn checks_requests(&self) -> bool {
         false
     }
 
-    /// The model repository extension, if it is offered.
+    /// Returns the model repository extension, if it is offered.
     fn repository(&self) -> Option<&dyn ModelRepository> {
         None
     }
 
-    /// The model configuration extension, if it is offered.
+    /// Returns the model configuration extension, if it is offered.
     fn configuration(&self) -> Option<&dyn ModelConfiguration> {
         None
     }
 
-    /// The statistics extension, if it is offered.
+    /// Returns the statistics extension, if it is offered.
     fn statistics(&self) -> Option<&dyn Statistics> {
         None
     }
 
-    /// The classification extension, if it is offered.
+    /// Returns the classification extension, if it is offered.
     fn classification(&self) -> Option<&dyn Classification> {
         None
     }
 
-    /// The logging extension, if it is offered.
+    /// Returns the logging extension, if it is offered.
     fn logging(&self) -> Option<&dyn Logging> {
         None
     }
 
-    /// The system shared memory extension, if it is offered.
+    /// Returns the system shared memory extension, if it is offered.
     fn shared_memory(&self) -> Option<&dyn SystemSharedMemory> {
         None
     }
 
-    /// Whether requests run by their parameter `priority`: the schedule policy extension. `timeout` is every
-    /// transport's.
+    /// Returns whether the service schedules requests by their parameter `priority`: the schedule policy
+    /// extension. Every transport handles `timeout`.
     fn has_schedule_policy(&self) -> bool {
         false
     }
 }
 
-/// Whether a server wants requests.
+/// Whether a server accepts requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// It does.
+    /// The service accepts requests.
     Ready,
-    /// It does not, and this is why, for people.
+    /// The service does not accept requests, with a human-readable reason.
     NotReady(String),
 }
 
 impl Readiness {
-    /// Whether it does.
+    /// Returns whether this is `Ready`.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         *self == Self::Ready
     }
 }
 
-/// The context of a request, beside its content.
+/// The context of a request, in addition to its content.
 #[derive(Clone, Debug)]
 pub struct RequestContext {
     received: Instant,
@@ -147,7 +152,7 @@ pub struct RequestContext {
 }
 
 impl RequestContext {
-    /// The context of a request that was just received and must be answered before `deadline`. Its memory is not
+    /// Creates the context of a request that was just received and has this deadline. Its memory is not
     /// limited.
     #[must_use]
     pub fn new(deadline: Option<Instant>) -> Self {
@@ -167,8 +172,9 @@ impl RequestContext {
         }
     }
 
-    /// The context of a request that the model `caller` makes of another one while it works. It is charged to `lease`, ends when
-    /// `work`, the token of what the model works on, is cancelled or its time is over, and takes `timeout` at most.
+    /// Creates the context of a request that the model `caller` makes to another model. It is charged to
+    /// `lease`, ends when `work`, the token of the caller's own request, is cancelled or expires, and takes
+    /// `timeout` at most.
     #[must_use]
     pub fn for_call(
         lease: Lease,
@@ -179,7 +185,7 @@ impl RequestContext {
         let received = Instant::now();
         let own = timeout.and_then(|timeout| received.checked_add(timeout));
         let deadline = [own, work.deadline()].into_iter().flatten().min();
-        // Of its own, so that giving up the call does not cancel the work.
+        // A separate token, so that giving up the call does not cancel the work.
         let cancel = CancelToken::all_of(std::slice::from_ref(work)).with_deadline(deadline);
         Self {
             received,
@@ -191,43 +197,44 @@ impl RequestContext {
         }
     }
 
-    /// The model that made the request, if none but a model did.
+    /// Returns the model that made the request, if a model did.
     #[must_use]
     pub fn caller(&self) -> Option<&str> {
         self.caller.as_deref()
     }
 
-    /// The same context for a step of a pipeline, by the number that the request's notes have for it.
+    /// Returns the context for a step of a pipeline, with its number in the request's notes.
     #[must_use]
     pub fn with_step(mut self, step: u32) -> Self {
         self.step = step;
         self
     }
 
-    /// The step of a pipeline that it is for; 0 for the request itself, and where nobody wants to know.
+    /// Returns the pipeline step that it belongs to; 0 for the request itself, or if the request is not
+    /// traced.
     #[must_use]
     pub fn step(&self) -> u32 {
         self.step
     }
 
-    /// The same context with a priority: 1 is the highest, 0 means the model's default.
+    /// Returns the context with a priority: 1 is the highest, 0 means the model's default.
     #[must_use]
     pub fn with_priority(mut self, priority: u64) -> Self {
         self.priority = priority;
         self
     }
 
-    /// The context of a request under some limits; its lease has its deadline from now on, which counts from the
-    /// request's first byte.
+    /// Creates the context of a request and sets the lease's deadline, which counts from the request's first
+    /// byte.
     ///
-    /// The client may ask for a shorter or longer time than the default, with the request parameter `timeout` (in
-    /// microseconds, as Triton has it) or by its transport; the shorter of both holds, and none is longer than the
-    /// limit. `priority` is a request parameter too.
+    /// The client may set a shorter or longer timeout than the default, with the request parameter `timeout`
+    /// (in microseconds, as in Triton) or through its transport. The shorter of the two applies, up to the
+    /// limit. `priority` is also a request parameter.
     ///
     /// # Errors
-    /// [`ErrorCode::InvalidArgument`] when `timeout` is no number of microseconds or `priority` no priority;
-    /// [`ErrorCode::DeadlineExceeded`] when the transport gives no time at all. A request whose time passed while it was read is
-    /// the service's to refuse, which counts it.
+    /// [`ErrorCode::InvalidArgument`] when `timeout` or `priority` is invalid;
+    /// [`ErrorCode::DeadlineExceeded`] when the transport's timeout is zero. A request whose deadline passed
+    /// while it was read is left to the service, which refuses and counts it.
     pub fn for_request(
         request: &InferRequest,
         lease: &Lease,
@@ -242,7 +249,7 @@ impl RequestContext {
         };
         let priority = number("priority", "a priority of 0 or more")?.unwrap_or(0);
         let parameter = number("timeout", "microseconds")?;
-        // Triton takes 0 for "no timeout of its own".
+        // In Triton, 0 means no timeout of the request's own.
         let parameter = parameter.filter(|micros| *micros > 0).map(Duration::from_micros);
         if transport_timeout.is_some_and(|timeout| timeout.is_zero()) {
             return Err(ServiceError::new(
@@ -256,31 +263,31 @@ impl RequestContext {
         Ok(Self::of(lease.clone()).with_priority(priority))
     }
 
-    /// When the transport had read the request.
+    /// Returns when the transport had read the request.
     #[must_use]
     pub fn received(&self) -> Instant {
         self.received
     }
 
-    /// The request's memory and time.
+    /// Returns the request's lease: its memory and deadline.
     #[must_use]
     pub fn lease(&self) -> &Lease {
         &self.lease
     }
 
-    /// The priority: 1 is the highest, 0 means the model's default.
+    /// Returns the priority: 1 is the highest, 0 means the model's default.
     #[must_use]
     pub fn priority(&self) -> u64 {
         self.priority
     }
 
-    /// Tells when the answer is not wanted any more, by cancellation or deadline.
+    /// Returns the token that is cancelled when the response is no longer wanted.
     #[must_use]
     pub fn cancel(&self) -> &CancelToken {
         &self.cancel
     }
 
-    /// The time before which the answer is wanted.
+    /// Returns the time by which the response must be ready.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.cancel.deadline()

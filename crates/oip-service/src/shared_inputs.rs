@@ -1,4 +1,4 @@
-//! Inputs that a client left in shared memory.
+//! Inputs in a client's shared memory.
 
 use std::cell::Cell;
 
@@ -9,18 +9,19 @@ use oip_types::{NoSharedMemory, ReadSharedMemory, ServiceError, SharedMemorySlic
 
 use crate::{InferenceService, Lease};
 
-/// Reads a request's inputs out of shared memory. The copies are charged to its lease, as if they had come with it.
+/// Reads a request's inputs from shared memory. The copies are charged to its lease, like inputs in the
+/// request's body.
 pub struct SharedInputs<'s> {
     service: &'s dyn InferenceService,
     lease: &'s Lease,
-    /// How many bytes may be copied.
+    /// The maximum number of bytes to copy.
     most: u64,
-    /// How many were to be copied so far.
+    /// The number of bytes requested so far.
     asked: Cell<u64>,
 }
 
 impl<'s> SharedInputs<'s> {
-    /// The inputs of the request with this lease.
+    /// Creates a reader for the request with this lease.
     #[must_use]
     pub fn new(service: &'s dyn InferenceService, lease: &'s Lease) -> Self {
         Self {
@@ -31,25 +32,26 @@ impl<'s> SharedInputs<'s> {
         }
     }
 
-    /// The same for a thread that must not copy more than so many bytes.
+    /// Returns a reader that copies at most `bytes`, for threads that must not block for long.
     #[must_use]
     pub fn up_to(self, bytes: u64) -> Self {
         Self { most: bytes, ..self }
     }
 
-    /// Bytes that were to be copied so far. More than allowed: it was stopped, and another thread is to begin anew.
+    /// Returns the number of bytes requested so far. If it exceeds the limit, reading has stopped, and
+    /// another thread must start over.
     #[must_use]
     pub fn asked(&self) -> u64 {
         self.asked.get()
     }
 
-    /// Whether it was stopped since it had more to copy.
+    /// Returns whether reading stopped because of the limit.
     #[must_use]
     pub fn is_too_much(&self) -> bool {
         self.asked.get() > self.most
     }
 
-    /// Counts bytes that are about to be copied.
+    /// Counts bytes before they are copied.
     fn count(&self, bytes: u64) -> Result<(), ServiceError> {
         self.asked.set(self.asked.get().saturating_add(bytes));
         if self.is_too_much() {
@@ -79,7 +81,7 @@ impl ReadSharedMemory for SharedInputs<'_> {
 
 #[cfg(unix)]
 impl SharedInputs<'_> {
-    /// Reads the connection's own region, into memory of earlier requests where there is some.
+    /// Reads from the connection's own region, into a kept buffer of an earlier request if possible.
     fn read_connection(&self, slice: &SharedMemorySlice) -> Result<Bytes, ServiceError> {
         use crate::{
             Buffer,
@@ -90,7 +92,7 @@ impl SharedInputs<'_> {
         self.lease.check()?;
         let (offset, byte_size) = (slice.offset, slice.byte_size);
         let mut buffer = Buffer::new(self.lease)?;
-        // Before room is made for them.
+        // Checked before memory is allocated.
         if byte_size > memory.byte_size() {
             let found = format!("expected at most {} bytes, found {byte_size}", memory.byte_size());
             return Err(ServiceError::invalid(found).within(named()));

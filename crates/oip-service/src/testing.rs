@@ -1,6 +1,6 @@
-//! A service in memory, for tests of transports and clients (feature `testing`).
+//! An in-memory service for tests of transports and clients (feature `testing`).
 //!
-//! Its models are chosen to reach every corner of a transport; none of them needs files or threads.
+//! Its models cover every code path of a transport; none of them needs files or threads.
 
 mod extensions;
 mod models;
@@ -27,39 +27,39 @@ use crate::{
     RequestContext, Statistics, SystemSharedMemory,
 };
 
-/// Models that do simple things:
+/// Simple models:
 ///
 /// | model | input | output | what it does |
 /// |---|---|---|---|
-/// | `identity_fp32`, `identity_bytes`, ... for each datatype | `x [-1]` | `y [-1]` | gives back the very same bytes |
+/// | `identity_fp32`, `identity_bytes`, ... for each datatype | `x [-1]` | `y [-1]` | returns the same bytes |
 /// | `identity_fp32_scalar`, ... | `x []` | `y []` | the same for a single element |
-/// | `identity_fp32_matrix`, ... | `x [-1, -1]` | `y [-1, -1]` | the same for rows of elements |
+/// | `identity_fp32_matrix`, ... | `x [-1, -1]` | `y [-1, -1]` | the same for a matrix |
 /// | `matrix` | `a FP32[-1, 2]`, `b INT64[1]` | `sum FP32[-1]`, `b INT64[1]` | adds up rows, passes `b` on |
 /// | `nan` | `x [-1] FP32` | `y FP32[3]` | NaN and the infinities |
 /// | `not_text` | `x [-1] BYTES` | `y BYTES[1]` | bytes that are not UTF-8 |
 /// | `minilm` | `text BYTES[-1]` | `embedding FP32[-1, 2]`, `token_count INT64[-1]` | each text's length in bytes, and 4; its length |
 /// | `reranker` | `text`, `text_pair BYTES[-1]` | `score FP32[-1]` | 1 / (1 + the difference of their lengths) |
 /// | `sentiment` | `text BYTES[-1]` | `scores FP32[-1, 2]`, `labels BYTES[-1, 2]` | 0.25 for `bad`, 0.75 for `good` |
-/// | `slow` | `x [-1] FP32` | `y FP32[-1]` | never answers |
+/// | `slow` | `x [-1] FP32` | `y FP32[-1]` | never responds |
 /// | `failing` | `x [-1] FP32` | `y FP32[-1]` | fails with an internal error |
 /// | `busy` | `x [-1] FP32` | `y FP32[-1]` | is overloaded |
 /// | `loading` | | | is not ready |
 ///
-/// `matrix` has the versions `1` and `2`, the others have none.
+/// `matrix` has the versions `1` and `2`; the other models have no versions.
 ///
-/// It offers every extension, each in the simplest form that can be told right from wrong; see the implementations.
+/// It offers every extension, each in the simplest form that detects mistakes; see the implementations.
 #[derive(Debug, Default)]
 pub struct TestService {
-    /// Requests to `slow` that are waiting.
+    /// Number of requests to `slow` that are waiting.
     waiting: Arc<AtomicUsize>,
-    /// Says that the server is not ready.
+    /// Makes the server report that it is not ready.
     pub is_not_ready: AtomicBool,
     is_plain: bool,
     extensions: Extensions,
 }
 
 impl TestService {
-    /// The same models, without any extension.
+    /// Returns the same models without any extension.
     #[must_use]
     pub fn plain() -> Self {
         Self {
@@ -68,7 +68,7 @@ impl TestService {
         }
     }
 
-    /// How many requests to `slow` wait for their answer; a transport that drops them brings it back to 0.
+    /// Returns the number of waiting requests to `slow`. A transport that drops them brings it back to 0.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::SeqCst)
@@ -160,12 +160,12 @@ impl TestService {
         (!self.is_plain).then_some(&self.extensions)
     }
 
-    /// Memory that a client could register as the region `key`: writable, and read by the server.
+    /// Provides memory that a client can register as the region `key`; the server can read and write it.
     pub fn share(&self, key: &str, memory: Vec<u8>) {
         self.extensions.share(key, memory);
     }
 
-    /// The content of the memory of [`TestService::share`].
+    /// Returns the content of the memory from [`TestService::share`].
     #[must_use]
     pub fn shared(&self, key: &str) -> Option<Vec<u8>> {
         self.extensions.shared(key)
@@ -199,7 +199,7 @@ fn run(name: &str, request: &mut InferRequest) -> Result<Vec<InferOutput>, Servi
     })
 }
 
-/// Counts a request for as long as it is waited for.
+/// Counts a request while it waits.
 struct Waiting(Arc<AtomicUsize>);
 
 impl Waiting {

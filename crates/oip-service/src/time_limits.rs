@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-/// How long requests may take, from their first byte to their answer.
+/// How long requests may take, from their first byte to their response.
 ///
 /// ```
 /// use oip_service::TimeLimits;
@@ -12,14 +12,14 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct TimeLimits {
-    /// For requests that do not say (30 s).
+    /// The time for requests without a timeout (30 s).
     pub default: Duration,
-    /// The longest that a request may ask for (300 s).
+    /// The longest timeout that a request may set (300 s).
     pub max: Duration,
 }
 
 impl TimeLimits {
-    /// The same after some changes.
+    /// Returns the limits after `change`.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);

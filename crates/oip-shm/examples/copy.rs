@@ -1,4 +1,4 @@
-//! A region of shared memory, read and written as a server does for its clients.
+//! Registers a region of shared memory, and reads and writes it as a server does for its clients.
 //!
 //! ```sh
 //! head -c 8 /dev/zero > /dev/shm/example && cargo run --package oip-shm --example copy -- /example

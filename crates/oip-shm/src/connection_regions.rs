@@ -1,4 +1,4 @@
-//! Memory that clients pass over their connections: opened, bounded and charged.
+//! Shared memory that clients pass over their connections: opens, bounds and charges it.
 
 use std::{
     io,
@@ -15,10 +15,11 @@ use oip_service::{
 };
 use tensor_mmap::SharedMemory;
 
-/// Opens the memory that clients pass over their connections.
+/// Opens the shared memory that clients pass over their connections.
 ///
-/// The memory of all connections together has at most a quarter of the budget for requests, and is charged to it for as long as it
-/// is mapped: its pages are the server's too, once it touches them, and stay when the client is gone.
+/// The memory of all connections together is limited to a quarter of the request budget. It is charged to the
+/// budget while it is mapped, because pages that the server touches are its own too and remain after the
+/// client exits.
 ///
 /// ```
 /// use oip_service::{ByteBudget, ConnectionMemory, OpenConnectionMemory};
@@ -43,7 +44,7 @@ pub struct ConnectionRegions {
 }
 
 impl ConnectionRegions {
-    /// Regions within a budget; one input or output has at most `max_transfer_bytes`.
+    /// Creates regions within a budget; one input or output has at most `max_transfer_bytes`.
     #[must_use]
     pub fn new(budget: &ByteBudget, max_transfer_bytes: u64) -> Self {
         Self {
@@ -73,7 +74,7 @@ impl OpenConnectionMemory for ConnectionRegions {
                 let message = format!("other connections use the {max} bytes that there are for them");
                 ServiceError::new(ErrorCode::Overloaded, message)
             })?;
-        // Gives the bytes back if the budget has no room.
+        // Dropping `share` returns the bytes if the budget has no room.
         let share = Share {
             bytes,
             used: self.used.clone(),
@@ -88,7 +89,7 @@ impl OpenConnectionMemory for ConnectionRegions {
     }
 }
 
-/// The memory of a connection. It is unmapped before its bytes are given back.
+/// The memory of a connection. It is unmapped before its bytes are returned to the budget.
 #[derive(Debug)]
 struct Region {
     memory: SharedMemory,
@@ -97,7 +98,7 @@ struct Region {
     _charge: Charge,
 }
 
-/// What a region has of the bytes for all connections.
+/// A region's share of the bytes for all connections.
 #[derive(Debug)]
 struct Share {
     bytes: u64,

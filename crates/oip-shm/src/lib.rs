@@ -1,28 +1,29 @@
-//! Shared memory for servers: clients on the same machine leave tensors in memory that they share, and find answers there.
-//! [`Regions`] is the system shared memory extension, [`ConnectionRegions`] (Linux) opens memory that one connection has for itself.
+//! Shared memory for servers: clients on the same machine pass tensors in shared memory and receive outputs
+//! there. [`Regions`] is the system shared memory extension; [`ConnectionRegions`] (Linux) opens memory that
+//! belongs to a single connection.
 //!
 //! # System shared memory
 //!
-//! On Linux an object of `shm_open` is a file in `/dev/shm`. [`Regions`] opens it and reads and writes it as a file, one
-//! copy each way. Nothing of it is ever mapped, so that a client that shrinks its memory under a request gets an error and
-//! not the server a `SIGBUS`; and what a request carries is a copy that the client cannot change while a model looks at
-//! it.
+//! On Linux a `shm_open` object is a file in `/dev/shm`. [`Regions`] opens it and reads and writes it as a
+//! file, with one copy in each direction. It is never mapped: if a client shrinks its memory during a
+//! request, the client gets an error, and the server no `SIGBUS`. A request holds a copy, which the client
+//! cannot change while a model reads it.
 //!
-//! Every client of the server can name any object in that folder, and read and write it through the server with the
-//! server's rights. That is how the extension is defined, in every server; so offer it only if all clients may access
-//! all shared memory of the server's user. The protections:
+//! Every client of the server can name any object in that directory, and read and write it with the server's
+//! permissions. The extension is defined like this, in every server. So offer it only if all clients may
+//! access all shared memory of the server's user. The protections:
 //!
-//! - The server makes no shared memory of its own that a client could name.
-//! - A key is the name of one file in the folder: no path, no link, no pipe, no device.
-//! - Errors say nothing about objects: one that is missing and one that may not be opened look the same.
-//! - The number of regions and the bytes of one transfer are bounded.
+//! - The server creates no shared memory that a client could name.
+//! - A key is the name of one file in the directory: not a path, link, pipe or device.
+//! - Errors reveal nothing about objects: a missing object and a forbidden one give the same error.
+//! - The number of regions and the size of one transfer are bounded.
 //!
 //! ```
 //! # #[cfg(target_os = "linux")] {
 //! use oip_service::{SystemSharedMemory, oip_types::{ReadSharedMemory, SharedMemoryRegion, SharedMemorySlice}};
 //! use oip_shm::{Regions, RegionsConfig};
 //!
-//! // What a client would do with shm_open.
+//! // A client would do this with shm_open.
 //! let key = format!("oip-shm-doc-{}", std::process::id());
 //! let path = format!("/dev/shm/{key}");
 //! std::fs::write(&path, [1, 2, 3, 4]).unwrap();
@@ -38,9 +39,9 @@
 //!
 //! # Regions of connections
 //!
-//! A client passes a descriptor of memory over its Unix socket, and only requests of that connection reach it. The descriptor must be
-//! of `memfd_create`, with seals that keep its size. So it can be mapped, and nothing that the client does to it harms the server:
-//! bytes are copied out before they are looked at.
+//! A client passes a memory descriptor over its Unix socket, and only requests on that connection can access
+//! it. The descriptor must come from `memfd_create`, with seals that fix its size. So it can be mapped
+//! without risk: bytes are copied out before they are read.
 
 #[cfg(target_os = "linux")]
 mod connection_regions;

@@ -19,16 +19,16 @@ use rustix::{
 };
 use tensor_core::Quoted;
 
-/// How regions are kept.
+/// Limits for registered regions.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RegionsConfig {
-    /// Where the system keeps shared memory objects as files (`/dev/shm`).
+    /// The directory in which the system keeps shared memory objects as files (`/dev/shm`).
     pub folder: PathBuf,
-    /// Regions at once; each holds a file open (1024, or a quarter of the descriptors that the process may have if that
-    /// is less, so that connections and models find some).
+    /// Maximum number of regions, each of which holds an open file. 1024, or a quarter of the process's
+    /// descriptor limit if that is less, so that enough descriptors remain for connections and models.
     pub max_regions: usize,
-    /// Bytes that one input or output may have (64 MiB).
+    /// Maximum size of one input or output in bytes (64 MiB).
     pub max_transfer_bytes: u64,
 }
 
@@ -42,7 +42,7 @@ impl Default for RegionsConfig {
     }
 }
 
-/// As many regions as leave most of so many descriptors to others; `None` is no limit.
+/// Returns the number of regions that leaves most of `descriptors` for other uses; `None` means no limit.
 fn regions_for(descriptors: Option<u64>) -> usize {
     const MOST: usize = 1024;
     let quarter = descriptors.and_then(|descriptors| usize::try_from(descriptors / 4).ok());
@@ -56,7 +56,7 @@ pub struct Regions {
     known: RwLock<BTreeMap<String, Arc<Open>>>,
 }
 
-/// A region and the object it is in.
+/// A region and its open shared memory object.
 #[derive(Debug)]
 struct Open {
     region: SharedMemoryRegion,
@@ -65,7 +65,7 @@ struct Open {
 }
 
 impl Regions {
-    /// No regions yet.
+    /// Creates an empty table of regions.
     #[must_use]
     pub fn new(config: RegionsConfig) -> Self {
         Self {
@@ -74,7 +74,7 @@ impl Regions {
         }
     }
 
-    /// Refuses one region more than the limit.
+    /// Refuses a region beyond the limit.
     fn has_room(&self, known: &BTreeMap<String, Arc<Open>>, name: &str) -> Result<(), ServiceError> {
         let (count, limit) = (known.len(), self.config.max_regions);
         if count < limit || known.contains_key(name) {
@@ -84,7 +84,8 @@ impl Regions {
         Err(no_room(name, &found))
     }
 
-    /// Where a slice begins in which object, if it is one of a region.
+    /// Returns the object of a slice's region and the slice's offset in it, if the slice is within the
+    /// region.
     fn locate(&self, slice: &SharedMemorySlice) -> Result<(Arc<Open>, u64), ServiceError> {
         let name = &slice.region;
         let limit = self.config.max_transfer_bytes;
@@ -116,7 +117,8 @@ impl Regions {
 impl ReadSharedMemory for Regions {
     fn read(&self, slice: &SharedMemorySlice) -> Result<Bytes, ServiceError> {
         let (open, start) = self.locate(slice)?;
-        // Bounded by the region, which was no larger than its object, and by the limit.
+        // Bounded by the transfer limit, and by the region, which was within its object when it was
+        // registered.
         let mut bytes = vec![0; slice.byte_size as usize];
         open.object
             .read_exact_at(&mut bytes, start)
@@ -139,7 +141,7 @@ impl SystemSharedMemory for Regions {
                 &format!("{bytes} bytes from byte {offset} are not a valid region"),
             ));
         };
-        // Whether it is missing, forbidden or no memory at all is nobody's business.
+        // The error must not reveal whether the object is missing, forbidden or not shared memory.
         let unable = || {
             refused(
                 &name,
@@ -150,7 +152,7 @@ impl SystemSharedMemory for Regions {
         self.has_room(&self.known.read().unwrap_or_else(PoisonError::into_inner), &name)?;
         let (object, is_writable) =
             open_object(&path).map_err(|error| match Errno::from_io_error(&error) {
-                // Says nothing about the object, and the client should know that it may try again.
+                // This reveals nothing about the object, and the client should know that it can retry.
                 Some(Errno::MFILE | Errno::NFILE) => {
                     no_room(&name, "the server has no file descriptor left for it").caused_by(error)
                 }
@@ -161,7 +163,7 @@ impl SystemSharedMemory for Regions {
             return Err(unable());
         }
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        // Others may have registered meanwhile.
+        // Other regions may have been registered meanwhile.
         self.has_room(&known, &name)?;
         match known.entry(name) {
             Entry::Occupied(taken) => Err(refused(taken.key(), "it is registered already")),
@@ -207,7 +209,7 @@ impl SystemSharedMemory for Regions {
         if !open.is_writable {
             return Err(refused(&slice.region, "the server may read it but not write it"));
         }
-        // Writing past the end would make the object larger: it is the client's to say how large it is.
+        // A write past the end would make the object larger, but only the client may choose its size.
         let len = open
             .object
             .metadata()
@@ -222,7 +224,8 @@ impl SystemSharedMemory for Regions {
     }
 }
 
-/// The file of a key, if it is one name: `shm_open` takes it with a slash before it or without.
+/// Returns the object's path for a key, or `None` if the key is not a single file name. A leading slash is
+/// optional, as in `shm_open`.
 fn object_path(folder: &Path, key: &str) -> Option<PathBuf> {
     let name = key.strip_prefix('/').unwrap_or(key);
     let is_name =
@@ -230,7 +233,7 @@ fn object_path(folder: &Path, key: &str) -> Option<PathBuf> {
     is_name.then(|| folder.join(name))
 }
 
-/// Opens an object, and says whether it can be written. Links are not followed and pipes not waited for.
+/// Opens an object, and returns whether it is writable. Does not follow links or wait for pipes.
 fn open_object(path: &Path) -> io::Result<(File, bool)> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC)
         .bits()

@@ -1,4 +1,4 @@
-//! Regions over files in a folder of the test's own.
+//! Regions over files in a temporary directory.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -123,7 +123,7 @@ fn keys_are_names_of_plain_files() {
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{key}");
         messages.push(error.message().to_owned());
     }
-    // Nothing tells what is there from what is not.
+    // The messages do not reveal whether the object exists.
     messages.dedup();
     assert_eq!(messages.len(), 1, "{messages:?}");
     assert!(regions.register(region("r", "short", u64::MAX, 8)).is_err());

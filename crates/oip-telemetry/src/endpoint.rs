@@ -29,7 +29,7 @@ impl Authorities {
     /// Parses PEM certificates, at least one.
     ///
     /// # Errors
-    /// When there is none, or a section is invalid.
+    /// When there is no certificate, or a section is invalid.
     pub fn from_pem(pem: &[u8]) -> Result<Self, EndpointError> {
         let mut certificates = Vec::<Certificate<'static>>::new();
         for item in parse_pem(pem) {
@@ -58,7 +58,7 @@ impl fmt::Debug for Authorities {
     }
 }
 
-/// Why a URL, a list of pairs or certificates are invalid.
+/// Why a URL, a list of pairs or a certificate is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointError(String);
 
@@ -71,7 +71,7 @@ impl Endpoint {
     /// already end with one of these.
     ///
     /// # Errors
-    /// The problem.
+    /// Returns what is wrong with the URL.
     pub fn parse(url: &str) -> Result<Self, EndpointError> {
         check(url)?;
         let base = url.trim_end_matches('/');
@@ -87,7 +87,7 @@ impl Endpoint {
     /// this URL.
     ///
     /// # Errors
-    /// The problem.
+    /// Returns what is wrong with the URL.
     pub fn exact(url: &str) -> Result<Self, EndpointError> {
         check(url)?;
         Ok(Self {
@@ -141,7 +141,7 @@ fn check(url: &str) -> Result<(), EndpointError> {
 /// `OTEL_RESOURCE_ATTRIBUTES`.
 ///
 /// # Errors
-/// The name of the invalid pair, without its value, which may be secret.
+/// Returns the name of the invalid pair, without its value, which may be secret.
 pub fn read_pairs(text: &str) -> Result<Vec<(String, String)>, EndpointError> {
     let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
     let pairs = parts.enumerate().map(|(index, part)| {

@@ -77,13 +77,13 @@ struct Counts {
     dropped: AtomicU64,
     /// Number of spans in the queue.
     waiting: AtomicU64,
-    /// The program is exiting: no retries.
+    /// Whether the program is exiting, which ends retries.
     is_ending: AtomicBool,
 }
 
 enum Message {
     Spans(Vec<Span>),
-    /// Send everything queued before it, then drop this, which wakes the waiting caller.
+    /// Send everything queued before this message, then drop the sender, which wakes the caller.
     Flush(SyncSender<()>),
 }
 
@@ -167,7 +167,7 @@ struct Sender {
     poster: Poster,
     config: ExporterConfig,
     counts: Arc<Counts>,
-    /// Since when sending has failed. Failure and recovery are logged once each.
+    /// The time since which sending has failed. Failure and recovery are logged once each.
     failing_since: Option<Instant>,
 }
 
@@ -248,7 +248,7 @@ impl Sender {
         }
     }
 
-    /// Sends a message, and returns how many of its spans were rejected.
+    /// Sends a message, and returns the number of its spans that were rejected.
     fn post(&self, message: &[u8]) -> Result<u64, Refusal> {
         let Some(partial) = self.poster.post(message)? else {
             return Ok(0);

@@ -19,7 +19,7 @@
 //! span.parent = parent.map(|parent| parent.span);
 //! span.kind = Kind::Server;
 //!
-//! // No collector listens there. That delays nothing.
+//! // No collector listens at this address, which delays nothing.
 //! let endpoint = Endpoint::parse("http://127.0.0.1:9").expect("it is a URL");
 //! let exporter = Exporter::start(ExporterConfig::new(endpoint))?;
 //! exporter.export(vec![span]);

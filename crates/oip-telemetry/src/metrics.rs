@@ -224,7 +224,7 @@ struct Pusher<F> {
     starts: Starts,
     /// Back-off after the next failure.
     wait: Duration,
-    /// Since when pushing has failed. Failure and recovery are logged once each.
+    /// The time since which pushing has failed. Failure and recovery are logged once each.
     failing_since: Option<Instant>,
 }
 
@@ -282,7 +282,7 @@ impl<F: FnMut() -> Vec<MetricFamily>> Pusher<F> {
     }
 }
 
-/// The start times of counters, which collectors require.
+/// Tracks the start times of counters, which collectors require.
 struct Starts {
     /// The start time of counters in the first collection.
     at: u64,
@@ -447,7 +447,7 @@ mod tests {
             starts.map(|start| start / 1_000_000_000).collect::<Vec<_>>()
         };
         assert_eq!(look(5, 1, 10), [1]);
-        // One more counter, then both reset to 0.
+        // One counter is added, then both are reset to 0.
         assert_eq!(look(7, 2, 20), [1, 10]);
         assert_eq!(look(0, 2, 30), [20, 20]);
         assert_eq!(look(3, 2, 40), [20, 20]);

@@ -1,4 +1,4 @@
-//! Which requests are traced.
+//! Decides which requests are traced.
 
 use crate::ids::{Parent, TraceId};
 
@@ -47,7 +47,7 @@ mod tests {
             (part(0.0), part(1.0), part(7.0), part(-1.0)),
             (0, 20_000, 20_000, 0)
         );
-        // More than ten standard deviations.
+        // The tolerance is more than ten standard deviations.
         assert!((4_000..6_000).contains(&part(0.25)));
         let parent = |is_sampled| Parent {
             is_sampled,

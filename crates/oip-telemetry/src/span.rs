@@ -16,11 +16,11 @@ pub struct Span {
     pub parent: Option<SpanId>,
     /// A name of low cardinality, because collectors group by it.
     pub name: Cow<'static, str>,
-    /// Whether it serves a caller.
+    /// Whether the span serves a caller or makes a call.
     pub kind: Kind,
-    /// When it began.
+    /// The start time.
     pub start: SystemTime,
-    /// When it ended.
+    /// The end time.
     pub end: SystemTime,
     /// Its attributes, named by OpenTelemetry's conventions where they exist.
     pub attributes: Vec<(&'static str, Value)>,

@@ -37,7 +37,7 @@ pub struct ReceivedMetric {
     pub description: String,
     /// `AggregationTemporality`.
     pub temporality: u64,
-    /// Whether it is a counter.
+    /// Whether the metric is a counter.
     pub is_monotonic: bool,
     /// The data points.
     pub points: Vec<ReceivedPoint>,
@@ -54,22 +54,22 @@ pub struct ReceivedPoint {
     pub time: u64,
     /// The value, or a histogram's sum.
     pub value: f64,
-    /// For a histogram: the number of observations.
+    /// The number of observations of a histogram.
     pub count: u64,
-    /// For a histogram: the bucket counts.
+    /// The bucket counts of a histogram.
     pub counts: Vec<u64>,
-    /// For a histogram: the bucket bounds.
+    /// The bucket bounds of a histogram.
     pub bounds: Vec<f64>,
 }
 
 /// A received span.
 #[derive(Debug, Default)]
 pub struct Received {
-    /// The trace id in hexadecimal digits, like the next two.
+    /// The trace id in hexadecimal digits; the next two are hexadecimal too.
     pub trace: String,
     /// Its own id.
     pub id: String,
-    /// The parent's id; empty if there is none.
+    /// The parent's id; empty for a root span.
     pub parent: String,
     /// Its name.
     pub name: String,
@@ -100,7 +100,7 @@ impl Collector {
         Self::on(TcpListener::bind("127.0.0.1:0").unwrap(), answers)
     }
 
-    /// Does the same on a given listener.
+    /// Starts a collector on an existing listener.
     #[must_use]
     pub fn on(listener: TcpListener, answers: Vec<(&'static str, Vec<u8>)>) -> Self {
         let url = format!("http://{}", listener.local_addr().unwrap());

@@ -1,4 +1,5 @@
-//! Prints the token ids of texts: a line of JSON, a string or a pair of them, in, a line of ids out.
+//! Prints the token ids of texts. Each input line is JSON, a string or a pair of strings; each output line
+//! has its ids.
 //!
 //! ```text
 //! echo '"hello world"' | cargo run --example tokens -- tokenizer.json 512

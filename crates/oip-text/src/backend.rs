@@ -1,4 +1,4 @@
-//! Loads a Hugging Face directory: its files around a network that another backend runs.
+//! Loads a Hugging Face directory: its text files, and a network that another backend runs.
 
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ use crate::{
     tokenizer::TextTokenizer,
 };
 
-/// Loads models that take texts: a `tokenizer.json` and a `config.json` of transformers next to a network, `model.onnx` or
-/// `onnx/model.onnx`. The network is another backend's.
+/// Loads text models: a `tokenizer.json` and a transformers `config.json` next to a network, `model.onnx` or
+/// `onnx/model.onnx`. Another backend runs the network.
 pub struct TextBackend {
     network: Arc<dyn Backend>,
     options: TextOptions,
 }
 
-/// Bounds of text models.
+/// Limits for text models.
 ///
 /// ```
 /// let options = oip_text::TextOptions::default().with(|options| options.max_batch_tokens = 4096);
@@ -35,13 +35,13 @@ pub struct TextBackend {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TextOptions {
-    /// Tokens of one run of the network, padding included. A longer sequence runs alone.
+    /// Maximum number of tokens in one run of the network, including padding. A longer sequence runs alone.
     pub max_batch_tokens: usize,
-    /// Texts of one run.
+    /// Maximum number of texts in one run.
     pub max_texts: usize,
-    /// Bytes of text of one run.
+    /// Maximum total size of the texts in one run, in bytes.
     pub max_request_bytes: usize,
-    /// Bounds of tokenizers.
+    /// Limits for tokenizers.
     pub tokenizer: TokenizerLimits,
 }
 
@@ -57,7 +57,7 @@ impl Default for TextOptions {
 }
 
 impl TextOptions {
-    /// The same after some changes.
+    /// Returns the options after `change`.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
@@ -66,7 +66,7 @@ impl TextOptions {
 }
 
 impl TextBackend {
-    /// A backend whose networks are loaded by `network`.
+    /// Creates a backend whose networks are loaded by `network`.
     #[must_use]
     pub fn new(network: Arc<dyn Backend>, options: TextOptions) -> Self {
         Self { network, options }
@@ -87,7 +87,8 @@ impl Backend for TextBackend {
         is_there && files.read(CONFIG).is_ok_and(|config| is_network(&config))
     }
 
-    /// The files that describe the model, then those that its network needs. The latter stand in the network's own directory.
+    /// Reads the files that describe the model, then those that its network needs. The latter are in the
+    /// network's own directory.
     fn gather(&self, content: &Bytes, files: &dyn ModelFiles) -> Result<Vec<(String, Bytes)>, ServiceError> {
         let mut gathered = Vec::new();
         for path in [TOKENIZER, CONFIG] {
@@ -174,8 +175,9 @@ impl Backend for TextBackend {
     }
 }
 
-/// Whether a file of a directory on the Hub is none of the text model's: other exports, weights of other frameworks, pictures. `has` says
-/// whether the directory has a file of a path. Of directories that are no text models nothing is left out.
+/// Returns whether a file of a Hugging Face Hub directory is not part of the text model: other exports,
+/// weights of other frameworks, pictures. `has` returns whether the directory contains a path. In directories
+/// that are not text models, nothing is left out.
 ///
 /// ```
 /// let all = ["config.json", "tokenizer.json", "onnx/model.onnx", "pytorch_model.bin", "onnx/model_O3.onnx", "1_Pooling/config.json"];

@@ -1,19 +1,21 @@
-//! Which sequences run together: sorted by length, under a budget of tokens.
+//! Groups sequences into batches: sorted by length, under a token budget.
 
-/// What a run costs beside its tokens, in tokens.
+/// The fixed cost of a run, in tokens.
 const RUN: usize = 4;
-/// The part of a batch's longest sequence that another one may lack, beyond [`RUN`]. The product of a network's weights with a few dozen
-/// tokens is about as quick by the token as with thousands, so padding costs more than another run saves.
+/// A shorter sequence may need padding of this fraction of the batch's longest one, plus [`RUN`]. Per token,
+/// products with a few dozen tokens are about as fast as with thousands, so more padding costs more than the
+/// saved run.
 const PADDING: usize = 8;
 
-/// Splits sequences into batches: each batch is a list of indices into `lengths`, longest sequence first, and takes at most `budget` tokens
-/// once it is padded to its longest. A sequence that is longer than the budget runs alone, and one that is an eighth and 4 tokens shorter
-/// than a batch's longest begins another batch.
+/// Splits sequences into batches. Each batch is a list of indices into `lengths`, longest sequence first, and
+/// has at most `budget` tokens when padded to its longest sequence. A sequence longer than the budget runs
+/// alone. A sequence that is shorter than the batch's longest by more than an eighth plus 4 tokens starts the
+/// next batch.
 ///
 /// ```
-/// // 3 x 4 tokens would pass the budget of 10, so the shortest runs by itself.
+/// // 3 x 4 tokens would exceed the budget of 10, so the shortest sequence runs alone.
 /// assert_eq!(oip_text::batches(&[3, 1, 4], 10), [vec![2, 0], vec![1]]);
-/// // The short one would be padding for the most part.
+/// // Most of the short sequence's row would be padding.
 /// assert_eq!(oip_text::batches(&[250, 20, 240], 8192), [vec![0, 2], vec![1]]);
 /// ```
 #[must_use]
@@ -23,7 +25,7 @@ pub fn batches(lengths: &[usize], budget: usize) -> Vec<Vec<usize>> {
     let mut batches: Vec<Vec<usize>> = Vec::new();
     for index in order {
         let fits = |batch: &Vec<usize>| {
-            // The first is the longest.
+            // The first sequence is the longest.
             let longest = lengths[batch[0]];
             let is_close = longest - lengths[index] <= longest / PADDING + RUN;
             is_close && longest.saturating_mul(batch.len() + 1) <= budget

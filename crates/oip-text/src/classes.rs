@@ -10,7 +10,7 @@ const SCORES: &str = "scores";
 const LABEL: &str = "label";
 const LABELS: &str = "labels";
 
-/// What the outputs are; `width` is the number of classes, -1 where it is not known.
+/// Returns the outputs' metadata; `width` is the number of classes, -1 if unknown.
 pub(crate) fn metadata(width: i64) -> Vec<TensorMetadata> {
     vec![
         TensorMetadata::new(SCORES, DataType::FP32, &[-1, width]),
@@ -19,7 +19,7 @@ pub(crate) fn metadata(width: i64) -> Vec<TensorMetadata> {
     ]
 }
 
-/// The outputs for rows of `width` scores each; `labels` only where a request names them.
+/// Builds the outputs for rows of `width` scores each; `labels` is included only if a request names it.
 pub(crate) fn outputs(
     scores: Vec<f32>,
     rows: usize,
@@ -45,7 +45,7 @@ pub(crate) fn outputs(
     Ok(all)
 }
 
-/// Whether a request, or one of those that were joined into it, names the labels of all classes.
+/// Returns whether the request, or one of the requests joined into it, names the output with all labels.
 pub(crate) fn wants_labels(call: &Call<'_>) -> bool {
     let parts = call.parts.iter().flat_map(|part| &part.outputs);
     let names = call
@@ -57,7 +57,7 @@ pub(crate) fn wants_labels(call: &Call<'_>) -> bool {
     names.into_iter().any(|name| name == LABELS)
 }
 
-/// The label of a class; a number where the files name none.
+/// Returns the label of a class; its number if the files have no labels.
 pub(crate) fn label(labels: &[String], class: usize) -> String {
     labels
         .get(class)

@@ -1,4 +1,4 @@
-//! What the files of a Hugging Face directory say of their model: its task, its longest sequence, its labels.
+//! Reads what a Hugging Face directory declares about its model: its task, its maximum length, its labels.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -6,51 +6,51 @@ use serde_json::{Map, Value as Json};
 
 use crate::{error::TextError, labels, labels::Activation, pooling::Pooling};
 
-/// The description of the network, by transformers.
+/// The network's description, written by transformers.
 pub(crate) const CONFIG: &str = "config.json";
-/// The steps of a sentence model, by sentence-transformers.
+/// The steps of a sentence model, written by sentence-transformers.
 pub(crate) const MODULES: &str = "modules.json";
-/// The longest sequence of a sentence model.
+/// Has the maximum length of a sentence model.
 pub(crate) const SENTENCE: &str = "sentence_bert_config.json";
-/// The longest sequence of other models.
+/// Has the maximum length of other models.
 pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 
-/// Special tokens, for tokenizers whose file does not mark them.
+/// Lists special tokens, for tokenizers whose file does not mark them.
 pub(crate) const SPECIAL_TOKENS: &str = "special_tokens_map.json";
 
-/// The longest sequence where no file names one.
+/// The maximum length if no file declares one.
 const DEFAULT_LENGTH: u64 = 512;
-/// The longest sequence at all.
+/// The upper limit for the maximum length.
 const MAX_LENGTH: u64 = 32_768;
-/// Bytes of one of these files.
+/// The maximum size of one of these files in bytes.
 const MAX_FILE: usize = 16 << 20;
 
-/// What a model gives for a text.
+/// The output of a model for a text.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Task {
     /// One vector.
     Embedding {
-        /// From the vectors of the tokens to one.
+        /// How the tokens' vectors are reduced to one.
         pooling: Pooling,
-        /// Whether its Euclidean length is made 1.
+        /// Whether the vector is normalized to Euclidean length 1.
         is_normalized: bool,
     },
     /// A score for each class, or one score for the text.
     Classification {
-        /// The classes' labels; none where the files name none.
+        /// The labels of the classes; empty if the files have none.
         labels: Vec<String>,
-        /// From logits to scores.
+        /// How logits become scores.
         activation: Activation,
     },
     /// A class for each token.
     TokenClassification {
-        /// The classes' labels; none where the files name none.
+        /// The labels of the classes; empty if the files have none.
         labels: Vec<String>,
     },
 }
 
-/// What a model's files say of it.
+/// The facts that a model's files declare about it.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -65,15 +65,16 @@ pub enum Task {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TextDescription {
-    /// What the model gives.
+    /// The model's task.
     pub task: Task,
-    /// The longest sequence, in tokens.
+    /// The maximum sequence length in tokens.
     pub max_length: usize,
-    /// Steps behind the pooling that are not done here, such as `Dense`; an exported graph may have them.
+    /// Steps after the pooling that are not implemented here, such as `Dense`; an exported graph may contain
+    /// them.
     pub other_steps: Vec<String>,
 }
 
-/// Whether the content of a `config.json` is one of transformers: it has `model_type` or `architectures`.
+/// Returns whether a `config.json` was written by transformers: it has `model_type` or `architectures`.
 pub(crate) fn is_network(config: &[u8]) -> bool {
     let Ok(config) = object(CONFIG, config) else {
         return false;
@@ -81,7 +82,7 @@ pub(crate) fn is_network(config: &[u8]) -> bool {
     config.contains_key("model_type") || config.contains_key("architectures")
 }
 
-/// The path of the pooling's description, which `modules.json` names.
+/// Returns the path of the pooling configuration, which `modules.json` names.
 pub(crate) fn pooling_file(modules: &[u8]) -> Result<Option<String>, TextError> {
     let modules = array(MODULES, modules)?;
     let pooling = modules.iter().find(|module| kind(module) == "Pooling");
@@ -92,10 +93,11 @@ pub(crate) fn pooling_file(modules: &[u8]) -> Result<Option<String>, TextError> 
 }
 
 impl TextDescription {
-    /// Reads the files, by their paths in the model's directory; all but `config.json` may be missing.
+    /// Reads the files, given with their paths in the model's directory; all but `config.json` may be
+    /// missing.
     ///
     /// # Errors
-    /// [`TextError::File`] when one is damaged or asks for what is not known.
+    /// [`TextError::File`] when a file is damaged or needs an unsupported feature.
     pub fn read(files: &[(String, Bytes)]) -> Result<Self, TextError> {
         let content = |path: &str| {
             let file = files.iter().find(|(name, _)| name == path);
@@ -136,7 +138,7 @@ impl TextDescription {
     }
 }
 
-/// The longest sequence of a tokenizer by itself; all files may be missing.
+/// Returns a tokenizer's maximum sequence length without a network; all files may be missing.
 pub(crate) fn max_length(files: &[(String, Bytes)]) -> Result<usize, TextError> {
     let read = |path: &str| {
         let file = files.iter().find(|(name, _)| name == path);
@@ -149,12 +151,12 @@ pub(crate) fn max_length(files: &[(String, Bytes)]) -> Result<usize, TextError> 
     ))
 }
 
-/// The pooling of a sentence model's description of it.
+/// Reads the pooling of a sentence model from its configuration.
 pub(crate) fn read_pooling(content: &[u8]) -> Result<Pooling, TextError> {
     pooling(CONFIG, &object(CONFIG, content)?)
 }
 
-/// The labels of a classifier and what turns its logits into scores.
+/// Returns the labels of a classifier and its activation.
 pub(crate) fn classes_of(config: &[u8]) -> Result<(Vec<String>, Activation), TextError> {
     let config = object(CONFIG, config)?;
     let labels = labels_of(&config)?;
@@ -162,7 +164,7 @@ pub(crate) fn classes_of(config: &[u8]) -> Result<(Vec<String>, Activation), Tex
     Ok((labels, activation(&config, classes)))
 }
 
-/// The contents of special tokens by what they are for, such as `pad_token`.
+/// Returns the special tokens keyed by role, such as `pad_token`.
 pub(crate) fn special_tokens(content: &[u8]) -> Result<Vec<(String, SpecialToken)>, TextError> {
     let map = object(SPECIAL_TOKENS, content)?;
     let read = |value: &Json| serde_json::from_value::<SpecialToken>(value.clone());
@@ -185,7 +187,7 @@ pub(crate) fn special_tokens(content: &[u8]) -> Result<Vec<(String, SpecialToken
     Ok(tokens)
 }
 
-/// A special token: its content, or that with how it is found in a text.
+/// A special token: only its content, or the content with its matching options.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(crate) enum SpecialToken {
@@ -228,13 +230,13 @@ fn json(path: &str, content: &[u8]) -> Result<Json, TextError> {
     serde_json::from_slice(content).map_err(|error| TextError::file(path, error.to_string()))
 }
 
-/// The last part of a module's type, such as `sentence_transformers.models.Pooling`.
+/// Returns the last part of a module's type, such as `Pooling` of `sentence_transformers.models.Pooling`.
 fn kind(module: &Json) -> &str {
     let name = module.get("type").and_then(Json::as_str).unwrap_or_default();
     name.rsplit('.').next().unwrap_or_default()
 }
 
-/// The pooling that is switched on: a flag for each kind, or one name in newer files.
+/// Returns the enabled pooling: one flag for each kind, or one name in newer files.
 fn pooling(path: &str, config: &Map<String, Json>) -> Result<Pooling, TextError> {
     const KINDS: &[(&str, &str, Pooling)] = &[
         ("pooling_mode_cls_token", "cls", Pooling::Cls),
@@ -270,7 +272,7 @@ fn pooling(path: &str, config: &Map<String, Json>) -> Result<Pooling, TextError>
     }
 }
 
-/// The task that the network's name ends in.
+/// Derives the task from the suffix of the network's name.
 fn task_of(config: &Map<String, Json>) -> Result<Task, TextError> {
     let architecture = config
         .get("architectures")
@@ -298,7 +300,7 @@ fn task_of(config: &Map<String, Json>) -> Result<Task, TextError> {
     })
 }
 
-/// The labels of all classes; none where the file names none.
+/// Returns the labels of all classes; empty if the file has none.
 fn labels_of(config: &Map<String, Json>) -> Result<Vec<String>, TextError> {
     match config.get("id2label").and_then(Json::as_object) {
         None => Ok(Vec::new()),
@@ -307,7 +309,8 @@ fn labels_of(config: &Map<String, Json>) -> Result<Vec<String>, TextError> {
     }
 }
 
-/// What turns logits into scores: by the name in sentence-transformers' part of the file, by the problem, or by the number of classes.
+/// Returns the activation: from its name in the sentence-transformers section, from the problem type, or from
+/// the number of classes.
 fn activation(config: &Map<String, Json>, classes: usize) -> Activation {
     let part = config
         .get("sentence_transformers")
@@ -325,7 +328,8 @@ fn activation(config: &Map<String, Json>, classes: usize) -> Activation {
     }
 }
 
-/// The longest sequence: of the sentence model, or else what both the tokenizer and the positions allow.
+/// Returns the maximum length: the sentence model's, or else the smaller limit of tokenizer and position
+/// embeddings.
 fn longest(config: &Map<String, Json>, sentence: &Map<String, Json>, tokenizer: &Map<String, Json>) -> usize {
     let number = |from: &Map<String, Json>, name: &str| {
         from.get(name).and_then(Json::as_u64).filter(|number| *number > 0)
@@ -334,7 +338,7 @@ fn longest(config: &Map<String, Json>, sentence: &Map<String, Json>, tokenizer: 
         .get("model_type")
         .and_then(Json::as_str)
         .unwrap_or_default();
-    // Positions of RoBERTa and its kin are counted from behind the padding's id.
+    // RoBERTa and related models number positions starting after the padding id.
     let skipped = match kind {
         "roberta" | "xlm-roberta" | "camembert" | "mpnet" | "longformer" => config
             .get("pad_token_id")
@@ -345,7 +349,7 @@ fn longest(config: &Map<String, Json>, sentence: &Map<String, Json>, tokenizer: 
     };
     let positions =
         number(config, "max_position_embeddings").map(|positions| positions.saturating_sub(skipped));
-    // A tokenizer without a limit writes 1e30.
+    // A tokenizer without a limit declares 1e30.
     let tokens = number(tokenizer, "model_max_length");
     let most = positions.unwrap_or(DEFAULT_LENGTH.max(tokens.unwrap_or(0).min(MAX_LENGTH)));
     let wished = number(sentence, "max_seq_length").or(tokens).unwrap_or(most);

@@ -1,13 +1,13 @@
-//! Why text cannot be worked on: by kind, with what a person can do about it.
+//! Errors of texts and tokenizers, by kind, each with advice for the user.
 
 use std::fmt;
 
 use oip_types::{ErrorCode, ServiceError};
 
-/// The file of a tokenizer, in messages too.
+/// The tokenizer's file name, also used in error messages.
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
 
-/// Why a file of a model or a text is refused.
+/// Why a model's file or a text is rejected.
 ///
 /// ```
 /// use oip_text::TextError;
@@ -18,22 +18,22 @@ pub(crate) const TOKENIZER: &str = "tokenizer.json";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TextError {
-    /// A file cannot be used.
+    /// A file is unusable.
     #[error("{file}: {reason}")]
     #[non_exhaustive]
     File {
         /// The file's path in the model's directory.
         file: String,
-        /// What is wrong, what was expected, and what to do.
+        /// The problem, what was expected, and what to do.
         reason: String,
     },
-    /// A text of a request cannot be used.
+    /// A text of a request is unusable.
     #[error("text {index}: {reason}")]
     #[non_exhaustive]
     Text {
         /// The text's index in the request.
         index: usize,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// A text is longer than allowed.
@@ -45,19 +45,19 @@ pub enum TextError {
         /// Its length and the limit.
         reason: String,
     },
-    /// Tokenizing was given up because its caller said so.
+    /// Tokenization was interrupted by its caller.
     #[error("tokenizing was interrupted")]
     Interrupted,
-    /// What a model gave does not fit what its files say.
+    /// A model's output does not match its files.
     #[error("{0}")]
     Output(String),
-    /// A panic or another defect of a tokenizer.
+    /// A panic or another bug of a tokenizer.
     #[error("{0}")]
     Internal(String),
 }
 
 impl TextError {
-    /// A file that cannot be used.
+    /// Creates the error for an unusable file.
     pub fn file(file: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::File {
             file: file.into(),
@@ -65,7 +65,7 @@ impl TextError {
         }
     }
 
-    /// A text that cannot be used.
+    /// Creates the error for an unusable text.
     pub fn text(index: usize, reason: impl Into<String>) -> Self {
         Self::Text {
             index,
@@ -73,7 +73,7 @@ impl TextError {
         }
     }
 
-    /// A text that is too long.
+    /// Creates the error for a text that is too long.
     pub fn too_long(index: usize, reason: impl Into<String>) -> Self {
         Self::TooLong {
             index,
@@ -94,7 +94,8 @@ impl From<TextError> for ServiceError {
     }
 }
 
-/// An error of a library about the tokenizer's file. The cause can quote the file, so it is cut.
+/// Creates the error for a library's error about the tokenizer's file. The cause may quote the file, so it is
+/// truncated.
 pub(crate) fn refused_file(error: impl fmt::Display) -> TextError {
     let reason: String = error.to_string().chars().take(300).collect();
     TextError::file(TOKENIZER, reason)

@@ -1,4 +1,4 @@
-//! The network behind a text model: which inputs it takes, which output counts, and running a batch of sequences on it.
+//! The network of a text model: finds its inputs and its output, and runs batches of sequences.
 
 use oip_service::{Call, CancelToken, Model, RowIndependence};
 use oip_types::{DataType, InferRequest, ModelMetadata, ModelRef, ServiceError, TensorMetadata};
@@ -6,19 +6,20 @@ use tensor_core::{Quoted, Shape, Tensor};
 
 use crate::{description::Task, error::TextError, padded::Aspect, tokenizer::Tokens};
 
-/// A network that takes sequences of tokens.
+/// A network whose inputs are token sequences.
 pub(crate) struct Graph {
     model: Box<dyn Model>,
     inputs: Vec<(String, Aspect, DataType)>,
     /// The output's name.
     output: String,
-    /// The number of its dimensions: 3 where each token has a vector.
+    /// The rank of the output: 3 if each token has a vector.
     pub(crate) rank: usize,
-    /// Its last dimension, where the network says it.
+    /// The last dimension of the output, if known.
     pub(crate) width: Option<u64>,
-    /// The length of every sequence, where the network takes no other.
+    /// The length of every sequence, if the network's is fixed.
     pub(crate) fixed_length: Option<usize>,
-    /// Whether sequences are run one at a time, because rows can change each other or the network takes one.
+    /// Whether sequences run one at a time, because rows may affect each other or the batch size is fixed at
+    /// one.
     pub(crate) is_one_by_one: bool,
 }
 
@@ -26,13 +27,13 @@ pub(crate) struct Graph {
 pub(crate) struct BatchOutput {
     values: Vec<f32>,
     rows: usize,
-    /// Positions of a sequence; 1 where a row is one vector.
+    /// Number of positions per sequence; 1 if a row is one vector.
     positions: usize,
     pub(crate) width: usize,
 }
 
 impl BatchOutput {
-    /// The vectors of the first `count` tokens of a row, one behind the other.
+    /// Returns the vectors of the first `count` tokens of a row, concatenated.
     pub(crate) fn tokens(&self, row: usize, count: usize) -> &[f32] {
         let each = self.positions * self.width;
         let begin = row.min(self.rows.saturating_sub(1)) * each;
@@ -41,8 +42,8 @@ impl BatchOutput {
 }
 
 impl Graph {
-    /// Finds the inputs and the output of a network for a task. `may_join` says that sequences may run together although the network's
-    /// rows are not proven independent.
+    /// Finds the inputs and the output of a network for a task. `may_join` lets sequences run together
+    /// although the network's rows are not proven independent.
     pub(crate) fn new(model: Box<dyn Model>, task: &Task, may_join: bool) -> Result<Self, TextError> {
         let metadata = model.metadata();
         let inputs = inputs(metadata)?;
@@ -128,7 +129,7 @@ impl Graph {
     }
 }
 
-/// Single-precision values of an output.
+/// Returns the values of an output as single-precision floats.
 fn floats(tensor: &Tensor) -> Result<Vec<f32>, ServiceError> {
     if let Ok(values) = tensor.to_vec::<f32>() {
         return Ok(values);
@@ -137,7 +138,7 @@ fn floats(tensor: &Tensor) -> Result<Vec<f32>, ServiceError> {
     Ok(halves.into_iter().map(f32::from).collect())
 }
 
-/// The inputs of the network, each with what it holds.
+/// Returns the inputs of the network, with the kind of values that each takes.
 fn inputs(metadata: &ModelMetadata) -> Result<Vec<(String, Aspect, DataType)>, TextError> {
     let known = |input: &TensorMetadata| {
         let kind = match input.name.as_str() {
@@ -169,7 +170,7 @@ fn inputs(metadata: &ModelMetadata) -> Result<Vec<(String, Aspect, DataType)>, T
     ))
 }
 
-/// The output that counts for a task: by its name, or else the only one of a rank that fits.
+/// Returns the output for a task: the one with the usual name, or else the only one with a suitable rank.
 fn output<'m>(metadata: &'m ModelMetadata, task: &Task) -> Result<&'m TensorMetadata, TextError> {
     let (names, ranks): (&[&str], &[usize]) = match task {
         Task::Embedding { .. } => (

@@ -1,4 +1,5 @@
-//! Checks a `tokenizer.json` before the crate `tokenizers` builds anything from it: sizes, nesting, patterns, growth.
+//! Checks a `tokenizer.json` before the crate `tokenizers` builds anything from it: sizes, nesting, patterns,
+//! growth.
 
 use std::fmt;
 
@@ -14,23 +15,23 @@ use crate::{
     limits::TokenizerLimits,
 };
 
-/// Levels of `Sequence` in each other. The tokenizer's deserializer tries several forms at each level.
+/// Maximum nesting of `Sequence`s. The tokenizer's deserializer tries several forms at each level.
 const MAX_DEPTH: usize = 8;
 
-/// Bytes of a component's JSON: the largest in use is a character map of 420 KB.
+/// Maximum size of a component's JSON in bytes; the largest known one is a character map of 420 KB.
 const MAX_PART: usize = 4 << 20;
 
-/// Bytes of a compiled pattern.
+/// Maximum size of a compiled pattern in bytes.
 const MAX_PATTERN: usize = 4 << 20;
 
-/// Pieces of a template, and token ids of its special tokens.
+/// Maximum number of pieces of a template, and of token ids of its special tokens.
 const MAX_PIECES: usize = 64;
 
-/// Bytes of prefixes and suffixes, which are put before or behind every word.
+/// Maximum length in bytes of prefixes and suffixes, which are added to every word.
 const MAX_AFFIX: usize = 64;
 
-/// The patterns that need backtracking and are admitted: a look-ahead behind a run of white space, at one place. All others must be
-/// patterns that the crate `regex` takes, which matches in linear time.
+/// The allowed patterns that need backtracking: a look-ahead after a run of white space, at one position. All
+/// others must be accepted by the crate `regex`, which matches in linear time.
 const BACKTRACKING: &[&str] = &[
     // GPT-2, RoBERTa, BART.
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
@@ -42,7 +43,7 @@ const BACKTRACKING: &[&str] = &[
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 ];
 
-/// The parts of the file that are looked at; the others are passed over.
+/// The inspected parts of the file; the others are ignored.
 #[derive(Deserialize)]
 struct File<'a> {
     #[serde(default)]
@@ -72,7 +73,7 @@ struct Model {
     end_of_word_suffix: Option<String>,
 }
 
-/// Entries of an object or an array, which are not kept.
+/// Counts the entries of an object or an array without keeping them.
 #[derive(Default)]
 struct Count(usize);
 
@@ -111,10 +112,10 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
-/// Checks a tokenizer's file against limits.
+/// Checks a tokenizer's file against the limits.
 ///
 /// # Errors
-/// What the file has too much of, and the limit.
+/// Names the limit that the file exceeds.
 pub(crate) fn inspect(bytes: &[u8], limits: &TokenizerLimits) -> Result<(), TextError> {
     if bytes.len() > limits.max_file_bytes {
         return Err(over("bytes", bytes.len(), limits.max_file_bytes));
@@ -131,7 +132,7 @@ pub(crate) fn inspect(bytes: &[u8], limits: &TokenizerLimits) -> Result<(), Text
             return Err(over(what, found, most));
         }
     }
-    // The vocabulary stands in maps both ways, and merges in one; the rest is the strings.
+    // The vocabulary is stored in two maps and the merges in one; the rest are the strings.
     let entries = model.vocab.0 + model.merges.0 + file.added_tokens.0;
     let memory = entries
         .saturating_mul(200)
@@ -204,7 +205,7 @@ fn text<'j>(json: &'j Json, field: &str) -> &'j str {
     json.get(field).and_then(Json::as_str).unwrap_or_default()
 }
 
-/// The members of a `Sequence`, one level deeper.
+/// Returns the members of a `Sequence`, which are one level deeper.
 fn members<'j>(json: &'j Json, field: &str, depth: usize) -> Result<&'j [Json], TextError> {
     if depth >= MAX_DEPTH {
         return Err(over("levels of Sequence in each other", depth + 1, MAX_DEPTH));
@@ -234,7 +235,7 @@ fn normalizer(json: &Json, depth: usize, growth: &mut usize) -> Result<(), TextE
                 (Some(literal), _) => grow(content.div_ceil(literal.len().max(1))),
                 (None, Some(regex)) => grow(match is_linear(regex)? {
                     Some(regex) if !regex.is_match("") => content,
-                    // A match without characters puts the content between any two.
+                    // An empty match inserts the content between any two characters.
                     _ => content.saturating_add(1),
                 }),
                 (None, None) => {}
@@ -296,7 +297,8 @@ fn post_processor(json: &Json, depth: usize) -> Result<(), TextError> {
     Ok(())
 }
 
-/// Whether a pattern is one that the crate `regex` takes, and so matches in linear time; `None` for the admitted others.
+/// Compiles a pattern with the crate `regex`, which matches in linear time; `None` for one of the allowed
+/// exceptions.
 fn is_linear(pattern: &str) -> Result<Option<regex::Regex>, TextError> {
     if BACKTRACKING.contains(&pattern) {
         return Ok(None);
@@ -318,8 +320,9 @@ fn affix_fits(affix: &str) -> Result<(), TextError> {
     }
 }
 
-/// Bytes of the longest replacement in a character map of `SentencePiece`: a trie behind its length, then strings that end in NUL. The map
-/// is base64; one that is damaged is the crate's to refuse.
+/// Returns the length in bytes of the longest replacement in a `SentencePiece` character map. The map is
+/// base64 of a trie, which follows its own length, and of NUL-terminated strings. The `tokenizers` crate
+/// refuses damaged maps.
 fn longest_replacement(map: &str) -> usize {
     let bytes = base64(map);
     let trie = bytes

@@ -1,4 +1,4 @@
-//! From a model's logits to scores, and from the index of a class to its label.
+//! Converts a model's logits to scores, and class indices to labels.
 
 use serde_json::{Map, Value as Json};
 
@@ -14,16 +14,16 @@ use serde_json::{Map, Value as Json};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Activation {
-    /// One class of several: scores add up to 1.
+    /// One class of several: the scores sum to 1.
     Softmax,
-    /// Each class by itself, between 0 and 1.
+    /// Each class separately, between 0 and 1.
     Sigmoid,
-    /// As they are, as for regression.
+    /// Unchanged, for example for regression.
     Identity,
 }
 
 impl Activation {
-    /// Makes scores of one row of logits.
+    /// Converts one row of logits to scores.
     pub fn apply(self, logits: &mut [f32]) {
         match self {
             Self::Identity => {}
@@ -44,14 +44,15 @@ impl Activation {
     }
 }
 
-/// The index of the highest score, the first of equal ones; `None` for no scores.
+/// Returns the index of the highest score, the first of equal ones; `None` without scores.
 #[must_use]
 pub fn best(scores: &[f32]) -> Option<usize> {
     let indices = 0..scores.len();
     indices.reduce(|best, index| if scores[index] > scores[best] { index } else { best })
 }
 
-/// The labels of a `config.json`'s `id2label`, by class; `None` unless it has those of the classes from 0 to the last.
+/// Returns the labels in a `config.json`'s `id2label`, ordered by class; `None` unless it has every class
+/// from 0 to the last.
 pub(crate) fn of_config(labels: &Map<String, Json>) -> Option<Vec<String>> {
     let label = |index: usize| Some(labels.get(&index.to_string())?.as_str()?.to_owned());
     (0..labels.len()).map(label).collect()

@@ -1,9 +1,10 @@
-//! Text in, vectors out: the steps between a text and what a network gives for it, and Hugging Face directories as models.
+//! Text in, vectors out: tokenization before a network and pooling or labels after it, with Hugging Face
+//! directories as models.
 //!
-//! The steps can be used by themselves: [`TextTokenizer`] makes tokens of texts, with bounds on what a `tokenizer.json` may declare;
-//! [`batches`] sorts sequences by length under a budget of tokens; [`Pooling`] and [`normalize`] make one vector of many; [`Activation`]
-//! makes scores of logits. [`TextBackend`] puts them around any backend that runs the network. [`TextStepBackend`] serves each step by
-//! itself, for pipelines.
+//! The steps can be used separately. [`TextTokenizer`] tokenizes texts and limits what a `tokenizer.json` may
+//! declare; [`batches`] groups sequences by length under a token budget; [`Pooling`] and [`normalize`] reduce
+//! the tokens' vectors to one; [`Activation`] turns logits into scores. [`TextBackend`] combines them with
+//! any backend that runs the network. [`TextStepBackend`] serves each step as a model, for pipelines.
 //!
 //! ```
 //! use oip_text::{Pooling, normalize};

@@ -1,6 +1,6 @@
-//! Bounds of what a tokenizer's file may declare and of what a text may cost.
+//! Limits on what a tokenizer's file may declare and on the cost of a text.
 
-/// Bounds of a tokenizer's file and of its texts. The defaults admit the tokenizers in use.
+/// Limits for a tokenizer's file and for texts. The defaults accept the tokenizers in use.
 ///
 /// ```
 /// use oip_text::TokenizerLimits;
@@ -11,17 +11,18 @@
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TokenizerLimits {
-    /// Bytes of `tokenizer.json`.
+    /// Maximum size of `tokenizer.json` in bytes.
     pub max_file_bytes: usize,
-    /// Tokens of the vocabulary, and a quarter of the merges.
+    /// Maximum number of tokens of the vocabulary, and a quarter of the maximum number of merges.
     pub max_vocabulary: usize,
-    /// Tokens in `added_tokens`.
+    /// Maximum number of tokens in `added_tokens`.
     pub max_added_tokens: usize,
-    /// The factor by which all `Replace` and `Precompiled` normalizers together may lengthen a text.
+    /// Maximum factor by which all `Replace` and `Precompiled` normalizers together may lengthen a text.
     pub max_growth: usize,
-    /// Characters of a word that `WordPiece` looks up, which takes time with its cube.
+    /// Maximum number of characters of a word that `WordPiece` looks up; the time grows with its cube.
     pub max_word_chars: u64,
-    /// Bytes of one text. Longer texts are refused before they are tokenized, since tokenizing cannot be interrupted.
+    /// Maximum size of one text in bytes. Longer texts are refused before tokenization, which cannot be
+    /// interrupted.
     pub max_text_bytes: usize,
 }
 
@@ -39,7 +40,7 @@ impl Default for TokenizerLimits {
 }
 
 impl TokenizerLimits {
-    /// The same after some changes.
+    /// Returns the limits after `change`.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);

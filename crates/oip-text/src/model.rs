@@ -1,4 +1,4 @@
-//! A text model: tokens, batches by length, the network, pooling or labels.
+//! A text model: tokenization, batching by length, the network, then pooling or labels.
 
 use oip_service::{Call, CancelToken, Capabilities, IndependentRows, Model, Outcome, RowIndependence};
 use oip_types::{BytesTensor, DataType, InferOutput, ModelMetadata, ServiceError, TensorMetadata};
@@ -16,18 +16,18 @@ use crate::{
     tokenizer::Tokens,
 };
 
-/// Outputs.
+/// Names of outputs.
 const EMBEDDING: &str = "embedding";
 const SCORE: &str = "score";
 const ENTITIES: &str = "entities";
 const TOKEN_COUNT: &str = "token_count";
-/// Request parameters.
+/// Names of request parameters.
 const RAW_SCORES: &str = "raw_scores";
 
-/// Rows of different callers in one run, where rows are independent.
+/// Maximum number of rows of different callers in one run, if rows are independent.
 const JOINED_ROWS: u32 = 32;
 
-/// A model that takes texts.
+/// A model whose inputs are texts.
 pub(crate) struct TextModel {
     metadata: ModelMetadata,
     graph: Graph,
@@ -67,7 +67,8 @@ impl TextModel {
         }
     }
 
-    /// Runs all sequences in batches by their lengths; `finish` takes a row's index, its tokens and the values of those.
+    /// Runs all sequences in batches by length. `finish` gets a row's index, its tokens, their output values
+    /// and the number of values per token.
     fn run(
         &self,
         tokens: &[Tokens],
@@ -106,7 +107,7 @@ impl TextModel {
         self.run(tokens, cancel, |index, _, values, found| {
             width = found as u64;
             vectors[index] = match self.graph.rank {
-                // The graph has pooled.
+                // The graph does the pooling.
                 2 => values.to_vec(),
                 _ => pooling.pool(values, found),
             };
@@ -203,7 +204,7 @@ impl Model for TextModel {
             capabilities.instances = network.instances;
             capabilities.placement = network.placement;
             capabilities.max_batch_size = (!is_one_by_one).then_some(JOINED_ROWS);
-            // As of the network: sequences are padded, and the mask keeps the padding out.
+            // Follows the network: sequences are padded, and the mask hides the padding.
             capabilities.row_independence = match network.row_independence {
                 RowIndependence::Proven(_) if !is_one_by_one => {
                     RowIndependence::Proven(IndependentRows::default())

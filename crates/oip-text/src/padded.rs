@@ -1,10 +1,10 @@
-//! Sequences of tokens as a tensor: rows of one length, padded at their ends.
+//! Token sequences as a tensor: rows of equal length, padded at their ends.
 
 use std::iter::repeat_n;
 
 use crate::tokenizer::Tokens;
 
-/// What a tensor says of tokens.
+/// The property of tokens that a tensor holds.
 #[derive(Clone, Copy)]
 pub(crate) enum Aspect {
     Ids,
@@ -14,7 +14,8 @@ pub(crate) enum Aspect {
 }
 
 impl Aspect {
-    /// The values of a batch in row-major order; each row has `length` values. `pad` is the id of padding.
+    /// Returns the values of a batch in row-major order; each row has `length` values. `pad` is the id of
+    /// padding.
     pub(crate) fn values<T: Clone>(
         self,
         batch: &[&Tokens],

@@ -1,6 +1,7 @@
-//! From a vector for each token to one for the text.
+//! Pooling: reduces the vectors of all tokens to one vector for the text.
 
-/// How the vectors of a text's tokens become one vector. `1_Pooling/config.json` of sentence-transformers names it.
+/// How the vectors of a text's tokens are reduced to one vector, as named in `1_Pooling/config.json` of
+/// sentence-transformers.
 ///
 /// ```
 /// use oip_text::Pooling;
@@ -18,7 +19,7 @@ pub enum Pooling {
     Mean,
     /// The first token.
     Cls,
-    /// The largest value of all tokens, by dimension.
+    /// The maximum over all tokens, per dimension.
     Max,
     /// The last token.
     Last,
@@ -29,7 +30,8 @@ pub enum Pooling {
 }
 
 impl Pooling {
-    /// Pools the tokens of one text: `tokens` has `dim` values for each, padding left out. Without tokens the result is zeros.
+    /// Pools the tokens of one text: `tokens` has `dim` values for each token, without padding. Without
+    /// tokens the result is zeros.
     ///
     /// # Panics
     /// When `dim` is 0.
@@ -76,7 +78,7 @@ impl Pooling {
     }
 }
 
-/// Divides a vector by its Euclidean length; zeros stay.
+/// Divides a vector by its Euclidean length; a zero vector stays zero.
 ///
 /// ```
 /// let mut vector = [3.0, 4.0];

@@ -1,4 +1,4 @@
-//! Steps of text models as models of their own, which a pipeline can put around any network.
+//! The steps of text models as separate models, which a pipeline can combine with any network.
 
 use bytes::Bytes;
 use oip_service::{
@@ -21,9 +21,9 @@ use crate::{
     tokenizer::{TextTokenizer, Tokens},
 };
 
-/// The parameter of a configuration that names the step.
+/// The configuration parameter that names the step.
 const STEP: &str = "step";
-/// Tokens of one run of `tokenize`, padding included: 32 MiB in each output.
+/// Maximum number of tokens, including padding, of one run of `tokenize`: 32 MiB per output.
 const MAX_TOKENS: usize = 4 << 20;
 
 const INPUT_IDS: &str = "input_ids";
@@ -33,21 +33,21 @@ const TOKEN_EMBEDDINGS: &str = "token_embeddings";
 const EMBEDDING: &str = "embedding";
 const LOGITS: &str = "logits";
 
-/// Loads steps of text models: a configuration has `backend: "text-step"`, the parameter `step`, and as `default_model_filename` the file
-/// that describes the step.
+/// Loads steps of text models. The configuration has `backend: "text-step"`, the parameter `step`, and as
+/// `default_model_filename` the file that describes the step.
 ///
 /// | step | file | inputs | outputs |
 /// |---|---|---|---|
 /// | `tokenize` | `tokenizer.json` | `text`, `text_pair` BYTES `[n]` | `input_ids`, `attention_mask`, `token_type_ids` INT64 `[n, length]` |
-/// | `pool` | `config.json` of a sentence model's pooling | `token_embeddings` FP32 `[n, length, d]`, `attention_mask` INT64 `[n, length]` | `embedding` FP32 `[n, d]` |
+/// | `pool` | a sentence model's pooling `config.json` | `token_embeddings` FP32 `[n, length, d]`, `attention_mask` INT64 `[n, length]` | `embedding` FP32 `[n, d]` |
 /// | `normalize` | any | `embedding` FP32 `[n, d]` | `embedding` FP32 `[n, d]` |
-/// | `labels` | `config.json` of a classifier | `logits` FP32 `[n, classes]` | `scores` FP32 `[n, classes]`, `label` BYTES `[n]`, `labels` BYTES `[n, classes]` |
+/// | `labels` | a classifier's `config.json` | `logits` FP32 `[n, classes]` | `scores` FP32 `[n, classes]`, `label` BYTES `[n]`, `labels` BYTES `[n, classes]` |
 ///
 /// ```
 /// use oip_service::Backend;
 /// use oip_text::{TextOptions, TextStepBackend};
 ///
-/// // A directory is never recognised as a step: its configuration names the backend and the file.
+/// // A directory is never detected as a step: its configuration names the backend and the file.
 /// assert!(TextStepBackend::new(TextOptions::default()).file_names().is_empty());
 /// ```
 pub struct TextStepBackend {
@@ -55,7 +55,7 @@ pub struct TextStepBackend {
 }
 
 impl TextStepBackend {
-    /// A backend with bounds of texts and tokenizers.
+    /// Creates a backend with these limits for texts and tokenizers.
     #[must_use]
     pub fn new(options: TextOptions) -> Self {
         Self { options }
@@ -71,7 +71,7 @@ impl Backend for TextStepBackend {
         &[]
     }
 
-    /// The files that a tokenizer's longest sequence and special tokens come from, where they are there.
+    /// Reads the files with a tokenizer's maximum length and special tokens, if they exist.
     fn gather(&self, _: &Bytes, files: &dyn ModelFiles) -> Result<Vec<(String, Bytes)>, ServiceError> {
         let paths = [CONFIG, SENTENCE, TOKENIZER_CONFIG, SPECIAL_TOKENS];
         let there = paths.into_iter().filter(|path| files.has(path));
@@ -118,7 +118,7 @@ impl Backend for TextStepBackend {
     }
 }
 
-/// A step with what it was loaded from.
+/// A step with the data that it was loaded from.
 enum Step {
     Tokenize(Box<TextReader>),
     Pool(Pooling),
@@ -155,7 +155,7 @@ impl Step {
     }
 }
 
-/// A step as a model.
+/// A step that is served as a model.
 struct StepModel {
     metadata: ModelMetadata,
     step: Step,
@@ -182,7 +182,7 @@ impl Model for StepModel {
             Step::Labels { labels, activation } => {
                 let (mut values, shape) = floats(&request, LOGITS)?;
                 let (rows, width) = (shape[0], shape[1]);
-                // Without values the rows would be any number.
+                // Without values the number of rows is not bounded by the data.
                 if width == 0 {
                     return Err(ServiceError::invalid(
                         "input 'logits' has no classes, expected at least one",
@@ -207,7 +207,7 @@ impl Model for StepModel {
     }
 }
 
-/// Token ids of all texts, padded to the longest of them.
+/// Returns the token ids of all texts, padded to the longest of them.
 fn tokenize(
     texts: &TextReader,
     request: &InferRequest,
@@ -240,7 +240,7 @@ fn tokenize(
     outputs.collect()
 }
 
-/// One vector for each row, of its tokens that the mask does not leave out.
+/// Returns one vector for each row, pooled from its unmasked tokens.
 fn pool(
     pooling: Pooling,
     request: &InferRequest,
@@ -255,7 +255,7 @@ fn pool(
         let message = format!("input 'attention_mask' has the shape {found}, expected [{rows}, {length}]");
         return Err(ServiceError::invalid(message));
     }
-    // Without values the rows would be any number.
+    // Without values the number of rows is not bounded by the data.
     if length == 0 || width == 0 {
         let message =
             "input 'token_embeddings' has no values, expected at least one token with one value in each row";
@@ -268,7 +268,7 @@ fn pool(
         let mask = &mask[row * length..(row + 1) * length];
         let tokens = &values[row * length * width..(row + 1) * length * width];
         let count = mask.iter().filter(|mask| **mask != 0).count();
-        // Padding is at the end nearly always: then nothing is copied.
+        // Padding is nearly always at the end, and then nothing is copied.
         if mask[..count].iter().all(|mask| *mask != 0) {
             pooled.extend(pooling.pool(&tokens[..count * width], width));
             continue;
@@ -283,7 +283,7 @@ fn pool(
     embedding(pooled, &[rows, width])
 }
 
-/// The values of an FP32 input and its dimensions.
+/// Returns the values of an FP32 input and its dimensions.
 fn floats(request: &InferRequest, name: &str) -> Result<(Vec<f32>, Vec<usize>), ServiceError> {
     let value = request.input(name).and_then(|value| value.as_fixed());
     let value = value.ok_or_else(|| ServiceError::invalid(format!("input '{name}' is missing")))?;

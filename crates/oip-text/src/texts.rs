@@ -1,4 +1,4 @@
-//! The texts of a request as tokens. All bounds are checked before the first text is tokenized.
+//! Tokenizes the texts of a request. All limits are checked before the first text is tokenized.
 
 use oip_service::CancelToken;
 use oip_types::{DataType, ErrorCode, InferRequest, ParameterValue, ServiceError, TensorMetadata};
@@ -8,14 +8,14 @@ use crate::{
     tokenizer::{TextTokenizer, Tokens},
 };
 
-/// The input of texts, and the one of second texts.
+/// Names of the inputs for texts and for second texts.
 const TEXT: &str = "text";
 const TEXT_PAIR: &str = "text_pair";
-/// Request parameters.
+/// Names of request parameters.
 const TRUNCATE: &str = "truncate";
 const TOKEN_IDS: &str = "token_ids";
 
-/// Reads the texts of requests.
+/// Reads and tokenizes the texts of requests.
 pub(crate) struct TextReader {
     tokenizer: TextTokenizer,
     max_texts: usize,
@@ -23,7 +23,7 @@ pub(crate) struct TextReader {
 }
 
 impl TextReader {
-    /// A reader of requests with at most `max_texts` texts that have `max_request_bytes` bytes together.
+    /// Creates a reader for requests of at most `max_texts` texts and `max_request_bytes` bytes in total.
     pub(crate) fn new(tokenizer: TextTokenizer, max_texts: usize, max_request_bytes: usize) -> Self {
         Self {
             tokenizer,
@@ -36,7 +36,7 @@ impl TextReader {
         &self.tokenizer
     }
 
-    /// The inputs of a model that takes texts.
+    /// Returns the inputs of a model that takes texts.
     pub(crate) fn inputs() -> Vec<TensorMetadata> {
         vec![
             TensorMetadata::new(TEXT, DataType::BYTES, &[-1]),
@@ -44,7 +44,7 @@ impl TextReader {
         ]
     }
 
-    /// Tokens of all texts of a request.
+    /// Tokenizes all texts of a request.
     pub(crate) fn tokenize(
         &self,
         request: &InferRequest,
@@ -87,7 +87,7 @@ impl TextReader {
         Ok(tokens)
     }
 
-    /// Checks the number of texts, their bytes together, and each text's length and encoding.
+    /// Checks the number of texts, their total size, and each text's length and encoding.
     fn check_all(&self, texts: &[&[u8]], pairs: Option<&[&[u8]]>) -> Result<(), ServiceError> {
         if let Some(pairs) = pairs.filter(|pairs| pairs.len() != texts.len()) {
             let (found, expected) = (pairs.len(), texts.len());
@@ -114,7 +114,7 @@ impl TextReader {
     }
 }
 
-/// The elements of an input of strings; `None` where it is left out.
+/// Returns the elements of a string input; `None` if it is missing.
 fn strings<'r>(request: &'r InferRequest, name: &str) -> Result<Option<Vec<&'r [u8]>>, ServiceError> {
     let Some(value) = request.input(name) else {
         return Ok(None);
@@ -125,7 +125,7 @@ fn strings<'r>(request: &'r InferRequest, name: &str) -> Result<Option<Vec<&'r [
     Ok(Some(strings.iter().collect()))
 }
 
-/// A request parameter that is true or false.
+/// Returns a boolean request parameter.
 pub(crate) fn flag(request: &InferRequest, name: &str, default: bool) -> Result<bool, ServiceError> {
     match request.parameters.get(name) {
         None => Ok(default),
@@ -136,12 +136,12 @@ pub(crate) fn flag(request: &InferRequest, name: &str, default: bool) -> Result<
     }
 }
 
-/// Token ids as a JSON array.
+/// Parses token ids from a JSON array.
 fn ids(index: usize, text: &[u8]) -> Result<Vec<u32>, TextError> {
     serde_json::from_slice(text).map_err(|_| TextError::text(index, "expected a JSON array of token ids"))
 }
 
-/// Fails once a request's deadline has passed or its client has left.
+/// Fails once a request's deadline has passed or its client has disconnected.
 pub(crate) fn check_time(cancel: &CancelToken) -> Result<(), ServiceError> {
     if cancel.is_expired() {
         return Err(ServiceError::new(
@@ -158,7 +158,7 @@ pub(crate) fn check_time(cancel: &CancelToken) -> Result<(), ServiceError> {
     }
 }
 
-/// A defect of ours or of a network.
+/// Creates the error for a bug in this crate or in a network.
 pub(crate) fn internal(error: impl Into<Box<dyn std::error::Error>>) -> ServiceError {
     ServiceError::internal(error.into().to_string())
 }

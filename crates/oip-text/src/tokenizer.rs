@@ -1,4 +1,4 @@
-//! Text to tokens: the crate `tokenizers` behind limits, with its panics caught.
+//! Tokenization: limits the crate `tokenizers` and catches its panics.
 
 use std::{
     cell::Cell,
@@ -19,10 +19,11 @@ use crate::{
     limits::TokenizerLimits,
 };
 
-/// A word takes some milliseconds at most: 200 characters, each of which begins a part that is looked up in all lengths.
+/// A word takes a few milliseconds at most: it has up to 200 characters, and from each of them parts of all
+/// lengths are looked up.
 const WORDS_BETWEEN_CHECKS: usize = 16;
 
-/// A tokenizer that is ready, with a longest sequence. Many threads may use it at once.
+/// A loaded tokenizer with a maximum sequence length. It can be shared between threads.
 ///
 /// ```
 /// use oip_text::{TextTokenizer, TokenizerLimits};
@@ -42,7 +43,7 @@ pub struct TextTokenizer {
     max_text_bytes: usize,
     max_added_tokens: usize,
     pad: u32,
-    /// Whether `tokenizer.json` says which token pads.
+    /// Whether `tokenizer.json` declares the padding token.
     has_padding: bool,
     offsets: OffsetType,
 }
@@ -51,25 +52,25 @@ pub struct TextTokenizer {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tokens {
-    /// Their ids, special tokens included.
+    /// Their ids, including special tokens.
     pub ids: Vec<u32>,
-    /// 1 for tokens of the second text where the tokenizer tells the two apart, else 0.
+    /// 1 for tokens of the second text if the tokenizer distinguishes the two, else 0.
     pub type_ids: Vec<u32>,
-    /// Where each begins and ends in its text, in characters; `(0, 0)` for special tokens.
+    /// The start and end of each token in its text, in characters; `(0, 0)` for special tokens.
     pub offsets: Vec<(usize, usize)>,
-    /// Whether each is a special token, which the post-processor added.
+    /// Whether each token is a special token, which the post-processor added.
     pub is_special: Vec<bool>,
-    /// Whether tokens were left out at the end, so that the rest fits the longest sequence.
+    /// Whether tokens were dropped at the end to fit the maximum length.
     pub is_truncated: bool,
 }
 
 impl TextTokenizer {
-    /// Reads a `tokenizer.json`. `max_length` is the longest sequence of tokens, special ones included; what the file says of
-    /// truncation and padding does not count.
+    /// Reads a `tokenizer.json`. `max_length` is the maximum number of tokens in a sequence, including
+    /// special ones; the file's own truncation and padding settings are ignored.
     ///
     /// # Errors
-    /// [`TextError::File`] when the file is damaged, has more than the limits allow, or adds as many special tokens as the longest
-    /// sequence has.
+    /// [`TextError::File`] when the file is damaged, exceeds the limits, or adds at least as many special
+    /// tokens as the maximum length.
     pub fn read(bytes: &[u8], max_length: usize, limits: &TokenizerLimits) -> Result<Self, TextError> {
         inspect(bytes, limits)?;
         let read = catch_unwind(|| Tokenizer::from_bytes(bytes));
@@ -104,8 +105,8 @@ impl TextTokenizer {
         })
     }
 
-    /// The same with what a `special_tokens_map.json` says and `tokenizer.json` does not: tokens of the vocabulary that count as special,
-    /// so that they are found in texts as they are, and the token that pads.
+    /// Adds the declarations of a `special_tokens_map.json` that `tokenizer.json` lacks: which tokens of the
+    /// vocabulary are special, so that they are recognized in texts, and which token is the padding.
     ///
     /// # Errors
     /// [`TextError::File`] when the file is damaged or has more special tokens than [`TokenizerLimits::max_added_tokens`].
@@ -133,7 +134,7 @@ impl TextTokenizer {
                     .rstrip(rstrip)
                     .normalized(normalized),
             };
-            // A token outside the vocabulary would get an id that the network does not have.
+            // A token outside the vocabulary would get an id that the network does not know.
             let Some(id) = self.inner.token_to_id(&token.content) else {
                 continue;
             };
@@ -160,7 +161,7 @@ impl TextTokenizer {
         }
     }
 
-    /// The same without the offsets of tokens, which are (0, 0) then and take no time.
+    /// Disables token offsets, which saves time; they are then all (0, 0).
     #[must_use]
     pub fn without_offsets(self) -> Self {
         Self {
@@ -169,25 +170,26 @@ impl TextTokenizer {
         }
     }
 
-    /// The longest sequence, in tokens.
+    /// Returns the maximum number of tokens in a sequence.
     #[must_use]
     pub fn max_length(&self) -> usize {
         self.max_length
     }
 
-    /// The id of the token that pads sequences.
+    /// Returns the id of the padding token.
     #[must_use]
     pub fn pad(&self) -> u32 {
         self.pad
     }
 
-    /// The number of different ids, added tokens included.
+    /// Returns the number of different ids, including added tokens.
     #[must_use]
     pub fn vocabulary(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
 
-    /// Checks a text before any work: its length, and that it is UTF-8. `index` is its index in the request, for the message.
+    /// Checks a text before tokenization: its length, and that it is UTF-8. `index` is its index in the
+    /// request, for the message.
     ///
     /// # Errors
     /// [`TextError::TooLong`] or [`TextError::Text`].
@@ -211,15 +213,16 @@ impl TextTokenizer {
     /// Tokenizes a text, or a pair of texts.
     ///
     /// # Errors
-    /// As [`Self::check`]; [`TextError::Text`] when the tokenizer cannot take the text, as without a token for unknown words.
+    /// The errors of [`Self::check`]; [`TextError::Text`] when the tokenizer cannot encode the text, for
+    /// example without a token for unknown words.
     pub fn encode(&self, index: usize, text: &[u8], pair: Option<&[u8]>) -> Result<Tokens, TextError> {
         self.encode_until(index, text, pair, &|| false)
     }
 
-    /// The same, given up where `is_over` says so; it is asked every few words.
+    /// Like [`Self::encode`], but stops when `is_over` returns true; it is called every few words.
     ///
     /// # Errors
-    /// As [`Self::encode`]; [`TextError::Interrupted`] when it was given up.
+    /// The errors of [`Self::encode`]; [`TextError::Interrupted`] when it was stopped.
     pub fn encode_until(
         &self,
         index: usize,
@@ -230,7 +233,8 @@ impl TextTokenizer {
         let text = self.check(index, text)?;
         let pair = pair.map(|pair| self.check(index, pair)).transpose()?;
         let encoded = catch_unwind(AssertUnwindSafe(|| {
-            // One token more than fits shows that there are more. Of a pair both lengths count.
+            // One token above the limit shows that the text is too long. For a pair, both lengths count, so
+            // everything is tokenized.
             let most = pair.map_or(self.max_length + 1, |_| usize::MAX);
             let first = self.tokenize(text, 0, most, is_over)?;
             let second = pair.map(|pair| self.tokenize(pair, 1, most, is_over));
@@ -240,7 +244,8 @@ impl TextTokenizer {
         caught(index, encoded)
     }
 
-    /// Makes a sequence of token ids into one that the model takes: with special tokens, cut to the longest sequence.
+    /// Prepares a sequence of token ids for the model: adds special tokens and truncates it to the maximum
+    /// length.
     ///
     /// # Errors
     /// [`TextError::Text`] when an id is not in the vocabulary.
@@ -265,7 +270,7 @@ impl TextTokenizer {
         )
     }
 
-    /// Tokens of a text without special ones, not many more than `most`.
+    /// Returns the tokens of a text without special ones, not many more than `most`.
     fn tokenize(
         &self,
         text: &str,
@@ -291,7 +296,7 @@ impl TextTokenizer {
         split.into_encoding(None, kind, self.offsets)
     }
 
-    /// Cuts what is too long and adds special tokens.
+    /// Truncates the sequence and adds special tokens.
     fn finish(&self, first: Encoding, second: Option<Encoding>) -> tokenizers::Result<Tokens> {
         let post = self.inner.get_post_processor();
         let added = post.map_or(0, |post| post.added_tokens(second.is_some()));
@@ -315,7 +320,7 @@ impl TextTokenizer {
     }
 }
 
-/// What the crate gave for a text, unless it panicked.
+/// Returns the result of the `tokenizers` crate, or an error if it panicked.
 fn caught(index: usize, encoded: thread::Result<tokenizers::Result<Tokens>>) -> Result<Tokens, TextError> {
     let encoded = encoded.map_err(|_| TextError::Internal("a panic in the tokenizer".to_owned()))?;
     encoded.map_err(|error| match error.downcast::<TextError>() {

@@ -12,7 +12,7 @@ const CLASSIFICATION: &str = "classification";
 /// Maximum number of elements in an output to classify, as in Triton.
 const MAX_ELEMENTS: u64 = 1_000_000;
 
-/// Takes the requested number of classes out of an output's parameters, if it is there.
+/// Removes the requested number of classes from an output's parameters and returns it, if present.
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when it is not a positive integer.

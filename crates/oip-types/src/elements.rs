@@ -6,8 +6,10 @@ use tensor_core::{Element, Shape, SpecError, Tensor};
 
 use crate::TensorValue;
 
-/// The elements of a tensor in row-major order, and its shape: what [`InferRequest::take`](crate::InferRequest::take) gives a model
-/// and [`InferResponse::get`](crate::InferResponse::get) a client. It is a slice of its elements, and becomes a tensor again.
+/// The elements of a tensor in row-major order, with its shape.
+/// [`InferRequest::take`](crate::InferRequest::take) returns it to a model, and
+/// [`InferResponse::get`](crate::InferResponse::get) to a client. It dereferences to a slice of its elements,
+/// and converts into a tensor.
 ///
 /// ```
 /// use oip_types::{DataType, Elements, TensorValue};
@@ -26,10 +28,10 @@ pub struct Elements<T> {
 }
 
 impl<T: Element> Elements<T> {
-    /// Joins a shape and as many elements.
+    /// Combines a shape with its elements.
     ///
     /// # Errors
-    /// [`SpecError::LengthMismatch`] when the shape has another number of elements.
+    /// [`SpecError::LengthMismatch`] when `values` does not have the shape's number of elements.
     pub fn new(shape: Shape, values: Vec<T>) -> Result<Self, SpecError> {
         let spec = tensor_core::TensorSpec::new(T::DTYPE, shape)?;
         let found = (values.len() * T::DTYPE.size()) as u64;
@@ -48,19 +50,19 @@ impl<T: Element> Elements<T> {
         })
     }
 
-    /// The shape.
+    /// Returns the shape.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// The elements.
+    /// Returns the elements.
     #[must_use]
     pub fn into_vec(self) -> Vec<T> {
         self.values
     }
 
-    /// Other elements in the same shape.
+    /// Applies `change` to every element and keeps the shape.
     #[must_use]
     pub fn map<U: Element>(self, change: impl FnMut(T) -> U) -> Elements<U> {
         Elements {
@@ -105,7 +107,7 @@ impl<'e, T> IntoIterator for &'e Elements<T> {
 impl<T: Element> From<Elements<T>> for Tensor {
     fn from(elements: Elements<T>) -> Self {
         let tensor = Self::from_vec(elements.shape, elements.values);
-        // There are as many elements as the shape has, and they are in memory.
+        // The number of elements matches the shape, and they are in memory.
         tensor.unwrap_or_else(|_| unreachable!("elements fit their shape"))
     }
 }

@@ -225,28 +225,29 @@ impl Error for ServiceError {
     }
 }
 
-/// [`Internal`](ErrorCode::Internal): a model or a service made the tensor. What a client sent is refused where it is read.
+/// Maps to [`Internal`](ErrorCode::Internal), because a model or a service created the tensor. Tensors from
+/// clients are checked where they are decoded.
 impl From<SpecError> for ServiceError {
     fn from(error: SpecError) -> Self {
         Self::internal(error.to_string())
     }
 }
 
-/// [`Internal`](ErrorCode::Internal): a request's tensors were checked before.
+/// Maps to [`Internal`](ErrorCode::Internal), because a request's tensors were already checked.
 impl From<CastError> for ServiceError {
     fn from(error: CastError) -> Self {
         Self::internal(error.to_string())
     }
 }
 
-/// [`Internal`](ErrorCode::Internal), as for a [`SpecError`].
+/// Maps to [`Internal`](ErrorCode::Internal), like a [`SpecError`].
 impl From<SparseError> for ServiceError {
     fn from(error: SparseError) -> Self {
         Self::internal(error.to_string())
     }
 }
 
-/// An error, its cause, the cause of that, and so on.
+/// Returns an error and the chain of its sources.
 pub fn causes<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| error.source())
 }

@@ -145,7 +145,7 @@ impl InferRequest {
         Ok(self.inputs.swap_remove(position).value)
     }
 
-    /// Takes an input's elements out by name, for models that compute with them.
+    /// Removes an input by name and returns its elements, for models that compute with them.
     ///
     /// ```
     /// use oip_types::{InferRequest, ModelRef};
@@ -161,7 +161,8 @@ impl InferRequest {
     /// ```
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there is no such input, or it has another datatype.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the input does not exist or has another
+    /// datatype.
     pub fn take<T: Element>(&mut self, name: &str) -> Result<Elements<T>, ServiceError> {
         let value = self.take_input(name)?;
         elements(&value)
@@ -169,12 +170,12 @@ impl InferRequest {
     }
 }
 
-/// The elements of a value, or what is wrong about their datatype.
+/// Returns the elements of a value, or a message about its wrong datatype.
 fn elements<T: Element>(value: &TensorValue) -> Result<Elements<T>, String> {
     let (expected, found) = (DataType::Fixed(T::DTYPE), value.datatype());
     let values = value.as_fixed().and_then(|tensor| tensor.to_vec().ok());
     let values = values.ok_or_else(|| format!("expected {expected}, found {found}"))?;
-    // A tensor's elements fit its shape.
+    // The number of a tensor's elements always matches its shape.
     Elements::new(value.shape().clone(), values).map_err(|error| error.to_string())
 }
 
@@ -216,7 +217,7 @@ pub struct InferResponse {
 }
 
 impl InferResponse {
-    /// A response of a model, without a version, an id and parameters.
+    /// Creates a response of a model, without version, id and parameters.
     #[must_use]
     pub fn new(model_name: impl Into<String>, outputs: Vec<InferOutput>) -> Self {
         Self {
@@ -228,31 +229,31 @@ impl InferResponse {
         }
     }
 
-    /// The same from a version of the model.
+    /// Returns the response with a model version.
     #[must_use]
     pub fn with_version(mut self, version: Option<String>) -> Self {
         self.model_version = version;
         self
     }
 
-    /// The same to the request with this id.
+    /// Returns the response with the request's id.
     #[must_use]
     pub fn with_id(mut self, id: Option<String>) -> Self {
         self.id = id;
         self
     }
 
-    /// The same with parameters.
+    /// Returns the response with these parameters.
     #[must_use]
     pub fn with_parameters(mut self, parameters: Parameters) -> Self {
         self.parameters = parameters;
         self
     }
 
-    /// The elements of an output by name.
+    /// Returns the elements of an output by name.
     ///
     /// # Errors
-    /// [`Internal`](crate::ErrorCode::Internal) when there is no such output, or it has another datatype.
+    /// [`Internal`](crate::ErrorCode::Internal) when the output does not exist or has another datatype.
     pub fn get<T: Element>(&self, name: &str) -> Result<Elements<T>, ServiceError> {
         let value = self.output(name).ok_or_else(|| {
             ServiceError::internal(format!(

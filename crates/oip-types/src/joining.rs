@@ -35,7 +35,7 @@ pub enum Joining {
 }
 
 impl Joining {
-    /// The configuration parameter that reports it. Only the server sets it.
+    /// The configuration parameter with this information. Only the server sets it.
     pub const PARAMETER: &str = "batched";
 
     /// Creates [`Joining::Alone`] with a reason.
@@ -74,7 +74,7 @@ impl Joining {
         }
     }
 
-    /// Writes it into a model's complete configuration.
+    /// Writes this into a model's complete configuration.
     pub fn show_in(&self, config: &mut ModelConfig) {
         let shown = ConfigParameter {
             string_value: self.to_string(),
@@ -82,7 +82,7 @@ impl Joining {
         config.parameters.insert(Self::PARAMETER.to_owned(), shown);
     }
 
-    /// Reads it from a model's complete configuration, if the server reported it.
+    /// Reads this from a model's complete configuration, if the server reported it.
     #[must_use]
     pub fn shown_in(config: &ModelConfig) -> Option<&str> {
         let shown = config.parameters.get(Self::PARAMETER)?;

@@ -44,7 +44,7 @@ impl Default for RequestLimits {
 }
 
 impl RequestLimits {
-    /// The same after some changes.
+    /// Returns the limits after `change`.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);
@@ -70,7 +70,7 @@ impl RequestLimits {
     /// Checks the rank of a tensor.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there are too many.
+    /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when there are too many dimensions.
     pub fn check_rank(&self, rank: usize) -> Result<(), ServiceError> {
         if rank <= self.rank {
             return Ok(());
@@ -126,7 +126,7 @@ fn within(what: &str, found: usize, limit: usize) -> Result<(), ServiceError> {
 mod tests {
     use super::*;
 
-    /// HT-24, GR-23: invalid dimensions.
+    /// HT-24, GR-23: rejects invalid dimensions.
     #[test]
     fn gr_23_hostile_dimensions_are_refused() {
         let limits = RequestLimits::default();

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::ServiceError;
 
-/// A memory budget for a request. Anything that may become large asks it before allocating.
+/// A memory budget for a request. Code that may allocate much asks it before allocating.
 ///
 /// `oip-service` implements it for the lease of a request; [`Unlimited`] is for callers that trust their
 /// input.
@@ -12,7 +12,8 @@ pub trait Memory {
     /// Grants a buffer of `bytes`.
     ///
     /// # Errors
-    /// [`TooLarge`](crate::ErrorCode::TooLarge) or [`Overloaded`](crate::ErrorCode::Overloaded) when there is no room.
+    /// [`TooLarge`](crate::ErrorCode::TooLarge) or [`Overloaded`](crate::ErrorCode::Overloaded) when the
+    /// budget does not suffice.
     fn reserve(&self, bytes: usize) -> Result<Box<dyn Reservation>, ServiceError>;
 
     /// Checks whether to continue; called between steps of long work.
@@ -24,12 +25,12 @@ pub trait Memory {
     }
 }
 
-/// Memory that was allowed for one buffer; given back when it is dropped.
+/// A grant for one buffer; its memory is returned on drop.
 pub trait Reservation: Send {
-    /// Allows more bytes for the buffer.
+    /// Grants more bytes for the buffer.
     ///
     /// # Errors
-    /// Same as [`Memory::reserve`].
+    /// See [`Memory::reserve`].
     fn grow(&mut self, bytes: usize) -> Result<(), ServiceError>;
 
     /// Returns everything beyond `bytes`.
@@ -45,7 +46,7 @@ pub struct Unlimited;
 
 impl Memory for Unlimited {
     fn reserve(&self, _: usize) -> Result<Box<dyn Reservation>, ServiceError> {
-        // A box of nothing is not allocated.
+        // Boxing a zero-sized value does not allocate.
         Ok(Box::new(Self))
     }
 }

@@ -22,7 +22,7 @@ pub struct ModelConfig {
     pub backend: String,
     /// The runtime to use, if the backend has several.
     pub runtime: String,
-    /// Which versions of the repository are served.
+    /// The versions of the repository that are served.
     pub version_policy: VersionPolicy,
     /// Maximum batch size; 0 for models without batching.
     pub max_batch_size: u32,
@@ -32,10 +32,10 @@ pub struct ModelConfig {
     pub output: Vec<OutputConfig>,
     /// The instances of the model.
     pub instance_group: Vec<InstanceGroup>,
-    /// What makes it faster without changing what it computes.
+    /// Settings that make the model faster without changing its results.
     #[cfg_attr(feature = "rest", serde(skip_serializing_if = "Optimization::is_empty"))]
     pub optimization: Optimization,
-    /// The model's file, where it is not the backend's usual name.
+    /// The model's file, if it does not have the backend's usual name.
     pub default_model_filename: String,
     /// How requests are batched; absent if they are not.
     #[cfg_attr(feature = "rest", serde(skip_serializing_if = "Option::is_none"))]
@@ -53,7 +53,7 @@ pub struct ModelConfig {
     pub response_cache: ResponseCache,
 }
 
-/// Which versions are served.
+/// The versions that are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -63,7 +63,7 @@ pub struct ModelConfig {
 pub enum VersionPolicy {
     /// The newest versions.
     Latest {
-        /// How many.
+        /// The number of versions.
         num_versions: u32,
     },
     /// All versions.
@@ -99,7 +99,7 @@ pub struct InputConfig {
     /// The shape that the model sees, if different.
     #[cfg_attr(feature = "rest", serde(default, skip_serializing_if = "Option::is_none"))]
     pub reshape: Option<Reshape>,
-    /// Whether it holds a shape.
+    /// Whether the input holds a shape.
     #[cfg_attr(feature = "rest", serde(default))]
     pub is_shape_tensor: bool,
     /// Whether a batch may contain requests of different shapes.
@@ -128,7 +128,7 @@ pub struct OutputConfig {
     /// A file in the model's directory with one label per line, for the classification extension.
     #[cfg_attr(feature = "rest", serde(default))]
     pub label_filename: String,
-    /// Whether it holds a shape.
+    /// Whether the output holds a shape.
     #[cfg_attr(feature = "rest", serde(default))]
     pub is_shape_tensor: bool,
 }
@@ -171,17 +171,17 @@ pub struct Reshape {
 pub struct InstanceGroup {
     /// A name for the group.
     pub name: String,
-    /// Where they run.
+    /// The hardware that the instances run on.
     pub kind: InstanceKind,
     /// The number of instances; 0 lets the server choose.
     pub count: u32,
-    /// The GPUs that they run on, by CUDA's numbers; empty for the server's choice.
+    /// The CUDA indices of the GPUs that they run on; empty to let the server choose.
     #[cfg_attr(feature = "rest", serde(skip_serializing_if = "Vec::is_empty"))]
     pub gpus: Vec<u32>,
 }
 
 impl InstanceGroup {
-    /// Its instances on all of its GPUs together.
+    /// Returns the number of instances on all of its GPUs together.
     ///
     /// ```
     /// use oip_types::model_config::InstanceGroup;
@@ -195,7 +195,7 @@ impl InstanceGroup {
     }
 }
 
-/// Where instances run.
+/// The hardware that instances run on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "rest", derive(serde::Serialize, serde::Deserialize))]
 pub enum InstanceKind {
@@ -214,7 +214,7 @@ pub enum InstanceKind {
     Model,
 }
 
-/// What makes a model faster without changing what it computes.
+/// Settings that make a model faster without changing its results.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -222,19 +222,19 @@ pub enum InstanceKind {
     serde(default)
 )]
 pub struct Optimization {
-    /// The libraries that compute it.
+    /// The libraries that run the model.
     pub execution_accelerators: ExecutionAccelerators,
 }
 
 impl Optimization {
-    /// Whether nothing is said.
+    /// Returns whether no setting is present.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// The libraries that compute a model, the preferred one first.
+/// The libraries that run a model, in order of preference.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -242,13 +242,13 @@ impl Optimization {
     serde(default)
 )]
 pub struct ExecutionAccelerators {
-    /// Those of instances on GPUs, such as `tensorrt`.
+    /// The libraries for instances on GPUs, such as `tensorrt`.
     pub gpu_execution_accelerator: Vec<Accelerator>,
-    /// Those of instances on CPUs, such as `openvino`.
+    /// The libraries for instances on CPUs, such as `openvino`.
     pub cpu_execution_accelerator: Vec<Accelerator>,
 }
 
-/// A library that computes a model, or parts of it.
+/// A library that runs a model, or parts of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -256,9 +256,9 @@ pub struct ExecutionAccelerators {
     serde(default)
 )]
 pub struct Accelerator {
-    /// Its name, in lower case.
+    /// The library's name, in lower case.
     pub name: String,
-    /// Its own options.
+    /// Options of the library.
     pub parameters: BTreeMap<String, String>,
 }
 
@@ -272,7 +272,7 @@ pub struct Accelerator {
 pub struct DynamicBatching {
     /// Batch sizes worth waiting for.
     pub preferred_batch_size: Vec<u32>,
-    /// Maximum time a request waits for others, in microseconds.
+    /// Maximum time a request waits for further requests, in microseconds.
     pub max_queue_delay_microseconds: u64,
     /// Whether responses are sent in the order of requests.
     pub preserve_ordering: bool,
@@ -287,7 +287,7 @@ pub struct DynamicBatching {
     pub priority_queue_policy: BTreeMap<u64, QueuePolicy>,
 }
 
-/// How long requests may wait, and how many.
+/// The limits on waiting requests: their time and their number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -295,7 +295,7 @@ pub struct DynamicBatching {
     serde(default)
 )]
 pub struct QueuePolicy {
-    /// What happens on timeout.
+    /// The action on timeout.
     pub timeout_action: TimeoutAction,
     /// The timeout in microseconds; 0 for none.
     pub default_timeout_microseconds: u64,
@@ -305,7 +305,7 @@ pub struct QueuePolicy {
     pub max_queue_size: u32,
 }
 
-/// What happens to requests that time out in the queue.
+/// The handling of requests that time out in the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(
     feature = "rest",
@@ -313,10 +313,10 @@ pub struct QueuePolicy {
     serde(rename_all = "UPPERCASE")
 )]
 pub enum TimeoutAction {
-    /// They fail.
+    /// Reject them with an error.
     #[default]
     Reject,
-    /// They run after all others.
+    /// Run these requests after all others.
     Delay,
 }
 

@@ -18,7 +18,7 @@ use crate::ServiceError;
 /// let model = ModelRef::new("digits", Some("2")).unwrap();
 /// assert_eq!((model.name(), model.version()), ("digits", Some("2")));
 /// assert_eq!(model.to_string(), "model 'digits' version '2'");
-/// // Clients that have no version in mind send an empty one.
+/// // Clients without a version in mind send an empty one.
 /// assert_eq!(ModelRef::new("digits", Some("")).unwrap().version(), None);
 /// assert!(ModelRef::new("../etc", None).is_err());
 /// ```
@@ -96,7 +96,7 @@ pub fn check_name(what: &str, name: &str) -> Result<(), ServiceError> {
 mod tests {
     use super::*;
 
-    /// MR-01, GR-26: names that could escape the repository's directory.
+    /// MR-01, GR-26: rejects names that could escape the repository's directory.
     #[test]
     fn mr_01_unsafe_names_are_refused() {
         let long = "a".repeat(256);
@@ -128,7 +128,7 @@ mod tests {
         }
     }
 
-    /// MR-02: odd but harmless names.
+    /// MR-02: accepts odd but harmless names.
     #[test]
     fn mr_02_odd_names_are_allowed() {
         for name in [

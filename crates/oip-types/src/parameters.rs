@@ -33,7 +33,7 @@ pub enum ParameterValue {
 }
 
 impl ParameterValue {
-    /// Returns the boolean, if it is one.
+    /// Returns the value if it is a boolean.
     #[must_use]
     pub fn as_bool(&self) -> Option<bool> {
         match self {
@@ -52,7 +52,7 @@ impl ParameterValue {
         }
     }
 
-    /// Returns the string, if it is one.
+    /// Returns the value if it is a string.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
         match self {

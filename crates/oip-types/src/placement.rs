@@ -1,10 +1,10 @@
-//! On what a model runs, as it is shown everywhere.
+//! The hardware that a model runs on, as shown in its configuration.
 
 use std::fmt;
 
 use crate::{ModelConfig, model_config::ConfigParameter};
 
-/// On what a model runs, where its backend has a choice.
+/// The execution providers and GPUs that a model runs on, if its backend has a choice.
 ///
 /// ```
 /// use oip_types::{ModelConfig, Placement};
@@ -17,17 +17,18 @@ use crate::{ModelConfig, model_config::ConfigParameter};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Placement {
-    /// The execution providers by ONNX Runtime's names, the preferred one first. Operators that it does not have run on the next one.
+    /// The execution providers in order of preference, under ONNX Runtime's names. An operator that one does
+    /// not support runs on the next.
     pub providers: Vec<String>,
-    /// The GPUs, by CUDA's numbers; empty on the CPU.
+    /// The CUDA indices of the GPUs; empty on the CPU.
     pub gpus: Vec<u32>,
 }
 
 impl Placement {
-    /// The parameter of a model's configuration that shows it. Only the server writes it.
+    /// The configuration parameter that shows it. Only the server writes it.
     pub const PARAMETER: &str = "execution_providers";
 
-    /// On the CPU, by these providers.
+    /// Creates a placement on the CPU with these providers.
     pub fn new(providers: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             providers: providers.into_iter().map(Into::into).collect(),
@@ -35,7 +36,7 @@ impl Placement {
         }
     }
 
-    /// The same on GPUs.
+    /// Returns the placement on these GPUs.
     #[must_use]
     pub fn on_gpus(self, gpus: impl IntoIterator<Item = u32>) -> Self {
         Self {
@@ -44,7 +45,7 @@ impl Placement {
         }
     }
 
-    /// Puts it into a model's complete configuration.
+    /// Writes it into a model's complete configuration.
     pub fn show_in(&self, config: &mut ModelConfig) {
         let shown = ConfigParameter {
             string_value: self.to_string(),
@@ -52,7 +53,7 @@ impl Placement {
         config.parameters.insert(Self::PARAMETER.to_owned(), shown);
     }
 
-    /// What a server says about it in a model's complete configuration, where it says it.
+    /// Reads it from a model's complete configuration, if the server reported it.
     #[must_use]
     pub fn shown_in(config: &ModelConfig) -> Option<&str> {
         let shown = config.parameters.get(Self::PARAMETER)?;

@@ -13,13 +13,13 @@ use crate::{ParameterValue, Parameters, ServiceError};
 pub struct ModelIndexEntry {
     /// The model's name.
     pub name: String,
-    /// The version; none for models without versions and for models never loaded.
+    /// The version; `None` for models without versions and for models never loaded.
     #[cfg_attr(feature = "rest", serde(default, skip_serializing_if = "Option::is_none"))]
     pub version: Option<String>,
-    /// The state; none for models never loaded.
+    /// The state; `None` for models never loaded.
     #[cfg_attr(feature = "rest", serde(default, skip_serializing_if = "Option::is_none"))]
     pub state: Option<ModelState>,
-    /// The reason it is not ready, for people; may be empty.
+    /// The reason it is not ready, in human-readable form; may be empty.
     #[cfg_attr(feature = "rest", serde(default, skip_serializing_if = "String::is_empty"))]
     pub reason: String,
 }
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(ModelState::from_name("State.READY"), ModelState::Unknown);
     }
 
-    /// MR-05: load requests cannot carry files.
+    /// MR-05: load requests with files are rejected.
     #[test]
     fn mr_05_files_in_load_requests_are_refused() {
         let string = |text: &str| ParameterValue::String(text.to_owned());

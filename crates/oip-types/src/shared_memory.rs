@@ -12,8 +12,8 @@ const BYTE_SIZE: &str = "shared_memory_byte_size";
 /// Parameter: the offset in the region.
 const OFFSET: &str = "shared_memory_offset";
 
-/// The name of the region that belongs to a connection over a Unix socket. On other connections it names
-/// nothing, and regions cannot be registered under it.
+/// The name of the region that belongs to a connection over a Unix socket. On other connections no region has
+/// this name, and none can be registered under it.
 pub const CONNECTION_REGION: &str = "$connection";
 
 /// A region of system shared memory that a client registered.
@@ -126,7 +126,7 @@ impl SharedMemorySlice {
 
 /// Reads inputs from shared memory.
 pub trait ReadSharedMemory {
-    /// Copies the bytes of a slice: clients may change theirs at any time.
+    /// Copies the bytes of a slice, because clients may change the original at any time.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the region does not exist or does not

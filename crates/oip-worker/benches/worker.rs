@@ -1,10 +1,10 @@
-//! The cost of a process of its own for a model: each request, each start, each byte.
+//! The cost of a separate process for a model: per request, per start, per byte.
 //!
 //! ```text
 //! cargo bench -p oip-worker --bench worker
 //! ```
 //!
-//! The model gives back its input, so that what is left is the way there and back. "In a worker" is this program, started
+//! The model returns its input, so only the transfer is measured. "In a worker" is this program, started
 //! again.
 #![allow(
     clippy::unwrap_used,
@@ -25,10 +25,10 @@ use oip_types::{DataType, InferRequest, ModelMetadata, ModelRef, ServiceError, T
 use oip_worker::{IsolatedBackend, Isolation};
 use tensor_core::{Shape, Tensor};
 
-/// The first argument of this program as a worker.
+/// The first argument that starts this program as a worker.
 const WORKER: &str = "worker";
 
-/// Starts that are timed.
+/// Number of starts that are timed.
 const STARTS: usize = 31;
 
 fn main() -> ExitCode {
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The memory of a worker that has just been started.
+/// Returns the memory of a worker that has just been started.
 fn resident_mib() -> f64 {
     let model = load(true);
     let of = |pid: u32| {
@@ -85,7 +85,7 @@ fn resident_mib() -> f64 {
     };
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    // The newest has the highest number.
+    // The newest process has the highest number.
     let (_, kib) = numbers.filter_map(of).max().unwrap();
     drop(model);
     f64::from(kib) / 1024.0

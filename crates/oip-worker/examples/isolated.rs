@@ -1,4 +1,4 @@
-//! A model that aborts takes its own process with it, and the caller gets an error.
+//! A model that aborts ends only its own process, and the caller gets an error.
 //!
 //! ```sh
 //! cargo run --package oip-worker --example isolated

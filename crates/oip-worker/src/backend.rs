@@ -11,7 +11,7 @@ use tensor_core::Quoted;
 
 use crate::{calls::Work, isolation::Isolation, pool::Pool, process::Recipe};
 
-/// Configuration parameter: whether the model runs in a separate process, `process` or `none`.
+/// Configuration parameter that selects whether the model runs in a separate process: `process` or `none`.
 const ISOLATION: &str = "isolation";
 
 /// Configuration parameter: the memory limit of each of the model's processes, such as `2GiB`.
@@ -77,7 +77,7 @@ impl Backend for IsolatedBackend {
                     "the parameter '{MEMORY_LIMIT}' of its configuration needs '{ISOLATION}' to be 'process'"
                 )));
             }
-            // A model configured as 'none' stays in this process whatever its backend prefers.
+            // A model configured as `none` stays in this process, even if its backend prefers isolation.
             let own = cx.clone().with_config(Arc::new(config.clone()));
             let own = own.with_isolation(wish.is_isolated.is_none());
             let loaded = self.inner.load(source, &own);
@@ -108,7 +108,7 @@ impl Isolation {
     /// configuration's `memory_limit` applies; `isolation` can only be `process`.
     ///
     /// # Errors
-    /// As [`Backend::load`].
+    /// See [`Backend::load`].
     pub fn load(
         self,
         backend: &'static str,

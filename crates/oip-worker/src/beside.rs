@@ -33,10 +33,10 @@ const MOST_GIVEN_UP: usize = 64;
 /// Announces a connection on the control socket, in place of a cancelled request's number; its file is attached.
 const CONNECTION: u64 = u64::MAX;
 
-/// A connection to a process, for one request at a time, with the shared regions that both sides know through it.
+/// A connection to a process, for one request at a time, with the shared regions of that connection.
 pub(crate) struct Lane {
     pub(crate) connection: Connection,
-    /// For workers that use regions.
+    /// The shared regions, for workers that use them.
     pub(crate) places: Option<Places>,
 }
 
@@ -90,7 +90,7 @@ impl Beside {
         state.given_up.len() <= MOST_GIVEN_UP
     }
 
-    /// Tells the worker that no more requests come.
+    /// Tells the worker that there will be no further requests.
     pub(crate) fn finish_sending(&self) {
         for lane in &self.lock().spare {
             // If the worker has exited, it need not be told.

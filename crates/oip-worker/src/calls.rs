@@ -1,4 +1,4 @@
-//! Requests from a model in a worker to other models, during a request of its own.
+//! Requests from a model in a worker to other models, while it runs its own request.
 //!
 //! The thread that runs the worker's request drives them: it waits for the worker and the other models at the same
 //! time.
@@ -39,7 +39,7 @@ const TICK: u16 = 10;
 #[derive(Clone, Copy)]
 pub(crate) struct Work<'w> {
     pub(crate) request: &'w InferRequest,
-    /// The requests that were merged into this one.
+    /// The requests that were joined into this one.
     pub(crate) parts: &'w [RequestPart],
     pub(crate) cancel: &'w CancelToken,
     pub(crate) others: &'w dyn OtherModels,
@@ -71,13 +71,13 @@ impl<'w> Work<'w> {
     }
 }
 
-/// The calls of one request. Dropping this cancels those that are open.
+/// The calls of one request. Dropping this cancels the open ones.
 pub(crate) struct Calls<'w> {
     work: Work<'w>,
     open: Vec<Open>,
 }
 
-/// A call without a complete response.
+/// A call whose last response has not arrived.
 struct Open {
     call: u64,
     /// The call's own deadline.
@@ -87,7 +87,7 @@ struct Open {
 
 enum State {
     Asked(BoxFuture<'static, Result<Responses, ServiceError>>),
-    /// The worker has received one of several responses, and has not yet said whether it wants another.
+    /// The worker has one of several responses, and has not yet asked for the next.
     Held(ResponseStream),
     Next(ResponseStream),
 }
@@ -150,7 +150,7 @@ impl<'w> Calls<'w> {
         Ok(())
     }
 
-    /// Continues with the next response of a call, or ends the call. It may have ended meanwhile.
+    /// Requests the next response of a call, or ends the call. The call may already have ended.
     pub(crate) fn next(&mut self, next: &Next) {
         let Some(at) = self.open.iter().position(|open| open.call == next.call) else {
             return;
@@ -164,7 +164,7 @@ impl<'w> Calls<'w> {
         self.open.push(Open { state, ..open });
     }
 
-    /// Drives the calls until the worker sends something; returns immediately if there are none.
+    /// Drives the calls until the worker sends something; returns immediately without open calls.
     pub(crate) fn drive_until_heard(
         &mut self,
         bell: &mut Option<Arc<Bell>>,

@@ -80,7 +80,7 @@ fn start(backends: &[Arc<dyn Backend>]) -> io::Result<Never> {
     end()
 }
 
-/// There is nothing to save, and exit handlers of libraries can hang.
+/// Kills this process. There is nothing to save, and exit handlers of libraries can hang.
 fn end() -> ! {
     let _ = kill_process(getpid(), Signal::KILL);
     std::process::abort()
@@ -219,7 +219,7 @@ fn limit_memory(limit: u64) -> io::Result<()> {
     let kind = Resource::Data;
     #[cfg(not(target_os = "linux"))]
     let kind = Resource::As;
-    // This thread's stack is not part of the model's memory, but counts in full.
+    // This thread's stack is not part of the model's memory, but counts in full towards the limit.
     let limit = limit.saturating_add(STACK_SIZE as u64);
     let maximum = getrlimit(kind).maximum;
     let limit = Some(maximum.map_or(limit, |maximum| maximum.min(limit)));
@@ -312,7 +312,7 @@ fn encode(outputs: Vec<InferOutput>, max_bytes: u64) -> Result<rest::EncodedBody
     }
 }
 
-/// The server has already checked its messages against its limits.
+/// Returns limits that allow everything: the server has already checked its messages against its limits.
 fn no_limits() -> RequestLimits {
     RequestLimits::default().with(|limits| {
         limits.tensors = usize::MAX;

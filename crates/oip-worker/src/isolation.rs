@@ -1,4 +1,4 @@
-//! How the operator configures workers: their command and their limits.
+//! The operator's settings for workers: their command and their limits.
 
 use std::{process::Command, sync::Arc, time::Duration};
 
@@ -36,9 +36,9 @@ impl Isolation {
         Self { by_default, ..self }
     }
 
-    /// Sets the memory limit of a worker in bytes, unless the model's configuration sets one (default: none). It limits
-    /// what the system can limit per process: on Linux private writable memory (`RLIMIT_DATA`), elsewhere address space
-    /// (`RLIMIT_AS`).
+    /// Sets the memory limit of a worker in bytes, unless the model's configuration sets one (default: none).
+    /// It applies to what the system can limit per process: on Linux private writable memory (`RLIMIT_DATA`),
+    /// elsewhere address space (`RLIMIT_AS`).
     #[must_use]
     pub fn memory_limit(self, memory_limit: Option<u64>) -> Self {
         Self { memory_limit, ..self }

@@ -26,7 +26,7 @@ use crate::{
 pub(crate) struct Places {
     #[cfg(target_os = "linux")]
     regions: Regions,
-    /// Set once a model has called another one.
+    /// Created when a model first calls another one.
     bell: Option<Arc<Bell>>,
 }
 
@@ -63,8 +63,8 @@ struct Sent<'r> {
 }
 
 impl Places {
-    /// Sends one request, and returns the offsets of its inputs. After a connection error the worker cannot be used any
-    /// more.
+    /// Sends one request, and returns the offsets of its inputs. After a connection error the worker is
+    /// unusable.
     pub(crate) fn send(
         &mut self,
         connection: &Connection,
@@ -129,8 +129,8 @@ impl Places {
         Ok(Ok(sent.offsets))
     }
 
-    /// Receives the response to the request that was sent. If the model sends several, they go to `several`, and none
-    /// is returned.
+    /// Receives the response to the request. If the model sends several, they go to `several`, and `None` is
+    /// returned.
     pub(crate) fn receive(
         &mut self,
         connection: &Connection,
@@ -206,7 +206,7 @@ impl Places {
                 (Kind::Free, Some(several)) if head.binary == 0 && !is_free => {
                     is_free = true;
                     connection.bytes(head.json.into(), go_on)?;
-                    // The worker becomes idle before the next request looks for one.
+                    // The worker must be idle before the next request looks for one.
                     if (several.free)() {
                         several.answers.free_instance();
                     }
@@ -231,7 +231,7 @@ impl Places {
                 is_wanted: failure.is_none(),
             };
             connection.send_json(Kind::Taken, number, &taken, go_on)?;
-            // Also checked if no wait is necessary.
+            // This is checked even if no wait was necessary.
             if !go_on() {
                 return Err(Broken::GivenUp);
             }
@@ -251,7 +251,8 @@ impl Places {
             let calls = &mut exchange.calls;
             calls.drive_until_heard(&mut self.bell, connection, number, go_on)?;
             let head = connection.head(go_on)?;
-            // A thread of the model may have sent this while the previous request was being answered.
+            // A thread of the model may have sent this message while the response to the previous request was
+            // being sent.
             let is_late = head.kind == Kind::Next && head.number < number;
             if head.number != number && !is_late {
                 return Err(Broken::wrong("an answer to something else"));
@@ -276,7 +277,7 @@ impl Places {
                 Kind::Room => return Err(Broken::wrong("that it wants room again and again")),
                 _ => return Ok(head),
             }
-            // Also checked if no wait is necessary.
+            // This is checked even if no wait was necessary.
             if !go_on() {
                 return Err(Broken::GivenUp);
             }

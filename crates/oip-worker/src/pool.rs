@@ -20,7 +20,7 @@ use crate::{
     protocol::{About, Broken, TICK},
 };
 
-/// Number of consecutive crashes before there is a pause.
+/// Number of consecutive crashes before new workers are delayed.
 const CRASHES: u32 = 5;
 
 /// The first pause, which doubles each time, and the longest one.
@@ -40,9 +40,9 @@ pub(crate) struct Pool {
 struct Shared {
     recipe: Recipe,
     state: Mutex<State>,
-    /// Notifies requests: there may be an idle worker, or a reason to stop waiting.
+    /// Notifies waiting requests that a worker is idle, or that waiting longer is pointless.
     freed: Condvar,
-    /// Notifies the supervisor: there is something to do.
+    /// Notifies the supervisor that there is work.
     work: Condvar,
 }
 
@@ -89,7 +89,7 @@ impl Pool {
                     about
                 });
                 let about = first.as_ref().ok().cloned();
-                // If the receiver was dropped, the model is not wanted any more.
+                // If the receiver was dropped, the model is no longer needed.
                 let is_heard = sender.send(first).is_ok();
                 if let Some(about) = about.filter(|_| is_heard) {
                     shared.supervise(&about);
@@ -148,8 +148,8 @@ impl Pool {
         }
     }
 
-    /// Runs a request in an idle worker, or in the next one that becomes idle. If the model sends several responses,
-    /// they go to `answers`, and none is returned.
+    /// Runs a request in an idle worker, or in the next one that becomes idle. If the model sends several
+    /// responses, they go to `answers`, and `None` is returned.
     pub(crate) fn infer(
         &self,
         work: Work<'_>,
@@ -199,9 +199,9 @@ impl Pool {
 /// Starts runs on a thread that must not block for long.
 #[cfg(target_os = "linux")]
 impl Pool {
-    /// Sends a small request to an idle worker, and waits at most `patience` for the response. The rest is left to a
-    /// thread that may block: the whole request if there is no idle worker, further waiting, or finding out how the
-    /// worker ended.
+    /// Sends a small request to an idle worker, and waits at most `patience` for the response. Everything
+    /// else is left to a thread that may block: the whole request if no worker is idle, further waiting, or
+    /// finding out how the worker ended.
     pub(crate) fn begin(
         self: &Arc<Self>,
         request: InferRequest,
@@ -308,19 +308,19 @@ impl OpenRun {
         }
     }
 
-    /// The request has its response.
+    /// Ends the run successfully: the worker becomes idle.
     fn end(mut self) {
         if let Some(worker) = self.worker.take() {
             self.pool.shared.give_back(worker);
         }
     }
 
-    /// The worker cannot be used any more; another thread finds out how it ended.
+    /// Marks the worker as unusable; another thread finds out how it ended.
     fn fail_later(self, broken: Broken) -> Outcome {
         Outcome::Unfinished(RestOfRun::new(move |cancel, _| Err(self.fail(broken, cancel))))
     }
 
-    /// The worker cannot be used any more.
+    /// Marks the worker as unusable, and returns the error for the request.
     fn fail(mut self, broken: Broken, cancel: &CancelToken) -> ServiceError {
         match self.worker.take() {
             Some(worker) => self.pool.lost(worker, broken, cancel),
@@ -367,7 +367,7 @@ impl Shared {
             if cancel.is_cancelled() {
                 break Err(nobody_waits(cancel));
             }
-            // All living workers are busy, otherwise there would be an idle one.
+            // All living workers are busy; otherwise one would be idle.
             state.wanted = state.wanted.max(state.living + state.waiting);
             self.work.notify_one();
             state = self
@@ -400,8 +400,8 @@ impl Shared {
         }
     }
 
-    /// Cleans up an idle worker that exited: no request is lost. The lock is released while its exit status is
-    /// collected.
+    /// Cleans up an idle worker that exited, so no request is lost. The lock is released while its exit
+    /// status is collected.
     fn bury_idle<'s>(&'s self, mut state: MutexGuard<'s, State>, worker: Worker) -> MutexGuard<'s, State> {
         if !worker.is_first_to_count() {
             // Another request of this process was lost, and its thread has counted the crash.
@@ -494,7 +494,8 @@ impl Shared {
             let shared = Arc::downgrade(self);
             move || {
                 if let Some(shared) = shared.upgrade() {
-                    // Under the lock: the supervisor has either seen that the worker is ending, or is already waiting.
+                    // Taking the lock ensures that the supervisor either has seen that the worker is ending,
+                    // or is already waiting.
                     let _state = shared.lock();
                     shared.work.notify_one();
                 }
@@ -529,9 +530,9 @@ impl State {
         self.pause = pause_after(self.crashes).map(|pause| Instant::now() + pause);
     }
 
-    /// The error for a request during a pause.
+    /// Returns the error for a request during a pause.
     fn paused(&self, left: Duration) -> ServiceError {
-        // Never "in 0 s".
+        // The duration is rounded up, so that the message never says "in 0 s".
         let seconds = left.as_secs() + 1;
         let message = format!(
             "its process is gone {} times in a row, the last time like this: {}. It is tried again in {seconds} s",

@@ -52,14 +52,14 @@ pub(crate) struct Recipe {
     pub(crate) numbers: Arc<Numbers>,
 }
 
-/// A connection to a process that has loaded the model, for one request at a time. Dropping it kills the process,
-/// unless that runs other requests too.
+/// A connection to a process that has loaded the model, for one request at a time. Dropping it kills the
+/// process, unless the process runs other requests too.
 pub(crate) struct Worker {
     process: Arc<Process>,
     lane: Lane,
     /// The number of the last request.
     number: u64,
-    /// Whether the process was made available to others while it continues with this request.
+    /// Whether the process takes other requests while it continues with this one.
     is_beside: bool,
 }
 
@@ -86,7 +86,7 @@ struct Process {
 /// Receives the responses of a model that sends several.
 pub(crate) struct Taker<'t> {
     pub(crate) answers: &'t mut dyn ResponseSink,
-    /// Receives the process for other requests while it continues with this one.
+    /// Receives the process for other requests while this one continues.
     pub(crate) others: &'t mut dyn FnMut(Worker),
 }
 
@@ -114,13 +114,13 @@ fn patience<'w>(
     }
 }
 
-/// The reason why a worker could not be started.
+/// Why a worker could not be started.
 pub(crate) enum StartError {
     /// The model cannot be loaded, and a retry would fail too.
     Refused(ServiceError),
     /// The worker exited or could not be started.
     Died(String),
-    /// The worker is not needed any more, or took too long.
+    /// The worker is no longer needed, or took too long.
     GivenUp,
 }
 
@@ -165,7 +165,8 @@ impl Worker {
             // Ctrl-C is for the server, which ends workers after draining.
             .process_group(0);
         let child = command.spawn()?;
-        // This closes the server's copies of the worker's socket ends; from here on only the worker has them.
+        // This closes the server's copies of the worker's socket ends, so only the worker has them from here
+        // on.
         drop(command);
         let log = WorkerLog::listen(said, &label, child.id(), on_end);
         tracing::debug!(model = label, pid = child.id(), "started a worker");
@@ -268,10 +269,10 @@ impl Worker {
         }
     }
 
-    /// Runs one request. After a connection error the worker cannot be used any more.
+    /// Runs one request. After a connection error the worker is unusable.
     ///
-    /// When the request is abandoned, the model is notified; if it continues nevertheless, the worker is dropped after
-    /// a while. If the model sends several responses, they go to `taker`, and none is returned.
+    /// When the request is abandoned, the model is notified. If it does not stop, the worker is dropped after
+    /// the grace period. If the model sends several responses, they go to `taker`, and `None` is returned.
     pub(crate) fn infer(
         &mut self,
         work: Work<'_>,
@@ -283,7 +284,7 @@ impl Worker {
         }
     }
 
-    /// The first half of [`Worker::infer`].
+    /// Sends a request: the first half of [`Worker::infer`].
     pub(crate) fn send(
         &mut self,
         request: &InferRequest,
@@ -315,7 +316,7 @@ impl Worker {
         self.lane.connection.has_answer_by(until)
     }
 
-    /// The second half of [`Worker::infer`].
+    /// Receives the response: the second half of [`Worker::infer`].
     pub(crate) fn receive(
         &mut self,
         work: Work<'_>,
@@ -381,12 +382,13 @@ impl Worker {
         }
     }
 
-    /// Returns whether the process was made available to others while it continues with this request.
+    /// Returns whether the process takes other requests while it continues with this one.
     pub(crate) fn is_beside(&self) -> bool {
         self.is_beside
     }
 
-    /// The request is finished while others run in the process: keeps the connection for a later request.
+    /// Keeps the connection for a later request, because this one is finished while others run in the
+    /// process.
     pub(crate) fn put_aside(self) {
         self.process.beside.keep(self.lane);
     }
@@ -398,7 +400,7 @@ impl Worker {
         self.is_beside && beside.give_up(self.number, control)
     }
 
-    /// Gives a worker that is another program time to finalize its model; dropping this waits for that.
+    /// Gives a worker that is another program time to finalize its model; dropping `self` waits for that.
     pub(crate) fn dismiss(&mut self) {
         let Process {
             beside,
@@ -426,7 +428,7 @@ impl Worker {
         lock(&self.process.child).id()
     }
 
-    /// Returns true for the first caller, which must count the end of the process.
+    /// Returns true for the first caller, which must count the process's exit.
     pub(crate) fn is_first_to_count(&self) -> bool {
         !self.process.is_counted.swap(true, Ordering::Relaxed)
     }
@@ -469,7 +471,7 @@ impl Process {
 
     fn kill(&self) {
         let mut child = lock(&self.child);
-        // It may have exited already, but must still be reaped.
+        // The process may have exited already, but must still be reaped.
         let _ = child.kill();
         let _ = child.wait();
     }

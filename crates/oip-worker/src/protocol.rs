@@ -142,7 +142,7 @@ impl Head {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) protocol: u32,
-    /// Whether the worker wants requests as [`Run`] rather than as REST bodies.
+    /// Whether the worker wants requests as [`Run`] instead of REST bodies.
     #[serde(default)]
     pub(crate) places: bool,
 }
@@ -197,7 +197,7 @@ pub(crate) struct Results {
     /// Whether the model still uses the region with its inputs.
     #[serde(default)]
     pub(crate) keeps_inputs: bool,
-    /// Whether this only marks the end of several responses.
+    /// Whether this message only marks the end of several responses.
     #[serde(default)]
     pub(crate) is_end: bool,
     /// The merged requests that failed, and why; their rows of the outputs are undefined.
@@ -221,7 +221,7 @@ pub(crate) struct Part {
     pub(crate) is_last: bool,
 }
 
-/// The server's reaction to a [`Part`].
+/// The server's reply to a [`Part`].
 #[derive(Debug, Serialize)]
 pub(crate) struct Taken {
     /// Whether another response is wanted.
@@ -265,11 +265,11 @@ pub(crate) struct Answer<'r> {
     /// The error, if the call failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) failed: Option<Failed>,
-    /// Whether this is the last one; otherwise the worker says whether it wants another.
+    /// Whether this response is the last one; if not, the worker replies with [`Next`].
     pub(crate) is_end: bool,
 }
 
-/// The worker's reaction to an [`Answer`] that may not be the last.
+/// The worker's reply to an [`Answer`] that may not be the last.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Next {
     pub(crate) call: u64,
@@ -287,11 +287,11 @@ pub(crate) struct OutputPlace {
     pub(crate) length: u64,
 }
 
-/// What a location refers to.
+/// The memory that a location refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Place {
-    /// After the JSON.
+    /// The bytes follow the JSON in the frame.
     Frame,
     /// The region for outputs.
     Region,
@@ -334,7 +334,7 @@ pub(crate) struct Load {
     pub(crate) max_answer_bytes: u64,
     /// Time limit for loading in milliseconds.
     pub(crate) patience: Option<u64>,
-    /// The number of this process among those of the model: the smallest unused one.
+    /// The index of this process among the model's processes: the smallest unused one.
     pub(crate) instance: usize,
 }
 
@@ -355,7 +355,7 @@ pub(crate) struct Loaded {
     max_batch_size: Option<u32>,
     #[serde(default)]
     instances: Option<u32>,
-    /// Whether it sends any number of responses to a request.
+    /// Whether the model sends any number of responses to a request.
     #[serde(default)]
     decoupled: bool,
     /// Whether requests are batched only if the configuration has `dynamic_batching`.
@@ -480,7 +480,7 @@ impl Loaded {
             capabilities.placement = self
                 .placement
                 .map(|PlacementForm { providers, gpus }| Placement::new(providers).on_gpus(gpus));
-            // On systems where waiting for a worker has a time limit.
+            // Only on systems where waiting for a worker can time out.
             capabilities.elsewhere = cfg!(target_os = "linux");
         });
         let tensor = |port: Port| {
@@ -550,12 +550,12 @@ impl Failed {
     }
 }
 
-/// The reason why a connection cannot be used any more.
+/// Why a connection is unusable.
 #[derive(Debug)]
 pub(crate) enum Broken {
-    /// The other side closed it.
+    /// The other process closed the connection.
     Ended,
-    /// The caller has given up.
+    /// The caller has given up waiting.
     GivenUp,
     /// The other side violated the protocol; how.
     Wrong(String),
@@ -584,8 +584,8 @@ impl Connection {
     /// Maximum bytes per read. A frame's memory is touched in these steps, as its bytes arrive.
     const STEP: usize = 256 << 10;
 
-    /// Creates a connection whose calls check every `tick`, and after each transfer, whether to continue; without a
-    /// tick they wait indefinitely.
+    /// Creates a connection whose calls check after every `tick`, and after each transfer, whether to
+    /// continue. Without a tick they wait indefinitely.
     pub(crate) fn new(stream: UnixStream, tick: Option<Duration>) -> io::Result<Self> {
         stream.set_read_timeout(tick)?;
         stream.set_write_timeout(tick)?;
@@ -664,7 +664,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns the socket, for polling it together with others.
+    /// Returns the socket, for polling it together with other descriptors.
     pub(crate) fn socket(&self) -> std::os::fd::BorrowedFd<'_> {
         std::os::fd::AsFd::as_fd(&self.stream)
     }
@@ -790,7 +790,7 @@ impl Connection {
     }
 
     fn fill(&self, mut rest: &mut [u8], go_on: &mut dyn FnMut() -> bool) -> Result<(), Broken> {
-        // It cannot fail: the source is in memory.
+        // Reading cannot fail: the source is in memory.
         let ahead = self.ahead.borrow_mut().read(rest).unwrap_or(0);
         rest = &mut rest[ahead..];
         while !rest.is_empty() {
@@ -799,7 +799,7 @@ impl Connection {
                 Ok(read) => rest = &mut rest[read..],
                 Err(error) => wait_or_fail(error)?,
             }
-            // Also after each read: a worker could send one byte at a time.
+            // Also checked after each read, because a worker could send one byte at a time.
             if !rest.is_empty() && !go_on() {
                 return Err(Broken::GivenUp);
             }
@@ -832,7 +832,7 @@ fn is_answer(bytes: &[u8]) -> Option<bool> {
     Some(!ELSEWHERE.into_iter().any(is_in))
 }
 
-/// Only the end of a tick is not a failure.
+/// Maps an I/O error: timeouts and interruptions are ignored, all other errors are failures.
 fn wait_or_fail(error: io::Error) -> Result<(), Broken> {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => Ok(()),
@@ -896,7 +896,7 @@ mod tests {
         assert!(matches!(connection.head(&mut go_on), Err(Broken::GivenUp)));
         (&other).write_all(&[3]).unwrap();
         assert!(matches!(connection.head(&mut || false), Err(Broken::GivenUp)));
-        // The reader is gone, so sending fails too.
+        // The reader has ended, so sending fails too.
         let parts = [Bytes::from(vec![0; 8 << 20])];
         let sent = connection.send(Kind::Load, 0, b"{}", &parts, &mut || false);
         assert!(matches!(sent, Err(Broken::GivenUp)));

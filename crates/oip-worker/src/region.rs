@@ -18,8 +18,8 @@ pub(crate) const REGION_ALIGNMENT: u64 = 64;
 /// Minimum size of tensors, in bytes, for using a region: below it, a second system call costs more than a second copy.
 pub(crate) const LEAST_IN_REGION: u64 = 64 << 10;
 
-/// Maximum total size of the regions that a connection keeps between requests. With the idle connections of a process
-/// it is 128 MiB.
+/// Maximum total size of the regions that a connection keeps between requests. Together with the kept idle
+/// connections of a process it is 128 MiB.
 pub(crate) const KEPT: u64 = 112 << 20;
 
 /// A region of shared memory.

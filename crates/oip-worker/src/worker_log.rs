@@ -15,7 +15,8 @@ use crate::protocol::Failed;
 const MOST_LINES: f64 = 1000.0;
 const LINES_A_SECOND: f64 = 10.0;
 
-/// The same for errors with details: a model that fails at every request must not fill the disk either.
+/// Burst size and rate per second of errors with details: a model that fails at every request must not fill
+/// the disk either.
 const MOST_DETAILS: f64 = 100.0;
 const DETAILS_A_SECOND: f64 = 1.0;
 

@@ -7,7 +7,7 @@
 
 use crate::{
     Pace,
-    microkernel::{DEPTH, PANEL, PER_STEP, Rows, copy_panel, one_row},
+    microkernel::{DEPTH, GROUP, GROUPS, PANEL, PER_STEP, Part, Rows, copy_panel, one_row},
     pack::{BLOCK, aligned, packed_len},
 };
 
@@ -167,9 +167,10 @@ impl<P: Pace, F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for Indi
             terms,
         };
         let mut sums = vec![0.0; blocks * BLOCK * PANEL];
-        let (mut copied, start) = aligned(terms.min(DEPTH) * PANEL);
-        let (panel, _) = copied[start..].as_chunks_mut::<PANEL>();
-        let panel_offsets: Vec<usize> = (0..panel.len()).map(|term| term * PANEL).collect();
+        let depth = terms.min(DEPTH);
+        let (mut copied, start) = aligned(depth * PANEL);
+        let (panel, _) = copied[start..][..depth * PANEL].as_chunks_mut::<GROUP>();
+        let panel_offsets: Vec<usize> = (0..depth).map(|term| term * GROUP).collect();
         let farthest = self.offsets.iter().copied().max().unwrap_or(0);
         let mut first = 0;
         while first < self.columns {
@@ -181,14 +182,19 @@ impl<P: Pace, F: FnMut(usize, usize, &mut [f32], usize)> pulp::WithSimd for Indi
             let mut term = 0;
             while term < terms {
                 let end = terms.min(term + DEPTH);
-                let mut offsets = &self.offsets[term..end];
-                let mut values = &self.values[first..];
+                let mut part = Part {
+                    term,
+                    values: &self.values[first..],
+                    offsets: &self.offsets[term..end],
+                    stride: GROUP,
+                };
                 if is_copied {
-                    copy_panel(simd, values, offsets, panel);
-                    offsets = &panel_offsets[..offsets.len()];
-                    values = panel.as_flattened();
+                    copy_panel(simd, part.values, part.offsets, panel);
+                    part.values = panel.as_flattened();
+                    part.offsets = &panel_offsets[..end - term];
+                    part.stride = part.values.len() / GROUPS;
                 }
-                rows.add(simd, term, values, offsets, vectors, &mut sums);
+                rows.add(simd, &part, vectors, &mut sums);
                 term = end;
             }
             (self.take)(first, count, &mut sums, PANEL);

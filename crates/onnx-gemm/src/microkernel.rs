@@ -6,6 +6,13 @@ use crate::pack::{BLOCK, copy_line};
 /// L1 and L2 caches.
 pub(crate) const PANEL: usize = 48;
 
+/// The columns of a group. A packed second factor consists of groups, each row-major and contiguous, so that a
+/// tile of one group reads consecutive memory.
+pub(crate) const GROUP: usize = 16;
+
+/// The groups of a panel.
+pub(crate) const GROUPS: usize = PANEL / GROUP;
+
 /// The number of terms that are summed before the sums are written back to memory: that many rows of a panel
 /// fit the L2 cache.
 pub(crate) const DEPTH: usize = 512;
@@ -23,157 +30,169 @@ pub(crate) struct Rows<'r> {
 }
 
 impl Rows<'_> {
-    /// Adds the products of all rows with the first `vectors` vectors of a panel. There is one term for each
-    /// offset; the first has index `term`.
+    /// Adds the products of all rows with the first `vectors` vectors of a panel.
     ///
-    /// The row of a term is `values[offset..]`. `sums` has [`PANEL`] elements per row. If `term` is 0, the
-    /// sums start from the bias.
+    /// `sums` has [`PANEL`] elements per row. If `part.term` is 0, the sums start from the bias.
     #[inline(always)]
-    pub(crate) fn add<S: pulp::Simd>(
+    pub(crate) fn add<S: pulp::Simd>(&self, simd: S, part: &Part<'_>, vectors: usize, sums: &mut [f32]) {
+        if part.term == 0 {
+            let rows = sums.chunks_exact_mut(PANEL);
+            rows.zip(self.bias.as_flattened())
+                .for_each(|(row, bias)| row.fill(*bias));
+        }
+        let mut vector = 0;
+        while vector < vectors {
+            let column = vector * S::F32_LANES;
+            let left = vectors - vector;
+            // A third vector would leave AVX2 without a register for the next factor.
+            vector += match if S::F32_LANES >= 16 { left } else { left.min(2) } {
+                1 => self.add_columns::<S, 1>(simd, part, sums, column),
+                2 => self.add_columns::<S, 2>(simd, part, sums, column),
+                _ => self.add_columns::<S, 3>(simd, part, sums, column),
+            };
+        }
+    }
+
+    /// Adds the products of all rows with `VECTORS` vectors of a panel from `column`, and returns `VECTORS`. Columns
+    /// are the outer loop because this part of the panel then stays in the L1 cache.
+    #[inline(always)]
+    fn add_columns<S: pulp::Simd, const VECTORS: usize>(
         &self,
         simd: S,
-        term: usize,
-        values: &[f32],
-        offsets: &[usize],
-        vectors: usize,
+        part: &Part<'_>,
         sums: &mut [f32],
-    ) {
-        let lanes = S::F32_LANES;
-        let (terms, blocks) = (self.terms, self.bias.len());
-        let end = term + offsets.len();
-        // AVX2 has 16 registers: 12 sums would leave too few for the factors, and one sum would be spilled
-        // for each term.
-        let most = if lanes >= 16 { 3 } else { 2 };
+        column: usize,
+    ) -> usize {
+        let blocks = self.bias.len();
+        let weights = |block: usize| &self.weights[block * self.terms + part.term..][..part.offsets.len()];
         let mut block = 0;
         while block < blocks {
-            // 8 rows by 3 vectors take 24 of the 32 registers of AVX-512.
-            let is_pair = lanes >= 16 && block + 1 < blocks;
-            let count = if is_pair { 2 } else { 1 };
-            let sums = &mut sums[block * BLOCK * PANEL..(block + count) * BLOCK * PANEL];
-            let first_bias = if term == 0 {
-                &self.bias[block..block + count]
+            let sums = &mut sums[block * BLOCK * PANEL..];
+            let left = blocks - block;
+            block += if S::F32_LANES >= 16 && left >= 2 {
+                // 8 rows by 3 vectors are 24 of the 32 registers of AVX-512.
+                part.add::<S, 0, 8, VECTORS>(simd, [weights(block), weights(block + 1)], sums, column);
+                2
+            } else if left >= 3 {
+                // 6 rows by 2 vectors are 12 of the 16 registers of AVX2.
+                let [one, two, three] = [weights(block), weights(block + 1), weights(block + 2)];
+                part.add::<S, 0, 6, VECTORS>(simd, [one, two], sums, column);
+                part.add::<S, 2, 6, VECTORS>(simd, [two, three], &mut sums[BLOCK * PANEL..], column);
+                3
             } else {
-                &[]
+                part.add::<S, 0, BLOCK, VECTORS>(simd, [weights(block); 2], sums, column);
+                1
             };
-            let one = &self.weights[block * terms + term..block * terms + end];
-            let tile = Tile {
-                values,
-                offsets,
-                bias: first_bias,
-            };
-            let mut vector = 0;
-            while vector < vectors {
-                let column = vector * lanes;
-                let left = vectors - vector;
-                if is_pair {
-                    let two = &self.weights[(block + 1) * terms + term..(block + 1) * terms + end];
-                    match left {
-                        1 => tile.add::<S, 2, 1>(simd, [one, two], sums, column),
-                        2 => tile.add::<S, 2, 2>(simd, [one, two], sums, column),
-                        _ => tile.add::<S, 2, 3>(simd, [one, two], sums, column),
-                    }
-                } else {
-                    match left.min(most) {
-                        1 => tile.add::<S, 1, 1>(simd, [one], sums, column),
-                        2 => tile.add::<S, 1, 2>(simd, [one], sums, column),
-                        _ => tile.add::<S, 1, 3>(simd, [one], sums, column),
-                    }
-                }
-                vector += most;
-            }
-            block += count;
         }
+        VECTORS
     }
 }
 
-/// Copies the rows of a panel into one contiguous panel. Elements past the end of `values` are left
-/// unchanged.
+/// Copies the rows of a panel into the groups of `panel`, each as long as [`DEPTH`] rows. Elements past the end of
+/// `values` are left unchanged.
 #[inline(always)]
 #[allow(
     clippy::manual_memcpy,
     clippy::needless_range_loop,
     reason = "the copy is unrolled only where every index is a constant"
 )]
-pub(crate) fn copy_panel<S: pulp::Simd>(_: S, values: &[f32], offsets: &[usize], panel: &mut [[f32; PANEL]]) {
-    let panel = &mut panel[..offsets.len()];
+pub(crate) fn copy_panel<S: pulp::Simd>(_: S, values: &[f32], offsets: &[usize], panel: &mut [[f32; GROUP]]) {
+    let (first, rest) = panel.split_at_mut(panel.len() / GROUPS);
+    let (second, third) = rest.split_at_mut(first.len());
+    let (first, second, third) = (
+        &mut first[..offsets.len()],
+        &mut second[..offsets.len()],
+        &mut third[..offsets.len()],
+    );
     for term in 0..offsets.len() {
         let from = &values[offsets[term]..];
+        let to = [&mut first[term], &mut second[term], &mut third[term]];
         let Some(from) = from.first_chunk::<PANEL>() else {
-            copy_line(from, &mut panel[term]);
+            from.chunks(GROUP)
+                .zip(to)
+                .for_each(|(from, to)| copy_line(from, to));
             continue;
         };
-        let (from, from_rest) = S::as_simd_f32s(from);
-        let (to, to_rest) = S::as_mut_simd_f32s(&mut panel[term]);
-        for vector in 0..from.len().min(to.len()) {
-            to[vector] = from[vector];
+        for (from, to) in from.as_chunks::<GROUP>().0.iter().zip(to) {
+            let (from, from_rest) = S::as_simd_f32s(from);
+            let (to, to_rest) = S::as_mut_simd_f32s(to);
+            for vector in 0..from.len().min(to.len()) {
+                to[vector] = from[vector];
+            }
+            to_rest.copy_from_slice(from_rest);
         }
-        to_rest.copy_from_slice(from_rest);
     }
 }
 
-/// The second factor of a tile.
-struct Tile<'t> {
-    values: &'t [f32],
-    offsets: &'t [usize],
-    /// The initial sums of each block of rows; empty to continue from the sums in memory.
-    bias: &'t [[f32; BLOCK]],
+/// Consecutive terms of a product: a part of the second factor.
+pub(crate) struct Part<'p> {
+    /// The index of the first term.
+    pub(crate) term: usize,
+    pub(crate) values: &'p [f32],
+    /// The index in `values` of each term's row.
+    pub(crate) offsets: &'p [usize],
+    /// The distance between the groups of a row: [`GROUP`] if its columns are contiguous.
+    pub(crate) stride: usize,
 }
 
-impl Tile<'_> {
-    /// Adds the product of `BLOCKS` blocks of rows and `VECTORS` vectors of a panel.
+impl Part<'_> {
+    /// Adds the product of `ROWS` rows and `VECTORS` vectors of a panel. The rows are those from index `FIRST` of
+    /// two adjacent blocks; `sums` begins with the first block.
     #[inline(always)]
     #[allow(
         clippy::manual_memcpy,
         clippy::needless_range_loop,
         reason = "the sums stay in registers only where every index is a constant"
     )]
-    fn add<S: pulp::Simd, const BLOCKS: usize, const VECTORS: usize>(
+    fn add<S: pulp::Simd, const FIRST: usize, const ROWS: usize, const VECTORS: usize>(
         &self,
         simd: S,
-        weights: [&[[f32; BLOCK]]; BLOCKS],
+        weights: [&[[f32; BLOCK]]; 2],
         sums: &mut [f32],
         column: usize,
     ) {
         let width = VECTORS * S::F32_LANES;
-        let mut registers = [[[simd.splat_f32s(0.0); VECTORS]; BLOCK]; BLOCKS];
-        for block in 0..BLOCKS {
-            for row in 0..BLOCK {
-                if let Some(bias) = self.bias.get(block) {
-                    registers[block][row] = [simd.splat_f32s(bias[row]); VECTORS];
-                    continue;
-                }
-                let at = (block * BLOCK + row) * PANEL + column;
-                let (vectors, _) = S::as_simd_f32s(&sums[at..at + width]);
-                for vector in 0..VECTORS {
-                    registers[block][row][vector] = vectors[vector];
-                }
+        let weights = weights.map(|weights| &weights[..self.offsets.len()]);
+        let starts: [usize; VECTORS] = std::array::from_fn(|vector| {
+            let column = column + vector * S::F32_LANES;
+            column / GROUP * self.stride + column % GROUP
+        });
+        let mut registers = [[simd.splat_f32s(0.0); VECTORS]; ROWS];
+        for row in 0..ROWS {
+            let at = (FIRST + row) * PANEL + column;
+            let (vectors, _) = S::as_simd_f32s(&sums[at..at + width]);
+            for vector in 0..VECTORS {
+                registers[row][vector] = vectors[vector];
             }
         }
         for term in 0..self.offsets.len() {
-            let at = self.offsets[term] + column;
-            let (vectors, _) = S::as_simd_f32s(&self.values[at..at + width]);
             let mut values = [simd.splat_f32s(0.0); VECTORS];
-            for vector in 0..VECTORS {
-                values[vector] = vectors[vector];
+            if width <= GROUP {
+                let at = self.offsets[term] + starts[0];
+                let (vectors, _) = S::as_simd_f32s(&self.values[at..at + width]);
+                for vector in 0..VECTORS {
+                    values[vector] = vectors[vector];
+                }
+            } else {
+                for vector in 0..VECTORS {
+                    let at = self.offsets[term] + starts[vector];
+                    values[vector] = S::as_simd_f32s(&self.values[at..at + S::F32_LANES]).0[0];
+                }
             }
-            for block in 0..BLOCKS {
-                let weights = &weights[block][term];
-                for row in 0..BLOCK {
-                    let weight = simd.splat_f32s(weights[row]);
-                    for vector in 0..VECTORS {
-                        registers[block][row][vector] =
-                            simd.mul_add_e_f32s(weight, values[vector], registers[block][row][vector]);
-                    }
+            for row in 0..ROWS {
+                let at = FIRST + row;
+                let weight = simd.splat_f32s(weights[at / BLOCK][term][at % BLOCK]);
+                for vector in 0..VECTORS {
+                    registers[row][vector] =
+                        simd.mul_add_e_f32s(weight, values[vector], registers[row][vector]);
                 }
             }
         }
-        for block in 0..BLOCKS {
-            for row in 0..BLOCK {
-                let at = (block * BLOCK + row) * PANEL + column;
-                let (vectors, _) = S::as_mut_simd_f32s(&mut sums[at..at + width]);
-                for vector in 0..VECTORS {
-                    vectors[vector] = registers[block][row][vector];
-                }
+        for row in 0..ROWS {
+            let at = (FIRST + row) * PANEL + column;
+            let (vectors, _) = S::as_mut_simd_f32s(&mut sums[at..at + width]);
+            for vector in 0..VECTORS {
+                vectors[vector] = registers[row][vector];
             }
         }
     }

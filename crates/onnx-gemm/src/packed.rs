@@ -5,13 +5,10 @@ use std::{borrow::Cow, ops::Range};
 use crate::{
     Pace,
     indirect::BLOCK_ROWS,
-    microkernel::{DEPTH, PANEL, PER_STEP, Rows},
+    microkernel::{DEPTH, GROUP, PANEL, PER_STEP, Part, Rows},
     pack::{BLOCK, aligned, pack_rows},
     shapes::{expect_matrix, expect_rows},
 };
-
-/// The multiple to which the column count of the last panel is padded: the lanes of the widest vectors.
-const LANES: usize = 16;
 
 /// The memory order of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +19,8 @@ pub enum Order {
     ColumnMajor,
 }
 
-/// A second factor of FP32 products in panels of 48 columns, row-major within a panel. The last panel is
-/// padded with zeros to a multiple of 16 columns.
+/// A second factor of FP32 products in groups of 16 columns, row-major within a group. The last group is padded
+/// with zeros.
 ///
 /// ```
 /// use onnx_gemm::{Order, PackedMatrix, Unpaced};
@@ -36,7 +33,7 @@ pub enum Order {
 #[derive(Debug)]
 pub struct PackedMatrix {
     numbers: Vec<f32>,
-    /// The index of the first panel, aligned to a cache line.
+    /// The index of the first group, aligned to a cache line.
     start: usize,
     depth: usize,
     columns: usize,
@@ -50,22 +47,21 @@ impl PackedMatrix {
     #[must_use]
     pub fn new(matrix: &[f32], [depth, columns]: [usize; 2], order: Order) -> Self {
         expect_matrix("b", matrix.len(), [depth, columns]);
-        let (mut numbers, start) = aligned(depth * columns.next_multiple_of(LANES));
-        for first in (0..columns).step_by(PANEL) {
-            let width = width(columns, first);
-            let panel = &mut numbers[start + first * depth..][..width * depth];
-            let used = PANEL.min(columns - first);
+        let (mut numbers, start) = aligned(depth * columns.next_multiple_of(GROUP));
+        for first in (0..columns).step_by(GROUP) {
+            let group = &mut numbers[start + first * depth..][..GROUP * depth];
+            let used = GROUP.min(columns - first);
             if order == Order::ColumnMajor {
                 for (at, column) in matrix[first * depth..]
                     .chunks_exact(depth.max(1))
                     .take(used)
                     .enumerate()
                 {
-                    let to = panel.iter_mut().skip(at).step_by(width);
+                    let to = group.iter_mut().skip(at).step_by(GROUP);
                     to.zip(column).for_each(|(to, number)| *to = *number);
                 }
             } else {
-                let lines = panel.chunks_exact_mut(width).zip(matrix.chunks_exact(columns));
+                let lines = group.chunks_exact_mut(GROUP).zip(matrix.chunks_exact(columns));
                 lines.for_each(|(to, line)| to[..used].copy_from_slice(&line[first..][..used]));
             }
         }
@@ -246,7 +242,7 @@ const FEW: usize = 4;
 
 /// Returns the width of the panel that begins at column `first`.
 fn width(columns: usize, first: usize) -> usize {
-    PANEL.min((columns - first).next_multiple_of(LANES))
+    PANEL.min((columns - first).next_multiple_of(GROUP))
 }
 
 struct Product<'p, P, G> {
@@ -286,15 +282,22 @@ impl<P: Pace, G: FnMut(usize, usize, &[f32])> Product<'_, P, G> {
             let width = width(self.matrix.columns, first);
             self.pace.spend((ROWS * depth * width) as u64 / PER_STEP + 1)?;
             let panel = self.matrix.panel(first, width);
-            let mut vector = 0;
-            while vector * S::F32_LANES < width {
-                let column = vector * S::F32_LANES;
-                match (width - column) / S::F32_LANES {
-                    1 => add_rows::<S, ROWS, 1>(simd, &rows, panel, width, column, &mut sums),
-                    2 => add_rows::<S, ROWS, 2>(simd, &rows, panel, width, column, &mut sums),
-                    _ => add_rows::<S, ROWS, 3>(simd, &rows, panel, width, column, &mut sums),
+            let mut column = 0;
+            while column < width {
+                let left = (width - column) / S::F32_LANES;
+                // Sums and factors fit the 16 registers of AVX2.
+                let vectors = match (ROWS, left) {
+                    (1, 6..) => 6,
+                    (4, 2..) if S::F32_LANES < 16 => 2,
+                    _ => left.min(3),
+                };
+                match vectors {
+                    1 => add_rows::<S, ROWS, 1>(simd, &rows, panel, column, &mut sums),
+                    2 => add_rows::<S, ROWS, 2>(simd, &rows, panel, column, &mut sums),
+                    3 => add_rows::<S, ROWS, 3>(simd, &rows, panel, column, &mut sums),
+                    _ => add_rows::<S, ROWS, 6>(simd, &rows, panel, column, &mut sums),
                 }
-                vector += 3;
+                column += vectors * S::F32_LANES;
             }
             let used = PANEL.min(end - first);
             for (row, sums) in sums.iter().enumerate() {
@@ -314,23 +317,20 @@ impl<P: Pace, G: FnMut(usize, usize, &[f32])> Product<'_, P, G> {
             terms: depth,
         };
         let mut sums = vec![0.0; blocks * BLOCK * PANEL];
-        let mut offsets: Vec<usize> = Vec::with_capacity(DEPTH);
+        let offsets: Vec<usize> = (0..depth).map(|term| term * GROUP).collect();
         for first in self.columns.step_by(PANEL) {
             let width = width(self.matrix.columns, first);
             self.pace.spend((rows * depth * width) as u64 / PER_STEP + 1)?;
             let panel = self.matrix.panel(first, width);
             let used = PANEL.min(end - first);
             for term in (0..depth).step_by(DEPTH) {
-                offsets.clear();
-                offsets.extend((term..depth.min(term + DEPTH)).map(|term| term * width));
-                factor.add(
-                    simd,
+                let part = Part {
                     term,
-                    panel,
-                    &offsets,
-                    used.div_ceil(S::F32_LANES),
-                    &mut sums,
-                );
+                    values: panel,
+                    offsets: &offsets[term..depth.min(term + DEPTH)],
+                    stride: GROUP * depth,
+                };
+                factor.add(simd, &part, used.div_ceil(S::F32_LANES), &mut sums);
             }
             for (row, sums) in sums.chunks_exact(PANEL).take(rows).enumerate() {
                 (self.give)(row, first, &sums[..used]);
@@ -351,17 +351,23 @@ fn add_rows<S: pulp::Simd, const ROWS: usize, const VECTORS: usize>(
     simd: S,
     rows: &[&[f32]; ROWS],
     panel: &[f32],
-    width: usize,
     column: usize,
     sums: &mut [[f32; PANEL]; ROWS],
 ) {
+    let depth = rows[0].len();
     let mut registers = [[simd.splat_f32s(0.0); VECTORS]; ROWS];
-    for (term, line) in panel.chunks_exact(width).enumerate() {
-        let (vectors, _) = S::as_simd_f32s(&line[column..column + VECTORS * S::F32_LANES]);
+    let starts: [usize; VECTORS] = std::array::from_fn(|vector| column + vector * S::F32_LANES);
+    let groups = starts.map(|column| &panel[column / GROUP * GROUP * depth..][..GROUP * depth]);
+    for term in 0..depth {
+        let mut values = [simd.splat_f32s(0.0); VECTORS];
+        for vector in 0..VECTORS {
+            let at = term * GROUP + starts[vector] % GROUP;
+            values[vector] = S::as_simd_f32s(&groups[vector][at..at + S::F32_LANES]).0[0];
+        }
         for row in 0..ROWS {
             let factor = simd.splat_f32s(rows[row][term]);
             for vector in 0..VECTORS {
-                registers[row][vector] = simd.mul_add_e_f32s(factor, vectors[vector], registers[row][vector]);
+                registers[row][vector] = simd.mul_add_e_f32s(factor, values[vector], registers[row][vector]);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Decoding of a file into ONNX's protobuf messages.
+//! Decodes a file into ONNX's protobuf messages.
 
 use bytes::Bytes;
 use prost::Message;
@@ -9,7 +9,7 @@ use crate::{
     scan,
 };
 
-/// Decodes a file. Tensor contents stay slices of it.
+/// Decodes a file. Tensor contents remain slices of `content`.
 ///
 /// # Errors
 /// [`Invalid`](crate::ErrorKind::Invalid) for a file of another format (which the message names), a truncated

@@ -1,4 +1,4 @@
-//! ONNX element types that the reader supports.
+//! The supported ONNX element types.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ pub enum ElementType {
 }
 
 impl ElementType {
-    /// The type of an ONNX type code; `None` for types that are not supported.
+    /// Returns the type of an ONNX type code; `None` for unsupported types.
     #[must_use]
     pub fn from_code(code: i32) -> Option<Self> {
         Some(Self::Fixed(match Code::try_from(code).ok()? {
@@ -58,7 +58,7 @@ impl ElementType {
         }))
     }
 
-    /// ONNX's name of a type code, for messages.
+    /// Returns ONNX's name of a type code, for messages.
     #[must_use]
     pub fn name_of_code(code: i32) -> String {
         match Code::try_from(code) {
@@ -68,7 +68,7 @@ impl ElementType {
         }
     }
 
-    /// The dtype of fixed-width elements; `None` for strings.
+    /// Returns the dtype of fixed-width elements; `None` for strings.
     #[must_use]
     pub fn dtype(self) -> Option<DType> {
         match self {

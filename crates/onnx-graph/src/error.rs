@@ -1,4 +1,4 @@
-//! Why a file is refused.
+//! Errors that explain why a file is refused.
 
 use std::fmt;
 
@@ -32,7 +32,7 @@ pub enum ErrorKind {
     Invalid,
     /// The file is valid, but uses an operator that is not implemented here. ONNX Runtime implements it.
     Unsupported,
-    /// The same, and ONNX Runtime does not implement the operator either.
+    /// Neither this crate nor ONNX Runtime implements the operator.
     UnsupportedAnywhere,
 }
 
@@ -67,13 +67,13 @@ impl Error {
         self
     }
 
-    /// The category.
+    /// Returns the category.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// Takes the source, for an error of another type with the same message.
+    /// Returns the source, for an error of another type with the same message.
     #[must_use]
     pub fn into_source(self) -> Option<Box<dyn std::error::Error + Send + Sync>> {
         self.0.source

@@ -1,8 +1,8 @@
 //! Tensor contents in separate files next to the model (external data), as PyTorch writes them and models
 //! beyond 2 GB need them.
 //!
-//! Only names without directories are accepted. The caller opens them, under its rules for model files.
-//! Offsets and lengths are checked against the file's size.
+//! A name must not contain directories. The caller opens the files, under its rules for model files. Offsets
+//! and lengths are checked against the file's size.
 
 use std::collections::BTreeSet;
 
@@ -17,14 +17,14 @@ use crate::{
 /// Maximum files of a model.
 const MAX_FILES: usize = 10_000;
 
-/// Names of the files that a model needs next to it.
+/// Returns the names of the files that a model needs next to it.
 ///
 /// # Errors
-/// A name with directories, an offset or length that is no number, a tensor with contents of its own too, and
-/// too many files.
+/// Returns an error for a name with directories, an offset or length that is not a number, a tensor that also
+/// has contents inside the model, and too many files.
 pub fn names(model: &ModelProto) -> Result<Vec<String>, Error> {
     let mut names = BTreeSet::new();
-    // Clones share the contents of tensors.
+    // Cheap, since clones share the contents of tensors.
     visit(&mut model.clone(), &mut |tensor| {
         names.insert(Place::of(tensor)?.name);
         Ok(())
@@ -41,7 +41,8 @@ pub fn names(model: &ModelProto) -> Result<Vec<String>, Error> {
 /// Sets the contents of all external tensors to slices of the files, given by name.
 ///
 /// # Errors
-/// Those of [`names`], a file missing from `files`, and ranges beyond the end of a file.
+/// Returns the errors of [`names`], and errors for a file missing from `files` and for ranges beyond the end
+/// of a file.
 pub fn take_in(model: &mut ModelProto, files: &[(String, Bytes)]) -> Result<(), Error> {
     visit(model, &mut |tensor| {
         let place = Place::of(tensor)?;
@@ -71,7 +72,7 @@ pub fn take_in(model: &mut ModelProto, files: &[(String, Bytes)]) -> Result<(), 
                 ),
             )
         })?;
-        // Within the length of a buffer in memory.
+        // The casts are lossless: the range was checked against a buffer in memory.
         tensor.raw_data = content.slice(place.offset as usize..end as usize);
         tensor.external_data.clear();
         tensor.set_data_location(DataLocation::Default);
@@ -79,7 +80,7 @@ pub fn take_in(model: &mut ModelProto, files: &[(String, Bytes)]) -> Result<(), 
     })
 }
 
-/// Location of a tensor's contents.
+/// The location of a tensor's contents.
 struct Place {
     name: String,
     offset: u64,

@@ -1,17 +1,17 @@
 //! Reads and checks untrusted ONNX files within bounds.
 //!
 //! [`decode()`] parses a file into the format's messages ([`proto`]), after computing the memory that they
-//! would take. [`Signature`] has inputs and outputs, [`structure`] checks the graph, [`external`] resolves
-//! tensors in other files, and [`operators`] knows what a node may have in a version of its operator set.
+//! would take. [`Signature`] describes inputs and outputs, [`structure`] checks the graph, [`external`]
+//! resolves tensors in other files, and [`operators`] checks a node against a version of its operator set.
 //! [`expand`] rewrites a model into fewer operators: functions are inlined, and ONNX Runtime's contrib
 //! operators become ONNX's.
 //!
 //! [`independence`] proves that row i of every output is computed from row i of the inputs alone, so that
-//! requests of several clients can run as one batch. It follows rows through the graph without running it;
-//! anything unknown counts as a no, with the reason.
+//! requests of several clients can run as one batch. It propagates rows through the graph without running it.
+//! An unknown operator makes the proof fail, with the reason.
 //!
-//! This crate does not run models, and never opens files by name. Errors name the node or tensor that they
-//! are about.
+//! This crate does not run models, and never opens files by name. Errors name the node or tensor that caused
+//! them.
 //!
 //! ```
 //! use onnx_graph::{Dim, Signature, independence, structure};

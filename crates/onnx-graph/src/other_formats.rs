@@ -1,8 +1,8 @@
-//! Recognizes files of other formats that people mistake for ONNX models.
+//! Recognizes files of other formats that users mistake for ONNX models.
 
 use tensor_core::FileKind;
 
-/// Describes a file that is known not to be an ONNX model, and what to do with it.
+/// Describes a file that is not an ONNX model, and says what to do with it.
 pub(crate) fn explain(content: &[u8]) -> Option<String> {
     let kind = FileKind::of(&content[..content.len().min(512)], content.len() as u64)?;
     let advice = match &kind {

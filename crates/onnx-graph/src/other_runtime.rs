@@ -1,5 +1,5 @@
-//! Operators that ONNX Runtime supports on CPUs, so that a refusal refers nobody to a runtime that lacks them
-//! too.
+//! The operators that ONNX Runtime supports on CPUs, so that a refusal does not suggest ONNX Runtime for
+//! operators that it lacks too.
 //!
 //! The lists are those of ONNX Runtime 1.31 (`get_all_opkernel_def`).
 
@@ -54,7 +54,7 @@ pub fn has(domain: &str, op_type: &str, opset: i64) -> bool {
     match domain {
         "" => versions(op_type).is_some_and(|versions| versions.contains(&opset)),
         "ai.onnx.ml" => ML.binary_search(&op_type).is_ok() && (op_type != "TreeEnsemble" || opset >= 5),
-        // Without those that only other devices have.
+        // Without operators that only other devices support.
         "com.microsoft" => OWN.binary_search(&op_type).is_ok(),
         _ => false,
     }
@@ -63,7 +63,7 @@ pub fn has(domain: &str, op_type: &str, opset: i64) -> bool {
 /// Returns whether ONNX Runtime supports an attribute that the built-in runtime's table lacks.
 #[must_use]
 pub fn has_attribute(domain: &str, op_type: &str, attribute: &str) -> bool {
-    // Its contrib operators have many.
+    // Its contrib operators have many such attributes.
     matches!(
         (domain, op_type, attribute),
         ("com.microsoft", ..)
@@ -84,7 +84,7 @@ pub fn reads(domain: &str, opset: i64) -> bool {
 fn versions(op_type: &str) -> Option<RangeInclusive<i64>> {
     let mut sets = SINCE.iter();
     let (first, _) = sets.find(|(_, names)| names.binary_search(&op_type).is_ok())?;
-    // Renamed in later sets.
+    // These were renamed in later sets.
     let last = match op_type {
         "Scatter" => 10,
         "Upsample" => 9,
@@ -93,8 +93,8 @@ fn versions(op_type: &str) -> Option<RangeInclusive<i64>> {
     Some(*first..=last)
 }
 
-/// ONNX's operators, by the first operator set in which ONNX Runtime has them, which is often later than
-/// ONNX's.
+/// ONNX's operators, grouped by the first operator set in which ONNX Runtime supports them, which is often
+/// later than ONNX's.
 const SINCE: &[(i64, &[&str])] = &[
     (
         1,
@@ -351,7 +351,7 @@ const SINCE: &[(i64, &[&str])] = &[
     (26, &["BitCast", "CumProd"]),
 ];
 
-/// The same for `ai.onnx.ml`.
+/// The operators of `ai.onnx.ml` that ONNX Runtime supports.
 const ML: &[&str] = &[
     "ArrayFeatureExtractor",
     "Binarizer",
@@ -374,7 +374,7 @@ const ML: &[&str] = &[
     "ZipMap",
 ];
 
-/// Contrib operators (`com.microsoft`).
+/// The contrib operators (`com.microsoft`) that ONNX Runtime supports.
 const OWN: &[&str] = &[
     "Attention",
     "AttnLSTM",

@@ -1,4 +1,5 @@
-//! Contents of constants: checked against type and dimensions, and converted to one form.
+//! Reads the contents of constants: checks them against type and dimensions, and converts them to one
+//! representation.
 
 use std::fmt;
 
@@ -25,7 +26,7 @@ pub struct Payload {
 /// Elements in row-major order.
 #[derive(Clone, Debug)]
 pub enum Data {
-    /// Little-endian bytes of exactly the size given by type and dimensions.
+    /// Little-endian bytes, exactly the size that type and dimensions require.
     Fixed(Bytes),
     /// One string per element.
     Strings(Vec<String>),
@@ -35,7 +36,8 @@ impl Payload {
     /// Reads a tensor of the file. Raw data is not copied.
     ///
     /// # Errors
-    /// An unsupported type, external data, data in several fields, and too little or too much data.
+    /// Returns an error for an unsupported type, external data, data in several fields, and too little or too
+    /// much data.
     pub fn read(tensor: &TensorProto) -> Result<Self, Error> {
         refuse_external(tensor)?;
         let element_type = ElementType::from_code(tensor.data_type).ok_or_else(|| {
@@ -103,7 +105,7 @@ pub(crate) fn refuse_external(tensor: &TensorProto) -> Result<(), Error> {
     ))
 }
 
-/// Why a tensor's dimensions or data are invalid.
+/// The reason why a tensor's dimensions or data are invalid.
 #[derive(Debug)]
 pub(crate) enum Flaw {
     Negative,
@@ -151,7 +153,7 @@ fn fixed(tensor: &TensorProto, dtype: DType) -> Result<Bytes, Error> {
         + tensor.double_data.len()
         + tensor.uint64_data.len();
     let out_of_range = || invalid(tensor, format!("has a value out of the range of {dtype}"));
-    // One arm per field, converted to the intended type. Narrow integers are checked for range.
+    // One arm per field, converted to the target type. Narrow integers are checked for range.
     macro_rules! narrow {
         ($field:ident as $T:ty) => {{
             let narrow = |&value| <$T>::try_from(value).map(<$T>::to_le_bytes);

@@ -17,7 +17,7 @@ pub use generated::*;
 pub const DAMAGED: &str =
     "the file is no ONNX model, or it is damaged or cut off: export, copy or download it again";
 
-/// Normalizes a domain: ONNX's own operators have two, `ai.onnx` and the empty one.
+/// Normalizes a domain: ONNX's own operators have two domains, `ai.onnx` and the empty one.
 #[must_use]
 pub fn canonical_domain(domain: &str) -> &str {
     if domain == "ai.onnx" { "" } else { domain }

@@ -1,4 +1,4 @@
-//! Rewrites of a file's graph that are independent of the runtime.
+//! Rewrites a file's graph independently of the runtime.
 
 use std::collections::HashSet;
 
@@ -11,10 +11,10 @@ use crate::proto::{
     type_proto,
 };
 
-/// Removes a final `ZipMap`: a map per row, which responses cannot hold, of a matrix. The output keeps its
-/// name and becomes that matrix.
+/// Removes a final `ZipMap`, which converts a matrix into one map per row; responses cannot contain maps. The
+/// output keeps its name and becomes that matrix.
 ///
-/// scikit-learn's, `CatBoost`'s and XGBoost's exporters append one to classifiers by default.
+/// The exporters of scikit-learn, `CatBoost` and XGBoost append one to classifiers by default.
 pub fn cut_zip_maps(model: &mut ModelProto) {
     let Some(graph) = &mut model.graph else {
         return;
@@ -58,7 +58,7 @@ pub fn cut_zip_maps(model: &mut ModelProto) {
     }
 }
 
-/// Removes repeated names of outputs, which are one value.
+/// Removes repeated output names, which denote one value.
 pub fn drop_repeated_outputs(model: &mut ModelProto) {
     if let Some(graph) = &mut model.graph {
         let mut names = HashSet::new();
@@ -66,7 +66,7 @@ pub fn drop_repeated_outputs(model: &mut ModelProto) {
     }
 }
 
-/// Names unnamed outputs of loops and branches: for a `Loop` ONNX Runtime 1.32 would end the process, and it
+/// Names unnamed outputs of loops and branches: ONNX Runtime 1.32 would crash on such a `Loop`, and it
 /// refuses the others.
 pub fn name_outputs(model: &mut ModelProto) {
     let mut count = 0;
@@ -97,7 +97,7 @@ fn name_outputs_of(nodes: &mut [NodeProto], count: &mut usize) {
     }
 }
 
-/// The type of an FP32 matrix with `columns` columns; 0 for any number.
+/// Returns the type of an FP32 matrix with `columns` columns; 0 for any number.
 fn matrix(columns: usize) -> TypeProto {
     let columns = (columns > 0).then_some(dimension::Value::DimValue(columns as i64));
     let dim = [None, columns].map(|value| Dimension { value });
@@ -109,8 +109,8 @@ fn matrix(columns: usize) -> TypeProto {
     }
 }
 
-/// Removes declared dimensions of outputs and intermediate values, which are often wrong and trusted by ONNX
-/// Runtime. `None` if the file contains unknown fields, which would be lost.
+/// Removes declared dimensions of outputs and intermediate values, which are often wrong and which ONNX
+/// Runtime trusts. Returns `None` if the file contains unknown fields, which would be lost.
 pub fn without_claims(model: &ModelProto) -> Option<ModelProto> {
     let mut model = model.clone();
     forget(model.graph.as_mut()?).then_some(model)

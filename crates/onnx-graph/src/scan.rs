@@ -1,7 +1,7 @@
-//! Computes the memory that decoding a file would take, before it is decoded.
+//! Computes how much memory a file would take when decoded, before decoding it.
 //!
 //! Two bytes of a file can encode an empty node of hundreds of bytes, so a small file could exhaust memory.
-//! The scan walks over the file's fields without keeping anything, and adds up what decoding would allocate.
+//! The scan walks over the file's fields without storing anything, and adds up what decoding would allocate.
 
 use crate::{
     Error,
@@ -17,10 +17,10 @@ pub(crate) fn check(content: &[u8]) -> Result<(), Error> {
 /// Maximum bytes of a decoded model without the contents of tensors.
 const MAX_DECODED: usize = 1 << 30;
 
-/// Maximum nesting of messages; an inner graph adds 3. The decoder's own limit is 100.
+/// Maximum nesting of messages; a subgraph adds 3. The decoder's own limit is 100.
 const MAX_DEPTH: usize = 90;
 
-/// Message types that matter here.
+/// The relevant message types.
 #[derive(Clone, Copy)]
 enum Kind {
     Model,
@@ -42,7 +42,7 @@ enum Field {
     Message(Kind),
     /// A repeated string or byte string.
     Text,
-    /// Packed numbers of this size.
+    /// Packed numbers whose decoded form has this size.
     Packed(usize),
     Skipped,
 }
@@ -79,8 +79,8 @@ impl Kind {
             (Self::Graph, 15) | (Self::Attribute, 22 | 23) => Message(Self::Sparse),
             (Self::Node, 5) | (Self::Function, 11) => Message(Self::Attribute),
             (Self::Tensor, 13) => Message(entry),
-            // Alternatives of a type. A nested type has the field number of a tensor's element type, which is
-            // a varint.
+            // The alternatives of a type. A nested type has the field number of a tensor's element type,
+            // which is a varint.
             (Self::ValueInfo, 2) | (Self::Type, 1 | 4 | 5 | 7 | 8 | 9) => Message(Self::Type),
             (Self::Type, 2) => Message(Self::Shape),
             (Self::Shape, 1) => Message(dimension),
@@ -117,7 +117,7 @@ impl Scan {
                     match kind.field(key >> 3) {
                         Field::Message(kind) => self.message(value, kind, depth + 1)?,
                         Field::Text => self.take(size_of::<bytes::Bytes>() + value.len())?,
-                        // A packed number takes at least a byte of the file.
+                        // A packed number takes at least one byte of the file.
                         Field::Packed(size) => self.take(value.len().saturating_mul(size))?,
                         Field::Skipped => {}
                     }

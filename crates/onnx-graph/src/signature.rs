@@ -41,8 +41,8 @@ impl Signature {
     /// Reads an ONNX file.
     ///
     /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) if it is no ONNX file, of an unknown version, or has inputs or
-    /// outputs that are no tensors of a supported type.
+    /// Returns [`Invalid`](crate::ErrorKind::Invalid) if it is not an ONNX file, has an unknown version, or
+    /// has inputs or outputs that are not tensors of a supported type.
     pub fn read(content: &Bytes) -> Result<Self, Error> {
         Self::of(&decode::decode(content)?)
     }
@@ -50,7 +50,7 @@ impl Signature {
     /// Returns the signature of a decoded file.
     ///
     /// # Errors
-    /// As [`read`](Self::read), except for the file format.
+    /// Returns the errors of [`read`](Self::read), except those for the file format.
     pub fn of(model: &ModelProto) -> Result<Self, Error> {
         let graph = model
             .graph
@@ -144,13 +144,13 @@ impl Port {
     /// Checks the limits of an input whose dimensions were changed.
     ///
     /// # Errors
-    /// More than 32 dimensions, or more than [`MAX_TENSOR_BYTES`].
+    /// Returns an error for more than 32 dimensions, or more than [`MAX_TENSOR_BYTES`].
     pub fn check(&self) -> Result<(), Error> {
         let checked = self.check_size();
         checked.map_err(|error| Error::invalid(format!("input {} {error}", Quoted(&self.name))))
     }
 
-    /// Refuses sizes from which derived sizes could overflow.
+    /// Refuses sizes that could make derived sizes overflow.
     fn check_size(&self) -> Result<(), Unservable> {
         let Some(dims) = &self.dims else {
             return Ok(());
@@ -202,7 +202,7 @@ impl Dim {
     }
 }
 
-/// As ONNX's tools write it: a number, a name, or `?`.
+/// Writes the dimension like ONNX's tools: a number, a name, or `?`.
 impl fmt::Display for Dim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -213,7 +213,7 @@ impl fmt::Display for Dim {
     }
 }
 
-/// Why an input or output cannot be served.
+/// The reason why an input or output cannot be served.
 #[derive(Debug)]
 enum Unservable {
     /// It is not a tensor.

@@ -1,4 +1,4 @@
-//! Structural checks of a graph: invariants of every valid model, whatever runs it.
+//! Structural checks of a graph: invariants of every valid model, regardless of the runtime.
 //!
 //! They protect runtimes that parse the file themselves from damaged graphs and external references.
 
@@ -14,16 +14,16 @@ use crate::{
     proto::{self, AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto},
 };
 
-/// Maximum nodes of a model, inner graphs included. The largest known models have some ten thousand.
+/// Maximum nodes of a model, including subgraphs. The largest known models have some ten thousand.
 pub const MAX_NODES: usize = 100_000;
 
-/// Checks a model: no external data, constants that match their types and dimensions, unique names, and names
-/// defined before use.
+/// Checks a model: no external data, constants match their types and dimensions, names are unique, and they
+/// are defined before use.
 ///
-/// Operators are checked by the runtime.
+/// The runtime checks operators.
 ///
 /// # Errors
-/// What is violated, and where.
+/// Names the violated invariant and its location.
 pub fn check(model: &ModelProto) -> Result<(), Error> {
     let graph = model
         .graph
@@ -43,7 +43,7 @@ pub fn check(model: &ModelProto) -> Result<(), Error> {
     check_graph(graph, None, &mut nodes)
 }
 
-/// Names that a graph's nodes can use.
+/// The names that a graph's nodes can use.
 struct Names<'a> {
     outer: Option<&'a Names<'a>>,
     own: HashSet<&'a str>,
@@ -93,7 +93,7 @@ fn check_graph(graph: &GraphProto, outer: Option<&Names<'_>>, nodes: &mut usize)
     Ok(())
 }
 
-/// Names defined by a graph. An initializer may have an input's name and is its default then.
+/// Returns the names that a graph defines. An initializer with an input's name is that input's default.
 fn own_names(graph: &GraphProto) -> Result<HashSet<&str>, Error> {
     let mut own = HashSet::new();
     let inputs = graph.input.iter().map(|input| input.name.as_str());
@@ -122,7 +122,7 @@ fn own_names(graph: &GraphProto) -> Result<HashSet<&str>, Error> {
     Ok(own)
 }
 
-/// Creates the error for a name of two values.
+/// Creates the error for a name that two values have.
 #[must_use]
 pub fn defined_twice(name: &str) -> Error {
     Error::invalid(format!(
@@ -186,11 +186,11 @@ pub fn label(node: &NodeProto) -> String {
     )
 }
 
-/// Prefix of the field `overload` of a node that replaces part of another one, followed by that operator.
-/// Functions, for which the field is meant, are inlined by then.
+/// The prefix in the field `overload` of a node that replaces part of another node; the original operator
+/// follows. Functions, which use this field, are already inlined.
 const PART_OF: &str = "~";
 
-/// Returns the field `overload` of a node that replaces part of `node`.
+/// Returns the value of the field `overload` for a node that replaces part of `node`.
 pub(crate) fn part_of(node: &NodeProto) -> String {
     match node.overload.starts_with(PART_OF) {
         true => node.overload.clone(),
@@ -198,10 +198,11 @@ pub(crate) fn part_of(node: &NodeProto) -> String {
     }
 }
 
-/// Returns the nodes that outputs depend on in topological order, otherwise in the file's order.
+/// Returns the nodes that outputs depend on in topological order, and in the file's order where that is
+/// arbitrary.
 ///
 /// # Errors
-/// A cycle.
+/// Returns an error for a cycle.
 pub fn needed_in_order(graph: &GraphProto) -> Result<Vec<&NodeProto>, Error> {
     let mut producer: HashMap<&str, usize> = HashMap::new();
     for (index, node) in graph.node.iter().enumerate() {
@@ -261,7 +262,7 @@ pub fn needed_in_order(graph: &GraphProto) -> Result<Vec<&NodeProto>, Error> {
     }
 }
 
-/// Returns the names a node uses: its inputs, and the outer names that its inner graphs use.
+/// Returns the names that a node uses: its inputs, and the outer names that its subgraphs use.
 #[must_use]
 pub fn dependencies(node: &NodeProto) -> Vec<&str> {
     let mut names: Vec<&str> = node
@@ -299,10 +300,10 @@ fn inner_graphs(node: &NodeProto) -> impl Iterator<Item = &GraphProto> {
         .flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs))
 }
 
-/// Refuses external data anywhere, unused parts included.
+/// Refuses external data anywhere, including unused parts.
 ///
 /// # Errors
-/// A tensor with external data.
+/// Returns an error for a tensor with external data.
 pub fn refuse_external_data(graph: &GraphProto) -> Result<(), Error> {
     graph.initializer.iter().try_for_each(payload::refuse_external)?;
     graph
@@ -431,7 +432,7 @@ mod tests {
         refuses(&leaking, "'inside' is used");
     }
 
-    /// External data is refused wherever ONNX Runtime might look for it.
+    /// External data is refused everywhere ONNX Runtime might look for it.
     #[test]
     fn mr_04_external_data_is_refused_in_every_place() {
         let mut in_node = model(vec![node("x", "y")]);

@@ -10,7 +10,7 @@ use crate::{
 /// Refuses a model with a `BatchNormalization` in training mode, in any of its graphs and functions.
 ///
 /// # Errors
-/// The node, and how to export the model for inference.
+/// Names the node, and says how to export the model for inference.
 pub fn refuse(model: &ModelProto) -> Result<(), Error> {
     let imported = onnx_opset(&model.opset_import);
     let graph = model.graph.iter().map(|graph| (&graph.node, imported));
@@ -48,8 +48,8 @@ fn refuse_nodes(nodes: &[NodeProto], opset: Option<i64>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns whether a `BatchNormalization` is in training mode: by attribute since operator set 14, before by
-/// its further outputs.
+/// Returns whether a `BatchNormalization` is in training mode: by its attribute since operator set 14, and by
+/// its extra outputs before.
 fn is_training(node: &NodeProto, opset: i64) -> bool {
     let int = |name: &str| {
         let attribute = node.attribute.iter().find(|attribute| attribute.name == name);

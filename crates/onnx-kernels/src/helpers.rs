@@ -1,4 +1,4 @@
-//! Helpers shared by operators.
+//! Functions that several operators share.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use onnx_tensor::{
     size,
 };
 
-/// The error for an element type that no row of the operators' table admits.
+/// Creates the error for an element type that no row of the operators' table supports.
 pub(crate) fn unsupported(element_type: ElementType) -> Error {
     Unsupported::Here(format!("is not supported for inputs of {element_type:?}")).into()
 }
 
-/// The tensor itself if nothing else holds it, otherwise a copy.
+/// Returns the tensor itself if it has no other references, otherwise a copy.
 pub(crate) fn own(tensor: Arc<Tensor>) -> Tensor {
     Arc::try_unwrap(tensor).unwrap_or_else(|tensor| (*tensor).clone())
 }
@@ -32,7 +32,7 @@ pub(crate) fn reshaped(tensor: Arc<Tensor>, shape: &[usize]) -> Result<Arc<Tenso
     Ok(Arc::new(own(tensor).into_shape(shape)?))
 }
 
-/// The elements of a tensor of sizes, axes or indices.
+/// Returns the elements of a tensor of sizes, axes or indices.
 pub(crate) fn integers(tensor: &Tensor) -> Result<Vec<i64>> {
     match tensor.element_type() {
         ElementType::I64 => Ok(elements::<i64>(tensor)?.to_vec()),
@@ -44,7 +44,7 @@ pub(crate) fn integers(tensor: &Tensor) -> Result<Vec<i64>> {
     }
 }
 
-/// The same before a run, if the value is known then.
+/// Like [`integers`] before a run, if the value is already known.
 pub(crate) fn known_integers(fact: &Fact) -> Result<Option<Vec<i64>>> {
     fact.constant.as_deref().map(integers).transpose()
 }
@@ -62,7 +62,7 @@ pub(crate) fn sizes(numbers: &[i64]) -> Result<ShortVec<usize>> {
     Ok(sizes.unwrap_or_default())
 }
 
-/// A zeroed tensor, once its memory is reserved.
+/// Creates a zeroed tensor, after checking its size.
 pub(crate) fn empty(element_type: ElementType, shape: &[usize]) -> Result<Tensor> {
     size::admit_shape(element_type, shape)?;
     Tensor::zero_of(element_type, shape)

@@ -1,4 +1,4 @@
-//! Nodes for tests.
+//! Builds nodes for tests.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,7 +11,7 @@ use onnx_tensor::{
     packs::Packs,
 };
 
-/// A node with list and integer attributes and `outputs` outputs.
+/// Builds a node with list and integer attributes and `outputs` outputs.
 pub(crate) fn node(
     op_type: &str,
     lists: &[(&str, Vec<i64>)],
@@ -46,7 +46,7 @@ pub(crate) fn with_text(mut node: Node, name: &str, text: &str) -> Node {
     node
 }
 
-/// An operator that has taken the constants it keeps.
+/// Lets an operator absorb constants, and returns it.
 pub(crate) fn with<C: onnx_tensor::operator::Compute>(
     mut operator: C,
     constants: &[Option<Arc<Tensor>>],
@@ -55,7 +55,7 @@ pub(crate) fn with<C: onnx_tensor::operator::Compute>(
     operator
 }
 
-/// A tensor of rank 3.
+/// Creates a tensor of rank 3.
 pub(crate) fn cube<T: Element, const ROWS: usize, const COLUMNS: usize>(
     matrices: &[[[T; COLUMNS]; ROWS]],
 ) -> Tensor {

@@ -1,4 +1,4 @@
-//! Random numbers. With a seed, every run gives those of ONNX Runtime's first run with the GNU C++ library;
+//! Random numbers. With a seed, every run returns those of ONNX Runtime's first run with the GNU C++ library;
 //! without one, each run differs.
 
 use std::{
@@ -18,7 +18,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `RandomNormal`, `RandomUniform`, `RandomNormalLike`, `RandomUniformLike`, or `Bernoulli`.
+/// Builds `RandomNormal`, `RandomUniform`, `RandomNormalLike`, `RandomUniformLike`, or `Bernoulli`.
 pub fn random(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let float = |name: &str, default: f32| attributes.float(name, default);
@@ -64,7 +64,7 @@ enum Drawn {
         low: f32,
         high: f32,
     },
-    /// 1 with the probability given by the input.
+    /// 1 with the probability that the input gives.
     Bernoulli,
 }
 
@@ -155,7 +155,7 @@ impl Source {
         Self { state, saved: None }
     }
 
-    /// Uniform in 0..1.
+    /// Returns a uniform number in 0..1.
     fn uniform(&mut self) -> f32 {
         self.state = self.state * 16_807 % MODULUS;
         let part = (self.state - 1) as f32 / (MODULUS - 1) as f32;

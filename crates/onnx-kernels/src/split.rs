@@ -1,5 +1,5 @@
 //! Splits results over several threads. A part must be worth waking a helper thread, which takes
-//! microseconds. Sums are never split, so results have the same bits for any number of threads.
+//! microseconds. Sums are never split, so results are bit-identical for any number of threads.
 
 use std::ops::Range;
 
@@ -28,17 +28,17 @@ const SLOW_ROWS: usize = 8;
 /// Minimum rows per part of a product: each part reads or packs the whole second factor.
 const LEAST_ROWS: usize = 16;
 
-/// From this many rows on, each part packs the second factor itself.
+/// With at least this many rows, each part packs the second factor itself.
 const MANY_ROWS: usize = 1 << 10;
 
-/// Multiplications of a product.
+/// Returns the number of multiplications of a product.
 pub(crate) fn products([rows, depth, columns]: [usize; 3]) -> u64 {
     let sizes = [rows, depth, columns].map(|size| size as u64);
     sizes.into_iter().fold(1, u64::saturating_mul)
 }
 
-/// Calls `run` for a result of lines of `unit` elements: for all of them, or for disjoint ranges on several
-/// threads if `work` is worth parts of at least `least`. `run` receives the index of its first line.
+/// Calls `run` for a result of lines of `unit` elements: once for all lines, or for disjoint ranges on
+/// several threads if `work` is worth parts of at least `least`. `run` receives the index of its first line.
 pub(crate) fn lines<T: Send>(
     made: &mut [T],
     unit: usize,
@@ -49,7 +49,7 @@ pub(crate) fn lines<T: Send>(
     lines_by(made, unit, [work, least], &run)
 }
 
-/// Computes the lines from the given index on.
+/// Computes lines starting at the given index.
 type Lines<'r, T> = &'r (dyn Fn(usize, &mut [T], &mut Pace) -> Result<()> + Sync);
 
 fn lines_by<T: Send>(made: &mut [T], unit: usize, [work, least]: [u64; 2], run: Lines<'_, T>) -> Result<()> {
@@ -64,7 +64,8 @@ fn lines_by<T: Send>(made: &mut [T], unit: usize, [work, least]: [u64; 2], run: 
     in_parts(items, |(first, made), pace| run(first, made, pace))
 }
 
-/// The same for a result that is computed in place of a copy of `from`, which is copied in parts too.
+/// Like [`lines`], for a result that starts as a copy of `from` and is computed in place; the parts are
+/// copied on their threads.
 pub(crate) fn copied<T: Copy + Default + Send + Sync>(
     from: &[T],
     unit: usize,
@@ -147,10 +148,10 @@ pub(crate) fn multiply_integers(
     )
 }
 
-/// Some columns of a product, and these columns of each of its rows.
+/// A range of columns of a product, and the slice of these columns in each row.
 type Strips<'m, T> = (Range<usize>, Vec<&'m mut [T]>);
 
-/// Divides the rows of a product of so many columns at the ranges of `parts`, which are all columns in order.
+/// Splits the rows of a product at the column ranges `parts`, which are consecutive and cover all `columns`.
 fn strips<T>(
     parts: impl Iterator<Item = Range<usize>>,
     made: &mut [T],
@@ -199,7 +200,7 @@ mod tests {
         matmul, norm, pool, quant, reduce, shape,
     };
 
-    /// Numbers whose sums depend on the order.
+    /// Returns numbers whose sum depends on the order.
     fn floats(shape: &[usize]) -> Arc<Tensor> {
         let count = shape.iter().product::<usize>();
         let number = |at: usize| (at * 7919 % 1009) as f32 / 97.0 - 5.0;
@@ -220,7 +221,7 @@ mod tests {
         Tensor::scalar(number).into_arc()
     }
 
-    /// Output bytes, and whether the run was split.
+    /// Returns the output bytes, and whether the run was split.
     fn run(op: &dyn Compute, inputs: &[Arc<Tensor>], limit: usize) -> (Vec<Vec<u8>>, bool) {
         let threads: &'static Threads = Box::leak(Box::new(Threads::new(limit)));
         let _run = threads.start(0);
@@ -239,7 +240,7 @@ mod tests {
         }
     }
 
-    /// The same with constant inputs, which the operator may keep.
+    /// Like [`expect_same`], also with constant inputs, which the operator may absorb.
     #[track_caller]
     fn expect_same_with(make: impl Fn() -> Box<dyn Compute>, inputs: &[Arc<Tensor>]) {
         expect_same(&*make(), inputs);
@@ -270,7 +271,7 @@ mod tests {
             (vec![2, 6, 5, 33], vec![6, 33, 20]),
             (vec![64, 100], vec![100, 1]),
         ] {
-            // One row of two computed factors stays on one thread.
+            // A product with one or a few rows is not split across threads when neither factor is constant.
             if a[0] > 3 {
                 expect_same(
                     &*matmul::mat_mul(&named("MatMul")).unwrap(),
@@ -309,7 +310,7 @@ mod tests {
         };
         let inputs = [a.clone(), b.clone(), one(3u8), one(7u8)];
         let packed = [None, Some(b.clone()), None, Some(one(7u8))].to_vec();
-        // A few rows of two computed factors are left to one thread.
+        // Products with few rows are not split across threads when neither factor is constant.
         let is_plain = a.shape()[0] >= 2 * LEAST_ROWS;
         for constants in is_plain.then(Vec::new).into_iter().chain([packed]) {
             let mut product = matmul::mat_mul_integer(&node).unwrap();

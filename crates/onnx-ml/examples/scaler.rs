@@ -1,4 +1,4 @@
-//! Creates an operator from the attributes of a node, and computes it for batches of two sizes.
+//! Creates an operator from the attributes of a node, and runs it for two batch sizes.
 //!
 //! ```sh
 //! cargo run --package onnx-ml --example scaler

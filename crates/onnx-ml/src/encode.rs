@@ -68,7 +68,7 @@ enum Categories {
     Strings(HashMap<String, usize>),
 }
 
-/// Returns the column of each category. Of equal categories, the last one counts.
+/// Returns the column of each category. Of equal categories, the last one wins.
 fn positions<C: std::hash::Hash + Eq>(categories: impl Iterator<Item = C>) -> HashMap<C, usize> {
     categories
         .enumerate()

@@ -48,7 +48,8 @@ pub fn label_encoder(node: &Node) -> Result<Box<dyn Compute>> {
 /// The default of `default_string` in the ONNX specification.
 const UNUSED: &str = "_Unused";
 
-/// Reads version 1, which has one list of strings for both directions. The input type decides the direction.
+/// Reads version 1, which has one list of strings for both directions. The input type determines the
+/// direction.
 fn first_version(attributes: Attributes<'_>) -> Result<Box<dyn Compute>> {
     let strings = Tensor::vector(&attributes.texts("classes_strings")?);
     let ints = Tensor::vector(&(0..strings.len() as i64).collect::<Vec<_>>());
@@ -104,7 +105,7 @@ struct LabelEncoder {
 #[derive(Debug)]
 enum Places {
     Texts(HashMap<String, usize>),
-    /// By the bits of the number.
+    /// Keyed by the bits of the number.
     Numbers(HashMap<u64, usize>),
 }
 
@@ -128,7 +129,7 @@ impl Key for f64 {
     fn bits(self) -> u64 {
         match self.is_nan() {
             true => Self::NAN.to_bits(),
-            // The two zeros are equal.
+            // Both zeros are equal.
             false => (self + 0.0).to_bits(),
         }
     }
@@ -140,7 +141,7 @@ impl Key for f32 {
     }
 }
 
-/// Runs `$body` with `$T` bound to the Rust type of a numeric key.
+/// Evaluates `$body` with `$T` bound to the Rust type of a numeric key.
 macro_rules! with_key {
     ($element_type:expr, $T:ident => $body:expr) => {
         match $element_type {
@@ -158,7 +159,7 @@ macro_rules! with_key {
     }};
 }
 
-/// Returns the index of each key. Of equal keys, the first one counts.
+/// Returns the index of each key. Of equal keys, the first one wins.
 fn places<K: Hash + Eq>(keys: impl Iterator<Item = K>) -> HashMap<K, usize> {
     let mut places = HashMap::new();
     for (index, key) in keys.enumerate() {
@@ -184,8 +185,8 @@ impl LabelEncoder {
         })
     }
 
-    /// Calls `take` with the value index of each key, in order. A callback, because a list of indices might
-    /// not fit the memory limit.
+    /// Calls `take` with the value index of each key, in order. A callback, since a list of indices might
+    /// exceed the memory limit.
     fn each(&self, keys: &Tensor, take: &mut dyn FnMut(usize)) -> Result<()> {
         let default = self.values.len() - 1;
         let mut pace = Pace::default();

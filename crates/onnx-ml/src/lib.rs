@@ -1,7 +1,7 @@
-//! The operators of `ai.onnx.ml`, to which scikit-learn's models are exported, and string operators.
+//! The operators of `ai.onnx.ml`, which exporters of scikit-learn's models write, and string operators.
 //!
 //! Functions such as [`tree_classifier`] create an operator, a [`Compute`](onnx_tensor::operator::Compute),
-//! from a node's attributes. Scores and labels are those of ONNX Runtime.
+//! from a node's attributes. Scores and labels equal those of ONNX Runtime.
 //!
 //! ```
 //! use onnx_tensor::{

@@ -61,8 +61,8 @@ impl PostTransform {
         }
     }
 
-    /// Returns the scores of both classes of a binary classifier from its single score. Only logistic turns
-    /// margins into probabilities; ONNX Runtime ignores the other transformations.
+    /// Returns the scores of both classes of a binary classifier from its single score. Only the logistic
+    /// function turns margins into probabilities; ONNX Runtime ignores the other transformations.
     pub(crate) fn pair(self, score: f32, single: Single) -> [f32; 2] {
         match (self, single) {
             (Self::Logistic, _) => [logistic(-score), logistic(score)],
@@ -83,7 +83,7 @@ impl PostTransform {
     /// Checks that the transformation is defined for the single score of a binary classifier.
     ///
     /// # Errors
-    /// If it is PROBIT: ONNX Runtime transforms the score and leaves the output of the other class
+    /// Fails for PROBIT: ONNX Runtime transforms the score and leaves the output of the other class
     /// uninitialized.
     pub(crate) fn check_pair(self) -> Result<()> {
         if self == Self::Probit {

@@ -1,4 +1,4 @@
-//! Feature rows and class labels, which all operators of scikit-learn's models share.
+//! Feature rows and class labels, shared by the operators of scikit-learn's models.
 
 use std::borrow::Cow;
 
@@ -78,8 +78,8 @@ pub(crate) fn count(input: &Fact) -> Result<Dim> {
     }
 }
 
-/// Checks that rows of `width` features have the `needed` features that the model reads, at load or at run
-/// time.
+/// Checks, at load or at run time, that rows of `width` features have the `needed` features that the model
+/// reads.
 pub(crate) fn expect_width(width: usize, needed: usize) -> Result<()> {
     if width >= needed {
         return Ok(());

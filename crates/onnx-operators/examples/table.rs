@@ -1,4 +1,5 @@
-//! Prints what the table says of operators: `cargo run -p onnx-operators --example table Conv Slice com.microsoft/FusedConv`.
+//! Prints the table's entries for operators: `cargo run -p onnx-operators --example table Conv Slice
+//! com.microsoft/FusedConv`.
 
 #![allow(clippy::print_stdout, reason = "an example talks to its reader")]
 

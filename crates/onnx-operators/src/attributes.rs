@@ -1,24 +1,24 @@
-//! The types of operators' attributes, and the range of their integers.
+//! The types of operator attributes, and the range of their integers.
 
 use self::AttributeType::{Float, Floats, Graph, Int, Ints, String, Strings, Tensor, TypeProto};
 
-/// The type of an attribute, with the number that the file format has for it.
+/// The type of an attribute. The discriminants are the file format's type codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum AttributeType {
-    /// A number in FP32.
+    /// An FP32 number.
     Float = 1,
-    /// An integer of 64 bits.
+    /// A 64-bit integer.
     Int = 2,
     /// A string.
     String = 3,
     /// A tensor.
     Tensor = 4,
-    /// An inner graph.
+    /// A subgraph.
     Graph = 5,
-    /// Numbers in FP32.
+    /// FP32 numbers.
     Floats = 6,
-    /// Integers of 64 bits.
+    /// 64-bit integers.
     Ints = 7,
     /// Strings.
     Strings = 8,
@@ -27,7 +27,7 @@ pub enum AttributeType {
 }
 
 impl AttributeType {
-    /// Its name in the file format, such as `INTS`.
+    /// Returns its name in the file format, such as `INTS`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -44,7 +44,8 @@ impl AttributeType {
     }
 }
 
-/// The type of an attribute, by the operator's name and its own, as ONNX and ONNX Runtime define it; `None` for an attribute that is not known.
+/// Returns the type of an attribute by the names of operator and attribute, as ONNX and ONNX Runtime define
+/// it; `None` for an unknown attribute.
 ///
 /// ```
 /// use onnx_operators::{AttributeType, attribute_type};
@@ -71,7 +72,7 @@ pub fn attribute_type(op_type: &str, attribute: &str) -> Option<AttributeType> {
     })
 }
 
-/// The type that all operators agree about but those in [`attribute_type`].
+/// Returns the type of an attribute that is the same for all operators, except those in [`attribute_type`].
 fn usual(attribute: &str) -> Option<AttributeType> {
     Some(match attribute {
         "K"
@@ -342,8 +343,8 @@ fn usual(attribute: &str) -> Option<AttributeType> {
     })
 }
 
-/// Whether integers of an attribute may have 64 bits: nothing is computed with them, or they are bounds that are clamped. Those of all other
-/// attributes are sizes, axes, indices and counts of 32 bits.
+/// Returns whether an attribute's integers may exceed 32 bits: they are data, or bounds that get clamped.
+/// Integers of all other attributes are sizes, axes, indices and counts of 32 bits.
 #[must_use]
 pub fn holds_any_number(attribute: &str) -> bool {
     let is_bound = matches!(attribute, "start" | "starts" | "end" | "ends");
@@ -360,8 +361,9 @@ mod tests {
 
     use super::*;
 
-    /// The schemas of ONNX and of ONNX Runtime's own operators, an operator a line, as their packages list them
-    /// (`get_all_operator_schema`, `get_all_schemas_with_history`); of each attribute the newest type.
+    /// The attribute types of ONNX's and ONNX Runtime's own operators, one operator per line, as their
+    /// packages list them (`get_all_operator_schema`, `get_all_schemas_with_history`). An attribute has its
+    /// newest type.
     const SCHEMAS: &str = include_str!("../tests/fixtures/attribute_types.txt");
 
     #[test]

@@ -1,8 +1,9 @@
-//! ONNX's operators as data: operator sets, attributes, types, and whether they keep rows apart.
+//! ONNX's operators as data: operator sets, attributes, types, and whether an operator keeps rows
+//! independent.
 //!
-//! One row describes an operator ([`Operator`]); [`operator`] finds it by domain and name. The built-in runtime binds a kernel
-//! to each row that it computes, tools say with the table whether a model will run, and the proof that rows of a batch are
-//! independent takes from it which operators keep rows and which mix them.
+//! One row describes an operator ([`Operator`]); [`operator`] finds it by domain and name. The built-in
+//! runtime binds a kernel to each row that it supports, tools use the table to predict whether a model will
+//! run, and the proof of row independence uses it to see which operators keep rows apart and which mix them.
 //!
 //! ```
 //! use onnx_operators::{Outputs, Rows, Runs, Types, operator};
@@ -14,11 +15,12 @@
 //! # Ok::<(), &str>(())
 //! ```
 //!
-//! [`schema_of`] has what ONNX itself says of an operator in each operator set: numbers of inputs and outputs, and attributes that came
-//! or left. [`attribute_type`] has the types of attributes.
+//! [`schema_of`] returns ONNX's definition of an operator per operator set: numbers of inputs and outputs,
+//! and attributes that were added or removed. [`attribute_type`] returns the types of attributes.
 //!
-//! A new operator of the built-in runtime is a row in a file of `src/table/` and a kernel that `onnx-run` binds to it. Of an operator of
-//! ONNX's own sets, `python xtask/zoo/schemas.py crates/onnx-operators/src` writes the schema.
+//! To add an operator to the built-in runtime, add a row to a file of `src/table/`, and a kernel that
+//! `onnx-run` binds to it. For an operator of ONNX's own sets, `python xtask/zoo/schemas.py
+//! crates/onnx-operators/src` writes the schema.
 
 mod attributes;
 mod operator;
@@ -35,15 +37,15 @@ pub use schema_by_name::schema_of;
 pub use table::{operator, operators};
 pub use types::Types;
 
-/// The versions of ONNX's operator set (domain `""`) that the table is about.
+/// The versions of ONNX's operator set (domain `""`) that the table covers.
 pub const ONNX_VERSIONS: std::ops::RangeInclusive<i64> = 1..=25;
 
-/// The versions of the operator set `ai.onnx.ml` that the table is about.
+/// The versions of the operator set `ai.onnx.ml` that the table covers.
 pub const ML_VERSIONS: std::ops::RangeInclusive<i64> = 1..=5;
 
-/// The versions of the file format (`ir_version`) that are read.
+/// The supported versions of the file format (`ir_version`).
 pub const IR_VERSIONS: std::ops::RangeInclusive<i64> = 3..=13;
 
-/// The domain of operators that only a rewritten graph has: a runtime's own where the table has one of that name, else ONNX's in the newest
-/// version. Files may not use it.
+/// The domain of operators that occur only in rewritten graphs: an operator of this domain in the table, else
+/// ONNX's operator of that name in its newest version. Files may not use the domain.
 pub const NEWEST: &str = "tensorferry";

@@ -2,7 +2,7 @@
 
 use crate::{NEWEST, Types};
 
-/// An operator, as far as it is data.
+/// An operator, described as data.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Operator {
@@ -10,90 +10,95 @@ pub struct Operator {
     pub domain: &'static str,
     /// Its name.
     pub name: &'static str,
-    /// The first operator set in which it is computed.
+    /// The first supported operator set.
     pub since: i64,
-    /// Whether optimizers write it into files of earlier operator sets too, which are rewritten.
+    /// Whether optimizers also write it into files with earlier operator sets; such nodes are rewritten.
     pub is_written_earlier: bool,
-    /// The attributes that are read, in all versions together. [`schema_of`](crate::schema_of) has the operator sets of each.
+    /// The attributes read, over all operator-set versions. See [`schema_of`](crate::schema_of) for the
+    /// operator sets that define each attribute.
     pub attributes: &'static [&'static str],
     /// How many outputs a node has.
     pub outputs: Outputs,
-    /// The element types that are computed, of the input [`typed_input`](Self::typed_input). `None`: its kernel checks types itself.
+    /// The supported element types of the input [`typed_input`](Self::typed_input). `None`: its kernel checks
+    /// types itself.
     pub types: Option<Types>,
-    /// The input that has one of [`types`](Self::types).
+    /// The index of the input that [`types`](Self::types) restricts.
     pub typed_input: usize,
-    /// The element types that other inputs may have, by index. The kernel checks those of inputs that are not listed.
+    /// The supported element types of other inputs, by index. The kernel checks the types of unlisted inputs.
     pub input_types: &'static [(usize, Types)],
-    /// The inputs that have the element type of the input [`typed_input`](Self::typed_input).
+    /// The inputs that must have the element type of the input [`typed_input`](Self::typed_input).
     pub alike_inputs: &'static [usize],
-    /// The type that elements are computed in.
+    /// The type in which elements are computed.
     pub computed: Computed,
-    /// The inputs of which a single number is read.
+    /// The inputs from which a single number is read.
     pub scalars: &'static [usize],
-    /// The inputs with sizes, axes, indices or counts, which must fit 32 bits.
+    /// The inputs that contain sizes, axes, indices or counts, which must fit into 32 bits.
     pub sizing_inputs: &'static [usize],
-    /// Whether the numbers of a sizing input are the sizes of one value, which are multiplied.
+    /// Whether the numbers of a sizing input are the dimensions of one value, which are multiplied.
     pub is_shape: bool,
-    /// The inputs whose values decide the sizes of outputs, from the first to before the last.
+    /// The inputs whose values determine the sizes of outputs, as the first index and the end.
     pub shaping_inputs: (usize, usize),
     /// Whether the sizes of outputs depend on the elements of any input.
     pub has_unknown_sizes: bool,
-    /// What computes it.
+    /// How the operator is run.
     pub runs: Runs,
-    /// What it does with the rows of a batch.
+    /// How it treats the rows of a batch.
     pub rows: Rows,
 }
 
 /// How many outputs a node has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outputs {
-    /// Always this many.
+    /// Always this number.
     Exactly(usize),
-    /// One, and more if they are named.
+    /// One, or more if the node names more.
     Optional,
-    /// As many as the node names.
+    /// The number that the node names.
     AsNamed,
 }
 
-/// The type that elements are computed in.
+/// The type in which elements are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Computed {
-    /// Their own.
+    /// The type of the inputs.
     AsGiven,
-    /// FP32 for FP16, as ONNX Runtime does; all others in their own.
+    /// FP32 for FP16, as ONNX Runtime does; the type of the inputs for all others.
     HalfInSingle,
-    /// UINT8 for BOOL; all others in their own.
+    /// UINT8 for BOOL; the type of the inputs for all others.
     TruthInBytes,
 }
 
-/// What computes an operator.
+/// How an operator is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
-    /// A kernel of the built-in runtime.
+    /// By a kernel of the built-in runtime.
     Kernel,
-    /// The built-in runtime itself: inner graphs, sequences, optional values, constants.
+    /// By the built-in runtime itself: subgraphs, sequences, optional values, constants.
     Steps,
-    /// Other operators, by which the built-in runtime replaces it.
+    /// By other operators with which the built-in runtime replaces it.
     Rewritten,
-    /// Only other runtimes. The row says what is known of it nevertheless.
+    /// Only by other runtimes. The row has its properties nevertheless.
     Elsewhere,
 }
 
-/// What an operator does with the rows of a batch: whether row i of its outputs needs row i of its inputs only.
+/// How an operator treats the rows of a batch: whether row i of its outputs depends only on row i of its
+/// inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
-    /// Keeps them: an element is computed from those at its own index of the inputs, which are broadcast.
+    /// Keeps them independent: each output element is computed from the elements at its own index in the
+    /// broadcast inputs.
     Elementwise,
-    /// Mixes them, or nothing is proven.
+    /// Mixes them, or nothing is proven about it.
     Mixed,
-    /// Is random: differs even for equal inputs.
+    /// Is random: outputs differ even for equal inputs.
     Random,
-    /// Depends on attributes, shapes and axes. A rule in code decides, where there is one.
+    /// Depends on attributes, shapes and axes. A rule in code decides; without a rule, nothing is proven.
     ByRule,
 }
 
 impl Operator {
-    /// The name by which the built-in runtime and the documentation call it: with its domain before it, unless that is ONNX's own.
+    /// Returns the name that the built-in runtime and the documentation use: with its domain as a prefix,
+    /// except for ONNX's own domain.
     #[must_use]
     pub fn full_name(&self) -> String {
         match self.domain {
@@ -102,7 +107,8 @@ impl Operator {
         }
     }
 
-    /// Whether the built-in runtime computes it in a version of its operator set, by itself or by other operators.
+    /// Returns whether the built-in runtime supports it in version `opset` of its operator set, with a kernel
+    /// or by replacement.
     #[must_use]
     pub fn is_built_in(&self, opset: i64) -> bool {
         self.runs != Runs::Elsewhere && (self.since <= opset || self.is_written_earlier)
@@ -133,19 +139,19 @@ impl Operator {
         self
     }
 
-    /// The types are those of another input than the first.
+    /// Sets the index of the input that `types` restricts.
     pub(crate) const fn typed_by(mut self, index: usize) -> Self {
         self.typed_input = index;
         self
     }
 
-    /// Inputs at these indices have one of these types.
+    /// Sets the supported types of other inputs, by index.
     pub(crate) const fn with_inputs(mut self, types: &'static [(usize, Types)]) -> Self {
         self.input_types = types;
         self
     }
 
-    /// Inputs at these indices have the type of the one that the types are those of.
+    /// Requires the typed input's element type for the inputs at these indices.
     pub(crate) const fn alike(mut self, inputs: &'static [usize]) -> Self {
         self.alike_inputs = inputs;
         self
@@ -166,19 +172,19 @@ impl Operator {
         self
     }
 
-    /// These inputs hold axes, indices, counts or lengths.
+    /// Marks inputs that contain axes, indices, counts or lengths.
     pub(crate) const fn sized_by(mut self, inputs: &'static [usize]) -> Self {
         self.sizing_inputs = inputs;
         self
     }
 
-    /// This input holds all sizes of a value.
+    /// Marks an input that contains all dimensions of a value.
     pub(crate) const fn shaped_by(mut self, inputs: &'static [usize]) -> Self {
         self.is_shape = true;
         self.sized_by(inputs)
     }
 
-    /// The sizes of outputs follow from the values of these inputs.
+    /// Sets the range of inputs whose values determine the sizes of outputs.
     pub(crate) const fn sizes_from(mut self, first: usize, end: usize) -> Self {
         self.shaping_inputs = (first, end);
         self
@@ -204,7 +210,7 @@ impl Operator {
         self
     }
 
-    /// The steps of the runtime run it.
+    /// Marks an operator that the runtime's steps run.
     pub(crate) const fn by_steps(mut self) -> Self {
         self.runs = Runs::Steps;
         self
@@ -221,7 +227,7 @@ impl Operator {
     }
 }
 
-/// An operator of ONNX's own set.
+/// Creates a row for an operator of ONNX's own set.
 pub(crate) const fn op(name: &'static str) -> Operator {
     Operator {
         domain: "",
@@ -245,7 +251,7 @@ pub(crate) const fn op(name: &'static str) -> Operator {
     }
 }
 
-/// An operator of the `ai.onnx.ml` set.
+/// Creates a row for an operator of the `ai.onnx.ml` set.
 pub(crate) const fn ml(name: &'static str) -> Operator {
     Operator {
         domain: "ai.onnx.ml",
@@ -253,7 +259,7 @@ pub(crate) const fn ml(name: &'static str) -> Operator {
     }
 }
 
-/// An operator of ONNX Runtime's own.
+/// Creates a row for one of ONNX Runtime's own operators.
 pub(crate) const fn contributed(name: &'static str) -> Operator {
     Operator {
         domain: "com.microsoft",
@@ -261,7 +267,7 @@ pub(crate) const fn contributed(name: &'static str) -> Operator {
     }
 }
 
-/// An operator that no file has.
+/// Creates a row for an operator that only occurs in rewritten graphs.
 pub(crate) const fn inner(name: &'static str) -> Operator {
     Operator {
         domain: NEWEST,

@@ -1,16 +1,16 @@
-//! Finds what ONNX says of an operator.
+//! Looks up ONNX's schema of an operator.
 
 use std::{collections::HashMap, sync::LazyLock};
 
 use crate::{schema::Schema, schemas::SCHEMAS};
 
-/// By domain and name.
+/// The schemas by domain and name.
 static BY_NAME: LazyLock<HashMap<(&str, &str), &Schema>> = LazyLock::new(|| {
     let named = |schema: &'static Schema| ((schema.domain, schema.name), schema);
     SCHEMAS.iter().map(named).collect()
 });
 
-/// The schema of an operator of ONNX's own sets, `None` for others.
+/// Returns the schema of an operator of ONNX's own sets, or `None` for others.
 #[must_use]
 pub fn schema_of(domain: &str, name: &str) -> Option<&'static Schema> {
     BY_NAME.get(&(domain, name)).copied()

@@ -54,25 +54,25 @@ impl Types {
     pub const INTEGERS: Self = Self::SIGNED.and(Self::UNSIGNED);
     /// Integers and floats.
     pub const NUMBERS: Self = Self::INTEGERS.and(Self::FLOATS);
-    /// Everything of fixed width.
+    /// All types of fixed width.
     pub const FIXED: Self = Self::NUMBERS.and(Self::BOOL);
-    /// All types that are computed.
+    /// All supported types.
     pub const ALL: Self = Self::FIXED.and(Self::STRING);
 
-    /// The union of two sets.
+    /// Returns the union of two sets.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether all types of another set are in this one.
+    /// Returns whether all types of another set are in this one.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// The datatypes' names, groups for short.
+/// Writes the datatypes' names, with short names for groups.
 impl fmt::Display for Types {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const GROUPS: &[(Types, &str)] = &[

@@ -1,4 +1,4 @@
-//! From a model file to outputs. Inputs are zeros, free dimensions 2.
+//! Runs a model file and prints its outputs. Inputs are zeros, free dimensions are 2.
 //!
 //! ```sh
 //! cargo run --package onnx-run --example run -- [MODEL]
@@ -10,7 +10,7 @@ use std::{env, fs};
 use onnx_run::{Session, computed};
 use onnx_tensor::prelude::*;
 
-/// `softmax(x w + b)` of FP32, with a free batch.
+/// An FP32 model of `softmax(x w + b)` with a free batch.
 const CLASSIFIER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/classifier.onnx");
 
 fn main() -> Result<()> {

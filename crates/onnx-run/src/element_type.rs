@@ -2,7 +2,8 @@ use onnx_graph::ElementType as FileType;
 use onnx_tensor::ElementType;
 use tensor_core::DType;
 
-/// Returns the type that elements of a file are computed in; `None` for BF16 and other unsupported types.
+/// Returns the type in which kernels compute a file's element type; `None` for BF16 and other unsupported
+/// types.
 #[must_use]
 pub fn computed(element_type: FileType) -> Option<ElementType> {
     Some(match element_type {

@@ -1,8 +1,8 @@
-//! Why a run failed.
+//! Errors of a run.
 
 use std::{error, fmt};
 
-/// Why a run failed.
+/// The error of a failed run.
 #[derive(Debug)]
 pub struct RunError {
     kind: RunErrorKind,
@@ -16,13 +16,13 @@ type Source = Box<dyn error::Error + Send + Sync>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RunErrorKind {
-    /// The model cannot take the inputs' values or sizes.
+    /// The model does not accept the inputs' values or sizes.
     InvalidInput,
-    /// There is no memory for the run's values now. A retry may succeed.
+    /// The memory for the run's values is exhausted now. A retry may succeed.
     NoMemory,
     /// The run was cancelled.
     Cancelled,
-    /// A fault of the model or of this crate.
+    /// A bug in the model or in this crate.
     Failed,
 }
 

@@ -1,5 +1,6 @@
-//! Robustness against extreme integers: each integer attribute of the table, and each constant integer input,
-//! is set to the largest, smallest and usual odd numbers. None may end the process, panic, or keep it busy.
+//! Robustness against extreme integers: sets each integer attribute of the table, and each constant integer
+//! input, to the largest, the smallest and other unusual integers. None may crash the process, panic, or run
+//! for long.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -49,7 +50,7 @@ const STACK: usize = 8 << 20;
 /// Larger files contain weights; they take long and have no further integers.
 const MAX_FILE: usize = 20 << 10;
 
-/// Location of an integer in a node.
+/// The location of an integer in a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Attribute(&'static str),
@@ -59,7 +60,7 @@ enum Place {
 /// A file, and a node's index over all its graphs in the order of [`each_node`].
 type Base = (usize, usize);
 
-/// The fixtures' models, and a few of operators without a fixture.
+/// Returns the fixtures' models, and some models of operators without a fixture.
 fn bases() -> Vec<ModelProto> {
     let paths = fixtures::FILES
         .values()
@@ -140,10 +141,11 @@ fn without_fixtures() -> Vec<ModelProto> {
     others.into_iter().chain(pairs).chain(of_sizes()).collect()
 }
 
-/// Name of graphs in which an operator computes with a size and a constant.
+/// The name of graphs in which an operator combines a size and a constant.
 const OF_SIZES: &str = "sizes";
 
-/// Models that compute with a dimension's size, and use the result as a shape, a slice bound, and an output.
+/// Returns models that compute with a dimension's size and use the result as a shape, a slice bound, and an
+/// output.
 fn of_sizes() -> Vec<ModelProto> {
     let operators = [
         "Add", "Sub", "Mul", "Div", "Mod", "Max", "Min", "Pow", "Equal", "Less", "Concat", "Gather",
@@ -209,7 +211,7 @@ fn integers(name: &str, dims: &[i64], values: &[i64]) -> TensorProto {
     }
 }
 
-/// Calls a function for each node of a graph and its inner graphs, with the node's graph.
+/// Calls a function for each node of a graph and its subgraphs, with the node's graph.
 fn each_node(
     graph: &mut GraphProto,
     number: &mut usize,
@@ -245,7 +247,7 @@ fn replace(tensor: &mut TensorProto, number: i64) {
     }
 }
 
-/// Finds the constant of a name: an initializer, or the value of a `Constant`.
+/// Finds a constant by name: an initializer, or the value of a `Constant`.
 fn constant<'g>(graph: &'g mut GraphProto, name: &str) -> Option<&'g mut TensorProto> {
     let made = graph.node.iter_mut().filter(|node| node.op_type == "Constant");
     let made = made.filter(|node| node.output.iter().any(|output| output == name));
@@ -307,7 +309,7 @@ fn places(models: &mut [ModelProto]) -> BTreeMap<(String, Place), Base> {
             };
             let mut keep = |place: Place, is_there: bool| {
                 let key = (format!("{name}{}", of_sizes.as_deref().unwrap_or("")), place);
-                // Prefer models that have the attribute, since the operator accepts it next to its others.
+                // Prefer models that already set the attribute, since it is valid together with the others.
                 let cost = (!is_there, size);
                 if sizes.get(&key).is_none_or(|known| cost < *known) {
                     sizes.insert(key.clone(), cost);
@@ -333,7 +335,7 @@ fn places(models: &mut [ModelProto]) -> BTreeMap<(String, Place), Base> {
     places
 }
 
-/// Sets an integer of the model, with its input sizes kept or made free.
+/// Returns the model with one changed integer, and its input sizes fixed or free.
 fn with_number(model: &ModelProto, node: usize, place: &Place, extreme: i64, is_free: bool) -> ModelProto {
     let mut model = model.clone();
     let graph = model.graph.as_mut().unwrap();
@@ -388,7 +390,7 @@ fn forget(kind: Option<&mut onnx_graph::proto::TypeProto>, is_all: bool) {
 }
 
 /// A model with one changed integer.
-struct Changed {
+struct ChangedModel {
     name: String,
     model: usize,
     node: usize,
@@ -398,7 +400,7 @@ struct Changed {
 }
 
 /// Returns all changes, in the same order in every process.
-fn changes(models: &mut [ModelProto]) -> Vec<Changed> {
+fn changes(models: &mut [ModelProto]) -> Vec<ChangedModel> {
     let places = places(models);
     let covered: BTreeSet<(&str, &Place)> = places
         .keys()
@@ -419,11 +421,11 @@ fn changes(models: &mut [ModelProto]) -> Vec<Changed> {
     let mut changes = vec![];
     for ((name, place), (model, node)) in places {
         for extreme in EXTREMES {
-            // Known sizes find most faults that free sizes find.
+            // With free sizes, the smaller integers find few further faults.
             let is_extreme = extreme.unsigned_abs() > 1 << 31;
             for is_free in [false, true].into_iter().filter(|is_free| *is_free || is_extreme) {
                 let sizes = if is_free { "free" } else { "fixed" };
-                changes.push(Changed {
+                changes.push(ChangedModel {
                     name: format!("{name} {place:?} = {extreme}, {sizes} sizes"),
                     model,
                     node,
@@ -437,7 +439,7 @@ fn changes(models: &mut [ModelProto]) -> Vec<Changed> {
     changes
 }
 
-/// Concurrent child processes.
+/// Number of concurrent child processes.
 const CHILDREN: usize = 2;
 
 /// Environment variable that tells a child process its first change.
@@ -448,10 +450,10 @@ const LOADING: &str = "loading ";
 const PANICKED: &str = "panicked ";
 const OVERFLOWED: &str = "overflowed ";
 
-/// Loads models until one ends the process, by stack overflow or memory exhaustion.
+/// Loads models until one crashes the process, by stack overflow or memory exhaustion.
 #[test]
 fn child() {
-    // Set by the test below, which starts this one in a process of its own.
+    // The test below sets this when it starts this test in a child process.
     let Ok(from) = std::env::var(FROM) else {
         return;
     };
@@ -491,7 +493,7 @@ fn child() {
     }
 }
 
-/// Cancels at a time.
+/// Cancels at a deadline.
 struct Until(Instant);
 
 impl Cancellation for Until {
@@ -500,7 +502,7 @@ impl Cancellation for Until {
     }
 }
 
-/// Runs a model with zeros; free sizes are 2.
+/// Runs a model with zeros as inputs; free sizes are 2.
 fn ask(session: &Session) -> Option<Vec<Arc<Tensor>>> {
     let mut inputs = vec![];
     for port in &session.signature().inputs {
@@ -534,8 +536,9 @@ fn no_number_in_an_attribute_or_a_constant_input_ends_the_process() {
     assert!(faults.is_empty(), "{}: {faults:#?}", faults.len());
 }
 
-/// Returns the faults of every [`CHILDREN`]th change from `first` on. A process that ends is replaced.
-fn faults_from(first: usize, changes: &[Changed]) -> Vec<String> {
+/// Returns the faults of every [`CHILDREN`]th change from index `first`. Starts a new process when one
+/// crashes.
+fn faults_from(first: usize, changes: &[ChangedModel]) -> Vec<String> {
     let name = |index: usize| changes[index].name.clone();
     let (mut next, mut faults) = (first, vec![]);
     while next < changes.len() {

@@ -1,4 +1,4 @@
-//! Runs ONNX models on the CPU: a [`Session`] prepares a file once and runs it for inputs of any shapes.
+//! Runs ONNX models on the CPU: a [`Session`] prepares a file once and runs it for inputs of any shape.
 //!
 //! ```
 //! use onnx_run::Session;
@@ -14,23 +14,25 @@
 //! # Ok::<(), Error>(())
 //! ```
 //!
-//! - **Any shapes.** Nothing is compiled for a shape: a graph is a list of nodes, computed one after another for the shapes
-//!   of the inputs. Preparation folds constants, fuses nodes and packs weights.
+//! - **Any shape.** Nothing is compiled for a shape: a graph is a list of nodes, which run one after another
+//!   for the shapes of the inputs. Preparation folds constants, fuses nodes and packs weights.
 //! - **Safe Rust**, except for the lines of `onnx-gemm` that call AVX-512 VNNI instructions. An invalid file or input is an
 //!   error, not a panic.
-//! - **Bounded memory.** Sizes are computed before values are allocated. One value has at most 4 GiB, the values of all runs
-//!   in the process 3/8 of its memory; a run that needs more fails with [`RunErrorKind::NoMemory`].
-//! - **Deadlines.** [`Session::run_until`] checks its [`Cancellation`](onnx_tensor::cancelling::Cancellation) between nodes,
-//!   within long operators and in every iteration of a loop. Preparation ends with the limit that
-//!   [`time_limit::until`](onnx_tensor::time_limit::until) sets.
-//! - **Refusals, not wrong answers.** A model that would not be computed correctly is refused when it is prepared, with the node
-//!   and the reason.
+//! - **Bounded memory.** Sizes are computed before values are allocated. One value has at most 4 GiB, and the
+//!   values of all runs in the process 3/8 of its memory; a run that needs more fails with
+//!   [`RunErrorKind::NoMemory`].
+//! - **Deadlines.** [`Session::run_until`] checks its [`Cancellation`](onnx_tensor::cancelling::Cancellation)
+//!   between nodes, within long operators and in every iteration of a loop.
+//!   [`time_limit::until`](onnx_tensor::time_limit::until) limits the time of the preparation.
+//! - **Refusals instead of wrong results.** A model that would not be computed correctly is refused when it
+//!   is prepared, with the node and the reason.
 //!
-//! Inputs and outputs have the order of [`Session::signature`]. Any number of threads can run a session at once, each run on
-//! the thread that calls it: there is no thread pool, and runs share constants only.
+//! Inputs and outputs have the order of [`Session::signature`]. Any number of threads can run a session at
+//! once. Each run starts on the thread that calls it, and runs share only constants.
 //!
-//! Not there: GPUs, training, arithmetic in BF16 and FP8, sequences and maps as inputs or outputs, and most operators of
-//! `com.microsoft`. External data must be taken into the model first; `onnx_graph::external` does that.
+//! Not supported: GPUs, training, arithmetic in BF16 and FP8, sequences and maps as inputs or outputs, and
+//! most operators of `com.microsoft`. External data must be loaded into the model first, with
+//! `onnx_graph::external`.
 
 mod element_type;
 mod error;

@@ -1,7 +1,7 @@
-//! Lowers the file's graph to the one that is prepared: checked, pruned, sorted, and renamed.
+//! Lowers the file's graph for preparation: checks, prunes, sorts and renames it.
 //!
-//! Each value has one unique name, constants match their dimensions, nodes are in topological order and only
-//! those that an output depends on remain, and all operators have a row in the table.
+//! Each value has one unique name, constants match their dimensions, nodes are in topological order, nodes
+//! that no output depends on are removed, and all operators have a row in the table.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -36,7 +36,7 @@ use onnx_tensor::node::{Attribute, Node};
 /// A lowered graph.
 pub(crate) struct Lowered {
     pub(crate) graph: OnnxGraph,
-    /// Names of the nodes in messages, by the number in their name in [`Lowered::graph`].
+    /// The nodes' names for messages, by the number in their name in [`Lowered::graph`].
     pub(crate) labels: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ struct Lowering<'m> {
     labels: Vec<String>,
 }
 
-/// Names that a graph's nodes can use.
+/// The names that a graph's nodes can use.
 struct Scope<'a> {
     outer: Option<&'a Scope<'a>>,
     names: HashMap<&'a str, String>,
@@ -116,7 +116,7 @@ impl Lowering<'_> {
         }
         for output in &graph.output {
             let source = self.name(&scope, &output.name)?;
-            // Inputs and outer values may be outputs too, so the output gets a name of its own.
+            // Inputs and outer values may be outputs too, so the output gets its own name.
             let name = self.value_name();
             lowered
                 .node
@@ -164,7 +164,7 @@ impl Lowering<'_> {
         Ok(scope)
     }
 
-    /// Adds the node before an output of the model or of an inner graph.
+    /// Adds the node before an output of the model or of a subgraph.
     fn output(&mut self, input: String, output: String, is_outermost: bool) -> OnnxNode {
         let number = self.labels.len();
         self.labels.push("an output".to_owned());
@@ -217,7 +217,7 @@ impl Lowering<'_> {
         let mut graphs = Vec::new();
         let mut attribute = Vec::with_capacity(node.attribute.len());
         for entry in &node.attribute {
-            // An empty list means all axes, as a missing one does.
+            // An empty list means all axes, like a missing one.
             if node.op_type.starts_with("Reduce") && entry.name == "axes" && entry.ints.is_empty() {
                 continue;
             }
@@ -248,7 +248,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// Names a node's outputs, without gaps, and without trailing ones that are neither required nor used.
+    /// Names a node's outputs, without gaps, and drops trailing ones that are neither required nor used.
     fn outputs(
         &mut self,
         node: &NodeProto,
@@ -278,7 +278,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Converts an attribute without its graph.
+/// Converts an attribute without its subgraph.
 fn attribute_of(attribute: &AttributeProto) -> Result<Attribute, Error> {
     let invalid = |what: &str| Error::invalid(format!("attribute {} {what}", Quoted(&attribute.name)));
     if !attribute.ref_attr_name.is_empty() {
@@ -297,7 +297,7 @@ fn attribute_of(attribute: &AttributeProto) -> Result<Attribute, Error> {
             lowered.t = Some(constant(computable(given)?)?);
         }
         AttributeType::Graph => {
-            // Inner graphs are kept next to the node, since kernels do not know graphs.
+            // Subgraphs are stored next to the node, since kernels do not know graphs.
             attribute.g.as_ref().ok_or_else(|| invalid("has no value"))?;
         }
         AttributeType::Floats => lowered.floats.clone_from(&attribute.floats),
@@ -316,7 +316,8 @@ fn attribute_of(attribute: &AttributeProto) -> Result<Attribute, Error> {
     Ok(lowered)
 }
 
-/// Reads a declared type. Dimensions are inferred; only loops without iterations use the declared ones.
+/// Reads a declared type. Dimensions are inferred; the declared ones are used only for loops without
+/// iterations.
 fn declared(r#type: Option<&TypeProto>) -> Option<Declared> {
     let Some(type_proto::Value::TensorType(tensor)) = r#type?.value.as_ref() else {
         return None;
@@ -332,7 +333,7 @@ fn declared(r#type: Option<&TypeProto>) -> Option<Declared> {
     })
 }
 
-/// Reads contents of a supported type.
+/// Reads the payload of a tensor, if its type is supported.
 fn computable(tensor: &TensorProto) -> Result<Payload, Error> {
     let payload = Payload::read(tensor)?;
     if computed(payload.element_type).is_none() {
@@ -348,7 +349,7 @@ fn computable(tensor: &TensorProto) -> Result<Payload, Error> {
     Ok(payload)
 }
 
-/// Converts contents to a tensor.
+/// Converts a payload to a tensor.
 fn constant(payload: Payload) -> Result<Arc<Tensor>, Error> {
     let dims = payload.shape.dims().iter();
     let dims: Option<Vec<usize>> = dims.map(|&dim| usize::try_from(dim).ok()).collect();

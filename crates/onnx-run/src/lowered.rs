@@ -1,6 +1,6 @@
 //! The lowered graph, which [`lower`](crate::lower) writes and [`prepare`](crate::steps) reads.
 //!
-//! Fields are named as in ONNX's messages. Constants are tensors already.
+//! Fields have ONNX's names. Constants are already tensors.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub(crate) struct Declared {
     pub(crate) shape: Option<Vec<usize>>,
 }
 
-/// A node, with its inner graphs by attribute name.
+/// A node, with its subgraphs by attribute name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OnnxNode {
     pub(crate) node: Node,

@@ -10,7 +10,7 @@ use onnx_graph::proto::{
     type_proto,
 };
 
-/// An FP32 model with input `x` and output `y`. Negative dimensions are free.
+/// Builds an FP32 model with input `x` and output `y`. Negative dimensions are free.
 pub(crate) fn model(
     nodes: Vec<NodeProto>,
     input: &[i64],
@@ -46,7 +46,7 @@ pub(crate) fn node(op_type: &str, inputs: &[&str], output: &str) -> NodeProto {
     }
 }
 
-/// A constant of numbers around zero.
+/// Builds an FP32 constant of small numbers around zero.
 pub(crate) fn constant(name: &str, dims: &[i64]) -> TensorProto {
     let count: i64 = dims.iter().product();
     let bytes = (0..count).flat_map(|index| ((index % 7 - 3) as f32 / 8.0).to_le_bytes());

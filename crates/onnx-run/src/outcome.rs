@@ -7,7 +7,7 @@ use tensor_core::Quoted;
 use crate::{RunError, RunErrorKind, computed, lower};
 use onnx_tensor::faults::{BadInput, Limit, Misfit, NoRoom, OutOfTime, Refusal, Unsupported};
 
-/// Converts the error of a run; errors caused by inputs are the inputs' fault.
+/// Converts the error of a run; an error that an input caused is the client's fault.
 pub(crate) fn failed(error: Error) -> RunError {
     let reason = error.chain().find_map(|cause| cause.downcast_ref::<BadInput>());
     if let Some(&misfit) = error.chain().find_map(|cause| cause.downcast_ref::<Misfit>()) {
@@ -32,7 +32,7 @@ pub(crate) fn refusal(error: &Error) -> Option<String> {
     })
 }
 
-/// Names the node that cannot be computed, and says whether another runtime may be able to.
+/// Names the node that is not supported, and says whether another runtime may support it.
 pub(crate) fn unprepared(error: Error, labels: &[String]) -> FileError {
     let chain = format!("{error:#}");
     let label = label(&chain, labels).unwrap_or("an operator");

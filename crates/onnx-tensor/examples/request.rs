@@ -1,4 +1,4 @@
-//! The bytes of a request as a tensor, and its softmax as the bytes of a response, copied nowhere.
+//! Computes the softmax of a request's bytes, and returns the bytes of the response, without a copy.
 //!
 //! ```sh
 //! cargo run --package onnx-tensor --example request

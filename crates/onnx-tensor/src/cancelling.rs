@@ -14,7 +14,7 @@ use crate::{
     time_limit::{self, TimeLimit},
 };
 
-/// Tells whether a run should stop: its request was cancelled, or its deadline has passed.
+/// Says whether a run should stop: its request was cancelled, or its deadline has passed.
 pub trait Cancellation: Send + Sync {
     /// Returns whether the run should stop.
     fn is_cancelled(&self) -> bool;
@@ -54,7 +54,7 @@ impl fmt::Display for Cancelled {
 
 impl std::error::Error for Cancelled {}
 
-/// Returns whether an error is that of a cancelled run.
+/// Returns whether an error comes from a cancelled run.
 pub fn is_cancelled(error: &Error) -> bool {
     error
         .chain()
@@ -64,7 +64,7 @@ pub fn is_cancelled(error: &Error) -> bool {
 /// Steps between two checks of the token; a step takes some nanoseconds.
 const STEPS: u64 = 1 << 18;
 
-/// Elements between two calls of [`Pace::spend`], so many that the call's cost is negligible.
+/// Elements between two calls of [`Pace::spend`], enough that the call's cost is negligible.
 pub const PART: usize = 1 << 14;
 
 /// Counts the steps of an operator, so that it stops soon after a cancellation.
@@ -77,9 +77,9 @@ impl Pace {
     /// Counts steps that were done or come next, and checks the token from time to time.
     ///
     /// # Errors
-    /// [`Cancelled`] if the request was cancelled or its deadline has passed;
-    /// [`OutOfTime`](crate::faults::OutOfTime) if constants are being folded and the time for preparing the
-    /// model is over.
+    /// Returns [`Cancelled`] if the request was cancelled or its deadline has passed, and
+    /// [`OutOfTime`](crate::faults::OutOfTime) if constant folding has used up the time for preparing the
+    /// model.
     pub fn spend(&mut self, steps: u64) -> Result<()> {
         self.steps = self.steps.saturating_add(steps);
         if self.steps < STEPS {
@@ -89,10 +89,10 @@ impl Pace {
         check_all()
     }
 
-    /// Calls `run` for parts of `elements`.
+    /// Calls `run` for consecutive parts of `elements`.
     ///
     /// # Errors
-    /// As [`Pace::spend`].
+    /// Returns the errors of [`Pace::spend`].
     pub fn over<T>(&mut self, elements: &mut [T], mut run: impl FnMut(&mut [T])) -> Result<()> {
         for part in elements.chunks_mut(PART) {
             self.spend(part.len() as u64)?;
@@ -104,7 +104,7 @@ impl Pace {
     /// Calls a function for corresponding parts of two slices.
     ///
     /// # Errors
-    /// As [`Pace::spend`].
+    /// Returns the errors of [`Pace::spend`].
     pub fn pairs<A, B>(
         &mut self,
         from: &[A],
@@ -121,7 +121,7 @@ impl Pace {
     /// Maps each element.
     ///
     /// # Errors
-    /// As [`Pace::spend`].
+    /// Returns the errors of [`Pace::spend`].
     pub fn map<'f, A, B>(&mut self, from: &'f [A], function: impl Fn(&'f A) -> B) -> Result<Vec<B>> {
         let mut made = Vec::with_capacity(from.len());
         for part in from.chunks(PART) {
@@ -136,7 +136,7 @@ impl Pace {
 /// cancelled.
 ///
 /// # Errors
-/// The first error of `work`, which stops the others too.
+/// Returns the first error of `work`, which also stops the other threads.
 pub fn in_parts<I: Send>(items: Vec<I>, work: impl Fn(I, &mut Pace) -> Result<()> + Sync) -> Result<()> {
     let limits = Limits::of_this_thread();
     threads::for_each(items, |item| {
@@ -145,7 +145,7 @@ pub fn in_parts<I: Send>(items: Vec<I>, work: impl Fn(I, &mut Pace) -> Result<()
     })
 }
 
-/// Token and time limit of a thread, to be passed to its helpers.
+/// The token and the time limit of a thread, to be passed to its helpers.
 struct Limits {
     token: Option<Arc<dyn Cancellation>>,
     end: Option<Instant>,
@@ -160,7 +160,7 @@ impl Limits {
         }
     }
 
-    /// Sets them on this thread until the value is dropped.
+    /// Sets them on this thread until the returned value is dropped.
     #[inline(never)]
     fn set(&self) -> LimitsOfThread {
         LimitsOfThread {
@@ -186,7 +186,7 @@ impl onnx_gemm::Pace for Pace {
 /// Checks the token and the time limit.
 ///
 /// # Errors
-/// As [`Pace::spend`].
+/// Returns the errors of [`Pace::spend`].
 pub fn check_all() -> Result<()> {
     check()?;
     time_limit::check()
@@ -195,7 +195,7 @@ pub fn check_all() -> Result<()> {
 /// Checks the token.
 ///
 /// # Errors
-/// [`Cancelled`] if the request was cancelled or its deadline has passed.
+/// Returns [`Cancelled`] if the request was cancelled or its deadline has passed.
 pub fn check() -> Result<()> {
     let is_cancelled = TOKEN.with_borrow(|token| token.as_ref().is_some_and(|token| token.is_cancelled()));
     match is_cancelled {
@@ -209,7 +209,7 @@ pub fn check() -> Result<()> {
 pub struct Flag(AtomicBool);
 
 impl Flag {
-    /// Cancels the runs that use it.
+    /// Cancels the runs that use this flag.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -221,7 +221,7 @@ impl Cancellation for Flag {
     }
 }
 
-/// Calls `run` as if its request had been cancelled, for tests.
+/// Calls `run` as if its request were cancelled, for tests.
 pub fn while_cancelled<T>(run: impl FnOnce() -> T) -> T {
     let token = Arc::new(Flag::default());
     token.cancel();

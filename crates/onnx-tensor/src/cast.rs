@@ -1,8 +1,8 @@
 //! Casts between element types, with the semantics of Rust's `as`.
 //!
 //! Floats are truncated to integers and clamped to their range, NaN becomes 0, wider integers wrap. FP16 is
-//! cast by way of FP32. Booleans become 0 and 1; numbers other than 0, NaN included, become true. Strings are
-//! not cast.
+//! cast through FP32. Booleans become 0 and 1; numbers other than 0, including NaN, become true. Strings
+//! cannot be cast.
 
 use std::borrow::Cow;
 
@@ -12,10 +12,10 @@ use half::f16;
 use crate::{Element, ElementType, Tensor, with_number};
 
 impl Tensor {
-    /// The tensor with elements of type `T`, borrowed if it has that type.
+    /// Casts the tensor to elements of type `T`, borrowed if it already has that type.
     ///
     /// # Errors
-    /// If one of the two types is strings, and the other is not.
+    /// Fails if one of the two types is strings, and the other is not.
     ///
     /// ```
     /// use onnx_tensor::Tensor;
@@ -28,10 +28,10 @@ impl Tensor {
         self.cast_to_type(T::ELEMENT_TYPE)
     }
 
-    /// The tensor with elements of another type, borrowed if it has that type.
+    /// Casts the tensor to another element type, borrowed if it already has that type.
     ///
     /// # Errors
-    /// If one of the two types is strings, and the other is not.
+    /// Fails if one of the two types is strings, and the other is not.
     pub fn cast_to_type(&self, to: ElementType) -> Result<Cow<'_, Self>> {
         let from = self.element_type();
         if from == to {
@@ -50,10 +50,10 @@ impl Tensor {
         cast.map(Cow::Owned)
     }
 
-    /// Casts to another type, without a copy if the tensor has that type.
+    /// Casts to another type, without a copy if the tensor already has that type.
     ///
     /// # Errors
-    /// If one of the two types is strings, and the other is not.
+    /// Fails if one of the two types is strings, and the other is not.
     pub fn into_type(self, to: ElementType) -> Result<Self> {
         match self.element_type() == to {
             true => Ok(self),
@@ -61,10 +61,10 @@ impl Tensor {
         }
     }
 
-    /// The first element as `T`.
+    /// Returns the first element as `T`.
     ///
     /// # Errors
-    /// If there is none, or if one of the two types is strings, and the other is not.
+    /// Fails if the tensor is empty, or if one of the two types is strings, and the other is not.
     pub fn cast_to_scalar<T: Element>(&self) -> Result<T> {
         let [element] = <[T; 1]>::try_from(self.nth(0)?.into_type(T::ELEMENT_TYPE)?.into_vec::<T>()?)
             .map_err(|elements| anyhow::format_err!("expected 1 element, found {}", elements.len()))?;
@@ -76,7 +76,7 @@ impl Tensor {
     }
 }
 
-/// Rust's `as`, also for FP16.
+/// Rust's `as`, extended to FP16.
 trait CastFrom<S> {
     fn cast_from(number: S) -> Self;
 }

@@ -1,4 +1,4 @@
-//! Dimensions while a model is loaded.
+//! Dimensions that may be unknown while a model is loaded.
 
 use std::{
     fmt,
@@ -14,8 +14,9 @@ use crate::ShortVec;
 
 /// A dimension that may be unknown until a model runs.
 ///
-/// Arithmetic is exact: it gives a number if both operands are numbers and the result fits, and otherwise an
-/// unknown dimension. Only `x + 0`, `x - 0`, `x * 1`, `x / 1`, `x * 0` and `x - x` are simplified.
+/// Arithmetic is exact: the result is a number if both operands are numbers and the result fits, and
+/// otherwise an unknown dimension. Only `x + 0`, `x - 0`, `x * 1`, `x / 1`, `x * 0` and `x - x` are
+/// simplified.
 ///
 /// ```
 /// use onnx_tensor::Dim;
@@ -29,25 +30,25 @@ use crate::ShortVec;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dim {
-    /// A number, negative in intermediate results.
+    /// A known number, which may be negative in intermediate results.
     Known(i64),
-    /// An unknown number, equal to itself only.
+    /// An unknown number, which only equals itself.
     Unknown(Symbol),
 }
 
-/// The identity of an unknown dimension. [`Dim::unknown`] makes new ones.
+/// The identity of an unknown dimension. [`Dim::unknown`] creates new ones.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Symbol(u64);
 
 impl Dim {
-    /// An unknown dimension that differs from all others.
+    /// Creates an unknown dimension that differs from all others.
     #[must_use]
     pub fn unknown() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self::Unknown(Symbol(NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// The number, if it is known.
+    /// Returns the number, if it is known.
     #[must_use]
     pub fn to_i64(self) -> Option<i64> {
         match self {
@@ -56,31 +57,31 @@ impl Dim {
         }
     }
 
-    /// The number, if it is known and not negative.
+    /// Returns the number, if it is known and not negative.
     #[must_use]
     pub fn to_usize(self) -> Option<usize> {
         self.to_i64().and_then(|number| usize::try_from(number).ok())
     }
 
-    /// Whether the number is known.
+    /// Returns whether the number is known.
     #[must_use]
     pub fn is_known(self) -> bool {
         self.to_i64().is_some()
     }
 
-    /// Whether it is known to be 0.
+    /// Returns whether the dimension is known to be 0.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         *self == Self::Known(0)
     }
 
-    /// Whether it is known to be 1.
+    /// Returns whether the dimension is known to be 1.
     #[must_use]
     pub fn is_one(&self) -> bool {
         *self == Self::Known(1)
     }
 
-    /// The quotient, rounded up. It is unknown unless the divisor is positive.
+    /// Returns the quotient, rounded up. It is unknown unless the divisor is positive.
     #[must_use]
     pub fn div_ceil(self, divisor: impl ToDim) -> Self {
         match (self, divisor.to_dim()) {
@@ -93,13 +94,13 @@ impl Dim {
         }
     }
 
-    /// The smaller of two dimensions.
+    /// Returns the smaller of two dimensions.
     #[must_use]
     pub fn min(self, other: impl ToDim) -> Self {
         self.either(other.to_dim(), i64::min)
     }
 
-    /// The larger of two dimensions.
+    /// Returns the larger of two dimensions.
     #[must_use]
     pub fn max(self, other: impl ToDim) -> Self {
         self.either(other.to_dim(), i64::max)
@@ -114,7 +115,7 @@ impl Dim {
     }
 }
 
-/// A result of checked arithmetic, unknown if it does not fit.
+/// Converts a result of checked arithmetic; an overflow is unknown.
 fn known(number: Option<i64>) -> Dim {
     number.map_or_else(Dim::unknown, Dim::Known)
 }
@@ -137,9 +138,9 @@ impl fmt::Debug for Dim {
     }
 }
 
-/// Numbers and dimensions, as dimensions.
+/// Numbers and dimensions that convert to a dimension.
 pub trait ToDim {
-    /// The dimension. Numbers beyond 63 bits are unknown.
+    /// Converts to a dimension. Numbers beyond 63 bits are unknown.
     fn to_dim(&self) -> Dim;
 }
 
@@ -172,7 +173,7 @@ macro_rules! numbers_to_dims {
 }
 numbers_to_dims! { usize u64 i64 i32 }
 
-/// Implements an operator, with `$simplified` before checked arithmetic.
+/// Implements an operator. Applies the rules of `$simplified` before checked arithmetic.
 macro_rules! operators {
     ($($operator:ident $function:ident $checked:ident { $($simplified:tt)* })*) => {
         $(
@@ -234,13 +235,14 @@ impl<D: ToDim> Sum<D> for Dim {
 }
 
 impl<D: ToDim> Product<D> for Dim {
-    /// The product; 0 if a dimension is 0, even where other products overflow.
+    /// Returns the product; it is 0 if a dimension is 0, even where other products overflow.
     fn product<I: Iterator<Item = D>>(dims: I) -> Self {
         dims.fold(Self::Known(1), |product, dim| product * dim)
     }
 }
 
-/// A number of elements along an axis: `usize` in a run, [`Dim`] before it. Rules of shapes are written once for both.
+/// A number of elements along an axis: `usize` in a run, [`Dim`] before it. Shape rules are written once for
+/// both.
 pub trait Size:
     ToDim
     + Clone
@@ -252,23 +254,23 @@ pub trait Size:
     + Mul<usize, Output = Self>
     + Div<usize, Output = Self>
 {
-    /// The size of an axis of `count` elements.
+    /// Creates the size of an axis of `count` elements.
     fn of(count: usize) -> Self;
 
-    /// The same number, `None` if it cannot be held.
+    /// Converts a dimension; `None` if it is unknown and this type only represents numbers.
     fn from_dim(dim: Dim) -> Option<Self>;
 
-    /// The number, if it is known.
+    /// Returns the number, if it is known.
     fn to_i64(&self) -> Option<i64> {
         self.to_dim().to_i64()
     }
 
-    /// The number, if it is known and not negative.
+    /// Returns the number, if it is known and not negative.
     fn to_usize(&self) -> Option<usize> {
         self.to_dim().to_usize()
     }
 
-    /// Whether it is known to be 1.
+    /// Returns whether the size is known to be 1.
     fn is_one(&self) -> bool {
         self.to_dim() == Dim::Known(1)
     }
@@ -294,13 +296,13 @@ impl Size for Dim {
     }
 }
 
-/// The shape that shapes are broadcast to, aligned at the last axis.
+/// Broadcasts shapes, aligned at the last axis.
 ///
-/// Equal dimensions stay, 1 gives way to any other, and an unknown dimension to a known one other than 1. Two
-/// different unknown dimensions give a new unknown one.
+/// Equal dimensions stay. A 1 becomes any other size, and an unknown dimension becomes a known one, unless
+/// that is 1. Two different unknown dimensions become a new unknown one.
 ///
 /// # Errors
-/// If two known dimensions of one axis differ, and neither is 1.
+/// Fails if two known dimensions of one axis differ, and neither is 1.
 ///
 /// ```
 /// use onnx_tensor::{Dim, broadcast};

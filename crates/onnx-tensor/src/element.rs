@@ -1,4 +1,4 @@
-//! The types of elements, as Rust types.
+//! The element types, as Rust types.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use half::f16;
 
 use crate::{ElementType, storage::Stored};
 
-/// A Rust type that elements of a tensor have.
+/// A Rust type for the elements of a tensor.
 ///
 /// It is implemented for `bool`, integers, `f16`, `f32`, `f64` and `String`, and cannot be implemented
-/// elsewhere.
+/// outside of this crate.
 ///
 /// ```
 /// use onnx_tensor::{Element, ElementType, Tensor};
@@ -20,19 +20,19 @@ use crate::{ElementType, storage::Stored};
 /// assert_eq!(filled(1.5f32, 3).element_type(), ElementType::F32);
 /// ```
 pub trait Element: Stored + Default + Clone + PartialEq + fmt::Debug + Send + Sync + 'static {
-    /// The type at run time.
+    /// The element type as a value.
     const ELEMENT_TYPE: ElementType;
 
-    /// Whether elements own memory of any size.
+    /// Whether elements own additional memory.
     const HAS_CONTENTS: bool = false;
 
-    /// The type at run time.
+    /// Returns the element type as a value.
     #[must_use]
     fn element_type() -> ElementType {
         Self::ELEMENT_TYPE
     }
 
-    /// Bytes of memory that this element owns.
+    /// Returns the bytes of additional memory that this element owns.
     fn contents(&self) -> usize {
         0
     }
@@ -58,9 +58,9 @@ impl Element for String {
     }
 }
 
-/// The type that stands for all elements of its width: `u8`, `u16`, `u32`, `u64`, and `String`.
+/// The type that represents all elements of its width: `u8`, `u16`, `u32`, `u64`, and `String`.
 ///
-/// Operators that only move elements are written for units: compiled for 5 types, not for 13.
+/// Operators that only move elements are generic over units: they are compiled for 5 types instead of 13.
 /// [`with_unit!`](crate::with_unit) binds the unit of an element type.
 ///
 /// ```
@@ -74,7 +74,7 @@ impl Element for String {
 /// # Ok::<(), onnx_tensor::prelude::Error>(())
 /// ```
 pub trait Unit: Element {
-    /// Whether this is the unit of an element type.
+    /// Returns whether this is the unit of an element type.
     #[must_use]
     fn is_unit_of(element_type: ElementType) -> bool {
         Self::ELEMENT_TYPE.size_of() == element_type.size_of()
@@ -119,7 +119,7 @@ macro_rules! with_unit {
 
 /// Evaluates `$body` with `$T` bound to the Rust type of a numeric [`ElementType`](crate::ElementType).
 ///
-/// For booleans and strings the surrounding function returns an error.
+/// For booleans and strings, the surrounding function returns an error.
 #[macro_export]
 macro_rules! with_number {
     ($element_type:expr, $T:ident => $body:expr) => {

@@ -1,8 +1,8 @@
-//! The type of a tensor's elements, at run time.
+//! The element type of a tensor, as a value.
 
 use std::fmt;
 
-/// The type of a tensor's elements.
+/// The element type of a tensor.
 ///
 /// ```
 /// use onnx_tensor::ElementType;
@@ -58,7 +58,7 @@ impl ElementType {
         Self::String,
     ];
 
-    /// The type of a code of ONNX (`TensorProto.DataType`), `None` for types that are not computed.
+    /// Converts an ONNX type code (`TensorProto.DataType`); `None` for unsupported types.
     #[must_use]
     pub const fn from_code(code: i32) -> Option<Self> {
         Some(match code {
@@ -79,7 +79,7 @@ impl ElementType {
         })
     }
 
-    /// What ONNX calls a code of which [`ElementType::from_code`] has no type.
+    /// Returns ONNX's name of a type code that [`ElementType::from_code`] does not support.
     #[must_use]
     pub fn name_of_code(code: i32) -> String {
         const FIRST: i32 = 14;
@@ -105,7 +105,7 @@ impl ElementType {
         }
     }
 
-    /// The name that the Open Inference Protocol has for it, such as `FP32`.
+    /// Returns its Open Inference Protocol name, such as `FP32`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -125,7 +125,7 @@ impl ElementType {
         }
     }
 
-    /// Bytes of one element in memory. For strings this excludes their contents.
+    /// Returns the bytes of one element in memory. For strings this excludes their contents.
     #[must_use]
     pub const fn size_of(self) -> usize {
         match self {
@@ -137,37 +137,37 @@ impl ElementType {
         }
     }
 
-    /// Whether this is a signed integer.
+    /// Returns whether this is a signed integer.
     #[must_use]
     pub const fn is_signed(self) -> bool {
         matches!(self, Self::I8 | Self::I16 | Self::I32 | Self::I64)
     }
 
-    /// Whether this is an unsigned integer.
+    /// Returns whether this is an unsigned integer.
     #[must_use]
     pub const fn is_unsigned(self) -> bool {
         matches!(self, Self::U8 | Self::U16 | Self::U32 | Self::U64)
     }
 
-    /// Whether this is an integer, signed or unsigned.
+    /// Returns whether this is an integer, signed or unsigned.
     #[must_use]
     pub const fn is_integer(self) -> bool {
         self.is_signed() || self.is_unsigned()
     }
 
-    /// Whether this is a floating-point number.
+    /// Returns whether this is a floating-point number.
     #[must_use]
     pub const fn is_float(self) -> bool {
         matches!(self, Self::F16 | Self::F32 | Self::F64)
     }
 
-    /// Whether this is an integer or a floating-point number.
+    /// Returns whether this is an integer or a floating-point number.
     #[must_use]
     pub const fn is_number(self) -> bool {
         self.is_integer() || self.is_float()
     }
 
-    /// Whether elements have a fixed width: all types but strings.
+    /// Returns whether elements have a fixed width: all types except strings.
     #[must_use]
     pub const fn is_copy(self) -> bool {
         !matches!(self, Self::String)

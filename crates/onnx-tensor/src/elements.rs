@@ -1,4 +1,4 @@
-//! The elements of tensors, by type.
+//! Access to the elements of tensors, by type.
 
 use std::ops::{Add, Mul};
 
@@ -6,18 +6,18 @@ use crate::prelude::*;
 
 use crate::faults::BadInput;
 
-/// A tensor's elements in row-major order.
+/// Returns a tensor's elements in row-major order.
 ///
 /// # Errors
-/// If they have another type.
+/// Fails if the elements have another type.
 pub fn elements<T: Element>(tensor: &Tensor) -> Result<&[T]> {
     tensor.as_slice::<T>()
 }
 
-/// The only number of a tensor, or its first one.
+/// Returns the first element, for tensors with a single one.
 ///
 /// # Errors
-/// [`BadInput`] if there is none;
+/// Returns [`BadInput`] if the tensor is empty, and an error if the element cannot be cast to `T`.
 pub fn scalar<T: Element + Copy>(tensor: &Tensor) -> Result<T> {
     if tensor.is_empty() {
         bail!(BadInput("no number stands where one is needed".to_owned()));
@@ -27,7 +27,7 @@ pub fn scalar<T: Element + Copy>(tensor: &Tensor) -> Result<T> {
 
 /// FP32 or FP64.
 pub trait Real: Element + Copy + PartialOrd + Into<f64> + Add<Output = Self> + Mul<Output = Self> {
-    /// Rounded.
+    /// Rounds a number to this type.
     fn of(number: f64) -> Self;
 }
 
@@ -45,12 +45,12 @@ impl Real for f64 {
     }
 }
 
-/// A type of matrices.
+/// An element type of matrix products.
 pub trait Factor: Element + onnx_gemm::Number {}
 
 impl<T: Element + onnx_gemm::Number> Factor for T {}
 
-/// Runs `$body` with `$T` bound to the Rust type of FP32 or FP64.
+/// Evaluates `$body` with `$T` bound to the Rust type of FP32 or FP64.
 #[macro_export]
 macro_rules! with_real {
     ($element_type:expr, $T:ident => $body:expr) => {
@@ -69,28 +69,28 @@ macro_rules! with_real {
 }
 pub use crate::with_real;
 
-/// A tensor of elements in row-major order.
+/// Creates a tensor from elements in row-major order.
 ///
 /// # Errors
-/// If there are not as many elements as the shape has.
+/// Fails if the number of elements is not that of the shape.
 pub fn tensor<T: Element>(shape: &[usize], elements: Vec<T>) -> Result<Tensor> {
     Tensor::from_vec(shape, elements)
 }
 
-/// A tensor of what is written over zeros.
+/// Creates a tensor of zeros that `fill` overwrites.
 ///
 /// # Errors
-/// As `fill`; if there are more elements than memory has addresses for.
+/// Returns the error of `fill`, and an error if there are more elements than addresses in memory.
 pub fn filled<T: Element>(shape: &[usize], fill: impl FnOnce(&mut [T]) -> Result<()>) -> Result<Tensor> {
     let mut tensor = Tensor::zero::<T>(shape)?;
     fill(tensor.as_slice_mut()?)?;
     Ok(tensor)
 }
 
-/// A value as another type; as it is, and not copied, if it has that one.
+/// Casts a value to another type, without a copy if it already has that type.
 ///
 /// # Errors
-/// If one of the types is strings and the other is not.
+/// Fails if one of the types is strings and the other is not.
 pub fn of_type(value: Tensor, element_type: ElementType) -> Result<Tensor> {
     value.into_type(element_type)
 }

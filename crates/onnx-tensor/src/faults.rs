@@ -1,10 +1,10 @@
-//! Why an operator does not compute something: the model's fault, ours, the request's, or that of the machine.
+//! Errors of operators, by cause: the model, this runtime, the request, or the machine.
 
 use std::fmt;
 
 use crate::prelude::*;
 
-/// Why something is not computed, in words for the model's author.
+/// The model is invalid; the message is for the model's author.
 #[derive(Debug)]
 pub struct Refusal(pub String);
 
@@ -16,7 +16,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Why something is not computed although the model is good: another runtime may be able to.
+/// The model is valid, but exceeds a limit of this runtime; another runtime may support it.
 #[derive(Debug)]
 pub struct Limit(pub String);
 
@@ -28,17 +28,17 @@ impl fmt::Display for Limit {
 
 impl std::error::Error for Limit {}
 
-/// Why something is not computed although the model is good, whatever sizes its inputs have.
+/// The model is valid, but this runtime does not support it for any sizes of its inputs.
 #[derive(Debug)]
 pub enum Unsupported {
-    /// ONNX Runtime computes it.
+    /// ONNX Runtime supports it.
     Here(String),
-    /// ONNX Runtime does not compute it either.
+    /// ONNX Runtime does not support it either.
     Anywhere(String),
 }
 
 impl Unsupported {
-    /// Refuses a datatype where ONNX Runtime has FP64 beside the ones that are computed here, and no others.
+    /// Refuses a datatype of an operator for which ONNX Runtime supports FP64 and no other additional types.
     pub fn but_for_fp64(element_type: ElementType, reason: &str) -> Self {
         match element_type {
             ElementType::F64 => Self::Here(reason.to_owned()),
@@ -62,7 +62,7 @@ impl From<String> for Unsupported {
     }
 }
 
-/// The time for preparing a model is over. A machine that is less busy may prepare it in time.
+/// Preparing the model has exceeded its time limit. A less busy machine may succeed.
 #[derive(Debug)]
 pub struct OutOfTime;
 
@@ -86,7 +86,7 @@ impl fmt::Display for BadInput {
 
 impl std::error::Error for BadInput {}
 
-/// Ends with [`BadInput`] unless a condition holds that the sizes of a request decide.
+/// Returns [`BadInput`] unless a condition holds that depends on the sizes of a request.
 #[macro_export]
 macro_rules! ensure_input {
     ($condition:expr, $($text:tt)+) => {
@@ -97,7 +97,7 @@ macro_rules! ensure_input {
 }
 pub use crate::ensure_input;
 
-/// A value that there is no memory for now.
+/// The memory for a value is not available now.
 #[derive(Debug)]
 pub struct NoRoom(pub String);
 
@@ -109,16 +109,16 @@ impl fmt::Display for NoRoom {
 
 impl std::error::Error for NoRoom {}
 
-/// Sizes of inputs that do not fit the model, or each other.
+/// Sizes of inputs that do not fit the model, or do not match each other.
 #[derive(Clone, Copy, Debug)]
 pub enum Misfit {
-    /// A value between two operators would have this dimension, which is below zero.
+    /// A value between two operators would have this negative dimension.
     Dimension(i64),
-    /// A window reaches so far beyond its image, padding included.
+    /// A window extends this far beyond its image, including padding.
     Window(i64),
-    /// Two factors of a product of which one has so much more than the other in a dimension that they share.
+    /// The size of a shared dimension differs by this much between the two factors of a product.
     Factors(i64),
-    /// Two values of an operator have these sizes in one dimension.
+    /// Two inputs of an operator have these sizes in one dimension.
     Sizes(i64, i64),
 }
 

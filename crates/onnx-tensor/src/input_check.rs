@@ -1,4 +1,4 @@
-//! Ranges and indices that the values of a request give.
+//! Checks ranges and indices from the values of a request.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use crate::prelude::*;
 
 use crate::faults::{BadInput, Refusal};
 
-/// Numbers of a range whose size depends on values of inputs.
+/// Maximum number of elements in a range whose size depends on values of inputs.
 const MAX_RANGE: f64 = (1u64 << 24) as f64;
 
-/// A range with too many numbers, or which cannot be counted.
+/// A range with too many elements, or with an undefined number of them.
 #[derive(Debug)]
 pub struct LongRange {
     count: f64,
@@ -37,10 +37,10 @@ impl From<LongRange> for BadInput {
     }
 }
 
-/// Whether a range is computed.
+/// Checks the number of elements in a range.
 ///
 /// # Errors
-/// [`LongRange`] if there are too many numbers, or they cannot be counted.
+/// Returns [`LongRange`] if there are too many elements, or if their number is undefined.
 pub fn range_fits(start: f64, limit: f64, step: f64) -> Result<(), LongRange> {
     let count = (limit - start) / step;
     if count.is_nan() || count > MAX_RANGE || step == 0.0 {
@@ -49,10 +49,10 @@ pub fn range_fits(start: f64, limit: f64, step: f64) -> Result<(), LongRange> {
     Ok(())
 }
 
-/// An index as counted from the start.
+/// Normalizes an index; negative ones count from the end.
 ///
 /// # Errors
-/// [`BadInput`] with both.
+/// Returns [`BadInput`] with the index and the size if the index is out of range.
 pub fn within(index: i64, dim: usize) -> Result<i64> {
     let dim = dim as i64;
     let from_start = if index < 0 { index + dim } else { index };

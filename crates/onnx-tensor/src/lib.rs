@@ -1,17 +1,17 @@
-//! What ONNX operators on the CPU are made of: tensors whose type and shape are known at run time, dimensions that may be unknown until
-//! then, the trait of operators, and the bounds of their memory and time.
+//! Building blocks of ONNX operators on the CPU: tensors whose type and shape are known at run time,
+//! dimensions that may be unknown until then, the operator trait, and limits on memory and time.
 //!
-//! | type | for |
+//! | type | purpose |
 //! |---|---|
 //! | [`Tensor`] | a dense tensor in row-major order, owned, or borrowed from the bytes of a request |
 //! | [`ElementType`] | the type of its elements, at run time |
-//! | [`Element`] | the same as a Rust type; [`with_number!`] goes from one to the other |
+//! | [`Element`] | the element type as a Rust type; [`with_number!`] converts from a value |
 //! | [`Unit`] | elements of one width, for operators that only move them; see [`with_unit!`] |
 //! | [`Dim`] | a dimension while a model is loaded: a number, or unknown |
-//! | [`operator::Compute`] | an operator: types and dimensions of its outputs, then the outputs; [`operator::Kernel`] is its short form |
-//! | [`room::Room`], [`size`] | what one value, and the values of all runs, may take |
-//! | [`cancelling::Pace`], [`time_limit`] | how an operator looks on its way whether its request was cancelled, or the time is over |
-//! | [`threads`] | parts of an operator's work on several threads |
+//! | [`operator::Compute`] | an operator: infers its outputs' types and shapes, then computes them; see [`operator::Kernel`] |
+//! | [`room::Room`], [`size`] | memory limits: of one value, and of the values of all runs |
+//! | [`cancelling::Pace`], [`time_limit`] | checks within operators for cancellation and for the time limit |
+//! | [`threads`] | splits an operator's work over several threads |
 //!
 //! ```
 //! use onnx_tensor::prelude::*;
@@ -34,7 +34,7 @@
 //! # Ok::<(), onnx_tensor::prelude::Error>(())
 //! ```
 //!
-//! Failures are [`anyhow::Error`]s, as operators add typed errors of their own.
+//! Failures are [`anyhow::Error`]s, so that operators can add their own typed errors.
 
 pub mod axis;
 pub mod cancelling;
@@ -66,7 +66,7 @@ pub use tensor::Tensor;
 /// A list that is usually short, such as a shape: up to 4 entries need no allocation.
 pub type ShortVec<T> = smallvec::SmallVec<[T; 4]>;
 
-// Bytes of requests are little-endian, elements have the byte order of the host.
+// Requests are little-endian, and elements have the host's byte order.
 const _: () = assert!(
     cfg!(target_endian = "little"),
     "only little-endian hosts are supported"

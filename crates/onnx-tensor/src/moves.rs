@@ -1,4 +1,4 @@
-//! Moving elements of any type: parts along an axis, concatenation, broadcasting.
+//! Moves elements of any type: slices along an axis, concatenation, broadcasting.
 
 use std::borrow::Borrow;
 
@@ -7,10 +7,10 @@ use anyhow::{Context, Result, ensure};
 use crate::{ShortVec, Tensor, Unit, with_unit};
 
 impl Tensor {
-    /// The element at `index` in row-major order, as a tensor of rank 0.
+    /// Returns the element at `index` in row-major order, as a tensor of rank 0.
     ///
     /// # Errors
-    /// If there is none.
+    /// Fails if the index is out of range.
     pub fn nth(&self, index: usize) -> Result<Self> {
         ensure!(
             index < self.len(),
@@ -22,10 +22,10 @@ impl Tensor {
         })
     }
 
-    /// The part from `start` to before `end` along an axis.
+    /// Returns the slice `start..end` along an axis.
     ///
     /// # Errors
-    /// If there is no such axis, or if the part does not lie within it.
+    /// Fails if the axis does not exist, or if the range is not within it.
     ///
     /// ```
     /// use onnx_tensor::Tensor;
@@ -55,10 +55,10 @@ impl Tensor {
         })
     }
 
-    /// Joins tensors along an axis.
+    /// Concatenates tensors along an axis.
     ///
     /// # Errors
-    /// If there are none, or if they differ in type, or in shape along another axis.
+    /// Fails if the list is empty, or if the tensors differ in type, or in shape along another axis.
     pub fn concat(axis: usize, tensors: &[impl Borrow<Self>]) -> Result<Self> {
         let first = tensors.first().context("no tensors to concatenate")?.borrow();
         size_of_axis(first.shape(), axis)?;
@@ -102,10 +102,10 @@ impl Tensor {
         })
     }
 
-    /// The tensor broadcast to a shape: axes of 1 element, and axes that are missing in front, are repeated.
+    /// Broadcasts the tensor to a shape: repeats axes of 1 element, and missing leading axes.
     ///
     /// # Errors
-    /// If another axis has another size than the shape.
+    /// Fails if another axis has a different size than the shape.
     pub fn broadcast_to(&self, shape: &[usize]) -> Result<Self> {
         let missing = shape.len().checked_sub(self.rank());
         let fits = missing.filter(|&missing| {
@@ -125,8 +125,8 @@ impl Tensor {
     }
 }
 
-/// Writes `from` of shape `sizes` broadcast to `shape`, of the same rank, as often as `to` has room. None of
-/// them is empty.
+/// Writes `from` of shape `sizes` broadcast to `shape`, of the same rank, repeated until `to` is full. None
+/// of the slices is empty.
 fn repeat<U: Unit>(from: &[U], sizes: &[usize], shape: &[usize], to: &mut [U]) {
     if let [unit] = from {
         return to.fill(unit.clone());
@@ -149,7 +149,7 @@ fn repeat<U: Unit>(from: &[U], sizes: &[usize], shape: &[usize], to: &mut [U]) {
     }
 }
 
-/// The number of elements along an axis.
+/// Returns the number of elements along an axis.
 fn size_of_axis(shape: &[usize], axis: usize) -> Result<usize> {
     let size = shape.get(axis).copied();
     size.with_context(|| format!("expected an axis below the rank {}, found {axis}", shape.len()))

@@ -1,6 +1,6 @@
-//! Nodes of a graph: operator, attributes, inputs and outputs.
+//! A node of a graph: operator, attributes, inputs and outputs.
 //!
-//! Fields are named as in ONNX's messages.
+//! Fields have ONNX's names.
 
 use crate::prelude::*;
 
@@ -89,7 +89,7 @@ impl<'a> Attributes<'a> {
     /// Returns strings; empty if absent.
     ///
     /// # Errors
-    /// If one is not UTF-8.
+    /// Fails if one is not UTF-8.
     pub fn texts(self, name: &str) -> Result<Vec<String>> {
         let strings = self.get(name).map_or(&[][..], |attribute| &attribute.strings);
         strings
@@ -103,14 +103,14 @@ impl<'a> Attributes<'a> {
         self.0.input.get(index).is_some_and(|name| !name.is_empty())
     }
 
-    /// Returns the position of an input among those that are present.
+    /// Returns the index of an input among those that are present.
     pub fn position(self, index: usize) -> Option<usize> {
         let before = self.0.input.get(..index)?;
         self.has_input(index)
             .then(|| before.iter().filter(|name| !name.is_empty()).count())
     }
 
-    /// Returns the positions of those inputs that are present.
+    /// Returns the indices of several inputs among those that are present; skips missing ones.
     pub fn positions(self, indices: &[usize]) -> Vec<usize> {
         indices.iter().filter_map(|&index| self.position(index)).collect()
     }

@@ -1,4 +1,4 @@
-//! The operator trait: types and dimensions of outputs before a run, and the outputs.
+//! The operator trait: infers types and dimensions of outputs before a run, and computes the outputs.
 
 use std::{any::Any, fmt};
 
@@ -6,7 +6,7 @@ use crate::prelude::*;
 
 use crate::packs::Packs;
 
-/// What is known about a value before the model runs.
+/// The known facts about a value before the model runs.
 #[derive(Clone, Debug)]
 pub struct Fact {
     /// The type of its elements.
@@ -15,8 +15,8 @@ pub struct Fact {
     pub shape: ShortVec<Dim>,
     /// The value, if it is a constant.
     pub constant: Option<Arc<Tensor>>,
-    /// For a value that is no constant: its known numbers as FP64, NaN for the others, which also propagates
-    /// through arithmetic.
+    /// For a value that is not a constant: its known numbers as FP64, and NaN for unknown ones, since NaN
+    /// propagates through arithmetic.
     pub sizes: Option<Arc<Tensor>>,
 }
 
@@ -45,7 +45,7 @@ impl Fact {
         self.shape.len()
     }
 
-    /// Returns the same dimensions with another type.
+    /// Returns a fact with the same dimensions and another type.
     pub fn with(&self, element_type: ElementType) -> Self {
         Self::new(element_type, self.shape.iter().copied())
     }
@@ -56,7 +56,7 @@ impl Fact {
         Some(numbers.as_slice::<i64>().ok()?.to_vec())
     }
 
-    /// Returns a constant as dimensions, which may be free.
+    /// Returns a constant as dimensions, some of which may be unknown.
     pub fn dims(&self) -> Option<Vec<Dim>> {
         if let (None, Some(sizes)) = (&self.constant, &self.sizes) {
             let numbers = crate::elements::elements::<f64>(sizes).ok()?;
@@ -72,7 +72,7 @@ impl Fact {
         }
     }
 
-    /// Returns a constant as a single number.
+    /// Returns the first element of a constant.
     pub fn number(&self) -> Option<f64> {
         crate::elements::scalar::<f64>(self.constant.as_ref()?).ok()
     }
@@ -83,45 +83,44 @@ impl Fact {
     }
 }
 
-/// For each input of a node that is present, its value if it is a constant.
+/// For each present input of a node, its value if it is a constant.
 pub type Constants<'c> = &'c [Option<Arc<Tensor>>];
 
-/// An operator. Its inputs are those that are present, in order.
+/// An operator. Its inputs are the present ones, in order.
 pub trait Compute: Any + fmt::Debug + Send + Sync {
     /// Returns the types and dimensions of the outputs; `None` if they are only known after the run.
     /// Dimensions may be unknown before a run; in a run they are numbers, and all inputs are constants.
     ///
     /// # Errors
-    /// Why the inputs are invalid.
+    /// Says why the inputs are invalid.
     fn outputs(&self, _inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         Ok(None)
     }
 
-    /// Derives data from constant inputs, such as packed weights, within the room that `packs` has. Returns
-    /// the index of an input that need not be kept any more; [`Compute::run`] then gets an empty tensor in
-    /// its place.
+    /// Derives data from constant inputs, such as packed weights, within the memory limit of `packs`. Returns
+    /// the index of an input that is not needed any more; [`Compute::run`] then gets an empty tensor for it.
     ///
     /// # Errors
-    /// If there is no memory.
+    /// Fails if memory is exhausted.
     fn take_over(&mut self, _constants: &[Option<Arc<Tensor>>], _packs: &mut Packs) -> Result<Option<usize>> {
         Ok(None)
     }
 
-    /// Returns an operator that multiplies its input by this one's result (a gate), if there is one.
+    /// Returns an operator that multiplies its input by this one's result (a gate), if supported.
     fn gated(&self) -> Option<Box<dyn Compute>> {
         None
     }
 
-    /// Fuses the operator that consumes the only result, if supported. Returns whether it did.
+    /// Fuses the only consumer of the result into this operator, if supported. Returns whether it did.
     fn follow(&mut self, _next: &dyn Compute) -> bool {
         false
     }
 
-    /// Computes the outputs. [`Compute::outputs`] has accepted the inputs. An input without other owners may
-    /// be overwritten.
+    /// Computes the outputs. [`Compute::outputs`] has accepted the inputs. An input without other references
+    /// may be overwritten.
     ///
     /// # Errors
-    /// Invalid values of inputs, or cancellation.
+    /// Returns an error for invalid values of inputs, and on cancellation.
     fn run(&self, inputs: &mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>>;
 }
 
@@ -130,13 +129,13 @@ pub trait Kernel: fmt::Debug + Send + Sync + 'static {
     /// Returns the types and dimensions of the outputs.
     ///
     /// # Errors
-    /// Why the inputs are invalid.
+    /// Says why the inputs are invalid.
     fn outputs(&self, inputs: &[Fact]) -> Result<Vec<Fact>>;
 
     /// Computes the outputs. Inputs have the types and ranks that [`Kernel::outputs`] has accepted.
     ///
     /// # Errors
-    /// As [`Compute::run`].
+    /// Returns the errors of [`Compute::run`].
     fn run(&self, inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>>;
 }
 

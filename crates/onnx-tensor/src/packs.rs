@@ -1,12 +1,12 @@
-//! Packed weights, made once for all nodes of a model that share a constant, and bounded by the size of the
-//! constants.
+//! Packed weights, created once for all nodes of a model that share a constant. Their memory is limited
+//! relative to the size of the constants.
 
 use std::{any::Any, collections::HashMap, sync::Arc};
 
 use crate::prelude::*;
 
-/// Bytes of packed copies beyond twice the bytes of all constants. Copies of one constant in one order count
-/// once.
+/// Allowed bytes of packed copies, in addition to twice the bytes of all constants. Copies of one constant in
+/// one order count once.
 const MORE_BYTES: u64 = 16 << 20;
 
 /// A packing order.
@@ -22,7 +22,7 @@ pub enum Order {
         /// Number of groups.
         groups: usize,
     },
-    /// Blocks of rows of several groups, whose rows are adjacent in the constant.
+    /// Weights of transposed convolutions, packed group by group.
     Columns {
         /// Number of groups.
         groups: usize,
@@ -31,19 +31,19 @@ pub enum Order {
 
 /// The packed weights of a model.
 pub struct Packs {
-    /// By the addresses of their sources.
-    made: HashMap<(Vec<usize>, Order), Made>,
+    /// Keyed by the addresses of the source constants.
+    made: HashMap<(Vec<usize>, Order), PackedWeights>,
     left: u64,
 }
 
-struct Made {
+struct PackedWeights {
     packed: Arc<dyn Any + Send + Sync>,
     /// Kept alive, so that the addresses stay unique.
     _sources: Vec<Arc<Tensor>>,
 }
 
 impl Packs {
-    /// Creates a store for a model with constants of `bytes`.
+    /// Creates a store for a model whose constants have `bytes` bytes.
     pub fn beside(bytes: u64) -> Self {
         Self {
             made: HashMap::new(),
@@ -51,11 +51,11 @@ impl Packs {
         }
     }
 
-    /// Returns the constants packed in an order, made by `make` on first use. `None` if the copies take too
-    /// much memory.
+    /// Returns the constants packed in an order; `make` packs them on first use. `None` if the copies take
+    /// too much memory.
     ///
     /// # Errors
-    /// As `make`.
+    /// Returns the error of `make`.
     pub fn shared<T: Send + Sync + 'static>(
         &mut self,
         sources: &[&Arc<Tensor>],
@@ -75,7 +75,7 @@ impl Packs {
             return Ok(None);
         }
         let packed = Arc::new(make()?);
-        let made = Made {
+        let made = PackedWeights {
             packed: packed.clone(),
             _sources: sources.iter().map(|&source| source.clone()).collect(),
         };
@@ -83,7 +83,7 @@ impl Packs {
         Ok(Some(packed))
     }
 
-    /// Returns whether another copy of `bytes` fits, and counts it.
+    /// Reserves memory for another copy of `bytes` bytes. Returns whether it fits.
     pub fn admit(&mut self, bytes: u64) -> bool {
         match self.left.checked_sub(bytes) {
             Some(left) => {

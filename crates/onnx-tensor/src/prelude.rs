@@ -1,4 +1,4 @@
-//! The names that most operators need.
+//! The names that most operators import.
 
 pub use std::sync::Arc;
 

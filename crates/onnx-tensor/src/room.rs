@@ -1,4 +1,4 @@
-//! Memory budget of the values of all runs.
+//! The memory budget of the values of all runs.
 
 use std::sync::{
     LazyLock,
@@ -11,10 +11,10 @@ use crate::prelude::*;
 
 use crate::{faults::NoRoom, size};
 
-/// Bytes that a run reserves at a time, so that small runs do not contend on one counter.
+/// Bytes that a run reserves at a time, so that small runs do not contend for one counter.
 const STEP: u64 = 16 << 20;
 
-/// Budget of this process.
+/// The budget of this process.
 static ALL: LazyLock<Total> =
     LazyLock::new(|| Total::new(memory_limit().map_or(u64::MAX, |limit| limit / 8 * 3)));
 
@@ -40,7 +40,7 @@ impl Total {
     }
 }
 
-/// The share of one run: what its values take, and what it has reserved.
+/// The share of one run: the memory of its values, and its reservation.
 #[derive(Debug)]
 pub struct Room<'t> {
     total: &'t Total,
@@ -55,7 +55,7 @@ impl Default for Room<'static> {
 }
 
 impl Room<'static> {
-    /// Creates the share of a run of this process.
+    /// Creates the share of a run in this process.
     #[must_use]
     pub fn new() -> Self {
         Self::of(&ALL)
@@ -71,10 +71,10 @@ impl<'t> Room<'t> {
         }
     }
 
-    /// Reserves memory for values that are made next.
+    /// Reserves memory for values that are allocated next.
     ///
     /// # Errors
-    /// [`NoRoom`] if all runs together would exceed the budget.
+    /// Returns [`NoRoom`] if all runs together would exceed the budget.
     pub fn ask(&mut self, bytes: u64) -> Result<()> {
         let wanted = self.held.saturating_add(bytes);
         let Some(missing) = wanted.checked_sub(self.taken).filter(|&missing| missing > 0) else {
@@ -95,12 +95,12 @@ impl<'t> Room<'t> {
         .into())
     }
 
-    /// Counts an existing value.
+    /// Counts the memory of an existing value.
     pub fn hold(&mut self, bytes: u64) {
         self.held = self.held.saturating_add(bytes);
     }
 
-    /// Uncounts a value.
+    /// Subtracts the memory of a dropped value.
     pub fn release(&mut self, bytes: u64) {
         self.held = self.held.saturating_sub(bytes);
     }

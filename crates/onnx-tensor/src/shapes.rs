@@ -4,10 +4,10 @@ use crate::{Size, prelude::*};
 
 use crate::faults::BadInput;
 
-/// Broadcasts shapes. An unknown size gives way to a known one other than 1.
+/// Broadcasts shapes. An unknown size becomes a known one other than 1.
 ///
 /// # Errors
-/// [`BadInput`] if two sizes of one axis differ and neither is 1.
+/// Returns [`BadInput`] if two sizes of one axis differ and neither is 1.
 pub fn broadcast<D: Size>(shapes: &[&[D]]) -> Result<ShortVec<D>> {
     crate::broadcast(shapes).map_err(|error| BadInput(error.to_string()).into())
 }

@@ -1,4 +1,4 @@
-//! Limits of the size of single values: a few bytes of a request can ask for terabytes.
+//! Limits on the size of single values: a few bytes of a request can ask for terabytes.
 
 use std::cell::Cell;
 
@@ -15,21 +15,21 @@ use crate::{
 /// Maximum bytes of a value: an input, an output or an intermediate value.
 pub const MAX_BYTES: u64 = 4 << 30;
 
-/// Maximum bytes of an input without elements, counted as if dimensions of 0 were 1: it costs the client
-/// nothing, but operators allocate by its other dimensions. Intermediate values may have [`MAX_BYTES`],
-/// counted the same way.
+/// Maximum bytes of an empty input, where dimensions of 0 count as 1: it costs the client nothing, but
+/// operators allocate by its other dimensions. Intermediate values may have [`MAX_BYTES`], counted the same
+/// way.
 pub const MAX_EMPTY_BYTES: u64 = 256 << 20;
 
-/// Maximum rank. Operators may recurse by axes, and take time for each pair of them.
+/// Maximum rank. Operators may recurse over axes, and take time for each pair of axes.
 pub const MAX_RANK: usize = 64;
 
-/// From this size on, values are checked against the free memory, which takes longer than a small run.
+/// Values of at least this size are checked against the free memory; the check takes longer than a small run.
 const LARGE: u64 = 256 << 20;
 
-/// Refuses a value for which the machine, or this process' share of it, has no memory now.
+/// Refuses a value that does not fit into the free memory of the machine or of this process's control group.
 ///
 /// # Errors
-/// [`NoRoom`] with both sizes.
+/// Returns [`NoRoom`] with both sizes.
 pub fn admit_now(bytes: u64) -> Result<()> {
     if bytes < LARGE {
         return Ok(());
@@ -48,7 +48,7 @@ pub fn admit_now(bytes: u64) -> Result<()> {
 /// Refuses a rank above the maximum.
 ///
 /// # Errors
-/// [`BadInput`] with the rank.
+/// Returns [`BadInput`] with the rank.
 pub fn admit_rank(rank: usize) -> Result<()> {
     ensure_input!(
         rank <= MAX_RANK,
@@ -58,11 +58,11 @@ pub fn admit_rank(rank: usize) -> Result<()> {
 }
 
 thread_local! {
-    /// Maximum bytes of values that this thread computes.
+    /// Maximum bytes of a value that this thread computes.
     static MOST: Cell<u64> = const { Cell::new(MAX_BYTES) };
 }
 
-/// Calls `run` with a lower maximum for each value.
+/// Calls `run` with a lower limit for each value.
 pub fn limited<T>(bytes: u64, run: impl FnOnce() -> T) -> T {
     struct Reset(u64);
     impl Drop for Reset {
@@ -74,10 +74,10 @@ pub fn limited<T>(bytes: u64, run: impl FnOnce() -> T) -> T {
     run()
 }
 
-/// Refuses the shape of a value that is too large.
+/// Refuses a shape whose value is too large.
 ///
 /// # Errors
-/// [`BadInput`] with the size; as [`admit_now`].
+/// Returns [`BadInput`] with the size, and the errors of [`admit_now`].
 pub fn admit_shape(element_type: ElementType, shape: &[usize]) -> Result<()> {
     admit_now(admit_size(element_type, shape)?)
 }
@@ -85,7 +85,7 @@ pub fn admit_shape(element_type: ElementType, shape: &[usize]) -> Result<()> {
 /// Refuses a shape that is too large regardless of free memory, and returns its bytes.
 ///
 /// # Errors
-/// [`BadInput`] with the size.
+/// Returns [`BadInput`] with the size.
 pub fn admit_size(element_type: ElementType, shape: &[usize]) -> Result<u64> {
     let dims = shape.iter().map(|&dim| Some(dim as i128));
     let bytes = bytes(element_type.size_of(), dims).unwrap_or(0);
@@ -100,16 +100,16 @@ pub fn admit_size(element_type: ElementType, shape: &[usize]) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Bytes of a string in addition to its contents, allocation overhead included.
+/// Bytes of a string in addition to its contents, including allocation overhead.
 pub const TEXT: u64 = 40;
 
 /// Maximum bytes of all strings of a value.
 const MAX_TEXTS: u64 = 1 << 30;
 
-/// Refuses strings that take too many bytes together.
+/// Refuses strings whose total size is too large.
 ///
 /// # Errors
-/// [`BadInput`] with both sizes; as [`admit_now`].
+/// Returns [`BadInput`] with both sizes, and the errors of [`admit_now`].
 pub fn admit_texts(bytes: u64) -> Result<()> {
     ensure_input!(
         bytes <= MAX_TEXTS,
@@ -119,11 +119,11 @@ pub fn admit_texts(bytes: u64) -> Result<()> {
     admit_now(bytes)
 }
 
-/// Refuses elements, each with a repeat count, whose contents take too much memory. Only strings have
+/// Refuses elements whose contents take too much memory; each element has a repeat count. Only strings have
 /// contents; [`admit_shape`] checks the rest.
 ///
 /// # Errors
-/// As [`admit_texts`].
+/// Returns the errors of [`admit_texts`].
 pub fn admit_contents<'e, T: Element>(elements: impl IntoIterator<Item = (&'e T, usize)>) -> Result<()> {
     if !T::HAS_CONTENTS {
         return Ok(());
@@ -138,7 +138,7 @@ pub fn admit_contents<'e, T: Element>(elements: impl IntoIterator<Item = (&'e T,
     admit_texts(bytes)
 }
 
-/// Returns the bytes of a value, contents of strings included.
+/// Returns the bytes of a value, including the contents of strings.
 pub fn of_value(value: &Tensor) -> u64 {
     if value.element_type() != ElementType::String {
         return (value.len() * value.element_type().size_of()) as u64;

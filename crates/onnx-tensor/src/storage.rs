@@ -1,7 +1,7 @@
-//! The memory of a tensor's elements, by their width.
+//! The memory of a tensor's elements, by element width.
 //!
-//! Numbers of one width share a variant, so code that moves elements is compiled once for each width. Typed
-//! views are checked casts of `bytemuck`.
+//! Numbers of one width share a variant, so code that moves elements is compiled once per width. Typed views
+//! are checked casts of `bytemuck`.
 
 use bytemuck::{AnyBitPattern, CheckedBitPattern, NoUninit, allocation, checked};
 use bytes::Bytes;
@@ -17,13 +17,12 @@ pub enum Storage {
     U32(Vec<u32>),
     U64(Vec<u64>),
     Strings(Vec<String>),
-    /// Numbers in memory that has other owners, aligned for their type. Never empty: an empty slice may be
-    /// unaligned.
+    /// Numbers in shared memory, aligned for their type. Never empty, since an empty slice may be unaligned.
     Shared(Bytes),
 }
 
 impl Storage {
-    /// Zeros, or empty strings.
+    /// Creates zeros, or empty strings.
     pub fn zero(element_type: ElementType, count: usize) -> Self {
         match element_type.size_of() {
             _ if !element_type.is_copy() => Self::Strings(vec![String::new(); count]),
@@ -34,7 +33,7 @@ impl Storage {
         }
     }
 
-    /// The bytes of numbers; `None` for strings.
+    /// Returns the bytes of numbers; `None` for strings.
     pub fn bytes(&self) -> Option<&[u8]> {
         match self {
             Self::U8(units) => Some(units),
@@ -46,7 +45,7 @@ impl Storage {
         }
     }
 
-    /// The bytes of numbers, to write; `None` for strings, and for memory with other owners.
+    /// Returns the mutable bytes of numbers; `None` for strings, and for shared memory.
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         match self {
             Self::U8(units) => Some(units),
@@ -57,7 +56,7 @@ impl Storage {
         }
     }
 
-    /// The bytes of numbers as memory with several owners, without a copy; `None` for strings.
+    /// Converts numbers to shared memory without a copy; `None` for strings.
     pub fn into_bytes(self) -> Option<Bytes> {
         match self {
             Self::U8(units) => Some(Bytes::from_owner(Owner(units))),
@@ -69,7 +68,7 @@ impl Storage {
         }
     }
 
-    /// Copies shared memory, so that it has one owner. `element_type` is that of the elements.
+    /// Copies shared memory into an owned vector of `element_type`.
     pub fn own(&mut self, element_type: ElementType) {
         if let Self::Shared(bytes) = self {
             let mut copy = Self::zero(element_type, bytes.len() / element_type.size_of());
@@ -90,18 +89,18 @@ impl<T: NoUninit> AsRef<[u8]> for Owner<T> {
     }
 }
 
-/// Rust types that a [`Storage`] has views of. A view of another width than the elements have is `None`.
+/// Rust types for which a [`Storage`] has views. A view is `None` if the width differs from the elements'.
 pub trait Stored: Sized {
-    /// Takes a vector over, without a copy.
+    /// Stores a vector without a copy.
     fn store(elements: Vec<Self>) -> Storage;
 
-    /// The elements.
+    /// Returns the elements.
     fn view(storage: &Storage) -> Option<&[Self]>;
 
-    /// The elements, to write, unless the memory has other owners.
+    /// Returns the mutable elements, unless the memory is shared.
     fn view_mut(storage: &mut Storage) -> Option<&mut [Self]>;
 
-    /// The elements as a vector, without a copy, unless the memory has other owners.
+    /// Returns the elements as a vector without a copy, unless the memory is shared.
     fn into_vec(storage: Storage) -> Option<Vec<Self>>;
 }
 
@@ -171,12 +170,12 @@ impl Stored for String {
     }
 }
 
-/// Bytes as booleans. The standard library collects into the same memory.
+/// Converts bytes to booleans. The standard library collects into the same memory.
 fn truths(bytes: Vec<u8>) -> Vec<bool> {
     bytes.into_iter().map(|byte| byte != 0).collect()
 }
 
-/// A view of another type, if all elements are valid for it.
+/// Casts units to another type, if all elements are valid for it.
 fn cast<A: NoUninit + AnyBitPattern, B: CheckedBitPattern>(units: &[A]) -> Option<&[B]> {
     checked::try_cast_slice(units).ok()
 }

@@ -9,10 +9,10 @@ use crate::{Element, ElementType, ShortVec, Unit, storage::Storage, with_number}
 
 /// A dense tensor in row-major order.
 ///
-/// Its elements are a vector, or bytes with other owners, such as those of a request; these are copied when
-/// the tensor is written to. Clones copy a vector, and share bytes.
+/// Its elements are a vector, or shared bytes, such as those of a request; shared bytes are copied before the
+/// tensor is modified. Clones copy a vector, and share bytes.
 ///
-/// Tensors are equal if type, shape and elements are. NaN equals NaN, and -0 equals 0.
+/// Two tensors are equal if type, shape and elements are. NaN equals NaN, and -0 equals 0.
 ///
 /// ```
 /// use onnx_tensor::{ElementType, Tensor};
@@ -27,17 +27,17 @@ use crate::{Element, ElementType, ShortVec, Unit, storage::Storage, with_number}
 pub struct Tensor {
     element_type: ElementType,
     shape: ShortVec<usize>,
-    /// The product of the shape, and the number of elements in `storage`.
+    /// The product of the dimensions, which is the number of elements in `storage`.
     len: usize,
     storage: Storage,
 }
 
 /// Constructors.
 impl Tensor {
-    /// Takes a vector over, without a copy.
+    /// Creates a tensor from a vector, without a copy.
     ///
     /// # Errors
-    /// If there are not as many elements as the shape has.
+    /// Fails if the number of elements is not that of the shape.
     pub fn from_vec<T: Element>(shape: &[usize], elements: Vec<T>) -> Result<Self> {
         let len = count(T::ELEMENT_TYPE, shape)?;
         ensure!(
@@ -48,19 +48,19 @@ impl Tensor {
         Ok(Self::new(T::ELEMENT_TYPE, shape, len, T::store(elements)))
     }
 
-    /// Copies a slice.
+    /// Creates a tensor from a copy of a slice.
     ///
     /// # Errors
-    /// If there are not as many elements as the shape has.
+    /// Fails if the number of elements is not that of the shape.
     pub fn from_shape<T: Element>(shape: &[usize], elements: &[T]) -> Result<Self> {
         Self::from_vec(shape, elements.to_vec())
     }
 
-    /// Takes a vector of units over as elements of `element_type`, without a copy.
+    /// Creates a tensor of `element_type` from a vector of units, without a copy.
     ///
     /// # Errors
-    /// If `U` is not the unit of `element_type`, if there are not as many units as the shape has elements, or
-    /// if a boolean is neither 0 nor 1.
+    /// Fails if `U` is not the unit of `element_type`, if the number of units is not that of the shape, or if
+    /// a boolean is neither 0 nor 1.
     pub fn from_units<U: Unit>(element_type: ElementType, shape: &[usize], units: Vec<U>) -> Result<Self> {
         expect_unit::<U>(element_type)?;
         let tensor = Self {
@@ -73,12 +73,11 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// A tensor of numbers from their bytes, which have the byte order of the host. It shares the bytes if
-    /// they are aligned for
-    /// `element_type`, and copies them otherwise. Booleans other than 0 become 1, in a copy.
+    /// Creates a tensor of numbers from their bytes in the host's byte order. Shares the bytes if they are
+    /// aligned for `element_type`, and copies them otherwise. Booleans other than 0 become 1, in a copy.
     ///
     /// # Errors
-    /// If `element_type` is strings, or if there are not as many bytes as the shape has.
+    /// Fails if `element_type` is strings, or if the number of bytes is not that of the shape.
     pub fn from_bytes(element_type: ElementType, shape: &[usize], bytes: Bytes) -> Result<Self> {
         ensure!(element_type.is_copy(), "strings have no fixed width");
         let len = count(element_type, shape)?;
@@ -101,10 +100,10 @@ impl Tensor {
         Ok(Self::new(element_type, shape, len, storage))
     }
 
-    /// Zeros, `false`, or empty strings.
+    /// Creates a tensor of zeros, `false`, or empty strings.
     ///
     /// # Errors
-    /// If there are more elements than memory has addresses for.
+    /// Fails if there are more elements than addresses in memory.
     pub fn zero_of(element_type: ElementType, shape: &[usize]) -> Result<Self> {
         let len = count(element_type, shape)?;
         Ok(Self::new(
@@ -115,28 +114,28 @@ impl Tensor {
         ))
     }
 
-    /// Zeros, `false`, or empty strings.
+    /// Creates a tensor of zeros, `false`, or empty strings.
     ///
     /// # Errors
-    /// If there are more elements than memory has addresses for.
+    /// Fails if there are more elements than addresses in memory.
     pub fn zero<T: Element>(shape: &[usize]) -> Result<Self> {
         Self::zero_of(T::ELEMENT_TYPE, shape)
     }
 
-    /// A tensor of rank 0.
+    /// Creates a tensor of rank 0.
     #[must_use]
     pub fn scalar<T: Element>(element: T) -> Self {
         Self::new(T::ELEMENT_TYPE, &[], 1, T::store(vec![element]))
     }
 
-    /// A tensor of rank 1.
+    /// Creates a tensor of rank 1.
     #[must_use]
     pub fn vector<T: Element>(elements: &[T]) -> Self {
         let storage = T::store(elements.to_vec());
         Self::new(T::ELEMENT_TYPE, &[elements.len()], elements.len(), storage)
     }
 
-    /// A tensor of rank 2.
+    /// Creates a tensor of rank 2.
     #[must_use]
     pub fn matrix<T: Element, const COLUMNS: usize>(rows: &[[T; COLUMNS]]) -> Self {
         let elements = rows.as_flattened();
@@ -156,110 +155,111 @@ impl Tensor {
 
 /// Type, shape and elements.
 impl Tensor {
-    /// The type of the elements.
+    /// Returns the type of the elements.
     #[must_use]
     pub fn element_type(&self) -> ElementType {
         self.element_type
     }
 
-    /// The number of elements along each axis.
+    /// Returns the number of elements along each axis.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// The number of axes.
+    /// Returns the number of axes.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.shape.len()
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are no elements.
+    /// Returns whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The elements in row-major order.
+    /// Returns the elements in row-major order.
     ///
     /// # Errors
-    /// If they have another type, or if [`Tensor::as_bytes_mut`] wrote a boolean that is neither 0 nor 1.
+    /// Fails if they have another type, or if [`Tensor::as_bytes_mut`] wrote a boolean that is neither 0 nor
+    /// 1.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         expect_type::<T>(self.element_type)?;
         T::view(&self.storage).ok_or_else(|| invalid(self.element_type))
     }
 
-    /// The elements in row-major order, to write. Shared bytes are copied first.
+    /// Returns the mutable elements in row-major order. Copies shared bytes first.
     ///
     /// # Errors
-    /// As [`Tensor::as_slice`].
+    /// Returns the errors of [`Tensor::as_slice`].
     pub fn as_slice_mut<T: Element>(&mut self) -> Result<&mut [T]> {
         expect_type::<T>(self.element_type)?;
         self.storage.own(self.element_type);
         T::view_mut(&mut self.storage).ok_or_else(|| invalid(self.element_type))
     }
 
-    /// The elements in row-major order, as units of their width.
+    /// Returns the elements in row-major order, as units of their width.
     ///
     /// # Errors
-    /// If `U` is not the unit of the element type.
+    /// Fails if `U` is not the unit of the element type.
     pub fn as_units<U: Unit>(&self) -> Result<&[U]> {
         expect_unit::<U>(self.element_type)?;
         U::view(&self.storage).ok_or_else(|| invalid(self.element_type))
     }
 
-    /// The elements in row-major order, as units of their width, to write. Shared bytes are copied first.
+    /// Returns the mutable elements in row-major order, as units of their width. Copies shared bytes first.
     ///
     /// # Errors
-    /// If `U` is not the unit of the element type.
+    /// Fails if `U` is not the unit of the element type.
     pub fn as_units_mut<U: Unit>(&mut self) -> Result<&mut [U]> {
         expect_unit::<U>(self.element_type)?;
         self.storage.own(self.element_type);
         U::view_mut(&mut self.storage).ok_or_else(|| invalid(self.element_type))
     }
 
-    /// The bytes of the elements in row-major order.
+    /// Returns the bytes of the elements in row-major order.
     ///
     /// # Errors
-    /// If the elements are strings.
+    /// Fails if the elements are strings.
     pub fn as_bytes(&self) -> Result<&[u8]> {
         self.storage.bytes().with_context(no_bytes)
     }
 
-    /// The bytes of the elements in row-major order, to write. Shared bytes are copied first.
+    /// Returns the mutable bytes of the elements in row-major order. Copies shared bytes first.
     ///
     /// # Errors
-    /// If the elements are strings.
+    /// Fails if the elements are strings.
     pub fn as_bytes_mut(&mut self) -> Result<&mut [u8]> {
         self.storage.own(self.element_type);
         self.storage.bytes_mut().with_context(no_bytes)
     }
 
-    /// The tensor, to be shared.
+    /// Wraps the tensor in an [`Arc`].
     #[must_use]
     pub fn into_arc(self) -> Arc<Self> {
         Arc::new(self)
     }
 
-    /// The elements as a vector; a copy only of shared bytes.
+    /// Returns the elements as a vector; only shared bytes are copied.
     ///
     /// # Errors
-    /// As [`Tensor::as_slice`].
+    /// Returns the errors of [`Tensor::as_slice`].
     pub fn into_vec<T: Element>(self) -> Result<Vec<T>> {
         expect_type::<T>(self.element_type)?;
         T::into_vec(self.storage).ok_or_else(|| invalid(self.element_type))
     }
 
-    /// The bits of the elements as those of another type of the same width, without a copy.
+    /// Reinterprets the elements as another type of the same width, without a copy.
     ///
     /// # Errors
-    /// If one of the types is strings, if `element_type` has another width, or if it is booleans.
+    /// Fails if one of the types is strings, if `element_type` has a different width, or if it is booleans.
     pub fn into_bits_of(self, element_type: ElementType) -> Result<Self> {
         let from = self.element_type;
         let are_numbers = from.is_copy() && element_type.is_copy() && element_type != ElementType::Bool;
@@ -270,18 +270,18 @@ impl Tensor {
         Ok(Self { element_type, ..self })
     }
 
-    /// The bytes of the elements in row-major order, without a copy.
+    /// Returns the bytes of the elements in row-major order, without a copy.
     ///
     /// # Errors
-    /// If the elements are strings.
+    /// Fails if the elements are strings.
     pub fn into_bytes(self) -> Result<Bytes> {
         self.storage.into_bytes().with_context(no_bytes)
     }
 
-    /// The bytes of the elements of a shared tensor, without a copy. They keep the tensor alive.
+    /// Returns the bytes of a shared tensor's elements, without a copy. The bytes keep the tensor alive.
     ///
     /// # Errors
-    /// If the elements are strings.
+    /// Fails if the elements are strings.
     pub fn shared_bytes(self: &Arc<Self>) -> Result<Bytes> {
         match &self.storage {
             Storage::Shared(bytes) => Ok(bytes.clone()),
@@ -290,10 +290,10 @@ impl Tensor {
         }
     }
 
-    /// The same elements in another shape, without a copy.
+    /// Changes the shape, without a copy.
     ///
     /// # Errors
-    /// If the shape has another number of elements.
+    /// Fails if the shape has a different number of elements.
     pub fn into_shape(self, shape: &[usize]) -> Result<Self> {
         let len = count(self.element_type, shape)?;
         ensure!(
@@ -348,7 +348,7 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// Writes at most 12 elements.
+/// Formats at most 12 elements.
 fn elements<T: Element>(tensor: &Tensor, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     const MOST: usize = 12;
     let Ok(elements) = tensor.as_slice::<T>() else {
@@ -371,7 +371,7 @@ impl AsRef<[u8]> for Owner {
     }
 }
 
-/// The number of elements of a shape, whose bytes fit into memory.
+/// Returns the number of elements of a shape, after checking that their bytes fit into memory.
 fn count(element_type: ElementType, shape: &[usize]) -> Result<usize> {
     if shape.contains(&0) {
         return Ok(0);
@@ -406,7 +406,7 @@ fn no_bytes() -> &'static str {
     "strings have no bytes of a fixed width"
 }
 
-/// The error of a view whose type is right.
+/// Creates the error for a view of the right type over invalid bytes.
 fn invalid(element_type: ElementType) -> anyhow::Error {
     format_err!("the bytes are not valid elements of {element_type}")
 }

@@ -1,9 +1,9 @@
 //! Threads within a request: operators split large work into parts, some of which idle threads compute.
 //!
-//! The process has one pool. The thread of a request computes parts too, and never waits for a part that has
-//! not begun. The number of computing threads is bounded ([`configure`]): a request that runs alone is helped
-//! by all of them, and with as many requests as threads there are no helpers. The pool is created by the
-//! first large operator; with a limit of 1 there is none.
+//! The process has one pool. The request's own thread computes parts too, and never waits for a part that has
+//! not begun. The number of computing threads is bounded ([`configure`]): all threads help a request that
+//! runs alone, and with as many requests as threads there are no helpers. The first large operator creates
+//! the pool; with a limit of 1 there is none.
 //!
 //! Parts are disjoint blocks of a result and no sum is split, so results do not depend on the number of
 //! threads.
@@ -40,23 +40,23 @@ use std::{
 
 use rayon_core::{ThreadPool, ThreadPoolBuilder, Yield};
 
-/// Parts per thread: a helper that begins late or is slower leaves more of them to the others.
+/// Parts per thread: if a helper begins late or is slower, the others take more of them.
 const PARTS_PER_THREAD: usize = 4;
 
-/// Spins before a thread sleeps until its helpers finish their last parts: about the cost of sleeping and
-/// waking.
+/// Spin iterations before a thread sleeps until its helpers finish their last parts: about the cost of
+/// sleeping and waking.
 const SPINS: u32 = 1 << 11;
 
-/// How long a helper spins for further parts before it sleeps: waking it costs about as much as a part, and
+/// How long a helper spins for further parts before it sleeps. Waking it costs about as much as a part, and
 /// most nodes that are not split take less.
 const WATCH: Duration = Duration::from_micros(100);
 
-/// A helper that does not begin before the work is done, or stalls within a part, has lost its core to other
-/// programs. After a thread has lost time to such a helper, there are no helpers for this many times that
-/// time.
+/// A helper that does not begin before the work is done, or stalls within a part, has lost its core to
+/// another program. After a thread has lost time to such a helper, it uses no helpers for this many times the
+/// lost time.
 const REST: u32 = 16;
 
-/// Threads of this process.
+/// The threads of this process.
 static PROCESS: LazyLock<Threads> =
     LazyLock::new(|| Threads::new(thread::available_parallelism().map_or(1, usize::from)));
 
@@ -65,11 +65,11 @@ thread_local! {
     static SHARE: Cell<Option<Share>> = const { Cell::new(None) };
 }
 
-/// Sets how many threads of this process compute at a time, requests and helpers together; by default
+/// Sets how many threads of this process compute at a time, requests and helpers together; the default is
 /// [`thread::available_parallelism`]. Each helper calls `on_start` first. An existing pool does not grow.
 pub fn configure(limit: usize, on_start: fn()) {
     PROCESS.limit.store(limit.max(1), Ordering::Relaxed);
-    // The first call wins, before there are helpers.
+    // The first call wins, before helpers exist.
     let _ = PROCESS.on_start.set(on_start);
 }
 
@@ -79,15 +79,15 @@ pub fn limit() -> usize {
     PROCESS.limit.load(Ordering::Relaxed)
 }
 
-/// Counts a run on this thread until the returned value is dropped. It uses at most `most` threads; 0 for
-/// all.
+/// Counts a run on this thread until the returned value is dropped. The run uses at most `most` threads; 0
+/// for all.
 ///
-/// Outside of a run, and within a part, everything is computed on one thread.
+/// Outside of a run, and within a part, everything runs on one thread.
 pub fn start(most: usize) -> Run {
     PROCESS.start(most)
 }
 
-/// Returns the number of parts for work to be split into parts of at least `least`; 1 without helpers.
+/// Returns into how many parts of at least `least` to split work; 1 without helpers.
 #[inline]
 #[must_use]
 pub fn parts(work: u64, least: u64) -> usize {
@@ -110,10 +110,10 @@ fn parts_of_large(work: u64, least: u64) -> usize {
 /// Calls `work` once per item, on this thread and on idle ones.
 ///
 /// # Errors
-/// The first error of `work`; items that have not begun by then are dropped.
+/// Returns the first error of `work`; items that have not begun by then are dropped.
 ///
 /// # Panics
-/// If `work` panics, after all parts that have begun have ended.
+/// Panics if `work` panics, after all running parts have ended.
 pub fn for_each<I: Send, E: Send>(items: Vec<I>, work: impl Fn(I) -> Result<(), E> + Sync) -> Result<(), E> {
     let count = items.len();
     let items = Mutex::new(items.into_iter());
@@ -141,7 +141,7 @@ pub fn for_each<I: Send, E: Send>(items: Vec<I>, work: impl Fn(I) -> Result<(), 
 /// Computes one item. Returns whether there may be more.
 type Step<'s> = &'s (dyn Fn() -> bool + Sync);
 
-/// A counted run; see [`start`]. Runs of a thread are nested.
+/// A counted run; see [`start`]. The runs of a thread are nested.
 #[derive(Debug)]
 #[must_use]
 pub struct Run {
@@ -163,16 +163,16 @@ pub struct Threads {
     on_start: OnceLock<fn()>,
     /// Number of runs and their helpers.
     computing: AtomicUsize,
-    /// `None` if the system gave no threads.
+    /// `None` if the system could not create threads.
     pool: OnceLock<Option<ThreadPool>>,
     idle: Mutex<Idle>,
     born: Instant,
-    /// Time until which there are no helpers, in nanoseconds from `born`; 0 if over.
+    /// Time until which no helpers are used, in nanoseconds from `born`; 0 if it has passed.
     rest: AtomicU64,
 }
 
 impl Threads {
-    /// Creates a pool of at most `limit` threads, requests included.
+    /// Creates a pool of at most `limit` threads, including those of requests.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self {
@@ -186,13 +186,13 @@ impl Threads {
         }
     }
 
-    /// Returns whether the pool exists, that is whether a run was large enough to be split.
+    /// Returns whether the pool exists, that is, whether a run was large enough to be split.
     #[must_use]
     pub fn has_pool(&self) -> bool {
         matches!(self.pool.get(), Some(Some(_)))
     }
 
-    /// As the function [`start`], for these threads.
+    /// Starts a run on these threads; see [`start`].
     pub fn start(&'static self, most: usize) -> Run {
         self.computing.fetch_add(1, Ordering::Relaxed);
         let most = if most == 0 { usize::MAX } else { most };
@@ -220,8 +220,8 @@ impl Threads {
         self.pool.get_or_init(make).as_ref()
     }
 
-    /// The loop of a pool thread: works, spins for work for a while, and sleeps. rayon's own threads sleep
-    /// sooner, and a model of many small nodes would wake them for each.
+    /// Runs the loop of a pool thread: works, spins for work for a while, and sleeps. rayon's own threads
+    /// sleep sooner, and a model with many small nodes would wake them for each node.
     fn help(&self) {
         loop {
             lock(&self.idle).watching += 1;
@@ -231,7 +231,7 @@ impl Threads {
                 idle.watching -= 1;
                 idle.asleep.push(thread::current());
             }
-            // A thread that gave work away before could not wake this one.
+            // A thread that handed over work before could not wake this one.
             if rayon_core::yield_now() != Some(Yield::Executed) {
                 thread::park();
             }
@@ -240,7 +240,8 @@ impl Threads {
         }
     }
 
-    /// Works until there is no work for a while, no run could have any, or the core is taken by others.
+    /// Works until there is no work for a while, no run could have any, or another program has taken the
+    /// core.
     fn watch(&self) {
         let mut since = Instant::now();
         while since.elapsed() < WATCH {
@@ -254,7 +255,7 @@ impl Threads {
         }
     }
 
-    /// Wakes as many helpers as are needed in addition to those that are spinning.
+    /// Wakes as many helpers as needed in addition to the spinning ones.
     fn wake(&self, needed: usize) {
         let mut idle = lock(&self.idle);
         let watching = usize::try_from(idle.watching).unwrap_or(0);
@@ -296,7 +297,7 @@ impl Threads {
         counter.fetch_update(order, order, take).map_or(0, |_| taken)
     }
 
-    /// Returns whether more threads compute than the limit: requests have arrived since helpers began.
+    /// Returns whether more threads compute than the limit, since requests have arrived after helpers began.
     fn is_crowded(&self) -> bool {
         self.computing.load(Ordering::Relaxed) > self.limit.load(Ordering::Relaxed)
     }
@@ -305,8 +306,8 @@ impl Threads {
 /// Helpers without work.
 #[derive(Debug, Default)]
 struct Idle {
-    /// Number of spinning helpers. One that finds work as it falls asleep is not counted, which lowers this
-    /// by one while it works.
+    /// Number of spinning helpers. A helper that finds work while falling asleep is not counted, so this is
+    /// too low by one while it works.
     watching: isize,
     asleep: Vec<Thread>,
 }
@@ -327,7 +328,7 @@ impl Share {
     fn repeat(self, count: usize, step: Step<'_>) {
         let wanted = (count - 1).min(self.most() - 1);
         let pool = (wanted > 0).then(|| self.threads.pool()).flatten();
-        // Each helper has a thread of its own, so none of them is queued.
+        // Each helper has its own thread, so none of them is queued.
         let helpers = pool.map_or(0, |pool| {
             self.threads.reserve(wanted.min(pool.current_num_threads()))
         });
@@ -351,7 +352,7 @@ impl Share {
             work.go_on(|| false);
             let done = Instant::now();
             if to_begin.load(Ordering::Relaxed) > 0 {
-                // It may be about to wake up.
+                // The helper may be about to wake up.
                 return Some((done, WATCH));
             }
             for _ in 0..SPINS {
@@ -407,7 +408,7 @@ impl Drop for Helper<'_> {
     }
 }
 
-/// Steps that several threads run.
+/// Work that several threads run step by step.
 struct Work<'s> {
     step: Step<'s>,
     /// Set when no steps are left, or one panicked.
@@ -422,7 +423,7 @@ impl<'s> Work<'s> {
         }
     }
 
-    /// Works until no item is left, a step failed, or this thread should leave.
+    /// Works until no items are left, a step failed, or this thread should leave.
     fn go_on(&self, should_leave: impl Fn() -> bool) {
         while !self.is_ended.load(Ordering::Relaxed) && !should_leave() {
             let ends = EndOnPanic(&self.is_ended);
@@ -434,7 +435,7 @@ impl<'s> Work<'s> {
     }
 }
 
-/// Ends the work of all threads when one panics.
+/// Ends the work of all threads when one of them panics.
 struct EndOnPanic<'e>(&'e AtomicBool);
 
 impl Drop for EndOnPanic<'_> {
@@ -464,7 +465,7 @@ mod tests {
         Box::leak(Box::new(Threads::new(limit)))
     }
 
-    /// Returns the threads that computed 64 items, each of them once.
+    /// Returns the threads that computed 64 items, without duplicates.
     fn used() -> HashSet<thread::ThreadId> {
         let (done, found) = mpsc::channel();
         let work = |item: usize| done.send((item, thread::current().id())).map_err(|_| ());
@@ -514,7 +515,7 @@ mod tests {
     fn helpers_sleep_where_no_run_is_left_and_are_woken() {
         let threads = threads(3);
         for _ in 0..3 {
-            // Another test covers late helpers.
+            // Clears the rest period, since another test covers late helpers.
             threads.rest.store(0, Ordering::Relaxed);
             let run = threads.start(0);
             let (send, receive) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! Time limit of a model's preparation, which constant folding checks.
+//! The time limit of a model's preparation, which constant folding checks.
 
 use std::{cell::Cell, time::Instant};
 
@@ -10,7 +10,7 @@ thread_local! {
     static END: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Sets a time limit for this thread until the returned value is dropped. Outer limits apply too.
+/// Sets a time limit for this thread until the returned value is dropped. Outer limits also apply.
 pub fn until(end: Option<Instant>) -> TimeLimit {
     let outer = END.get();
     END.set(outer.into_iter().chain(end).min());
@@ -37,7 +37,7 @@ pub fn end() -> Option<Instant> {
 /// Checks the time limit.
 ///
 /// # Errors
-/// [`OutOfTime`].
+/// Returns [`OutOfTime`] if the limit has passed.
 pub fn check() -> Result<()> {
     match END.get() {
         Some(end) if Instant::now() > end => Err(OutOfTime.into()),

@@ -1,4 +1,4 @@
-//! How much memory this process may take now, may have at most, and has.
+//! Prints how much memory this process may still allocate, its memory limit, and its private memory.
 //!
 //! ```sh
 //! cargo run --package system-memory --example free

@@ -1,7 +1,7 @@
-//! How much memory the system says is free, and how much this process has: for programs that ask before they take.
+//! How much memory is available and how much this process uses, for programs that check before they allocate.
 //!
-//! All sizes are in bytes. On Linux the limits of control groups (versions 1 and 2) count as the machine's own; on other systems every
-//! function returns `None`.
+//! All sizes are in bytes. On Linux the limits of control groups (versions 1 and 2) are taken into account;
+//! on other systems every function returns `None`.
 //!
 //! ```
 //! if let (Some(free), Some(limit)) = (system_memory::available_memory(), system_memory::memory_limit()) {
@@ -14,10 +14,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Bytes that this process could take now without pressing anything out of memory: what the system has available, or
-/// less if its control group (version 1 or 2), or one above that, has a limit. `None` where the system does not say.
+/// Returns how many bytes this process can allocate now without evicting anything: the memory that the system
+/// reports as available, or less if its control group (version 1 or 2), or a parent group, has a limit.
+/// `None` if the system does not report it.
 ///
-/// Pages that only cache files count as free: the kernel gives them back when they are needed.
+/// Pages of cached files count as available, because the kernel reclaims them when they are needed.
 #[must_use]
 pub fn available_memory() -> Option<u64> {
     let system = fs::read_to_string("/proc/meminfo").ok();
@@ -27,8 +28,8 @@ pub fn available_memory() -> Option<u64> {
     [system, groups].into_iter().flatten().min()
 }
 
-/// Bytes that this process may have at most: the machine's memory, or less if its control group, or one above that, has a limit. `None`
-/// where the system does not say.
+/// Returns the maximum number of bytes that this process may use: the machine's memory, or less if its
+/// control group, or a parent group, has a limit. `None` if the system does not report it.
 #[must_use]
 pub fn memory_limit() -> Option<u64> {
     let system = fs::read_to_string("/proc/meminfo").ok();
@@ -38,17 +39,17 @@ pub fn memory_limit() -> Option<u64> {
     [system, groups].into_iter().flatten().min()
 }
 
-/// Bytes of memory that this process and those that it started have for themselves: without pages of files and without what is
-/// shared. `None` where the system does not say.
+/// Returns the private memory of this process and its descendants in bytes, without pages of files and
+/// without shared memory. `None` if the system does not report it.
 #[must_use]
 pub fn private_memory() -> Option<u64> {
     private_memory_of(Path::new("/proc"), "self", DESCENT)
 }
 
-/// Children of children that are counted: a worker may be started by a program that starts the interpreter.
+/// Depth of descendants that are counted: a launcher may start the interpreter of a worker.
 const DESCENT: usize = 3;
 
-/// The same for one process and its children, in a `/proc` at `root`.
+/// Returns the private memory of one process and its descendants, from a `/proc` at `root`.
 fn private_memory_of(root: &Path, process: &str, descent: usize) -> Option<u64> {
     let folder = root.join(process);
     let status = fs::read_to_string(folder.join("status")).ok()?;
@@ -58,7 +59,7 @@ fn private_memory_of(root: &Path, process: &str, descent: usize) -> Option<u64> 
     }
     let threads = fs::read_dir(folder.join("task")).into_iter().flatten().flatten();
     let children: u64 = threads
-        // A kernel may be built without these files: then children do not count.
+        // Kernels built without these files do not list children, so they are not counted.
         .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
         .flat_map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
         .filter_map(|child| private_memory_of(root, &child, descent - 1))
@@ -66,15 +67,16 @@ fn private_memory_of(root: &Path, process: &str, descent: usize) -> Option<u64> 
     Some(own.saturating_add(children))
 }
 
-/// The files in which one version of control groups keeps a group's limit and use, and the labels of its caches.
+/// The files with a control group's limit and use in one version, and the labels of its caches.
 struct Files {
     limit: &'static str,
     used: &'static str,
-    /// In `memory.stat`, each with the space behind it.
+    /// Labels in `memory.stat`, each with the space after it.
     caches: [&'static str; 2],
 }
 
-/// The caches of a group and all below it. `file` would count shared memory too, which cannot be given back.
+/// Labels for the caches of a group and its descendants. `file` would include shared memory, which cannot be
+/// reclaimed.
 const VERSION_2: Files = Files {
     limit: "memory.max",
     used: "memory.current",
@@ -87,10 +89,11 @@ const VERSION_1: Files = Files {
     caches: ["total_active_file ", "total_inactive_file "],
 };
 
-/// The least that the control groups mounted at `root`, and those above them, have of something, by the content of `/proc/self/cgroup`.
+/// Returns the smallest value of `of` over the control groups mounted at `root` and their parents. `groups`
+/// is the content of `/proc/self/cgroup`.
 fn least_of_groups(root: &Path, groups: &str, of: fn(&Path, &Files) -> Option<u64>) -> Option<u64> {
     let amounts = groups.lines().filter_map(|line| {
-        // number:controllers:path; version 2 is number 0 and names no controllers.
+        // Each line is number:controllers:path; version 2 has number 0 and no controllers.
         let mut parts = line.splitn(3, ':');
         let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
         let (root, files) = match controllers {
@@ -101,20 +104,21 @@ fn least_of_groups(root: &Path, groups: &str, of: fn(&Path, &Files) -> Option<u6
             _ => return None,
         };
         let folder: PathBuf = root.join(path.trim_start_matches('/'));
-        // In a container the path may be the host's, of which only the top is mounted here.
+        // In a container, `path` may be the path on the host, of which only the root is mounted here. Missing
+        // directories are skipped.
         let folders = folder.ancestors().take_while(|folder| folder.starts_with(&root));
         folders.filter_map(|folder| of(folder, &files)).min()
     });
     amounts.min()
 }
 
-/// One group's limit.
+/// Returns a group's limit.
 fn limit_in(folder: &Path, files: &Files) -> Option<u64> {
     let limit = fs::read_to_string(folder.join(files.limit)).ok()?;
     limit.trim().parse().ok()
 }
 
-/// What is left of one group's limit.
+/// Returns the number of bytes that a group may still use.
 fn available_in(folder: &Path, files: &Files) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
     let limit = limit_in(folder, files)?;
@@ -125,7 +129,7 @@ fn available_in(folder: &Path, files: &Files) -> Option<u64> {
     Some(limit.saturating_sub(used.saturating_sub(caches)))
 }
 
-/// The first number behind a label at the beginning of a line.
+/// Returns the number after a label at the start of a line.
 fn field(text: &str, label: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(label))?;
     rest.split_whitespace().next()?.parse().ok()
@@ -151,13 +155,13 @@ mod tests {
         assert_eq!(available(groups), None);
         write(&inner, &VERSION_2, ["max\n", "5\n", "anon 5\n"]);
         assert_eq!(available(groups), None);
-        // 50 of `file` are shared memory.
+        // 50 of the bytes in `file` are shared memory.
         let stat = "anon 300\nfile 650\nfile_mapped 7\ninactive_file 500\nactive_file 100\n";
         write(&inner, &VERSION_2, ["1000\n", "950\n", stat]);
         assert_eq!(available(groups), Some(650));
         write(&root.path().join("slice"), &VERSION_2, ["500\n", "400\n", ""]);
         assert_eq!(available(groups), Some(100));
-        // A path of the host's, of which nothing is mounted.
+        // A path of the host, of which nothing is mounted.
         assert_eq!(available("0::/other/service\n"), None);
         write(root.path(), &VERSION_2, ["70\n", "50\n", "inactive_file 10\n"]);
         assert_eq!(available("0::/other/service\n"), Some(30));
@@ -180,7 +184,7 @@ mod tests {
                 fs::write(folder.join("children"), format!("{child} ")).unwrap();
             }
         };
-        // 9 is gone by now.
+        // Process 9 has already exited.
         process("self", 1, &["2 9", "3", ""]);
         process("2", 10, &[]);
         process("3", 100, &["4"]);
@@ -195,7 +199,7 @@ mod tests {
         let before = private_memory().unwrap();
         let taken = std::hint::black_box(vec![1_u8; 64 << 20]);
         let after = private_memory().unwrap();
-        // Other tests run beside and may give some back.
+        // Other tests run concurrently and may free some memory.
         assert!(after > before + (32 << 20), "{before} {after}");
         drop(taken);
     }
@@ -208,7 +212,7 @@ mod tests {
         let stat = "inactive_file 1\ntotal_inactive_file 600\ntotal_active_file 100\n";
         write(&inner, &VERSION_1, ["1000\n", "900\n", stat]);
         assert_eq!(least_of_groups(root.path(), groups, available_in), Some(800));
-        // No limit is a number near 2^63.
+        // Version 1 reports no limit as a number near 2^63.
         write(&inner, &VERSION_1, ["9223372036854771712\n", "900\n", stat]);
         assert!(least_of_groups(root.path(), groups, available_in).unwrap() > 1 << 62);
         write(&root.path().join("memory"), &VERSION_1, ["300\n", "100\n", ""]);

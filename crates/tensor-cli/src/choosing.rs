@@ -44,7 +44,7 @@ impl SelectionOptions {
         selection.apply(files)
     }
 
-    /// Casts the tensors, if `--dtype` is given.
+    /// Casts the tensors if `--dtype` is given.
     pub(crate) fn recast<'r>(&self, sources: &'r Composite<'_>) -> Result<Option<Recast<'r>>, Error> {
         let Some(dtype) = self.dtype else {
             return Ok(None);

@@ -209,7 +209,7 @@ fn allowed(target: &Target) -> AllowedLoss {
     }
 }
 
-/// Notes about a conversion for people.
+/// Notes about a conversion for the user.
 struct Notes<'n> {
     losses: &'n [Loss],
     conflicts: &'n [(String, String)],

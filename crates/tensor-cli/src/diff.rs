@@ -34,7 +34,7 @@ struct DiffItem {
     second: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     elements: Option<u64>,
-    /// In units of the elements; a string if JSON cannot express the number.
+    /// The maximum difference in units of the elements; a string if JSON cannot express the number.
     #[serde(skip_serializing_if = "Option::is_none")]
     farthest: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -23,7 +23,7 @@ static READ_OPTIONS: OnceLock<ReadOptions> = OnceLock::new();
 
 /// Sets how files are read.
 pub(crate) fn read_with(options: ReadOptions) {
-    // Set once, by `main`.
+    // It is set only once, by `main`.
     let _ = READ_OPTIONS.set(options);
 }
 
@@ -198,13 +198,13 @@ pub(crate) fn detect(path: &Path) -> Outcome<&'static dyn Format> {
     tensor_files::detect(&head.about(path)?, source.len(), Some(path)).about(path)
 }
 
-/// Returns the output format with its settings: the requested one, or that of the extension.
+/// Returns the output format with its settings: the requested format, or the one that the extension implies.
 pub(crate) fn target(path: &Path, target: &Target) -> Outcome<Box<dyn Format>> {
     check_local(path)?;
     let format = match &target.format {
         Some(id) => {
             let format = tensor_files::format(id).ok_or_else(|| unknown("the format", id));
-            // The format says which one to write instead.
+            // The error names the format to write instead.
             format.and_then(|format| match format.is_written() {
                 true => Ok(format),
                 false => format

@@ -25,7 +25,7 @@ impl Histogram {
         if !value.is_finite() {
             return;
         }
-        // Halved, so that the range of all doubles does not overflow.
+        // Both are halved, so that the range of all doubles does not overflow.
         let place = (value / 2.0 - self.min / 2.0) / self.width;
         let part = if place.is_nan() {
             0

@@ -33,7 +33,7 @@ struct File<'r> {
 struct Tensors<'r> {
     reader: &'r Composite<'r>,
     indices: Vec<usize>,
-    /// The digest of each, if requested.
+    /// The tensors' digests, if requested.
     digests: Vec<Option<String>>,
     stats: Vec<Option<Stats>>,
 }
@@ -178,7 +178,7 @@ fn digest(reader: &Composite<'_>, index: usize, progress: &mut Progress) -> Resu
     Ok(Some(hex(&hash.finalize())))
 }
 
-/// Returns the indices of the named tensors; of all if there are no names.
+/// Returns the indices of the named tensors; of all tensors if no names are given.
 fn wanted(reader: &dyn TensorReader, names: &[String]) -> Result<Vec<usize>, Error> {
     if names.is_empty() {
         return Ok((0..reader.entries().len()).collect());

@@ -153,7 +153,7 @@ fn positions(dims: &[u64]) -> Vec<u64> {
     let mut positions = vec![0];
     for &dim in dims {
         let kept = dim.min(2 * EDGE + 1);
-        // After the leading elements comes one of the middle, then the trailing ones.
+        // The leading elements are followed by one from the middle, and then by the trailing ones.
         let entry = |at: u64| if at <= EDGE { at } else { dim - (kept - at) };
         positions = positions
             .iter()

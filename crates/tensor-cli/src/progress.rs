@@ -34,7 +34,7 @@ pub(crate) fn listen_for_interrupts(is_reading_only: bool) -> Outcome {
             std::process::exit(130);
         }
     };
-    // Turns exceeding the file size limit into a write error instead of a fatal signal.
+    // Turns exceeding the file size limit into a write error; by default the signal would end the process.
     #[cfg(unix)]
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, std::sync::Arc::default())?;
     ctrlc::set_handler(heard).map_err(|error| Failure::Io(io::Error::other(error)))

@@ -14,12 +14,12 @@ use crate::{options::Servers, progress};
 
 static SERVERS: OnceLock<Servers> = OnceLock::new();
 
-/// Open files by location, so that no file is opened twice.
+/// Open files, keyed by location, so that no file is opened twice.
 static OPEN: Mutex<Option<HashMap<String, Arc<RemoteSource>>>> = Mutex::new(None);
 
 /// Sets how servers are accessed.
 pub(crate) fn read_with(servers: Servers) {
-    // Set once, by `main`.
+    // It is set only once, by `main`.
     let _ = SERVERS.set(servers);
 }
 

@@ -1,4 +1,4 @@
-//! Formats tables and sizes for people.
+//! Formats tables and sizes for terminals.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -161,7 +161,7 @@ pub(crate) fn text(text: &str) -> String {
         .collect()
 }
 
-/// Does the same, and replaces everything after `most` characters with a note.
+/// Escapes text like [`text`], and replaces everything after `most` characters with a note.
 pub(crate) fn shortened(long: &str, most: usize) -> String {
     match long.char_indices().nth(most) {
         None => text(long),
@@ -196,7 +196,7 @@ mod tests {
             narrow.contains("n…") && narrow.contains("123456789") && narrow.contains("\x1b[32mab\x1b[0m")
         );
         assert!(printed(usize::MAX).contains(&"n".repeat(60)));
-        // Too narrow for any content: truncated as far as possible, without a panic.
+        // The width is too small for any content, so everything is truncated, without a panic.
         assert!(printed(3).contains("nnnnnnn…  "));
     }
 
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn text_stays_on_its_line() {
         assert_eq!(text("a\n\x1b[31mb\u{e9}"), "a\\n\\u{1b}[31mb\u{e9}");
-        // Would display as if the name ended with .txt.
+        // Unescaped, this would display as if the name ended with .txt.
         assert_eq!(text("a\u{202e}txt.exe"), "a\\u{202e}txt.exe");
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     element::{iter, with_element},
 };
 
-/// Prints a tensor's elements for people, laid out and summarised as NumPy prints arrays.
+/// Formats a tensor's elements for users, laid out and summarised as NumPy prints arrays.
 ///
 /// Tensors of more than [`threshold`](Self::threshold) elements show [`edge_items`](Self::edge_items) at each
 /// end of each axis, and floats share one format. Work and output are bounded for any size and rank: only
@@ -36,7 +36,7 @@ pub struct TensorDisplay<'a> {
 }
 
 impl<'a> TensorView<'a> {
-    /// Returns a printer with settings; [`fmt::Display`] uses NumPy's defaults.
+    /// Returns a printer whose settings can be changed; [`fmt::Display`] uses NumPy's defaults.
     #[must_use]
     pub fn display(&self) -> TensorDisplay<'a> {
         TensorDisplay::new(self.clone())
@@ -345,7 +345,7 @@ impl Float {
             .count()
     }
 
-    /// Returns the parts before and after the point.
+    /// Returns the digits before and after the decimal point.
     fn positional(&self, precision: usize) -> (String, String) {
         let exponent: i32 = self
             .shortest
@@ -357,7 +357,7 @@ impl Float {
         split_at(&text, '.')
     }
 
-    /// Returns the parts before the point, after it, the exponent's sign and its digits.
+    /// Returns the integer part, the fraction, the exponent's sign, and its digits.
     fn scientific(&self, precision: usize) -> (String, String, char, String) {
         let fraction_digits = self.significant_digits() - 1;
         let text = format!("{:.1$e}", self.value, fraction_digits.min(precision));
@@ -370,7 +370,7 @@ impl Float {
     }
 }
 
-/// Splits a number at its point, without trailing zeros in the second part.
+/// Splits a number at its decimal point, without trailing zeros in the fraction.
 fn split_at(number: &str, point: char) -> (String, String) {
     let (integer, fraction) = number.split_once(point).unwrap_or((number, ""));
     (integer.to_owned(), fraction.trim_end_matches('0').to_owned())

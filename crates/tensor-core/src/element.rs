@@ -25,7 +25,7 @@ pub trait Element:
     const DTYPE: DType;
 }
 
-/// Sees little-endian bytes as elements in place.
+/// Casts little-endian bytes to elements in place.
 pub(crate) fn cast<T: Element>(bytes: &[u8]) -> Result<&[T], CastError> {
     if cfg!(target_endian = "big") && T::DTYPE.size() > 1 {
         return Err(CastError::Endianness { dtype: T::DTYPE });
@@ -33,7 +33,7 @@ pub(crate) fn cast<T: Element>(bytes: &[u8]) -> Result<&[T], CastError> {
     T::cast(bytes)
 }
 
-/// Sees little-endian bytes as elements, in place where that is possible and as a copy where it is not.
+/// Casts little-endian bytes to elements in place if possible, and copies them otherwise.
 pub(crate) fn cast_or_copy<T: Element>(bytes: &[u8]) -> Cow<'_, [T]> {
     match cast(bytes) {
         Ok(elements) => Cow::Borrowed(elements),
@@ -49,12 +49,12 @@ fn copy<T: Element>(bytes: &[u8]) -> Vec<T> {
     T::copy(bytes)
 }
 
-/// Reads elements one by one from little-endian bytes of any alignment.
+/// Iterates over the elements in little-endian bytes of any alignment.
 pub(crate) fn iter<T: Element>(bytes: &[u8]) -> impl ExactSizeIterator<Item = T> + '_ {
     bytes.chunks_exact(T::DTYPE.size()).map(T::read_le)
 }
 
-/// The little-endian bytes of elements, in place where the host is little-endian.
+/// Returns the little-endian bytes of elements, in place if the host is little-endian.
 pub(crate) fn le_bytes<T: Element>(elements: &[T]) -> Cow<'_, [u8]> {
     let native: &[u8] = bytemuck::cast_slice(elements);
     if cfg!(target_endian = "little") || T::DTYPE.size() == 1 {
@@ -71,11 +71,11 @@ mod sealed {
     use super::CastError;
 
     pub trait Layout: bytemuck::NoUninit {
-        /// In-place view of native-endian bytes.
+        /// Casts native-endian bytes in place.
         fn cast(bytes: &[u8]) -> Result<&[Self], CastError>;
         /// Copies native-endian bytes of any alignment.
         fn copy(bytes: &[u8]) -> Vec<Self>;
-        /// One element from exactly its size in little-endian bytes.
+        /// Reads one element from exactly its size in little-endian bytes.
         fn read_le(bytes: &[u8]) -> Self;
     }
 }
@@ -118,7 +118,7 @@ impl sealed::Layout for bool {
                 index,
                 byte: bytes[index],
             }),
-            // Every byte is 0 or 1, so the checked cast cannot refuse.
+            // Every byte is 0 or 1, so the checked cast cannot fail.
             None => bytemuck::checked::try_cast_slice(bytes)
                 .map_err(|_| CastError::Misaligned { dtype: DType::Bool }),
         }

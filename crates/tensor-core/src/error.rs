@@ -28,7 +28,7 @@ pub enum CastError {
     },
     /// A byte of a bool tensor is neither 0 nor 1, so it cannot be cast to `bool` in place.
     NotBool {
-        /// The index of the first such element.
+        /// The index of the first element with such a value.
         index: usize,
         /// Its byte.
         byte: u8,
@@ -68,7 +68,7 @@ impl fmt::Display for CastError {
 
 impl std::error::Error for CastError {}
 
-/// Prints the message, because a program whose `main` returns the error shows this.
+/// Prints the message, because the error is shown like this when a program's `main` returns it.
 impl fmt::Debug for CastError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -92,9 +92,9 @@ pub enum SparseError {
     Layout {
         /// `indices` or `values`.
         part: &'static str,
-        /// What it must be.
+        /// The required spec.
         expected: String,
-        /// What it is.
+        /// The spec found.
         found: TensorSpec,
     },
     /// A coordinate lies outside its dimension.
@@ -160,7 +160,7 @@ impl fmt::Display for SparseError {
 
 impl std::error::Error for SparseError {}
 
-/// Prints the message, because a program whose `main` returns the error shows this.
+/// Prints the message, because the error is shown like this when a program's `main` returns it.
 impl fmt::Debug for SparseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

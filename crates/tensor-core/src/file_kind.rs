@@ -32,7 +32,7 @@ pub enum FileKind {
     Compressed(&'static str),
     /// A tar archive.
     Tar,
-    /// Any other zip archive.
+    /// Any zip archive that none of the variants below describes.
     Zip,
     /// A NumPy archive of arrays.
     Npz,
@@ -40,7 +40,7 @@ pub enum FileKind {
     TorchCheckpoint,
     /// A `TorchScript` program.
     TorchScript,
-    /// Any other Python pickle.
+    /// Any Python pickle that is not a checkpoint.
     Pickle,
     /// HDF5, such as Keras' `.h5`.
     Hdf5,
@@ -91,17 +91,17 @@ impl FileKind {
             _ if starts(b"CBM1") => Self::CatBoost,
             _ if has(257, b"ustar") => Self::Tar,
             _ if is_safetensors(head) => Self::Safetensors,
-            // PyTorch's magic number, which is pickled first.
+            // PyTorch's magic number, which is the first object in its pickles.
             _ if starts(b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19") => Self::TorchCheckpoint,
-            // Protocols 2 to 5, and an opcode.
+            // A pickle of protocol 2 to 5, followed by an opcode.
             [0x80, 2..=5, opcode, ..] if *opcode != 0 => Self::Pickle,
-            // The schema version, which is 1; ONNX's is at least 3.
+            // The schema version, which is 1; ONNX's version is at least 3.
             _ if starts(b"\x08\x01\x12") => Self::SavedModel,
             // The IR version, followed by a field of the model.
             [8, 2..=20, 0x12 | 0x1a | 0x22 | 0x28 | 0x32 | 0x3a | 0x42, ..] => Self::Onnx,
             _ if has(4, b"ORTM") => Self::Ort,
             _ if has(4, b"TFL3") => Self::TfLite,
-            // A node, starting with its name.
+            // A GraphDef starts with a node, and a node with its name.
             [b'\n', 1..=0x7f, b'\n', ..] if len > 16 && !is_text(head) => Self::GraphDef,
             [b'\n', 0x80..=0xff, 1..=0x7f, b'\n', ..] => Self::GraphDef,
             _ if head.iter().all(|byte| *byte == 0) => Self::Zeros,

@@ -3,17 +3,17 @@
 //! Files, models and network clients of this project exchange [`Tensor`]s, whose elements are in one shared
 //! [`bytes::Bytes`]. Cloning a tensor or taking rows of it costs a reference count, never a copy.
 //!
-//! | type | what it is |
+//! | type | description |
 //! |---|---|
 //! | [`DType`] | one of 13 fixed-width element types, with the names that NumPy, the Open Inference Protocol, Triton and safetensors use for it ([`Naming`]) |
 //! | [`Shape`] | dimensions whose product is known to fit `u64` |
 //! | [`TensorSpec`] | dtype and shape whose byte length is known to fit `u64` |
 //! | [`Tensor`] | a spec and exactly that many bytes, shared |
-//! | [`TensorView`] | the same, borrowed; typed access lives here |
+//! | [`TensorView`] | like `Tensor`, but borrowed; has typed access |
 //! | [`SpareBuffers`] | buffers of dropped tensors, for reuse |
 //! | [`SparseCoo`] | coordinates and values, every coordinate known to lie inside the shape |
 //!
-//! Constructors prove what the type promises, so nothing needs to be checked twice:
+//! Constructors check what the type guarantees, so nothing needs to be checked twice:
 //!
 //! ```
 //! use tensor_core::{DType, Shape, SpecError, Tensor, TensorSpec};
@@ -31,8 +31,8 @@
 //! # Ok::<(), SpecError>(())
 //! ```
 //!
-//! Elements are Rust's own numbers, and [`struct@f16`] and [`bf16`] of the crate `half`, which are here by
-//! the same names:
+//! Elements are Rust's own number types, and [`struct@f16`] and [`bf16`] of the crate `half`, re-exported
+//! under the same names:
 //!
 //! ```
 //! use tensor_core::{Tensor, bf16};
@@ -43,7 +43,8 @@
 //! # Ok::<(), tensor_core::SpecError>(())
 //! ```
 //!
-//! With the feature `ndarray` tensors are arrays of that crate, in place, and arrays become tensors:
+//! With the feature `ndarray`, tensors convert to arrays of that crate in place, and arrays convert to
+//! tensors:
 //!
 #![cfg_attr(feature = "ndarray", doc = "```")]
 #![cfg_attr(not(feature = "ndarray"), doc = "```ignore")]

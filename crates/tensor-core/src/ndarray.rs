@@ -10,8 +10,8 @@ impl<'a> TensorView<'a> {
     /// Returns the elements in place as an array (feature `ndarray`).
     ///
     /// # Errors
-    /// Those of [`TensorView::as_slice`]; [`CastError::Shape`] for dimensions that `ndarray` does not
-    /// support, possible for a tensor without elements.
+    /// The errors of [`TensorView::as_slice`]; [`CastError::Shape`] for dimensions that `ndarray` does not
+    /// support, which is possible for a tensor without elements.
     pub fn to_array_view<T: Element>(&self) -> Result<ArrayViewD<'a, T>, CastError> {
         let elements = self.as_slice()?;
         ArrayViewD::from_shape(dims_of(self.shape())?, elements).map_err(|_| too_large(self.shape()))
@@ -67,7 +67,7 @@ impl<T: Element, D: Dimension> TryFrom<Array<T, D>> for Tensor {
     type Error = SpecError;
 
     fn try_from(array: Array<T, D>) -> Result<Self, SpecError> {
-        // A slice of a larger array, or one in another order, is copied.
+        // A slice of a larger array, or an array in another order, is copied.
         if !array.is_standard_layout() {
             return Self::try_from(&array);
         }

@@ -97,7 +97,7 @@ impl Shape {
 
     /// Returns the shape of one entry along axis 0, `None` for a scalar.
     ///
-    /// Returns `None` also when the tail is invalid by itself, as for `[0, 2^63, 2^63]`, which has no rows.
+    /// Returns `None` also when the tail alone is invalid, as for `[0, 2^63, 2^63]`, which has no rows.
     #[must_use]
     pub fn row(&self) -> Option<Self> {
         let (_, tail) = self.dims.split_first()?;
@@ -153,7 +153,7 @@ pub trait IntoShape {
     /// Returns the shape.
     ///
     /// # Errors
-    /// Same as [`Shape::new`].
+    /// See [`Shape::new`].
     fn into_shape(self) -> Result<Shape, SpecError>;
 }
 
@@ -196,7 +196,7 @@ fn checked_product(dims: &[u64]) -> Option<u64> {
         .try_fold(1u64, |product, &dim| product.checked_mul(dim))
 }
 
-/// Why a dtype, a shape and bytes do not form a tensor, or not the requested one.
+/// Why a dtype, a shape and bytes do not form the tensor, or the requested part of it.
 ///
 /// ```
 /// use tensor_core::{Shape, SpecError};
@@ -295,7 +295,7 @@ impl fmt::Display for SpecError {
 
 impl std::error::Error for SpecError {}
 
-/// Prints the message, because a program whose `main` returns the error shows this.
+/// Prints the message, because the error is shown like this when a program's `main` returns it.
 impl fmt::Debug for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -1,5 +1,4 @@
-//! Reuses large buffers: memory that is already mapped, where fresh pages would have to be cleared by the
-//! system.
+//! Reuses large buffers: their memory is already mapped, while the system would have to clear fresh pages.
 
 use std::{
     collections::BTreeMap,
@@ -35,7 +34,7 @@ pub struct SpareBuffers {
 
 #[derive(Debug, Default)]
 struct Pool {
-    /// By capacity, then by age.
+    /// Keyed by capacity, then by age.
     buffers: BTreeMap<(usize, u64), Vec<u8>>,
     bytes: u64,
     arrivals: u64,
@@ -129,7 +128,7 @@ impl SpareBuffers {
         drop(freed);
     }
 
-    /// Frees what was unused since the last call.
+    /// Frees the memory that was unused since the last call.
     pub fn trim(&self) {
         let mut freed = Vec::new();
         let mut kept = self.lock();
@@ -229,7 +228,7 @@ mod tests {
             spare.put(Vec::with_capacity(size * KIB));
             assert!(spare.bytes() <= 300 << 10);
         }
-        // The largest one was freed to make room.
+        // The largest buffer was freed to make room.
         assert_eq!(spare.bytes(), 264 << 10);
         spare.put(Vec::with_capacity(301 * KIB));
         assert_eq!(spare.bytes(), 264 << 10);

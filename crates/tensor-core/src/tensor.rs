@@ -50,7 +50,8 @@ impl Tensor {
     ///
     /// # Errors
     /// [`SpecError::LengthMismatch`] when the shape has a different number of elements;
-    /// [`SpecError::ByteLengthOverflow`] when its byte length overflows `u64`; those of [`Shape::new`].
+    /// [`SpecError::ByteLengthOverflow`] when its byte length overflows `u64`; otherwise the errors of
+    /// [`Shape::new`].
     pub fn from_vec<T: Element>(shape: impl IntoShape, elements: Vec<T>) -> Result<Self, SpecError> {
         let shape = shape.into_shape()?;
         let bytes = match le_bytes(&elements) {
@@ -71,7 +72,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Same as [`Tensor::from_vec`].
+    /// See [`Tensor::from_vec`].
     pub fn from_slice<T: Element>(shape: impl IntoShape, elements: &[T]) -> Result<Self, SpecError> {
         let bytes = Bytes::copy_from_slice(&le_bytes(elements));
         Self::new(TensorSpec::new(T::DTYPE, shape.into_shape()?)?, bytes)

@@ -18,11 +18,11 @@ use crate::{
 /// let bytes = [0u8, 1, 2, 0, 0, 0, 0, 0, 0];
 /// let spec = TensorSpec::new(DType::Bool, Shape::vector(3))?;
 /// let view = TensorView::new(spec, &bytes[..3])?;
-/// // A byte of 2 is no Rust bool: in place it is refused, as a copy it is true.
+/// // A byte of 2 is not a Rust bool, so the cast fails; a copy converts it to true.
 /// assert_eq!(view.as_slice::<bool>(), Err(CastError::NotBool { index: 2, byte: 2 }));
 /// assert_eq!(view.to_cow::<bool>().unwrap(), Cow::<[bool]>::Owned(vec![false, true, true]));
 ///
-/// // Eight bytes at an odd address are still a readable i64.
+/// // Eight bytes at an odd address can still be read as an i64.
 /// let spec = TensorSpec::new(DType::I64, Shape::scalar())?;
 /// let view = TensorView::new(spec, &bytes[1..])?;
 /// assert_eq!(view.iter::<i64>().unwrap().collect::<Vec<_>>(), [0x0201]);

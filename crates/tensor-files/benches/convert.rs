@@ -1,6 +1,7 @@
-//! Conversion of a gigabyte between formats, beside copying the file.
+//! Conversion of a gigabyte between formats, compared with copying the file.
 //!
-//! `cargo bench -p tensor-files`; some gigabytes are written to the temporary folder (`TMPDIR`), which should be on a disk.
+//! `cargo bench -p tensor-files`; writes some gigabytes to the temporary directory (`TMPDIR`), which should
+//! be on a disk.
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on stops")]
 
 use std::{
@@ -13,7 +14,7 @@ use fmt_core::{Plan, PlannedEntry};
 use tensor_core::{DType, Shape, TensorSpec};
 use tensor_files::{ConvertOptions, convert, format_of_path, formats, open};
 
-/// Tensors of 16 MiB.
+/// Number of tensors, of 16 MiB each.
 const TENSORS: usize = 64;
 
 fn main() {
@@ -29,7 +30,7 @@ fn main() {
         Removed(copy.clone())
     });
     for format in formats() {
-        // One that holds more than one tensor.
+        // Only formats that hold more than one tensor are measured.
         if !format.is_written() || format.id() == "npy" {
             continue;
         }
@@ -44,7 +45,7 @@ fn main() {
     comparison.rounds(7).run();
 }
 
-/// A file that is removed when it is dropped, which is not timed.
+/// A file that is removed on drop, which is not timed.
 struct Removed(PathBuf);
 
 impl Drop for Removed {

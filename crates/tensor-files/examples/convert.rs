@@ -1,4 +1,4 @@
-//! Converts a file of tensors: the source's format is recognised by its content, the target's by its name.
+//! Converts a tensor file. The source's format is detected from its content, the target's from its name.
 //!
 //! ```sh
 //! cargo run --package tensor-files --example convert -- model.safetensors model.zt

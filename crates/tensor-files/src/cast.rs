@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// Around every positive 16-bit float, and the midpoint to the next one.
+    /// Compares rounding around every positive 16-bit float, and around the midpoint to the next one.
     #[test]
     fn rounding_is_to_the_nearest_and_even() {
         around_all(DType::F16, |bits| f16::from_bits(bits).to_f64(), 0x7bff);

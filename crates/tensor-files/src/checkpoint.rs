@@ -12,17 +12,19 @@ use crate::{
 
 /// Opens a file of any format, or a checkpoint of several files as one. Tensors are read on demand.
 ///
-/// - A folder stands for the checkpoint in it: `model.safetensors` or its index, as Hugging Face's libraries lay them out.
-/// - An index (`NAME.index.json`, or `NAME.index.VARIANT.json`) stands for the files that it names:
-///   [`open_shards`](crate::open_shards) has the rules.
-/// - Files that are called `NAME-00001-of-00003.EXTENSION` and so on, all of them, are a checkpoint without an index too,
-///   which `NAME.EXTENSION` stands for where there is no such file.
-/// - A BTF file, which has no names, gets those of the file beside it (`NAME.btf.names.json`), if there is one that fits;
-///   one that does not is a lint.
+/// - A directory is read as the checkpoint in it: `model.safetensors` or its index, as Hugging Face's
+///   libraries write them.
+/// - An index (`NAME.index.json`, or `NAME.index.VARIANT.json`) is read as the files that it names; see
+///   [`open_shards`](crate::open_shards).
+/// - A complete set of files called `NAME-00001-of-00003.EXTENSION` and so on is a checkpoint without an
+///   index. It is also found as `NAME.EXTENSION` if no file has that name.
+/// - A BTF file stores no names. Its tensors get those of the file next to it (`NAME.btf.names.json`), if it
+///   exists and matches; a file that does not match is reported as a lint.
 ///
 /// # Errors
-/// As [`FileSource::open`](fmt_core::FileSource::open), [`detect`](crate::detect) and the format's reader; [`ErrorKind::NotAFile`](fmt_core::ErrorKind::NotAFile)
-/// for a folder with no checkpoint or several.
+/// The errors of [`FileSource::open`](fmt_core::FileSource::open), [`detect`](crate::detect) and the format's
+/// reader; [`ErrorKind::NotAFile`](fmt_core::ErrorKind::NotAFile) for a directory with no checkpoint or
+/// several.
 pub fn open(path: &Path, options: &ReadOptions) -> Result<Box<dyn TensorReader>, Error> {
     match find(path)? {
         Found {
@@ -36,7 +38,7 @@ pub fn open(path: &Path, options: &ReadOptions) -> Result<Box<dyn TensorReader>,
 /// Like [`open`], also returns the name of each tensor's file.
 ///
 /// # Errors
-/// As [`open`].
+/// See [`open`].
 pub fn open_composite(path: &Path, options: &ReadOptions) -> Result<Composite<'static>, Error> {
     open_found(find(path)?, options)
 }
@@ -55,7 +57,7 @@ fn open_found(found: Found, options: &ReadOptions) -> Result<Composite<'static>,
 /// ([`is_index`](crate::is_index)) and the files that it names.
 ///
 /// # Errors
-/// As [`open`], for directories and indices. Files with tensors are not opened.
+/// See [`open`]; only directories and indices are read. Files with tensors are not opened.
 pub fn checkpoint_files(path: &Path) -> Result<Vec<PathBuf>, Error> {
     let index_path = match find(path)?.checkpoint {
         Checkpoint::File(path) => return Ok(vec![path]),

@@ -71,9 +71,9 @@ struct Part<'r> {
 
 /// A reader that a [`Composite`] owns or borrows.
 pub enum Source<'r> {
-    /// Its own.
+    /// An owned reader.
     Owned(Box<dyn TensorReader + 'r>),
-    /// Somebody else's.
+    /// A borrowed reader.
     Borrowed(&'r dyn TensorReader),
 }
 
@@ -156,7 +156,7 @@ impl<'r> Composite<'r> {
     /// [`Composite::conflicts`].
     ///
     /// # Errors
-    /// As [`Composite::append`].
+    /// See [`Composite::append`].
     pub fn add(&mut self, label: impl Into<String>, reader: impl Into<Source<'r>>) -> Result<(), Error> {
         self.append(Self::new(label, reader))
     }
@@ -289,7 +289,8 @@ impl<'r> Composite<'r> {
     /// Renames one tensor.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfBounds`] when there is no such tensor; as [`Composite::rename_all`].
+    /// [`ErrorKind::OutOfBounds`] when there is no such tensor; otherwise the errors of
+    /// [`Composite::rename_all`].
     pub fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
         if self.find(from).is_none() {
             return Err(Error::new(ErrorKind::OutOfBounds, "there is no such tensor").of_tensor(from));
@@ -302,13 +303,13 @@ impl<'r> Composite<'r> {
         &mut self.metadata
     }
 
-    /// Returns what is suspicious about the files together but did not prevent reading, such as an index that does not
-    /// name all tensors. [`TensorReader::lints`] contains it too.
+    /// Returns suspicious findings about the files as a whole that did not prevent reading, such as an index
+    /// that does not name all tensors. [`TensorReader::lints`] contains them too.
     pub fn notes(&self) -> impl Iterator<Item = &str> {
         self.lints.iter().map(|lint| lint.message.as_str())
     }
 
-    /// Adds a lint about the files together.
+    /// Adds a lint about the files as a whole.
     pub(crate) fn add_lint(&mut self, message: String) {
         let (tensor, range) = (None, None);
         self.lints.push(Lint {

@@ -19,9 +19,10 @@ use crate::{
 
 /// Options for a conversion.
 pub struct ConvertOptions<'a> {
-    /// Allowed losses, if the target cannot store something. All others are errors before anything is written.
+    /// The losses that are allowed if the target cannot store something. Any other loss is an error before
+    /// anything is written.
     pub allow_loss: AllowedLoss,
-    /// If the target has no names (BTF), write names and metadata to a file next to it.
+    /// Whether to write names and metadata to a file next to the target, if the target has no names (BTF).
     pub names_beside: bool,
     /// Maximum size in bytes of a sparse tensor that is made dense under `allow_loss`.
     pub dense_budget: u64,
@@ -29,7 +30,7 @@ pub struct ConvertOptions<'a> {
     pub sources: SourceFiles,
     /// Options for the target: whether it may replace a file, and its permissions.
     pub output: OutputOptions,
-    /// Called now and then with the progress; [`ControlFlow::Break`] aborts the conversion.
+    /// Called from time to time with the progress; [`ControlFlow::Break`] aborts the conversion.
     pub on_progress: Option<&'a dyn Fn(Progress) -> ControlFlow<()>>,
     /// Called when all tensors are written, before the target appears. Returns losses found while reading, such as
     /// [`Recast::losses`](crate::Recast::losses).
@@ -124,7 +125,7 @@ pub fn convert(
 /// Like [`convert`], to an output that is not a file, such as standard output. No names file is written.
 ///
 /// # Errors
-/// As [`convert`]; the partial output is unusable.
+/// See [`convert`]; on failure the partial output is unusable.
 pub fn convert_into(
     reader: &dyn TensorReader,
     target: &dyn Format,
@@ -202,7 +203,7 @@ pub(crate) struct Adapted {
 }
 
 impl Adapted {
-    /// Finds out by trial: the format checks plans, and nothing is written.
+    /// Determines by trial what the target can store: the format checks plans, and nothing is written.
     pub(crate) fn new(
         reader: &dyn TensorReader,
         metadata: &Metadata,
@@ -283,10 +284,10 @@ impl Adapted {
         adapted
     }
 
-    /// Bytes shared by tensors are written once, if the target supports that.
+    /// Plans to write bytes shared by tensors only once, if the target supports that.
     fn settle_sharing(&mut self, reader: &dyn TensorReader, target: &dyn Format) {
         for (index, first) in reader.shared() {
-            // In order, as they were planned.
+            // The indices are sorted, in the order in which they were planned.
             let [number, same_as] = [index, first].map(|index| self.indices.binary_search(&index));
             let (Ok(number), Ok(same_as)) = (number, same_as) else {
                 continue;
@@ -538,7 +539,7 @@ fn copy(
     const PIECE: usize = 1 << 20;
     let entry = &reader.entries()[index];
     if let Layout::Coo { .. } = entry.layout {
-        // Sorted, as writers require; this also compresses best.
+        // Entries are sorted, as writers require, which also compresses best.
         let sparse = reader.sparse(index)?.sorted();
         let sparse = sparse.map_err(|error| Error::new(ErrorKind::Duplicate, error.to_string()))?;
         if planned.layout == Layout::Dense {

@@ -18,7 +18,7 @@ use crate::distance::{Distance, Sums};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tolerance {
-    /// In units of the elements.
+    /// The absolute tolerance, in units of the elements.
     pub absolute: f64,
     /// Relative to the second file's element.
     pub relative: f64,
@@ -48,7 +48,7 @@ pub enum DifferenceKind {
         /// In the second file.
         second: String,
     },
-    /// Some elements.
+    /// Some elements differ.
     Values {
         /// Number of different elements.
         elements: u64,
@@ -64,7 +64,7 @@ pub enum DifferenceKind {
     Attribute(String),
     /// The stored entries of a sparse tensor, or their values.
     Entries,
-    /// One of the two cannot be read.
+    /// One of the two tensors cannot be read.
     Unreadable(String),
 }
 
@@ -85,7 +85,7 @@ impl fmt::Display for Difference {
                 match *farthest {
                     0.0 => f.write_str("in bits only: signs of zeros, kinds of NaN"),
                     far if far.is_nan() => f.write_str("not all of them numbers"),
-                    // Without the many digits of very small or very large numbers.
+                    // Does not print the many digits of very small or very large numbers.
                     far => write!(f, "at most by {far:?}"),
                 }?;
                 match distance {

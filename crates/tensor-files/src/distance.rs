@@ -1,4 +1,4 @@
-//! Distance of two tensors as vectors.
+//! The distance between two tensors, seen as vectors.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub struct Distance {
     pub l2: f64,
     /// `l2` divided by the L2 norm of the second; infinite if that is 0.
     pub relative_l2: f64,
-    /// Cosine of the angle between the two; NaN if one of them is 0.
+    /// Cosine similarity of the tensors; NaN if either is zero.
     pub cosine: f64,
 }
 

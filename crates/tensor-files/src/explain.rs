@@ -1,4 +1,4 @@
-//! Explains what a file is if it cannot be opened as a given format.
+//! Explains which kind of file it is if a file cannot be opened in a given format.
 
 use fmt_core::{Error, ErrorKind, Format};
 use tensor_core::FileKind;
@@ -30,7 +30,7 @@ pub fn explain(error: Error, format: &dyn Format, head: &[u8], len: u64) -> Erro
     }
 }
 
-/// Describes a file whose format is unknown even by its name.
+/// Describes a file whose format cannot be determined, not even from its name.
 pub(crate) fn described(head: &[u8], len: u64) -> Option<String> {
     let kind = FileKind::of(head, len)?;
     Some(with_advice(format!("the file is {kind}"), &kind))

@@ -16,11 +16,11 @@
 //! # writer.write(&[1, 2, 3])?;
 //! # writer.finish()?;
 //! # std::fs::write(&a, file)?;
-//! // The format is recognised by the file's first bytes, or else by its name.
+//! // The format is detected from the file's first bytes, or else from its name.
 //! let reader = open(&a, &Default::default())?;
 //! assert_eq!(reader.format(), "safetensors");
 //!
-//! // The target appears when it is complete. What it cannot hold is an error, unless loss is allowed.
+//! // The target appears when it is complete. Content that it cannot store is an error, unless loss is allowed.
 //! let target = format_of_path(&b).ok_or("no format has files with such a name")?;
 //! convert(&*reader, target, &b, &ConvertOptions::default())?;
 //!
@@ -31,11 +31,11 @@
 //! # }
 //! ```
 //!
-//! Each format is a feature: `btf`, `gguf`, `npy` (which is `.npz` too), `onnx` (the weights of models, read only),
-//! `safetensors`, `tbuf`, `torch` (read only), `ztensor`. All are on by default.
+//! Each format is a feature: `btf`, `gguf`, `npy` (which includes `.npz`), `onnx` (the weights of models,
+//! read only), `safetensors`, `tbuf`, `torch` (read only), `ztensor`. All are on by default.
 //!
-//! Files are read on demand. To map a file instead, give [`open_source`] a mapping of `tensor-mmap` and keep the contract
-//! of that crate.
+//! Files are read on demand. To map a file instead, pass a mapping of `tensor-mmap` to [`open_source`] and
+//! fulfil that crate's contract.
 
 mod ahead;
 #[cfg(feature = "onnx")]

@@ -18,14 +18,14 @@ pub enum Loss {
     Metadata(String),
     /// An attribute of a tensor, by tensor name and key.
     Attribute(String, String),
-    /// Something that is neither a tensor nor metadata, by its name.
+    /// Content that is neither a tensor nor metadata, by its name.
     ForeignPart(String),
     /// The number of finite elements of a tensor that became infinite, because they exceed the range of the new dtype.
     Range(String, u64),
     /// The dtype of a tensor that is stored, on request, as unsigned integers with the same bits.
     DType(String, String),
-    /// Shared bytes that the target cannot share, so they are written again. With the names of both tensors and the
-    /// number of bytes.
+    /// Shared bytes that the target cannot share, so they are written again. Fields: both tensor names, and
+    /// the number of bytes.
     Sharing(String, String, u64),
 }
 
@@ -80,7 +80,7 @@ pub struct AllowedLoss {
     pub tensors: bool,
     /// Sparse tensors become dense.
     pub sparsity: bool,
-    /// Names.
+    /// Whether names may be lost.
     pub names: bool,
     /// Metadata of the file and attributes of tensors.
     pub metadata: bool,

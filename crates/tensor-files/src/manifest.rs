@@ -67,8 +67,8 @@ impl Manifest {
     /// Reads all tensors in pieces; only sparse tensors are held in memory as a whole, for sorting.
     ///
     /// # Errors
-    /// The errors of reading; [`ErrorKind::Unsupported`] for a tensor that cannot be read; [`ErrorKind::Duplicate`]
-    /// when a name occurs twice.
+    /// The errors of reading; [`ErrorKind::Unsupported`] for a tensor that cannot be read;
+    /// [`ErrorKind::Duplicate`] when a name occurs twice.
     pub fn of(reader: &dyn TensorReader) -> Result<Self, Error> {
         Self::of_watched(reader, &|_| ControlFlow::Continue(()))
     }
@@ -76,7 +76,7 @@ impl Manifest {
     /// Like [`Manifest::of`], with a callback for the bytes read.
     ///
     /// # Errors
-    /// As [`Manifest::of`]; [`ErrorKind::Io`] when the callback aborted.
+    /// The errors of [`Manifest::of`]; [`ErrorKind::Io`] when the callback aborted.
     pub fn of_watched(
         reader: &dyn TensorReader,
         watch: &dyn Fn(u64) -> ControlFlow<()>,
@@ -153,7 +153,7 @@ impl Manifest {
     /// Parses either form.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] unless it is a manifest, [`ErrorKind::BadVersion`] for another version,
+    /// [`ErrorKind::Malformed`] when it is not a manifest, [`ErrorKind::BadVersion`] for another version,
     /// [`ErrorKind::Corrupt`] when the tensors do not match the manifest's digest.
     pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
         let text = std::str::from_utf8(bytes).map_err(|error| {
@@ -174,7 +174,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Compares tensors with the manifest. Returns the differences by name, as text.
+    /// Compares tensors with the manifest. Returns each difference with its tensor's name.
     #[must_use]
     pub fn differences(&self, found: &Self) -> Vec<(String, String)> {
         let mut differences = Vec::new();

@@ -21,7 +21,7 @@ pub(crate) fn head_of(source: &dyn ByteSource) -> Result<Bytes, Error> {
 /// detect the format, and companion files are found as in [`open`](crate::open()).
 ///
 /// # Errors
-/// As [`open`](crate::open()).
+/// See [`open`](crate::open()).
 pub fn open_source(
     source: Arc<dyn ByteSource>,
     path: Option<&Path>,

@@ -38,7 +38,7 @@ use crate::{
 /// let halves = tensor_files::Recast::to_float(&*reader, DType::F16, |_| false)?;
 /// assert_eq!(halves.entries()[0].dtype.known(), Some(DType::F16));
 /// halves.tensor(0)?;
-/// // What is beyond the range of the dtype became infinite.
+/// // Values beyond the range of the dtype became infinite.
 /// assert_eq!(halves.losses().len(), 1);
 /// # Ok(())
 /// # }
@@ -57,7 +57,7 @@ pub struct Recast<'r> {
 #[derive(Clone, Copy)]
 enum Change {
     None,
-    /// The same bytes.
+    /// Reinterprets the same bytes.
     Bits,
     Float(Cast),
     /// 8-bit floats multiplied by their scales.
@@ -85,7 +85,8 @@ impl<'r> Recast<'r> {
             return Err(error.expected("f16, bf16, f32 or f64").found(dtype));
         }
         let mut recast = Self::unchanged(inner);
-        // Scales that are already applied: a later reader that found them would scale again.
+        // Scales that are already applied are skipped, because a later reader that found them would scale
+        // again.
         let mut taken = BTreeSet::new();
         let tensors = recast.entries.iter_mut().zip(&mut recast.changes);
         for (index, (entry, change)) in tensors.enumerate() {

@@ -69,8 +69,8 @@ pub fn format_of_path(path: &Path) -> Option<&'static dyn Format> {
     FORMATS.iter().copied().find(is_one)
 }
 
-/// Detects the format of a file that begins with `head` (512 bytes are enough) and has `len` bytes and an optional
-/// path.
+/// Detects the format of a file that begins with `head` (512 bytes are enough) and has `len` bytes and an
+/// optional path.
 ///
 /// A magic number decides; without one the file name does; without a known extension, the only format that the bytes
 /// could be.
@@ -95,7 +95,7 @@ pub fn detect(head: &[u8], len: u64, path: Option<&Path>) -> Result<&'static dyn
         return Ok(format);
     }
     if let Some(format) = path.and_then(format_of_path) {
-        // Even if the bytes do not fit: opening explains why.
+        // This holds even if the bytes do not match, because opening the file then explains why.
         return Ok(format);
     }
     match that_are(Sniff::Possible) {

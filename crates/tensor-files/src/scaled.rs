@@ -19,15 +19,16 @@ pub(crate) struct Scaled {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Float8 {
-    /// Without infinities: `F8_E4M3`, PyTorch's `float8_e4m3fn`.
+    /// `F8_E4M3` without infinities, PyTorch's `float8_e4m3fn`.
     E4M3,
     E5M2,
 }
 
-/// Suffixes that turn a tensor's name into that of its scales. Both kinds multiply, whatever their name.
+/// Suffixes that turn a tensor's name into the name of its scales. Both kinds of scales multiply, whatever
+/// their name.
 const ENDINGS: [&str; 2] = ["_scale_inv", "_scale"];
 
-/// The block side of DeepSeek and most others.
+/// The side length of a block used by DeepSeek and most others.
 const USUAL_BLOCK: u64 = 128;
 
 impl Scaled {
@@ -112,12 +113,12 @@ fn fit(tensor: &Shape, scales: &Shape) -> Option<([u64; 2], [u64; 2], [u64; 2])>
     if tensor.element_count() == 0 {
         return None;
     }
-    // One scale for everything.
+    // One scale applies to the whole tensor.
     if scales.element_count() == 1 {
         return Some((dims, dims, [1, 0]));
     }
     let [rows, columns] = dims;
-    // One scale per row, with or without a trailing dimension of 1.
+    // Each row has one scale, with or without a trailing dimension of 1.
     let per_row = tensor.rank() >= 2 && scales.dims() == &tensor.dims()[..tensor.rank() - 1];
     if per_row {
         return Some((dims, [1, columns], [1, rows]));
@@ -132,7 +133,7 @@ fn fit(tensor: &Shape, scales: &Shape) -> Option<([u64; 2], [u64; 2], [u64; 2])>
         blocks if len.div_ceil(USUAL_BLOCK) == blocks => Some(USUAL_BLOCK),
         blocks => len.is_multiple_of(blocks).then(|| len / blocks),
     };
-    // A single block that covers a whole side counts as the usual size too: no element is beyond it.
+    // A single block that covers a whole side may also have the usual size, because no element is beyond it.
     let block = [side(rows, down)?, side(columns, across)?];
     Some((dims, block, [across, down * across]))
 }
@@ -199,7 +200,7 @@ impl TensorStream for ScaledStream<'_> {
         let read = self.inner.read(&mut self.source)?;
         let (out, _) = out.as_chunks_mut::<4>();
         for (bits, out) in self.source[..read].iter().zip(out) {
-            // In range: `fit` has checked the number of scales.
+            // The index is in range: `fit` has checked the number of scales.
             let scale = self.scales[self.scaled.scale_of(self.at) as usize];
             *out = (self.decoded[usize::from(*bits)] * scale).to_le_bytes();
             self.at += 1;

@@ -201,7 +201,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Returns whether all tensors are kept under their names.
+    /// Returns whether all tensors are kept, with their names.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         self.include.is_empty() && self.exclude.is_empty() && self.rename.is_empty()

@@ -31,10 +31,10 @@ pub struct SourceFiles(Vec<SourceFile>);
 
 #[derive(Clone, Debug)]
 struct SourceFile {
-    /// With all links resolved.
+    /// The path, with all links resolved.
     path: PathBuf,
     identity: FileIdentity,
-    /// Whether it is one of several files of a checkpoint.
+    /// Whether the file is one of several files of a checkpoint.
     is_part: bool,
 }
 
@@ -73,7 +73,7 @@ impl SourceFiles {
         }
     }
 
-    /// Fails if one of the files that are written, replaced or removed together is one of these.
+    /// Fails if one of the files that are written, replaced or removed together is a source file.
     pub(crate) fn check_targets<'p>(&self, mut targets: impl Iterator<Item = &'p Path>) -> Result<(), Error> {
         match targets.find(|target| self.at(target).is_some()) {
             Some(target) => Err(in_the_way(target)),

@@ -2,7 +2,7 @@
 
 use fmt_core::Metadata;
 
-/// Removes GGUF's shard numbers from metadata: the result is not a shard any more.
+/// Removes GGUF's shard numbers from metadata, so that the result is no longer a shard.
 pub(crate) fn remove_split(metadata: &mut Metadata) {
     #[cfg(feature = "gguf")]
     fmt_gguf::Split::remove(metadata);

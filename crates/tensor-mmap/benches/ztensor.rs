@@ -48,7 +48,7 @@ fn main() {
     comparison.rounds(11).run();
 }
 
-/// The same as in `crates/fmt-ztensor/benches/files.rs`, which reads the files.
+/// Opens many files as in `crates/fmt-ztensor/benches/files.rs`, which reads them.
 fn open_many(folder: &Path) {
     let names = (0..10_000).map(|number| format!("model.layers.{}.{}.weight", number / 6, number % 6));
     let names: Vec<String> = names.collect();

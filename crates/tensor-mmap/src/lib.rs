@@ -1,7 +1,7 @@
 //! Maps files as shared [`Bytes`]: no copy, and pages are read on first use.
 //!
 //! Mapping is an `unsafe fn` because the system does not prevent other processes from changing or truncating
-//! the file: the caller must guarantee that. If you cannot, read the file instead, which costs one copy.
+//! the file; the caller must guarantee that. If you cannot, read the file instead, which costs one copy.
 //!
 //! ```
 //! let path = std::path::Path::new("weights");
@@ -61,11 +61,11 @@ pub unsafe fn map(file: &File) -> io::Result<Bytes> {
     Ok(Bytes::from_owner(mapping))
 }
 
-/// The guarantee that [`map`] demands, given once for many files by code that knows that they do not change,
-/// and passed to the code that maps them.
+/// The guarantee that [`map`] requires, given once for many files. The code that knows that they do not
+/// change creates it, and passes it to the code that maps them.
 ///
-/// A server, for instance, knows nothing about its files, but the operator may, and can give the guarantee at
-/// startup.
+/// A server, for example, cannot know how its files are used, but the operator may, and can give the
+/// guarantee at startup.
 ///
 /// ```
 /// # let folder = tempfile::tempdir()?;
@@ -84,7 +84,8 @@ impl Promise {
     /// Gives the guarantee.
     ///
     /// # Safety
-    /// That of [`map`], for every file that is mapped by this value or a copy of it.
+    /// The caller must fulfil the contract of [`map`] for every file that is mapped through this value or a
+    /// copy of it.
     #[expect(unsafe_code, reason = "the caller vouches for the files")]
     #[must_use]
     pub const unsafe fn new() -> Self {
@@ -94,7 +95,7 @@ impl Promise {
     /// Maps a whole file like [`map`].
     ///
     /// # Errors
-    /// Same as [`map`].
+    /// See [`map`].
     #[expect(unsafe_code, reason = "the promise vouches for the file")]
     pub fn map(self, file: &File) -> io::Result<Bytes> {
         // SAFETY: the value was created by an unsafe function with the same contract.
@@ -102,14 +103,14 @@ impl Promise {
     }
 }
 
-/// Maps a whole file and has the system read all of it before returning, so that later access does not wait
+/// Maps a whole file and makes the system read all of it before returning, so that later access does not wait
 /// for the disk page by page.
 ///
 /// # Safety
-/// As [`map`].
+/// See [`map`].
 ///
 /// # Errors
-/// As [`map`].
+/// See [`map`].
 #[expect(unsafe_code, reason = "the caller vouches for the file")]
 pub unsafe fn map_and_prefault(file: &File) -> io::Result<Bytes> {
     let metadata = file.metadata()?;

@@ -112,14 +112,14 @@ impl SharedMemory {
         })
     }
 
-    /// Returns the number of bytes.
+    /// Returns the length in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "it never is")]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Returns whether a range is inside it.
+    /// Returns whether a range is within the memory.
     #[must_use]
     pub fn has(&self, offset: u64, len: u64) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.len)
@@ -128,7 +128,7 @@ impl SharedMemory {
     /// Appends a copy of a range to a buffer.
     ///
     /// # Errors
-    /// `InvalidInput` when the range is not inside; `OutOfMemory`.
+    /// `InvalidInput` when the range is out of bounds; `OutOfMemory` when the buffer cannot grow.
     #[expect(unsafe_code, reason = "shared memory is reached by its pointer")]
     pub fn append_to(&self, offset: u64, len: u64, buffer: &mut Vec<u8>) -> io::Result<()> {
         self.check(offset, len)?;
@@ -150,10 +150,10 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Copies bytes into it.
+    /// Copies `bytes` to `offset`.
     ///
     /// # Errors
-    /// `InvalidInput` when they would not fit inside.
+    /// `InvalidInput` when they do not fit.
     #[expect(unsafe_code, reason = "shared memory is reached by its pointer")]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.check(offset, bytes.len() as u64)?;
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn huge_pages_are_refused() {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
-        // A system that cannot create them has no clients that pass them.
+        // On a system that cannot create such memory, no client passes it either.
         let Ok(file) = memfd_create("test", flags) else {
             return;
         };

@@ -48,7 +48,7 @@ pub type ReadFuture<'a> = Pin<Box<dyn Future<Output = io::Result<Bytes>> + Send 
 /// # let file = [&(file.len() as u64 - 11).to_le_bytes(), &file[8..]].concat();
 /// let source = Arc::new(Kept(Bytes::from(file)));
 /// let runtime = tokio::runtime::Handle::current();
-/// // Readers block, so they belong on a thread of their own.
+/// // Readers block, so they belong on a separate thread.
 /// let tensor = tokio::task::spawn_blocking(move || {
 ///     let source = RemoteSource::from_async(source, "model.safetensors", runtime)?;
 ///     SafetensorsReader::open(Arc::new(source), &ReadOptions::default())?.tensor(0)
@@ -81,7 +81,7 @@ impl RemoteSource {
     /// When that read fails.
     ///
     /// # Panics
-    /// This and every read, when called inside a future: use `tokio::task::spawn_blocking`.
+    /// When this function or any read is called inside a future: use `tokio::task::spawn_blocking`.
     pub fn from_async(source: Arc<dyn AsyncByteSource>, name: &str, runtime: Handle) -> Result<Self, Error> {
         let (len, place) = (source.len(), IndexPlace::of_name(name));
         let fetch = BlockingFetch { source, runtime };

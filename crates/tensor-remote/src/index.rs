@@ -14,7 +14,7 @@ use std::ops::Range;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexPlace {
-    /// At the start, within this many bytes.
+    /// The index is at the start, within this many bytes.
     Front(u64),
     /// At the end, within this many bytes or, if more, the last 8192nd part of the file (at most 4 MiB):
     /// larger files have more tensors.
@@ -53,7 +53,8 @@ impl IndexPlace {
         }
     }
 
-    /// Returns the range to request next, once [`IndexPlace::front`] is there and the length is known.
+    /// Returns the range to request next, once the bytes of [`IndexPlace::front`] have arrived and the length
+    /// is known.
     pub(crate) fn end(self, len: u64) -> Option<Range<u64>> {
         let Self::End(guess) = self else {
             return None;

@@ -23,14 +23,14 @@ use crate::{AsyncByteSource, ReadFuture};
 /// let object = StoredObject::open(store.clone(), path.clone()).await?;
 /// assert_eq!(object.read(3..7).await?, "tent");
 ///
-/// // An object that is replaced meanwhile is an error, never a mixture.
+/// // If the object is replaced meanwhile, reading fails and never mixes two versions.
 /// store.put(&path, "Content".into()).await?;
 /// assert!(object.read(3..7).await.is_err());
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// [`RemoteSource::from_async`](crate::RemoteSource::from_async) makes it a source for readers of tensor
+/// [`RemoteSource::from_async`](crate::RemoteSource::from_async) turns it into a source for readers of tensor
 /// files.
 pub struct StoredObject {
     store: Arc<dyn ObjectStore>,

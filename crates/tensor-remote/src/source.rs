@@ -99,7 +99,7 @@ impl RemoteSource {
         for (start, bytes) in parts {
             let len = bytes.len() as u64;
             (requests, received) = (requests + 1, received + len);
-            // An index that extends beyond it needs at least as much again.
+            // An index that extends beyond this part needs at least as many bytes again.
             state.ends.push_back((start + len, len / 2));
             state.blocks.push_back(Block {
                 start,
@@ -246,12 +246,12 @@ impl State {
             Some((_, window)) => (2 * window).min(LARGEST_WINDOW),
             None => LEAST,
         };
-        // An announcement applies to one pass.
+        // An announcement applies to one pass only.
         let announced = self.announced.iter().position(|range| range.contains(&at));
         let announced = announced.and_then(|place| self.announced.remove(place));
         let announced = announced.map_or(0, |range| range.end);
         let mut end = wanted.max(announced).max(at.saturating_add(window)).min(len);
-        // For an index longer than guessed, only its beginning is missing.
+        // For an index that is longer than guessed, only the beginning is missing.
         let pinned = self.blocks.iter().filter(|block| block.is_pinned);
         for start in pinned.map(|block| block.start) {
             if (at + 1..end).contains(&start) {
@@ -286,7 +286,7 @@ impl ByteSource for RemoteSource {
         if let Some(bytes) = kept.filter(|bytes| bytes.len() as u64 >= len) {
             return Ok(bytes.slice(..len as usize));
         }
-        // The length comes from the server. Allocates at most twice what has arrived.
+        // The length comes from the server, so this allocates at most twice what has arrived.
         let mut buffer = Vec::new();
         while (buffer.len() as u64) < len {
             let had = buffer.len();

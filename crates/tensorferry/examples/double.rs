@@ -1,4 +1,4 @@
-//! A complete server for a model in Rust: HTTP and gRPC, batches, metadata, errors, and a drain at Ctrl-C.
+//! A complete server for a model in Rust: HTTP and gRPC, batches, metadata, errors, and a drain on Ctrl-C.
 //!
 //! ```sh
 //! cargo run --package tensorferry --example double
@@ -22,7 +22,7 @@ impl Model for Double {
         Ok(Outcome::output("y", x.map(|x| 2.0 * x)))
     }
 
-    /// Requests of different clients may be one run.
+    /// Requests of different clients may be batched into one run.
     fn capabilities(&self) -> Capabilities {
         let rows = RowIndependence::Proven(IndependentRows::default());
         Capabilities::default().with(|capabilities| capabilities.row_independence = rows)

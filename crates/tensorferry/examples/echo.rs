@@ -1,5 +1,5 @@
-//! A service of your own behind HTTP and gRPC, without an engine's queues and threads: one model, `echo`, which gives back what it
-//! gets. docs/crates.md shows this file.
+//! Your own service behind HTTP and gRPC, without an engine's queues and threads: one model, `echo`, which
+//! returns its input. docs/crates.md shows this file.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The places of calls that last, on their way from the listener to gRPC's services.
+//! Connects the listener's stream slots to the gRPC services.
 
 use std::{
     sync::Arc,
@@ -9,7 +9,7 @@ use http::Extensions;
 use oip_listen::{Lasting, StreamPlace};
 use oip_service::{CallPlace, KeptPlace};
 
-/// Calls of gRPC that last while nothing is done for them.
+/// Returns the long-lived gRPC calls that are mostly idle.
 pub(crate) fn lasting() -> Lasting {
     Lasting::new(oip_grpc::LASTING, |place| {
         let mut extensions = Extensions::new();
@@ -18,7 +18,7 @@ pub(crate) fn lasting() -> Lasting {
     })
 }
 
-/// A place that the listener keeps.
+/// A slot managed by the listener.
 struct Kept(StreamPlace);
 
 impl KeptPlace for Kept {

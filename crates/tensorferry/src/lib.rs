@@ -1,8 +1,9 @@
-//! Serve your own models over the Open Inference Protocol (KServe V2): an engine with queues, batches and checks, HTTP and
-//! gRPC in front of it, and a drain at the end.
+//! Serve your own models over the Open Inference Protocol (KServe V2): an engine with queues, batches and
+//! checks behind HTTP and gRPC, with a graceful shutdown.
 //!
-//! This crate is for programs that embed a server; the server as a program is `oip-server`. Implement [`Model`], build an
-//! [`Engine`], and set the options of the transports ([`HttpConfig`], [`GrpcConfig`], [`ConnectionLimits`]).
+//! This crate is for programs that embed a server; `oip-server` is the server as a program. Implement
+//! [`Model`], build an [`Engine`], and set the options of the transports ([`HttpConfig`], [`GrpcConfig`],
+//! [`ConnectionLimits`]).
 //!
 //! ```toml
 //! [dependencies]

@@ -1,4 +1,4 @@
-//! Both transports in front of a service, from the first connection to the last response.
+//! Serves both transports for a service, from the first connection to the last response.
 
 use std::{
     io,
@@ -19,8 +19,8 @@ use tokio::{
 
 use crate::lasting_calls::lasting;
 
-/// Begins a server of an engine's models, or of a service of your own. Without an address it listens nowhere: see [`Serve::http`]
-/// and [`Serve::grpc`].
+/// Creates a server for an engine's models, or for your own service. It needs at least one address: see
+/// [`Serve::http`] and [`Serve::grpc`].
 pub fn serve<S: InferenceService>(service: S) -> Serve<S> {
     Serve {
         service: Arc::new(service),
@@ -33,7 +33,7 @@ pub fn serve<S: InferenceService>(service: S) -> Serve<S> {
     }
 }
 
-/// A server that is about to start; made by [`serve`]. It needs a Tokio runtime with I/O and timers.
+/// A server that is not started yet; made by [`serve`]. It needs a Tokio runtime with I/O and timers.
 #[must_use]
 pub struct Serve<S> {
     service: Arc<S>,
@@ -46,46 +46,46 @@ pub struct Serve<S> {
 }
 
 impl<S: InferenceService> Serve<S> {
-    /// Serves HTTP/1 at this address; port 0 is any that is free.
+    /// Serves HTTP/1 at this address; port 0 selects a free port.
     pub fn http(mut self, address: SocketAddr) -> Self {
         self.http = Some(address);
         self
     }
 
-    /// Serves gRPC (HTTP/2) at this address; port 0 is any that is free.
+    /// Serves gRPC (HTTP/2) at this address; port 0 selects a free port.
     pub fn grpc(mut self, address: SocketAddr) -> Self {
         self.grpc = Some(address);
         self
     }
 
-    /// Changes the settings of HTTP.
+    /// Sets the configuration of HTTP.
     pub fn http_config(mut self, config: HttpConfig) -> Self {
         self.http_config = config;
         self
     }
 
-    /// Changes the settings of gRPC. Its budget for memory and its pool of threads are HTTP's.
+    /// Sets the configuration of gRPC. Its memory budget and thread pool are replaced by HTTP's.
     pub fn grpc_config(mut self, config: GrpcConfig) -> Self {
         self.grpc_config = config;
         self
     }
 
-    /// Changes what connections may do.
+    /// Sets the limits for connections.
     pub fn limits(mut self, limits: ConnectionLimits) -> Self {
         self.limits = limits;
         self
     }
 
-    /// How long requests have that run when the drain begins (30 s).
+    /// Sets how long running requests may take after the drain begins (default 30 s).
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.drain_timeout = timeout;
         self
     }
 
-    /// Starts to serve, in the background.
+    /// Starts serving in the background.
     ///
     /// # Errors
-    /// When the system does not let it listen, and [`io::ErrorKind::InvalidInput`] without an address.
+    /// When listening fails; [`io::ErrorKind::InvalidInput`] without an address.
     pub async fn start(self) -> io::Result<Running<S>> {
         let Self {
             service: served,
@@ -100,7 +100,7 @@ impl<S: InferenceService> Serve<S> {
             let message = "the server has no address: give it one by `http` or `grpc`";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        // Both before anything is served: it starts with all its addresses or not at all.
+        // Listens on all addresses before serving any, so that it starts completely or not at all.
         let http = http.map(listen).transpose()?;
         let grpc = grpc.map(listen).transpose()?;
         let address = |listener: &Option<tokio::net::TcpListener>| {
@@ -142,7 +142,7 @@ impl<S: InferenceService> Serve<S> {
             let serving = oip_listen::serve(listener, Protocol::Http2, calls, limits, shutdown.clone());
             transports.push(tokio::spawn(serving));
         }
-        // Memory that requests have needed goes back to the system.
+        // Returns memory that requests no longer need to the system.
         let trimming = async move {
             let mut ticks = interval(Duration::from_secs(5));
             loop {
@@ -165,10 +165,11 @@ impl<S: InferenceService> Serve<S> {
         })
     }
 
-    /// Serves until a future ends, such as one that waits for a signal, and then drains; returns whether nothing had to be cut.
+    /// Serves until a future completes, such as one that waits for a signal, and then drains. Returns whether
+    /// nothing had to be cut.
     ///
     /// # Errors
-    /// As [`Serve::start`].
+    /// See [`Serve::start`].
     pub async fn until(self, end: impl Future<Output = ()>) -> io::Result<bool> {
         let running = self.start().await?;
         end.await;
@@ -176,7 +177,7 @@ impl<S: InferenceService> Serve<S> {
     }
 }
 
-/// A server that runs. When it is dropped, its connections are cut.
+/// A running server. Dropping it cuts its connections.
 pub struct Running<S: InferenceService> {
     service: Arc<S>,
     http: Option<SocketAddr>,
@@ -188,26 +189,27 @@ pub struct Running<S: InferenceService> {
 }
 
 impl<S: InferenceService> Running<S> {
-    /// Where it serves HTTP, with the port that it really has.
+    /// Returns the HTTP address, with the port that is actually used.
     #[must_use]
     pub fn http(&self) -> Option<SocketAddr> {
         self.http
     }
 
-    /// Where it serves gRPC, with the port that it really has.
+    /// Returns the gRPC address, with the port that is actually used.
     #[must_use]
     pub fn grpc(&self) -> Option<SocketAddr> {
         self.grpc
     }
 
-    /// The service, such as the engine that runs the models.
+    /// Returns the service, such as the engine that runs the models.
     #[must_use]
     pub fn service(&self) -> &S {
         &self.service
     }
 
-    /// Takes no new connections, says that it is not ready, answers what it has, and ends the service with its models' threads; what
-    /// has not ended in time is cut. Returns whether nothing had to be.
+    /// Drains: accepts no new connections, reports that it is not ready, finishes running requests, and stops
+    /// the service with its models' threads. At the timeout, everything that is left is cut. Returns whether
+    /// nothing had to be cut.
     pub async fn drain(mut self) -> bool {
         let start = Instant::now();
         let (patience, service, shutdown) = (self.drain_timeout, self.service.clone(), self.shutdown.clone());
@@ -229,7 +231,7 @@ impl<S: InferenceService> Running<S> {
                 finishing.await
             }
         };
-        // No time is too long.
+        // An unrepresentable time means a year.
         let end = start
             .checked_add(patience)
             .unwrap_or_else(|| start + Duration::from_secs(365 * 24 * 3600));

@@ -1,4 +1,4 @@
-//! What a run has: the server, its models in a directory for each column, and the time that is left.
+//! The state of a run: the server, its models in a directory for each column, and the remaining time.
 
 use std::{
     fs,
@@ -41,18 +41,18 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// Whether less time is left than this.
+    /// Returns whether less than `needed` remains.
     pub(super) fn is_over(&self, needed: Duration) -> bool {
         Instant::now() + needed > self.end
     }
 }
 
-/// What a model in this task is loaded as, where the GPU may be missing.
+/// Returns the column whose model is the reference: CUDA, or ONNX Runtime on the CPU if there is no GPU.
 pub(super) fn best_column(has_cuda: bool) -> &'static str {
     if has_cuda { "cuda" } else { "ort" }
 }
 
-/// The library in a directory, or itself.
+/// Returns the library in a directory, or `at` if it is a file.
 pub(super) fn library(at: &Path) -> Result<PathBuf> {
     if at.is_file() {
         return Ok(at.to_owned());
@@ -78,7 +78,7 @@ pub(super) fn library(at: &Path) -> Result<PathBuf> {
     }
 }
 
-/// A directory for each model and each column, and models for what goes wrong.
+/// Writes a directory for each model and each column, and the models for failure tests.
 pub(super) fn write_models(folder: &Path) -> Result<()> {
     let write = |name: &str, file: &Path, config: &str| -> Result<()> {
         let version = folder.join(name).join("1");

@@ -1,4 +1,4 @@
-//! A client of the protocol over HTTP, with tensors in binary form, and of a server's metrics.
+//! An HTTP client of the protocol with binary tensors, which also reads a server's metrics.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-/// A connection that is kept.
+/// A persistent connection.
 pub(super) struct Client {
     stream: BufReader<TcpStream>,
 }
@@ -22,7 +22,7 @@ pub(super) struct Input {
     pub(super) bytes: Vec<u8>,
 }
 
-/// A response: its status, its head's fields and its body.
+/// A response: its status, its headers and its body.
 pub(super) struct Response {
     pub(super) status: u16,
     json_bytes: Option<usize>,
@@ -30,14 +30,14 @@ pub(super) struct Response {
 }
 
 impl Response {
-    /// The error that it says, or the beginning of its body.
+    /// Returns the error message, or the beginning of the body.
     pub(super) fn reason(&self) -> String {
         let said = serde_json::from_slice::<Value>(&self.body).ok();
         let said = said.and_then(|said| Some(said.get("error")?.as_str()?.to_owned()));
         said.unwrap_or_else(|| String::from_utf8_lossy(&self.body[..self.body.len().min(300)]).into_owned())
     }
 
-    /// The numbers of its only output.
+    /// Returns the elements of the only output.
     pub(super) fn numbers(&self) -> Result<Vec<f32>> {
         ensure!(self.status == 200, "{} {}", self.status, self.reason());
         let json = self.json_bytes.context("the response has no binary part")?;
@@ -146,7 +146,7 @@ impl Client {
     }
 }
 
-/// The sum of a metric's samples in Prometheus' text; none where it is not there.
+/// Returns the sum of a metric's samples in Prometheus' text format; `None` if it is missing.
 pub(super) fn metric(text: &str, name: &str) -> Option<f64> {
     let samples = text.lines().filter(|line| !line.starts_with('#'));
     let values: Vec<f64> = samples

@@ -1,5 +1,5 @@
-//! What goes wrong: a worker that is killed, a request beyond the memory, memory that others use, and configurations that make no sense.
-//! The server answers after each of them.
+//! Failure tests: a killed worker, a request that exceeds the memory, memory in use by other processes, and
+//! invalid configurations. The server must still respond after each of them.
 
 use std::{process::Command, thread, time::Duration};
 
@@ -13,7 +13,7 @@ use super::{
     server::{PATIENCE, Server},
 };
 
-/// Prints a row for each; fails when the server is gone.
+/// Prints a row for each failure; fails when the server has exited.
 pub(super) fn run(bench: &Bench, has_cuda: bool) -> Result<()> {
     println!("\n| what goes wrong | answer |\n|---|---|");
     let row = |what: &str, answer: &str| -> Result<()> {
@@ -50,7 +50,7 @@ pub(super) fn run(bench: &Bench, has_cuda: bool) -> Result<()> {
     Ok(())
 }
 
-/// Kills the process of a model, and asks the model again.
+/// Kills the process of a model, and calls the model again.
 fn killed_worker(bench: &Bench, has_cuda: bool) -> Result<String> {
     let name = format!("resnet50_{}_apart", best_column(has_cuda));
     if let Err(reason) = bench.server.load(&name)? {
@@ -85,7 +85,7 @@ fn killed_worker(bench: &Bench, has_cuda: bool) -> Result<String> {
     ))
 }
 
-/// A request for `count` numbers of the model that makes them.
+/// Requests `count` numbers from the model that allocates them.
 fn grow(client: &mut Client, model: &str, count: i64) -> Result<String> {
     let inputs = [Input {
         name: "n",
@@ -106,14 +106,14 @@ fn beyond_memory(bench: &Bench, has_cuda: bool) -> Result<String> {
         return Ok(format!("not loaded: {reason}"));
     }
     let mut client = bench.server.client()?;
-    // 400 GB, which no card has; then 4 KB.
+    // First 400 GB, which no GPU has, then 4 KB.
     let large = grow(&mut client, &name, 100_000_000_000)?;
     let small = grow(&mut client, &name, 1000)?;
     bench.server.unload(&name)?;
     Ok(format!("{large}; then a small one {small}"))
 }
 
-/// Configurations by what is wrong with them.
+/// Returns invalid configurations, each with a description of its error.
 fn bad_configurations() -> Vec<(&'static str, Value)> {
     let gpu = |accelerators: Value, group: Value| {
         json!({"instance_group": [group],
@@ -152,7 +152,7 @@ fn bad_configurations() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// A server that is given something else than ONNX Runtime.
+/// Starts a server with a library that is not ONNX Runtime, and returns its error.
 fn another_library(bench: &Bench) -> String {
     match Server::start(&bench.program, &bench.program, &bench.models, "other") {
         Ok(_) => "it started".to_owned(),
@@ -160,7 +160,7 @@ fn another_library(bench: &Bench) -> String {
     }
 }
 
-/// Another server takes nearly all of the GPU's memory; then models are loaded and run.
+/// Loads and runs models while another server occupies nearly all of the GPU's memory.
 fn full_gpu(bench: &Bench) -> Result<String> {
     let text = bench.server.metrics()?;
     let of = |name| metric(&text, name).context("the metrics do not show the GPU's memory");
@@ -172,7 +172,8 @@ fn full_gpu(bench: &Bench) -> Result<String> {
     if let Err(reason) = other.load("grow_cuda")? {
         return Ok(format!("not loaded: {reason}"));
     }
-    // Two values of it are in memory together. The arena keeps what a run took, until a later run gives it back.
+    // Two of its values are in memory at the same time. The arena keeps the memory of a run until a later run
+    // frees it.
     let free = total - used;
     let count = (free - 2e9).max(0.0) / 2.0 / 4.0;
     let hog = grow(

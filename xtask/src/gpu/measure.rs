@@ -1,4 +1,4 @@
-//! Times, rates and agreement of the models.
+//! Measures latency, throughput and agreement of the models.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -14,11 +14,11 @@ use super::{
     server::{PATIENCE, Server},
 };
 
-/// A request that is measured.
+/// A request to measure.
 #[derive(Clone, Copy)]
 pub(super) enum Request {
     Images(u64),
-    /// Sequences, and their length.
+    /// A batch of sequences: their number, and their length.
     Texts(u64, u64),
 }
 
@@ -46,8 +46,8 @@ impl Request {
     }
 }
 
-/// The median time of one caller in milliseconds: for about a second and a half, at least three requests, after one that does not count.
-/// With several requests each is sent in turn.
+/// Returns the median latency of one caller in milliseconds, over about 1.5 s and at least three requests,
+/// after a warm-up request. Several requests are sent in turn.
 pub(super) fn median(server: &Server, model: &str, requests: &[Request], patience: Duration) -> Result<f64> {
     let mut client = Client::connect(&server.address, PATIENCE)?;
     let requests: Vec<Vec<Input>> = requests.iter().map(|request| request.inputs()).collect();
@@ -68,7 +68,8 @@ pub(super) fn median(server: &Server, model: &str, requests: &[Request], patienc
     Ok(times[times.len() / 2])
 }
 
-/// The largest difference of two models' answers to a request, as a fraction of the largest number in them.
+/// Returns the largest difference between two models' responses to a request, relative to the largest
+/// absolute value.
 pub(super) fn difference(server: &Server, models: [&str; 2], request: Request) -> Result<f64> {
     let mut client = Client::connect(&server.address, PATIENCE)?;
     let inputs = request.inputs();
@@ -78,14 +79,15 @@ pub(super) fn difference(server: &Server, models: [&str; 2], request: Request) -
     let largest = one.iter().fold(0f32, |most, number| most.max(number.abs()));
     let pairs = one.iter().zip(&other);
     let differs = pairs.fold(0f32, |most, (one, other)| match (one - other).abs() {
-        // Not a number is the worst of all.
+        // NaN counts as the largest difference.
         difference if difference.is_nan() => f32::INFINITY,
         difference => most.max(difference),
     });
     Ok(f64::from(differs) / f64::from(largest).max(f64::MIN_POSITIVE))
 }
 
-/// Rows in a second with so many callers, each of which waits for its answer, and how many requests failed.
+/// Returns the rows per second with `callers` concurrent callers, each of which waits for its response, and
+/// the number of failed requests.
 pub(super) fn rate(
     server: &Server,
     model: &str,

@@ -1,5 +1,6 @@
-//! Models on a GPU, by a library of ONNX Runtime that is there: times beside the CPU, agreement, memory, and what goes wrong. It builds and
-//! fetches nothing, so that it can run on a machine that is lent for minutes. Without a GPU it runs all the same, and says what is missing.
+//! Measures models on a GPU with an installed ONNX Runtime library: latency compared with the CPU, agreement,
+//! memory, and failures. It builds and downloads nothing, so that it can run on a machine that is available
+//! for minutes. Without a GPU it runs all the same, and reports what is missing.
 
 mod bench;
 mod client;
@@ -24,21 +25,22 @@ use self::{
 };
 use crate::workspace;
 
-/// What to measure with.
+/// Options of `gpu`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// The directory of a library of ONNX Runtime, such as .../site-packages/onnxruntime/capi, or the library
+    /// The directory of an ONNX Runtime library, such as .../site-packages/onnxruntime/capi, or the library
+    /// itself
     #[arg(long, value_name = "DIR")]
     library: PathBuf,
     /// The server; nothing is built [default: the release build]
     #[arg(long, value_name = "PROGRAM")]
     server: Option<PathBuf>,
-    /// Time for all of it. What does not fit is left out, and said so
+    /// Time limit in seconds. Measurements that do not fit are skipped, with a message
     #[arg(long, default_value_t = 480, value_name = "SECONDS")]
     seconds: u64,
 }
 
-/// Measures everything, and prints it as it comes.
+/// Runs all measurements, and prints their results as they arrive.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let begun = Instant::now();
     let program = match &options.server {

@@ -1,10 +1,10 @@
-//! The models that are measured: the shapes of ResNet-50 and of BERT-base with random weights, and one that takes as much memory as it is
-//! asked to.
+//! The measured models: the architectures of ResNet-50 and BERT-base with random weights, and one that
+//! allocates as much memory as requested.
 
 use super::onnx::{Attribute, Dim, FLOAT, Graph, INT64};
 
-/// ResNet-50: images `x` of [batch, 3, 224, 224] to scores `y` of [batch, 1000]. Batch normalization is folded into the convolutions, as
-/// ONNX Runtime and the built-in runtime would do it.
+/// Builds ResNet-50: images `x` of [batch, 3, 224, 224] to scores `y` of [batch, 1000]. Batch normalization
+/// is folded into the convolutions, as ONNX Runtime and the built-in runtime would do.
 pub(super) fn resnet50() -> Vec<u8> {
     let mut graph = Graph::new();
     let batch = Dim::Free("batch");
@@ -44,7 +44,7 @@ fn bottleneck(graph: &mut Graph, input: &str, channels: u64, width: u64, stride:
     let narrow = graph.node("Relu", &[&narrow], &[]);
     let middle = conv(graph, &narrow, (width, width), 3, stride, 1.0);
     let middle = graph.node("Relu", &[&middle], &[]);
-    // Small, so that sums over 16 blocks stay where they are.
+    // The factor is small, so that sums over 16 blocks do not grow.
     let wide = conv(graph, &middle, (width, 4 * width), 1, 1, 0.3);
     let beside = match channels == 4 * width && stride == 1 {
         true => input.to_owned(),
@@ -81,7 +81,7 @@ const LAYERS: usize = 12;
 const WORDS: u64 = 30_522;
 const POSITIONS: u64 = 512;
 
-/// BERT-base: tokens `x` of [batch, sequence] to vectors `y` of [batch, sequence, 768].
+/// Builds BERT-base: tokens `x` of [batch, sequence] to vectors `y` of [batch, sequence, 768].
 pub(super) fn bert_base() -> Vec<u8> {
     let mut graph = Graph::new();
     let (batch, sequence) = (Dim::Free("batch"), Dim::Free("sequence"));
@@ -159,7 +159,7 @@ fn attention(graph: &mut Graph, input: &str) -> String {
     linear(graph, &mixed, WIDTH, WIDTH)
 }
 
-/// A model that makes a value of `n` numbers and adds them up: `n` of shape 1 to `y` of shape 1.
+/// Builds a model that allocates `n` numbers and sums them: `n` of shape 1 to `y` of shape 1.
 pub(super) fn grow() -> Vec<u8> {
     let mut graph = Graph::new();
     graph.input("n", INT64, &[Dim::Size(1)]);

@@ -1,6 +1,7 @@
-//! ONNX files, as far as the models of this task need them: a graph's nodes and weights, written as protocol buffers.
+//! Writes ONNX files with the features that these models need: a graph's nodes and weights, encoded as
+//! protobuf.
 
-/// A graph that is being written.
+/// A graph under construction.
 pub(super) struct Graph {
     nodes: Vec<u8>,
     weights: Vec<u8>,
@@ -16,7 +17,7 @@ pub(super) enum Attribute<'a> {
     Float(f32),
 }
 
-/// A dimension: a size, or a name where it is free.
+/// A dimension: a size, or a name if it is free.
 #[derive(Clone, Copy)]
 pub(super) enum Dim {
     Size(u64),
@@ -85,7 +86,7 @@ impl Graph {
         bytes(&mut self.nodes, 1, &node);
     }
 
-    /// Adds weights: random, with this standard deviation.
+    /// Adds a tensor of random weights with this standard deviation.
     pub(super) fn weights(&mut self, shape: &[u64], deviation: f32) -> String {
         let count: u64 = shape.iter().product();
         let mut raw = Vec::with_capacity(count as usize * 4);
@@ -95,18 +96,18 @@ impl Graph {
         self.tensor(shape, FLOAT, &raw)
     }
 
-    /// Adds a constant of integers.
+    /// Adds a constant vector of integers.
     pub(super) fn integers(&mut self, values: &[i64]) -> String {
         let raw: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.tensor(&[values.len() as u64], INT64, &raw)
     }
 
-    /// Adds a constant without dimensions.
+    /// Adds a scalar constant.
     pub(super) fn float(&mut self, value: f32) -> String {
         self.tensor(&[], FLOAT, &value.to_le_bytes())
     }
 
-    /// Adds a constant in which every element has this value.
+    /// Adds a constant in which every element is `value`.
     pub(super) fn filled(&mut self, shape: &[u64], value: f32) -> String {
         let count: u64 = shape.iter().product();
         self.tensor(shape, FLOAT, &value.to_le_bytes().repeat(count as usize))
@@ -155,7 +156,7 @@ impl Graph {
         bytes(&mut self.ports, field, &port);
     }
 
-    /// The file.
+    /// Encodes the file.
     pub(super) fn into_file(self) -> Vec<u8> {
         let mut graph = self.nodes;
         bytes(&mut graph, 2, b"graph");
@@ -190,7 +191,7 @@ fn bytes(out: &mut Vec<u8>, field: u64, value: &[u8]) {
     out.extend(value);
 }
 
-/// Numbers that look random and are the same each time.
+/// A pseudorandom number generator with a fixed seed.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
@@ -201,13 +202,13 @@ impl Random {
         self.0
     }
 
-    /// About a normal distribution: the sum of four even ones.
+    /// Returns an approximately normal number: the sum of four uniform ones.
     pub(super) fn normal(&mut self) -> f32 {
         let bits = self.next();
         let sum: i32 = (0..4)
             .map(|part| (bits >> (16 * part)) as u16 as i32 - 32768)
             .sum();
-        // Each has a standard deviation of 2^16 / sqrt(12).
+        // Each uniform number has a standard deviation of 2^16 / sqrt(12).
         sum as f32 / (65536.0 * 2.0 / 12f32.sqrt())
     }
 }

@@ -1,4 +1,4 @@
-//! A server with the models of this task, each in one directory, loaded when they are asked for.
+//! A server with the models of this task, each in its own directory, which loads them on request.
 
 use std::{
     fs::{self, File},
@@ -14,18 +14,18 @@ use serde_json::json;
 use super::client::{Client, Response};
 use crate::served::free_address;
 
-/// A running server. It ends with this value.
+/// A running server; ended on drop.
 pub(super) struct Server {
     process: Child,
     pub(super) address: String,
     log: PathBuf,
 }
 
-/// How long a start, a load or a request may take.
+/// Timeout of a start, a load or a request.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Server {
-    /// Starts a server that loads nothing by itself.
+    /// Starts a server without loading any model.
     pub(super) fn start(program: &Path, library: &Path, models: &Path, name: &str) -> Result<Self> {
         let log = models.with_file_name(format!("{name}.log"));
         let address = free_address()?;
@@ -71,14 +71,14 @@ impl Server {
             .is_ok_and(|response| response.status == 200)
     }
 
-    /// Loads a model; what the server says where it does not.
+    /// Loads a model; the inner error is the server's reason.
     pub(super) fn load(&self, model: &str) -> Result<Result<(), String>> {
         let path = format!("/v2/repository/models/{model}/load");
         let response = self.client()?.ask("POST", &path, "{}")?;
         Ok(said(&response))
     }
 
-    /// Loads a model with another configuration than its file's.
+    /// Loads a model with a configuration in place of its file's.
     pub(super) fn load_with(&self, model: &str, config: &serde_json::Value) -> Result<Result<(), String>> {
         let path = format!("/v2/repository/models/{model}/load");
         let body = json!({"parameters": {"config": config.to_string()}}).to_string();
@@ -86,7 +86,7 @@ impl Server {
         Ok(said(&response))
     }
 
-    /// Unloads a model, and waits until it is gone.
+    /// Unloads a model, and waits until that is done.
     pub(super) fn unload(&self, model: &str) -> Result<()> {
         let path = format!("/v2/repository/models/{model}/unload");
         let response = self.client()?.ask("POST", &path, "{}")?;
@@ -95,7 +95,7 @@ impl Server {
         Ok(())
     }
 
-    /// What a loaded model runs on.
+    /// Returns the providers and devices that a loaded model runs on.
     pub(super) fn placement(&self, model: &str) -> Result<String> {
         let response = self
             .client()?
@@ -110,7 +110,7 @@ impl Server {
         Ok(String::from_utf8_lossy(&response.body).into_owned())
     }
 
-    /// The worker processes.
+    /// Returns the ids of the worker processes.
     pub(super) fn workers(&self) -> Vec<u32> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.process.id()));
         let tasks = tasks.into_iter().flatten().flatten();
@@ -120,7 +120,7 @@ impl Server {
         words.filter_map(|word| word.parse().ok()).collect()
     }
 
-    /// The lines of the log that have these words.
+    /// Returns the log lines that contain `words`.
     pub(super) fn log_with(&self, words: &str) -> Vec<String> {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         log.lines()

@@ -1,4 +1,4 @@
-//! The tables: times beside the CPU, agreement, rates and memory.
+//! Prints the tables: latency compared with the CPU, agreement, throughput and memory.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{
     measure::{Request, difference, median, rate},
 };
 
-/// The rows of the table of times.
+/// Returns the rows of the latency table.
 fn rows() -> [(&'static str, &'static str, Vec<Request>); 5] {
     let lengths = (20..60).map(|length| Request::Texts(1, length)).collect();
     [
@@ -22,7 +22,7 @@ fn rows() -> [(&'static str, &'static str, Vec<Request>); 5] {
     ]
 }
 
-/// Prints the table of times, and how far the columns agree.
+/// Prints the latency table, and how closely the columns agree.
 pub(super) fn times(bench: &Bench, has_cuda: bool) -> Result<()> {
     println!(
         "\n| p50 of one caller, ms | {} |",
@@ -39,14 +39,15 @@ pub(super) fn times(bench: &Bench, has_cuda: bool) -> Result<()> {
     Ok(())
 }
 
-/// What follows the table of times.
+/// Text to print after the latency table.
 #[derive(Default)]
 struct Told {
     agreement: Vec<String>,
     notes: Vec<String>,
 }
 
-/// Prints the rows of one model. The model of the first column stays loaded, since the others are compared with it.
+/// Prints the rows of one model. The model of the first column stays loaded, since the others are compared
+/// with it.
 fn of_model(bench: &Bench, model: &str, has_cuda: bool, told: &mut Told) -> Result<()> {
     let mut cells: Vec<Vec<String>> = vec![Vec::new(); rows().len()];
     let reference = format!("{model}_{}", best_column(has_cuda));
@@ -94,7 +95,7 @@ fn of_model(bench: &Bench, model: &str, has_cuda: bool, told: &mut Told) -> Resu
     Ok(())
 }
 
-/// The median of one cell, or why there is none.
+/// Returns the median latency of one cell, or why there is none.
 fn cell(bench: &Bench, model: &str, requests: &[Request], notes: &mut Vec<String>) -> String {
     if bench.is_over(Duration::from_secs(20)) {
         return "no time".to_owned();
@@ -108,7 +109,7 @@ fn cell(bench: &Bench, model: &str, requests: &[Request], notes: &mut Vec<String
     }
 }
 
-/// Rates with dynamic batching.
+/// Prints the throughput with dynamic batching.
 pub(super) fn rates(bench: &Bench, has_cuda: bool) -> Result<()> {
     println!(
         "\n| rows/s of single rows, dynamic batching | 1 caller | 8 callers | 32 callers |\n|---|---|---|---|"
@@ -147,7 +148,7 @@ pub(super) fn rates(bench: &Bench, has_cuda: bool) -> Result<()> {
     Ok(())
 }
 
-/// Loads and unloads a model ten times; the memory is back where it was.
+/// Loads and unloads a model ten times, and checks that its memory is freed.
 pub(super) fn loads(bench: &Bench, has_cuda: bool) -> Result<()> {
     let column = best_column(has_cuda);
     let metric_of = |name: &str| -> Result<Option<f64>> { Ok(metric(&bench.server.metrics()?, name)) };

@@ -22,12 +22,12 @@ fn padded_echo(size: usize) -> Vec<u8> {
     gzip(&body)
 }
 
-/// Many clients at once send valid bodies that expand a thousandfold, and wait for responses.
+/// Has many clients send valid bodies that expand a thousandfold, and wait for responses.
 pub fn gzip_crowd(target: Target, scale: Scale, tally: Tally) -> impl Future<Output = ()> {
     crowd(target, scale, tally, || Duration::from_secs(120))
 }
 
-/// The same, but each client disconnects shortly after sending its body.
+/// Like [`gzip_crowd`], but each client disconnects shortly after sending its body.
 pub fn gzip_crowd_that_leaves(target: Target, scale: Scale, tally: Tally) -> impl Future<Output = ()> {
     let patience = || Duration::from_millis(fastrand::u64(5..500));
     crowd(target, scale, tally, patience)
@@ -63,8 +63,8 @@ fn crowd(
     }
 }
 
-/// Clients announce bodies of the maximum size and send them just fast enough not to be cut: in total they
-/// announce eight times the budget. Cut clients reconnect.
+/// Has clients announce bodies of the maximum size and send them just fast enough not to be cut. In total
+/// they announce eight times the budget. Cut clients reconnect.
 pub async fn drip(target: Target, scale: Scale, tally: Tally) {
     let mut clients = JoinSet::new();
     for _ in 0..8 * scale.budget / scale.request {

@@ -1,4 +1,4 @@
-//! Many connections that each occupy the server with as much as they may send.
+//! Many connections, each of which makes the server use as much memory as the limits allow.
 
 use std::{future::Future, rc::Rc, time::Duration};
 
@@ -15,13 +15,13 @@ use crate::{
     server::Target,
 };
 
-/// Number of connections.
+/// Number of connections for attacks that send much on each.
 const CONNECTIONS: usize = 200;
 
-/// Number of connections where each does little.
+/// Number of connections for attacks that send little on each.
 const MANY: usize = 1000;
 
-/// Connections send endless HTTP/1 heads for as long as the server accepts them, and then wait.
+/// Sends endless HTTP/1 heads over many connections until the server accepts no more bytes, and then waits.
 pub async fn long_heads(target: Target, _: Scale, tally: Tally) {
     let line = format!("x: {}\r\n", "y".repeat(4000));
     let mut clients = JoinSet::new();
@@ -44,14 +44,14 @@ pub async fn long_heads(target: Target, _: Scale, tally: Tally) {
     while clients.join_next().await.is_some() {}
 }
 
-/// HTTP/2 connections with 100 streams each, whose heads have the maximum size and whose messages do not
-/// arrive.
+/// Opens HTTP/2 connections with 100 streams each, whose heads have the maximum size and whose messages do
+/// not arrive.
 pub async fn long_heads_of_streams(target: Target, _: Scale, tally: Tally) {
     let long = HeaderMap::from_iter([(HeaderName::from_static("x-filler"), value(&"y".repeat(7_000)))]);
     heads_of_streams(target, tally, Method::Unary, long).await;
 }
 
-/// The same with the maximum number of one-byte headers.
+/// Like [`long_heads_of_streams`], with the maximum number of one-byte headers.
 pub async fn crowded_heads_of_streams(target: Target, _: Scale, tally: Tally) {
     let names = (0..200).filter_map(|number| HeaderName::try_from(format!("x{number}")).ok());
     let crowd = names.map(|name| (name, value("y"))).collect();
@@ -79,7 +79,7 @@ async fn heads_of_streams(target: Target, tally: Tally, method: Method, headers:
                 }
             }
             tally.add("100 streams");
-            // They stay open, whatever the response.
+            // The streams stay open, whatever the response.
             let answers = streams.iter_mut().map(|(response, _)| response);
             for answer in answers {
                 match answer.await {
@@ -93,7 +93,7 @@ async fn heads_of_streams(target: Target, tally: Tally, method: Method, headers:
     while clients.join_next().await.is_some() {}
 }
 
-/// Connections of both transports that sent one request and are idle.
+/// Opens connections of both transports that send one request and then stay idle.
 pub async fn idle_connections(target: Target, _: Scale, tally: Tally) {
     let mut clients = JoinSet::new();
     for number in 0..2 * MANY {
@@ -118,7 +118,7 @@ async fn idle_http(target: Target) -> Result<()> {
     Ok(())
 }
 
-/// The same over gRPC.
+/// Sends one request over gRPC, then waits until the server closes.
 async fn idle_grpc(target: Target) -> Result<()> {
     let mut grpc = Grpc::connect(target.grpc).await?;
     let message = Framed::plain(&infer(ECHO, Some(("x", &[1, 2, 3, 4]))));
@@ -127,8 +127,8 @@ async fn idle_grpc(target: Target) -> Result<()> {
     Ok(())
 }
 
-/// Connections that send small `ModelStreamInfer` requests until the server's windows are full, and never
-/// read.
+/// Opens connections that send small `ModelStreamInfer` requests until the server's windows are full, and
+/// never read.
 pub async fn unread_requests(target: Target, _: Scale, tally: Tally) {
     let message = Framed::plain(&infer(ECHO, Some(("x", &[7; 2000]))));
     let mut clients = JoinSet::new();
@@ -155,7 +155,7 @@ pub async fn unread_requests(target: Target, _: Scale, tally: Tally) {
     while clients.join_next().await.is_some() {}
 }
 
-/// `ModelStreamInfer` streams that send large requests one after the other and never read.
+/// Opens `ModelStreamInfer` streams that send large requests sequentially and never read.
 pub fn unread_conversations(target: Target, scale: Scale, tally: Tally) -> impl Future<Output = ()> {
     let data = vec![7; scale.request / 64];
     let message = Framed::plain(&infer(ECHO, Some(("x", &data))));
@@ -170,7 +170,7 @@ pub fn unread_conversations(target: Target, scale: Scale, tally: Tally) -> impl 
                 let Ok((response, mut stream)) = grpc.begin(Method::Stream, false).await else {
                     return tally.add("closed");
                 };
-                // Sends as long as the server opens its window.
+                // Sends while the server's window is open.
                 while write_message(&mut stream, &message).await.is_ok() {
                     tally.add("message");
                 }

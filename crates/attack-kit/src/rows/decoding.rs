@@ -94,7 +94,7 @@ pub const BOMBS: &[Bomb] = &[
     },
 ];
 
-/// As many distinct parameters as fit.
+/// Builds a message with as many distinct parameters as fit into `size`.
 fn parameters(size: usize, number: u32) -> Vec<u8> {
     let mut message = Vec::with_capacity(size);
     let mut name = 0u32;

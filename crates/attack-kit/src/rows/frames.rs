@@ -263,7 +263,7 @@ pub async fn flood(target: Target, tally: Tally, kind: &'static Flood) {
     }
 }
 
-/// Floods until time is up; an error when the server closes earlier.
+/// Floods one connection until time is up; returns an error when the server closes it earlier.
 async fn once(target: Target, kind: &Flood, start: Instant) -> io::Result<u32> {
     let address = if kind.is_http1 { target.http } else { target.grpc };
     let (mut reader, mut writer) = TcpStream::connect(address).await?.into_split();
@@ -284,7 +284,7 @@ async fn once(target: Target, kind: &Flood, start: Instant) -> io::Result<u32> {
                 pieces.extend_from_slice(&(kind.piece)(number));
                 number += 1;
             }
-            // Waits while the server does not read: the flood costs it nothing then.
+            // While the server does not read, this waits, because the flood then costs the server nothing.
             match timeout(Duration::from_secs(1), writer.write_all(&pieces)).await {
                 Ok(written) => written?,
                 Err(_) => continue,

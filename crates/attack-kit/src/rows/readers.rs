@@ -16,7 +16,7 @@ use crate::{
 /// How long a refused client waits before it retries.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Clients request a large tensor as JSON with a body of 13 bytes, and read a byte per second.
+/// Has clients request a large tensor as JSON with a body of 13 bytes, and read one byte per second.
 pub async fn slow_json(target: Target, scale: Scale, tally: Tally) {
     let mut clients = JoinSet::new();
     for _ in 0..scale.readers {
@@ -45,8 +45,8 @@ async fn slow_answer(target: Target, tally: &Tally) -> std::io::Result<u16> {
     Ok(status)
 }
 
-/// One HTTP/2 connection with 100 streams that each request a large tensor and open their windows by a byte
-/// per second.
+/// Opens one HTTP/2 connection with 100 streams that each request a large tensor and open their windows by
+/// one byte per second.
 pub async fn slow_streams(target: Target, tally: Tally, method: Method) {
     let Ok(grpc) = Grpc::connect_with_window(target.grpc, 1).await else {
         return tally.add("no connection");
@@ -65,7 +65,7 @@ pub async fn slow_streams(target: Target, tally: Tally, method: Method) {
                     return tally.add("closed");
                 };
                 match response.headers().get("grpc-status") {
-                    // The head of a response that continues.
+                    // Only the head of the response has arrived.
                     None => tally.add("an answer"),
                     Some(code) => tally.add(format_args!("grpc {}", code.to_str().unwrap_or("?"))),
                 }
@@ -77,7 +77,7 @@ pub async fn slow_streams(target: Target, tally: Tally, method: Method) {
     while streams.join_next().await.is_some() {}
 }
 
-/// Clients send large tensors in binary form to be echoed, and never read.
+/// Has clients send large tensors in binary form to be echoed, and never read the responses.
 pub fn unread_echoes(target: Target, scale: Scale, tally: Tally) -> impl Future<Output = ()> {
     let (headers, body) = binary_echo(&vec![7; scale.request / 4 * 3]);
     let (headers, body) = (Rc::new(headers), Rc::new(body));
@@ -92,11 +92,11 @@ pub fn unread_echoes(target: Target, scale: Scale, tally: Tally) -> impl Future<
                 tally.add(status);
                 Ok::<_, std::io::Error>((status, http))
             };
-            // Sequentially, so that each finds room if the server believes it has some.
+            // The clients start one after another, so that each gets memory while the server still has some.
             match client.await {
                 Ok((200, http)) => {
                     clients.spawn_local(async move {
-                        // Kept open until the attack ends.
+                        // Keeps the connections open until the attack ends.
                         std::future::pending::<()>().await;
                         drop(http);
                     });

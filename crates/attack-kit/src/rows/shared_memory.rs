@@ -19,7 +19,7 @@ use crate::{
 /// A shared memory region that reads as zeros and takes no memory itself. Removed on drop.
 pub struct Region {
     path: PathBuf,
-    /// Its name, with and without the leading slash.
+    /// The region's key, a name with or without the leading slash.
     name: String,
 }
 
@@ -65,7 +65,7 @@ impl Drop for Region {
     }
 }
 
-/// Clients that each request as much of a region as allowed, and more.
+/// Lets clients request as much of a region as allowed, and more.
 pub async fn shared_memory(target: Target, scale: Scale, tally: Tally) {
     let region = match Region::register(target, 2 * scale.budget).await {
         Ok(region) => std::rc::Rc::new(region),

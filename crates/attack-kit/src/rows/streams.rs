@@ -1,4 +1,4 @@
-//! HTTP/2 streams that occupy slots, or block the connection they share with others.
+//! HTTP/2 streams that occupy slots, or block the other streams of their connection.
 
 use std::{rc::Rc, time::Duration};
 
@@ -26,8 +26,8 @@ fn small() -> Framed {
     Framed::plain(&infer(ECHO, Some(("x", &[1, 2, 3, 4]))))
 }
 
-/// Connections with silent `ModelStreamInfer` streams, and one with many concurrent calls, all of which must
-/// succeed.
+/// Opens connections with silent `ModelStreamInfer` streams, and one with many concurrent calls, all of which
+/// must succeed.
 pub async fn silent_streams(target: Target, _: Scale, tally: Tally) {
     let (mut connections, mut silent) = (Vec::new(), Vec::new());
     for _ in 0..CONNECTIONS {
@@ -52,7 +52,7 @@ pub async fn silent_streams(target: Target, _: Scale, tally: Tally) {
     }
 }
 
-/// One connection with an unread stream and concurrent calls, all of which must succeed.
+/// Opens one connection with an unread stream and concurrent calls, all of which must succeed.
 pub async fn unread_stream(target: Target, _: Scale, tally: Tally) {
     let Ok(grpc) = Grpc::connect(target.grpc).await else {
         return tally.add("no connection");

@@ -21,7 +21,7 @@ use attack_kit::{
 /// The model that is loaded and unloaded.
 const CHANGING: &str = "changing_echo";
 
-/// Adds that model to a repository.
+/// Adds the `CHANGING` model to a repository.
 pub(super) fn write(repository: &Path) -> Result<()> {
     let folder = repository.join(CHANGING).join("1");
     fs::create_dir_all(&folder)?;

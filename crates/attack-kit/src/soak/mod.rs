@@ -28,16 +28,16 @@ pub(crate) struct Options {
     /// Run only attacks whose names contain this, or one of these
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Minutes
+    /// Duration in minutes
     #[arg(long, default_value_t = 30)]
     minutes: u64,
-    /// How often a second server is ended under load
+    /// Number of times that a second server is restarted under load
     #[arg(long, default_value_t = 100)]
     restarts: u32,
-    /// Milliseconds of delay with which every second time that server leaves
+    /// The shutdown delay in milliseconds of every second restart
     #[arg(long, default_value_t = 500, value_name = "MS")]
     shutdown_delay: u64,
-    /// Nothing but that second server, one restart after the other, and each with the delay
+    /// Run only the restarts, each with the delay, and no attacks
     #[arg(long)]
     only_restarts: bool,
     /// MiB of memory above which the server is killed, so that the machine survives
@@ -169,7 +169,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(broken.is_empty())
 }
 
-/// Waits until the attacks' memory is released, and the threads that served them have had time to end.
+/// Waits until the attacks' memory is released, and until the threads that served them have had time to end.
 fn wait_until_quiet(server: &Server) -> Result<()> {
     let start = Instant::now();
     // The well-behaved clients use some of the budget.

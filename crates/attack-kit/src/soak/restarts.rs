@@ -98,7 +98,7 @@ struct SharedState {
     restarts: Rc<RefCell<Restarts>>,
     /// When the signal was sent.
     signalled: Rc<Cell<Option<Instant>>>,
-    /// How long the server still accepts requests after it.
+    /// How long the server still accepts requests after the signal.
     delay: Duration,
 }
 
@@ -203,7 +203,7 @@ async fn over_http(target: Target, shared: SharedState) {
     }
 }
 
-/// Does the same over gRPC.
+/// Sends requests over gRPC until the server accepts no more.
 async fn over_grpc(target: Target, shared: SharedState) {
     let message = Framed::plain(&infer(ECHO, Some(("x", &[1, 2, 3, 4]))));
     let Ok(grpc) = Grpc::connect(target.grpc).await else {

@@ -1,4 +1,4 @@
-//! The file's head, and the booster that it makes with its trees.
+//! Reads the file's header, and builds the booster from its trees.
 
 use flat_forest::{Aggregate, Trees, TreesBuilder};
 
@@ -68,7 +68,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Booster, Refusal> {
                 1.0
             },
         })),
-        // It saves no trees behind the best iteration.
+        // LightGBM does not save trees after the best iteration.
         early_stopping: None,
     })
 }
@@ -87,8 +87,8 @@ struct Head<'a> {
     is_average: bool,
 }
 
-/// The same, complete.
-struct Checked<'a> {
+/// The header after all required fields were found.
+struct CheckedHead<'a> {
     per_iteration: usize,
     features: usize,
     objective: Option<&'a str>,
@@ -111,7 +111,7 @@ impl<'a> Head<'a> {
         Ok(())
     }
 
-    fn check(self) -> Result<Checked<'a>, Refusal> {
+    fn check(self) -> Result<CheckedHead<'a>, Refusal> {
         let lacks = |what: &str| Refusal::new(format!("the file's head lacks {what}"));
         if let Some(version) = self.version
             && !matches!(version, "v2" | "v3" | "v4")
@@ -142,7 +142,7 @@ impl<'a> Head<'a> {
                 "the objective is for several classes, num_tree_per_iteration is {per_iteration}"
             )));
         }
-        Ok(Checked {
+        Ok(CheckedHead {
             per_iteration,
             features: last + 1,
             objective: self.objective,

@@ -1,4 +1,4 @@
-//! LightGBM's files, which are text.
+//! LightGBM's text model format.
 
 mod file;
 mod objective;

@@ -1,12 +1,12 @@
-//! LightGBM's transformations of scores by objective. In `f64`, as there.
+//! LightGBM's score transformations by objective, in FP64 as in LightGBM.
 
 use crate::{error::Refusal, meaning::Meaning};
 
-/// How a row's scores become its outputs, as LightGBM's `predict` does it.
+/// The transformation of a row's scores into outputs, as in LightGBM's `predict`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Link {
     Identity,
-    /// The labels were square roots.
+    /// Squares the score: the labels were square roots.
     Square,
     Exp,
     /// `1 / (1 + exp(-slope * score))` of each score.
@@ -19,8 +19,7 @@ pub(crate) enum Link {
 }
 
 impl Link {
-    /// What an objective computes. A text such as `binary sigmoid:1`; none for an objective that somebody
-    /// wrote in Python.
+    /// Parses an objective such as `binary sigmoid:1`; `None` means a custom objective in Python.
     pub(crate) fn of_objective(text: Option<&str>) -> Result<(Self, Meaning), Refusal> {
         let mut words = text.unwrap_or("custom").split_ascii_whitespace();
         let name = words.next().unwrap_or("custom");

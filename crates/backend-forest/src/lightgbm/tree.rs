@@ -1,4 +1,4 @@
-//! A tree: lines of lists, some with one entry for each branch, some with one for each leaf.
+//! Reads a tree: lines with lists, some with one entry per branch, some with one per leaf.
 
 use std::str::FromStr;
 
@@ -6,7 +6,7 @@ use flat_forest::{Leaf, Set, Test, TreeNode, TreesBuilder};
 
 use crate::error::Refusal;
 
-/// The lines of a tree that say how it is run.
+/// The lines of a tree that affect predictions.
 #[derive(Default)]
 pub(crate) struct Lines<'a> {
     num_leaves: &'a str,
@@ -70,7 +70,7 @@ impl<'a> Lines<'a> {
         let left: Vec<i32> = list("left_child", self.left_child, branches)?;
         let right: Vec<i32> = list("right_child", self.right_child, branches)?;
         let sets = self.sets(builder)?;
-        // Branches first, then leaves, which children name by negative numbers.
+        // Branches come first, then leaves, which children reference by negative numbers.
         let child = |child: i32| match u32::try_from(child) {
             Ok(branch) => branch,
             Err(_) => (branches as u32).saturating_add(!child as u32),
@@ -157,10 +157,10 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// What a branch asks, where "yes" leads to the left, and whether a missing feature goes there.
+/// Returns the test of a branch, which leads left if true, and whether a missing feature goes left.
 fn question(decision: u8, threshold: f64, sets: &[Set]) -> Result<(Test, bool), Refusal> {
     if decision & IS_CATEGORICAL != 0 {
-        // The threshold is the number of a set.
+        // The threshold is the index of a set.
         let set = (threshold >= 0.0 && threshold.fract() == 0.0).then_some(threshold as usize);
         let set = set
             .and_then(|set| sets.get(set))
@@ -169,9 +169,9 @@ fn question(decision: u8, threshold: f64, sets: &[Set]) -> Result<(Test, bool), 
     }
     let default_left = decision & DEFAULT_LEFT != 0;
     match decision >> 2 & 3 {
-        // Missing features are zeros.
+        // Missing features count as zero.
         0 => Ok((Test::AtMost(threshold), 0.0 <= threshold)),
-        // And zeros are missing.
+        // Zeros count as missing.
         1 => Ok((Test::AtMostZeroMissing(threshold), default_left)),
         2 => Ok((Test::AtMost(threshold), default_left)),
         other => Err(Refusal::new(format!(

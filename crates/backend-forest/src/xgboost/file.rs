@@ -1,4 +1,4 @@
-//! The parts of a model's file, and the booster that they make.
+//! Reads the parts of a model file, and builds the booster from them.
 
 use std::collections::HashMap;
 
@@ -11,10 +11,10 @@ use crate::{
     meaning::Meaning,
 };
 
-/// How a file is read.
+/// Options for reading a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Options {
-    /// Whether trees behind the best iteration are left out.
+    /// Whether to drop the trees after the best iteration.
     pub(crate) best_iteration: bool,
 }
 
@@ -56,7 +56,7 @@ struct Objective {
     name: String,
 }
 
-/// Numbers, as text.
+/// Numbers, written as strings.
 #[derive(Deserialize)]
 struct Parameters {
     base_score: String,
@@ -161,7 +161,7 @@ fn booster(file: File, options: Options) -> Result<Booster, Refusal> {
     })
 }
 
-/// The trees behind the best iteration, if early stopping has noted one that can be read.
+/// Returns the trees after the best iteration, if the file has a valid record of early stopping.
 fn unused(
     model: &trees::TreeModel,
     scores: usize,
@@ -188,7 +188,8 @@ fn number(name: &str, text: &str) -> Result<usize, Refusal> {
     })
 }
 
-/// What each score begins with: one number for all, or since version 3.1 a list with one for each.
+/// Returns the initial value of each score: one number for all, or, since version 3.1, a list with one per
+/// score.
 fn start(text: &str, scores: usize, link: Link) -> Result<Vec<f32>, Refusal> {
     let list = text
         .trim()
@@ -215,7 +216,7 @@ fn start(text: &str, scores: usize, link: Link) -> Result<Vec<f32>, Refusal> {
     }
 }
 
-/// The last iteration that counts, where early stopping has noted one.
+/// Returns the best iteration, if early stopping recorded one.
 fn best_iteration(attributes: &HashMap<String, String>) -> Result<Option<usize>, Refusal> {
     let noted = attributes.get("best_iteration");
     noted.map(|text| number("best_iteration", text)).transpose()

@@ -3,15 +3,16 @@ use crate::error::Refusal;
 /// A linear model, `gblinear`.
 #[derive(Debug)]
 pub(crate) struct Linear {
-    /// For each feature, and then for 1, a weight for each score.
+    /// For each feature, and then for the bias, one weight per score.
     weights: Vec<f32>,
-    /// What every score begins with.
+    /// The initial value of every score.
     start: f32,
     scores: usize,
 }
 
 impl Linear {
-    /// XGBoost gives all scores of a linear model the base score of the first one.
+    /// Creates a linear model. XGBoost uses the base score of the first score for all scores of a linear
+    /// model.
     pub(crate) fn new(weights: Vec<f32>, features: usize, start: &[f32]) -> Result<Self, Refusal> {
         let scores = start.len();
         let (expected, found) = ((features + 1) * scores, weights.len());
@@ -27,7 +28,7 @@ impl Linear {
         })
     }
 
-    /// Scores a row. Missing features add nothing.
+    /// Computes the scores of a row. Missing features add nothing.
     pub(crate) fn score(&self, features: &[f32], scores: &mut [f32]) {
         let count = self.scores;
         let (weights, biases) = self.weights.split_at(features.len() * count);

@@ -1,4 +1,4 @@
-//! XGBoost's files, in JSON or UBJSON.
+//! XGBoost's model formats, JSON and UBJSON.
 
 mod file;
 mod linear;

@@ -1,12 +1,12 @@
-//! XGBoost's transformations of scores by objective. In `f32`, as there.
+//! XGBoost's score transformations by objective, in FP32 as in XGBoost.
 
 use crate::{error::Refusal, meaning::Meaning};
 
-/// How a row's scores become its outputs, as XGBoost's `predict` does it.
+/// The transformation of a row's scores into outputs, as in XGBoost's `predict`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Link {
     Identity,
-    /// The base score is a probability all the same.
+    /// Outputs the margin; the base score is a probability nevertheless.
     LogisticMargin,
     Logistic,
     Hinge,
@@ -15,7 +15,7 @@ pub(crate) enum Link {
 }
 
 impl Link {
-    /// What an objective computes.
+    /// Returns the transformation of an objective, and the meaning of its scores.
     pub(crate) fn of_objective(name: &str) -> Result<(Self, Meaning), Refusal> {
         Ok(match name {
             "reg:squarederror"
@@ -46,7 +46,7 @@ impl Link {
         })
     }
 
-    /// The score that trees add to, of a base score as files have it.
+    /// Converts a base score of the file to the initial value of the sum.
     pub(crate) fn margin(self, base: f32) -> Result<f32, Refusal> {
         match self {
             Self::Logistic if !(base > 0.0 && base < 1.0) => Err(Refusal::new(format!(
@@ -72,7 +72,7 @@ impl Link {
     }
 }
 
-/// With XGBoost's bounds: nothing is below 0, and what is far below 0 does not overflow.
+/// Computes the logistic function with XGBoost's bounds, so that very negative scores do not overflow.
 fn logistic(score: f32) -> f32 {
     1.0 / ((-score).min(88.7).exp() + 1.0 + 1e-16)
 }

@@ -7,14 +7,14 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::error::Refusal;
 
-/// All trees, or what a linear model has instead.
+/// All trees, or the weights of a linear model.
 #[derive(Deserialize)]
 pub(crate) struct TreeModel {
     gbtree_model_param: Option<TreeParameters>,
-    /// Where the trees of each iteration begin, and where the last one ends; since version 2.
+    /// The start index of each iteration's trees, and the end of the last one's; since version 2.
     #[serde(default)]
     iteration_indptr: Vec<u32>,
-    /// The score that each tree adds to.
+    /// The index of the score that each tree adds to.
     #[serde(default)]
     tree_info: Vec<u32>,
     #[serde(default)]
@@ -28,20 +28,21 @@ struct TreeParameters {
     num_parallel_tree: Option<String>,
 }
 
-/// A tree: lists with one entry for each node.
+/// A tree, as lists with one entry per node.
 #[derive(Deserialize)]
 struct Tree {
     /// -1 for leaves.
     left_children: Vec<i32>,
     right_children: Vec<i32>,
     split_indices: Vec<u32>,
-    /// Thresholds of branches, values of leaves.
+    /// Thresholds of branches, and values of leaves.
     split_conditions: Vec<f32>,
     default_left: Vec<Flag>,
-    /// 1 for splits by category.
+    /// 1 for categorical splits.
     #[serde(default)]
     split_type: Vec<u8>,
-    /// The nodes that split by category, and for each where its categories begin, how many it has, and all of them.
+    /// The nodes with categorical splits, and for each the start and number of its categories in the list of
+    /// all categories.
     #[serde(default)]
     categories_nodes: Vec<i32>,
     #[serde(default)]
@@ -50,7 +51,7 @@ struct Tree {
     categories_sizes: Vec<u64>,
     #[serde(default)]
     categories: Vec<i32>,
-    /// Values of leaves for several targets, by leaf (since version 3.1), or by node.
+    /// The leaf values for several targets, by leaf index (since version 3.1), or by node.
     #[serde(default)]
     leaf_weights: Vec<f32>,
     #[serde(default)]
@@ -63,7 +64,7 @@ struct NodeParameters {
     size_leaf_vector: Option<String>,
 }
 
-/// A boolean, which files have as a boolean or as a number.
+/// A boolean, which files write as a boolean or as a number.
 #[derive(Clone, Copy)]
 struct Flag(bool);
 
@@ -93,8 +94,8 @@ impl<'de> Deserialize<'de> for Flag {
     }
 }
 
-/// Checks and lays out the trees. `drops` are the weights that `dart` has for trees, and trees behind iteration `last` are
-/// left out.
+/// Checks and lays out the trees. `drops` are the tree weights of `dart`. Trees after iteration `last` are
+/// dropped.
 pub(crate) fn read(
     model: TreeModel,
     drops: Option<&[f32]>,
@@ -135,7 +136,7 @@ pub(crate) fn read(
     Ok(builder.finish())
 }
 
-/// The number of trees up to and with an iteration.
+/// Returns the number of trees up to and including iteration `last`.
 pub(crate) fn end_of_iteration(model: &TreeModel, scores: usize, last: usize) -> Result<usize, Refusal> {
     if !model.iteration_indptr.is_empty() {
         let end = model.iteration_indptr.get(last + 1).map(|&end| end as usize);
@@ -153,7 +154,7 @@ pub(crate) fn end_of_iteration(model: &TreeModel, scores: usize, last: usize) ->
 }
 
 impl TreeModel {
-    /// The number of trees.
+    /// Returns the number of trees.
     pub(crate) fn count(&self) -> usize {
         self.trees.len()
     }
@@ -231,7 +232,7 @@ impl Reader<'_> {
         if tree.split_type.get(node) == Some(&1) {
             let categories = categories
                 .ok_or_else(|| Refusal::new(format!("node {node} splits by category and has none")))?;
-            // Every negative one is larger than all that can be asked for.
+            // A negative category becomes a number larger than any feature value.
             let numbers: Vec<u32> = categories.iter().map(|&category| category as u32).collect();
             return Ok(TreeNode::Branch {
                 feature,
@@ -254,11 +255,11 @@ impl Reader<'_> {
         })
     }
 
-    /// How many values a leaf has.
+    /// Returns the number of values per leaf.
     fn leaf_size(&self) -> Result<usize, Refusal> {
         let size = self.tree.tree_param.as_ref();
         let size = size.and_then(|parameters| parameters.size_leaf_vector.as_deref());
-        // Older versions have 0 for one value.
+        // Older versions write 0 for one value.
         let size = size.map_or(Some(1), |size| size.parse().ok());
         match size {
             Some(0 | 1) => Ok(1),
@@ -270,7 +271,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Leaves that share their values would take more room here than they do in the file.
+    /// Checks that leaves do not share values: shared values would take more memory here than in the file.
     fn check_leaves(&self, size: usize) -> Result<(), Refusal> {
         let tree = self.tree;
         let leaves = tree.left_children.iter().filter(|&&left| left == -1).count();
@@ -292,7 +293,7 @@ impl Reader<'_> {
             let value = tree.split_conditions[node] * self.drop;
             return Ok(builder.leaf(&[(self.score, value.into())])?);
         }
-        // The place of a leaf's values stands where branches have a child.
+        // The right child of a leaf is the index of its values.
         let (values, place) = match tree.leaf_weights.is_empty() {
             true => (&tree.base_weights, Some(node)),
             false => (
@@ -307,7 +308,7 @@ impl Reader<'_> {
         Ok(builder.leaf(&weights.collect::<Vec<_>>())?)
     }
 
-    /// The nodes that split by category, in order, with their categories.
+    /// Returns the nodes with categorical splits, in order, with their categories.
     fn sets(&self) -> Result<Vec<(usize, &[i32])>, Refusal> {
         let tree = self.tree;
         let count = tree.categories_nodes.len();
@@ -316,7 +317,7 @@ impl Reader<'_> {
                 "the lists of its categories have different lengths".to_owned(),
             ));
         }
-        // Lists that share categories would take more room here than they do in the file.
+        // Lists that share categories would take more memory here than in the file.
         let sizes = tree
             .categories_sizes
             .iter()

@@ -1,5 +1,5 @@
-//! Universal Binary JSON, as XGBoost writes it, as input for `serde`: bounds-checked, with no memory taken for what a count
-//! merely claims.
+//! Reads Universal Binary JSON, as XGBoost writes it, for `serde`: bounds-checked, and without allocating
+//! what a count merely claims.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use serde::{
     forward_to_deserialize_any,
 };
 
-/// Reads a value, which must be all of the bytes.
+/// Reads a value, which must span all bytes.
 ///
 /// # Errors
-/// What is wrong, and at which byte.
+/// Says what is wrong, and the byte offset.
 pub(crate) fn from_slice<T: de::DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     let mut reader = Reader {
         bytes,
@@ -27,7 +27,7 @@ pub(crate) fn from_slice<T: de::DeserializeOwned>(bytes: &[u8]) -> Result<T, Err
     }
 }
 
-/// An error, and its place.
+/// An error with its byte offset.
 #[derive(Debug)]
 pub(crate) struct Error {
     message: String,
@@ -72,11 +72,11 @@ struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
     depth: u32,
-    /// The type of the next value where its container says it.
+    /// The type of the next value, if its container declares it.
     marker: Option<u8>,
 }
 
-/// Lists and objects in each other. Models have 8.
+/// Maximum nesting of lists and objects. Models have 8.
 const MAX_DEPTH: u32 = 32;
 
 impl<'a> Reader<'a> {
@@ -104,12 +104,12 @@ impl<'a> Reader<'a> {
         self.bytes.get(self.at).copied()
     }
 
-    /// The type of the next value.
+    /// Reads the type of the next value.
     fn marker(&mut self) -> Result<u8, Error> {
         loop {
             match self.marker.take() {
                 Some(marker) => return Ok(marker),
-                // A filler.
+                // A no-op marker.
                 None if self.peek() == Some(b'N') => self.at += 1,
                 None => return self.byte(),
             }
@@ -142,7 +142,7 @@ impl<'a> Reader<'a> {
         text.map_err(|_| Error::new("text is no UTF-8").at(start))
     }
 
-    /// The header of a container, before its first element.
+    /// Reads the header of a container, before its first element.
     fn container(&mut self, end: u8) -> Result<Container<'a, '_>, Error> {
         if self.depth == MAX_DEPTH {
             return Err(Error::new(format!("more than {MAX_DEPTH} levels of lists and objects")).at(self.at));
@@ -169,7 +169,7 @@ impl<'a> Reader<'a> {
             Some(b'L' | b'D') => 8,
             Some(_) => return Err(Error::new("a list of a type that is not supported").at(start)),
         };
-        // Every element takes room, so that a count is no claim.
+        // Every element takes at least `size` bytes, which bounds the count by the remaining bytes.
         let room = (self.bytes.len() - self.at) as u64;
         match left {
             None if marker.is_some() => return Err(Error::new("a typed list without a count").at(start)),
@@ -194,13 +194,13 @@ impl<'a> Reader<'a> {
 struct Container<'a, 'r> {
     reader: &'r mut Reader<'a>,
     marker: Option<u8>,
-    /// Elements, if it says how many.
+    /// The remaining number of elements, if the container declares it.
     left: Option<u64>,
     end: u8,
 }
 
 impl Container<'_, '_> {
-    /// Whether there is another element.
+    /// Returns whether there is another element.
     fn advance(&mut self) -> Result<bool, Error> {
         match &mut self.left {
             Some(0) => Ok(false),

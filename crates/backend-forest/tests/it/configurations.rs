@@ -1,10 +1,10 @@
-//! What a configuration says about answers, names and types: the words of Triton's FIL backend.
+//! Tests of configured outputs, names and types, with the parameters of Triton's FIL backend.
 
 use oip_types::{DataType, ModelConfig};
 
 use crate::support::{case, config, fixture, load, numbers, run, with_input, with_output};
 
-/// The answer for the rows of a case, its shape, and the names of input and output.
+/// Returns the output for the rows of a case, its shape, and the names of input and output.
 fn answer(name: &str, config: ModelConfig) -> (Vec<f64>, Vec<u64>, [String; 2]) {
     let case = case(name);
     let model = load(&case.file, fixture(&case.file), config).expect(name);
@@ -101,7 +101,7 @@ fn names_types_and_shapes_are_kserves_or_fils() {
 
 #[test]
 fn doubles_are_compared_as_doubles() {
-    // Rows that differ from thresholds by less than FP32 can tell.
+    // Rows that differ from thresholds by less than FP32 can represent.
     let own = case("lgb_double");
     let wide = with_input(config(&[]), "input-0", DataType::FP64, &[-1, 5]);
     let model = load(&own.file, fixture(&own.file), wide).expect("a model");

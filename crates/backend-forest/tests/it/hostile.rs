@@ -1,4 +1,5 @@
-//! Files that are damaged, or made to do harm: each is refused, and none takes memory or time for what it merely claims.
+//! Damaged or malicious files: each is refused, and none takes memory or time in proportion to what it merely
+//! claims.
 
 use oip_types::ErrorCode;
 use proptest::prelude::*;
@@ -13,7 +14,7 @@ fn refuse(file: &str, content: &[u8]) -> String {
     error.message().to_owned()
 }
 
-/// A model of XGBoost with one tree.
+/// Builds an XGBoost model with one tree.
 fn xgboost(tree: &str) -> Vec<u8> {
     xgboost_with("[5E-1]", "1", "reg:squarederror", tree)
 }
@@ -27,7 +28,7 @@ fn xgboost_with(base: &str, targets: &str, objective: &str, tree: &str) -> Vec<u
     .into_bytes()
 }
 
-/// A tree by its lists of left and right children, features and thresholds.
+/// Builds a tree from lists of left and right children, features and thresholds.
 fn tree(left: &str, right: &str, features: &str, thresholds: &str) -> String {
     let count = left.split(',').count();
     let flags = vec!["0"; count].join(",");
@@ -85,7 +86,7 @@ fn categories_are_bounded_by_their_list() {
         );
         xgboost(&lists)
     };
-    // The largest category there can be takes no more room than any other.
+    // The largest possible category takes no more memory than any other.
     let lists = r#""categories_nodes": [0], "categories_segments": [0], "categories_sizes": [2], "categories": [2147483647, -1]"#;
     load("model.json", own(lists), config(&[])).expect("a model");
     let lists = r#""categories_nodes": [0, 0], "categories_segments": [0, 0], "categories_sizes": [2, 2], "categories": [1, 2]"#;
@@ -125,7 +126,7 @@ fn what_the_head_says_is_checked() {
             xgboost_with("0", "1", "multi:softmax", &leaf),
             "needs 2 classes or more",
         ),
-        // A score for each of four billion targets would be made for every row.
+        // Otherwise every row would have a score for each of four billion targets.
         (
             xgboost_with("0", "4294967295", "reg:squarederror", &leaf),
             "expected at most 65536",
@@ -170,7 +171,7 @@ fn what_is_no_model_is_explained() {
     }
 }
 
-/// A model of LightGBM with one tree of these lines.
+/// Builds a LightGBM model with one tree of these lines.
 fn lightgbm(lines: &str) -> Vec<u8> {
     format!("tree\nversion=v4\nnum_tree_per_iteration=1\nmax_feature_idx=1\nobjective=regression\n\nTree=0\n{lines}\n\nend of trees\n")
         .into_bytes()
@@ -240,7 +241,7 @@ fn texts_of_lightgbm_are_checked() {
     assert!(message.contains("the file is cut off"), "{message}");
 }
 
-/// Files of the packages, with one or a few bytes changed or cut off: refused, or served with some numbers.
+/// Files of the packages with some bytes changed or truncated are refused, or give some numbers.
 #[test]
 fn damaged_files_are_refused_or_run() {
     let files: Vec<(String, Vec<u8>)> = {

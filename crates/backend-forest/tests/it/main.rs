@@ -1,4 +1,4 @@
-//! Models as servers load them: files of the packages, configurations, hostile files.
+//! Tests of models as servers load them: the packages' files, configurations, malicious files.
 
 mod configurations;
 mod hostile;

@@ -1,4 +1,4 @@
-//! What the packages predict, from the files that they saved (`tests/fixtures/make.py`).
+//! Compares outputs with the packages' own predictions from their saved files (`tests/fixtures/make.py`).
 
 use oip_types::DataType;
 use tensor_core::{Shape, Tensor};
@@ -19,11 +19,12 @@ fn answer(case: &Case) -> Vec<f64> {
     numbers(&output)
 }
 
-/// How far an answer is from the package's, in units of the last place of the type that the package computes in.
+/// Returns the distance of an output from the package's, in units in the last place of the type that the
+/// package computes in.
 fn difference(case: &Case, found: f64, expected: f64) -> f64 {
     let (expected, epsilon) = match case.file.ends_with(".txt") {
         true => (expected, f64::EPSILON),
-        // The text of an FP32 number.
+        // The expected value is a printed FP32 number.
         false => (f64::from(expected as f32), f64::from(f32::EPSILON)),
     };
     if found == expected || (found.is_nan() && expected.is_nan()) {
@@ -40,7 +41,7 @@ fn answers_are_those_of_the_packages() {
         let pairs = found.iter().zip(&case.native);
         let differences = pairs.map(|(&found, &expected)| difference(&case, found, expected));
         let worst = differences.fold(0.0, f64::max);
-        // Zero where this was written; exponentials of another C library may round otherwise.
+        // Zero on the development machine; another C library may round exponentials differently.
         if worst > 2.0 {
             wrong.push(format!("{}: {worst} units", case.name));
         }
@@ -48,7 +49,8 @@ fn answers_are_those_of_the_packages() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Many rows, so that blocks, lanes and the rest of both are met, answer as each row does alone.
+/// A row's output does not depend on the number of rows: with enough rows, blocks, lanes and remainders all
+/// occur.
 #[test]
 fn rows_are_answered_alike_in_any_number() {
     for name in [

@@ -9,7 +9,7 @@ use oip_types::{
 use serde::{Deserialize, Deserializer, de::Error as _};
 use tensor_core::{DType, Shape, Tensor};
 
-/// What a package predicted.
+/// A package's recorded predictions.
 #[derive(Deserialize)]
 pub(crate) struct Case {
     pub(crate) name: String,
@@ -17,7 +17,7 @@ pub(crate) struct Case {
     /// Whether rows are FP64.
     pub(crate) double: bool,
     pub(crate) width: usize,
-    /// Row by row.
+    /// In row-major order.
     #[serde(deserialize_with = "numbers_of_text")]
     pub(crate) rows: Vec<f64>,
     #[serde(deserialize_with = "numbers_of_text")]
@@ -29,7 +29,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// The rows, of the type that the package got.
+    /// Returns the rows, in the type that the package got.
     pub(crate) fn input(&self) -> Tensor {
         let shape = [self.rows.len() / self.width, self.width].map(|dim| dim as u64);
         let shape = Shape::new(&shape).expect("a matrix");
@@ -42,7 +42,7 @@ impl Case {
     }
 }
 
-/// Numbers as text, which serde's JSON would read with an error in the last place.
+/// Parses numbers from a string, since serde's JSON numbers would have an error in the last place.
 fn numbers_of_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
     let text = String::deserialize(deserializer)?;
     let numbers = text.split_ascii_whitespace().map(str::parse);
@@ -72,7 +72,7 @@ pub(crate) fn case(name: &str) -> Case {
         .expect("a known case")
 }
 
-/// A configuration with these parameters.
+/// Returns a configuration with these parameters.
 pub(crate) fn config(parameters: &[(&str, &str)]) -> ModelConfig {
     let mut config = ModelConfig::default();
     for (key, value) in parameters {
@@ -130,7 +130,7 @@ pub(crate) fn load(
     ForestBackend::new().load(&source, &cx)
 }
 
-/// Runs a model, and checks what it gets and gives against its metadata.
+/// Runs a model, and checks its input and output against its metadata.
 pub(crate) fn run(model: &dyn Model, input: Tensor) -> Result<Tensor, ServiceError> {
     let metadata = model.metadata();
     let request = InferRequest::new(ModelRef::new("m", None)?).with_input(&metadata.inputs[0].name, input);
@@ -150,7 +150,7 @@ pub(crate) fn run(model: &dyn Model, input: Tensor) -> Result<Tensor, ServiceErr
     Ok(tensor)
 }
 
-/// A tensor's numbers as FP64.
+/// Returns a tensor's elements as FP64.
 pub(crate) fn numbers(tensor: &Tensor) -> Vec<f64> {
     match tensor.spec().dtype() {
         DType::F64 => tensor.to_vec::<f64>().expect("doubles"),

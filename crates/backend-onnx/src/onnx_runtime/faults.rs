@@ -1,4 +1,4 @@
-//! The library's errors of a run: whose fault it was, and its words without what only its makers need.
+//! Errors of ONNX Runtime's runs: decides whose fault they are, and shortens their messages.
 
 use oip_service::CancelToken;
 use oip_types::{ByteSize, ErrorCode, ServiceError};
@@ -7,7 +7,8 @@ use onnx_tensor::size::{MAX_BYTES, gib};
 use super::{library, providers::is_out_of_memory, traps::Guards};
 use crate::ended::ended;
 
-/// The error of a run, as the client's fault where it is. `gpu` is the one that the model is on.
+/// Converts the error of a run; it is the client's fault where the message says so. `gpu` is the GPU that the
+/// model is on.
 pub(super) fn failed(
     error: ort::Error,
     guards: &Guards,
@@ -22,7 +23,8 @@ pub(super) fn failed(
         .caused_by(error)
 }
 
-/// The error of a run for which a GPU had no memory. How much of it others use changes, so the request may succeed later.
+/// Returns the error for a run that ran out of GPU memory. Other programs' use of it changes, so the request
+/// may succeed later.
 fn full_gpu(message: &str, gpu: u32) -> Option<ServiceError> {
     let text = match unallocated(message) {
         Some(bytes) => format!("GPU {gpu} has no memory for a value of {bytes} bytes now"),
@@ -59,7 +61,7 @@ fn answer(code: ort::ErrorCode, message: &str, guards: &Guards) -> ServiceError 
         }
         None => {}
     }
-    // After the operator that failed, which is named as in the rewritten graph.
+    // Only the part after the failed operator, whose name is that of the rewritten graph.
     let reason = message
         .rsplit_once("Status Message: ")
         .map_or(message, |(_, reason)| reason);
@@ -75,11 +77,11 @@ fn answer(code: ort::ErrorCode, message: &str, guards: &Guards) -> ServiceError 
 
 const CANNOT_TAKE: &str = "the model cannot take these values";
 
-/// How much memory was not there, if that is why a run failed.
+/// Returns the size of the failed allocation, if the message reports one.
 fn unallocated(message: &str) -> Option<u64> {
     let phrases = [
         "Failed to allocate memory for requested buffer of size ",
-        // Of what the limit for all sessions leaves.
+        // The limit for all sessions was reached.
         " is smaller than requested bytes of ",
     ];
     let (_, size) = phrases.iter().find_map(|phrase| message.split_once(phrase))?;
@@ -87,8 +89,8 @@ fn unallocated(message: &str) -> Option<u64> {
     digits.parse().ok()
 }
 
-/// Whether the library finds fault with shapes or values. Its code is the same for faults of its own, so its words decide: the phrases
-/// of its kernels, collected with `cargo xtask zoo --extremes`.
+/// Returns whether the library blames shapes or values. Its error code is the same for its own faults, so
+/// this matches phrases of its kernels, which `cargo xtask zoo --extremes` collects.
 fn blames_values(words: &str) -> bool {
     const PHRASES: &[&str] = &[
         " by zero",
@@ -135,12 +137,12 @@ fn blames_values(words: &str) -> bool {
     PHRASES.iter().any(|phrase| words.contains(phrase))
 }
 
-/// The library's message without places in its source, signatures of its functions and paths.
+/// Removes source locations, function signatures and paths from the library's message.
 pub(super) fn words(message: &str) -> String {
     const LONGEST: usize = 400;
     let text = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut text = text.as_str();
-    // One of its errors in another one: `[ONNXRuntimeError] : 1 : FAIL : tensor.cc:58 Compute why`.
+    // A nested error: `[ONNXRuntimeError] : 1 : FAIL : tensor.cc:58 Compute why`.
     if let Some((_, inner)) = text.rsplit_once("[ONNXRuntimeError] : ") {
         text = inner.splitn(3, " : ").nth(2).unwrap_or(inner);
     }
@@ -149,11 +151,11 @@ pub(super) fn words(message: &str) -> String {
     {
         text = match place.starts_with('/') {
             true => after_signature(rest),
-            // The function's name alone.
+            // A function name without a signature.
             false => rest.split_once(' ').map_or(rest, |(_, rest)| rest),
         };
     }
-    // A condition in C++, then what it means.
+    // A failed condition in C++, followed by its meaning.
     if let Some((_, meaning)) = text.split_once(" was false. ")
         && !meaning.is_empty()
     {
@@ -170,7 +172,7 @@ pub(super) fn words(message: &str) -> String {
     kept
 }
 
-/// Whether a word is a line of a source file, such as `slice.h:179`.
+/// Returns whether a word is a source location, such as `slice.h:179`.
 fn is_place(word: &str) -> bool {
     let is_line = |(file, line): (&str, &str)| {
         let is_source = [".cc", ".h", ".hpp", ".cpp"]
@@ -181,7 +183,7 @@ fn is_place(word: &str) -> bool {
     word.rsplit_once(':').is_some_and(is_line)
 }
 
-/// What follows the signature of a function in C++: its parameters, `const`, and what its types stand for.
+/// Skips the rest of a C++ function signature: parameters, `const`, and template arguments.
 fn after_signature(text: &str) -> &str {
     let mut depth = 0i32;
     let end = text.char_indices().find_map(|(index, character)| {
@@ -276,7 +278,7 @@ mod tests {
         );
     }
 
-    /// Bad input: a request beyond the memory of the GPU, or while others use it.
+    /// Bad input: a request that needs more memory than the GPU has free.
     #[test]
     fn a_full_gpu_is_not_the_models_fault() {
         for (message, expected) in [

@@ -1,4 +1,4 @@
-//! Where a library of ONNX Runtime usually is.
+//! Searches the usual locations for ONNX Runtime's library.
 
 use std::{
     env, fs,
@@ -10,14 +10,14 @@ use std::{
 
 use super::providers::Package;
 
-/// The places, for people.
+/// The searched locations, for error messages.
 pub(super) const PLACES: &str = "beside the program, by ORT_DYLIB_PATH, in the active virtual environment, among \
                                  python3's packages, or among the system's libraries";
 
-/// How long a program that is asked for places may take.
+/// Time limit for a program that is run to find locations.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Libraries that are there, the one to be preferred first.
+/// Returns the existing libraries, most preferred first.
 pub(super) fn candidates() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let program = env::current_exe().ok();
@@ -50,7 +50,7 @@ pub(super) fn candidates() -> Vec<PathBuf> {
     found
 }
 
-/// The newest library in a folder first.
+/// Lists the libraries of a directory, newest version first.
 fn in_folder(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries
@@ -75,7 +75,8 @@ fn in_folder(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The library of the package that was installed last comes first: others that share its directory have lost the files next to theirs.
+/// Lists the libraries of Python packages. The package installed last comes first: others in the same
+/// directory have lost their files to it.
 fn in_packages(packages: &Path) -> Vec<PathBuf> {
     let mut found = in_folder(&packages.join("onnxruntime/capi"));
     if let Some(package) = found.first().and_then(|library| Package::of(library)) {
@@ -84,7 +85,7 @@ fn in_packages(packages: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// A virtual environment has one folder for its version of Python.
+/// Searches a virtual environment, which has one directory per Python version.
 fn in_environment(environment: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(environment.join("lib"))
         .into_iter()
@@ -97,7 +98,7 @@ fn in_environment(environment: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// What `ldconfig -p` lists: `libonnxruntime.so.1 (libc6,x86-64) => /usr/lib/libonnxruntime.so.1`.
+/// Parses the output of `ldconfig -p`: `libonnxruntime.so.1 (libc6,x86-64) => /usr/lib/libonnxruntime.so.1`.
 fn in_cache(listing: &str) -> impl Iterator<Item = PathBuf> {
     listing
         .lines()
@@ -106,7 +107,7 @@ fn in_cache(listing: &str) -> impl Iterator<Item = PathBuf> {
         .filter_map(|line| Some(PathBuf::from(line.split_once("=> ")?.1)))
 }
 
-/// What a program prints; nothing if there is no such program, it fails, or it takes too long.
+/// Returns a program's output, or an empty string if it does not exist, fails, or takes too long.
 fn output(program: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(program);
     command
@@ -117,7 +118,7 @@ fn output(program: &str, arguments: &[&str]) -> String {
     let Ok(mut child) = command.spawn() else {
         return String::new();
     };
-    // It is read on a thread of its own, so that a full pipe does not stop the program.
+    // A separate thread reads the output, so that a full pipe does not block the program.
     let Some(mut pipe) = child.stdout.take() else {
         return String::new();
     };
@@ -132,7 +133,7 @@ fn output(program: &str, arguments: &[&str]) -> String {
             Ok(Some(status)) if status.success() => break,
             Ok(None) if start.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(5)),
             _ => {
-                // It may have ended just now, or not be ours to end.
+                // The program may have exited just now, or we may not be allowed to kill it.
                 let _ = child.kill();
                 let _ = child.wait();
                 return String::new();

@@ -1,4 +1,4 @@
-//! One run with made-up inputs shows how many dimensions a model's outputs really have.
+//! Runs a model once with made-up inputs to learn the ranks of its outputs.
 
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,11 @@ use tensor_core::{Shape, Tensor, TensorSpec};
 use super::made_up_shapes::shapes;
 use crate::dtype;
 
-/// How long the tries of one model may take together.
+/// Time limit for all attempts of one model.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The first answer that comes, `None` if none does: the library's errors do not tell values that a model cannot take from
-/// a model that can take none.
+/// Returns the outputs of the first run that succeeds, or `None`: the library's errors do not tell whether a
+/// model rejects these values or all values.
 pub(super) fn first_answer(
     model: &dyn Model,
     inputs: &[Port],
@@ -26,7 +26,7 @@ pub(super) fn first_answer(
     shapes(inputs)
         .into_iter()
         .take_while(|_| !token.is_cancelled())
-        // As it is: what the metadata says of the outputs may be wrong.
+        // `run` does not check the outputs, whose metadata may be wrong.
         .find_map(|shapes| {
             model
                 .run(Call::new(request(inputs, shapes)?, &token))
@@ -36,7 +36,7 @@ pub(super) fn first_answer(
         })
 }
 
-/// A request of zeros, of these shapes.
+/// Builds a request with zeros of these shapes.
 fn request(inputs: &[Port], shapes: Vec<Shape>) -> Option<InferRequest> {
     let mut request = InferRequest::new(ModelRef::new("m", None).ok()?);
     for (port, shape) in inputs.iter().zip(shapes) {

@@ -14,9 +14,9 @@ use ort::{LoadDynamicError, environment::Environment, logging::LogLevel};
 
 use super::{find, providers::Package};
 
-/// ONNX Runtime, loaded into the process from a library of the operator's choice.
+/// ONNX Runtime, loaded into the process from a library that the operator chooses.
 ///
-/// A process can have one: what is loaded stays until it ends.
+/// A process can load only one, and it stays loaded until the process exits.
 ///
 /// ```
 /// use backend_onnx::OnnxRuntime;
@@ -28,36 +28,39 @@ use super::{find, providers::Package};
 pub struct OnnxRuntime {
     environment: Environment,
     path: PathBuf,
-    /// The execution providers that it was built with.
+    /// The execution providers compiled into the library.
     providers: Vec<String>,
     package: Option<Package>,
 }
 
-/// Bytes that the values of all runs may take; 0 for a share of the machine's, until a library is loaded.
+/// Memory limit in bytes for the values of all runs. 0 means the default, a fraction of the machine's memory,
+/// until a library is loaded.
 static MEMORY: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes that the values of all runs may take in the library that is loaded.
+/// Returns the memory limit in bytes for the values of all runs in the loaded library.
 pub(super) fn memory() -> u64 {
     MEMORY.load(Ordering::Relaxed)
 }
 
 impl OnnxRuntime {
-    /// Sets how many bytes the values of all runs may take together, weights not counted. A run that would need more fails, with
-    /// [`Overloaded`](oip_types::ErrorCode::Overloaded). The default is 3/8 of what the machine has, or the process's control group may
-    /// have: many small values take twice as much memory as they count.
+    /// Sets how many bytes the values of all runs may take together, without weights. A run that would need
+    /// more fails with [`Overloaded`](oip_types::ErrorCode::Overloaded). The default is 3/8 of the memory of
+    /// the machine or the process's control group, since many small values take twice their counted size.
     ///
-    /// It holds for a library that is loaded afterwards.
+    /// Applies to a library that is loaded afterwards.
     pub fn limit_memory(bytes: u64) {
         MEMORY.store(bytes, Ordering::Relaxed);
     }
 
-    /// Loads the library, `libonnxruntime.so` and the like. The same path again gives what is loaded already.
+    /// Loads the library from a file such as `libonnxruntime.so`. A second call with the same path returns
+    /// the loaded library.
     ///
     /// Code of the library runs, so it must be trusted.
     ///
     /// # Errors
-    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when there is no such file, when it is no library,
-    /// another library than ONNX Runtime or one older than 1.17, and when another one is loaded already.
+    /// Returns [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the file does not exist or is
+    /// not a library, when the library is not ONNX Runtime or is older than 1.17, and when a different one is
+    /// already loaded.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ServiceError> {
         static LOADED: Mutex<Option<OnnxRuntime>> = Mutex::new(None);
         let path = path.as_ref();
@@ -67,7 +70,7 @@ impl OnnxRuntime {
                 path.display()
             ))
         };
-        // Absolute, or the system would search its own folders for it.
+        // The path must be absolute, or the system would search its own directories.
         let found = fs::canonicalize(path).map_err(|error| failed(&error.to_string()))?;
         if !found.is_file() {
             return Err(failed("not a file; name the library, such as libonnxruntime.so"));
@@ -81,7 +84,7 @@ impl OnnxRuntime {
             }
             None => {}
         }
-        // The crate panics where a library exports the right names, but does not behave.
+        // The `ort` crate panics if a library exports the right names and misbehaves.
         let (environment, providers) = catch_unwind(AssertUnwindSafe(|| start(&found)))
             .unwrap_or(Err(StartError::Panic))
             .map_err(|error| failed(&error.to_string()))?;
@@ -98,9 +101,9 @@ impl OnnxRuntime {
         Ok(runtime)
     }
 
-    /// Looks for a library where one usually is, and loads the first that is new enough: beside this program, where
-    /// `ORT_DYLIB_PATH` says, in the active virtual environment, among `python3`'s packages, and where the system has its
-    /// libraries. `python3` is run to tell where its packages are.
+    /// Searches the usual locations for a library and loads the first that is new enough: next to this
+    /// program, the path in `ORT_DYLIB_PATH`, the active virtual environment, `python3`'s packages, and the
+    /// system's library directories. Runs `python3` to find its packages.
     ///
     /// # Errors
     /// Lists each library found with the reason it was refused, or says that none was found.
@@ -118,51 +121,53 @@ impl OnnxRuntime {
         }))
     }
 
-    /// The file that [`OnnxRuntime::find`] would try first, without loading anything: a library that may still be too old.
-    /// The search is made once.
+    /// Returns the file that [`OnnxRuntime::find`] would try first, without loading it: the library may still
+    /// be too old. The search runs once per process.
     #[must_use]
     pub fn first_place() -> Option<&'static Path> {
         static PLACE: LazyLock<Option<PathBuf>> = LazyLock::new(|| find::candidates().into_iter().next());
         PLACE.as_deref()
     }
 
-    /// Whether there is a library where one usually is.
+    /// Returns whether one of the usual locations has a library.
     pub(crate) fn is_found() -> bool {
         Self::first_place().is_some()
     }
 
-    /// The library's file.
+    /// Returns the library's file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What the library says of its own making, such as the commit it was built from, for logs.
+    /// Returns the library's build information, such as the commit it was built from, for logs.
     #[must_use]
     pub fn build(&self) -> &'static str {
         ort::info()
     }
 
-    /// The execution providers that the library was built with, by its names, the preferred one first. Which of them can be used also
-    /// depends on what this machine has.
+    /// Returns the names of the execution providers compiled into the library, most preferred first. Whether
+    /// they work also depends on the machine.
     #[must_use]
     pub fn providers(&self) -> &[String] {
         &self.providers
     }
 
-    /// The Python package that the library is from, such as `onnxruntime-gpu 1.31.1`; `None` if it is from elsewhere.
+    /// Returns the Python package of the library, such as `onnxruntime-gpu 1.31.1`; `None` if it is not from
+    /// a package.
     #[must_use]
     pub fn package(&self) -> Option<String> {
         self.package.as_ref().map(ToString::to_string)
     }
 
-    /// What is wrong where Python packages of ONNX Runtime have overwritten each other's files, and how to set it right.
+    /// Returns a message with the remedy if Python packages of ONNX Runtime have overwritten each other's
+    /// files.
     #[must_use]
     pub fn mixture(&self) -> Option<String> {
         self.package.as_ref()?.mixture()
     }
 
-    /// The library, for errors.
+    /// Describes the library for error messages.
     pub(super) fn describe(&self) -> String {
         match &self.package {
             Some(package) if !package.is_not_of(&self.path) => format!("the ONNX Runtime of {package}"),
@@ -175,7 +180,7 @@ impl OnnxRuntime {
     }
 }
 
-/// Why a library that is there does not start.
+/// Why an existing library fails to initialize.
 #[derive(Debug)]
 enum StartError {
     Load(LoadDynamicError),
@@ -187,7 +192,7 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Load(LoadDynamicError::Dlopen { error, .. }) => {
-                // The system's words stand in the causes.
+                // The system's message is in the error's causes.
                 for (depth, cause) in causes(error).enumerate() {
                     write!(f, "{}{cause}", if depth > 0 { ": " } else { "" })?;
                 }
@@ -215,7 +220,7 @@ fn start(path: &Path) -> Result<(Environment, Vec<String>), StartError> {
         .with_telemetry(false)
         .build()
         .map_err(StartError::Environment)?;
-    // The caller gets the error, with the same text.
+    // The caller gets the same message as an error.
     environment.set_log_level(LogLevel::Fatal);
     let limit = match memory() {
         0 => memory_limit().map_or(u64::MAX, |bytes| bytes / 8 * 3),

@@ -1,22 +1,23 @@
-//! Shapes of made-up inputs, the smallest first.
+//! Shapes for made-up inputs, smallest first.
 
 use onnx_graph::{Dim, Port};
 use tensor_core::Shape;
 
-/// Sizes for dimensions that are neither a batch nor an image's channels. Small ones come first; the others are there
-/// for networks that shrink what they are given, and for sound, which comes in thousands of samples. Last come sizes of images
-/// and lines of text that are the only ones some networks take, although their files leave them free.
+/// Sizes to try for dimensions that are neither a batch nor an image's channels. The small ones come first.
+/// The larger ones are for networks that reduce their input, and for audio, which comes in thousands of
+/// samples. The last ones are sizes of images and of text lines that some networks require, although their
+/// files leave them free.
 const SIZES: &[u64] = &[
     1, 2, 8, 32, 64, 128, 320, 512, 640, 1600, 16000, 48, 96, 112, 160, 192, 224, 256, 336, 384, 448, 518,
 ];
 
-/// Rows that are tried in place of one, last of all: a file may mean its first dimension as the steps of a sequence.
+/// Batch sizes to try instead of 1, last of all: the first dimension may be the steps of a sequence.
 const ROWS: &[u64] = &[2, 8, 32, 64, 512];
 
-/// Inputs of more elements than this are not tried.
+/// Inputs with more elements than this are not tried.
 const MAX_ELEMENTS: u64 = 1 << 24;
 
-/// Shapes of all inputs together, to be tried in this order.
+/// Returns the shapes to try, in this order; each item has one shape per input.
 pub(super) fn shapes(inputs: &[Port]) -> Vec<Vec<Shape>> {
     let mut tried: Vec<Vec<Shape>> = Vec::new();
     let alone = SIZES.iter().map(|&size| (1, size));
@@ -43,16 +44,16 @@ pub(super) fn shapes(inputs: &[Port]) -> Vec<Vec<Shape>> {
     tried
 }
 
-/// What free dimensions become.
+/// The sizes that replace free dimensions.
 #[derive(Clone, Copy)]
 struct Sizes {
-    /// The first of several dimensions, and one that is named a batch.
+    /// For the first of several dimensions, and for one whose name says batch.
     rows: u64,
     size: u64,
     channels: u64,
-    /// The batch of what may be the state of a recurrent layer: layers, batch, units.
+    /// The batch dimension of what may be a recurrent layer's state: layers, batch, units.
     state_rows: u64,
-    /// Words that a language model was given before. Without any, the others are all there are.
+    /// The number of past tokens of a language model. With 0, the total length equals the new length.
     past: u64,
 }
 
@@ -65,7 +66,7 @@ fn shape(port: &Port, sizes: Sizes) -> Option<Shape> {
         .enumerate()
         .map(|(axis, dim)| match dim {
             Dim::Fixed(dim) => *dim,
-            // The last of several is what rows are made of, whatever its name.
+            // The last of several dimensions is not the batch, whatever its name.
             Dim::Named(name) if is_batch(name) && (axis == 0 || axis + 1 < rank) => sizes.rows,
             _ if axis == 0 && rank > 1 => sizes.rows,
             Dim::Named(name) if is_past(name) => sizes.past,
@@ -83,7 +84,7 @@ fn is_batch(name: &str) -> bool {
     name.contains("batch") && !name.contains("seq")
 }
 
-/// `past_sequence_length` and the like, not those of what was before and is now together.
+/// Returns whether the name is like `past_sequence_length`, and not a total of past and present.
 fn is_past(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     name.contains("past") && !name.contains("total") && !name.contains('+')
@@ -108,7 +109,7 @@ mod tests {
         let tried = shapes(std::slice::from_ref(&image));
         let dims: Vec<&[u64]> = tried.iter().take(4).map(|shapes| shapes[0].dims()).collect();
         assert_eq!(dims, [[1, 3, 1, 7], [1, 1, 1, 7], [1, 3, 2, 7], [1, 1, 2, 7]]);
-        // Exporters name what is free after what they take for it.
+        // Exporters name free dimensions after their guess of the meaning.
         let sound = port(vec![
             Dim::Fixed(1),
             Dim::Fixed(1),

@@ -1,4 +1,4 @@
-//! Models run by ONNX Runtime, a library that the operator names when the server starts.
+//! Runs models with ONNX Runtime, a library that the operator chooses when the server starts.
 
 mod faults;
 mod find;

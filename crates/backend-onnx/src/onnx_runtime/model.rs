@@ -33,25 +33,26 @@ use crate::{
     output_metadata::{Comparison, pattern},
 };
 
-/// A model that ONNX Runtime runs.
+/// A model on ONNX Runtime.
 pub(crate) struct OrtModel {
     metadata: ModelMetadata,
     named_dims: NamedDims,
     devices: OnDevices,
     guards: Guards,
-    /// Inputs that must have elements, with the operator that would end the process otherwise.
+    /// Inputs that must not be empty, each with the operator that would crash the process otherwise.
     filled: BTreeMap<String, String>,
-    /// Once the metadata is complete.
+    /// Set once the metadata is complete.
     comparison: Option<Comparison>,
     rows: RowIndependence,
 }
 
 impl OrtModel {
-    /// Loads a model, whose content is the source's, with so many threads for each run, on the CPU or those of `gpus` that its
-    /// configuration asks for.
+    /// Loads a model whose content is the source's, with `threads` threads per run, on the CPU or on those of
+    /// `gpus` that its configuration asks for.
     ///
     /// # Errors
-    /// [`NeedsProcess`] as the cause, for a model that could end the process, if the caller can give it another one.
+    /// The cause is [`NeedsProcess`] if the model could crash the process and the caller can start a separate
+    /// one for it.
     pub(crate) fn load(
         runtime: &OnnxRuntime,
         gpus: &Gpus,
@@ -65,7 +66,7 @@ impl OrtModel {
             .as_ref()
             .ok_or_else(|| ServiceError::invalid(proto::DAMAGED))?;
         let signature = Signature::of(model).map_err(refusal)?;
-        // Before the library reads it: that is C++, in our own process.
+        // Checked before the library reads the file, since its C++ code runs in our process.
         structure::check(model).map_err(refusal)?;
         let plan = plan(&cx.config, gpus, &runtime.describe(), runtime.providers())?;
         for warning in &plan.warnings {
@@ -107,19 +108,19 @@ impl OrtModel {
         Ok(loaded)
     }
 
-    /// The same with what its graph proves of its rows.
+    /// Adds the result of the row independence analysis.
     pub(crate) fn with_row_independence(self, rows: RowIndependence) -> Self {
         Self { rows, ..self }
     }
 
-    /// Completes what is said of outputs by what was seen of them, and tells where the file is wrong.
+    /// Completes the metadata of outputs from the outputs of a run, and logs where the file is wrong.
     fn learn(&mut self, answer: Option<&[InferOutput]>, declared: &[Port]) {
         for (index, (output, port)) in self.metadata.outputs.iter_mut().zip(declared).enumerate() {
             let seen = answer.and_then(|outputs| outputs.get(index));
             let seen = seen.map(|seen| seen.value.shape().clone());
             if let Some(seen) = &seen {
                 let is_unknown = output.shape == ShapePattern::with_any_leading(vec![]);
-                // Its dimensions were these once; how many there are is the same for all inputs, almost surely.
+                // The sizes are those of one run; the rank is almost certainly the same for all inputs.
                 if is_unknown || !output.shape.matches(seen) {
                     output.shape = ShapePattern::new(vec![None; seen.dims().len()]);
                 }
@@ -151,7 +152,7 @@ impl Model for OrtModel {
         Capabilities::default().with(|capabilities| {
             capabilities.runtime = Some("onnxruntime".to_owned());
             capabilities.row_independence = self.rows.clone();
-            // On a GPU one instance makes the largest batches; several would take turns there.
+            // On a GPU, one instance makes the largest batches; several would only take turns.
             let placement = self.devices.placement();
             capabilities.instances = (!placement.gpus.is_empty()).then_some(1);
             capabilities.placement = Some(placement.clone());
@@ -195,7 +196,7 @@ impl Model for OrtModel {
     }
 }
 
-/// What a model's sessions are made from.
+/// The inputs for creating a model's sessions.
 struct Opening<'l> {
     settings: Settings<'l>,
     plan: &'l Plan,
@@ -204,8 +205,8 @@ struct Opening<'l> {
 }
 
 impl Opening<'_> {
-    /// Makes the sessions of a model whose traps are rewritten. A model for which that is not possible is opened as it is, unless the
-    /// caller can give it a process of its own.
+    /// Creates the sessions of a model after rewriting its traps. If the rewrite fails, the original model is
+    /// opened, unless the caller can start a separate process for it.
     fn open(&self, model: &ModelProto) -> Result<(OnDevices, Disarmed), ServiceError> {
         let mut disarmed = Disarmed::default();
         if traps::are_there(model) {
@@ -220,13 +221,13 @@ impl Opening<'_> {
                 self.needs_process(reason)?;
             }
             if disarmed.is_changed {
-                // Names of its nodes must not be the file's.
+                // The rewritten names must not collide with names in the file.
                 structure::check(&rewritten).map_err(refusal)?;
                 match content(&rewritten)? {
                     None => self.needs_process(UNREAD)?,
                     Some(content) => match self.sessions(&content) {
                         Ok(devices) => return Ok((devices, disarmed)),
-                        // The model as it is would not be taken either.
+                        // Without the required device, the original model would fail as well.
                         Err(error) if self.plan.is_demanded => return Err(error),
                         Err(error) => {
                             self.needs_process(&format!("an operator would be rewritten, and then {error}"))?;
@@ -258,7 +259,7 @@ impl Opening<'_> {
 const UNREAD: &str =
     "an operator would be rewritten, and some attributes of the file are types, which are not read";
 
-/// A model as ONNX Runtime reads it; `None` where something would be lost.
+/// Encodes a model for ONNX Runtime; `None` where the encoding would lose information.
 fn content(model: &ModelProto) -> Result<Option<Bytes>, ServiceError> {
     match rewrite::without_claims(model) {
         Some(model) if model.encoded_len() <= MAX_FILE => Ok(Some(model.encode_to_vec().into())),
@@ -270,22 +271,22 @@ fn content(model: &ModelProto) -> Result<Option<Bytes>, ServiceError> {
     }
 }
 
-/// The largest model that ONNX Runtime reads: its files are protocol buffers, whose lengths have 31 bits.
+/// The largest model that ONNX Runtime reads: protocol buffer lengths have 31 bits.
 const MAX_FILE: usize = i32::MAX as usize;
 
-/// Whether a graph has operators of scikit-learn's kind, whose dimensions ONNX Runtime does not work out: it believes the
-/// file, and exporters are often wrong.
+/// Returns whether a graph has operators of the `ai.onnx.ml` domain. ONNX Runtime does not infer their
+/// dimensions; it trusts the file, and exporters are often wrong.
 fn has_ml(graph: &GraphProto) -> bool {
     graph.node.iter().any(|node| node.domain == "ai.onnx.ml")
 }
 
-/// What the built-in runtime knows of a model's outputs, if it can run the model.
+/// Returns the output metadata that the built-in runtime infers, if it can run the model.
 fn outputs_by_graph(source: &ModelSource, model: &ModelProto) -> Option<Vec<TensorMetadata>> {
     let loaded = OnnxModel::load(source, model, &LoadContext::default()).ok()?;
     Some(loaded.metadata().outputs.clone())
 }
 
-/// What is said of inputs or outputs: the file's names and types, and the dimensions that ONNX Runtime knows.
+/// Builds the metadata of inputs or outputs: names and types from the file, dimensions from ONNX Runtime.
 fn ports(role: &str, ports: &[Port], outlets: &[Outlet]) -> Result<Vec<TensorMetadata>, ServiceError> {
     let mismatch = || ServiceError::invalid(format!("ONNX Runtime finds other {role}s than the file has"));
     if ports.len() != outlets.len() {
@@ -300,7 +301,7 @@ fn ports(role: &str, ports: &[Port], outlets: &[Outlet]) -> Result<Vec<TensorMet
         }
         let known: Vec<Option<u64>> = shape.iter().map(|&dim| u64::try_from(dim).ok()).collect();
         let shape = match pattern(port) {
-            // No dimensions can mean that there are none or that they are not known.
+            // An empty shape can mean a scalar or an unknown rank.
             None if known.is_empty() && role == "input" => {
                 return Err(ServiceError::invalid(format!(
                     "input {} has no shape; export the model with the shapes of its inputs (free dimensions may stay free)",
@@ -308,7 +309,7 @@ fn ports(role: &str, ports: &[Port], outlets: &[Outlet]) -> Result<Vec<TensorMet
                 )));
             }
             Some(declared) if role == "input" => declared,
-            // The session does not know the file's claims about outputs, and they may be wrong.
+            // The session does not see the file's output shapes, which may be wrong.
             _ if known.is_empty() => ShapePattern::with_any_leading(vec![]),
             _ => ShapePattern::new(known),
         };
@@ -318,7 +319,7 @@ fn ports(role: &str, ports: &[Port], outlets: &[Outlet]) -> Result<Vec<TensorMet
     metadata.collect()
 }
 
-/// Refuses an input without elements for an operator that would end the process.
+/// Refuses an empty input for an operator that would crash the process.
 fn refuse_empty(operator: &str, input: &str, shape: &Shape) -> Result<(), ServiceError> {
     if shape.element_count() != 0 {
         return Ok(());

@@ -19,7 +19,7 @@ use super::{
     watch::watch,
 };
 
-/// The sessions of a model, and what they run on.
+/// The sessions of a model, and their devices.
 pub(super) struct OnDevices {
     sessions: Vec<OnDevice>,
     placement: Placement,
@@ -36,10 +36,11 @@ struct OnDevice {
 const CPU: &str = "CPUExecutionProvider";
 
 impl OnDevices {
-    /// Makes the sessions of a plan. Where it is not demanded and fails, the model is on the CPU, and the log has the reason.
+    /// Creates the sessions of a plan. If the plan is optional and fails, the model runs on the CPU, and the
+    /// reason is logged.
     ///
     /// # Errors
-    /// Why the library does not take the model, or cannot do what is demanded.
+    /// The library refuses the model, or a required device is not available.
     pub(super) fn open(
         settings: Settings<'_>,
         plan: &Plan,
@@ -80,12 +81,12 @@ impl OnDevices {
         })
     }
 
-    /// One of the sessions, for what all of them say alike.
+    /// Returns one of the sessions, for properties that they share.
     pub(super) fn any(&self) -> Option<&SharedSession> {
         self.sessions.first().map(|device| &device.session)
     }
 
-    /// What the sessions run on.
+    /// Returns the devices of the sessions.
     pub(super) fn placement(&self) -> &Placement {
         &self.placement
     }
@@ -129,13 +130,13 @@ impl OnDevice {
     }
 }
 
-/// The first of those that have the fewest runs.
+/// Returns the index of the device with the fewest runs; the first one wins a tie.
 fn idlest(loads: &[usize]) -> Option<usize> {
     let loads = loads.iter().enumerate();
     loads.min_by_key(|(_, load)| **load).map(|(index, _)| index)
 }
 
-/// A run that counts until it is over.
+/// Counts a run until it ends.
 struct Running(Arc<AtomicUsize>);
 
 impl Running {

@@ -1,4 +1,4 @@
-//! A session of a model on one device, which any number of runs use at the same time.
+//! A session of a model on one device, shared by concurrent runs.
 
 use std::{
     sync::{
@@ -20,23 +20,23 @@ use super::{
     providers::{Accelerator, Chosen, Libraries, advice, missing_text},
 };
 
-/// How often a run gives memory back to the system that earlier ones left in ONNX Runtime's pool. More often would cost
-/// time, never would keep for good what the largest request took.
+/// How often a run releases the memory that earlier runs left in ONNX Runtime's pool. Releasing more often
+/// costs time; never releasing would keep the peak of the largest request forever.
 const SHRINK_EVERY: Duration = Duration::from_secs(10);
 
-/// The least that one value may take which ONNX Runtime computes before the first request, in bytes.
+/// Minimum size limit in bytes for a value that constant folding computes.
 const FOLDED: usize = 1 << 20;
 
-/// What a session is made of, besides the model.
+/// The inputs for creating a session, except the model.
 #[derive(Clone, Copy)]
 pub(super) struct Settings<'s> {
     pub(super) runtime: &'s OnnxRuntime,
     pub(super) inputs: &'s [Port],
-    /// Threads of one run on the CPU.
+    /// Threads per run on the CPU.
     pub(super) threads: usize,
 }
 
-/// Makes a session of a model on the CPU. Its constants are in memory once, and so is what is made of them for faster products.
+/// Creates a session on the CPU. Constants and the weights packed from them are in memory once.
 pub(super) fn open(settings: Settings<'_>, content: &Bytes) -> Result<SharedSession, ServiceError> {
     let made = builder(settings, content).and_then(|builder| commit(builder, content));
     made.map_err(|error| {
@@ -45,7 +45,7 @@ pub(super) fn open(settings: Settings<'_>, content: &Bytes) -> Result<SharedSess
     })
 }
 
-/// Makes a session with other providers than the CPU's, on a GPU if one is given.
+/// Creates a session with other providers than the CPU's, on a GPU if `gpu` is set.
 pub(super) fn open_with(
     settings: Settings<'_>,
     content: &Bytes,
@@ -54,7 +54,7 @@ pub(super) fn open_with(
 ) -> Result<SharedSession, ServiceError> {
     let place = gpu.map_or(String::new(), |gpu| format!(" on GPU {gpu}"));
     let refused = |error: ort::Error| {
-        // OpenVINO's provider quotes the signatures of its functions first.
+        // OpenVINO's provider puts its function signatures before the message.
         let said = error.message().rsplit_once("[OpenVINO-EP] ");
         let reason = words(said.map_or(error.message(), |(_, said)| said));
         let advice = advice(error.message()).map_or(String::new(), |advice| format!(": {advice}"));
@@ -72,7 +72,7 @@ pub(super) fn open_with(
     commit(builder, content).map_err(refused)
 }
 
-/// Adds a provider to a session, or says which of its libraries are missing.
+/// Adds a provider to a session, or reports its missing libraries.
 fn register(
     runtime: &OnnxRuntime,
     chosen: &Chosen,
@@ -102,7 +102,7 @@ fn register(
             ),
             true => {
                 let advice = advice(error.message()).map_or(String::new(), |advice| format!(": {advice}"));
-                // OpenVINO's provider does not say which of them it refuses.
+                // OpenVINO's provider does not say which option it refuses.
                 let options: Vec<&str> = chosen.options.keys().map(String::as_str).collect();
                 let options = match options.is_empty() {
                     true => String::new(),
@@ -128,7 +128,7 @@ fn builder(settings: Settings<'_>, content: &Bytes) -> ort::Result<SessionBuilde
         inputs,
         threads,
     } = settings;
-    // A plan of memory is kept for every shape that was ever asked for: no more than one with fixed dimensions.
+    // A memory plan is kept for every input shape seen, so it is used only with fixed dimensions: one plan.
     let is_fixed = |port: &Port| port.dims.iter().flatten().all(|dim| matches!(dim, Dim::Fixed(_)));
     let builder = SessionBuilder::new(runtime.environment())?
         .with_intra_threads(threads)?
@@ -136,13 +136,14 @@ fn builder(settings: Settings<'_>, content: &Bytes) -> ort::Result<SessionBuilde
         .with_intra_op_spinning(false)?
         .with_inter_op_spinning(false)?
         .with_env_allocators()?
-        // What weights take is known from the file, and does not count.
+        // The size of weights is known from the file, and does not count against the limit.
         .with_config_entry("session.use_device_allocator_for_initializers", "1")?
         .with_memory_pattern(inputs.iter().all(is_fixed))?
-        // Without this, a file with the letters ORTM near its beginning is read as ORT's own format, which is not checked here.
+        // Without this, a file with the letters ORTM near its beginning is read as ORT's own format, which is
+        // not checked here.
         .with_config_entry("session.load_model_format", "ONNX")?
-        // All of a chain of such values are in memory together. Weights of 16 bits become twice as large. Versions that do not know the
-        // entry pass over it.
+        // Limits constant folding: all values of a folded chain are in memory together, and 16-bit weights
+        // double in size. Versions that do not know this entry ignore it.
         .with_config_entry(
             "optimization.constant_folding_max_output_size_in_bytes",
             content.len().saturating_mul(2).max(FOLDED).to_string(),
@@ -150,16 +151,16 @@ fn builder(settings: Settings<'_>, content: &Bytes) -> ort::Result<SessionBuilde
     Ok(builder)
 }
 
-/// Gives each run of a session its options, and some of them the task to give memory back.
+/// Creates the run options of a session, and asks some runs to release memory.
 pub(super) struct Runs {
     last_shrink: Mutex<Instant>,
     gpu: Option<u32>,
-    /// Whether the GPU's memory cannot be given back.
+    /// Whether the GPU's memory cannot be released.
     keeps_gpu_memory: AtomicBool,
 }
 
 impl Runs {
-    /// For a session on a GPU, or on the CPU alone.
+    /// Creates the options for a session on a GPU, or on the CPU if `gpu` is `None`.
     pub(super) fn new(gpu: Option<u32>) -> Self {
         Self {
             last_shrink: Mutex::new(Instant::now()),
@@ -168,7 +169,7 @@ impl Runs {
         }
     }
 
-    /// The options of one run.
+    /// Returns the options for one run.
     pub(super) fn options(&self) -> ort::Result<Arc<RunOptions>> {
         let mut options = RunOptions::new()?;
         if self.is_time_to_shrink() {
@@ -181,7 +182,8 @@ impl Runs {
         Ok(Arc::new(options))
     }
 
-    /// Whether a run failed only because the provider's memory is no arena that could be given back. From then on that is not tried.
+    /// Returns whether a run failed only because the provider's memory is not an arena that can be shrunk. If
+    /// so, later runs do not try it.
     pub(super) fn must_keep_memory(&self, error: &ort::Error) -> bool {
         let is_so = self.gpu.is_some() && error.message().contains("memory arena shrink list");
         is_so && !self.keeps_gpu_memory.swap(true, Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! Tensors between requests and ONNX Runtime: in without a copy where they are aligned, out without one.
+//! Converts tensors between requests and ONNX Runtime: aligned inputs and all outputs without a copy.
 
 use std::{fmt::Debug, marker::PhantomData, ops::Range};
 
@@ -12,7 +12,7 @@ use ort::{
 };
 use tensor_core::{DType, Element, Shape, Tensor, TensorSpec, bf16, f16};
 
-/// Does something with the Rust type of a dtype, which has to be any but BOOL.
+/// Runs `body` with the Rust type of a dtype as `T`, or `bool` for BOOL.
 macro_rules! with_number {
     ($dtype:expr, $T:ident => $body:expr, bool => $bool:expr) => {
         match $dtype {
@@ -72,7 +72,7 @@ macro_rules! with_number {
     };
 }
 
-/// An input as ONNX Runtime sees it: the request's own memory, or a copy where that is not aligned.
+/// Converts an input: borrows the request's memory, or copies it where it is not aligned.
 pub(super) fn input(value: &TensorValue) -> Result<SessionInputValue<'_>, ServiceError> {
     let dims = dims(value.shape());
     match value {
@@ -90,8 +90,8 @@ pub(super) fn input(value: &TensorValue) -> Result<SessionInputValue<'_>, Servic
     }
 }
 
-/// An output as it leaves: in ONNX Runtime's own memory, unless it is strings or one of the inputs, of which `inputs`
-/// has the addresses.
+/// Converts an output: keeps ONNX Runtime's memory, except for strings and for outputs that alias an input.
+/// `inputs` are the inputs' address ranges.
 pub(super) fn output(value: DynValue, inputs: &[Range<usize>]) -> Result<TensorValue, ServiceError> {
     let ValueType::Tensor { ty, shape, .. } = value.dtype() else {
         return Err(failed("it is not a tensor", value.dtype().to_string()));
@@ -131,17 +131,18 @@ pub(super) fn output(value: DynValue, inputs: &[Range<usize>]) -> Result<TensorV
     Ok(tensor.into())
 }
 
-/// Where a value's elements are.
+/// Returns the address range of a value's elements.
 pub(super) fn addresses(value: &TensorValue) -> Option<Range<usize>> {
     match value {
         TensorValue::Fixed(tensor) => Some(range(tensor.bytes())),
-        // Strings are copied on both ways.
+        // Strings are copied in both directions.
         TensorValue::Bytes(_) => None,
     }
 }
 
-/// A value without elements as ONNX Runtime makes one between operators. Those that read an element of an optional input without looking
-/// whether there is one, such as `NonMaxSuppression`, survive its null pointer, but not the dangling one of an empty slice.
+/// Creates an empty value like those that ONNX Runtime creates between operators: with a null pointer.
+/// Operators that read an element of an optional input unchecked, such as `NonMaxSuppression`, tolerate a
+/// null pointer, but not the dangling pointer of an empty slice.
 fn empty_input<T>(dims: Vec<i64>) -> Result<SessionInputValue<'static>, ServiceError>
 where
     T: PrimitiveTensorElementType + Debug,
@@ -172,7 +173,7 @@ fn bool_input(tensor: &Tensor, dims: Vec<i64>) -> Result<SessionInputValue<'_>, 
             let borrowed = TensorRef::from_array_view((dims, elements));
             Ok(borrowed.map_err(|error| failed("it does not fit", error))?.into())
         }
-        // A byte that is neither 0 nor 1 is no bool.
+        // A byte other than 0 and 1 is not a bool, so the input is copied.
         Err(_) => Ok(own(dims, bools(tensor))?.into()),
     }
 }
@@ -187,7 +188,7 @@ fn string((index, bytes): (usize, &[u8])) -> Result<String, ServiceError> {
     let string = std::str::from_utf8(bytes).map_err(|_| {
         ServiceError::invalid(format!("element {index} is not UTF-8, as strings for ONNX are"))
     })?;
-    // ONNX Runtime is given strings as C has them.
+    // ONNX Runtime takes null-terminated strings.
     match string.contains('\0') {
         true => Err(ServiceError::invalid(format!(
             "element {index} has a zero byte, which strings for ONNX Runtime cannot have"
@@ -229,7 +230,7 @@ where
         .map_err(|error| failed("it has another type", error))?;
     let bytes: &[u8] = bytemuck::cast_slice(elements);
     let own = range(bytes);
-    // An input that a model passes through is the request's memory, which is not kept for the answer.
+    // A passed-through input is the request's memory, which does not outlive the request.
     let is_input = |input: &Range<usize>| own.start < input.end && input.start < own.end;
     if bytes.is_empty() || inputs.iter().any(is_input) {
         return Ok(Bytes::copy_from_slice(bytes));
@@ -248,7 +249,7 @@ struct Elements<T> {
 
 impl<T: PrimitiveTensorElementType + NoUninit> AsRef<[u8]> for Elements<T> {
     fn as_ref(&self) -> &[u8] {
-        // It had elements of this type before it came here.
+        // The caller checked the element type.
         self.value
             .try_extract_tensor::<T>()
             .map_or(&[], |(_, elements)| bytemuck::cast_slice(elements))
@@ -261,7 +262,7 @@ fn range(bytes: &[u8]) -> Range<usize> {
 }
 
 fn dims(shape: &Shape) -> Vec<i64> {
-    // Sizes of what is in memory are far below the limit.
+    // Sizes of tensors in memory are far below the limit.
     shape.dims().iter().map(|&dim| dim as i64).collect()
 }
 

@@ -1,4 +1,4 @@
-//! Ends runs that nobody waits for any more. One thread looks after all of them.
+//! Terminates runs whose request is cancelled. One thread watches all runs.
 
 use std::{
     collections::HashMap,
@@ -10,14 +10,15 @@ use std::{
 use oip_service::CancelToken;
 use ort::session::RunOptions;
 
-/// How often the tokens of running requests are looked at: they are flags, which wake nobody.
+/// How often the tokens of running requests are polled: they are flags without notification.
 const INTERVAL: Duration = Duration::from_millis(10);
 
-/// How long the thread goes on looking when nothing runs, so that a busy server need not wake it for every request.
+/// How long the thread keeps polling when nothing runs, so that a busy server does not have to wake it for
+/// every request.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// Looks after a run until the guard is dropped.
-pub(super) fn watch(cancel: &CancelToken, options: &Arc<RunOptions>) -> Watched {
+/// Watches a run until the returned guard is dropped.
+pub(super) fn watch(cancel: &CancelToken, options: &Arc<RunOptions>) -> WatchGuard {
     static WATCHER: LazyLock<Arc<Watcher>> = LazyLock::new(Watcher::start);
     let watcher = WATCHER.clone();
     let mut runs = watcher.lock();
@@ -28,18 +29,18 @@ pub(super) fn watch(cancel: &CancelToken, options: &Arc<RunOptions>) -> Watched 
         watcher.begun.notify_one();
     }
     drop(runs);
-    Watched { watcher, id }
+    WatchGuard { watcher, id }
 }
 
-/// A run that is looked after.
-pub(super) struct Watched {
+/// A watched run.
+pub(super) struct WatchGuard {
     watcher: Arc<Watcher>,
     id: u64,
 }
 
-impl Drop for Watched {
+impl Drop for WatchGuard {
     fn drop(&mut self) {
-        // Ending happens under the lock, so from here on it cannot hit the next run with the same options.
+        // Termination happens under the lock, so after this it cannot hit the next run with the same options.
         self.watcher.lock().active.remove(&self.id);
     }
 }
@@ -67,7 +68,7 @@ impl Watcher {
         let thread = thread::Builder::new()
             .name("onnx-watch".to_owned())
             .spawn(move || looking.look());
-        // Without it runs end by themselves only.
+        // Without the thread, runs only end when they finish.
         if let Err(error) = thread {
             tracing::error!(%error, "no thread to end cancelled runs with");
         }
@@ -92,7 +93,7 @@ impl Watcher {
             runs = self.lock();
             for (cancel, options) in runs.active.values() {
                 if cancel.is_cancelled() {
-                    // It fails for no reason that a run that goes on would not show.
+                    // Ignored: if termination fails, the run just continues.
                     let _ = options.terminate();
                 }
             }

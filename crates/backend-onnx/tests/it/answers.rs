@@ -1,4 +1,4 @@
-//! Models answer as ONNX Runtime does, whatever the batch.
+//! Models return ONNX Runtime's recorded outputs at every batch size.
 
 use oip_types::{BytesTensor, ErrorCode, InferOutput, InferRequest, TensorValue};
 use tensor_core::Shape;
@@ -37,7 +37,7 @@ fn models_answer_as_recorded(runtime: Runtime) {
     assert!(wrong.is_empty(), "{runtime:?}: {wrong:#?}");
 }
 
-/// One model takes batches of all sizes: rows that are asked for one by one are answered as they are together.
+/// One model takes batches of all sizes: a row's outputs are the same alone and in a batch.
 #[test]
 fn rows_are_answered_alone_as_they_are_together() {
     for &runtime in runtimes() {
@@ -54,12 +54,12 @@ fn rows_are_answered_alone(runtime: Runtime) {
         if !tensors().all(|tensor| tensor.shape.dims().first() == Some(&None)) {
             continue;
         }
-        // These are looked into by place.
+        // These look up elements by index.
         if name.starts_with("texts_") {
             continue;
         }
         let count = request.inputs[0].value.shape().dims()[0];
-        // A batch of one that meets one of many.
+        // Skips models whose inputs have different batch sizes, which broadcast.
         if request
             .inputs
             .iter()
@@ -68,7 +68,7 @@ fn rows_are_answered_alone(runtime: Runtime) {
             continue;
         }
         let expected = infer(&*model, request.clone()).unwrap();
-        // A free dimension that is no batch: a size that the model computes.
+        // The free dimension is not a batch: the model computes this size.
         if expected
             .iter()
             .any(|output| output.value.shape().dims()[0] != count)
@@ -89,7 +89,7 @@ fn rows_are_answered_alone(runtime: Runtime) {
     assert!(checked > 70, "{checked}");
 }
 
-/// A batch of no rows has an answer of no rows, or an error that says that the model can't; never anything else.
+/// An empty batch gives an empty output, or an error that the model does not support it.
 #[test]
 fn no_rows_are_a_batch_too() {
     let names = [
@@ -108,7 +108,7 @@ fn no_rows_are_a_batch_too() {
         let model = runtime.model(name);
         let outputs = match infer(&*model, rows(&recorded_request(name), 0..0)) {
             Ok(outputs) => outputs,
-            // It does not pick labels for no rows.
+            // ONNX Runtime does not compute labels for an empty batch.
             Err(error) if runtime == Runtime::OnnxRuntime && *name == "mlp_classifier" => {
                 assert_eq!(error.code(), ErrorCode::InvalidArgument, "{}", error.report());
                 continue;

@@ -1,11 +1,11 @@
-//! Labels and scores of classifiers where ONNX Runtime errs: `docs/onnx.md` has the choices.
+//! Labels and scores of classifiers where ONNX Runtime is wrong; `docs/onnx.md` explains our choices.
 
 use oip_types::{ErrorCode, TensorValue};
 use tensor_core::DType;
 
 use crate::support::{Runtime, infer, request};
 
-/// The labels and scores of a model with two features, for all signs of them.
+/// Returns the labels and scores of a model with two features, for all combinations of their signs.
 fn classified(name: &str) -> (Vec<i64>, Vec<f32>) {
     let rows = r#"{"inputs": [{"name": "x", "shape": [4, 2], "datatype": "FP32", "data": [-1, -1, -1, 1, 1, -1, 1, 1]}]}"#;
     let outputs = infer(&*Runtime::BuiltIn.model(name), request(rows)).unwrap();
@@ -27,8 +27,8 @@ fn assert_close(found: &[f32], expected: &[f32]) {
     }
 }
 
-/// LightGBM and XGBoost: a margin above 0 is a probability above a half. ONNX Runtime's label is 4 up to a margin of
-/// a half.
+/// LightGBM and XGBoost: a margin above 0 is a probability above 0.5. ONNX Runtime's label is 4 up to a
+/// margin of 0.5.
 #[test]
 fn the_label_of_a_margin_is_that_of_its_probability() {
     let (labels, scores) = classified("forest_of_low_margins");
@@ -37,7 +37,7 @@ fn the_label_of_a_margin_is_that_of_its_probability() {
     assert_close(&scores, &expected.map(|second| [1.0 - second, second]).concat());
 }
 
-/// ONNX Runtime's labels are 1 and 0 here, 1 for each row whose second score is above 0.
+/// ONNX Runtime's labels are 1 and 0 here: 1 for each row whose second score is above 0.
 #[test]
 fn two_classes_with_a_score_each_are_labelled_by_the_greater_score() {
     let (labels, scores) = classified("forest_of_two_scores");
@@ -45,7 +45,7 @@ fn two_classes_with_a_score_each_are_labelled_by_the_greater_score() {
     assert_close(&scores, &[1.25, 0.25, 0.875, 0.5, 0.5, 0.5, 0.125, 0.75]);
 }
 
-/// ONNX Runtime loses the first base value and what leaves add to the second class.
+/// ONNX Runtime ignores the first base value and the leaf values of the second class.
 #[test]
 fn two_classes_with_a_base_value_each_have_both_added() {
     let (labels, scores) = classified("forest_of_two_base_values");
@@ -55,7 +55,7 @@ fn two_classes_with_a_base_value_each_have_both_added() {
 
 #[test]
 fn nan_is_on_no_side_of_a_threshold() {
-    // JSON has no NaN.
+    // JSON cannot express NaN.
     let mut asked =
         request(r#"{"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]}"#);
     asked.inputs[0].value = tensor_core::Tensor::from_slice([1, 2], &[1.0f32, f32::NAN])

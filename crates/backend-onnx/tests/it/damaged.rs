@@ -9,13 +9,13 @@ use oip_service::CancelToken;
 
 use crate::support::{Runtime, file, names, recorded_request, runtimes};
 
-/// What is waited for one damaged model. Loading takes milliseconds; this is for machines under load.
+/// Time limit for one damaged model. Loading takes milliseconds; the limit allows for machines under load.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// As every request to a server has one.
+/// A deadline, as every request to a server has one.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Stack as the engine gives its threads.
+/// The stack size of the engine's threads.
 const STACK: usize = 8 << 20;
 
 /// The result of loading and running a damaged model.
@@ -23,11 +23,11 @@ const STACK: usize = 8 << 20;
 enum Fate {
     Refused,
     Loaded,
-    /// An engine catches it; it is counted, as each is one too many.
+    /// The engine catches panics; here each one is counted as a bug.
     Panicked,
 }
 
-/// Loads what nobody vouches for, and runs it if it can be loaded.
+/// Loads an untrusted file, and runs it if it can be loaded.
 fn try_out(runtime: Runtime, content: Vec<u8>, name: &str) -> Fate {
     let (sender, fate) = mpsc::channel();
     let damaged = name.to_owned();
@@ -37,14 +37,14 @@ fn try_out(runtime: Runtime, content: Vec<u8>, name: &str) -> Fate {
             Ok(model) => {
                 let request = recorded_request(&damaged);
                 if model.metadata().check_request(&request).is_ok() {
-                    // A loop may have got a million rounds.
+                    // A loop's count may have become a million.
                     let token = CancelToken::new(Some(Instant::now() + DEADLINE));
                     let _ = model.infer(request, &token);
                 }
                 Fate::Loaded
             }
         }));
-        // After the time is over the receiver is gone.
+        // The receiver is dropped after the time limit.
         let _ = sender.send(attempt.unwrap_or(Fate::Panicked));
     });
     thread.unwrap();
@@ -52,7 +52,7 @@ fn try_out(runtime: Runtime, content: Vec<u8>, name: &str) -> Fate {
     fate.unwrap_or_else(|_| panic!("{name}: loading or running hangs"))
 }
 
-/// MR-08: files that are cut off, empty, or something else.
+/// MR-08: truncated files, empty files, and other formats.
 #[test]
 fn mr_08_partial_files_are_refused() {
     for &runtime in runtimes() {
@@ -64,7 +64,7 @@ fn partial_files_are_refused(runtime: Runtime) {
     let whole = file("random_forest.onnx");
     for part in [0, 1, whole.len() / 10, whole.len() / 2, whole.len() - 1] {
         let fate = try_out(runtime, whole[..part].to_vec(), "random_forest");
-        // A file that is cut between two fields can be a whole model, of which the operators' versions are missing.
+        // A file truncated between two fields can be a valid model whose operator-set versions are missing.
         assert_eq!(fate, Fate::Refused, "the first {part} bytes");
     }
     let mut random = Random(1);
@@ -76,7 +76,7 @@ fn partial_files_are_refused(runtime: Runtime) {
     );
 }
 
-/// MD-01: damaged models are refused, or run; none ends the process, hangs or takes memory without bound.
+/// MD-01: damaged models are refused, or run; none crashes the process, hangs or takes unbounded memory.
 #[test]
 fn md_01_damaged_models_do_no_harm() {
     for &runtime in runtimes() {
@@ -89,7 +89,7 @@ fn damaged_models_do_no_harm(runtime: Runtime) {
     let (mut refused, mut loaded, mut panicked) = (0, 0, Vec::new());
     for round in 0..15 {
         for name in &names {
-            // Another fixture does not change what is done to these.
+            // Seeded by the name, so that a new fixture does not change the damage to the others.
             let seed = name.bytes().fold(20_261_121 + round, |seed: u64, byte| {
                 seed.wrapping_mul(1_099_511_628_211) ^ u64::from(byte)
             });
@@ -110,7 +110,7 @@ fn damaged_models_do_no_harm(runtime: Runtime) {
     assert!(panicked.is_empty(), "{panicked:?}");
 }
 
-/// MD-02: structures without end are refused, and soon.
+/// MD-02: excessively nested and large structures are refused quickly.
 #[test]
 fn md_02_deep_and_large_structures_are_refused() {
     for &runtime in runtimes() {
@@ -119,7 +119,7 @@ fn md_02_deep_and_large_structures_are_refused() {
 }
 
 fn deep_and_large_structures_are_refused(runtime: Runtime) {
-    // A graph in an attribute of a node of a graph, and so on: by hand, as no library nests so deep.
+    // Graphs nested in node attributes, written by hand since no library nests this deep.
     let mut graph = Vec::new();
     for _ in 0..10_000 {
         // Attribute: g (6). Node: attribute (5). Graph: node (1).
@@ -134,7 +134,7 @@ fn deep_and_large_structures_are_refused(runtime: Runtime) {
         }
     }
     assert_eq!(try_out(runtime, model_of(&graph), "identity"), Fate::Refused);
-    // A million empty nodes take two bytes each.
+    // A million empty nodes of two bytes each.
     let nodes = [1u8 << 3 | 2, 0].repeat(1_000_000);
     assert_eq!(try_out(runtime, model_of(&nodes), "identity"), Fate::Refused);
 }
@@ -154,7 +154,7 @@ fn varint(mut value: usize, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-/// Numbers that are the same in every run.
+/// A deterministic random number generator.
 struct Random(u64);
 
 impl Random {
@@ -171,7 +171,7 @@ impl Random {
         (self.next() % limit.max(1) as u64) as usize
     }
 
-    /// A copy with some bytes changed, taken out, doubled or moved.
+    /// Returns a copy with some bytes changed, removed, duplicated or moved.
     fn damaged(&mut self, whole: &[u8]) -> Vec<u8> {
         let mut bytes = whole.to_vec();
         for _ in 0..=self.below(3) {

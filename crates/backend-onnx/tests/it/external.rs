@@ -1,4 +1,4 @@
-//! Weights in files beside the model.
+//! Weights in files next to the model.
 
 use backend_onnx::OnnxBackend;
 use oip_service::{Backend, LoadContext};
@@ -7,7 +7,7 @@ use tensor_core::{Shape, Tensor};
 
 use crate::support::{Runtime, file, infer, onnx_runtime, runtimes, source};
 
-/// The fixture with its weight in a file that may be there.
+/// Builds the fixture with its weight in an external file that is allowed.
 fn content() -> Vec<u8> {
     let mut content = file("external_data.onnx");
     let mut windows = content.windows(12);

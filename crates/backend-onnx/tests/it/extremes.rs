@@ -1,5 +1,6 @@
-//! Operators at the ends of their ranges: NaN, infinities, denormals, what overflows on the way to a result that does not; and operators of
-//! all types and operator sets. `make_extremes.py` and `make_cases.py` beside the fixtures have made them and say how.
+//! Operators at the ends of their ranges: NaN, infinities, denormals, intermediate overflow; and operators of
+//! all types and operator sets. `make_extremes.py` and `make_cases.py` next to the fixtures generate and
+//! describe them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -12,7 +13,7 @@ use tensor_core::{DType, Tensor};
 
 use crate::support::{Runtime, file, infer};
 
-/// Operators that are refused for a type; everything else of the file is answered.
+/// Operators that are refused for a type; every other case of the file gets a response.
 const REFUSED: &[&str] = &[];
 
 struct Record {
@@ -22,7 +23,7 @@ struct Record {
     answer: Bytes,
 }
 
-/// The records of a file, which `make_extremes.py` describes.
+/// Reads the records of a file, whose format `make_extremes.py` describes.
 fn records(name: &str) -> Vec<Record> {
     let mut rest = Bytes::from(file(name));
     let mut part = || {
@@ -45,7 +46,7 @@ fn records(name: &str) -> Vec<Record> {
     records
 }
 
-/// A body and the length of its JSON.
+/// Splits a record into a body and the length of its JSON.
 fn body(mut part: Bytes) -> (Bytes, Option<usize>) {
     let length = part.get_u32_le() as usize;
     (part, Some(length))
@@ -59,7 +60,7 @@ fn ends_of_ranges_are_answered_as_by_onnx_runtime() {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Types, attributes and operator sets, by `make_cases.py`.
+/// Types, attributes and operator sets, from `make_cases.py`.
 #[test]
 fn operators_of_all_types_and_sets_are_answered_as_by_onnx_runtime() {
     let records = records("cases.bin");
@@ -68,7 +69,7 @@ fn operators_of_all_types_and_sets_are_answered_as_by_onnx_runtime() {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// What is answered otherwise than recorded, and how.
+/// Lists the results that differ from the recorded ones.
 fn wrong(records: Vec<Record>) -> Vec<String> {
     let mut wrong = Vec::new();
     for record in records {

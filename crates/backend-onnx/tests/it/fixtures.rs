@@ -1,6 +1,6 @@
-//! Finds the files of `tests/fixtures`, each in the folder of its operator, by their names alone.
+//! Finds the files of `tests/fixtures` by their names alone; each is in its operator's directory.
 //!
-//! The unit tests have this module too.
+//! The unit tests include this module too.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,7 +11,7 @@ use std::{
     sync::LazyLock,
 };
 
-/// All files by name, those of the folders and those beside them.
+/// All files by name, from the top directory and its subdirectories.
 pub(crate) static FILES: LazyLock<BTreeMap<String, PathBuf>> = LazyLock::new(|| {
     let mut files = BTreeMap::new();
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-onnx/tests/fixtures");

@@ -1,4 +1,4 @@
-//! What is proven of rows holds: a model gives requests that are joined what it gives each alone.
+//! Proven row independence holds: joined requests get the outputs that each gets alone.
 
 use bytes::Bytes;
 use oip_service::{IndependentRows, Model, RowIndependence};
@@ -7,7 +7,7 @@ use tensor_core::{DType, Shape, Tensor, TensorSpec};
 
 use crate::support::{Runtime, file, infer, names, runtimes};
 
-/// Sizes of dimensions that are free; the first that a model takes is used.
+/// Sizes to try for free dimensions; the first that a model accepts is used.
 const SIZES: [u64; 5] = [4, 8, 3, 16, 1];
 
 #[test]
@@ -41,7 +41,7 @@ fn loaded(runtime: Runtime, name: &str) -> Option<Box<dyn Model>> {
     runtime.load(file(&format!("{name}.onnx"))).ok()
 }
 
-/// Whether two requests get the same alone and joined; `None` if the model does not take them.
+/// Compares two requests alone and joined; `None` if the model does not accept them.
 fn compared(model: &dyn Model, rows: &IndependentRows, size: u64) -> Option<Result<(), String>> {
     let metadata = model.metadata();
     let requests = [2, 3].map(|count| request(metadata, rows, count, size, count));
@@ -75,7 +75,7 @@ fn compared(model: &dyn Model, rows: &IndependentRows, size: u64) -> Option<Resu
     Some(Ok(()))
 }
 
-/// Made-up values: those of shared inputs are the same whatever the seed is.
+/// Builds a request with made-up values. Shared inputs do not depend on the seed.
 fn request(
     metadata: &ModelMetadata,
     rows: &IndependentRows,
@@ -131,7 +131,7 @@ fn made_up(datatype: DataType, dims: &[u64], seed: u64) -> Option<TensorValue> {
     )
 }
 
-/// The rows of both; `None` if they differ in their other dimensions.
+/// Concatenates the rows of two tensors; `None` if their other dimensions differ.
 fn concatenated(a: &TensorValue, b: &TensorValue) -> Option<TensorValue> {
     let (these, those) = (a.shape().dims(), b.shape().dims());
     if these.get(1..)? != those.get(1..)? {
@@ -151,9 +151,9 @@ fn concatenated(a: &TensorValue, b: &TensorValue) -> Option<TensorValue> {
     }
 }
 
-/// Equal but for rounding, which may depend on how many rows there are.
+/// Compares with a tolerance, since rounding may depend on the number of rows.
 fn is_close(expected: &TensorValue, found: &TensorValue) -> bool {
-    // Some responses have gigabytes.
+    // A fast path, since some responses have gigabytes.
     if expected.shape() == found.shape() && expected.raw() == found.raw() {
         return true;
     }
@@ -175,7 +175,7 @@ fn floats(value: &TensorValue) -> Option<Vec<f64>> {
     }
 }
 
-/// What each kind of dependence is called.
+/// Checks the message for each kind of dependence.
 #[test]
 fn the_reason_names_the_operator() {
     let reason = |name: &str| match Runtime::BuiltIn.model(name).capabilities().row_independence {

@@ -1,4 +1,4 @@
-//! Models from `tests/fixtures`, which `make_fixtures.py` makes, and damaged copies of them.
+//! Tests models from `tests/fixtures`, which `make_fixtures.py` generates, and damaged copies of them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod answers;

@@ -1,4 +1,4 @@
-//! What only ONNX Runtime does. Everything here is skipped unless `ORT_DYLIB_PATH` names its library.
+//! Tests for ONNX Runtime only. All are skipped unless `ORT_DYLIB_PATH` names its library.
 
 use std::{
     sync::Arc,
@@ -43,7 +43,7 @@ fn bf16_goes_in_and_out() {
     assert_eq!(doubled, [2.0, -5.0, f32::INFINITY].map(bf16::from_f32));
 }
 
-/// An LSTM without batch rows would end the process: the library terminates it.
+/// With an empty batch for an LSTM, the library would terminate the process.
 #[test]
 fn empty_inputs_that_would_end_the_process_are_refused() {
     if !is_there() {
@@ -74,7 +74,8 @@ fn empty_inputs_that_would_end_the_process_are_refused() {
     );
 }
 
-/// MD-02, MD-05: a loop of 2^62 rounds ends at the deadline or when it is cancelled, and its session goes on working.
+/// MD-02, MD-05: a loop of 2^62 rounds ends at the deadline or when it is cancelled, and its session still
+/// works.
 #[test]
 fn md_05_runs_without_end_are_ended() {
     if !is_there() {
@@ -102,14 +103,14 @@ fn md_05_runs_without_end_are_ended() {
         let outputs = infer(&*model, count_to(3)).unwrap();
         assert_eq!(outputs[0].value.as_fixed().unwrap().to_vec::<i64>().unwrap(), [3]);
     }
-    // The thread that ends runs has gone to sleep meanwhile.
+    // Lets the watching thread go to sleep first.
     thread::sleep(Duration::from_millis(400));
     let token = CancelToken::new(Some(Instant::now() + Duration::from_millis(50)));
     let error = model.infer(count_to(rounds), &token).unwrap_err();
     assert_eq!(error.code(), ErrorCode::DeadlineExceeded, "{}", error.report());
 }
 
-/// MD-05: a run that hangs holds up no other run of the same session.
+/// MD-05: a hanging run does not block other runs of the same session.
 #[test]
 fn md_05_a_run_that_hangs_leaves_the_others_alone() {
     if !is_there() {
@@ -136,7 +137,8 @@ fn md_05_a_run_that_hangs_leaves_the_others_alone() {
     }
 }
 
-/// An answer is not in memory of the request, which may be gone when the answer is read, and else in ONNX Runtime's own.
+/// Outputs never refer to the request's memory, which may be freed before they are read; otherwise they are
+/// in ONNX Runtime's own memory.
 #[test]
 fn answers_outlive_their_requests() {
     if !is_there() {
@@ -170,7 +172,7 @@ fn answers_outlive_their_requests() {
     }
 }
 
-/// Inputs that are not aligned, and BOOLs that are no bools, are copied; the answer is the same.
+/// Unaligned inputs, and BOOLs with bytes other than 0 and 1, are copied; the outputs are the same.
 #[test]
 fn inputs_that_cannot_be_borrowed_are_copied() {
     if !is_there() {
@@ -190,8 +192,9 @@ fn inputs_that_cannot_be_borrowed_are_copied() {
     assert_eq!(found[1].value.raw(), expected[1].value.raw());
 }
 
-/// Runs of one session at the same time answer as runs one after another do. Constants of 4 KiB and more, which sessions
-/// once shared, were computed wrongly after a Transpose and were refused by quantised operators.
+/// Concurrent runs of one session return the same outputs as sequential ones. Constants of 4 KiB and more
+/// must not be shared between sessions: they were computed wrongly after a Transpose, and quantized operators
+/// refused them.
 #[test]
 fn runs_at_the_same_time_answer_the_same() {
     if !is_there() {
@@ -294,7 +297,8 @@ fn configurations_choose_the_runtime() {
     }
 }
 
-/// `auto` is a rule: the same model has the same runtime at each load, whatever else the machine does.
+/// `auto` is deterministic: a model gets the same runtime each time it is loaded, however busy the machine
+/// is.
 #[test]
 fn auto_is_onnx_runtime_only_for_what_the_built_in_one_refuses() {
     let Some(library) = onnx_runtime() else {
@@ -311,7 +315,7 @@ fn auto_is_onnx_runtime_only_for_what_the_built_in_one_refuses() {
         loaded.capabilities().runtime.unwrap()
     };
     for name in ["mlp_classifier", "loop", "decision_tree"] {
-        // Configurations may still have the name that the built-in runtime had.
+        // Configurations may still use the built-in runtime's former name.
         for choice in ["auto", "built-in", "tract"] {
             assert_eq!(runtime(name, choice), "built-in", "{name}");
         }
@@ -321,7 +325,7 @@ fn auto_is_onnx_runtime_only_for_what_the_built_in_one_refuses() {
     assert_eq!(runtime("unknown_domain", "auto"), "onnxruntime");
 }
 
-/// What both refuse has the built-in runtime's reason, which says what to do about it.
+/// If both runtimes refuse a model, the error is the built-in runtime's, which says what to do.
 #[test]
 fn what_both_runtimes_refuse_has_the_reason_of_the_built_in_one() {
     let Some(library) = onnx_runtime() else {
@@ -340,7 +344,8 @@ fn what_both_runtimes_refuse_has_the_reason_of_the_built_in_one() {
     assert_eq!(load(&OnnxBackend::new().with_runtime(library), &cx), alone);
 }
 
-/// ONNX Runtime's own format, which is not checked before, begins with `ORTM` after four bytes; so does this ONNX model.
+/// ONNX Runtime's own format, which is not checked before, has `ORTM` after four bytes; so does this ONNX
+/// model.
 #[test]
 fn a_model_is_read_as_onnx_whatever_it_looks_like() {
     if !is_there() {
@@ -362,7 +367,7 @@ fn a_process_has_one_library() {
         return;
     };
     assert!(library.build().contains("ORT Build Info"), "{}", library.build());
-    // Any other file: it is not even looked at.
+    // Any other file is refused without being read.
     let other = std::env::current_exe().unwrap();
     let error = OnnxRuntime::load(&other).unwrap_err().to_string();
     assert!(error.contains("the process uses the one of"), "{error}");

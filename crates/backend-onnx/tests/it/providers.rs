@@ -1,5 +1,6 @@
-//! Execution providers: what a library has, what a configuration demands, and what is said where it is missing. What needs a provider is
-//! skipped unless `ORT_DYLIB_PATH` names a library that has it: `onnxruntime-gpu` (on a machine without a GPU), `onnxruntime-openvino`.
+//! Execution providers: what a library has, what a configuration requires, and the errors where it is
+//! missing. Tests that need a provider are skipped unless `ORT_DYLIB_PATH` names a library that has it:
+//! `onnxruntime-gpu` (on a machine without a GPU), `onnxruntime-openvino`.
 
 use std::{sync::Arc, thread};
 
@@ -16,7 +17,7 @@ const CUDA: &str = "CUDAExecutionProvider";
 const OPENVINO: &str = "OpenVINOExecutionProvider";
 const CPU: &str = "CPUExecutionProvider";
 
-/// The library, if it has, or lacks, a provider.
+/// Loads the library, if it has `provider`, or lacks it where `is_there` is false.
 fn library(provider: &str, is_there: bool) -> Option<OnnxRuntime> {
     onnx_runtime().filter(|library| library.providers().iter().any(|name| name == provider) == is_there)
 }
@@ -76,7 +77,7 @@ fn providers(model: &dyn Model) -> Vec<String> {
     model.capabilities().placement.unwrap().providers
 }
 
-/// Answers of a model are those of the built-in runtime.
+/// Checks that a model's outputs equal the built-in runtime's.
 fn answers_as_built_in(model: &dyn Model, name: &str) {
     let expected = infer(&*Runtime::BuiltIn.model(name), recorded_request(name)).unwrap();
     let found = infer(model, recorded_request(name)).unwrap();
@@ -99,7 +100,7 @@ fn the_built_in_runtime_has_no_gpu() {
         let model = load(&alone, "mlp_classifier", config(kind, &[])).unwrap();
         assert_eq!(model.capabilities().placement, None);
     }
-    // A wish that only ONNX Runtime could grant is no error.
+    // A preference that only ONNX Runtime could meet is not an error.
     assert!(load(&alone, "mlp_classifier", on_gpu(InstanceKind::Auto, "cuda", &[])).is_ok());
 }
 
@@ -154,7 +155,7 @@ fn libraries_of_cuda_that_are_missing_are_named_with_what_brings_them() {
             && message.contains("libcuda.so.1 (the NVIDIA driver; in a container, its runtime brings it)"),
         "{message}"
     );
-    // Preferred, it is the CPU.
+    // Without a requirement, the model runs on the CPU.
     let gpus = Gpus::new(GpuChoice::All);
     let backend = backend.with_gpus(gpus);
     let model = load(&backend, "mlp_classifier", ModelConfig::default()).unwrap();
@@ -168,7 +169,7 @@ fn libraries_of_cuda_that_are_missing_are_named_with_what_brings_them() {
     );
 }
 
-/// OpenVINO on the CPU beside ONNX Runtime's own operators: the same answers, also of runs at the same time.
+/// OpenVINO on the CPU returns the same outputs as ONNX Runtime's own operators, in concurrent runs too.
 #[test]
 fn openvino_answers_as_the_cpu_does() {
     let Some(library) = library(OPENVINO, true) else {
@@ -198,7 +199,8 @@ fn openvino_answers_as_the_cpu_does() {
     }
 }
 
-/// Bad input: options that the provider refuses are answered with its own words; a model that it refuses is on the CPU unless it is demanded.
+/// Bad input: the error quotes the provider's message for refused options; a refused model runs on the CPU
+/// unless OpenVINO is required.
 #[test]
 fn what_openvino_refuses_is_a_reason_or_the_cpu() {
     let Some(library) = library(OPENVINO, true) else {
@@ -219,7 +221,8 @@ fn what_openvino_refuses_is_a_reason_or_the_cpu() {
     answers_as_built_in(&*preferred, "mlp_classifier");
 }
 
-/// Triton's parameters of CUDA are read from the model's parameters: one that makes no sense is an error of the provider, not of the server.
+/// Triton's CUDA parameters are model parameters: an invalid value is an error of the provider, not of the
+/// server.
 #[test]
 fn parameters_of_other_providers_do_no_harm_on_the_cpu() {
     let Some(library) = onnx_runtime() else {

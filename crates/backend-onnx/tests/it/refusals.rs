@@ -1,4 +1,4 @@
-//! Refused models, and the messages.
+//! Refused models and their error messages.
 
 use oip_types::ErrorCode;
 
@@ -29,7 +29,7 @@ const FOR_ONNX_RUNTIME: [&str; 9] = [
     "bf16",
     "cast_to_bf16_of_any_size",
     "dropout_without_ratio",
-    // This one it loads, and then refuses every request.
+    // ONNX Runtime loads this one, and then refuses every request.
     "einsum_without_its_dots",
     "fused_mat_mul_of_batches",
     "largest_in_regions",
@@ -53,7 +53,7 @@ fn a_refusal_says_when_onnx_runtime_can_run_the_model() {
     }
 }
 
-/// A refusal names no other runtime that would not help.
+/// A refusal does not suggest a runtime that would not help.
 #[test]
 fn ways_out_that_lead_nowhere_are_not_named() {
     for name in names(".refused") {
@@ -68,7 +68,8 @@ fn ways_out_that_lead_nowhere_are_not_named() {
     }
 }
 
-/// The other runtime comes first, since it needs nothing but an option; then another export.
+/// The message suggests the other runtime first, since that only needs an option, and then a different
+/// export.
 #[test]
 fn ways_out_come_in_order() {
     let message = |name: &str| {
@@ -91,8 +92,8 @@ fn ways_out_come_in_order() {
     }
 }
 
-/// Damaged models, and those that nobody can serve, are refused by both runtimes; values without bound, and windows beyond their images, fail
-/// when they are computed.
+/// Both runtimes refuse damaged models and models that cannot be served; unbounded values and windows larger
+/// than their image fail at run time.
 #[test]
 fn what_onnx_runtime_loads_of_it_is_known() {
     if !runtimes().contains(&Runtime::OnnxRuntime) {
@@ -102,12 +103,12 @@ fn what_onnx_runtime_loads_of_it_is_known() {
     for name in names(".refused") {
         let loads = FOR_ONNX_RUNTIME.contains(&name.as_str())
             || [
-                // It loses the base value.
+                // ONNX Runtime ignores the base value.
                 "forest_of_one_base_value",
                 "gemm_of_less_than_is_added",
                 "nothing_of_large_sizes",
                 "rounded_to_4_bits",
-                // It has no kernel for this one on CPUs, which it finds at a run.
+                // ONNX Runtime has no CPU kernel for this one, which it finds at run time.
                 "heads_packed",
                 "huge_constant",
                 "huge_expansion",
@@ -127,7 +128,7 @@ fn what_onnx_runtime_loads_of_it_is_known() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// MR-04: a model that points to other files is refused before anybody looks whether there are such files.
+/// MR-04: a model that refers to external files is refused before the server checks whether they exist.
 #[test]
 fn mr_04_external_data_is_refused_and_not_looked_for() {
     let content = file("external_data.onnx");

@@ -1,4 +1,4 @@
-//! Requests of all sizes to one model, good and hostile ones.
+//! Requests of all sizes to one model, valid and hostile.
 
 use std::{sync::Arc, time::Instant};
 
@@ -9,7 +9,7 @@ use tensor_core::{Shape, Tensor};
 
 use crate::support::{Runtime, file, infer, source};
 
-/// An image of ones.
+/// Builds a request with an image of ones.
 fn image(dims: &[u64]) -> InferRequest {
     let shape = Shape::new(dims).unwrap();
     let ones = vec![1f32; shape.element_count() as usize];
@@ -28,7 +28,8 @@ fn refusal(model: &dyn Model, dims: &[u64]) -> String {
     error.to_string()
 }
 
-/// A model that takes even sizes only refuses odd ones each time, as an error of the client, and other requests succeed.
+/// A model that only takes even sizes refuses odd ones each time as a client error, and other requests
+/// succeed.
 #[test]
 fn a_shape_that_the_model_cannot_take_is_the_clients_mistake() {
     let model = Runtime::BuiltIn.model("halved_and_doubled");
@@ -42,7 +43,7 @@ fn a_shape_that_the_model_cannot_take_is_the_clients_mistake() {
     }
 }
 
-/// A dimension of 0 lets the others be as large as they like: nothing is computed for terabytes.
+/// With one dimension of 0 the others can be arbitrarily large: no terabytes are allocated for them.
 #[test]
 fn large_dimensions_beside_an_empty_one_are_refused() {
     let model = Runtime::BuiltIn.model("halved_and_doubled");
@@ -70,7 +71,7 @@ fn many_shapes_are_answered() {
     }
 }
 
-/// What is said of an output is true for all sizes.
+/// The metadata of an output is true for all sizes.
 #[test]
 fn metadata_fixes_only_what_the_file_does() {
     let model = Runtime::BuiltIn.model("halved_and_doubled");
@@ -79,7 +80,7 @@ fn metadata_fixes_only_what_the_file_does() {
     assert_eq!(metadata.outputs[0].shape.dims(), [None, Some(6), None, None]);
 }
 
-/// What the configuration says of the input 'x'.
+/// Builds a configuration of the input 'x'.
 fn configured(max_batch_size: u32, dims: &[i64]) -> LoadContext {
     let config = ModelConfig {
         max_batch_size,
@@ -104,7 +105,7 @@ fn dims_of_the_configuration_fix_what_the_file_leaves_free() {
     assert_eq!(outputs[0].value.shape().dims(), [2, 6, 4, 2]);
 }
 
-/// A model that takes one width only, which nothing but its `Reshape` says.
+/// A model that only takes one width, which only its `Reshape` shows.
 #[test]
 fn a_model_of_one_size_refuses_others() {
     let load = |context: &LoadContext| OnnxBackend::new().load(&source(file("one_width.onnx")), context);
@@ -123,7 +124,7 @@ fn a_model_of_one_size_refuses_others() {
     }
     let message = refusal(&*load(&LoadContext::default()).unwrap(), &[1, 3, 99]);
     assert!(message.contains("node 'y' (Reshape): "), "{message}");
-    // Then no request can be answered.
+    // With this width every request would fail.
     let message = load(&configured(0, &[1, 3, 99])).err().unwrap().to_string();
     assert!(message.contains("node 'y' (Reshape): "), "{message}");
 }

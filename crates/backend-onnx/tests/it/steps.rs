@@ -1,4 +1,5 @@
-//! Loops, branches and sizes that values decide: loops end, and what a request gets wrong is never an internal error.
+//! Loops, branches and sizes that depend on values: loops end, and bad values in a request are never an
+//! internal error.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +33,7 @@ fn md_05_loops_without_end_are_ended() {
     assert_eq!(outputs[0].value.as_fixed().unwrap().to_vec::<i64>().unwrap(), [3]);
 }
 
-/// What is promised to run for a time that follows from the shapes alone, may run where other requests wait for it.
+/// A bounded model's run time follows from the shapes alone, so it may run where other requests wait for it.
 #[test]
 fn runs_whose_sizes_follow_from_values_are_not_bounded() {
     for (name, is_bounded) in [
@@ -50,7 +51,7 @@ fn runs_whose_sizes_follow_from_values_are_not_bounded() {
     }
 }
 
-/// A body of a `Scan` is looked at as every other graph: its values and sizes are the request's fault.
+/// The body of a `Scan` gets the same checks as every graph: bad values and sizes are client errors.
 #[test]
 fn bodies_of_scans_have_all_checks() {
     let request = |numbers: &[i64]| {
@@ -77,7 +78,7 @@ fn bodies_of_scans_have_all_checks() {
     }
 }
 
-/// A column and rows for a `Scan` that multiplies the column with each row.
+/// Builds a column and rows for a `Scan` that multiplies the column with each row.
 fn products(height: u64, width: u64, steps: u64) -> InferRequest {
     let ones = |dims: &[u64]| {
         let shape = Shape::new(dims).unwrap();
@@ -89,7 +90,7 @@ fn products(height: u64, width: u64, steps: u64) -> InferRequest {
         .with_input("rows", ones(&[steps, 1, width]))
 }
 
-/// Two megabytes of a request ask for a product of 150 GiB inside of the body.
+/// A request of two megabytes asks for a product of 150 GiB in the loop body.
 #[test]
 fn sizes_inside_of_a_scan_are_counted() {
     let model = Runtime::BuiltIn.model("scan_of_products");
@@ -98,7 +99,7 @@ fn sizes_inside_of_a_scan_are_counted() {
     assert!(error.to_string().contains("beyond the limit of 4 GiB"), "{error}");
 }
 
-/// Each iteration asks whether the client is still there.
+/// Each iteration checks for cancellation.
 #[test]
 fn a_scan_ends_with_its_request() {
     let model = Runtime::BuiltIn.model("scan_of_products");
@@ -109,7 +110,7 @@ fn a_scan_ends_with_its_request() {
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
 
-/// The same model answers requests of other sizes, and the first one again.
+/// One model handles requests of different sizes, and then the first one again.
 #[test]
 fn one_model_answers_requests_of_all_sizes() {
     let model = Runtime::BuiltIn.model("chosen_rows");
@@ -130,7 +131,7 @@ fn one_model_answers_requests_of_all_sizes() {
     assert_eq!(first[0].value, again[0].value);
 }
 
-/// A count that no dimension has is the request's fault.
+/// A count that no dimension has is a client error.
 #[test]
 fn values_that_do_not_fit_are_the_requests_fault() {
     let model = Runtime::BuiltIn.model("top_of_a_request");
@@ -157,7 +158,8 @@ fn values_that_do_not_fit_are_the_requests_fault() {
     }
 }
 
-/// Sizes that a few bytes ask for are counted before anything is made, and none of them wraps around to a small one.
+/// Sizes from values in the request are checked before allocation, and none of them wraps around to a small
+/// one.
 #[test]
 fn sizes_from_values_are_counted() {
     let values = |values: Vec<i64>| {

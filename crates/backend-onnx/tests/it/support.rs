@@ -1,4 +1,4 @@
-//! Fixtures by name, and how answers are compared.
+//! Loads fixtures by name, and compares outputs.
 
 use std::{io::Write, path::PathBuf, sync::LazyLock};
 
@@ -13,7 +13,7 @@ use tensor_core::{DType, Tensor};
 
 use crate::fixtures::FILES;
 
-/// The content of a fixture's file.
+/// Reads a fixture's file.
 pub(crate) fn file(name: &str) -> Vec<u8> {
     let path = FILES
         .get(name)
@@ -21,7 +21,7 @@ pub(crate) fn file(name: &str) -> Vec<u8> {
     std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The names of all fixtures that have a file with this ending, in order.
+/// Returns the names of all fixtures with this file suffix, in order.
 pub(crate) fn names(ending: &str) -> Vec<String> {
     let mut names: Vec<String> = FILES
         .keys()
@@ -31,20 +31,20 @@ pub(crate) fn names(ending: &str) -> Vec<String> {
     names
 }
 
-/// The runtime of a model.
+/// The runtime under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runtime {
     BuiltIn,
     OnnxRuntime,
 }
 
-/// What tests run over: the built-in runtime, and ONNX Runtime if `ORT_DYLIB_PATH` names its library.
+/// Returns the runtimes under test: the built-in one, and ONNX Runtime if `ORT_DYLIB_PATH` names its library.
 pub(crate) fn runtimes() -> &'static [Runtime] {
     static RUNTIMES: LazyLock<Vec<Runtime>> = LazyLock::new(|| {
         if onnx_runtime().is_some() {
             return vec![Runtime::BuiltIn, Runtime::OnnxRuntime];
         }
-        // Past the test harness, which keeps what tests that pass have printed to itself.
+        // Written directly to stderr, since the test harness captures the output of passing tests.
         let note = b"skipped: everything over ONNX Runtime, as ORT_DYLIB_PATH names no library\n";
         std::io::stderr().write_all(note).unwrap();
         vec![Runtime::BuiltIn]
@@ -52,13 +52,14 @@ pub(crate) fn runtimes() -> &'static [Runtime] {
     &RUNTIMES
 }
 
-/// ONNX Runtime, if it is there.
+/// Loads ONNX Runtime, if it is available.
 pub(crate) fn onnx_runtime() -> Option<OnnxRuntime> {
     let path = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty())?;
     Some(OnnxRuntime::load(path).unwrap())
 }
 
-/// Models whose answers come from the definition of their operator (`decoders.py`), each with why ONNX Runtime's do not serve.
+/// Models whose expected outputs come from the operator's definition (`decoders.py`), each with the reason
+/// why ONNX Runtime's do not serve.
 const NOT_BY_ONNX_RUNTIME: [(&str, &str); 7] = [
     (
         "decoder_attention_appended",
@@ -76,7 +77,8 @@ const NOT_BY_ONNX_RUNTIME: [(&str, &str); 7] = [
 ];
 
 impl Runtime {
-    /// The names of the models with a recorded request that this runtime answers as recorded.
+    /// Returns the names of the models with a recorded request whose recorded response this runtime
+    /// reproduces.
     pub(crate) fn recorded(self) -> Vec<String> {
         let is_answered = |name: &String| {
             self == Self::BuiltIn || NOT_BY_ONNX_RUNTIME.iter().all(|(other, _)| name != other)
@@ -102,7 +104,7 @@ pub(crate) fn source(content: impl Into<Bytes>) -> ModelSource {
     ModelSource::new("m", "1", PathBuf::from("m/1/model.onnx"), content.into())
 }
 
-/// A request for any model, from JSON.
+/// Parses a request for any model from JSON.
 pub(crate) fn request(json: impl Into<Bytes>) -> InferRequest {
     let model = ModelRef::new("m", None).unwrap();
     let decoded = decode_request(model, &json.into(), None, &RequestLimits::default());
@@ -118,13 +120,13 @@ pub(crate) fn recorded_response(name: &str) -> InferResponse {
     decode_response(&json.into(), None, &RequestLimits::default()).unwrap()
 }
 
-/// All outputs of a model, checked as an engine checks requests and outputs.
+/// Returns all outputs of a model, with the checks that an engine makes on requests and outputs.
 pub(crate) fn infer(model: &dyn Model, mut request: InferRequest) -> Result<Vec<InferOutput>, ServiceError> {
     request.outputs.clear();
     model.infer(request, &CancelToken::new(None))
 }
 
-/// Checks an output against what it should be: FP32 with a little tolerance, everything else exactly.
+/// Compares an output with the expected one: FP32 with a small tolerance, everything else exactly.
 pub(crate) fn compare(found: &InferOutput, expected: &InferOutput) -> Result<(), String> {
     let (name, found, wanted) = (&found.name, &found.value, &expected.value);
     if *name != expected.name || found.datatype() != wanted.datatype() || found.shape() != wanted.shape() {
@@ -140,7 +142,7 @@ pub(crate) fn compare(found: &InferOutput, expected: &InferOutput) -> Result<(),
     let is_equal = match found.spec().dtype() {
         DType::F32 => {
             let (found, wanted) = (floats(found), floats(wanted));
-            // Sums leave an error as large as their terms, even where the sum is small.
+            // Sums have a rounding error relative to their terms, even where the sum is small.
             let finite = wanted.iter().filter(|number| number.is_finite());
             let noise = 1e-5 * finite.fold(1.0f32, |most, number| most.max(number.abs()));
             let close = |(found, wanted): (&f32, &f32)| {

@@ -1,4 +1,4 @@
-//! Values that a model cannot take, and runs that end early.
+//! Values that a model does not accept, and runs that end early.
 
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ fn dividing_an_integer_by_zero_is_the_clients_mistake() {
         "divided by zero",
         "divided by zero",
     );
-    // 2^32 times itself is 2^64, of which 64 bits are zero.
+    // 2^32 times itself is 2^64, which wraps around to 0.
     for divisor in ["0", "4294967296"] {
         let json = format!(
             r#"{{"inputs": [{{"name": "x", "shape": [3], "datatype": "FP32", "data": [1, 2, 3]}},
@@ -62,7 +62,7 @@ fn dividing_an_integer_by_zero_is_the_clients_mistake() {
     }
 }
 
-/// 2^32 and a number: with 32 bits these are three, and were answered.
+/// 2^32 plus a small number: truncated to 32 bits these would be valid.
 #[test]
 fn sizes_beyond_32_bits_are_the_clients_mistake() {
     for name in [
@@ -113,7 +113,7 @@ fn a_negative_count_of_elements_is_the_clients_mistake() {
     }
 }
 
-/// A few megabytes of request can ask for a product of a third of a terabyte.
+/// A request of a few megabytes can ask for a product of 300 GB.
 #[test]
 fn sizes_without_bound_are_the_clients_mistake() {
     let column = |dims: [u64; 2]| {
@@ -140,8 +140,8 @@ fn sizes_without_bound_are_the_clients_mistake() {
     );
 }
 
-/// Sizes, axes, depths and steps that come with a request are each replaced by numbers that nobody means. No such number is the
-/// server's fault, and none takes the memory that it asks for.
+/// Replaces the sizes, axes, depths and steps in requests by absurd numbers. None of them causes a server
+/// error or a huge allocation.
 #[test]
 fn absurd_sizes_that_are_asked_for_are_the_clients_mistake() {
     let names = names("_asked_for.request.json");
@@ -193,7 +193,8 @@ fn strings_that_are_not_utf8_are_refused() {
     }
 }
 
-/// ONNX Runtime takes strings that end with a zero byte: it is not given any that have one before, which it would cut.
+/// ONNX Runtime takes null-terminated strings, so strings with an inner zero byte are refused instead of
+/// truncated.
 #[test]
 fn strings_with_a_zero_byte_are_whole_or_refused() {
     for &runtime in runtimes() {
@@ -267,7 +268,8 @@ fn images_smaller_than_a_window_are_refused() {
     assert_eq!(outputs[0].value.shape().dims(), [1, 64, 1, 2]);
 }
 
-/// The error says how many channels the weights take. The metadata says what the file does, which configurations repeat.
+/// The error reports how many channels the weights have. The metadata has the file's dimensions, since
+/// configurations repeat them.
 #[test]
 fn images_of_other_channels_are_refused() {
     let model = Runtime::BuiltIn.model("window_of_any_channels");
@@ -290,14 +292,14 @@ fn images_of_other_channels_are_refused() {
     }
 }
 
-/// Of nothing there is no mean, and an answer without elements is no answer.
+/// An empty tensor has no mean, and an output without elements is an error here.
 #[test]
 fn images_one_step_smaller_than_a_window_are_refused() {
     let windows = ["window_of_any_image", "window_by_twos"]
         .iter()
         .chain(&POOLS[..4]);
     let windows = windows.map(|name| (*name, [(2, 2), (2, 4), (4, 2)]));
-    // By twos and rounded up, a window may reach one step less than another one beyond the image.
+    // With stride 2 and rounding up, a window may start one step further beyond the image.
     for (name, sizes) in windows.chain([("max_pool_rounded_up", [(1, 1), (1, 4), (4, 1)])]) {
         let model = Runtime::BuiltIn.model(name);
         for (height, width) in sizes {
@@ -311,7 +313,7 @@ fn images_one_step_smaller_than_a_window_are_refused() {
     }
 }
 
-/// Pools with windows of 3x3 and images of any size.
+/// Pools with windows of 3x3 for images of any size.
 const POOLS: [&str; 5] = [
     "average_pool_by_twos",
     "average_pool_of_any_image",
@@ -333,7 +335,7 @@ fn images_smaller_than_a_pools_window_are_refused() {
     }
 }
 
-/// The same where values of a request decide how large the image is.
+/// Values of the request determine the size of the image.
 #[test]
 fn slices_smaller_than_a_window_are_refused() {
     let model = Runtime::BuiltIn.model("window_of_a_slice");
@@ -388,7 +390,7 @@ fn batches_that_are_neither_the_same_nor_one_are_refused() {
     }
 }
 
-/// Values that do not fit together are the client's mistake wherever they are multiplied or added.
+/// Values with mismatched sizes are a client error wherever they are multiplied or added.
 #[test]
 fn values_that_do_not_fit_together_are_the_clients_mistake() {
     for name in [
@@ -450,8 +452,8 @@ fn matrix<T: tensor_core::Element>(dims: [u64; 2], elements: Vec<T>) -> tensor_c
     tensor_core::Tensor::from_vec(tensor_core::Shape::new(&dims).unwrap(), elements).unwrap()
 }
 
-/// Boxes that do not overlap are all kept, and each is compared with all that are kept: this ends with the request, not with the
-/// operator.
+/// Boxes that do not overlap are all kept, and each is compared with all kept ones; cancelling the request
+/// ends this early.
 #[test]
 fn an_operator_that_takes_long_ends_with_its_request() {
     let model = Runtime::BuiltIn.model("boxes_of_a_request");
@@ -480,7 +482,7 @@ fn an_operator_that_takes_long_ends_with_its_request() {
     assert!(taken < Duration::from_secs(3), "{taken:?}");
 }
 
-/// The numbers of a range are counted as what they are: FP64 has no 2^53 + 1.
+/// Ranges are counted in their own type: FP64 cannot represent 2^53 + 1.
 #[test]
 fn ranges_of_large_integers_are_counted_exactly() {
     let model = Runtime::BuiltIn.model("range");
@@ -511,7 +513,7 @@ fn ranges_of_large_integers_are_counted_exactly() {
     }
 }
 
-/// Also where it has no numbers: ONNX Runtime refuses it too.
+/// A step of 0 is an error even for an empty range, as in ONNX Runtime.
 #[test]
 fn a_range_has_a_step() {
     let model = Runtime::BuiltIn.model("range");
@@ -527,7 +529,7 @@ fn a_range_has_a_step() {
     }
 }
 
-/// Requests whose values do not fit together: a model, and the inputs that are replaced.
+/// Checks that requests with mismatched values are refused. Each item has a model and the inputs to replace.
 #[track_caller]
 fn refuses_each(requests: Vec<(&str, Vec<(&str, oip_types::TensorValue)>)>) {
     for (name, values) in requests {
@@ -568,7 +570,7 @@ fn floats<const N: usize>(dims: [u64; N]) -> oip_types::TensorValue {
     tensor.unwrap().into()
 }
 
-/// Values that an operator combines element by element.
+/// Values that an operator combines element-wise.
 #[test]
 fn sizes_that_must_be_equal_are_the_clients_mistake() {
     refuses_each(vec![
@@ -584,7 +586,7 @@ fn sizes_that_must_be_equal_are_the_clients_mistake() {
     ]);
 }
 
-/// Scales, indices and updates that are too few, or reach beyond what they are for.
+/// Too few scales, indices or updates, or indices out of range.
 #[test]
 fn sizes_that_are_too_small_are_the_clients_mistake() {
     let scales = |size: u64| vec![("scale", floats([size])), ("bias", floats([size]))];
@@ -614,7 +616,7 @@ fn sizes_that_are_too_large_are_the_clients_mistake() {
     ]);
 }
 
-/// A megabyte of text, which indices, a shape or a condition repeat some thousand times.
+/// A string of a megabyte, which indices, a shape or a condition repeat some thousand times.
 #[test]
 fn texts_that_take_too_much_memory_together_are_the_clients_mistake() {
     let shape = |dims: &[u64]| tensor_core::Shape::new(dims).unwrap();
@@ -645,7 +647,7 @@ fn texts_that_take_too_much_memory_together_are_the_clients_mistake() {
     refuses_each(vec![("texts_one_hot", vec![("t", pair.into()), ("n", many())])]);
 }
 
-/// A request with one image of this size.
+/// Builds a request with one image of this size.
 fn image(height: u64, width: u64) -> InferRequest {
     images(3, height, width)
 }
@@ -658,7 +660,7 @@ fn images(channels: u64, height: u64, width: u64) -> InferRequest {
     InferRequest::new(model).with_input("image", image)
 }
 
-/// A product with an infinity that counts nothing is no number, and what counts nothing is not added.
+/// With an `alpha` of 0, an infinite product gives NaN; with a `beta` of 0, the bias is not added.
 #[test]
 fn infinities_times_nothing_are_no_numbers() {
     for &runtime in runtimes() {
@@ -724,7 +726,8 @@ fn zeros(rows: u64) -> tensor_core::Tensor {
     tensor_core::Tensor::from_vec(shape, vec![0f32; rows as usize]).unwrap()
 }
 
-/// The operators of a function are those of the version that the function imports: a softmax over all that follows the axis.
+/// A function's operators have the version that the function imports: here a softmax over all axes from
+/// `axis` to the end.
 #[test]
 fn a_function_has_a_version_of_its_own() {
     let model = Runtime::BuiltIn.model("function_of_an_older_set");

@@ -1,4 +1,4 @@
-//! What is refused, and unusable interpreters.
+//! Tests of refused models and unusable interpreters.
 
 use std::{
     fs,
@@ -38,7 +38,7 @@ fn message(result: Result<(), ServiceError>) -> String {
 
 #[test]
 fn nothing_runs_unless_it_is_allowed() {
-    // An interpreter that would leave a trace.
+    // The interpreter would create a file if it ran.
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace");
     let interpreter = script(folder.path(), &format!("touch {}", trace.display()));
@@ -106,7 +106,7 @@ fn an_interpreter_that_is_none_is_told() {
     }
 }
 
-/// A program of the shell.
+/// Writes a shell script in place of an interpreter.
 fn script(folder: &Path, deed: &str) -> std::path::PathBuf {
     let path = folder.join("interpreter");
     fs::write(&path, format!("#!/bin/sh\n{deed}\n")).unwrap();

@@ -1,4 +1,4 @@
-//! Every format, and everything that is done once at load.
+//! Tests of every format, and of the checks at load.
 
 use std::fs;
 
@@ -81,7 +81,7 @@ fn what_is_stored_otherwise_is_decoded_once() {
     }
 }
 
-/// A checksum is looked at when the file is loaded, also where its bytes are served as they stand.
+/// Checksums are verified when the file is loaded, even for tensors that are served as stored.
 #[test]
 fn checksums_are_verified_at_load() {
     for kind in [ChecksumKind::Crc32c, ChecksumKind::Sha256] {
@@ -91,7 +91,7 @@ fn checksums_are_verified_at_load() {
         };
         let mut content = ztensor(&options).to_vec();
         assert!(load("model.zt", content.clone().into()).is_ok());
-        // The first tensor's data begins at byte 64.
+        // The first tensor's data starts at byte 64.
         content[64 + 4] ^= 1;
         let error = load("model.zt", content.into()).err().unwrap().to_string();
         assert!(
@@ -101,7 +101,7 @@ fn checksums_are_verified_at_load() {
     }
 }
 
-/// Loading stops where nobody waits for it any more.
+/// Loading stops when its deadline has passed.
 #[test]
 fn the_deadline_ends_loading() {
     let source =
@@ -136,7 +136,7 @@ fn sparse_tensors_are_left_out() {
     assert_eq!(output(&*model, "1"), embed());
 }
 
-/// Tensors whose dtype nobody knows stand beside others in many files.
+/// Many files contain some tensors of an unknown dtype.
 #[test]
 fn tensors_that_cannot_be_read_are_left_out() {
     let header = r#"{"f8":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]},"ok":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}}"#;
@@ -172,7 +172,7 @@ fn a_file_of_which_nothing_can_be_served_is_refused() {
     );
 }
 
-/// BTF has no names; they stand in a file beside it.
+/// BTF has no names; a separate file next to it contains them.
 #[test]
 fn names_beside_a_file_are_used() {
     let folder = tempfile::tempdir().unwrap();
@@ -191,12 +191,12 @@ fn names_beside_a_file_are_used() {
     if outputs(&*named) != ["embed"] {
         panic!("{:?}", outputs(&*named));
     }
-    // A file that does not fit is not used.
+    // An invalid file is ignored.
     fs::write(&names, "[").unwrap();
     assert_eq!(outputs(&*load().unwrap()), ["0"]);
 }
 
-/// MR-03: the file of names is not read through a link, nor is a pipe waited for.
+/// MR-03: the names are not read through a link, and a pipe does not block.
 #[cfg(unix)]
 #[test]
 fn mr_03_names_behind_a_link_are_refused() {

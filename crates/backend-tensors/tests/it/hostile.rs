@@ -1,4 +1,4 @@
-//! Files that are no good, or too much.
+//! Invalid files, and files that exceed limits.
 
 use std::time::{Duration, Instant};
 
@@ -25,10 +25,10 @@ fn formats() -> Vec<&'static str> {
     names.to_vec()
 }
 
-/// A second is what a refusal may take; tests run on machines that have other things to do.
+/// The time limit for a refusal is a second; tests allow for busy machines.
 const QUICKLY: Duration = Duration::from_secs(5);
 
-/// MR-08: files that are cut or something else altogether are refused with the format's reason, and quickly.
+/// MR-08: truncated files and other formats are refused quickly, with the format's reason.
 #[test]
 fn mr_08_broken_files_are_refused() {
     let refused = |name: &str, content: Bytes| {
@@ -57,7 +57,7 @@ fn mr_08_broken_files_are_refused() {
     refused("model.gguf", Bytes::from_static(b"GGUF\x03\0\0\0"));
 }
 
-/// Whatever a file says, loading it ends with a model that keeps its promises, or with an error.
+/// Loading any file ends with a model that matches its metadata, or with an error.
 #[test]
 fn thousands_of_mutants() {
     let backend = TensorsBackend::new().with_memory(1 << 20);
@@ -72,7 +72,7 @@ fn thousands_of_mutants() {
     }
 }
 
-/// MR-16: what a file decodes to is estimated before any of it is decoded. This one has a few KB and 1 GiB of zeros.
+/// MR-16: the decoded size is checked before decoding. This file has a few KB and decodes to 1 GiB of zeros.
 #[test]
 fn mr_16_more_than_there_is_memory_for() {
     let mut writer = ZtensorWriter::new(Vec::new(), WriteOptions::default()).unwrap();
@@ -98,7 +98,7 @@ fn mr_16_more_than_there_is_memory_for() {
     );
     assert!(start.elapsed() < QUICKLY);
 
-    // Tensors that are served as they are stored take no memory beside the file.
+    // Tensors that are served as stored take no memory in addition to the file.
     let raw = file("model.safetensors", &[("zeros", &zeros)]);
     let backend = TensorsBackend::new().with_memory(0);
     assert!(load_with(&backend, "/nowhere/model.safetensors".as_ref(), raw).is_ok());

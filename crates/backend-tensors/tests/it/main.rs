@@ -1,4 +1,4 @@
-//! Tensor files as models: by themselves, in the engine, and behind a transport.
+//! Tests of tensor files as models: alone, in the engine, and through HTTP.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod files;

@@ -1,4 +1,4 @@
-//! Requests and their results.
+//! Tests of requests and their results.
 
 use backend_tensors::TensorsBackend;
 use oip_types::{ErrorCode, InferRequest, rest::json_body};
@@ -61,7 +61,7 @@ fn rows_by_number() {
         gathered.to_vec::<f32>().unwrap(),
         [3.0, 3.5, 0.0, 0.5, 0.0, 0.5, 1.0, 1.5]
     );
-    // Of a vector, rows are elements; one number without dimensions gives one row.
+    // For a vector, each element is a row; a scalar index selects one row.
     let answer = run(&*model, request().with_input("ids.rows", Tensor::scalar(2i64)));
     assert_eq!(tensors(answer.unwrap())[0].1, Tensor::scalar(9i64));
 }
@@ -135,7 +135,7 @@ fn requests_that_make_no_sense_are_refused() {
     );
 }
 
-/// Numbers of rows are small and rows are not: a request cannot make the server gather without bound.
+/// Row indices are small and rows are large: a request cannot make the server gather without limit.
 #[test]
 fn answers_are_bounded() {
     let model = model_with(&TensorsBackend::new().with_max_answer_bytes(64));
@@ -144,7 +144,7 @@ fn answers_are_bounded() {
         assert_eq!(error.code(), ErrorCode::InvalidArgument);
         error.to_string()
     };
-    // 32 + 24 + 8 bytes are all there is.
+    // 32 + 24 + 8 bytes is the total size.
     assert_eq!(run(&*model, request()).unwrap().len(), 3);
     assert_eq!(
         message(request().with_input("embed.rows", vector(&[0; 9]))),
@@ -163,7 +163,7 @@ fn answers_are_bounded() {
     );
 }
 
-/// The names of inputs are made from those of tensors, whatever those are.
+/// Input names are derived from tensor names, whatever those are.
 #[test]
 fn tensors_that_are_called_like_inputs() {
     let (a, b) = (vector(&[1, 2]), vector(&[3, 4]));

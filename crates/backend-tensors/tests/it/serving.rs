@@ -1,4 +1,4 @@
-//! In the engine and behind HTTP.
+//! Tests in the engine and through HTTP.
 
 use std::{fs, path::Path, sync::Arc, time::Instant};
 
@@ -16,13 +16,13 @@ use tower::ServiceExt;
 
 use crate::support::{embed, file, tensors};
 
-/// The configuration of `words` that has every version served, not only the latest.
+/// The configuration of `words` that serves every version, not only the latest.
 const ALL_VERSIONS: (&str, Bytes) = (
     "words/config.json",
     Bytes::from_static(br#"{"version_policy":{"all":{}}}"#),
 );
 
-/// A repository with these files, and an engine that has loaded it.
+/// Creates a repository with these files, and an engine that has loaded it.
 fn engine(files: &[(&str, Bytes)]) -> (Arc<Engine>, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     for (path, content) in files {
@@ -79,7 +79,7 @@ fn a_file_in_a_version_folder_is_a_model() {
     );
 }
 
-/// MR-08: a version that does not load leaves the one that does.
+/// MR-08: a version that fails to load does not affect one that loads.
 #[test]
 fn mr_08_a_good_version_serves_beside_a_broken_one() {
     let good = file("model.zt", &[("embed", &embed())]);
@@ -100,7 +100,8 @@ fn mr_08_a_good_version_serves_beside_a_broken_one() {
     );
 }
 
-/// MR-10: the file is read, not mapped, so cutting it is nothing to the server: no signal, and the same answers.
+/// MR-10: the file is read, not mapped, so truncating it has no effect on the server: no signal, and the same
+/// responses.
 #[test]
 fn mr_10_a_served_file_is_truncated() {
     let table: Vec<u32> = (0..1 << 20).collect();
@@ -122,7 +123,7 @@ fn mr_10_a_served_file_is_truncated() {
     }
 }
 
-/// From the file's bytes in memory to the frame of the answer: the same bytes.
+/// The response frame refers to the file's bytes in memory, without a copy.
 #[tokio::test]
 async fn a_whole_tensor_is_not_copied_on_its_way_to_the_wire() {
     let table = Tensor::from_vec(Shape::new(&[1024, 256]).unwrap(), vec![0.25f32; 1 << 18]).unwrap();
@@ -149,14 +150,14 @@ async fn a_whole_tensor_is_not_copied_on_its_way_to_the_wire() {
         call(r#"{"inputs":[],"outputs":[{"name":"embed","parameters":{"binary_data":true}}]}"#).await;
     assert_eq!(frames[1].len(), 1 << 20);
     assert_eq!(frames[1].as_ptr(), served.bytes().as_ptr(), "copied");
-    // And so are consecutive rows.
+    // Consecutive rows are not copied either.
     let rows = r#"{"inputs":[{"name":"embed.rows","datatype":"INT64","shape":[3],"data":[7,8,9]}],"parameters":{"binary_data_output":true}}"#;
     let frames = call(rows).await;
     assert_eq!(frames[1].len(), 3 << 10);
     assert_eq!(frames[1].as_ptr(), served.bytes()[7 << 10..].as_ptr(), "copied");
 }
 
-/// Models of many tensors answer as quickly as others.
+/// A model with many tensors responds as quickly as a model with few.
 #[test]
 fn ten_thousand_tensors() {
     let element = Tensor::scalar(1u8);

@@ -1,4 +1,4 @@
-//! Files, models of them, and requests.
+//! Builds files, models of them, and requests.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use oip_service::{Backend, CancelToken, LoadContext, Model, ModelSource};
 use oip_types::{InferOutput, InferRequest, ModelRef, ServiceError};
 use tensor_core::{Shape, Tensor};
 
-/// A file of dense tensors, in the format that such a name has.
+/// Builds a file of dense tensors; the suffix of the name determines the format.
 pub(crate) fn file(name: &str, tensors: &[(&str, &Tensor)]) -> Bytes {
     let entries = tensors
         .iter()
@@ -37,12 +37,12 @@ pub(crate) fn load_with(
     backend.load(&source, &LoadContext::default())
 }
 
-/// A model from a file in memory, called so in a folder that does not exist.
+/// Loads a model from a file in memory; its path has this name, in a directory that does not exist.
 pub(crate) fn load(name: &str, content: Bytes) -> Result<Box<dyn Model>, ServiceError> {
     load_with(&TensorsBackend::new(), &Path::new("/nowhere").join(name), content)
 }
 
-/// The model of a safetensors file with `embed` FP32[4, 2], `ids` INT64[3] and `scale` FP64[].
+/// Loads a safetensors file with `embed` FP32[4, 2], `ids` INT64[3] and `scale` FP64[].
 pub(crate) fn model() -> Box<dyn Model> {
     model_with(&TensorsBackend::new())
 }
@@ -57,7 +57,7 @@ pub(crate) fn model_with(backend: &TensorsBackend) -> Box<dyn Model> {
     load_with(backend, "/nowhere/model.safetensors".as_ref(), content).unwrap()
 }
 
-/// Rows `[0, 0.5]`, `[1, 1.5]` and so on.
+/// Returns a tensor with the rows `[0, 0.5]`, `[1, 1.5]` and so on.
 pub(crate) fn embed() -> Tensor {
     let elements = (0..8u8).map(|element| f32::from(element) / 2.0).collect();
     Tensor::from_vec(Shape::new(&[4, 2]).unwrap(), elements).unwrap()
@@ -71,7 +71,7 @@ pub(crate) fn request() -> InferRequest {
     InferRequest::new(ModelRef::new("m", None).unwrap())
 }
 
-/// What the engine does around a model: checks, runs, picks.
+/// Runs a model like the engine: checks the request, runs it, and selects the outputs.
 pub(crate) fn run(model: &dyn Model, request: InferRequest) -> Result<Vec<InferOutput>, ServiceError> {
     model.metadata().check_request(&request)?;
     let requested = request.outputs.clone();
@@ -79,7 +79,7 @@ pub(crate) fn run(model: &dyn Model, request: InferRequest) -> Result<Vec<InferO
     model.metadata().pick_outputs(&requested, outputs)
 }
 
-/// Names and tensors of an answer.
+/// Returns the names and tensors of a response.
 pub(crate) fn tensors(outputs: Vec<InferOutput>) -> Vec<(String, Tensor)> {
     let fixed = |output: InferOutput| (output.name, output.value.as_fixed().unwrap().clone());
     outputs.into_iter().map(fixed).collect()

@@ -1,9 +1,9 @@
-//! Forests of any shape against the plainest way to walk through trees.
+//! Compares forests of any shape with a simple reference implementation.
 
 use flat_forest::{Aggregate, Forest, Rows, Test, TreeError, TreeNode, Trees, TreesBuilder};
 use proptest::prelude::*;
 
-/// A tree of which only the reader knows the numbers: its branches and leaves, in no order.
+/// A tree for the reference implementation, with branches as boxes instead of node indices.
 #[derive(Clone, Debug)]
 enum Tree {
     Branch {
@@ -62,7 +62,7 @@ impl Tree {
         }
     }
 
-    /// Adds it to the nodes, and returns where.
+    /// Adds the tree to the nodes, and returns its index.
     fn describe(&self, builder: &mut TreesBuilder, score: u32, nodes: &mut Vec<TreeNode>) -> u32 {
         let node = match self {
             Self::Leaf(value) => TreeNode::Leaf(builder.leaf(&[(score, *value)]).expect("a leaf")),
@@ -107,7 +107,7 @@ impl Tree {
 
 const FEATURES: u32 = 4;
 
-/// Numbers that meet each other often.
+/// Generates numbers that are often equal.
 fn number() -> impl Strategy<Value = f64> {
     prop_oneof![
         4 => prop::sample::select(vec![-3.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 7.0, 40.0, 1e-36, -1e-36]),
@@ -178,7 +178,7 @@ fn check(forest: &[Tree], rows: &[f64], scores: u32) {
     let wanted: Vec<_> = rows.chunks_exact(FEATURES as usize).map(expected).collect();
     assert_eq!(found, wanted);
 
-    // Thresholds that FP32 has no number for have the same outcome all the same.
+    // Thresholds that FP32 cannot represent give the same results nevertheless.
     let narrow: Vec<f32> = rows.iter().map(|&value| value as f32).collect();
     let wide: Vec<f64> = narrow.iter().map(|&value| value.into()).collect();
     let single: Forest<f32, f64> = trees.forest();
@@ -191,7 +191,8 @@ fn check(forest: &[Tree], rows: &[f64], scores: u32) {
     assert_eq!(found, wanted);
 }
 
-/// Equality with a number that FP32 does not have is never met by a row of FP32, and by none that it is rounded to either.
+/// Returns whether FP32 can represent all numbers in tests for equality: no FP32 row equals another number,
+/// although a rounded number might.
 fn has_exact_equals(tree: &Tree) -> bool {
     match tree {
         Tree::Leaf(_) => true,
@@ -227,7 +228,7 @@ proptest! {
         check(&forest, &rows, scores);
     }
 
-    /// Nodes with any children: refused, or walked to an end.
+    /// Nodes with random children are refused, or walks through them end.
     #[test]
     fn what_is_described_at_random_is_refused_or_ends(
         children in prop::collection::vec((0u32..12, 0u32..12, any::<bool>()), 1..12),
@@ -267,7 +268,7 @@ fn a_node_may_have_several_parents() {
         yes,
         no,
     };
-    // A chain of comparisons with one way out, as exports of categories are written.
+    // A chain of comparisons with one common child, as exporters write categories.
     let nodes = [equal(3.0, 2, 1), equal(5.0, 2, 3), leaves[0], leaves[1]];
     assert_eq!(builder.tree(&nodes, 0), Ok(4));
     let forest: Forest<f32> = builder.finish().forest();

@@ -1,4 +1,4 @@
-//! The corpus: small files that are accepted, and small files that are rejected, each for a reason of its own.
+//! The corpus: small files that are accepted, and small files that are rejected, each for a different reason.
 
 mod accepted;
 
@@ -16,7 +16,7 @@ pub(crate) use accepted::described;
 
 pub(crate) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus");
 
-/// Every file of `tests/corpus` is what the cases here make it, and is judged as they say.
+/// Every file of `tests/corpus` equals the case that generates it, and has the expected result.
 #[test]
 fn files_are_judged_as_their_cases_say() {
     check_corpus(&Btf, Path::new(FOLDER), &cases());
@@ -110,7 +110,7 @@ fn counts(cases: &mut Cases) {
     count("bt-04-count-beyond-what-readers-take", OutOfBounds, 2_000_001, 16);
     count("bt-25-count-1-in-big-endian", OutOfBounds, 1u64.swap_bytes(), 16);
     count("bt-25-count-2-in-big-endian", OutOfBounds, 2u64.swap_bytes(), 16);
-    // A table of that length would not fit 63 bits: read the other way round it is small nevertheless.
+    // A table of that length would not fit 63 bits, but in the other byte order it is small.
     count(
         "bt-25-count-128-in-big-endian",
         OutOfBounds,
@@ -161,7 +161,7 @@ fn offsets(cases: &mut Cases) {
         behind(&nested),
     );
     let mut dims_as_record = Forged::plain();
-    // Its dimensions 0 and 0 are a header of a scalar of i8.
+    // Its two dimensions of 0 are interpreted as the header of an i8 scalar.
     dims_as_record.dims = vec![0, 0];
     dims_as_record.payload = Vec::new();
     overlap("bt-08-within-the-dimensions", &[24, 40], behind(&dims_as_record));
@@ -326,7 +326,7 @@ fn payloads(cases: &mut Cases) {
     let mut bytes = short.bytes();
     bytes.extend(Forged::dense(I8, &[1], 1).bytes());
     bytes.resize(bytes.len().next_multiple_of(8), 0);
-    // The second record begins where its offset says, a byte too early for what is there.
+    // The second record's offset is one byte too low.
     cases.reject(
         "bt-17-one-byte-short-amid-the-file",
         Misaligned,
@@ -345,7 +345,7 @@ fn payloads(cases: &mut Cases) {
 }
 
 fn sparse_lengths(cases: &mut Cases) {
-    // Two entries of a matrix, but for what is claimed.
+    // A matrix with two entries, except for the claimed sizes.
     let claiming = |claims: [u64; 3]| Forged::coo_claiming(&[4, 4], claims, &[0, 1, 2, 3], &[5, 6]).file();
     let mut mismatch = |name: &str, bytes: Vec<u8>| cases.reject(name, SizeMismatch, "B13", bytes);
     mismatch("bt-21-one-column-too-many", claiming([2, 3, 2]));
@@ -433,7 +433,7 @@ fn sparse_lengths(cases: &mut Cases) {
     cases.reject("bt-17-2-to-the-32-entries", Truncated, "B18", many);
 }
 
-/// Coordinates are data: they are proven when the tensor is read.
+/// Coordinates are data, so they are validated when the tensor is read.
 fn sparse_indices(cases: &mut Cases) {
     let mut outside = |name: &str, dims: &[u64], indices: &[u64]| {
         let values = vec![7; indices.len() / dims.len()];
@@ -483,7 +483,7 @@ fn foreign(cases: &mut Cases) {
         "B17",
         b"\x00\x80\xff\0\0\0\0\0{\"w\":{\"dtype\":\"F32\"",
     );
-    // A header of eight bytes reads as eight tensors.
+    // A header of eight bytes is interpreted as eight tensors.
     foreign(
         "safetensors-with-a-short-header",
         Misaligned,

@@ -1,4 +1,4 @@
-//! Where the specification leaves something open: one test for each decision of docs/formats/btf.md.
+//! One test for each decision of docs/formats/btf.md where the specification is ambiguous.
 
 use std::sync::Arc;
 
@@ -82,14 +82,14 @@ fn b3_everything_is_little_endian() {
 
 #[test]
 fn b4_places_of_records() {
-    // In order and without holes when written.
+    // Written records are in order and without holes.
     let tensors = [counting(DType::I8, &[3]), counting(DType::F64, &[2, 2])];
     let reader = open(&written(&[&tensors[0], &tensors[1]])).unwrap();
     let offsets = [0, 1].map(|index| reader.record(index).unwrap().offset);
     assert_eq!(offsets, [24, 24 + 32]);
     assert_eq!(reader.lints().unwrap(), []);
 
-    // TFRT's oldest writer did not pad: its second record began at byte 124 of the file.
+    // TFRT's oldest writer did not pad, so its second record starts at byte 124 of the file.
     let mut first = Forged::dense(F32, &[19], 76);
     first.padding = Some(Vec::new());
     let old = at_offsets(
@@ -100,7 +100,7 @@ fn b4_places_of_records() {
     let reader = open_leniently(&old).unwrap();
     assert_eq!(reader.tensor(1).unwrap().to_vec::<i8>().unwrap(), [1, 2]);
     assert_eq!(reader.lints().unwrap().len(), 1);
-    // Records may not overlap for that.
+    // Even then, records may not overlap.
     let overlapping = at_offsets(&[24, 123], &[first.bytes(), vec![0; 40]].concat());
     assert_eq!(open_leniently(&overlapping).unwrap_err().kind(), Overlap);
 }
@@ -152,7 +152,7 @@ fn b9_scalars_and_tensors_without_elements() {
     assert_eq!(reader.rows(1, 1..3).unwrap().shape().dims(), [2, 0]);
 }
 
-/// TFRT reads indices as signed numbers and lets negative ones pass.
+/// TFRT reads indices as signed integers and accepts negative ones.
 #[test]
 fn b10_indices_are_unsigned() {
     for index in [u64::MAX, 1 << 63, 3] {
@@ -174,12 +174,12 @@ fn b11_entries_are_sorted_when_written() {
     let error = writer.sparse(&repeated).unwrap_err();
     assert_eq!((error.kind(), error.broken_rule()), (Duplicate, Some("B11")));
 
-    // Bytes that the caller gives must already be sorted.
+    // Indices passed as bytes must already be sorted.
     for (indices, kind) in [([2u64, 1], Malformed), ([1, 1], Duplicate), ([0, 3], OutOfBounds)] {
         let record = RecordSpec::coo(spec(DType::I32, &[3]), 2);
         let mut writer = BtfWriter::new(Vec::new(), vec![record], WriteOptions::default()).unwrap();
         assert_eq!(writer.write(&words(&indices)).unwrap_err().kind(), kind);
-        // The file is of no use any more.
+        // The writer is unusable after the error.
         assert_eq!(writer.write(&[0; 8]).unwrap_err().kind(), Io);
         assert!(writer.finish().is_err());
     }
@@ -200,7 +200,7 @@ fn b12_sparse_scalars() {
 fn b13_no_more_entries_than_elements() {
     let too_many = Forged::coo(&[2], &[0, 1, 0], &[1, 2, 3]).file();
     assert_eq!(refusal(&too_many), (SizeMismatch, "B13"));
-    // With repeats allowed there may be more.
+    // If duplicates are allowed, there may be more entries than elements.
     let sparse = open_leniently(&too_many).unwrap().sparse(0).unwrap();
     assert_eq!(sparse.to_dense(8).unwrap().to_vec::<i32>().unwrap(), [3, 2]);
 }
@@ -290,7 +290,7 @@ fn b17_limits_of_readers() {
     };
     let limits = Limits::default;
     let too_large = Err((TooLarge, Some("B17")));
-    // A limit less one, the limit, and one more.
+    // The counts are below, at and above the limit.
     for (tensors, wanted) in [(2, too_large), (3, Ok(())), (4, Ok(()))] {
         assert_eq!(opened(Limits { tensors, ..limits() }), wanted);
     }
@@ -342,7 +342,7 @@ fn b17_limits_of_writers() {
         ..limits()
     };
     assert!(BtfWriter::new(Vec::new(), records(), limited(exact)).is_ok());
-    // Each fits, all together do not.
+    // Each tensor fits, but their sum does not.
     let large = RecordSpec::dense(spec(DType::I8, &[1 << 62]));
     assert_eq!(
         refused(vec![large.clone(), large], WriteOptions::default()),

@@ -1,4 +1,4 @@
-//! docs/formats/btf.md says what the code does.
+//! docs/formats/btf.md matches the code.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ fn description() -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// The bytes of the worked example are those of the file that it names.
+/// The bytes of the worked example equal the named file.
 #[test]
 fn the_hexdump_is_that_of_the_file() {
     let text = description();
@@ -40,7 +40,7 @@ fn the_hexdump_is_that_of_the_file() {
     assert_eq!(dense.to_vec::<i32>().unwrap(), [0, 0, 0, 0, 0, 7]);
 }
 
-/// Every rule that errors name is described, and the description has no others.
+/// The page describes exactly the rules that errors name.
 #[test]
 fn every_rule_is_described() {
     let text = description();

@@ -1,4 +1,4 @@
-//! TFRT's own files: what they hold is known by what they are for.
+//! Files written by TFRT, whose contents are known from their purpose.
 
 use fmt_btf::{BtfReader, BtfWriter, RecordSpec, WriteOptions};
 use fmt_core::TensorReader;
@@ -18,7 +18,7 @@ fn tensors(reader: &BtfReader) -> Vec<Tensor> {
         .collect()
 }
 
-/// BT-29: the smallest things.
+/// BT-29: small test tensors.
 #[test]
 fn bt_29_test_tensor() {
     let (reader, _) = golden("test_tensor.btf");
@@ -31,7 +31,7 @@ fn bt_29_test_tensor() {
     assert_eq!(reader.lints().unwrap(), []);
 }
 
-/// `a` times `b`, both with rows of so many columns.
+/// Returns the matrix product of `a` and `b`.
 fn product<T: Element + Into<f64>>(a: &Tensor, b: &Tensor) -> Vec<f64> {
     let (rows, inner) = (a.shape().dims()[0] as usize, a.shape().dims()[1] as usize);
     let columns = b.shape().dims()[1] as usize;
@@ -68,7 +68,7 @@ fn bt_29_matrices() {
     }
 }
 
-/// BT-29: each output of a pooling over everything is its channel's maximum.
+/// BT-29: each output of a global pooling is the maximum of its channel.
 #[test]
 fn bt_29_poolings() {
     let (reader, _) = golden("max_pool.btf");
@@ -86,7 +86,7 @@ fn bt_29_poolings() {
     }
 }
 
-/// What TFRT wrote is what this crate writes.
+/// This crate writes the same bytes as TFRT.
 #[test]
 fn writing_them_again_gives_the_same_bytes() {
     for name in [

@@ -1,4 +1,4 @@
-//! A hundred thousand files derived from sound ones.
+//! A hundred thousand mutants of valid files.
 
 use fmt_btf::Btf;
 use fmt_core::{
@@ -11,8 +11,8 @@ use crate::{
     support::{Forged, at_offsets, words},
 };
 
-/// Mutants of every accepted file of the corpus. Strictly and leniently, nothing panics, hangs or allocates out of
-/// proportion, and every way of reading gives the same bytes.
+/// Mutants of every accepted file of the corpus are read strictly and leniently. Nothing may panic, hang or
+/// allocate out of proportion, and every way of reading must give the same bytes.
 #[test]
 fn a_hundred_thousand_mutants() {
     let accepted: Vec<Vec<u8>> = corpus::cases()
@@ -28,7 +28,7 @@ fn a_hundred_thousand_mutants() {
         };
         let bases = accepted.clone();
         let derived = bases.into_iter().flat_map(move |base| {
-            // Truncations and flips first; half of each base's share is left for mixtures.
+            // Truncations and flips come first; half of each base's share is left for mixtures.
             let skip = (base.len() * 9).saturating_sub(each / 2);
             mutants(&base, skip + each).skip(skip).collect::<Vec<_>>()
         });
@@ -37,7 +37,7 @@ fn a_hundred_thousand_mutants() {
     }
 }
 
-/// Tables and ranks that make much of a small file: what is kept of them stays in proportion to it.
+/// Memory stays proportional to the file even if a table or rank claims a large size.
 #[test]
 fn amplifiers() {
     let record = Forged::dense(0, &[1; 32], 1).bytes();

@@ -1,4 +1,4 @@
-//! Files on disk: what happens to them while they are read, and what is no file at all.
+//! Files on disk that change while they are read, and paths that are not regular files.
 
 use std::{
     fs::{self, File},
@@ -23,7 +23,8 @@ fn in_folder(test: impl FnOnce(&Path)) {
     test(folder.path());
 }
 
-/// FS-01: a file that is truncated while it is open gives all of a tensor or says that it changed.
+/// FS-01: reading a file that is truncated while it is open returns a complete tensor, or an error that it
+/// changed.
 #[test]
 fn fs_01_a_file_that_becomes_shorter() {
     in_folder(|folder| {
@@ -57,7 +58,7 @@ fn fs_01_a_file_that_becomes_shorter() {
     });
 }
 
-/// FS-02: a file that is truncated between asking for its length and reading it.
+/// FS-02: the file is truncated after its length was queried and before it is read.
 #[test]
 fn fs_02_a_file_that_is_empty_when_it_is_read() {
     in_folder(|folder| {
@@ -70,7 +71,7 @@ fn fs_02_a_file_that_is_empty_when_it_is_read() {
     });
 }
 
-/// FS-03: bytes that are overwritten are read as they are then; a sparse tensor is proven each time.
+/// FS-03: overwritten bytes are read as they are at that time; a sparse tensor is validated on each read.
 #[test]
 fn fs_03_a_file_that_is_overwritten() {
     in_folder(|folder| {
@@ -91,7 +92,7 @@ fn fs_03_a_file_that_is_overwritten() {
     });
 }
 
-/// FS-04: a file that is replaced stays whole for readers that have it open.
+/// FS-04: readers keep the old contents of a replaced file that they have open.
 #[test]
 fn fs_04_a_file_that_is_replaced() {
     in_folder(|folder| {
@@ -106,7 +107,7 @@ fn fs_04_a_file_that_is_replaced() {
     });
 }
 
-/// FS-06: a terabyte of nothing between two records.
+/// FS-06: the file has a hole of a terabyte between two records.
 #[test]
 fn fs_06_a_sparse_file_of_a_terabyte() {
     in_folder(|folder| {
@@ -118,7 +119,7 @@ fn fs_06_a_sparse_file_of_a_terabyte() {
         out.set_len(far).unwrap();
         let mut out = File::options().append(true).open(&path).unwrap();
         if out.write_all(&Forged::plain().bytes()).is_err() {
-            // Not every file system has room for a length like that.
+            // Not every file system supports files of that length.
             return;
         }
         let start = Instant::now();
@@ -129,7 +130,7 @@ fn fs_06_a_sparse_file_of_a_terabyte() {
     });
 }
 
-/// FS-07: what is no regular file.
+/// FS-07: the path is not a regular file.
 #[cfg(unix)]
 #[test]
 fn fs_07_what_is_no_file() {
@@ -148,7 +149,7 @@ fn fs_07_what_is_no_file() {
     });
 }
 
-/// FS-08: what cannot be opened.
+/// FS-08: the file cannot be opened.
 #[test]
 fn fs_08_files_that_cannot_be_opened() {
     in_folder(|folder| {
@@ -158,7 +159,7 @@ fn fs_08_files_that_cannot_be_opened() {
     });
 }
 
-/// A source whose reads fail from some point on, or give less than they were asked for.
+/// A source whose reads fail starting at some offset, or return fewer bytes than requested.
 struct Failing {
     bytes: Bytes,
     reads: AtomicU64,
@@ -182,7 +183,7 @@ impl ByteSource for Failing {
     }
 }
 
-/// FS-09, FS-10: every read fails once, and nothing partial is left behind.
+/// FS-09, FS-10: each read fails once, and nothing partial is returned.
 #[test]
 fn fs_09_every_read_fails_once() {
     let bytes: Bytes = file(&[
@@ -219,7 +220,7 @@ fn fs_09_every_read_fails_once() {
     }
 }
 
-/// FS-11: a file that grows keeps the length it had.
+/// FS-11: a file that grows keeps its length as of opening.
 #[test]
 fn fs_11_a_file_that_grows() {
     in_folder(|folder| {
@@ -236,7 +237,7 @@ fn fs_11_a_file_that_grows() {
     });
 }
 
-/// FS-12: many threads, one reader.
+/// FS-12: many threads use one reader.
 #[test]
 fn fs_12_many_threads() {
     in_folder(|folder| {
@@ -262,7 +263,7 @@ fn fs_12_many_threads() {
     });
 }
 
-/// A mapping is a source as any: tensors are slices of it.
+/// A mapping works like any other source: tensors are slices of it.
 #[test]
 fn mapped_files_are_not_copied() {
     in_folder(|folder| {

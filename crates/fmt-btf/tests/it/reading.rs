@@ -1,4 +1,4 @@
-//! What readers say to every kind of file, case by case.
+//! Reads every kind of file, case by case.
 
 use std::{sync::Arc, time::Instant};
 
@@ -105,7 +105,7 @@ fn bt_09_records_in_any_order() {
     let (a, b) = (counting(DType::I8, &[8]), counting(DType::I16, &[2, 2]));
     let body = [&written(&[&a])[16..], &written(&[&b])[16..]].concat();
     let reader = open(&at_offsets(&[56, 24], &body)).unwrap();
-    // The table's order is the tensors' order.
+    // Tensors have the table's order.
     assert_eq!([reader.tensor(0).unwrap(), reader.tensor(1).unwrap()], [b, a]);
     assert_eq!(reader.lints().unwrap(), []);
 }
@@ -141,7 +141,7 @@ fn bt_12_dtypes() {
         let error = reader.tensor(0).unwrap_err();
         assert_eq!((error.kind(), error.byte()), (Unsupported, Some(24)));
     }
-    // The others can be read nevertheless.
+    // The other tensors can still be read.
     let bytes = file(&[Forged::dense(10, &[2], 4), Forged::plain()]);
     let reader = open(&bytes).unwrap();
     let entry = &reader.entries()[0];
@@ -210,7 +210,7 @@ fn bt_16_products_that_do_not_fit() {
             (Overflow, "B19")
         );
     }
-    // No elements, whatever the other dimensions are (B9).
+    // The tensor has no elements, whatever its other dimensions are (B9).
     let reader = open(&Forged::new(F64, 0, &[0, 1 << 63, 1 << 63], &[]).file()).unwrap();
     assert!(reader.tensor(0).unwrap().bytes().is_empty());
 }
@@ -218,7 +218,7 @@ fn bt_16_products_that_do_not_fit() {
 #[test]
 fn bt_17_payloads_cut_short() {
     assert_eq!(kind(&cut(Forged::plain().file(), 1)), Truncated);
-    // Amid the file the next record is where this one should be.
+    // In the middle of the file, the next record is where this one should end.
     let mut short = Forged::plain();
     short.payload.truncate(8);
     assert_eq!(kind(&file(&[short, Forged::plain()])), Overlap);
@@ -352,7 +352,8 @@ fn bt_25_big_endian_files_are_told_so() {
     );
 }
 
-/// Without a mark, only the structure tells other files apart: of random ones, none must be taken for one of this kind.
+/// Without a magic number, only the structure distinguishes BTF from other files. None of these random files
+/// may be detected as BTF.
 #[test]
 fn bt_26_other_files() {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
@@ -362,7 +363,7 @@ fn bt_26_other_files() {
         state ^= state << 17;
         state
     };
-    // Pieces of one pool, from any byte on: that is as random, and quicker.
+    // Pieces of one pool that start at any byte are equally random, and faster.
     let pool = words(&(0..1 << 17).map(|_| next()).collect::<Vec<u64>>());
     let random = move || {
         let start = next() as usize % (pool.len() - 4096);
@@ -384,7 +385,7 @@ fn bt_26_other_files() {
         assert_eq!(Btf.sniff(&bytes, 4096), Sniff::No);
         assert!(open(&bytes).is_err());
     }
-    // Zeros could be anything.
+    // A file of zeros could be anything.
     assert_eq!(Btf.sniff(&[0; 512], 512), Sniff::No);
     assert_eq!(Btf.sniff(&[0; 8], 8), Sniff::Possible);
     assert_eq!(Btf.sniff(&Forged::plain().file(), 64), Sniff::Possible);
@@ -406,7 +407,7 @@ fn bt_27_a_million_tensors() {
     let start = Instant::now();
     let reader = BtfReader::open(source, &ReadOptions::default()).unwrap();
     let elapsed = start.elapsed();
-    // Code that is not optimised is not what the second is for.
+    // The limit of one second is for optimized code.
     let patience = if cfg!(debug_assertions) { 20 } else { 1 };
     assert!(elapsed.as_secs() < patience, "{elapsed:?}");
     assert_eq!(reader.len() as u64, count);
@@ -414,7 +415,7 @@ fn bt_27_a_million_tensors() {
     assert!(reader.tensor(999_999).unwrap().bytes().is_empty());
 }
 
-/// Every truncation and every flipped bit of a file with everything in it.
+/// Truncates and flips every bit of a file that uses all features.
 #[test]
 fn bt_28_truncations_and_flipped_bits() {
     let bytes = file(&[
@@ -425,7 +426,7 @@ fn bt_28_truncations_and_flipped_bits() {
     let derived = mutants(&bytes, bytes.len() * 9).collect::<Vec<_>>();
     let opened = open_many_hostile(&Btf, derived.clone(), &ReadOptions::default(), BASE_ALLOWANCE);
     assert!(opened > 0 && opened < derived.len());
-    // Of the truncations only those open that cut padding.
+    // Of the truncated files, only those that lack nothing but padding open.
     let whole = (0..bytes.len())
         .filter(|len| open(&bytes[..*len]).is_ok())
         .count();

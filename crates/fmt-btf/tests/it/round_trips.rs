@@ -1,4 +1,4 @@
-//! What is written is read again, and what is read can be written again.
+//! Written files are read back, and files that are read can be written again.
 
 use fmt_btf::{BtfReader, BtfWriter, CooCode, RecordSpec, WriteOptions};
 use fmt_core::{Layout, TensorReader};
@@ -28,7 +28,7 @@ fn tensors() -> impl Strategy<Value = Any> {
                     state ^= state << 13;
                     state ^= state >> 7;
                     state ^= state << 17;
-                    // Many zeros, so that sparse tensors are sparse.
+                    // Many elements are zero, so that sparse tensors are sparse.
                     if state.is_multiple_of(3) {
                         (state >> 32) as u8
                     } else {
@@ -96,7 +96,7 @@ proptest! {
         prop_assert_eq!(reader.rows(0, start..end).ok(), tensor.rows(start..end).ok());
     }
 
-    /// Any bytes: a verdict, and what opens can be written again and read equal.
+    /// Arbitrary bytes never cause a panic, and a file that opens can be written and read back as equal.
     #[test]
     fn any_words(words in prop::collection::vec(prop_oneof![0u64..80, any::<u64>()], 0..40)) {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();

@@ -1,4 +1,4 @@
-//! Files that no writer of this crate would write, record by record.
+//! Builds files record by record that this crate's writer would never write.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ pub(crate) const I32: u8 = 2;
 pub(crate) const F32: u8 = 4;
 pub(crate) const F64: u8 = 5;
 
-/// Opens bytes as a strict reader does.
+/// Opens bytes with a strict reader.
 pub(crate) fn open(bytes: &[u8]) -> Result<BtfReader, Error> {
     BtfReader::from_bytes(bytes.to_vec())
 }
 
-/// Opens bytes as a lenient reader does.
+/// Opens bytes with a lenient reader.
 pub(crate) fn open_leniently(bytes: &[u8]) -> Result<BtfReader, Error> {
     let options = ReadOptions {
         lenient: true,
@@ -25,7 +25,7 @@ pub(crate) fn open_leniently(bytes: &[u8]) -> Result<BtfReader, Error> {
     BtfReader::open(Arc::new(Bytes::copy_from_slice(bytes)), &options)
 }
 
-/// Why bytes are no file: the kind and the rule.
+/// Returns the kind and the rule of the error for invalid bytes.
 pub(crate) fn refusal(bytes: &[u8]) -> (ErrorKind, &'static str) {
     let error = open(bytes).unwrap_err();
     (error.kind(), error.broken_rule().unwrap())
@@ -35,7 +35,7 @@ pub(crate) fn spec(dtype: DType, dims: &[u64]) -> TensorSpec {
     TensorSpec::new(dtype, Shape::new(dims).unwrap()).unwrap()
 }
 
-/// A tensor whose bytes count up.
+/// Returns a tensor whose bytes count up.
 pub(crate) fn counting(dtype: DType, dims: &[u64]) -> Tensor {
     let spec = spec(dtype, dims);
     let bytes: Vec<u8> = (0..spec.byte_len()).map(|byte| byte as u8).collect();
@@ -49,7 +49,7 @@ pub(crate) fn sparse(dims: &[u64], indices: &[u64], values: &[i32]) -> SparseCoo
     SparseCoo::new(Shape::new(dims).unwrap(), indices.unwrap(), values.unwrap()).unwrap()
 }
 
-/// What this crate writes for some tensors.
+/// Returns the file that this crate writes for some tensors.
 pub(crate) fn written(tensors: &[&Tensor]) -> Vec<u8> {
     let records = tensors.iter().map(|tensor| RecordSpec::from(*tensor)).collect();
     let mut writer = BtfWriter::new(Vec::new(), records, WriteOptions::default()).unwrap();
@@ -59,14 +59,14 @@ pub(crate) fn written(tensors: &[&Tensor]) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// What this crate writes for a sparse tensor.
+/// Returns the file that this crate writes for a sparse tensor.
 pub(crate) fn written_sparse(sparse: &SparseCoo, options: WriteOptions) -> Vec<u8> {
     let mut writer = BtfWriter::new(Vec::new(), vec![sparse.into()], options).unwrap();
     writer.sparse(sparse).unwrap();
     writer.finish().unwrap()
 }
 
-/// A record made by hand.
+/// A handmade record.
 #[derive(Clone, Debug)]
 pub(crate) struct Forged {
     pub(crate) rank: u64,
@@ -74,9 +74,9 @@ pub(crate) struct Forged {
     pub(crate) layout: u8,
     pub(crate) reserved: [u8; 6],
     pub(crate) dims: Vec<u64>,
-    /// What follows the dimensions.
+    /// The bytes after the dimensions.
     pub(crate) payload: Vec<u8>,
-    /// What follows the payload; as many zeros as it takes if nothing else is said.
+    /// The bytes after the payload; by default the necessary padding.
     pub(crate) padding: Option<Vec<u8>>,
 }
 
@@ -93,24 +93,24 @@ impl Forged {
         }
     }
 
-    /// A dense tensor whose bytes count up from 1.
+    /// Creates a dense tensor whose bytes count up from 1.
     pub(crate) fn dense(dtype: u8, dims: &[u64], len: u8) -> Self {
         Self::new(dtype, 0, dims, &(1..=len).collect::<Vec<u8>>())
     }
 
-    /// `i32[2, 2]`: a record of 48 bytes.
+    /// Creates `i32[2, 2]`, a record of 48 bytes.
     pub(crate) fn plain() -> Self {
         Self::dense(I32, &[2, 2], 16)
     }
 
-    /// A sparse tensor of i32, sound or not.
+    /// Creates a sparse tensor of i32, valid or not.
     pub(crate) fn coo(dims: &[u64], indices: &[u64], values: &[i32]) -> Self {
         let rank = dims.len() as u64;
         let count = values.len() as u64;
         Self::coo_claiming(dims, [count, rank, count], indices, values)
     }
 
-    /// A sparse tensor that claims dimensions of indices and length of values.
+    /// Creates a sparse tensor with arbitrary claimed dimensions of the indices and length of the values.
     pub(crate) fn coo_claiming(dims: &[u64], claims: [u64; 3], indices: &[u64], values: &[i32]) -> Self {
         let mut payload = words(&claims[..2]);
         payload.extend(words(indices));
@@ -130,20 +130,20 @@ impl Forged {
         out
     }
 
-    /// A file with this record only.
+    /// Returns a file with only this record.
     pub(crate) fn file(&self) -> Vec<u8> {
         file(std::slice::from_ref(self))
     }
 }
 
-/// The plain record, changed in something, as a file.
+/// Returns a file with the plain record after `change`.
 pub(crate) fn with(change: impl FnOnce(&mut Forged)) -> Vec<u8> {
     let mut record = Forged::plain();
     change(&mut record);
     record.file()
 }
 
-/// Records one behind the other, in order.
+/// Returns a file with these records in order.
 pub(crate) fn file(records: &[Forged]) -> Vec<u8> {
     let mut offset = 8 + 8 * records.len() as u64;
     let mut offsets = Vec::new();
@@ -157,7 +157,7 @@ pub(crate) fn file(records: &[Forged]) -> Vec<u8> {
     at_offsets(&offsets, &body)
 }
 
-/// A count, a table, and what follows it.
+/// Returns a file with a count, an offset table, and `body` after it.
 pub(crate) fn at_offsets(offsets: &[u64], body: &[u8]) -> Vec<u8> {
     let mut out = words(&[offsets.len() as u64]);
     out.extend(words(offsets));
@@ -169,7 +169,7 @@ pub(crate) fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Without the last bytes.
+/// Removes the last `last` bytes.
 pub(crate) fn cut(mut bytes: Vec<u8>, last: usize) -> Vec<u8> {
     bytes.truncate(bytes.len() - last);
     bytes

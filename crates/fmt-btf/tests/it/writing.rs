@@ -1,4 +1,4 @@
-//! Writers: what they refuse, what failing sinks come to, and that nothing else decides about the bytes.
+//! Writers: refused input, failing sinks, and deterministic output.
 
 use std::{
     io::{self, Write},
@@ -14,7 +14,7 @@ use tensor_core::{DType, SparseCoo, Tensor};
 
 use crate::support::{counting, open, sparse, spec, words, written};
 
-/// A dense tensor of each width, some empty, and sparse ones.
+/// Returns a dense tensor of each width, some of them empty, and sparse tensors.
 fn everything() -> (Vec<Tensor>, Vec<SparseCoo>) {
     let tensors = vec![
         counting(DType::I8, &[3]),
@@ -38,7 +38,7 @@ fn records() -> Vec<RecordSpec> {
     tensors.chain(sparse.iter().map(RecordSpec::from)).collect()
 }
 
-/// All bytes that are to be given, one tensor behind the other.
+/// Returns all bytes to be written, concatenated.
 fn all_bytes() -> Vec<u8> {
     let (tensors, sparse) = everything();
     let mut bytes: Vec<u8> = tensors
@@ -64,7 +64,7 @@ fn whole() -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// WR-06, WR-12: pieces of any length, on any thread, give the same file.
+/// WR-06, WR-12: pieces of any length, from any thread, give the same file.
 #[test]
 fn wr_12_the_same_tensors_give_the_same_bytes() {
     let (whole, bytes) = (whole(), all_bytes());
@@ -86,7 +86,7 @@ fn wr_12_the_same_tensors_give_the_same_bytes() {
     }
 }
 
-/// A sink that takes a byte at a time, and fails after some of them.
+/// A sink that takes one byte at a time, and fails after a limit.
 struct Sink {
     taken: Vec<u8>,
     room: usize,
@@ -132,7 +132,7 @@ fn write_to(sink: &mut Sink) -> Result<u64, fmt_core::Error> {
     writer.finish()
 }
 
-/// WR-02: a disk that is full at any byte.
+/// WR-02: the disk becomes full at any byte.
 #[test]
 fn wr_02_a_sink_that_is_full_anywhere() {
     let whole = whole();
@@ -160,7 +160,7 @@ fn wr_06_a_sink_that_takes_a_byte_at_a_time() {
     assert!(sink.taken == whole);
 }
 
-/// WR-11: too few and too many bytes.
+/// WR-11: too few or too many bytes are written.
 #[test]
 fn wr_11_bytes_that_do_not_fit_the_plan() {
     let bytes = all_bytes();
@@ -209,7 +209,7 @@ fn wr_11_tensors_that_were_not_announced() {
     );
 }
 
-/// FS-05: a file is read, changed, and written where it was.
+/// FS-05: a file is saved over the one that it is read from.
 #[test]
 fn fs_05_saving_over_the_file_that_is_being_read() {
     let folder = tempfile::tempdir().unwrap();
@@ -232,7 +232,8 @@ fn fs_05_saving_over_the_file_that_is_being_read() {
     );
 }
 
-/// Memory does not grow with what is written: pieces go to the sink as they come, all but the table at once.
+/// Memory does not grow with the amount of data: pieces are passed to the sink immediately, and only the
+/// table is kept.
 #[test]
 fn bytes_are_not_gathered() {
     struct Count(Arc<AtomicUsize>);

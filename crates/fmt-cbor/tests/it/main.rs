@@ -1,11 +1,12 @@
-//! Any bytes as CBOR: no panic, errors inside the input, and values that come back as they were.
+//! Parses arbitrary bytes as CBOR: no panics, error positions inside the input, and values that survive a
+//! round trip.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use ciborium::Value;
 use fmt_cbor::{CborValue, Fields, Header, Items, push_head};
 use proptest::prelude::*;
 
-/// Depth is bounded by the caller's number, not by the stack.
+/// The caller limits the depth; deep nesting must not exhaust the stack.
 #[test]
 fn deep_nesting_takes_no_stack() {
     let deep = [vec![0x81; 1 << 20], vec![0]].concat();
@@ -45,7 +46,8 @@ fn fields_keep_their_order() {
 }
 
 proptest! {
-    /// What is skipped is well-formed: taken over again, printed, and, where `ciborium` has a value for it, encoded anew.
+    /// A skipped item is well-formed: it can become a value, be printed, and be encoded again if `ciborium`
+    /// can represent it.
     #[test]
     fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
         let mut items = Items::new(&bytes, 100);

@@ -1,7 +1,7 @@
-//! WR-02 and WR-03: a disk that fails or is full, as the kernel would tell it.
+//! WR-02 and WR-03: a disk that fails or is full, simulated at system calls.
 //!
-//! A seccomp filter answers chosen calls of one thread with an error, without making them. It cannot be taken away again,
-//! so each test has a thread of its own, which ends with it.
+//! A seccomp filter makes selected system calls of one thread fail. It cannot be removed, so each test uses a
+//! separate thread.
 
 use std::{
     collections::BTreeMap,
@@ -24,10 +24,11 @@ use tempfile::TempDir;
 const EIO: u32 = libc::EIO as u32;
 const ENOSPC: u32 = libc::ENOSPC as u32;
 
-/// Descriptors are the process's: tests that count on which number comes next run one after the other.
+/// Descriptors belong to the whole process, so tests that depend on the next number run one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// From now on this thread's `call` fails if its first argument, a descriptor, compares so with all of these.
+/// Makes this thread's `call` fail from now on if its first argument, a descriptor, satisfies all of these
+/// comparisons.
 fn fail(call: libc::c_long, error: u32, descriptors: &[(SeccompCmpOp, RawFd)]) {
     let conditions = descriptors.iter().map(|(compares, descriptor)| {
         SeccompCondition::new(0, SeccompCmpArgLen::Dword, compares.clone(), *descriptor as u64).unwrap()
@@ -43,7 +44,7 @@ fn fail(call: libc::c_long, error: u32, descriptors: &[(SeccompCmpOp, RawFd)]) {
     apply_filter(&program).unwrap();
 }
 
-/// The descriptors of the open files whose paths begin so.
+/// Returns the descriptors of the open files whose paths begin with `prefix`.
 fn descriptors_of(prefix: &Path) -> Vec<RawFd> {
     let prefix = prefix.to_string_lossy().into_owned();
     let open = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap());
@@ -64,7 +65,8 @@ fn names(folder: &TempDir) -> Vec<String> {
     names
 }
 
-/// Begins to replace `old` by `new`, and gives the file and its descriptor to a thread that may break its own system.
+/// Starts replacing `old` by `new`, and passes the file and its descriptor to `and`, on a thread whose system
+/// calls it may break.
 fn replace(
     content: &'static [u8],
     and: impl FnOnce(AtomicFile, RawFd) -> Result<(), Error> + Send + 'static,
@@ -74,14 +76,14 @@ fn replace(
     fs::write(&target, "old").unwrap();
     let outcome = thread::spawn(move || {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        // Descriptors go by the lowest free number: what is opened later gets one of these, not the file's. Tests beside this one may
-        // free a lower one meanwhile.
+        // A new file gets the lowest free descriptor, so with the lower ones in use, later files get one of
+        // those and not this file's. Tests that run concurrently may free a lower one meanwhile.
         let (mut file, descriptor) = loop {
             let lower: Vec<File> = (0..64)
                 .map(|_| File::open("/proc/self/status").unwrap())
                 .collect();
             let file = AtomicFile::create(&target).unwrap();
-            // The only file that is open in the folder: it has a random name, or none.
+            // It is the only open file in the directory, with a random name or none.
             let descriptor = descriptors_of(target.parent().unwrap())[0];
             if lower.iter().all(|lower| lower.as_raw_fd() < descriptor) {
                 break (file, descriptor);
@@ -111,8 +113,9 @@ fn wr_03_a_file_that_does_not_reach_the_disk_is_not_published() {
     assert_eq!(names(&folder), ["a"], "the temporary file is still there");
 }
 
-/// After a failed fsync the kernel may take the pages for clean and the next fsync succeeds, so the bytes have to be
-/// written again: publishing consumes the file, and who tries again begins a new one.
+/// After a failed fsync, the kernel may consider the pages clean, so that the next fsync succeeds without
+/// writing. The bytes must therefore be written again: publishing consumes the file, and a retry starts a new
+/// one.
 #[test]
 fn wr_03_trying_again_writes_again() {
     let (outcome, folder) = replace(b"lost", |file, descriptor| {
@@ -132,7 +135,7 @@ fn wr_03_trying_again_writes_again() {
     assert_eq!(names(&folder), ["a"]);
 }
 
-/// The name has gone to the new file by then, and whether it stays there after a power cut nobody knows: an error.
+/// By then the new file has its final name, but a power failure may undo the rename, so this is an error.
 #[test]
 fn wr_03_a_folder_that_does_not_reach_the_disk_is_no_success() {
     let (outcome, folder) = replace(b"new", |file, descriptor| {
@@ -144,7 +147,8 @@ fn wr_03_a_folder_that_does_not_reach_the_disk_is_no_success() {
     assert_eq!(names(&folder), ["a"]);
 }
 
-/// `fsync` has already reported deferred write errors, so an error of `close` does not matter: the file is published, whole.
+/// `fsync` has already reported deferred write errors, so an error of `close` does not matter: the complete
+/// file is published.
 #[test]
 fn wr_03_an_error_of_close_comes_after_the_bytes_are_safe() {
     let (outcome, folder) = replace(b"new", |file, descriptor| {
@@ -156,7 +160,7 @@ fn wr_03_an_error_of_close_comes_after_the_bytes_are_safe() {
     assert_eq!(names(&folder), ["a"]);
 }
 
-/// Small content stays in the buffer until it is published, large content meets the full disk while it is written.
+/// Small content stays in the buffer until it is published; for large content, writing fails earlier.
 #[test]
 fn wr_02_a_full_disk_leaves_the_target() {
     let (outcome, folder) = replace(b"new", |file, descriptor| {
@@ -177,8 +181,8 @@ fn wr_02_a_full_disk_leaves_the_target() {
     assert_eq!(names(&folder), ["a"]);
 }
 
-/// Appends to a file on a thread whose system fails from just before the commit on, as `breaking` has it; that is given
-/// the descriptors that the file is open under.
+/// Appends to a file on a thread whose system calls `breaking` breaks just before the commit; it gets the
+/// file's descriptors.
 fn append(breaking: impl FnOnce(&[RawFd]) + Send + 'static) -> (Result<(), Error>, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a");
@@ -211,7 +215,7 @@ fn wr_02_wr_03_a_change_in_place_that_fails_is_undone() {
     }
 }
 
-/// When not even the cut reaches the disk, the journal stays, and with it what a later process does the cut by.
+/// If even the truncation cannot be synced, the journal stays, so that a later process can truncate the file.
 #[test]
 fn wr_03_a_change_in_place_that_cannot_be_undone_keeps_its_journal() {
     let (outcome, folder) = append(|files| {
@@ -227,7 +231,7 @@ fn wr_03_a_change_in_place_that_cannot_be_undone_keeps_its_journal() {
     assert_eq!(names(&folder), ["a"]);
 }
 
-/// A journal that comes back after a power cut would undo a change of which somebody was told that it succeeded.
+/// A journal that reappears after a power failure would undo a change that was reported as successful.
 #[test]
 fn wr_03_a_change_in_place_counts_when_the_journal_is_gone_from_the_disk() {
     let (outcome, folder) = append(|files| {

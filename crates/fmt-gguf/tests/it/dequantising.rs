@@ -94,7 +94,7 @@ fn drained(mut stream: Box<dyn TensorStream + '_>, piece: usize) -> Vec<u8> {
 
 #[test]
 fn streams_are_the_same_in_pieces_of_any_size() {
-    // Larger than one read.
+    // The stream is larger than one read.
     for name in ["Q8_0", "Q4_K", "Q6_K", "MXFP4"] {
         let (bytes, floats) = floats_of(name, 4000);
         let stream = |dtype| {

@@ -18,7 +18,7 @@ fn values_keep_their_types_and_tensors_their_place() {
         editor.set(key, value);
         editor.save()
     };
-    // Same length as before: the data is not touched.
+    // The value has the same length as before, so the data is not touched.
     assert!(set("general.file_type", Some("8")).unwrap());
     assert_eq!(fs::metadata(&path).unwrap().len(), sample().len() as u64);
     assert!(!set("general.name", Some(&"long".repeat(20))).unwrap());
@@ -35,7 +35,7 @@ fn values_keep_their_types_and_tensors_their_place() {
     }
 }
 
-/// Tensors out of data order, with a gap, and sharing bytes.
+/// The tensors are out of data order, have a gap and share bytes.
 #[test]
 fn offsets_stay() {
     let folder = tempfile::tempdir().unwrap();
@@ -45,7 +45,7 @@ fn offsets_stay() {
         RawTensor("b", &[4], 24, vec![5, 6, 7, 8]),
     ];
     let mut bytes = file(&[("general.name", 8, text("x"))], &tensors);
-    // The offsets of both precede the data, after their types.
+    // In the header, each tensor's offset follows its type.
     let offsets: Vec<usize> = (0..bytes.len() - 12)
         .filter(|at| bytes[*at..].starts_with(&[24, 0, 0, 0]))
         .collect();

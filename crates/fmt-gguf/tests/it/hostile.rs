@@ -12,7 +12,7 @@ use crate::support::{RawTensor, file, sample, text};
 
 #[test]
 fn thousands_of_mutants() {
-    // All in memory at once: about 150 MB.
+    // All files are in memory at once: about 150 MB.
     let derived: Vec<_> = mutants(&sample(), 100_000).collect();
     let opened = open_many_hostile(&Gguf, derived, &ReadOptions::default(), BASE_ALLOWANCE);
     assert!(opened > 1000, "{opened} opened");
@@ -70,7 +70,7 @@ fn what_is_wrong_is_told() {
     assert_eq!(refused(five), (Malformed, Some("G2")));
     let odd = file(&[("general.alignment", 4, 33u32.to_le_bytes().to_vec())], &[]);
     assert_eq!(refused(odd), (Malformed, Some("G2")));
-    // Endlessly nested arrays.
+    // Arrays nested without end.
     let mut nested = Vec::new();
     for _ in 0..1000 {
         nested.extend(9u32.to_le_bytes());
@@ -80,7 +80,7 @@ fn what_is_wrong_is_told() {
         refused(file(&[("deep", 9, nested)], &[])),
         (Malformed, Some("G2"))
     );
-    // 2^62 elements of four bytes.
+    // The shape has 2^62 elements of four bytes.
     let huge = file(&[], &[RawTensor("w", &[1 << 31, 1 << 31], 0, vec![0; 16])]);
     assert_eq!(refused(huge), (OutOfBounds, Some("G3")));
 }

@@ -1,4 +1,4 @@
-//! GGUF files as documented, and damaged ones.
+//! Valid and damaged GGUF files.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod dequantising;

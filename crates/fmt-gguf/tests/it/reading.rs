@@ -1,4 +1,4 @@
-//! Valid files.
+//! Tests that read valid files.
 
 use fmt_core::{ErrorKind, OpaqueDType, ReadOptions, StoredDType, TensorReader, testing::open_hostile};
 use fmt_gguf::{Gguf, GgufReader};
@@ -99,7 +99,7 @@ fn metadata_is_text() {
     );
 }
 
-/// The length of an unknown type is unknown; other tensors remain readable.
+/// A tensor of unknown type has an unknown length; other tensors remain readable.
 #[test]
 fn unknown_types_are_listed() {
     let tensors = [
@@ -114,7 +114,7 @@ fn unknown_types_are_listed() {
     assert_eq!(reader.tensor(1).unwrap().to_vec::<i8>().unwrap(), [5]);
 }
 
-/// A header that is longer than the first read.
+/// Reads a header that is longer than the first read.
 #[test]
 fn long_headers_are_read_from_files() {
     let mut tokens = 8u32.to_le_bytes().to_vec();

@@ -1,4 +1,4 @@
-//! What is written, and what the format cannot hold.
+//! Written files, and contents that the format cannot hold.
 
 use fmt_core::{ErrorKind, Format, Metadata, OpaqueDType, Plan, PlannedEntry, TensorReader};
 use fmt_gguf::{Gguf, GgufReader};
@@ -6,7 +6,7 @@ use tensor_core::{DType, Shape, TensorSpec};
 
 use crate::support::{file, sample, text};
 
-/// Copies a file through the generic interface.
+/// Copies a file through the generic interface, `piece` bytes at a time.
 fn copied(reader: &GgufReader, piece: usize) -> Vec<u8> {
     let entries = reader.entries().iter().map(|entry| match &entry.dtype {
         fmt_core::StoredDType::Opaque(dtype) => {
@@ -126,7 +126,7 @@ fn alignment_is_that_of_the_metadata() {
         assert!(entry.range.start.is_multiple_of(64), "{entry:?}");
     }
     assert_eq!(reader.tensor(2).unwrap().to_vec::<i8>().unwrap(), [4, 5, 6]);
-    // GGML reads the padding after the last tensor too.
+    // The length is padded after the last tensor, too, because GGML reads that padding.
     assert!(out.len().is_multiple_of(64));
 }
 
@@ -217,7 +217,7 @@ fn g8_sparse_tensors_are_refused_and_scalars_are_a_lint() {
     );
 }
 
-/// Tokens of byte-level vocabularies are bytes, not UTF-8: they are preserved.
+/// Tokens of byte-level vocabularies are bytes and not always UTF-8; they are preserved.
 #[test]
 fn strings_that_are_not_utf_8_are_kept() {
     let array = |strings: &[&[u8]]| {

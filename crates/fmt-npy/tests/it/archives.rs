@@ -67,7 +67,7 @@ fn n8_members_are_arrays() {
     }
 }
 
-/// A PyTorch checkpoint, a wheel, a Keras model: archives without arrays.
+/// Archives without arrays are another kind of file: a PyTorch checkpoint, a wheel, a Keras model.
 #[test]
 fn n8_an_archive_without_arrays_is_another_file() {
     let foreign = archive(&[("m/data.pkl", b"\x80\x02}."), ("m/version", b"3\n")], false);
@@ -114,7 +114,7 @@ fn n11_checksums_and_lengths() {
         let entry = &reader.entries()[0];
         assert!(entry.checksum.as_deref().unwrap().starts_with("crc32:"));
         assert_eq!(entry.encoding == Encoding::Deflate, is_deflated);
-        // A flipped bit in the data.
+        // Flip a bit in the data.
         let mut bytes = good.clone();
         bytes[entry.range.end as usize - 20] ^= 0x10;
         let reader = open_archive(&bytes).unwrap();
@@ -127,7 +127,7 @@ fn n11_checksums_and_lengths() {
         let reader = NpzReader::from_path(&path).unwrap();
         assert_eq!(verdict(reader.tensor(0)), Err((Corrupt, "N11")));
     }
-    // More and less data than the header says, compressed and not.
+    // The data is longer or shorter than the header says, compressed and not.
     for is_deflated in [false, true] {
         let longer = [&array[..], b"x"].concat();
         assert_eq!(
@@ -142,7 +142,7 @@ fn n11_checksums_and_lengths() {
     }
 }
 
-/// A claimed size is not allocated before it is plausible, nor beyond the limit.
+/// A claimed size is not allocated before it is plausible, and never beyond the limit.
 #[test]
 fn n11_bombs() {
     let zeros = vec![0; 1 << 20];
@@ -163,7 +163,7 @@ fn n11_bombs() {
     let reader = NpzReader::open(Arc::new(Bytes::from(bytes)), &options).unwrap();
     assert_eq!(verdict(reader.tensor(0)), Err((TooLarge, "N7")));
 
-    // A thousandth of the claimed size.
+    // The data has a thousandth of the claimed size.
     let huge = npy(&header("|u1", false, "(1000000000,)"), &[]);
     let mut bytes = archive(&[("a.npy", &huge)], true);
     let directory = find(&bytes, b"PK\x01\x02")[0];

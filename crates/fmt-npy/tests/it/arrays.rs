@@ -105,7 +105,7 @@ fn n4_dtypes() {
         ("?", DType::Bool),
         ("<f2", DType::F16),
         ("u1", DType::U8),
-        // As ml_dtypes saves it; raw bytes have no byte order.
+        // ml_dtypes saves bfloat16 like this; genuine raw bytes have no byte order.
         ("<V2", DType::BF16),
     ] {
         let bytes = vec![1; dtype.size()];
@@ -161,7 +161,7 @@ fn n6_the_length_of_the_data() {
 
 #[test]
 fn n7_byte_order_and_memory_order() {
-    // [[1, 2, 3], [4, 5, 6]]
+    // The array is [[1, 2, 3], [4, 5, 6]].
     for (descr, is_column_major, values) in [
         ("<i2", false, [1i16, 2, 3, 4, 5, 6]),
         (">i2", false, [1, 2, 3, 4, 5, 6]),

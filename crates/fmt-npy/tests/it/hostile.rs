@@ -50,7 +50,7 @@ fn thousands_of_archives() {
             archive(&[("a.npy", &array), ("b.txt", b"text")], true),
             archive(&[], false),
         ],
-        // The crate `zip` allocates for a field with a 16-bit length before it reads it.
+        // The crate `zip` allocates memory for a field with a 16-bit length before it reads the field.
         2 * BASE_ALLOWANCE,
     );
 }

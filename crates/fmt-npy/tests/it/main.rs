@@ -1,4 +1,4 @@
-//! NumPy's formats, read, written and attacked.
+//! Tests that read and write valid and damaged files of NumPy's formats.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod archives;

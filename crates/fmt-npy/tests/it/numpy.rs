@@ -1,4 +1,4 @@
-//! Compared with NumPy's files, if present: see `tests/python/check_against_numpy.py`.
+//! Comparison with files of NumPy, if present: see `tests/python/check_against_numpy.py`.
 
 use std::{fs, path::Path};
 

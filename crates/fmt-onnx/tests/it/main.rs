@@ -1,4 +1,4 @@
-//! Models as their writers make them, and as nobody should.
+//! Tests with models as writers write them, and with invalid ones.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod hostile;
@@ -10,7 +10,7 @@ use fmt_core::{Error, ReadOptions};
 use fmt_onnx::OnnxReader;
 use tensor_core::Bytes;
 
-/// A message that is being made.
+/// A builder for a protobuf message.
 #[derive(Clone, Default)]
 struct Message(Vec<u8>);
 
@@ -46,18 +46,18 @@ impl Message {
     }
 }
 
-/// A weight without data.
+/// Builds a weight without data.
 fn weight(name: &str, dtype: u64, dims: &[u64]) -> Message {
     let weight = Message::default().bytes(8, name).number(2, dtype);
     dims.iter().fold(weight, |weight, dim| weight.number(1, *dim))
 }
 
-/// A node with an operator.
+/// Builds a node with an operator.
 fn node(domain: &str, name: &str) -> Message {
     Message::default().bytes(4, name).bytes(7, domain)
 }
 
-/// A model with a graph.
+/// Builds a model with a graph.
 fn model(graph: Message) -> Message {
     let opset = Message::default().number(2, 17);
     Message::default()

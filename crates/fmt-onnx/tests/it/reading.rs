@@ -1,4 +1,4 @@
-//! What writers make.
+//! Tests with valid models.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Compared with the crate `safetensors`: each reads what the other writes, and both reject the same files.
+//! Comparison with the crate `safetensors`: each reads what the other writes, and both reject the same files.
 
 use std::collections::HashMap;
 
@@ -56,7 +56,8 @@ proptest! {
         prop_assert_eq!(reader.metadata()["a"].as_str(), "b");
     }
 
-    /// Headers near the limits: accepted by one and rejected by the other only for known differences.
+    /// Generates headers near the limits. One crate may accept what the other rejects only for known
+    /// differences.
     #[test]
     fn verdicts_differ_only_where_it_is_known(
         dims in prop::collection::vec(prop_oneof![0u64..4, Just(1 << 32), Just(1 << 63)], 0..4),
@@ -68,7 +69,7 @@ proptest! {
         );
         let bytes = file(&header, data);
         let (ours, theirs) = (open(&bytes), SafeTensors::deserialize(&bytes));
-        // They reject a product that overflows before a dimension of 0 (S6).
+        // The reference crate rejects a product that overflows before a dimension of 0 (S6).
         let has_zero = dims.contains(&0);
         if ours.is_ok() && theirs.is_err() {
             prop_assert!(has_zero || dtype == "f32", "{:?}", theirs.err());

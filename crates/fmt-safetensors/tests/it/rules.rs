@@ -33,7 +33,7 @@ fn s1_the_length_of_the_header() {
         let is_told = error.starts_with("the file is not of safetensors, or it is damaged: the length of");
         assert_eq!(is_told, is_other, "{error}");
     }
-    // Old writers produced such files; the reference crate rejects them.
+    // Old writers produced files like this; the reference crate rejects them.
     let len = 100_000_008;
     let mut bytes = (len as u64).to_le_bytes().to_vec();
     bytes.extend(b"{}");
@@ -99,7 +99,7 @@ fn s2_the_header_is_an_object() {
     assert!(open(&file(&GOOD.replace("\"shape\"", "\"more\":[{}],\"shape\""), 2)).is_ok());
 }
 
-/// The reference crate keeps an arbitrary one of two tensors with the same name.
+/// The reference crate keeps an arbitrary tensor of two with the same name.
 #[test]
 fn s3_names_occur_once() {
     let twice = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#;
@@ -108,12 +108,12 @@ fn s3_names_occur_once() {
         (error.kind(), error.broken_rule(), error.tensor()),
         (Duplicate, Some("S3"), Some("a"))
     );
-    // Also when it is escaped differently.
+    // The name is the same even when it is escaped differently.
     assert_eq!(
         refusal(&file(&twice.replacen("\"a\"", r#""\u0061""#, 1), 2)),
         (Duplicate, "S3")
     );
-    // Also without bytes.
+    // Duplicate names are rejected even for tensors without bytes.
     let empty = r#"{"b":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"b":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#;
     assert_eq!(refusal(&file(empty, 0)), (Duplicate, "S3"));
 }
@@ -126,7 +126,7 @@ fn s4_dtypes_that_are_not_known_are_listed() {
         assert!(reader.entries()[index].unsupported.is_some());
         let error = reader.tensor(index).unwrap_err();
         assert_eq!((error.kind(), error.broken_rule()), (Unsupported, Some("S4")));
-        // Dtypes of the reference crate are copied unchanged.
+        // Tensors with dtypes of the reference crate are copied unchanged.
         assert_eq!(reader.verify(index).is_err(), index == 2);
         assert_eq!(reader.stream(index).is_err(), index == 2);
     }
@@ -148,13 +148,13 @@ fn s5_data_is_covered_without_holes() {
     assert_eq!(offsets("2,4", "0,2", 4), Ok(()));
     let outside = Err((OutOfBounds, "S5"));
     assert_eq!(offsets("0,2", "3,5", 5), outside); // a hole
-    assert_eq!(offsets("1,3", "3,5", 5), outside); // a hole in front
+    assert_eq!(offsets("1,3", "3,5", 5), outside); // a hole at the start
     assert_eq!(offsets("0,2", "1,3", 4), outside); // an overlap
     assert_eq!(offsets("0,2", "0,2", 2), outside); // the same
     assert_eq!(offsets("0,2", "2,4", 3), Err((Truncated, "S5")));
-    assert_eq!(offsets("0,2", "2,0", 4), outside); // backwards
+    assert_eq!(offsets("0,2", "2,0", 4), outside); // end before start
     assert_eq!(offsets("0,2", "2,18446744073709551615", 4), outside);
-    assert_eq!(offsets("0,2", "2,4", 5), Err((SizeMismatch, "S5"))); // something behind
+    assert_eq!(offsets("0,2", "2,4", 5), Err((SizeMismatch, "S5"))); // extra data at the end
     assert_eq!(refusal(&file("{}", 1)), (SizeMismatch, "S5"));
 }
 
@@ -263,7 +263,8 @@ fn s9_data_that_is_not_aligned_is_reported() {
     assert_eq!(even.entries()[0].range.start % 64, 0);
 }
 
-/// S8: reading a header takes a small multiple of its length. Shapes have their actual length.
+/// S8: reading a header takes a small multiple of its length. Each shape takes memory only for its actual
+/// dimensions.
 #[test]
 fn s8_memory_for_many_tensors_is_bounded() {
     const COUNT: usize = 20_000;

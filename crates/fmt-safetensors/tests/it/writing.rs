@@ -21,7 +21,7 @@ fn spec(dims: &[u64]) -> TensorSpec {
     TensorSpec::new(DType::U8, Shape::new(dims).unwrap()).unwrap()
 }
 
-/// WR-11: rejected before the first byte.
+/// WR-11: invalid plans are rejected before the first byte is written.
 #[test]
 fn wr_11_what_the_format_cannot_hold() {
     assert_eq!(refused(&[("a", spec(&[1])), ("a", spec(&[2]))]), Duplicate);
@@ -109,7 +109,7 @@ fn wr_12_the_same_tensors_give_the_same_bytes() {
     assert_eq!(reader.find("other"), None);
 }
 
-/// FS-05: a file is saved over the one being read.
+/// FS-05: a file is saved over the one that is being read.
 #[test]
 fn fs_05_saving_over_the_file_that_is_being_read() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The corpus: small files that are accepted, and small files that are rejected, each for a reason of its own.
+//! The corpus: small files that are accepted, and small files that are rejected, each for a different reason.
 
 mod accepted;
 mod structure;
@@ -17,13 +17,13 @@ use crate::support::{counting, written};
 
 pub(crate) const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus");
 
-/// Every file of `tests/corpus` is what the cases here make it, and is judged as they say.
+/// Every file of `tests/corpus` equals the case that generates it, and has the expected result.
 #[test]
 fn files_are_judged_as_their_cases_say() {
     let cases = cases();
     check_corpus(&TensorBuffers, Path::new(FOLDER), &cases);
 
-    // For readers in other languages.
+    // This list is for readers in other languages.
     let mut lines: Vec<String> = cases
         .iter()
         .map(|case| match &case.verdict {
@@ -89,12 +89,12 @@ impl Cases {
     }
 }
 
-/// A small file as this crate writes it.
+/// Returns a small file written by this crate.
 pub(crate) fn small() -> Vec<u8> {
     written(WriteOptions::default(), &[("a", &counting(DType::F32, &[3]))])
 }
 
-/// The worked example of the format's page is a file of the corpus.
+/// The worked example on the format's page is a file of the corpus.
 #[test]
 fn the_pages_hexdump_is_true() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/formats/tensorbuffers.md");

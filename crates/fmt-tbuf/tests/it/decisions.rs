@@ -1,4 +1,4 @@
-//! What the format's text leaves open and docs/formats/tensorbuffers.md decides: rules T1 to T21.
+//! Tests rules T1 to T21 of docs/formats/tensorbuffers.md, which settle what the specification leaves open.
 
 use fmt_core::{
     ErrorKind, Format, Limits, Plan, PlannedEntry, ReadOptions, Sniff, TensorReader, Verification,
@@ -79,7 +79,7 @@ fn t3_alignment_of_data_and_index() {
             (ErrorKind::Unsupported, Some("T3"))
         );
     }
-    // Everything between is zero.
+    // Everything between the tensors is zero.
     let file = written(WriteOptions::default(), &[("a", &a), ("b", &b)]);
     assert!(file[4..64].iter().chain(&file[67..128]).all(|byte| *byte == 0));
     assert_eq!(lint_rules(&open(&file).unwrap()), Vec::<String>::new());
@@ -116,7 +116,7 @@ fn t4_what_32_bits_cannot_hold_is_refused_before_the_first_byte() {
     );
 }
 
-/// Fails a test that writes.
+/// A sink that fails the test when it is written to.
 struct NoSink;
 
 impl std::io::Write for NoSink {
@@ -157,7 +157,7 @@ fn t5_tensors_are_listed_by_id_and_found_in_any_order() {
     assert!(lints.iter().any(|lint| lint.message.ends_with("(T6)")));
 }
 
-/// Names that somebody found to have the same hash.
+/// These names are known to have the same hash.
 #[test]
 fn t5_names_with_the_same_hash() {
     let names = ["8yn0iYCKYHlIj4-BwPqk", "GReLUrM4wMqfg9yzV3KQ"];
@@ -205,7 +205,7 @@ fn t7_names_are_unique_unless_the_reader_is_lenient() {
         (error.kind(), error.broken_rule()),
         (ErrorKind::Duplicate, Some("T7"))
     );
-    // The refused tensor left no trace.
+    // The refused tensor is not in the file.
     assert_eq!(open(&writer.finish().unwrap()).unwrap().entries().len(), 1);
 }
 
@@ -349,7 +349,7 @@ fn t12_holes_are_reported() {
     };
     let lints = open(&forge.file()).unwrap().lints().unwrap();
     let ranges: Vec<_> = lints.iter().filter_map(|lint| lint.range.clone()).collect();
-    // The first hole is longer than any padding, the second has marks in it.
+    // The first hole is longer than any padding, and the second one has nonzero bytes.
     assert_eq!(ranges.last(), Some(&(7004..7014)));
     assert!(ranges.contains(&(8..5000)), "{lints:?}");
 }
@@ -490,7 +490,7 @@ fn t20_nothing_is_written_that_readers_refuse() {
     );
     let file = writer.finish().unwrap();
 
-    // The bound on the index is never below what the index takes.
+    // The bound on the index is at least its actual size.
     let reader = open(&file).unwrap();
     let index = reader.index_range().end - reader.index_range().start;
     let options = WriteOptions {
@@ -543,11 +543,11 @@ fn tensors_of_bytes_in_memory_are_slices_of_them() {
     );
 }
 
-/// T3: what is not aligned is not viewed in place, but copied.
+/// T3: misaligned data is not viewed in place, but copied.
 #[test]
 fn tb_25_misaligned_data() {
     let mut aligned = Forge::of(&[Forged::new("a", 2, &[2], 5, 16)]).file();
-    // Wherever the allocation begins, one of eight shifts puts the data off its alignment.
+    // Whatever the alignment of the allocation, one of eight shifts misaligns the data.
     let tensor = tensor(&aligned, "a").unwrap();
     let expected: Vec<f64> = aligned[5..21]
         .chunks_exact(8)

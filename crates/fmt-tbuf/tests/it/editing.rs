@@ -1,4 +1,4 @@
-//! Changing files: names, model and further tensors, atomically and in place.
+//! Edits files: names, model and additional tensors, atomically and in place.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use tensor_core::{DType, Tensor};
 
 use crate::support::{Forge, Forged, back_to_back, counting, open_leniently, spec, written};
 
-/// A file with tensors `a` and `b`, in a folder of its own.
+/// Writes a file with tensors `a` and `b` into a new directory.
 fn file_of_two(options: WriteOptions) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.tbuf");
@@ -125,7 +125,7 @@ fn t16_tensors_are_appended() {
         let start = reader.entries()[reader.find("c").unwrap()].range.start;
         assert!(start.is_multiple_of(64) && start >= if in_place { old_len } else { old_index.start });
         assert_eq!(files(&folder), ["model.tbuf"]);
-        // In place, the old index is a hole from now on, and reported as one.
+        // After a change in place, the old index is unused space and reported as such.
         let lints = reader.lints().unwrap();
         assert_eq!(
             lints.iter().any(|lint| lint.message.ends_with("(T12)")),
@@ -258,7 +258,7 @@ fn wr_01_a_change_in_place_that_is_given_up_leaves_the_old_file() {
     drop(writer);
     assert_eq!(fs::read(&path).unwrap(), before);
 
-    // Bytes are missing: not committed, but cut back.
+    // With bytes missing, the change is not committed and the file is truncated.
     let mut writer = TbufEditor::open(&path).unwrap().append_in_place().unwrap();
     writer.begin("c", &spec(DType::U8, &[4])).unwrap();
     assert_eq!(writer.commit().unwrap_err().kind(), ErrorKind::SizeMismatch);
@@ -266,7 +266,7 @@ fn wr_01_a_change_in_place_that_is_given_up_leaves_the_old_file() {
     assert_eq!(files(&folder), ["model.tbuf"]);
 }
 
-/// WR-01: the process is gone at any moment of a change in place.
+/// WR-01: the process is killed at any point of a change in place.
 #[test]
 fn wr_01_recovery_after_any_prefix_of_a_change_in_place() {
     let (_folder, path) = file_of_two(WriteOptions::default());
@@ -285,7 +285,7 @@ fn wr_01_recovery_after_any_prefix_of_a_change_in_place() {
     for len in before.len()..=after.len() {
         fs::write(&path, &after[..len]).unwrap();
         fs::write(&journal, &announced).unwrap();
-        // A change counts when its journal is gone: before that nobody was told that it succeeded.
+        // A change is committed when its journal is removed, because success is reported only after that.
         assert_eq!(recover(&path).unwrap(), (len - before.len()) as u64);
         assert_eq!(fs::read(&path).unwrap(), before);
         assert!(!journal.exists());
@@ -328,7 +328,7 @@ fn wr_07_one_change_in_place_at_a_time() {
     assert_eq!(second.append_in_place().unwrap_err().kind(), ErrorKind::Io);
     drop(first);
 
-    // The file was replaced since it was opened.
+    // The file was replaced after it was opened.
     let mut early = TbufEditor::open(&path).unwrap();
     early.rename("a", "c").unwrap();
     let mut late = TbufEditor::open(&path).unwrap();
@@ -338,7 +338,7 @@ fn wr_07_one_change_in_place_at_a_time() {
     assert_eq!(names(&TbufReader::from_path(&path).unwrap()), ["a", "d"]);
 }
 
-/// A trainer writes its checkpoint anew and renames it over the old one: same length, same index, other numbers.
+/// A trainer replaces its checkpoint by rename: same length, same index, other numbers.
 #[test]
 fn t16_a_checkpoint_that_took_the_files_name_meanwhile_stays() {
     type Save = fn(TbufEditor, &dyn Fn()) -> Result<(), fmt_core::Error>;

@@ -1,4 +1,4 @@
-//! Files that nobody vouches for: the rows of the catalogue of faults that say what must happen, and mutants.
+//! Untrusted files: the cases of the fault catalogue, and mutants.
 
 use std::{
     io::Write,
@@ -95,7 +95,7 @@ fn tb_07_an_index_too_short_to_be_one() {
     }
 }
 
-/// TB-08, TB-09, TB-10: every word of an index is replaced with words that lead astray.
+/// TB-08, TB-09, TB-10: every word of an index is replaced with malicious words.
 #[test]
 fn tb_08_09_10_offsets_that_lead_astray() {
     let forge = Forge::of(&[Forged::plain(), Forged::new("b", 7, &[2, 2], 16, 4)]);
@@ -139,7 +139,7 @@ fn assert_quick_rejection(file: Bytes, expected: ErrorKind) {
     let start = Instant::now();
     let allocated =
         allocation_counter::measure(|| found = TbufReader::from_bytes(file).err().map(|error| error.kind()));
-    // Many times what a release build takes, for slow machines that do other things as well.
+    // The limit is many times what a release build takes, for slow and busy machines.
     assert!(start.elapsed().as_secs() < 5, "{:?}", start.elapsed());
     assert_eq!(found, Some(expected));
     assert!(allocated.bytes_max < 64 << 10, "{allocated:?}");
@@ -234,7 +234,7 @@ fn tb_15_dtypes_that_are_none() {
                 (ErrorKind::Unsupported, Some("a"))
             );
         }
-        // The others can be read.
+        // The other tensors can be read.
         assert_eq!(reader.tensor(b).unwrap().bytes()[..], [16, 17]);
     }
 }
@@ -292,7 +292,7 @@ fn tb_21_ranks() {
         let file = Forge::of(&[Forged::new("a", 7, &vec![1; rank], 4, 1)]).file();
         assert_eq!(open(&file).err().map(|error| error.kind()), expected);
     }
-    // No limit of a reader is beyond what shapes can be.
+    // No reader limit can exceed the maximum rank of shapes.
     let options = ReadOptions {
         limits: Limits {
             rank: u64::MAX,
@@ -318,7 +318,7 @@ fn tb_22_duplicates() {
         ..other.clone()
     };
     assert_eq!(pair(Forged::plain(), same_name), Some(ErrorKind::Duplicate));
-    // Ids are a lint, and tensors are found by their names.
+    // Wrong ids are a lint, and tensors are found by their names.
     assert_eq!(pair(Forged::plain(), same_id), None);
     assert_eq!(pair(Forged::plain(), other), None);
 }
@@ -372,7 +372,7 @@ fn tb_26_other_files_in_holes() {
     }
 }
 
-/// Opens and reads as [`open_hostile`] does, but for the file on disk; whether it was rejected.
+/// Opens and reads like [`open_hostile`], except for the file on disk; returns whether it was rejected.
 fn judge(bytes: Vec<u8>) -> bool {
     let len = bytes.len() as u64;
     let bytes = Bytes::from(bytes);
@@ -394,7 +394,7 @@ fn judge(bytes: Vec<u8>) -> bool {
     }
 }
 
-/// A file of about 1 KiB with something of everything.
+/// Returns a file of about 1 KiB that uses all features.
 fn varied() -> Vec<u8> {
     let mut writer = fmt_tbuf::TbufWriter::new(Vec::new(), WriteOptions::default()).unwrap();
     writer.set_model("a model").unwrap();
@@ -426,13 +426,13 @@ fn tb_27_every_truncation_and_every_flipped_bit() {
         judge(mutant.clone());
         let in_data = (4..index.start).contains(&(bit as u64 / 8));
         if in_data {
-            // The format has no checksums: structure is as it was.
+            // The format has no checksums, so only the structure must be unchanged.
             assert_eq!(open(&mutant).unwrap().entries(), original.entries());
         }
     }
 }
 
-/// Files of every kind, to be made mutants of.
+/// Returns files of every kind, as bases for mutants.
 fn bases() -> [Vec<u8>; 4] {
     let forge = Forge {
         operations: Some(0),
@@ -452,7 +452,7 @@ fn bases() -> [Vec<u8>; 4] {
     ]
 }
 
-/// 100,000 mutants, on small stacks, with every allocation counted.
+/// 100,000 mutants are opened on small stacks, counting every allocation.
 #[test]
 fn mutants_never_get_the_better_of_the_reader() {
     const STACK: usize = 256 << 10;
@@ -467,7 +467,7 @@ fn mutants_never_get_the_better_of_the_reader() {
     assert!((20_000..99_000).contains(&rejected), "{rejected}");
 }
 
-/// With an interpreter in `TBUF_PYTHON`, the second reader judges mutants too, and comes to the same verdicts.
+/// The second reader gives the same results for mutants, if `TBUF_PYTHON` names an interpreter to run it.
 #[test]
 fn a_second_reader_agrees() {
     let Some(python) = std::env::var_os("TBUF_PYTHON") else {
@@ -529,8 +529,8 @@ fn tb_29_names() {
     }
 }
 
-/// The layout that the format's first implementation writes: back to back, tensors in any order, an index that begins
-/// anywhere, and, in its later versions, a table of operations.
+/// Files of the reference implementation are read: packed tensors in any order, an index at any offset, and,
+/// in later versions, a table of operations.
 #[test]
 fn tb_30_files_of_the_first_implementation() {
     let forge = Forge {

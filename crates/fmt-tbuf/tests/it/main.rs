@@ -1,4 +1,4 @@
-//! The crate from outside: the format's decisions, hostile files, round trips, files on disk.
+//! Integration tests: the format's decisions, hostile files, round trips, files on disk.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod corpus;

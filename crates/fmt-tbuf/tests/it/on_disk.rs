@@ -1,4 +1,4 @@
-//! Files on disk: replaced, truncated, changed, mapped, huge, and things that are no files.
+//! Files on disk: replaced, truncated, changed, mapped, huge, and paths that are not regular files.
 
 use std::{fs, io, ops::Range, path::Path, process::Command, sync::Arc, thread};
 
@@ -70,7 +70,7 @@ fn fs_03_overwritten_while_it_is_read() {
         thread::spawn(move || (0..50).for_each(|byte| file.write_all_at(&vec![byte; 1 << 20], 64).unwrap()))
     };
     for _ in 0..20 {
-        // Old bytes or new bytes, but as many as there should be.
+        // The bytes may be old or new, but their number is right.
         assert_eq!(reader.tensor(0).unwrap().bytes().len(), 1 << 20);
     }
     writer.join().unwrap();
@@ -89,7 +89,7 @@ fn fs_04_replaced_while_it_is_open() {
     assert_eq!(TbufReader::from_path(&path).unwrap().find("new"), Some(0));
 }
 
-/// FS-05, also with a mapping: what is saved was read from the file that it replaces.
+/// FS-05, also with a mapping: a file is saved over the one that it is read from.
 #[test]
 #[expect(unsafe_code, reason = "the file is this test's own")]
 fn fs_05_saved_to_where_it_was_read_from() {
@@ -101,7 +101,7 @@ fn fs_05_saved_to_where_it_was_read_from() {
         let mapped = unsafe { tensor_mmap::map(&fs::File::open(&path).unwrap()).unwrap() };
         let reader = TbufReader::from_bytes(mapped.clone()).unwrap();
         let tensor = reader.tensor(0).unwrap();
-        // No copy was made: the tensor's bytes are the mapping's.
+        // Nothing was copied: the tensor's bytes are in the mapping.
         assert!(mapped.as_ptr_range().contains(&tensor.bytes().as_ptr()));
         let mut writer =
             TbufWriter::new(AtomicFile::create(&path).unwrap(), WriteOptions::default()).unwrap();
@@ -112,7 +112,7 @@ fn fs_05_saved_to_where_it_was_read_from() {
     }
 }
 
-/// A terabyte of which almost nothing exists, with both ends as they should be.
+/// The file is a sparse file of a terabyte with a valid start and end.
 #[test]
 fn fs_06_sparse_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -121,7 +121,7 @@ fn fs_06_sparse_files() {
     let (index, _) = Forge::new().index();
     let end = 1u64 << 40;
     if file.set_len(end).is_err() {
-        // The file system has no files of that size.
+        // The file system does not support files of that size.
         return;
     }
     {
@@ -172,7 +172,7 @@ fn fs_07_what_is_no_file() {
     assert_eq!(kind(TbufReader::from_path(path("socket"))), Some(ErrorKind::Io));
 }
 
-/// A source whose reads fail from the n-th on.
+/// A source whose reads fail starting at the n-th.
 struct Failing {
     bytes: Bytes,
     reads_left: std::sync::atomic::AtomicI32,
@@ -199,7 +199,7 @@ fn fs_09_every_read_may_fail() {
             reads_left: reads.into(),
         };
         let opened = TbufReader::open(Arc::new(source), &ReadOptions::default());
-        // Head, tail, index.
+        // Opening reads the start, the tail and the index.
         assert_eq!(opened.is_ok(), reads >= 3);
         match opened {
             Err(error) => {
@@ -211,7 +211,7 @@ fn fs_09_every_read_may_fail() {
     }
 }
 
-/// FS-10: a source of a user that gives fewer bytes than it was asked for is not believed.
+/// FS-10: a user-defined source that returns fewer bytes than requested causes an error.
 #[test]
 fn fs_10_short_reads() {
     struct Short(Bytes);
@@ -267,7 +267,7 @@ fn fs_12_many_threads_read_one_file() {
     });
 }
 
-/// WR-08: whatever happens on the way, the old file stays until the new one is complete.
+/// WR-08: if writing is abandoned at any point, the old file remains.
 #[test]
 fn wr_08_given_up_on_the_way() {
     let folder = tempfile::tempdir().unwrap();
@@ -280,14 +280,14 @@ fn wr_08_given_up_on_the_way() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }
 
-/// Every way to open a file comes to the same.
+/// All ways to open a file give the same result.
 #[test]
 #[expect(unsafe_code, reason = "the files are this test's own")]
 fn one_verdict_from_memory_from_disk_and_from_a_mapping() {
     for side in ["accept", "reject"] {
         for entry in fs::read_dir(Path::new(crate::corpus::FOLDER).join(side)).unwrap() {
             let path = entry.unwrap().path();
-            // SAFETY: nobody changes the corpus.
+            // SAFETY: no other process changes the corpus.
             let mapped = unsafe { tensor_mmap::map(&fs::File::open(&path).unwrap()).unwrap() };
             let mapped = kind(TbufReader::from_bytes(mapped));
             let read = kind(TbufReader::from_path(&path));

@@ -1,15 +1,15 @@
-//! Files that no writer of this crate would write, field by field.
+//! Builds files field by field that this crate's writer would never write.
 
 use fmt_core::{Error, ReadOptions, TensorReader};
 use fmt_tbuf::{TbufReader, TbufWriter, WriteOptions, tensor_id};
 use tensor_core::{Bytes, DType, Shape, Tensor, TensorSpec};
 
-/// Opens bytes as a strict reader does.
+/// Opens bytes with a strict reader.
 pub(crate) fn open(bytes: &[u8]) -> Result<TbufReader, Error> {
     TbufReader::from_bytes(bytes.to_vec())
 }
 
-/// Opens bytes as a lenient reader does.
+/// Opens bytes with a lenient reader.
 pub(crate) fn open_leniently(bytes: &[u8]) -> Result<TbufReader, Error> {
     let options = ReadOptions {
         lenient: true,
@@ -18,7 +18,7 @@ pub(crate) fn open_leniently(bytes: &[u8]) -> Result<TbufReader, Error> {
     TbufReader::open(std::sync::Arc::new(Bytes::copy_from_slice(bytes)), &options)
 }
 
-/// Opens bytes and reads the tensor with a name.
+/// Opens bytes and reads the tensor with this name.
 pub(crate) fn tensor(bytes: &[u8], name: &str) -> Result<Tensor, Error> {
     let reader = open(bytes)?;
     let index = reader.find(name).unwrap_or_else(|| panic!("no tensor {name:?}"));
@@ -29,14 +29,14 @@ pub(crate) fn spec(dtype: DType, dims: &[u64]) -> TensorSpec {
     TensorSpec::new(dtype, Shape::new(dims).unwrap()).unwrap()
 }
 
-/// A tensor whose bytes count up.
+/// Returns a tensor whose bytes count up.
 pub(crate) fn counting(dtype: DType, dims: &[u64]) -> Tensor {
     let spec = spec(dtype, dims);
     let bytes: Vec<u8> = (0..spec.byte_len()).map(|byte| byte as u8).collect();
     Tensor::new(spec, bytes).unwrap()
 }
 
-/// What this crate writes for some tensors.
+/// Returns the file that this crate writes for some tensors.
 pub(crate) fn written(options: WriteOptions, tensors: &[(&str, &Tensor)]) -> Vec<u8> {
     let mut writer = TbufWriter::new(Vec::new(), options).unwrap();
     for (name, tensor) in tensors {
@@ -45,7 +45,7 @@ pub(crate) fn written(options: WriteOptions, tensors: &[(&str, &Tensor)]) -> Vec
     writer.finish().unwrap()
 }
 
-/// As the format's first implementation lays files out.
+/// Returns options for the layout of the reference implementation.
 pub(crate) fn back_to_back() -> WriteOptions {
     WriteOptions {
         alignment: 1,
@@ -53,7 +53,7 @@ pub(crate) fn back_to_back() -> WriteOptions {
     }
 }
 
-/// One tensor of a [`Forge`]. `None` leaves a field out.
+/// A tensor of a [`Forge`]. `None` omits a field.
 #[derive(Clone, Debug)]
 pub(crate) struct Forged {
     pub(crate) id: Option<u64>,
@@ -62,7 +62,7 @@ pub(crate) struct Forged {
     pub(crate) dtype: Option<i8>,
     pub(crate) offset: Option<u32>,
     pub(crate) size: Option<u32>,
-    /// A field that the schema does not have.
+    /// A field that the schema lacks.
     pub(crate) unknown: Option<u32>,
 }
 
@@ -79,37 +79,37 @@ impl Forged {
         }
     }
 
-    /// Twelve bytes at the beginning of the data: `f32[3]`.
+    /// Returns `f32[3]`, in the first twelve bytes of the data.
     pub(crate) fn plain() -> Self {
         Self::new("a", 1, &[3], 4, 12)
     }
 }
 
-/// A file made by hand.
+/// A handmade file.
 #[derive(Clone, Debug)]
 pub(crate) struct Forge {
-    /// What stands between the magic and the index.
+    /// The bytes between the magic and the index.
     pub(crate) data: Vec<u8>,
     pub(crate) version: Option<Vec<u8>>,
     pub(crate) model: Option<Vec<u8>>,
     pub(crate) tensors: Option<Vec<Forged>>,
-    /// How often the first tensor's table is listed once more.
+    /// Number of additional references to the first tensor's table.
     pub(crate) repeats: usize,
-    /// A fourth field of the root, as files with operations have.
+    /// A fourth field of the root, as in files with operations.
     pub(crate) operations: Option<u32>,
 }
 
-/// Where in the index things stand, to overwrite them.
+/// Offsets of parts of the index, for overwriting them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
-    /// Of the root table, and of its list of fields.
+    /// The offset of the root table; the next word is the offset of its vtable.
     pub(crate) root: usize,
     pub(crate) root_fields: usize,
     pub(crate) version: usize,
     pub(crate) model: usize,
-    /// Of the vector of tensors.
+    /// Offset of the vector of tensors.
     pub(crate) vector: usize,
-    /// Of each tensor's table, list of fields, name and shape.
+    /// Offsets of each tensor's table, vtable, name and shape.
     pub(crate) tables: Vec<usize>,
     pub(crate) fields: Vec<usize>,
     pub(crate) names: Vec<usize>,
@@ -117,7 +117,7 @@ pub(crate) struct Places {
 }
 
 impl Forge {
-    /// One tensor, `f32[3]` called `a`.
+    /// Creates a file with one tensor, `f32[3]` called `a`.
     pub(crate) fn new() -> Self {
         Self::of(&[Forged::plain()])
     }
@@ -133,24 +133,24 @@ impl Forge {
         }
     }
 
-    /// The plain tensor by another name.
+    /// Creates a file with the plain tensor under another name.
     pub(crate) fn with_name(name: &str) -> Self {
         Self::of(&[Forged::new(name, 1, &[3], 4, 12)])
     }
 
-    /// A file with one tensor that is like the plain one but for something.
+    /// Returns a file with one tensor, the plain one after `change`.
     pub(crate) fn with(change: impl FnOnce(&mut Forged)) -> Vec<u8> {
         let mut tensor = Forged::plain();
         change(&mut tensor);
         Self::of(&[tensor]).file()
     }
 
-    /// The whole file.
+    /// Returns the whole file.
     pub(crate) fn file(&self) -> Vec<u8> {
         self.file_around(&self.index().0)
     }
 
-    /// The file with an index that has been changed after it was made.
+    /// Returns the file after `patch` has changed its index.
     pub(crate) fn patched(&self, patch: impl FnOnce(&mut Vec<u8>, &Places)) -> Vec<u8> {
         let (mut index, places) = self.index();
         patch(&mut index, &places);
@@ -162,13 +162,14 @@ impl Forge {
         [b"TBS1", &self.data[..], index, &len.to_le_bytes(), b"TBS1"].concat()
     }
 
-    /// The index, front to back: root, tables, texts and shapes, each behind what refers to it.
+    /// Encodes the index from front to back: root, tables, strings and shapes, each after the reference to
+    /// it.
     pub(crate) fn index(&self) -> (Vec<u8>, Places) {
         let mut out = vec![0; 4];
         let mut places = Places::default();
         let tensors = self.tensors.as_deref().unwrap_or_default();
 
-        // Fields of four bytes each behind the table's own four.
+        // Fields of four bytes each follow the table's own four.
         let present = [
             self.version.is_some(),
             self.model.is_some(),
@@ -209,7 +210,7 @@ impl Forge {
             }
         }
         if self.operations.is_some() {
-            // An empty vector.
+            // The vector is empty.
             align(&mut out, 4);
             let vector = push_word(&mut out, 0);
             point_to(&mut out, slots.next().unwrap(), vector);
@@ -230,7 +231,7 @@ fn push_tensor(out: &mut Vec<u8>, places: &mut Places, tensor: &Forged) {
         tensor.unknown.map_or(0, |_| 4),
     ];
     align(out, 2);
-    // Fields stand in the order of their widths, the id first, on a multiple of 8.
+    // Fields are ordered by width, with the id first, at a multiple of 8.
     places.fields.push(out.len());
     let fields = push_fields_placed(out, &widths);
     while out.len() % 8 != 4 {
@@ -301,7 +302,7 @@ fn push_tensor(out: &mut Vec<u8>, places: &mut Places, tensor: &Forged) {
     }
 }
 
-/// A list of fields that stand one behind the other, those of width 0 left out.
+/// Writes a vtable for consecutive fields of these widths; width 0 means absent.
 fn push_fields(out: &mut Vec<u8>, widths: &[usize]) {
     let mut offset = 4;
     let mut offsets = Vec::new();
@@ -313,7 +314,7 @@ fn push_fields(out: &mut Vec<u8>, widths: &[usize]) {
     align(out, 4);
 }
 
-/// A list of fields with the widest first; their offsets and the table's length.
+/// Writes a vtable with the widest fields first; returns the fields' offsets and the table's length.
 fn push_fields_placed(out: &mut Vec<u8>, widths: &[usize]) -> (Vec<usize>, usize) {
     let mut offsets = vec![0; widths.len()];
     let mut offset = 4;

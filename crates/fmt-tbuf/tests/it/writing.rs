@@ -1,4 +1,4 @@
-//! Writing: refusals, pieces, sinks that fail, memory, determinism, and round trips.
+//! Writing: refused input, pieces, failing sinks, memory, determinism, and round trips.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,7 @@ use tensor_core::{DType, Shape, Tensor, TensorSpec};
 
 use crate::support::{counting, open, spec, tensor, written};
 
-/// Takes so many bytes, so many at a time, and fails after that.
+/// A sink that takes a limited number of bytes per call and in total, and then fails.
 #[derive(Debug, Default)]
 struct Sink {
     bytes: Vec<u8>,
@@ -32,7 +32,7 @@ impl Write for Sink {
     }
 }
 
-/// Counts what it is given.
+/// Counts the bytes written to it.
 #[derive(Default)]
 struct Counter(u64);
 
@@ -47,7 +47,8 @@ impl Write for Counter {
     }
 }
 
-/// Three tensors of 2 GiB each, of which the third begins at 4 GiB: refused before anything is written. Two are fine.
+/// Of three tensors of 2 GiB each, the third would start at 4 GiB, so all are refused before anything is
+/// written. Two tensors are accepted.
 #[test]
 fn tb_28_more_than_32_bits_can_place() {
     let entry = |name: &str| PlannedEntry::dense(name, spec(DType::U8, &[1 << 31]));
@@ -66,7 +67,7 @@ fn tb_28_more_than_32_bits_can_place() {
     );
     assert_eq!(sink.0, 0);
 
-    // Without a plan, the third is refused when it comes, and what is there can be finished.
+    // Without a plan, the third tensor is refused when it is written, and the file can still be finished.
     let mut writer = TbufWriter::new(Counter::default(), WriteOptions::default()).unwrap();
     let piece = vec![0; 64 << 20];
     for name in ["a", "b"] {
@@ -103,7 +104,7 @@ fn wr_02_a_sink_without_room() {
             .try_for_each(|(name, tensor)| writer.tensor(name, tensor));
         if let Err(error) = &result {
             assert_eq!(error.kind(), ErrorKind::Io);
-            // No later call makes a file of it.
+            // No later call completes the file.
             let finished = writer.finish();
             assert!(finished.is_err());
         } else {
@@ -128,7 +129,7 @@ fn wr_06_a_sink_that_takes_a_byte_at_a_time() {
     assert_eq!(sink.bytes, written(WriteOptions::default(), &[("a", &a)]));
 }
 
-/// A file of which a part never came to the disk is no file, unless that part is data.
+/// A file with a part that never reached the disk is invalid, unless that part is data.
 #[test]
 fn wr_09_torn_files() {
     let tensors: Vec<_> = (0..40)
@@ -148,7 +149,7 @@ fn wr_09_torn_files() {
         } else if sector == 0 || end == whole.len() {
             assert!(opened.is_err(), "sector at {sector}");
         } else if let Ok(reader) = opened {
-            // Zeros within the index may still be an index, but never lead astray.
+            // An index with zeroed parts may be valid, but never leads out of bounds.
             read_everything(&reader);
         }
     }
@@ -226,7 +227,7 @@ fn wr_12_the_same_tensors_give_the_same_bytes() {
     assert_eq!(write(), other);
 }
 
-/// Memory is the index and one piece, however much is written.
+/// The writer holds only the index and one piece in memory, whatever the amount of data.
 #[test]
 fn writing_takes_no_memory_for_data() {
     let piece = vec![7; 1 << 20];
@@ -259,7 +260,7 @@ fn any_tensor() -> impl Strategy<Value = Tensor> {
 }
 
 proptest! {
-    /// What is written in pieces of any size is read again, from files of any alignment.
+    /// Files written in pieces of any size and with any alignment are read back.
     #[test]
     fn what_is_written_is_read_again(
         tensors in prop::collection::btree_map("[^\0]{1,12}", any_tensor(), 0..12),
@@ -288,7 +289,7 @@ proptest! {
         }
         read_everything(&reader);
 
-        // One by one gives the same file as by plan.
+        // Writing tensors separately gives the same file as writing a plan.
         let mut one_by_one = TbufWriter::new(Vec::new(), options).unwrap();
         if let Some(model) = &model {
             one_by_one.set_model(model).unwrap();

@@ -50,7 +50,7 @@ fn every_prefix_is_refused() {
     }
 }
 
-/// Few bytes that expand to many values.
+/// A few bytes expand to many values.
 #[test]
 fn bombs_are_bounded() {
     let open = |pickle: Pickle| {
@@ -58,7 +58,7 @@ fn bombs_are_bounded() {
         let opened = TorchReader::from_bytes(file);
         opened.map(|_| ()).map_err(|error| error.kind())
     };
-    // A list that contains its predecessor twice, thirty times over; and one that contains itself.
+    // Each list contains its predecessor twice, thirty times over; the last list contains itself.
     let mut laughs = Pickle::new().raw(b"]q\x00");
     for level in 0..30u8 {
         laughs = laughs.raw(&[b']', b'q', level + 1, b'(', b'h', level, b'h', level, b'e']);
@@ -68,7 +68,7 @@ fn bombs_are_bounded() {
         open(Pickle::new().raw(b"]q\x00h\x00a.")),
         Err(ErrorKind::TooLarge)
     );
-    // A million empty lists, dictionaries and marks.
+    // A million empty lists, dictionaries or tuples.
     for opcode in [b"]", b"}", b")"] {
         assert_eq!(
             open(Pickle::new().raw(&opcode.repeat(1 << 20))).err(),
@@ -79,19 +79,19 @@ fn bombs_are_bounded() {
     for opcode in [b"(", b"N"] {
         assert!(open(Pickle::new().raw(&opcode.repeat(1 << 20))).is_err());
     }
-    // The same tuple used for many calls.
+    // Many calls use the same tuple.
     let many = Pickle::new().raw(b"(").raw(&b"N".repeat(1000)).raw(b"tq\x00");
     let calls = many
         .global("torch", "device")
         .raw(b"q\x01")
         .raw(&b"h\x01h\x00R".repeat(10_000));
     assert!(open(calls).is_err());
-    // A string that claims to be longer than the file.
+    // A string claims to be longer than the file.
     assert_eq!(
         open(Pickle::new().raw(b"X\xff\xff\xff\x7f")),
         Err(ErrorKind::TooLarge)
     );
-    // Lengths that overflow 64 bits when doubled (found by fuzzing).
+    // The lengths overflow 64 bits when doubled (found by fuzzing).
     for opcode in [b"\x8d", b"\x8e", b"\x96"] {
         let pickle = Pickle::new().raw(opcode).raw(&(u64::MAX / 2 + 1).to_le_bytes());
         assert_eq!(open(pickle), Err(ErrorKind::TooLarge));
@@ -107,11 +107,11 @@ fn bombs_are_bounded() {
     assert_eq!(contents[0].1, Err(ErrorKind::TooLarge));
 }
 
-/// A metadata dictionary is scanned for each tensor that shares it; this is charged like memory.
+/// A metadata dictionary is scanned for each tensor that shares it; the scan is charged like memory.
 #[test]
 fn notes_that_many_tensors_share_are_bounded() {
     let open = |pairs: usize, tensors: usize| {
-        // A long string earns more budget than it costs.
+        // A long string increases the budget by more than it costs.
         let padded = Pickle::new().text(&" ".repeat(1 << 20)).raw(b"0");
         let notes = padded.raw(b"}(").raw(&b"NN".repeat(pairs)).raw(b"uq\x00");
         let arguments = notes
@@ -156,7 +156,7 @@ impl ByteSource for CountingSource {
     }
 }
 
-/// A thousand views of a one-megabyte storage do not each read all of it.
+/// A thousand views of a one-megabyte storage must not each read all of it.
 #[test]
 fn views_of_a_large_storage_read_their_part() {
     let count = 1 << 18;
@@ -181,7 +181,7 @@ fn views_of_a_large_storage_read_their_part() {
     source.1.store(0, Relaxed);
     let values = reader.tensor(999).unwrap().to_vec::<f32>().unwrap();
     assert_eq!(values, [99900.0, 99907.0, 99901.0, 99908.0, 99902.0, 99909.0]);
-    // From the first element to the last.
+    // The read covers the range from the first element to the last.
     assert_eq!(source.1.swap(0, Relaxed), 4 * 10);
     for index in 0..1000 {
         assert_eq!(reader.verify(index).unwrap(), Verification::Ok);
@@ -189,7 +189,7 @@ fn views_of_a_large_storage_read_their_part() {
     assert_eq!(source.1.load(Relaxed), storage.len() as u64);
 }
 
-/// The span of a gathered tensor counts towards the limit.
+/// The range that is read to gather a tensor counts towards the limit.
 #[test]
 fn what_is_held_to_gather_is_limited() {
     let wide = View {

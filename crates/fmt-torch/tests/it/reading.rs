@@ -1,4 +1,4 @@
-//! Supported and rejected contents.
+//! Supported and rejected checkpoint contents.
 
 use std::sync::Arc;
 
@@ -114,7 +114,7 @@ fn the_old_form_of_big_endian_hosts() {
     assert_eq!(values(&reader, "w"), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
 }
 
-/// A loss history has more values than there are tensors.
+/// A loss history may have far more values than the checkpoint has tensors.
 #[test]
 fn long_lists_of_numbers() {
     let mut pickle = Pickle::new()
@@ -130,7 +130,7 @@ fn long_lists_of_numbers() {
     assert_eq!(reader.metadata()["losses.9999"], "9999");
 }
 
-/// Training checkpoints: nested dictionaries, lists, numbers, strings.
+/// Reads a training checkpoint: nested dictionaries, lists, numbers and strings.
 #[test]
 fn nested_values_have_names() {
     let pickle = Pickle::new()
@@ -215,7 +215,7 @@ fn code_is_refused_by_name() {
         kind == ErrorKind::Unsupported && text.contains("'builtins.eval'"),
         "{text}"
     );
-    // INST, OBJ, EXT1
+    // The opcodes are INST, OBJ and EXT1.
     for opcode in [&b"(i__main__\nA\n."[..], b"(o.", b"\x82\x01."] {
         let (kind, text) = refused(Pickle::new().raw(opcode));
         assert!(
@@ -223,7 +223,7 @@ fn code_is_refused_by_name() {
             "{text}"
         );
     }
-    // NEWOBJ of something that is not a class.
+    // NEWOBJ is applied to something that is not a class.
     assert_eq!(refused(Pickle::new().raw(b"))\x81.")).0, ErrorKind::Malformed);
     assert_eq!(refused(Pickle::new().int(1).raw(b")R.")).0, ErrorKind::Malformed);
 }
@@ -241,7 +241,7 @@ fn of_class(pickle: Pickle, function: &str, arguments: impl FnOnce(Pickle) -> Pi
     let pickle = pickle
         .global("torch._utils", function)
         .global("mylib.tensors", "Tagged");
-    // The attributes: a tensor and a string.
+    // The attributes are a tensor and a string.
     let pickle = arguments(pickle)
         .raw(b"}(")
         .text("scale")
@@ -251,7 +251,7 @@ fn of_class(pickle: Pickle, function: &str, arguments: impl FnOnce(Pickle) -> Pi
     pickle.raw(b"utR")
 }
 
-/// An unreadable tensor does not prevent reading others.
+/// A tensor that is not read does not prevent reading others.
 #[test]
 fn tensors_beside_others_that_are_not_read() {
     let storage = |pickle: Pickle| {
@@ -302,7 +302,7 @@ fn tensors_beside_others_that_are_not_read() {
             .contains("'mylib.tensors.Tagged'")
     );
 
-    // A subclass that wraps other tensors.
+    // This subclass wraps other tensors.
     let arguments = |pickle: Pickle| {
         let pickle = pickle.raw(b"(").raw(b"N").global("torch", "float32");
         pickle.ints(&[4, 5]).raw(b"t")
@@ -323,7 +323,7 @@ fn tensors_beside_others_that_are_not_read() {
     });
     let refused = open(file).unwrap_err();
     assert!(refused.to_string().contains("'mylib.rebuild'"), "{refused}");
-    // So is a class that is only mentioned.
+    // A class that is only mentioned is rejected, too.
     let file = beside(|pickle| pickle.global("mylib", "Config"));
     let refused = open(file).unwrap_err();
     assert!(refused.to_string().contains("'mylib.Config'"), "{refused}");

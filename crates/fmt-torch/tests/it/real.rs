@@ -127,7 +127,7 @@ fn code_is_refused_by_name() {
     assert!(error.to_string().contains(name), "{error}");
 }
 
-/// With lenient reading objects become their attributes, and ignored globals are reported.
+/// A lenient reader represents objects by their attributes and reports ignored globals.
 #[test]
 fn lenient_reading_finds_the_parameters_of_a_module() {
     let reader = open_leniently("module.pt");

@@ -61,7 +61,7 @@ impl Pickle {
         let filled = tensors
             .iter()
             .fold(begun, |pickle, (name, view)| pickle.text(name).tensor(view));
-        // The attribute `_metadata` that modules set.
+        // The attribute `_metadata`, which modules set.
         filled.raw(b"u}").text("_metadata").raw(b"}sb.")
     }
 }
@@ -77,7 +77,7 @@ pub(crate) struct View<'a> {
     pub(crate) strides: &'a [i32],
 }
 
-/// Six floats as a matrix of two rows.
+/// A matrix of two rows with six floats in total.
 pub(crate) const MATRIX: View<'_> = View {
     kind: "FloatStorage",
     key: "0",
@@ -103,7 +103,7 @@ pub(crate) fn archive(pickle: &[u8], members: &[(&str, &[u8])]) -> Vec<u8> {
     zip.finish().unwrap().into_inner()
 }
 
-/// Returns the checkpoint of one matrix, `w`.
+/// Returns a checkpoint with one matrix, `w`.
 pub(crate) fn small() -> Vec<u8> {
     archive(
         &Pickle::state(&[("w", MATRIX)]).0,
@@ -115,7 +115,7 @@ pub(crate) fn small() -> Vec<u8> {
     )
 }
 
-/// Returns the same in the layout before PyTorch 1.6.
+/// Returns the same checkpoint in the layout before PyTorch 1.6.
 pub(crate) fn legacy() -> Vec<u8> {
     let mut file = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.".to_vec();
     file.extend(Pickle::new().raw(b"M\xe9\x03.").0);

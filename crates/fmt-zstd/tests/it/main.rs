@@ -1,4 +1,4 @@
-//! Blobs that are compressed here, and frames of others: read in every way, cut off, and damaged.
+//! Blobs compressed by this crate, and frames of other writers: read in every way, truncated, and damaged.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use fmt_core::{Error, ErrorKind, Limits, Verification};
@@ -12,7 +12,7 @@ const RULES: &[(&str, &str)] = &[
     (fmt_zstd::MEMORY, "X3"),
 ];
 
-/// Bytes that compress, but not to nothing.
+/// Returns bytes that compress moderately.
 fn sample(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * at / 97 + at / 7) as u8).collect()
 }
@@ -57,7 +57,7 @@ fn streamed(blob: &Blob<'_>) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// More than 4 MiB, so that there are frames and a table.
+/// A blob of more than 4 MiB has several frames and a table.
 #[test]
 fn a_blob_of_many_frames_is_read_in_every_way() {
     let data = sample(5 << 20);
@@ -97,7 +97,7 @@ fn errors_name_the_tensor_and_the_rule_of_the_format() {
 }
 
 proptest! {
-    /// Any bytes come back; a blob that is cut off or damaged never gives other bytes.
+    /// Any bytes survive a round trip, and a truncated or damaged blob never decodes to different bytes.
     #[test]
     fn any_bytes(data in prop::collection::vec(0u8..9, 0..5000), piece in 1usize..600, at in any::<prop::sample::Index>()) {
         let file = compressed(&data, Compression::default(), piece);

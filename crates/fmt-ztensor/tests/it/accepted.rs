@@ -1,4 +1,4 @@
-//! Files that open, and read unless they are damaged.
+//! Corpus files that must open, and whose tensors can be read unless they are damaged.
 
 use fmt_core::{
     ErrorKind,
@@ -7,7 +7,7 @@ use fmt_core::{
 
 use crate::support::*;
 
-/// Cases by name.
+/// Returns the files, by name.
 pub(crate) fn cases() -> Vec<CorpusFile> {
     let mut files = frame_of_the_file();
     files.extend(cbor());
@@ -27,7 +27,7 @@ fn accepted((name, bytes): Case) -> CorpusFile {
     }
 }
 
-/// A file without tensors, with this for an index.
+/// Returns a file without tensors, with this index.
 fn without_data(index: &[u8]) -> Vec<u8> {
     [b"ZTEN0001", index, &(index.len() as u64).to_le_bytes()].concat()
 }
@@ -298,7 +298,7 @@ fn schema() -> Vec<Case> {
     ]
 }
 
-/// Of [`W`].
+/// The SHA-256 of [`W`].
 const SHA256: &str = "sha256:8e628779e6a74ee0b36991c10158f63cafec7d340ad4e075592502c8708524dd";
 
 fn data() -> Vec<Case> {
@@ -454,12 +454,12 @@ fn zstd() -> Vec<Case> {
     ]
 }
 
-/// A frame that says to need dictionary 1: one segment of three raw bytes.
+/// Returns a frame that requires dictionary 1: one block of three raw bytes.
 fn dictionary() -> Vec<u8> {
     vec![0x28, 0xb5, 0x2f, 0xfd, 0x21, 1, 3, 0x19, 0, 0, 1, 2, 3]
 }
 
-/// Files whose damage shows when data is read.
+/// Returns files whose damage is found when data is read.
 fn damaged() -> Vec<CorpusFile> {
     let a = sample(500);
     let whole = frame(&a);
@@ -573,7 +573,8 @@ fn damaged() -> Vec<CorpusFile> {
                 500,
             ),
         ),
-        // Reading everything passes over the frame that is swallowed; its rows must not come from it.
+        // Decoding everything skips the frame that is hidden in a skippable one; a row must not be read from
+        // it either.
         ("z16-a-frame-that-is-swallowed", corrupt, {
             let (second, hidden) = (frame(&a[..100]), frame(&a[100..200]));
             let table = table(&[(whole.len() + second.len() + 8, 500), (hidden.len(), 100)]);

@@ -1,4 +1,4 @@
-//! The corpus: files that every reader of the format should judge alike.
+//! The corpus: files that every reader of the format should accept or reject alike.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! What the specification leaves open and docs/formats/ztensor.md decides: the rules that are not about hostile files.
+//! Tests of the rules of docs/formats/ztensor.md that settle what the specification leaves open, except the
+//! rules about hostile files.
 
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ fn unchecked() -> TensorOptions {
     }
 }
 
-/// Why a tensor with these options is refused before anything is written.
+/// Returns the error with which the writer rejects a tensor with these options, before it writes anything.
 fn refused(options: &TensorOptions) -> (ErrorKind, Option<&'static str>, String) {
     let mut out = Vec::new();
     let mut writer = ZtensorWriter::new(&mut out, WriteOptions::default()).unwrap();
@@ -116,7 +117,8 @@ fn z5_checksums_are_written_in_one_form() {
     );
 }
 
-/// A source in memory is not copied and not hashed; whatever is copied is.
+/// A tensor in memory is returned without a copy and without verifying its checksum; a copied tensor is
+/// verified.
 #[test]
 fn z6_what_is_copied_is_verified() {
     let file = one(&w().with("checksum", text("crc32c:0")));
@@ -186,7 +188,7 @@ fn z9_names_may_occur_twice_for_lenient_readers() {
             .any(|lint| lint.message.contains("Z9"))
     );
     assert!(open_lenient(&one(&w().with("name", text("a\0")))).is_ok());
-    // What could lead to wrong data stays an error.
+    // Errors that could lead to wrong data remain errors.
     assert!(open_lenient(&one(&w().and(text("offset"), uint(64)))).is_err());
     assert!(open_lenient(&one(&w().with("offset", uint(8)))).is_err());
 }
@@ -217,7 +219,7 @@ fn z10_alignments() {
                 .iter()
                 .all(|entry| entry.range.start % alignment == 0)
         );
-        // No padding stands behind the last tensor.
+        // No padding follows the last tensor.
         assert_eq!(reader.index_range().start, reader.entries()[2].range.end);
     }
     for alignment in [0, 1, 32, 96, 131_072] {
@@ -239,7 +241,8 @@ fn z11_an_index_of_no_bytes() {
     assert_eq!(open_lenient(&file).unwrap().entries().len(), 0);
 }
 
-/// What is not known before the bytes are written is where they will be, and nothing else.
+/// Before the data is written, only the offsets and sizes are unknown, so the bound may exceed the index
+/// length only by these.
 #[test]
 fn z12_the_bound_of_an_index_is_near_its_length() {
     const COUNT: usize = 1000;
@@ -258,7 +261,7 @@ fn z12_the_bound_of_an_index_is_near_its_length() {
         let file = Bytes::from(write(1 << 20).unwrap());
         let index = ZtensorReader::from_bytes(file).unwrap().index_range();
         let len = index.end - index.start;
-        // Offsets and sizes take nine bytes at most, and one at least.
+        // An offset or size takes one to nine bytes.
         assert!(write(len + 9 + 16 * COUNT as u64).is_ok(), "{checksum:?}");
         assert_eq!(write(len - 1).unwrap_err().broken_rule(), Some("Z12"));
     }
@@ -316,7 +319,7 @@ fn z16_large_tensors_are_cut_into_frames_with_a_table() {
             .clone();
         file[range.start as usize..range.end as usize].to_vec()
     };
-    // Up to 4 MiB one frame with size and checksum, and nothing else.
+    // Up to 4 MiB, the blob is one frame with content size and checksum, without a table.
     assert_eq!(blob(4 << 20, Compression::default()), frame(&data[..4 << 20]));
     let frames: Vec<_> = data[..(4 << 20) + 1].chunks(1 << 20).map(frame).collect();
     let sizes: Vec<_> = frames
@@ -339,8 +342,8 @@ fn z16_large_tensors_are_cut_into_frames_with_a_table() {
     }
 }
 
-/// Rows by a table are rows of the whole tensor, or an error: also where a foreign skippable frame hides a frame from one
-/// of the two ways to read.
+/// Rows that are located by a table equal the rows of the whole tensor, or reading fails. In this file, a
+/// skippable frame hides another frame from sequential decoding, but the table refers to it.
 #[test]
 fn z16_rows_are_those_of_the_whole_tensor() {
     let data = sample(600);
@@ -354,7 +357,7 @@ fn z16_rows_are_those_of_the_whole_tensor() {
     assert_eq!(streamed(&reader, 0).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
-/// What a stream gives, in pieces of an odd size.
+/// Reads a tensor's stream to its end, in pieces of an odd size.
 fn streamed(reader: &ZtensorReader, index: usize) -> Result<Vec<u8>, fmt_core::Error> {
     let (mut bytes, mut buffer) = (Vec::new(), vec![0; 48_000]);
     let mut stream = reader.stream(index)?;
@@ -366,8 +369,8 @@ fn streamed(reader: &ZtensorReader, index: usize) -> Result<Vec<u8>, fmt_core::E
     }
 }
 
-/// Streams give what tensors are, however the frames are cut, and check it against checksums; memory is for whole
-/// tensors only.
+/// A tensor above the memory limit can be streamed, however the frames are cut, and streaming verifies
+/// checksums. Only reading the whole tensor fails.
 #[test]
 fn z12_tensors_beyond_the_limit_for_memory_are_streamed() {
     let data = sample(3_000_000);
@@ -390,7 +393,7 @@ fn z12_tensors_beyond_the_limit_for_memory_are_streamed() {
         let mut damaged = file.clone();
         damaged[64 + blob.len() / 2] ^= 0x40;
         if let Ok(bytes) = streamed(&open_with(&damaged, &options).unwrap(), 0) {
-            // Only the blob without checksums can be damaged unseen.
+            // Corruption goes undetected only in the blob without checksums.
             assert!(number == 1 && bytes.len() == data.len(), "blob {number}");
         }
     }
@@ -498,7 +501,7 @@ fn z9_custom_fields_twice() {
     assert_eq!(refused(&options).1, Some("Z9"));
 }
 
-/// Everything that CBOR has, in diagnostic notation.
+/// Prints every kind of CBOR item in diagnostic notation.
 #[test]
 fn custom_values_are_shown() {
     let shown = |cbor: &[u8]| CborValue::from_cbor(cbor).unwrap().to_string();
@@ -592,7 +595,7 @@ fn values_go_to_ciborium_and_back() {
     ]);
     let encoded = CborValue::try_from(&value).unwrap();
     assert_eq!(Value::try_from(&encoded).unwrap(), value);
-    // A simple value that ciborium has no variant for stays in files, and is refused as a value.
+    // A file keeps a simple value that `ciborium` has no variant for; converting it fails.
     let simple = CborValue::from_cbor([0xe0]).unwrap();
     let refused = Value::try_from(&simple).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);

@@ -1,4 +1,4 @@
-//! Files on disk: what others do to them, and what is left when writing fails.
+//! Files on disk: changes by other processes, and the state after failed writes.
 
 use std::{
     fs::{self, File},
@@ -22,7 +22,7 @@ fn numbers(from: u32, count: u32) -> Tensor {
     Tensor::from_vec(Shape::vector(count.into()), (from..from + count).collect()).unwrap()
 }
 
-/// A file of three tensors: raw, big-endian and compressed.
+/// Returns a file of three tensors: raw, big-endian and compressed.
 fn sample_file() -> Vec<u8> {
     let mut writer = ZtensorWriter::new(Vec::new(), WriteOptions::default()).unwrap();
     writer.tensor("raw", &numbers(1, 1000)).unwrap();
@@ -150,7 +150,8 @@ fn fs_07_fs_08_what_is_no_file() {
     assert_eq!(kind(&path(&"n".repeat(5000))), ErrorKind::Io);
 }
 
-/// FS-09, FS-10: a source that fails at the n-th read, for every n; nothing partial is left behind.
+/// FS-09, FS-10: a source that fails at the n-th read, for every n. A failed read must not return partial
+/// data.
 #[test]
 fn fs_09_every_read_fails_once() {
     struct Failing {
@@ -207,7 +208,7 @@ fn fs_12_many_threads_on_one_reader() {
     });
 }
 
-/// A sink that takes so many bytes, in pieces of at most so many.
+/// A sink with a capacity of `room` bytes that accepts at most `piece` bytes per write.
 struct Full {
     room: usize,
     piece: usize,
@@ -228,7 +229,7 @@ impl Write for Full {
     }
 }
 
-/// WR-02, WR-06: no space at any byte; one byte at a time.
+/// WR-02, WR-06: the sink becomes full at any byte, or accepts one byte at a time.
 #[test]
 fn wr_02_wr_06_sinks_that_are_full_or_slow() {
     let write = |room: usize, piece: usize| {
@@ -252,7 +253,7 @@ fn wr_02_wr_06_sinks_that_are_full_or_slow() {
         assert_eq!(write(room, 100).unwrap_err().kind(), ErrorKind::Io, "{room}");
     }
     assert_eq!(write(whole.len(), 100).unwrap(), whole);
-    // After a failure nothing works any more.
+    // After a failure, every further call fails.
     let sink = Full {
         room: 70,
         piece: 100,
@@ -279,7 +280,7 @@ fn wr_08_a_panic_on_the_way() {
     check_sample(&ZtensorReader::from_path(&path).unwrap());
 }
 
-/// WR-09: what a torn disk leaves is an error: prefixes, zeroed sectors of the end, data that never arrived.
+/// WR-09: an incompletely written file causes an error: truncated, with a zeroed sector, or with zeroed data.
 #[test]
 fn wr_09_torn_files() {
     let whole = sample_file();
@@ -303,7 +304,8 @@ fn wr_09_torn_files() {
     assert!((0..3).all(|index| reader.verify(index).is_err()));
 }
 
-/// WR-11: what the format cannot hold is refused before anything is written; see also the rules Z12, Z20 and Z27.
+/// WR-11: the writer rejects what the format cannot store before it writes anything; see also the rules Z12,
+/// Z20 and Z27.
 #[test]
 fn wr_11_refused_before_the_first_byte() {
     let mut out = Vec::new();
@@ -373,7 +375,7 @@ fn z28_appending_and_editing_as_a_copy() {
     assert!(reader.entries()[1].is_big_endian);
 }
 
-/// A trainer writes its checkpoint anew and renames it over the old one: same length, same index, other numbers.
+/// Meanwhile a trainer replaces its checkpoint by rename: same length, same index, other numbers.
 #[test]
 fn z28_a_checkpoint_that_took_the_files_name_meanwhile_stays() {
     type Save = fn(ZtensorEditor, &dyn Fn()) -> Result<(), fmt_core::Error>;
@@ -411,7 +413,7 @@ fn z28_a_checkpoint_that_took_the_files_name_meanwhile_stays() {
     }
 }
 
-/// Whatever the index says stays when it is rewritten, in the form that is written here.
+/// Rewriting an index keeps all its values, including unknown ones, in this crate's encoding.
 #[test]
 fn z28_what_is_not_understood_survives() {
     let folder = tempfile::tempdir().unwrap();
@@ -430,7 +432,7 @@ fn z28_what_is_not_understood_survives() {
     fs::write(&path, file_of(&W, &entries)).unwrap();
     ZtensorEditor::open(&path).unwrap().save().unwrap();
     let once = fs::read(&path).unwrap();
-    // The same keys and values in the order of the writer.
+    // The writer sorts the keys; the values are the same.
     let mut sorted = entries.clone();
     let order = [
         "name",
@@ -465,7 +467,7 @@ fn z28_appending_and_editing_in_place() {
     let mut writer = editor.append_in_place().unwrap();
     writer.tensor("more", &numbers(4, 100_000)).unwrap();
     assert_eq!(names(folder.path()), ["a.zt", "a.zt.append-journal"]);
-    // Somebody else has to wait.
+    // Another process cannot change the file at the same time.
     let other = ZtensorEditor::open(&path).and_then(ZtensorEditor::save_in_place);
     assert_eq!(
         other.unwrap_err().kind() == ErrorKind::Io,
@@ -479,10 +481,10 @@ fn z28_appending_and_editing_in_place() {
     check_sample(&reader);
     assert_eq!(reader.tensor(3).unwrap(), numbers(4, 100_000));
     assert_eq!(reader.entries()[0].name, "bare");
-    // The old index is a hole.
+    // The old index became a hole.
     assert_eq!(reader.lints().unwrap().len(), 1);
 
-    // Nothing is left of what is not committed.
+    // An append without a commit leaves the file unchanged.
     let mut writer = ZtensorEditor::open(&path).unwrap().append_in_place().unwrap();
     writer.tensor("lost", &numbers(5, 1_000_000)).unwrap();
     drop(writer);

@@ -1,4 +1,4 @@
-//! What docs/formats/ztensor.md shows is true.
+//! Checks that the examples in docs/formats/ztensor.md are correct.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -13,7 +13,8 @@ fn document() -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// Lines of the hexdump: an offset, bytes, and what they mean.
+/// Parses the lines of the hexdump (an offset, bytes, and their meaning) and compares them with the example
+/// file.
 #[test]
 fn the_hexdump_is_that_of_the_example() {
     let document = document();
@@ -40,14 +41,14 @@ fn the_hexdump_is_that_of_the_example() {
         .unwrap();
     assert_eq!(bytes, example.bytes);
 
-    // It is what the crate writes, too.
+    // The crate writes the same bytes.
     let mut writer = ZtensorWriter::new(Vec::new(), WriteOptions::default()).unwrap();
     let tensor = Tensor::from_vec(Shape::vector(3), vec![1.0f32, 2.0, 3.0]).unwrap();
     writer.tensor("w", &tensor).unwrap();
     assert_eq!(writer.finish().unwrap(), example.bytes);
 }
 
-/// Every rule that a file is rejected for is described.
+/// The document describes every rule for which a file is rejected.
 #[test]
 fn every_rule_is_described() {
     let document = document();

@@ -1,4 +1,5 @@
-//! What hostile files may and may not do, row by row. The corpus has most of the files; here is what verdicts do not say.
+//! Limits on hostile files, one test per numbered case. The corpus has most of the files; these tests check
+//! what its verdicts leave out.
 
 use std::{
     fs::File,
@@ -17,7 +18,7 @@ use tensor_core::CastError;
 
 use crate::{corpus, support::*};
 
-/// Checks the cases of the corpus whose names begin so against their verdicts, and says how many there are.
+/// Checks the corpus files whose names begin with `prefix` against their verdicts, and returns their number.
 fn cases(prefix: &str) -> usize {
     let files = corpus::cases();
     let files = files.iter().filter(|file| file.name.starts_with(prefix));
@@ -40,7 +41,7 @@ fn message(file: &[u8]) -> String {
     open(file).unwrap_err().to_string()
 }
 
-/// What reading the only tensor says.
+/// Returns the error of reading the only tensor.
 fn failure(file: &[u8]) -> Error {
     open(file).unwrap().tensor(0).unwrap_err()
 }
@@ -83,7 +84,7 @@ fn zt_03_lengths_of_the_index() {
     );
 }
 
-/// Also FS-06: files that are nearly all hole.
+/// Also FS-06: files that consist almost entirely of a hole.
 #[test]
 fn zt_04_sparse_files_with_large_claims() {
     let mut file = tempfile::tempfile().unwrap();
@@ -103,7 +104,7 @@ fn zt_04_sparse_files_with_large_claims() {
         opened.unwrap()
     };
     assert_eq!(open(&file).unwrap_err().kind(), ErrorKind::TooLarge);
-    // The same with a whole, small index.
+    // The same sparse file with a small, valid index.
     file.seek(SeekFrom::End(-9)).unwrap();
     file.write_all(&[0x80, 1, 0, 0, 0, 0, 0, 0, 0]).unwrap();
     assert_eq!(open(&file).unwrap().entries().len(), 0);
@@ -117,7 +118,7 @@ fn zt_05_other_roots_and_bytes_behind() {
 #[test]
 fn zt_06_counts_without_substance() {
     assert!(cases("zt-06") >= 11);
-    // A count is checked against the bytes before anything is allocated for it.
+    // The reader checks a count against the bytes left before it allocates memory.
     let file = file(&W, &[0x9b, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]);
     let source = Arc::new(Bytes::from(file));
     let allocated = allocation_counter::measure(|| {
@@ -137,7 +138,7 @@ fn zt_07_nesting() {
         assert_eq!(error.kind(), ErrorKind::Malformed, "{byte:#x}");
         assert!(start.elapsed() < Duration::from_secs(1));
     }
-    // The limit is the caller's.
+    // The caller sets the limit.
     let mut options = ReadOptions::default();
     for (depth, is_taken) in [(4, false), (5, true), (6, true)] {
         options.limits.depth = depth;
@@ -157,7 +158,7 @@ fn zt_08_items_without_length() {
 #[test]
 fn zt_09_keys_twice() {
     assert!(cases("zt-09") >= 12);
-    // Finding that out takes no more than sorting.
+    // Finding duplicate keys takes no longer than sorting them.
     let entry = (0..20_000).fold(w(), |entry, at| entry.and(text(format!("k{at}")), uint(1)));
     let start = Instant::now();
     assert!(open(&one(&entry)).is_ok());
@@ -218,7 +219,7 @@ fn zt_16_overlaps() {
     );
 }
 
-/// Also ZT-30: what may be decoded is bounded over all tensors of a file.
+/// Also ZT-30: the memory budget for decoding covers all tensors of a file together.
 #[test]
 fn zt_17_zt_30_loading_everything_has_a_budget() {
     const MIB: usize = 1 << 20;
@@ -340,7 +341,7 @@ fn zt_23_products_and_ranks() {
         let file = one(&w().with("shape", dims(&[1, 3, 1])));
         assert_eq!(open_with(&file, &options).is_ok(), is_taken, "{limit}");
     }
-    // No limit goes beyond what shapes can be.
+    // A higher limit does not exceed the maximum rank of a shape.
     let file = file_of(&[7], &[entry("r", 64, 1, "uint8", &[1; 65], "raw")]);
     assert_eq!(
         open_with(&file, &options).unwrap_err().kind(),
@@ -360,10 +361,10 @@ fn zt_24_scalars_and_nothing() {
     assert!(read(&zstd_of(&frame(&[]), 0), "z").is_empty());
 }
 
-/// 32,785 bytes that decode to 1 GiB, where four bytes are expected.
+/// Compressed data of 32,774 bytes decodes to 1 GiB, although the tensor has four bytes.
 #[test]
 fn zt_25_bombs() {
-    // A block of a run takes four bytes and gives 128 KiB.
+    // A run-length block takes four bytes and decodes to 128 KiB.
     let mut bomb = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x38];
     for block in 0..8192 {
         let is_last = u32::from(block == 8191);
@@ -403,7 +404,7 @@ fn zt_27_claims_beyond_the_budget() {
         options.limits.decoded_bytes = budget;
         let reader = open_with(&zstd_of(&frame(&sample(500)), 500), &options).unwrap();
         assert_eq!(reader.tensor(0).is_ok(), is_taken, "{budget}");
-        // The caller gives the memory, and so has decided.
+        // The caller has already allocated the memory, so the budget does not apply.
         assert!(reader.read_into(0, &mut [0; 500]).is_ok());
     }
 }
@@ -411,7 +412,7 @@ fn zt_27_claims_beyond_the_budget() {
 #[test]
 fn zt_28_windows() {
     let mut options = ReadOptions::default();
-    // Window 2 KiB in the head, one raw block of a byte.
+    // The frame header declares a window of 2 KiB; one raw block of one byte follows.
     let frame = [0x28, 0xb5, 0x2f, 0xfd, 0, 1 << 3, 9, 0, 0, 7];
     for (window_log, is_taken) in [(10, false), (11, true), (12, true), (200, true)] {
         options.limits = Limits {
@@ -467,7 +468,7 @@ fn zt_32_checksums() {
         "tensor 'w': the checksum of the data, at byte 64: expected crc32c:0xDEADBEEF, found crc32c:0x384DE783"
     );
     assert_eq!(reader.verify(0).unwrap_err().kind(), ErrorKind::Corrupt);
-    // What is not copied is not looked at.
+    // Data in memory is not copied, so its checksum is not verified.
     assert_eq!(reader.tensor(0).unwrap().bytes()[..], W);
     let unknown = open(&one(&w().with("checksum", text("md5:00")))).unwrap();
     assert_eq!(
@@ -507,7 +508,7 @@ fn zt_35_custom_fields_of_every_type() {
     assert!(cases("zt-35") >= 9);
 }
 
-/// One million entries; in the development profile fewer.
+/// Opens a file with a million entries, or 10,000 in debug builds.
 #[test]
 fn zt_36_many_entries() {
     let count = if cfg!(debug_assertions) { 10_000 } else { 1_000_000 };

@@ -1,4 +1,4 @@
-//! What opening takes: bytes of memory for each byte of an index.
+//! Compares the memory for opening a file with the size of its index.
 
 use bytes::Bytes;
 use fmt_cbor::testing::tiny_fields;
@@ -7,7 +7,7 @@ use fmt_ztensor::ZtensorReader;
 
 use crate::support::*;
 
-/// Issue: 29.5 MiB of index took 1.1 GiB, 37 times as much.
+/// Regression: an index of 29.5 MiB took 1.1 GiB, 37 times its size.
 #[test]
 fn custom_fields_take_no_more_than_their_bytes() {
     let many_in_each: Vec<_> = (0..20)
@@ -36,7 +36,7 @@ fn custom_fields_take_no_more_than_their_bytes() {
     }
 }
 
-/// More fields than the limit are refused, in a tensor and in the file.
+/// More custom fields than the limit are rejected.
 #[test]
 fn the_limit_of_fields() {
     let mut options = fmt_core::ReadOptions::default();

@@ -1,4 +1,4 @@
-//! Files that were good before something happened to them.
+//! Mutations of valid files.
 
 use std::{io::Cursor, sync::Arc, thread};
 
@@ -12,7 +12,7 @@ use fmt_ztensor::{Ztensor, ZtensorReader};
 
 use crate::{corpus, support::*};
 
-/// Files with something of everything.
+/// Returns files that together use all features of the format.
 fn bases() -> Vec<Vec<u8>> {
     let raw = file_of(
         &[1; 204],
@@ -48,7 +48,8 @@ fn bases() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Opens and reads each file on a small stack, with every allocated byte counted.
+/// Opens and reads each file on a small stack, and checks the memory that opening takes. Returns the number
+/// of files that opened and the total.
 fn open_all(files: impl Iterator<Item = Vec<u8>> + Send) -> (usize, usize) {
     let work = move || {
         let (mut opened, mut total) = (0, 0);
@@ -75,7 +76,7 @@ fn open_all(files: impl Iterator<Item = Vec<u8>> + Send) -> (usize, usize) {
     })
 }
 
-/// ZT-37: every truncation, every flipped bit, and mixtures of worse.
+/// ZT-37: every truncation, every flipped bit, and random combinations of changes.
 #[test]
 fn zt_37_a_hundred_thousand_mutants() {
     const EACH: usize = 20_000;
@@ -90,7 +91,8 @@ fn zt_37_a_hundred_thousand_mutants() {
     let counts: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
     let total: usize = counts.iter().map(|(_, total)| total).sum();
     assert_eq!(total, 100_000);
-    // Most mutants of data open, most of an index do not; all of neither kind would test nothing.
+    // Most files with changed data open, and most with a changed index do not. If all or none opened, the
+    // test would check nothing.
     assert!(
         counts
             .iter()
@@ -99,7 +101,7 @@ fn zt_37_a_hundred_thousand_mutants() {
     );
 }
 
-/// ZT-37: each field with each value that somebody could come up with.
+/// ZT-37: sets each field to each of many unusual values.
 #[test]
 fn zt_37_each_field_with_each_value() {
     let keys = [
@@ -163,7 +165,8 @@ fn zt_37_each_field_with_each_value() {
     open_all(files.into_iter());
 }
 
-/// ZT-38: where this reader and one that knows nothing of it see different things, one of them has a hole.
+/// ZT-38: compares this reader with an independent CBOR reader. A difference means that one of the two is
+/// wrong.
 #[test]
 fn zt_38_another_cbor_reader_sees_the_same() {
     let corpus = corpus::cases().into_iter();
@@ -184,7 +187,7 @@ fn compare(file: &[u8]) -> Option<()> {
     let range = reader.index_range();
     let mut index = Cursor::new(&file[range.start as usize..range.end as usize]);
     let value: Value = match ciborium::from_reader(&mut index) {
-        // Simple values that have no meaning yet are well-formed, but this crate has no place for them.
+        // Simple values without an assigned meaning are well-formed, but `ciborium` cannot represent them.
         Err(ciborium::de::Error::Semantic(None, message)) if message.contains("simple") => return None,
         value => value.unwrap(),
     };
@@ -229,8 +232,8 @@ fn compare_entry(reader: &ZtensorReader, number: usize, map: &[(Value, Value)]) 
     }
 }
 
-/// ZT-38: the same with `tests/python/ztensor_reader.py`, if `ZTENSOR_PYTHON` says which Python to run it with; one that has
-/// the package `zstandard`.
+/// ZT-38: the same comparison with `tests/python/ztensor_reader.py`, if `ZTENSOR_PYTHON` names a Python
+/// interpreter that has the package `zstandard`.
 #[test]
 fn zt_38_the_reader_in_python_judges_alike() {
     let Some(python) = std::env::var_os("ZTENSOR_PYTHON") else {
@@ -240,7 +243,7 @@ fn zt_38_the_reader_in_python_judges_alike() {
     let folder = tempfile::tempdir().unwrap();
     let mut expected = Vec::new();
     for (number, base) in bases().into_iter().enumerate() {
-        // Truncations and flips of bits in the data say little; all of the rest, then mixtures.
+        // Skips the truncations and the bit flips in data, which reveal little.
         for (mutant, file) in mutants(&base, 64 * 9 + count).skip(64 * 9).enumerate() {
             let name = format!("{number}-{mutant:06}");
             std::fs::write(folder.path().join(&name), &file).unwrap();

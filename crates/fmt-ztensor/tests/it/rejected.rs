@@ -1,4 +1,4 @@
-//! Files that do not open.
+//! Corpus files that must not open.
 
 use fmt_core::{
     ErrorKind::{self, *},
@@ -9,7 +9,7 @@ use crate::support::*;
 
 type Case = (&'static str, ErrorKind, &'static str, Vec<u8>);
 
-/// Cases by name.
+/// Returns the files, by name.
 pub(crate) fn cases() -> Vec<CorpusFile> {
     let mut files = frame_of_the_file();
     files.extend(grammar());
@@ -27,12 +27,12 @@ pub(crate) fn cases() -> Vec<CorpusFile> {
         .collect()
 }
 
-/// A file with this magic.
+/// Returns a file without tensors that begins with this magic number.
 fn with_magic(magic: &[u8]) -> Vec<u8> {
     [magic, &[0x80, 1, 0, 0, 0, 0, 0, 0, 0]].concat()
 }
 
-/// A whole file that claims an index of this length.
+/// Returns an otherwise valid file that declares this index length; `len` computes it from the file's length.
 fn with_index_of(len: impl Fn(u64) -> u64) -> Vec<u8> {
     let mut file = one(&w());
     let end = file.len() - 8;

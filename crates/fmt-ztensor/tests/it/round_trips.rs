@@ -1,4 +1,4 @@
-//! What is written is read again.
+//! Written files are read back unchanged.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use fmt_ztensor::{
 use proptest::prelude::*;
 use tensor_core::{DType, Shape, Tensor, TensorSpec};
 
-/// A tensor and how it is to be stored.
+/// A tensor and its storage options.
 #[derive(Clone, Debug)]
 struct Case {
     name: String,
     tensor: Tensor,
     options: TensorOptions,
-    /// Bytes that are written at a time.
+    /// Number of bytes per write.
     pieces: usize,
 }
 
@@ -127,7 +127,7 @@ proptest! {
         prop_assert!(reader.lints().unwrap().is_empty());
     }
 
-    /// The pieces of a planned file may end anywhere.
+    /// A planned file may be written in pieces that end anywhere.
     #[test]
     fn planned_tensors_come_back(cases in prop::collection::vec(case(), 0..6), piece in 1usize..100) {
         let mut cases = cases;
@@ -156,7 +156,7 @@ proptest! {
     }
 }
 
-/// Large enough for threads, frames and tables.
+/// The tensor is large enough for several threads, frames and tables.
 #[test]
 fn large_compressed_tensors() {
     let elements: Vec<u32> = (0..3_000_000u32).map(|at| at.wrapping_mul(at) >> 9).collect();
@@ -181,7 +181,7 @@ fn large_compressed_tensors() {
             assert!(reader.rows(0, rows.clone()).unwrap() == tensor.rows(rows).unwrap());
         }
     }
-    // A row needs its frame, the table and the heads in front of it, and nothing else.
+    // Reading a row reads only the row's frame, the table and the frame headers, not the whole blob.
     let counting = Arc::new(Counting {
         bytes: file,
         read: std::sync::atomic::AtomicU64::new(0),
@@ -194,7 +194,7 @@ fn large_compressed_tensors() {
     assert!(read < stored / 8, "{read} of {stored}");
 }
 
-/// Large enough that several threads read and hash.
+/// The tensors are large enough that several threads read and hash.
 #[test]
 fn large_raw_tensors() {
     for (len, big_endian) in [(4 << 20, false), ((4 << 20) + 8, false), ((13 << 20) + 8, true)] {
@@ -245,7 +245,7 @@ impl fmt_core::ByteSource for Counting {
     }
 }
 
-/// How many threads make the frames shows nowhere in the file, whatever the pieces that come.
+/// The file is the same for any number of threads and any size of writes.
 #[test]
 fn compressed_by_any_number_of_threads() {
     let bytes: Vec<u8> = (0..9_000_001_u64).map(|at| (at * at / 977) as u8).collect();
@@ -280,7 +280,7 @@ fn compressed_by_any_number_of_threads() {
     }
 }
 
-/// Threads that still work when a file is given up end by themselves.
+/// Dropping the writer stops threads that are still compressing.
 #[test]
 fn a_compressed_file_that_is_given_up() {
     let spec = TensorSpec::new(DType::U8, Shape::vector(64 << 20)).unwrap();
@@ -292,7 +292,8 @@ fn a_compressed_file_that_is_given_up() {
     drop(writer);
 }
 
-/// A tensor that is written in one call is hashed by another thread meanwhile.
+/// The checksum does not depend on the size of the writes. When a tensor is written in one call, another
+/// thread hashes it meanwhile.
 #[test]
 fn checksums_are_those_of_the_bytes_however_they_come() {
     let bytes: Vec<u8> = (0..20_000_001_u64).map(|at| (at * at / 977) as u8).collect();

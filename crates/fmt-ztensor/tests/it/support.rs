@@ -1,4 +1,4 @@
-//! Files made by hand, byte for byte, without the crate's own writer.
+//! Builds files byte by byte, without the crate's own writer.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use fmt_core::{Error, ReadOptions, TensorReader};
 pub(crate) use fmt_zstd::testing::{frame, frame_with, sample, skippable, table};
 use fmt_ztensor::ZtensorReader;
 
-/// An entry of an index.
+/// Returns an index entry.
 pub(crate) fn entry(name: &str, offset: u64, size: u64, dtype: &str, shape: &[u64], encoding: &str) -> Map {
     Map(vec![
         (text("name"), text(name)),
@@ -20,15 +20,15 @@ pub(crate) fn entry(name: &str, offset: u64, size: u64, dtype: &str, shape: &[u6
     ])
 }
 
-/// Three little-endian `f32` at byte 64.
+/// Returns the entry of three little-endian `f32` numbers at byte 64.
 pub(crate) fn w() -> Map {
     entry("w", 64, 12, "float32", &[3], "raw")
 }
 
-/// The bytes of what [`w`] stands for.
+/// The tensor data for the entry of [`w`].
 pub(crate) const W: [u8; 12] = [0, 0, 0x80, 0x3f, 0, 0, 0, 0x40, 0, 0, 0x40, 0x40];
 
-/// A file of `data` from byte 64 on and an index.
+/// Returns a file with `data` at byte 64, followed by an index.
 pub(crate) fn file(data: &[u8], index: &[u8]) -> Vec<u8> {
     [
         b"ZTEN0001",
@@ -40,22 +40,22 @@ pub(crate) fn file(data: &[u8], index: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// A file of `data` from byte 64 on and these entries.
+/// Returns a file with `data` at byte 64, followed by an index of these entries.
 pub(crate) fn file_of(data: &[u8], entries: &[Map]) -> Vec<u8> {
     file(data, &array(&entries.iter().map(Map::encode).collect::<Vec<_>>()))
 }
 
-/// A file of three floats and this entry.
+/// Returns a file with three floats and this one entry.
 pub(crate) fn one(entry: &Map) -> Vec<u8> {
     file_of(&W, std::slice::from_ref(entry))
 }
 
-/// A file of the value of one custom field.
+/// Returns a file with one custom field, whose encoded value is `value`.
 pub(crate) fn custom(value: &[u8]) -> Vec<u8> {
     one(&w().with("x", value))
 }
 
-/// A file of one compressed tensor of bytes.
+/// Returns a file with one compressed `uint8` tensor of `len` elements.
 pub(crate) fn zstd_of(blob: &[u8], len: u64) -> Vec<u8> {
     file_of(
         blob,
@@ -79,7 +79,7 @@ pub(crate) fn open_with(file: &[u8], options: &ReadOptions) -> Result<ZtensorRea
     ZtensorReader::open(Arc::new(Bytes::copy_from_slice(file)), options)
 }
 
-/// The bytes of the tensor with a name.
+/// Returns the bytes of the tensor with this name.
 pub(crate) fn read(file: &[u8], name: &str) -> Vec<u8> {
     let reader = open(file).unwrap();
     let index = reader.find(name).unwrap();

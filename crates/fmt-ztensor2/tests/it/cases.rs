@@ -1,4 +1,4 @@
-//! The corpora of versions 1 and 2: small files, accepted or rejected each for a reason of its own.
+//! The corpora of versions 1 and 2: small files, each valid or rejected for a single reason.
 
 use std::path::Path;
 
@@ -80,7 +80,7 @@ pub(crate) fn cases(version: Version) -> Vec<CorpusFile> {
 }
 
 impl Cases {
-    /// O1, O2.
+    /// Adds cases for O1 and O2.
     fn ends(&mut self) {
         let version = self.version;
         let good = one(version, w(version));
@@ -128,7 +128,7 @@ impl Cases {
         );
     }
 
-    /// O3, O4.
+    /// Adds cases for O3 and O4.
     fn cbor(&mut self) {
         let version = self.version;
         let of = |manifest: &[u8]| file_of(version, &[&W], manifest);
@@ -211,7 +211,7 @@ impl Cases {
         );
     }
 
-    /// O4 to O7.
+    /// Adds cases for O4 to O7.
     fn objects(&mut self) {
         let version = self.version;
         let (layout, parts) = (
@@ -273,7 +273,7 @@ impl Cases {
         );
     }
 
-    /// O8 to O10.
+    /// Adds cases for O8 to O10.
     fn parts(&mut self) {
         let version = self.version;
         let shaped =
@@ -375,7 +375,7 @@ impl Cases {
         self.damaged("o13-a-digest-that-does-not-hold", Corrupt, digest(&wrong));
     }
 
-    /// O11, O14.
+    /// Adds cases for O11 and O14.
     fn layouts(&mut self) {
         let version = self.version;
         let data = || part(version, "f32", 0, 12);
@@ -501,7 +501,7 @@ impl Cases {
         });
     }
 
-    /// O12.
+    /// Adds cases for O12.
     fn encodings(&mut self) {
         let version = self.version;
         let encoding = version.key("zstd", "zt.zstd-seekable/1");
@@ -544,7 +544,7 @@ impl Cases {
     }
 
     fn of_version_1(&mut self) {
-        // As 1.0 writes it: the dtype is the object's, and keys are others.
+        // Version 1.0 stores the dtype with the object and has other keys.
         let old_part = Map::empty().with("offset", uint(64)).with("length", uint(12));
         let old = Map::empty()
             .with("dtype", text("float32"))
@@ -768,7 +768,7 @@ impl Cases {
         self.shards();
     }
 
-    /// O15.
+    /// Adds cases for O15.
     fn shards(&mut self) {
         let shard = |size: u64| {
             let digest = format!("sha256:{}", "0".repeat(64));

@@ -1,4 +1,4 @@
-//! Files that were good before something happened to them, each opened and read on a small stack with memory counted.
+//! Mutations of valid files, each opened and read on a small stack with a limit on memory.
 
 use std::{sync::Arc, thread};
 
@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// Opens and reads each file; says how many opened.
+/// Opens and reads each file; returns the number of files that opened.
 fn open_all(format: &'static dyn Format, files: Vec<Vec<u8>>) -> usize {
     let work = move || {
         let mut opened = 0;
@@ -44,8 +44,8 @@ fn open_all(format: &'static dyn Format, files: Vec<Vec<u8>>) -> usize {
     })
 }
 
-/// Mutants of a file. In version 2 most of a file is padding, and the hash hides the manifest: so the manifest is changed, and
-/// the footer made to fit.
+/// Returns mutations of a file. In version 2 most of a file is padding, and the hash detects a changed
+/// manifest, so only the manifest is changed, and the footer is recomputed.
 fn mutants_of(version: Version, file: &[u8], count: usize) -> Vec<Vec<u8>> {
     if version == V1 {
         return mutants(file, count).collect();
@@ -63,7 +63,8 @@ fn mutants_of(version: Version, file: &[u8], count: usize) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Every truncation, every flipped bit, and mixtures of worse, of every accepted file of the corpus.
+/// Tests every truncation, every flipped bit and random combinations of changes of the accepted corpus files
+/// named in `of`.
 fn many(format: &'static dyn Format, version: Version, of: &[&str]) {
     const EACH: usize = 6_000;
     let bases: Vec<_> = cases(version)

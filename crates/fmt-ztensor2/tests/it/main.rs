@@ -1,4 +1,4 @@
-//! Versions 1.x and 2.x: the corpora, files of the Python packages, and files that were good before something happened.
+//! Tests for versions 1.x and 2.x: the corpora, files of the Python packages, and damaged files.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod cases;

@@ -1,4 +1,4 @@
-//! What opening takes: bytes of memory for each byte of a manifest.
+//! Compares the memory for opening a file with the size of its manifest.
 
 use bytes::Bytes;
 use fmt_cbor::testing::{Map, tiny_fields};
@@ -7,7 +7,7 @@ use fmt_ztensor2::ObjectsReader;
 
 use crate::support::{Version::*, file, object, part, root};
 
-/// Attributes of manifests, which may also be the file's own.
+/// Tests attributes of objects, and of the file itself.
 #[test]
 fn attributes_of_objects_take_no_more_than_their_bytes() {
     let mut attributes = Map::empty();

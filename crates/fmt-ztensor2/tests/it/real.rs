@@ -1,4 +1,4 @@
-//! Files that the Python package `ztensor` wrote, in several versions (`tests/python/make_objects.py`).
+//! Files written by several versions of the Python package `ztensor` (`tests/python/make_objects.py`).
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real");
 
-/// Dtype, shape and digest of each tensor, by file and name.
+/// Returns dtype, shape and digest of each tensor, by file and name.
 fn expected() -> BTreeMap<(String, String), String> {
     let mut expected = BTreeMap::new();
     for entry in fs::read_dir(FOLDER).unwrap() {
@@ -61,7 +61,7 @@ fn files_of_the_python_packages() {
         assert_eq!(verified == Verification::Ok, has_checksum, "{file} {name}");
         assert!(reader.lints().unwrap().iter().all(|lint| lint.tensor.is_some()));
     }
-    // What no tensor here can be is listed.
+    // An object that cannot be read as a tensor is listed.
     let sparse = ObjectsReader::from_path(Path::new(FOLDER).join("1.2.3-sparse.zt")).unwrap();
     let quantised = &sparse.entries()[sparse.find("q").unwrap()];
     assert_eq!(

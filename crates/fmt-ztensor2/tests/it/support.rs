@@ -1,4 +1,4 @@
-//! Files of versions 1 and 2 made by hand.
+//! Builds files of versions 1 and 2 byte by byte.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -20,7 +20,7 @@ impl Version {
         }
     }
 
-    /// Where a blob stands: each has an alignment's room.
+    /// Returns the offset of a blob. Blobs are one alignment apart.
     pub(crate) fn place(self, number: u64) -> u64 {
         (number + 1) * self.alignment()
     }
@@ -47,7 +47,7 @@ impl Version {
     }
 }
 
-/// A part of `len` bytes whose blob has a number.
+/// Returns a part whose data is the `len` bytes of blob `number`.
 pub(crate) fn part(version: Version, dtype: &str, number: u64, len: u64) -> Map {
     at(version, dtype, version.place(number), len)
 }
@@ -75,7 +75,7 @@ pub(crate) fn object(version: Version, layout: &str, shape: &[u64], parts: &[(&s
         .with(version.key("components", "parts"), named(version, parts))
 }
 
-/// An object of one part.
+/// Returns a dense object with one part.
 pub(crate) fn dense(version: Version, shape: &[u64], data: Map) -> Map {
     object(version, "dense", shape, &[("data", data)])
 }
@@ -88,7 +88,7 @@ pub(crate) fn root(version: Version, objects: &[(&str, Map)]) -> Map {
     }
 }
 
-/// A file of these blobs and a manifest.
+/// Returns a file with these blobs and this manifest.
 pub(crate) fn file(version: Version, blobs: &[&[u8]], root: &Map) -> Vec<u8> {
     file_of(version, blobs, &version.encode(root))
 }
@@ -113,7 +113,7 @@ pub(crate) fn file_of(version: Version, blobs: &[&[u8]], manifest: &[u8]) -> Vec
     file
 }
 
-/// All of a footer of version 2 but the magic.
+/// Appends a footer of version 2, without the magic number.
 pub(crate) fn footer(file: &mut Vec<u8>, offset: u64, len: u64, hash: u64, version: u32) {
     for word in [offset, len, hash] {
         file.extend(word.to_le_bytes());
@@ -125,17 +125,17 @@ pub(crate) fn footer(file: &mut Vec<u8>, offset: u64, len: u64, hash: u64, versi
 /// The bytes of three little-endian `f32`: 1, 2 and 3.
 pub(crate) const W: [u8; 12] = [0, 0, 0x80, 0x3f, 0, 0, 0, 0x40, 0, 0, 0x40, 0x40];
 
-/// Three floats, in this file's first blob.
+/// Returns an object of three floats in the file's first blob.
 pub(crate) fn w(version: Version) -> Map {
     dense(version, &[3], part(version, "f32", 0, 12))
 }
 
-/// A file of three floats and this object.
+/// Returns a file with three floats and this object.
 pub(crate) fn one(version: Version, object: Map) -> Vec<u8> {
     file(version, &[&W], &root(version, &[("w", object)]))
 }
 
-/// A file of three floats whose part is changed.
+/// Returns a file with three floats, after `change` has modified the part.
 pub(crate) fn with_part(version: Version, change: impl Fn(Map) -> Map) -> Vec<u8> {
     one(version, dense(version, &[3], change(part(version, "f32", 0, 12))))
 }

@@ -1,4 +1,4 @@
-//! Files of version 2 that are written here, by this crate's reader and by that of the format's own project.
+//! Files of version 2 written by this crate, read by this crate and by the reference implementation.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,7 +18,7 @@ fn opaque(name: &str, dtype: OpaqueDType, dims: &[u64]) -> PlannedEntry {
     PlannedEntry::opaque(name, dtype, Shape::new(dims).unwrap()).unwrap()
 }
 
-/// Writes entries whose bytes count up, in pieces of a length.
+/// Writes tensors of counting bytes, `piece` bytes at a time. Returns the file and the tensors' bytes.
 fn written(plan: &Plan, piece: usize) -> Result<(Vec<u8>, Vec<Vec<u8>>), Error> {
     let mut file = Vec::new();
     let contents: Vec<Vec<u8>> = plan
@@ -40,7 +40,7 @@ fn written(plan: &Plan, piece: usize) -> Result<(Vec<u8>, Vec<Vec<u8>>), Error> 
     Ok((file, contents))
 }
 
-/// Every dtype, with shapes from a scalar to no elements.
+/// Plans tensors of every dtype, with shapes from a scalar to one without elements.
 fn everything() -> Plan {
     let shapes: [&[u64]; 4] = [&[], &[3], &[2, 0, 5], &[17, 2, 31]];
     let known = DType::ALL.iter().zip(shapes.iter().cycle());
@@ -100,7 +100,7 @@ fn what_is_written_is_read_here() {
     }
 }
 
-/// The project's own reader finds the same in it, and its digests hold.
+/// The reference implementation reads the same tensors, and the digests match.
 #[test]
 fn what_is_written_is_read_by_the_projects_crate() {
     let plan = everything();

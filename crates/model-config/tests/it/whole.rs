@@ -1,4 +1,4 @@
-//! From text to the effective configuration.
+//! Tests all steps, from the text to the effective configuration.
 
 use model_config::{Completed, Defaults, MismatchError, Syntax, WrittenConfig, complete, complete_pipeline};
 use oip_types::{DataType, Joining, ModelMetadata, TensorMetadata};

@@ -21,7 +21,7 @@ fn a_repository_is_there_and_follows_its_store() {
         ("b/1/model.onnx", "b1"),
         ("README.md", "not a model"),
         (".cache/x", "hidden"),
-        // A directory marker of a web console.
+        // A web console created these directory markers.
         ("a/1", ""),
         ("b/", ""),
     ]);
@@ -35,7 +35,7 @@ fn a_repository_is_there_and_follows_its_store() {
     );
     assert_eq!(memory.take_counts(), (1, 3));
 
-    // Nothing has changed: one list, no read.
+    // Nothing has changed, so there is one list and no read.
     assert_eq!(mirror.sync(Scope::All).unwrap(), model_store::Report::default());
     assert_eq!(memory.take_counts(), (1, 0));
 
@@ -73,7 +73,7 @@ fn equal_objects_are_kept_once_and_objects_that_were_there_are_not_fetched_again
     assert_eq!(inode("a/1/model.onnx"), inode("b/1/model.onnx"));
     assert_eq!(fs::read_dir(cache.path().join("objects")).unwrap().count(), 1);
 
-    // A second process, and a deleted view.
+    // A second process starts after the view was deleted.
     fs::remove_dir_all(cache.path().join("views")).unwrap();
     memory.take_counts();
     let folder = mirror(&memory, cache.path()).start(Scope::All).unwrap();
@@ -114,7 +114,7 @@ fn only_named_models_are_fetched_where_that_is_wanted() {
     assert_eq!(shown(&folder), ["b/1/model.onnx=b"]);
     assert!(folder.join("a").is_dir() && folder.join("c").is_dir());
 
-    // As for a client's load request; other models are not checked.
+    // This is how a client's load request synchronizes; other models are not checked.
     memory.put("b/2/model.onnx", "new");
     memory.take_counts();
     mirror.refresh(Some("a"));
@@ -228,7 +228,7 @@ fn models_of_other_urls_make_room_when_nobody_serves_them() {
     let folder = other.start(Scope::All).unwrap();
     let new = open(URL, "987654321");
     new.start(Scope::All).unwrap();
-    // It stays untouched while it is served.
+    // The model stays untouched while it is served.
     assert!(
         new.failure("a").unwrap().contains("of which 9 are in use") && folder.join("a/1/model.onnx").exists()
     );

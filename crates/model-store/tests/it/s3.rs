@@ -63,7 +63,7 @@ fn a_bucket_of_several_pages_is_mirrored() {
     assert_eq!(files(&folder).len(), 5);
     assert_eq!(files(&folder)["e%20ü/1/model.onnx"], "content of e%20ü");
     assert!(std::fs::read(folder.join("large/1/model.onnx")).unwrap() == large);
-    // Three list pages; one request per small object, three ranges of the large one.
+    // There are three list pages, one request per small object, and three ranges of the large one.
     assert_eq!(server.take_requests().len(), 3 + 4 + 3);
 
     // A poll costs only its lists.

@@ -28,7 +28,7 @@ struct Inner {
     lists: u64,
     reads: u64,
     is_unreachable: bool,
-    /// Called before the next read.
+    /// A function to call before the next read.
     before_read: Option<BeforeRead>,
     /// Number of bytes by which reads fall short.
     lacks: u64,

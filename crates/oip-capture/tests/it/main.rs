@@ -202,7 +202,7 @@ fn what_a_crash_leaves_behind_is_passed_over_and_damage_is_told() {
         fs::read(recording.answer_path(&recording.entries()[0])).unwrap(),
     )
     .unwrap();
-    // A response in place of the request: a request without inputs.
+    // This is a response in place of the request, so it has no inputs.
     assert!(
         recording
             .request(&recording.entries()[0])

@@ -26,7 +26,7 @@ use tonic::codegen::tokio_stream::StreamExt;
 use super::{Client, GrpcClient, status, transport::Record};
 use crate::{BoxFuture, BoxStream, ClientError, ErrorKind, InferenceClient, Result, TensorForm};
 
-/// Returns a model's name and version as messages carry them; the version is empty if there is none.
+/// Returns a model's name and version for a message; a missing version is the empty string.
 fn named(model: ModelRef<'_>) -> (String, String) {
     (
         model.name().to_owned(),

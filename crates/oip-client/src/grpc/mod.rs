@@ -32,7 +32,7 @@ use crate::{
 pub struct GrpcClient {
     client: Client,
     shared: Arc<SharedState>,
-    /// None if the server cannot be on this machine.
+    /// `None` if the server cannot be on this machine.
     #[cfg(target_os = "linux")]
     memory: Option<Arc<connections::Connections>>,
 }
@@ -127,7 +127,7 @@ impl GrpcClient {
         (request, record)
     }
 
-    /// Makes a unary call, with retries as far as they are safe.
+    /// Makes a unary call, with retries where they are safe.
     async fn unary<M, T, F>(
         &self,
         client: &Client,

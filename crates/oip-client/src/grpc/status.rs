@@ -29,7 +29,7 @@ pub(super) fn error(status: &tonic::Status, record: &Record, max_answer_bytes: u
     let number = Status::Grpc(status.code() as i32);
     ClientError::refused(code(status), number, message)
         .retry_after(delay.or(seconds.map(Duration::from_secs)))
-        // A pushback that is not a number of milliseconds means no more attempts.
+        // A pushback that is not a number of milliseconds forbids further attempts.
         .finally(pushback == Some(None))
 }
 
@@ -42,7 +42,7 @@ fn unreadable(status: &tonic::Status, max_answer_bytes: usize) -> ClientError {
     ClientError::new(ErrorKind::Protocol, message)
 }
 
-/// Returns whether decompression hit the limit; tonic reports it only by message.
+/// Returns whether decompression hit the limit, which tonic reports only in the message.
 fn is_bomb(status: &tonic::Status) -> bool {
     status.code() == Code::ResourceExhausted || status.message().contains("failed to write whole buffer")
 }

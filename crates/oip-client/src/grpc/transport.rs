@@ -51,7 +51,7 @@ impl Record {
         RecordedError
     }
 
-    /// Records the status found in headers or trailers; returns false if there is none.
+    /// Records the status found in headers or trailers; returns false if they contain none.
     fn note(&self, headers: &HeaderMap) -> bool {
         let status = headers.get("grpc-status");
         if status.is_some_and(|status| status != "0") {

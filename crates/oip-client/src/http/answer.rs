@@ -103,7 +103,7 @@ impl Answer {
         let header = self.headers.get(HEADER_LENGTH);
         let parsed = header.map(|value| parse_header_length(value.as_bytes(), self.body.len()));
         match parsed.transpose().map_err(broken)? {
-            // Only requests may omit JSON.
+            // Only requests may omit the JSON.
             Some(0) => Err(broken(ServiceError::invalid(
                 "Inference-Header-Content-Length: expected a number from 1, found 0",
             ))),
@@ -118,7 +118,7 @@ impl Answer {
         read.map_err(|error| broken(ServiceError::invalid(error.to_string())))
     }
 
-    /// Rejects bodies that are certainly not JSON and says what they are.
+    /// Rejects a body that is certainly not JSON, with a description of it.
     pub(super) fn expect_json(&self) -> Result<()> {
         if self.body.is_empty() {
             let what = format!(
@@ -160,7 +160,7 @@ impl Answer {
         title.map_or(String::new(), |title| format!(" ({})", one_line(title)))
     }
 
-    /// Extracts the server's error message, if there is one.
+    /// Extracts the server's error message, if any.
     fn refusal(&self) -> String {
         if self.status.is_redirection() {
             let to = self
@@ -214,7 +214,7 @@ pub(super) fn broken(error: ServiceError) -> ClientError {
 fn self_described(json: &Value) -> Option<String> {
     let text = |value: &Value| value.as_str().map(one_line);
     if let Some(error) = json.get("error") {
-        // Istio and others nest it one level deeper.
+        // Istio and some other servers nest the message one level deeper.
         return text(error).or_else(|| text(error.get("message")?));
     }
     let detail = json.get("detail").or(json.get("message"))?;
@@ -232,7 +232,7 @@ fn self_described(json: &Value) -> Option<String> {
     (!each.is_empty()).then(|| each.join("; "))
 }
 
-/// Shortens foreign text to one line.
+/// Shortens text from a server to one line.
 fn one_line(text: &str) -> String {
     let mut line = String::new();
     for word in text.split_whitespace() {

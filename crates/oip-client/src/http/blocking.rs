@@ -36,7 +36,7 @@ impl BlockingClient {
     /// Runs `call` with a client whose futures block and are ready at the first poll.
     ///
     /// # Errors
-    /// Those of the call; [`ErrorKind::Usage`] when the future waits for anything else.
+    /// The errors of the call; [`ErrorKind::Usage`] when the future waits for anything else.
     pub fn call<T, F>(&self, patience: Patience, call: impl FnOnce(HttpClient) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -54,7 +54,7 @@ impl BlockingClient {
     /// Returns a client that sends additional headers with every call over the same connections.
     ///
     /// # Errors
-    /// Same as [`HttpClient::with_headers`].
+    /// See [`HttpClient::with_headers`].
     pub fn with_headers<'h>(&self, headers: impl IntoIterator<Item = (&'h str, &'h str)>) -> Result<Self> {
         self.0.with_headers(headers).map(Self)
     }
@@ -64,7 +64,7 @@ impl<C> Builder<C> {
     /// Creates a client that needs no runtime, for `http://` and `http+unix://`.
     ///
     /// # Errors
-    /// [`ErrorKind::Usage`] for URLs of other schemes; those of [`Builder::build`].
+    /// [`ErrorKind::Usage`] for URLs of other schemes; otherwise the errors of [`Builder::build`].
     pub fn build_blocking(self) -> Result<BlockingClient> {
         let (endpoint, settings) = self.finish()?;
         HttpClient::blocking(endpoint, settings).map(BlockingClient)

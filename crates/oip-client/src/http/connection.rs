@@ -51,11 +51,11 @@ pub(super) enum SendProgress {
     },
 }
 
-/// How the end of a body is determined.
+/// How the end of a body is detected.
 enum Length {
     Known(u64),
     Chunked,
-    /// By the end of the connection.
+    /// The end of the connection ends the body.
     Open,
 }
 
@@ -129,7 +129,7 @@ impl Connection {
         }
     }
 
-    /// Reads a whole response and returns it with whether the connection can be reused. `most` returns the
+    /// Reads a whole response and returns it, and whether the connection can be reused. `most` returns the
     /// maximum body size, or as an error the number of bytes to read of it. Large bodies are read into a
     /// spare buffer, if available.
     pub(super) fn answer(
@@ -184,7 +184,7 @@ impl Connection {
         Ok((answer, may_stay && is_whole && is_at_end))
     }
 
-    /// Reads the head of a response; the flag says whether the connection persists.
+    /// Reads the head of a response. The flag returned with it tells whether the connection persists.
     fn head(&mut self, wait: &Wait<'_>) -> Result<(StatusCode, HeaderMap, bool)> {
         loop {
             let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
@@ -284,7 +284,7 @@ impl Connection {
                 self.receive_more(body, wait)?;
                 continue;
             }
-            // Reads directly into the destination; the buffer is too small.
+            // Reads directly into the destination, because the buffer is too small.
             self.wait_in_slices(wait)?;
             match recv(&self.socket, spare_capacity(&mut body.bytes), RecvFlags::WAITALL) {
                 Ok((_, 0)) => return Err(body.broken_off(closed())),
@@ -519,7 +519,7 @@ fn words<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = 
 
 /// Returns the flag that makes a write to a closed connection an error instead of a signal.
 fn no_signal() -> SendFlags {
-    // On other systems the standard library sets it when it creates the socket.
+    // On other systems the standard library sets the flag when it creates the socket.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     return SendFlags::NOSIGNAL;
     #[cfg(not(any(target_os = "linux", target_os = "android")))]

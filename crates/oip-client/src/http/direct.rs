@@ -57,7 +57,7 @@ impl Pool {
         Ok(answer)
     }
 
-    /// Sends as much of a request as the server reads.
+    /// Sends a request until the server stops reading.
     fn begin(
         &self,
         endpoint: &Endpoint,
@@ -67,7 +67,7 @@ impl Pool {
     ) -> Result<(Connection, SendProgress)> {
         while let Some(mut connection) = self.kept() {
             match connection.send(&mut parts, wait)? {
-                // It was just closed, and nothing of the request was sent.
+                // The connection was just closed by the server, before any of the request was sent.
                 SendProgress::Partly {
                     bytes: 0,
                     why: Some(_),
@@ -86,7 +86,7 @@ impl Pool {
         let old = idle.partition_point(|(_, since)| since.elapsed() > connect::IDLE);
         let old: Vec<_> = idle.drain(..old).collect();
         idle.push((connection, Instant::now()));
-        // Close outside the lock.
+        // Close connections outside the lock.
         drop(idle);
         drop(old);
     }
@@ -94,10 +94,10 @@ impl Pool {
     /// Takes an idle connection that is still open.
     fn kept(&self) -> Option<Connection> {
         loop {
-            // Drop outside the lock.
+            // Drop the connection outside the lock.
             let (connection, since) = self.idle().pop()?;
             if since.elapsed() > connect::IDLE {
-                // All others are older.
+                // All other connections have been idle for longer.
                 let old = std::mem::take(&mut *self.idle());
                 drop(old);
                 return None;
@@ -148,7 +148,7 @@ fn receive(
 ) -> Result<(Answer, bool)> {
     let outcome = connection.answer(wait, &settings.spare, |status| match status.is_success() {
         true => Ok(settings.max_answer_bytes),
-        // An error response carries only a message; the beginning of a foreign page is enough.
+        // An error response carries only a message; for a page from another server, the beginning is enough.
         false => Err(MAX_REFUSAL.min(settings.max_answer_bytes)),
     });
     match (outcome, sent) {
@@ -203,7 +203,7 @@ pub(super) fn connect(endpoint: &Endpoint, timeout: Duration, wait: &Wait<'_>) -
     let connecting = thread::Builder::new()
         .name("oip-connect".to_owned())
         .spawn(move || {
-            // The caller may have given up.
+            // The caller may have given up waiting.
             let _ = sender.send(open(&endpoint, timeout));
         });
     connecting.map_err(not_connected)?;

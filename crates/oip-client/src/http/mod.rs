@@ -60,7 +60,7 @@ use crate::{
 pub struct HttpClient {
     way: Way,
     shared: Arc<SharedState>,
-    /// None if the server cannot be on this machine.
+    /// `None` if the server cannot be on this machine.
     #[cfg(target_os = "linux")]
     memory: Option<Arc<Connections>>,
 }
@@ -68,9 +68,9 @@ pub struct HttpClient {
 /// How requests are sent.
 #[derive(Clone, Debug)]
 enum Way {
-    /// By tasks of a runtime.
+    /// Tasks of an async runtime send requests.
     Driven(Box<Client<Connector, Parts>>),
-    /// By the polling thread, which blocks instead of yielding.
+    /// The polling thread sends requests; it blocks instead of yielding.
     #[cfg(unix)]
     Direct(Arc<Pool>, Patience),
 }
@@ -157,7 +157,7 @@ impl HttpClient {
         &self.shared.endpoint.url
     }
 
-    /// Makes a call, with retries as far as they are safe.
+    /// Makes a call, with retries where they are safe.
     async fn call(&self, is_read: bool, message: &Message) -> Result<Answer> {
         let timeout = self.settings().request_timeout;
         let call = |timeout| Call {
@@ -204,7 +204,7 @@ impl HttpClient {
         let response = client.request(request).await;
         let response = response.map_err(|error| connect::failed(error, HINT))?;
         let (head, body) = response.into_parts();
-        // An error response carries only a message; the beginning of a foreign page is enough.
+        // An error response carries only a message; for a page from another server, the beginning is enough.
         let body = match head.status.is_success() {
             true => body::read(&head.headers, body, settings.max_answer_bytes, &settings.spare).await?,
             false => body::read_beginning(body, MAX_REFUSAL.min(settings.max_answer_bytes)).await?,

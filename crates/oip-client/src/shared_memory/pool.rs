@@ -128,7 +128,7 @@ impl<C> Pool<C> {
             }
             None => {
                 closed.extend(state.idle.pop());
-                // Close outside the lock.
+                // Close connections outside the lock.
                 drop(state);
                 drop(closed);
                 None

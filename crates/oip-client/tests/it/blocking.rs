@@ -175,7 +175,7 @@ fn connections_are_kept_and_those_that_the_server_closed_are_not_used() {
         let client = made(HttpClient::builder(url).retry(RetryPolicy::never()));
         for _ in 0..20 {
             infer(&client, &to_model("m")).unwrap();
-            // Give the server time to close it.
+            // Gives the server time to close the connection.
             thread::sleep(Duration::from_millis(10));
         }
         assert_eq!(count.load(Ordering::SeqCst), connections);
@@ -363,16 +363,16 @@ async fn large_answers_take_the_memory_of_earlier_ones() {
         };
         let first = ask(100_000, 1.0);
         let place = address(&first);
-        // Its elements are aligned, however long the JSON before them is.
+        // The tensor's elements are aligned, whatever the length of the JSON before them.
         assert_eq!(place.addr() % 16, 0);
-        // It is not reused while a tensor refers to it.
+        // The buffer is not reused while a tensor refers to it.
         let second = ask(100_000, 2.0);
         assert_ne!(address(&second), place);
         assert_eq!(first.output("y"), numbers(100_000, 1.0).input("x"));
         assert_eq!(spare.bytes(), 0);
         drop(first);
         assert!(spare.bytes() >= 400_000);
-        // Slightly smaller responses fit too.
+        // Slightly smaller responses use the same buffer.
         for (count, value) in [(100_000, 3.0), (99_000, 4.0), (90_000, 5.0), (100_000, 6.0)] {
             // The JSON before the tensor varies in length.
             assert!(
@@ -390,7 +390,7 @@ async fn large_answers_take_the_memory_of_earlier_ones() {
     .await;
 }
 
-/// Large responses into fresh or reused buffers may arrive slowly and be truncated.
+/// Large responses may arrive slowly or be truncated, into fresh or reused buffers.
 #[test]
 fn large_answers_in_used_memory_may_come_slowly_and_break_off() {
     let mut body = BODY.as_bytes().to_vec();

@@ -213,7 +213,7 @@ async fn each_transport_recognises_the_other() {
         "{error}"
     );
 
-    // This workspace's server closes connections that are not HTTP/1; others respond.
+    // This workspace's server closes connections that are not HTTP/1; other servers send a response.
     let answering = ScriptedServer::answering("400 Bad Request", &[], "");
     for (url, kind) in [
         (&served.http, ErrorKind::Broken),
@@ -250,7 +250,7 @@ async fn time_is_for_all_attempts_together() {
     assert_eq!(server.requests().len(), 2);
 }
 
-/// Model names that are also words in the protocol's paths.
+/// The models' names are also words in the protocol's paths.
 #[tokio::test]
 async fn models_may_have_any_name() {
     let served = TestServers::new();

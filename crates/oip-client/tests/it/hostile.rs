@@ -69,7 +69,7 @@ async fn answers_have_a_largest_size() {
         "the answer is larger than 10000 bytes, the client's limit"
     );
 
-    // Without a length and without an end.
+    // This body has no length and no end.
     let mut endless = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
     endless.extend_from_slice(
         &b"1000\r\n"
@@ -185,7 +185,7 @@ async fn binary_answers_that_lie() {
         assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
         assert!(error.message().contains(message), "{error}");
     }
-    // Deep nesting and wrong types in JSON.
+    // These bodies have deep nesting or wrong types.
     for body in [
         format!(r#"{{"model_name":"m","outputs":{}}}"#, "[".repeat(5000)),
         r#"{"model_name":"m","outputs":{}}"#.to_owned(),
@@ -329,7 +329,7 @@ async fn grpc_frames_that_lie() {
             ]
         }
     };
-    // A message that is too large, as sent and after decompression.
+    // These messages are too large, as sent and after decompression.
     let error = grpc(frame(0, LIMIT as u32 + 1, &[0; 100])).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
     let error = grpc(frame(0, u32::MAX, &[0; 100])).await.unwrap_err();
@@ -353,7 +353,7 @@ async fn grpc_frames_that_lie() {
         .unwrap();
     let error = client.infer(&to_model("m")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
-    // A wrong length, an unknown flag, bytes that are not a message.
+    // These frames have a wrong length, an unknown flag, or bytes that are not a message.
     for frames in [
         frame(0, 50, &[0; 10]),
         frame(7, 2, &[0; 2]),
@@ -368,7 +368,7 @@ async fn grpc_frames_that_lie() {
     }
 }
 
-/// Statuses without messages, from servers and proxies.
+/// Servers and proxies send statuses without messages.
 #[tokio::test]
 async fn trailers_only() {
     for (code, expected) in [

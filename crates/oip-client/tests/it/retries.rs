@@ -160,7 +160,7 @@ async fn refused_connections_are_tried_again() {
         let start = Instant::now();
         let error = client.infer(&to_model("m")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Connect);
-        // Pauses of 5, 10 and 20 ms, each at least half as long.
+        // The pauses are 5, 10 and 20 ms, each reduced by at most half.
         assert!(
             start.elapsed() >= Duration::from_millis(17),
             "{:?}",

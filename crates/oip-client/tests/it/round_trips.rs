@@ -28,7 +28,7 @@ async fn every_datatype_survives_in_every_form() {
             });
             for client in &clients {
                 for datatype in datatypes() {
-                    // Large ones leave the reactor's thread when JSON must be written.
+                    // Large requests leave the reactor's thread when JSON must be written.
                     let large = if compression.is_none() { 20_000 } else { 300 };
                     for count in [0, 1, large] {
                         let request = identity_request(some_values(datatype, count));
@@ -104,7 +104,7 @@ async fn health_and_metadata() {
     }
 }
 
-/// Every error of the servers as the client reports it: the same over both transports.
+/// The client reports every error of the servers identically over both transports.
 #[tokio::test]
 async fn refusals_mean_the_same_over_both_transports() {
     let served = TestServers::new();

@@ -156,7 +156,7 @@ fn floats(values: Vec<f32>) -> TensorValue {
         .into()
 }
 
-/// Every datatype and size gives the same bytes over all kinds of clients, and large tensors do not go
+/// Every datatype and size arrives as the same bytes with all kinds of clients, and large tensors do not go
 /// through the socket.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_are_the_same_as_by_bytes() {
@@ -293,9 +293,9 @@ async fn other_servers_get_bytes() {
     let service = || Arc::new(TestService::default());
     let value = some_values(DataType::FP32, 500_000);
     let without = TestServers::with(service(), HttpConfig::default(), ConnectionLimits::default());
-    // 3 MiB for regions, where 4 are needed.
+    // The budget leaves 3 MiB for regions, but the request needs 4.
     let full = TestServers::new(service(), 12 << 20);
-    // The listener closes descriptors.
+    // This listener closes descriptors.
     let deaf = {
         let config = HttpConfig::default().with(|config| {
             let regions = ConnectionRegions::new(&config.budget, 64 << 20);

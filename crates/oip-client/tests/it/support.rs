@@ -22,7 +22,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// A service behind both transports on localhost.
+/// A service with both transports on localhost.
 pub(crate) struct TestServers {
     pub(crate) http: String,
     pub(crate) grpc: String,
@@ -102,9 +102,9 @@ pub(crate) fn some_values(datatype: DataType, count: u64) -> TensorValue {
 /// A scripted HTTP server's reaction to a request.
 #[derive(Clone)]
 pub(crate) enum Step {
-    /// Sends this and keeps the connection open.
+    /// Sends these bytes and keeps the connection open.
     Send(Vec<u8>),
-    /// Sends this and closes the connection.
+    /// Sends these bytes and closes the connection.
     Cut(Vec<u8>),
     /// Does not respond.
     Hang,

@@ -91,7 +91,7 @@ pub fn encode_request(request: &InferRequest, is_raw: bool) -> ModelInferRequest
 /// their bytes.
 ///
 /// # Errors
-/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) that says what is wrong and where.
+/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) with the problem and its location.
 pub fn decode_response(
     message: ModelInferResponse,
     limits: &RequestLimits,
@@ -102,7 +102,7 @@ pub fn decode_response(
 /// Decodes like [`decode_response`], and reads outputs that are in shared memory.
 ///
 /// # Errors
-/// Those of [`decode_response`] and `memory`.
+/// Returns the errors of [`decode_response`] and of `memory`.
 pub fn decode_response_with(
     message: ModelInferResponse,
     limits: &RequestLimits,

@@ -25,7 +25,7 @@ pub struct GrpcConfig {
     pub max_answer_bytes: usize,
     /// Maximum size of a call's metadata in bytes (default 32 KiB).
     pub max_header_bytes: usize,
-    /// What a request may ask for.
+    /// Limits on a request.
     pub limits: RequestLimits,
     /// How long requests may take.
     pub time: TimeLimits,
@@ -73,7 +73,7 @@ impl Default for GrpcConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GrpcOutput {
-    /// The same form as the request's inputs.
+    /// Respond in the same form as the request's inputs.
     #[default]
     Mirror,
     /// As raw contents, like Triton.

@@ -20,8 +20,8 @@ use super::{
     status,
 };
 
-/// Maximum size of such a message in bytes. The largest plausible one carries a model configuration in a load
-/// request.
+/// Maximum size of a control message in bytes. The largest plausible one carries a model configuration in a
+/// load request.
 pub(crate) const MAX_MESSAGE: usize = 1 << 20;
 
 /// Maximum ratio of decoded to encoded size: an empty string in a list is 2 bytes encoded and 24 decoded, and
@@ -72,7 +72,7 @@ struct Messages {
 enum MessagePart {
     /// An incomplete frame header.
     Nothing,
-    /// This many bytes after the header, not all.
+    /// The first bytes after the header, this many, but not all.
     Part(usize),
     Whole {
         is_compressed: bool,
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(budget.used(), 0);
     }
 
-    /// A message that announces much and sends little is charged only for what it sends.
+    /// A message that announces many bytes and sends few is charged only for what it sends.
     #[test]
     fn messages_are_charged_as_they_come() {
         let budget = ByteBudget::new(1 << 20);

@@ -32,7 +32,7 @@ pub(crate) fn of_request(headers: &HeaderMap) -> Result<Option<Compression>, Sta
     }
 }
 
-/// Chooses the compression of the response: that of the request, if the client accepts it.
+/// Chooses the compression of the response: the request's compression, if the client accepts it.
 ///
 /// Most clients declare gzip and deflate as accepted without asking for it, and tensors rarely compress.
 /// Therefore only clients that compress requests get compressed responses.

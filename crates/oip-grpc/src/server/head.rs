@@ -18,10 +18,9 @@ const MAX_ENTRIES: usize = 128;
 /// Metadata up to this size is covered by the connection's own budget, in bytes.
 const SMALL: usize = 8 << 10;
 
-/// Rejects oversized metadata, and charges large metadata to the request budget for as long as the request
-/// holds it.
+/// Rejects oversized metadata, and charges large metadata to the request budget while the request holds it.
 pub(crate) fn admit<B>(request: &mut Request<B>, config: &GrpcConfig) -> Result<(), ServiceError> {
-    // In HTTP/1 form, so that both transports have the same limit.
+    // The size is measured in HTTP/1 form, so that both transports have the same limit.
     let lines = request.headers().iter();
     let bytes: usize = lines
         .map(|(name, value)| name.as_str().len() + value.len() + 4)

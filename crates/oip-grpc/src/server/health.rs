@@ -78,7 +78,7 @@ struct Watch {
     /// `None` for an unknown service, which may be watched too.
     health: Option<Arc<dyn InferenceService>>,
     is_draining: watch::Receiver<bool>,
-    /// Its slot, if concurrent streams are limited.
+    /// The watcher's slot, if concurrent streams are limited.
     place: Option<CallPlace>,
     last: Option<ServingStatus>,
     interval: Interval,

@@ -35,7 +35,7 @@ const WORTH_COMPRESSING: Range<usize> = 1 << 10..4 << 20;
 /// Assumed compression ratio, for scheduling in the pool's queue.
 const INFLATED: u64 = 64;
 
-/// Response parameter: whether this is the last response to the request.
+/// Response parameter that marks the last response to the request.
 pub(crate) const FINAL_RESPONSE: &str = "triton_final_response";
 
 /// The state shared by all calls.
@@ -81,9 +81,9 @@ pub(crate) struct SeveralAnswers {
     wanted: ResponseOptions,
     lease: Lease,
     model: Named,
-    /// What the request occupies in addition to its tensors, while the model may use it.
+    /// The charge for what the request occupies in addition to its tensors, held while the model may use it.
     _charge: Charge,
-    /// The end was reported.
+    /// Whether the end was reported.
     is_over: bool,
 }
 
@@ -230,7 +230,7 @@ impl Inference {
             .map_err(|error| RequestFailure::Request(echo, error))
     }
 
-    /// Decodes a request, on this thread if that is quick.
+    /// Decodes a request, on this thread if it is quick.
     async fn read(self: &Arc<Self>, message: Message) -> Result<ReadRequest, RequestFailure> {
         let Message {
             lease,
@@ -244,8 +244,8 @@ impl Inference {
             }
         }
         let cost = bytes.len() as u64 * if compression.is_some() { INFLATED } else { 1 };
-        // A short message may still mean much work, such as copying tensors out of shared memory; then start
-        // over as a large job.
+        // A short message may still mean much work, such as copying tensors out of shared memory. If so,
+        // decoding starts over as a large job.
         if cost <= CpuPool::SMALL {
             let read = self
                 .read_on_pool(&lease, &bytes, compression, cost, Effort::Little(CpuPool::SMALL))
@@ -300,7 +300,7 @@ impl Inference {
         reader.read(bytes, effort)
     }
 
-    /// Encodes a response, on this thread if that is quick.
+    /// Encodes a response, on this thread if it is quick.
     async fn write(
         &self,
         mut response: InferResponse,
@@ -411,7 +411,7 @@ fn not_inflated(error: ServiceError, limit: usize) -> RequestFailure {
         ErrorCode::InvalidArgument => {
             RequestFailure::Unreadable(Status::internal(format!("Error decompressing: {error}")))
         }
-        // The memory budget uses the same code for something else: the message itself is valid.
+        // The memory budget also uses this code, but then the message itself is valid.
         ErrorCode::TooLarge if error.message().ends_with("once it is decompressed") => {
             RequestFailure::Unreadable(Status::resource_exhausted(format!(
                 "Error decompressing: size limit, of {limit} bytes, exceeded while decompressing message"

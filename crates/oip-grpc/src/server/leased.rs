@@ -1,5 +1,5 @@
-//! Charges the messages of all responses except inference's until their last byte is sent: a client that does
-//! not read occupies memory.
+//! Charges the messages of all responses except inference responses until their last byte is sent, because a
+//! client that does not read them occupies memory.
 
 use std::{
     future::poll_fn,
@@ -45,7 +45,7 @@ struct LeasedBody {
 /// the budget becomes a plain error status. Most responses have just one.
 ///
 /// # Errors
-/// Same as [`Lease::charge`].
+/// See [`Lease::charge`].
 pub(crate) async fn leased(
     response: Response<tonic::body::Body>,
     lease: Lease,
@@ -58,7 +58,7 @@ pub(crate) async fn leased(
         Poll::Ready(Some(Ok(frame))) => (Some(charged(frame, &lease)?), false),
         Poll::Ready(Some(Err(status))) => return Ok(status.into_http()),
         Poll::Ready(None) => (None, true),
-        // A stream whose first message is not ready.
+        // A stream whose first message is not ready yet.
         Poll::Pending => (None, false),
     };
     let body = tonic::body::Body::new(LeasedBody {

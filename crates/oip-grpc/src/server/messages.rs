@@ -261,7 +261,7 @@ mod tests {
 
     use super::*;
 
-    /// A body of parts that stays open after them.
+    /// A body of several parts that stays open after the last one.
     struct Parts(VecDeque<Bytes>);
 
     impl Body for Parts {

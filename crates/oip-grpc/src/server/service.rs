@@ -112,8 +112,8 @@ pub struct GrpcService {
     inference: Arc<Inference>,
 }
 
-/// For `add_service` of tonic's routes and servers. Covers the protocol's own calls; health and reflection
-/// have other names, and a server with several services provides its own.
+/// For `add_service` of tonic's routes and servers. Covers only the protocol's own calls: health and
+/// reflection have other names, and a server with several services provides its own.
 impl NamedService for GrpcService {
     const NAME: &'static str = SERVICE_NAME;
 }

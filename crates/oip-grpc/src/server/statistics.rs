@@ -50,7 +50,7 @@ fn write_model(statistics: oip_types::ModelStatistics) -> proto::ModelStatistics
         }),
         batch_stats: statistics.batch_stats.into_iter().map(write_batch).collect(),
         memory_usage: statistics.memory_usage.into_iter().map(write_memory).collect(),
-        // For models with several responses per request, which have no statistics here.
+        // This field is for models with several responses per request, which have no statistics here.
         response_stats: BTreeMap::new(),
     }
 }
@@ -72,7 +72,7 @@ fn write_memory(memory: oip_types::MemoryUsage) -> proto::MemoryUsage {
     }
 }
 
-/// Present even if zero: Triton's clients read its fields unconditionally.
+/// Returns a value even for zero, because Triton's clients read its fields unconditionally.
 fn duration(duration: oip_types::StatisticDuration) -> Option<proto::StatisticDuration> {
     Some(proto::StatisticDuration {
         count: duration.count,

@@ -45,7 +45,7 @@ use super::{
 /// responses behind it; clients that do not want this open several streams.
 const CONCURRENT: usize = 16;
 
-/// The initial limit, before the client took a response; each response taken raises it by one.
+/// The initial limit. Each response that the client takes raises it by one.
 const CONCURRENT_AT_FIRST: usize = 4;
 
 /// Metadata key: whether errors close the stream with their status.
@@ -101,7 +101,7 @@ where
     let driver = Task::start({
         let end = end.clone();
         async move {
-            // It releases the responses after the status is set.
+            // Dropping the driver releases the responses, which must happen after the status is set.
             let mut driver = driver;
             if let Err(status) = driver.drive().await {
                 let _ = end.set(status);
@@ -149,7 +149,7 @@ impl Body for Answers {
             match ready!(self.answers.poll_recv(cx)) {
                 Some(answer) => self.pieces = answer.into(),
                 None => {
-                    // The driver released its end, so the status is set, if there is one.
+                    // The driver has ended, so a status is already set if there will be any.
                     self.is_over = true;
                     let trailers = match self.end.get() {
                         None => status::trailers(&Status::ok("")),
@@ -178,7 +178,7 @@ struct Driver<B> {
     closes_on_error: bool,
     /// Notes about all requests of the stream.
     notes: Option<Arc<RequestNotes>>,
-    /// Its slot, if concurrent streams are limited.
+    /// The stream's slot, if concurrent streams are limited.
     place: Option<CallPlace>,
     /// Whether the slot may be revoked.
     is_resting: bool,
@@ -186,7 +186,7 @@ struct Driver<B> {
     running: VecDeque<InWork>,
     /// Requests with any number of responses. Each task sends its own.
     streaming: JoinSet<Result<SendOutcome, Status>>,
-    /// Maximum number of both together.
+    /// Maximum number of running and streaming requests together.
     most_running: usize,
     out: Outgoing,
 }
@@ -200,9 +200,9 @@ struct InWork {
 
 /// How a sequence of responses ended.
 enum SendOutcome {
-    /// Complete: the number of responses taken.
+    /// Complete, with the number of responses taken.
     Answers(usize),
-    /// With an error, which is not sent as a message but closes the stream.
+    /// Failed with an error that closes the stream instead of being sent as a message.
     Failed(Status),
 }
 

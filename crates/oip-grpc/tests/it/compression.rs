@@ -73,7 +73,7 @@ async fn answer_encoding(
     (body[0] == 1).then(|| encoding.unwrap())
 }
 
-/// Clients that compress requests get compressed responses if worthwhile; others never do.
+/// Clients that compress requests get compressed responses if compression pays off; other clients never do.
 #[tokio::test]
 async fn answers_are_compressed_as_requests_are() {
     let of = |values: usize| floats("identity_fp32", &vec![0.5; values]).encode_to_vec();
@@ -85,7 +85,7 @@ async fn answers_are_compressed_as_requests_are() {
         (INFER, None, all, of(1000), None),
         (INFER, Some("gzip"), "deflate", of(1000), None),
         (INFER, Some("gzip"), "identity", of(1000), None),
-        // Too small to compress.
+        // These responses are too small to compress, or too large.
         (INFER, Some("gzip"), all, of(10), None),
         (INFER, Some("gzip"), all, of(2 << 20), None),
         (METADATA, Some("gzip"), all, metadata(), None),
@@ -106,7 +106,7 @@ fn metadata() -> Vec<u8> {
     ModelMetadataRequest { name, version }.encode_to_vec()
 }
 
-/// A client without any compression settings.
+/// Uses a client without any compression settings.
 #[tokio::test]
 async fn a_client_reads_what_it_asked_for() {
     let request: ModelInferRequest = floats("identity_fp32", &vec![0.25; 10_000]);

@@ -13,7 +13,7 @@ fn contents() -> InferTensorContents {
     InferTensorContents::default()
 }
 
-/// Two elements of each datatype with a typed form: typed and raw.
+/// Returns two elements of each datatype with a typed form, typed and raw.
 fn samples() -> Vec<(&'static str, InferTensorContents, Vec<u8>)> {
     let le = |words: [&[u8]; 2]| words.concat();
     vec![

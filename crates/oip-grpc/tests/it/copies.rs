@@ -127,7 +127,7 @@ async fn large_copies_leave_a_thread_to_small_messages() {
     while gate.state.lock().unwrap().waiting == 0 {
         sleep(Duration::from_millis(1)).await;
     }
-    // Too large for the connection's thread, so the pool decodes it.
+    // This message is too large for the connection's thread, so the pool decodes it.
     let contents = InferTensorContents {
         int_contents: vec![7; 100_000],
         ..Default::default()

@@ -79,7 +79,7 @@ async fn inputs_in_shared_memory_and_beside() {
     let sums = [3f32.to_le_bytes(), 7f32.to_le_bytes()].concat();
     assert_eq!(response.raw_output_contents, [&sums[..], &9i64.to_le_bytes()]);
 
-    // All inputs in shared memory: there is no form to mirror, so the response is raw.
+    // With all inputs in shared memory there is no form to mirror, so the response is raw.
     let mut b = input("b", "INT64", &[1]);
     b.parameters = slice(32, 8);
     let all = ModelInferRequest {
@@ -134,7 +134,7 @@ async fn outputs_in_shared_memory() {
     assert!(response.outputs[1].parameters.is_empty());
     assert_eq!(test.shared("/k").unwrap()[40..44], 3f32.to_le_bytes());
 
-    // Typed: no contents for one output, the datatype's field for the other.
+    // In typed form, one output has no contents, and the other uses the datatype's field.
     let typed = parameter(ParameterChoice::BoolParam(false));
     request.parameters.insert("binary_data_output".into(), typed);
     let response = client.model_infer(request.clone()).await.unwrap().into_inner();

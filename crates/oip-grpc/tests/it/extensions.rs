@@ -351,7 +351,7 @@ async fn statistics_have_every_number_in_its_place() {
 
     let status = client.model_statistics(request("zz", "")).await.unwrap_err();
     assert_eq!(said(&status), (Code::NotFound, "model 'zz' does not exist"));
-    // A version without a model.
+    // This request has a version without a model.
     let status = client.model_statistics(request("", "1")).await.unwrap_err();
     assert_eq!(
         said(&status),

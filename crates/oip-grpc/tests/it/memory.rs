@@ -98,7 +98,7 @@ async fn lc_10_answers_count_until_they_are_gone() {
         .await;
         assert_eq!(response.headers().get("grpc-status"), None);
         let mut body = response.into_body();
-        // In typed form each element takes ten bytes, and the input is released.
+        // In typed form each element takes ten bytes, and the input is already released.
         let held = if output == GrpcOutput::Raw {
             800_000
         } else {
@@ -178,7 +178,7 @@ async fn answers_of_all_calls_count_until_they_are_gone() {
         version: String::new(),
     };
     let metadata = metadata.encode_to_vec();
-    // Built on a connection's thread, and on the pool.
+    // The first response is built on a connection's thread, the second on the pool.
     for (path, message) in [
         ("/inference.GRPCInferenceService/ModelMetadata", &metadata[..]),
         ("/inference.GRPCInferenceService/ModelStatistics", &[]),
@@ -403,8 +403,8 @@ async fn millions_of_inputs_are_refused() {
     }
 }
 
-/// Requests that never fit and those that do not fit now have the same code; only the latter carry a retry
-/// delay.
+/// Requests that never fit and those that do not fit now get the same status code; only the latter carry a
+/// retry delay.
 #[tokio::test]
 async fn only_what_may_fit_later_is_to_be_tried_again() {
     let (config, budget) = with_budget(100_000);
@@ -466,7 +466,7 @@ async fn a_call_has_one_message() {
     );
 }
 
-/// A large request is decoded on the pool, without delaying others, and gives the same response.
+/// A large request is decoded on the pool, does not delay other requests, and gives the same response.
 #[tokio::test]
 async fn large_requests_of_many_small_parts() {
     let message = ModelInferRequest {

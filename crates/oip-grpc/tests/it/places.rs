@@ -21,7 +21,7 @@ struct TestSlot(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// The reported events.
+    /// The events reported so far.
     said: Vec<&'static str>,
     is_revoked: bool,
     waker: Option<Waker>,

@@ -125,7 +125,7 @@ fn said(code: Code, message: &str) -> (Code, String) {
 
 const END: &str = "the end";
 
-/// Waits until `holds`.
+/// Waits until `holds` returns true.
 async fn eventually(what: &str, holds: impl Fn() -> bool) {
     for _ in 0..1000 {
         if holds() {
@@ -140,14 +140,14 @@ async fn eventually(what: &str, holds: impl Fn() -> bool) {
 async fn answers_come_in_the_order_of_requests() {
     let (service, _) = service_with(GrpcConfig::default());
     let mut stream = Conversation::open(service, &[]).await;
-    // More than run concurrently.
+    // Sends more requests than run concurrently.
     for id in 0..50 {
         stream.send(&id.to_string(), good()).await;
     }
     for id in 0..50 {
         assert_eq!(stream.next().await.unwrap(), named(&id.to_string(), ""));
     }
-    // With pauses in between too.
+    // Sends more requests, with pauses in between.
     stream.send("later", good()).await;
     assert_eq!(stream.next().await.unwrap(), named("later", ""));
     drop(stream.requests.clone());
@@ -252,7 +252,7 @@ async fn errors_of_single_requests() {
     );
 }
 
-/// Triton's extension for clients that want statuses.
+/// Errors close the stream for clients that request statuses through Triton's extension.
 #[tokio::test]
 async fn errors_close_the_stream_of_those_who_ask_for_it() {
     let (service, test) = service_with(GrpcConfig::default());
@@ -303,7 +303,7 @@ async fn final_responses() {
     assert_eq!(stream.next().await.unwrap(), named("3", message));
 }
 
-/// GR-18: a disconnecting client cancels its requests; those of others continue.
+/// GR-18: a disconnecting client cancels its requests, but not those of other clients.
 #[tokio::test]
 async fn gr_18_a_dropped_stream_cancels_its_requests() {
     let (service, test) = service_with(GrpcConfig::default());
@@ -338,7 +338,7 @@ async fn gr_25_a_client_that_never_reads() {
     let large = floats("identity_fp32", &[0.0; 1000]);
     let sending = tokio::spawn(async move { while requests.send(large.clone()).await.is_ok() {} });
     tokio::time::sleep(Duration::from_millis(150)).await;
-    // Running, waiting to be taken, and in transit: a few of the hundreds possible.
+    // Requests are running, waiting to be taken, and in transit: a few of the hundreds possible.
     let held = taken.load(Ordering::SeqCst);
     assert!((2..30).contains(&held), "{held} requests were taken");
     assert!(budget.used() < 30 * 4200, "{} bytes", budget.used());
@@ -348,7 +348,7 @@ async fn gr_25_a_client_that_never_reads() {
         .await
         .expect("requests are still read")
         .unwrap();
-    // Responses in time still arrive, followed by the reason.
+    // Responses that were ready in time still arrive, followed by the reason.
     let status = loop {
         match stream.next().await {
             Ok((_, error)) => assert_eq!(error, ""),
@@ -448,11 +448,11 @@ async fn lc_02_streams_are_drained() {
     );
     assert_eq!(busy.next().await.unwrap(), named("2", ""));
     assert_eq!(busy.end().await, stopping);
-    // Later ones too.
+    // Streams that are opened later also end.
     assert_eq!(Conversation::open(service, &[]).await.end().await, stopping);
 }
 
-/// A body of parts from a channel.
+/// A body whose parts come from a channel.
 struct Parts(mpsc::Receiver<Bytes>);
 
 impl Body for Parts {
@@ -484,7 +484,7 @@ async fn gr_05_half_a_message_in_a_stream() {
     let frame: Bytes = [&[0][..], &(message.len() as u32).to_be_bytes(), &message]
         .concat()
         .into();
-    // Silent for an hour, then a message, then half of one.
+    // The stream is silent for an hour, then sends a message and half of another one.
     assert!(timeout(Duration::from_secs(3600), body.frame()).await.is_err());
     parts.send(frame.clone()).await.unwrap();
     assert!(body.frame().await.unwrap().unwrap().is_data());

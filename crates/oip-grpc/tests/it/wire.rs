@@ -67,7 +67,7 @@ fn ok(code: i32, message: &str) -> Reply {
 const INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 const GRPC: (&str, &str) = ("content-type", "application/grpc");
 
-/// Raw inputs are slices of one message: their distance in memory is that on the wire.
+/// Raw inputs are slices of one message, so their distance in memory equals their distance in the message.
 #[tokio::test]
 async fn raw_inputs_are_slices_of_the_message() {
     let (a, b) = (vec![1u8; 800_000], vec![2u8; 8]);
@@ -83,14 +83,14 @@ async fn raw_inputs_are_slices_of_the_message() {
     let status = send(service(recorder.clone(), GrpcConfig::default()), &[GRPC], request).await;
     assert_eq!(status, ok(0, ""));
     let seen = recorder.seen.lock().unwrap();
-    // Between them are a tag and a length of one byte each.
+    // A tag and a length of one byte each lie between them.
     let [first, second] = seen[0].addresses[..] else {
         panic!("{seen:?}")
     };
     assert_eq!(second - first, a.len() + 2, "copied");
 }
 
-/// GR-12: frames whose compression is unknown or contradicts the headers.
+/// GR-12: the compression of a frame is unknown or contradicts the headers.
 #[tokio::test]
 async fn gr_12_compression_flags() {
     let good = good().encode_to_vec();
@@ -109,7 +109,7 @@ async fn gr_12_compression_flags() {
     assert_eq!(code, Some(13), "what is no gzip");
 }
 
-/// GR-13: a decompression bomb.
+/// GR-13: a decompression bomb is rejected.
 #[tokio::test]
 async fn gr_13_compressed_messages() {
     let gzip = |data: &[u8]| {
@@ -126,7 +126,7 @@ async fn gr_13_compressed_messages() {
     assert_eq!(post(INFER, &headers, framed(1, &bomb)).await, ok(8, message));
 }
 
-/// GR-14: messages that are not protobuf.
+/// GR-14: a message is not protobuf.
 #[tokio::test]
 async fn gr_14_broken_messages() {
     let good = good().encode_to_vec();
@@ -164,7 +164,7 @@ async fn gr_14_broken_messages() {
     );
 }
 
-/// GR-15: strings that are not UTF-8.
+/// GR-15: a string is not UTF-8.
 #[tokio::test]
 async fn gr_15_names_that_are_not_utf8() {
     let message = framed(0, &[0x0a, 0x01, 0xff]);
@@ -177,7 +177,7 @@ async fn gr_15_names_that_are_not_utf8() {
     );
 }
 
-/// GR-16: requests that are not gRPC, and unknown calls.
+/// GR-16: a request is not gRPC, or calls an unknown method.
 #[tokio::test]
 async fn gr_16_what_is_no_call() {
     let frame = framed(0, &good().encode_to_vec());

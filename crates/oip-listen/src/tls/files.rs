@@ -350,7 +350,7 @@ fn private_key(contents: &[u8]) -> Result<PrivateKeyDer<'static>, Problem> {
 
 fn broken(line: usize, error: &rustls::pki_types::pem::Error) -> Problem {
     use rustls::pki_types::pem::Error;
-    // Written here, because the library's messages print bytes as numbers.
+    // The message is written here, because the library's messages print bytes as numbers.
     let reason = match error {
         Error::MissingSectionEnd { .. } => "its END line is missing".to_owned(),
         Error::IllegalSectionStart { .. } => "its BEGIN line does not end in -----".to_owned(),

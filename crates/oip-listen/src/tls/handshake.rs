@@ -62,7 +62,7 @@ pub(crate) async fn secure(
         Ok(_) => {
             if protocol != Protocol::Http2 && first[0].is_ascii_uppercase() {
                 activity.request_left_unread();
-                // It is short: either the kernel takes it at once or not at all.
+                // The alert is short: either the kernel takes it at once or not at all.
                 let _ = poll_fn(|cx| stream.as_mut().poll_write(cx, NOT_TLS)).await;
                 let _ = poll_fn(|cx| stream.as_mut().poll_shutdown(cx)).await;
             }

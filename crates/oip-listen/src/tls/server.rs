@@ -55,7 +55,7 @@ struct SharedState {
 /// The contents of the files.
 struct FileSnapshot {
     contents: Contents,
-    /// Whether they were usable.
+    /// Whether these contents were usable.
     is_used: bool,
 }
 
@@ -137,7 +137,7 @@ impl Tls {
     pub async fn watch(self, period: Duration) {
         let mut ticks = interval(period.max(Duration::from_millis(1)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The last failure, which is logged once.
+        // The last failure, so that it is logged only once.
         let mut said = None;
         loop {
             ticks.tick().await;

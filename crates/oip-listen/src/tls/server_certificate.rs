@@ -13,7 +13,7 @@ use x509_cert::{
 pub struct ServerCertificate {
     /// Its host names and IP addresses, as written in URLs but without the brackets of IPv6.
     pub names: Vec<String>,
-    /// Whether it is self-signed, so that clients can trust it directly.
+    /// Whether the certificate is self-signed, so that clients can trust it directly.
     pub is_self_signed: bool,
     /// Whether it is a CA certificate. Some clients (such as rustls) reject one as a server certificate.
     pub is_authority: bool,

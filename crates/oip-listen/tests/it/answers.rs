@@ -63,7 +63,7 @@ fn an_early_answer_to_a_large_request_says_that_the_connection_ends_and_arrives(
     server.canary();
 }
 
-/// A client that reads below the minimum rate: its response is freed.
+/// The response of a client that reads below the minimum rate is freed.
 #[test]
 fn slow_readers_are_cut() {
     let server = Server::start(
@@ -120,8 +120,8 @@ async fn read_whole(mut body: RecvStream) -> Result<Vec<u8>, h2::Error> {
     Ok(read)
 }
 
-/// A stream that is not read ends alone, both with a large response and with one short enough to be handed
-/// out at once.
+/// A stream that is not read ends without affecting others, both with a large response and with one short
+/// enough to be handed out at once.
 #[test]
 fn a_stream_that_is_not_read_is_reset_and_its_connection_goes_on() {
     for path in ["/big", "/small"] {
@@ -254,8 +254,8 @@ fn a_connection_whose_streams_are_all_stuck_ends_with_go_away() {
     assert_eq!(server.abandoned.load(Ordering::SeqCst), 2);
 }
 
-/// One connection with many streams and almost no window: neither waiting nor fully handed-out responses
-/// stay.
+/// One connection has many streams and almost no window: neither waiting nor fully handed-out responses stay
+/// in memory.
 #[test]
 fn streams_without_a_window_are_cut() {
     const STREAMS: usize = 5;

@@ -44,7 +44,7 @@ fn the_idlest_connection_makes_room() {
     read_answer(&mut busy, "slow");
 }
 
-/// Half a request head does not keep a slot for long when slots are scarce.
+/// An incomplete request head does not keep a slot for long when slots are scarce.
 #[test]
 fn half_a_head_makes_room() {
     let limits = limits().with(|limits| {
@@ -179,7 +179,7 @@ fn streams_that_wait_for_something_to_happen_give_way() {
                 watching.push(begin(&crowd, "/watch", true).await.0);
             }
         }
-        // Long enough to count as idle.
+        // This is long enough to count as idle.
         sleep(Duration::from_millis(400)).await;
         let before = streams.counts();
         let other = connect(&server).await;

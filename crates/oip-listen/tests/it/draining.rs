@@ -31,7 +31,7 @@ fn lc_01_nothing_accepted_is_lost() {
     }
 }
 
-/// Sends requests over successive connections until the server is gone; returns the number of responses.
+/// Sends requests over successive connections until the server has exited; returns the number of responses.
 fn client(address: SocketAddr) -> usize {
     let mut answered = 0;
     while let Ok(mut stream) = TcpStream::connect(address) {

@@ -17,7 +17,7 @@ fn assert_timely(elapsed: Duration) {
     assert!(elapsed > PATIENCE / 2 && elapsed < 10 * PATIENCE, "{elapsed:?}");
 }
 
-/// HT-02: silence, also after an HTTP/2 preface.
+/// HT-02: the client sends nothing, or only an HTTP/2 preface.
 #[test]
 fn ht_02_silence_is_cut() {
     let server = Server::start(Protocol::Http1, limits());
@@ -29,7 +29,7 @@ fn ht_02_silence_is_cut() {
     server.canary();
 }
 
-/// HT-01: half a request head.
+/// HT-01: the client sends half a request head.
 #[test]
 fn ht_01_half_a_head_is_cut() {
     let server = Server::start(Protocol::Http1, limits());
@@ -68,7 +68,7 @@ fn ht_06_long_heads_are_refused() {
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }
 
-/// HT-01 on a connection with an earlier request.
+/// HT-01: the client sends half a head after an earlier request.
 #[test]
 fn ht_01_half_a_second_head_is_cut() {
     let server = Server::start(
@@ -81,7 +81,7 @@ fn ht_01_half_a_second_head_is_cut() {
     assert_timely(time_until_closed(stream).0);
 }
 
-/// HT-03: a body that stalls, and one that trickles.
+/// HT-03: a body stalls, or arrives too slowly.
 #[test]
 fn ht_03_slow_bodies_are_ended() {
     let server = Server::start(Protocol::Http1, limits());
@@ -131,7 +131,7 @@ fn ht_03_conversations_may_pause() {
     assert!(read_to_end(&mut conversation).ends_with("abcdef"));
 }
 
-/// HT-04: a response that is not read.
+/// HT-04: the client does not read a response.
 #[test]
 fn ht_04_an_answer_that_is_not_read_is_cut() {
     let server = Server::start(Protocol::Http1, limits());
@@ -203,7 +203,7 @@ fn ht_43_pipelining() {
     }
 }
 
-/// HT-48: clients that connect and reset immediately.
+/// HT-48: many clients connect and reset immediately.
 #[test]
 fn ht_48_a_storm_of_resets() {
     let server = Server::start(Protocol::Http1, limits());
@@ -237,7 +237,7 @@ fn lc_12_connections_beyond_the_cap_wait() {
         .for_each(|stream| drop(read_answer(stream, "slow")));
 }
 
-/// GR-09: data other than HTTP/2 on an HTTP/2 port.
+/// GR-09: the client sends data other than HTTP/2 on an HTTP/2 port.
 #[test]
 fn gr_09_junk_on_the_http2_port_is_cut() {
     let server = Server::start(Protocol::Http2, limits());
@@ -254,7 +254,7 @@ fn gr_09_junk_on_the_http2_port_is_cut() {
     }
 }
 
-/// GR-08: an HTTP/2 client that does not reply to pings.
+/// GR-08: an HTTP/2 client does not reply to pings.
 #[test]
 fn gr_08_a_dead_peer_is_cut() {
     let server = Server::start(

@@ -46,7 +46,7 @@ pub(crate) fn limits() -> ConnectionLimits {
     })
 }
 
-/// A server on its own port.
+/// A server on a free port.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) shutdown: Shutdown,
@@ -61,7 +61,7 @@ impl Server {
         Self::start_with(protocol, limits, None)
     }
 
-    /// The same, over TLS where that is wanted.
+    /// Starts a server, over TLS if `tls` is given.
     pub(crate) fn start_with(protocol: Protocol, limits: ConnectionLimits, tls: Option<Tls>) -> Self {
         Self::start_at(protocol, limits, tls, || {
             let anywhere = "127.0.0.1:0".parse().unwrap();
@@ -69,7 +69,7 @@ impl Server {
         })
     }
 
-    /// The same on a listener that is made within the server's runtime.
+    /// Starts a server on a listener that is created within the server's runtime.
     pub(crate) fn start_on(
         protocol: Protocol,
         limits: ConnectionLimits,
@@ -92,7 +92,7 @@ impl Server {
         let listener = runtime.block_on(async { listener() });
         let address = match listener.address().unwrap() {
             Address::Tcp(address) => address,
-            // Tests of Unix sockets know the path.
+            // Tests of Unix sockets do not use the address.
             _ => "127.0.0.1:0".parse().unwrap(),
         };
         let (shutdown, abandoned) = (Shutdown::new(), Arc::new(AtomicUsize::new(0)));

@@ -302,7 +302,7 @@ fn changed_files_are_for_new_connections_and_open_ones_stay() {
     assert!(!tls.reload().unwrap(), "nothing has changed");
 
     let next = files.authority.sign(|_| {});
-    // Only one of the two files is new: a moment that every update goes through.
+    // Only one of the two files is replaced, as happens during every update.
     fs::write(files.folder.path().join("server.pem"), &next.certificate).unwrap();
     let error = tls.reload().unwrap_err();
     assert!(error.to_string().contains("does not belong"), "{error}");

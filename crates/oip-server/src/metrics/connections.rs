@@ -11,7 +11,7 @@ pub(crate) struct ConnectionCaps {
     pub(crate) streams: Vec<StreamCap>,
 }
 
-/// Writes these metrics.
+/// Writes the metrics of connections and streams.
 pub(super) fn write(text: &mut Families<'_>, crowds: &ConnectionCaps) {
     let connections: Vec<_> = crowds.connections.iter().map(ConnectionCap::counts).collect();
     let streams: Vec<_> = crowds.streams.iter().map(StreamCap::counts).collect();

@@ -1,4 +1,4 @@
-//! GPUs, by Triton's names.
+//! Metrics of GPUs, under Triton's names.
 
 use super::families::{Families, Family, Number};
 use crate::cards::Card;
@@ -20,7 +20,7 @@ const MEMORY_USED: Family = Family::gauge(
 
 const POWER: Family = Family::gauge("nv_gpu_power_usage", "Watts that a GPU takes, by NVML.");
 
-/// Writes the families of GPUs; without any there are none.
+/// Writes the metrics of GPUs; nothing without GPUs.
 pub(super) fn write(text: &mut Families<'_>, cards: &[Card]) {
     if cards.is_empty() {
         return;

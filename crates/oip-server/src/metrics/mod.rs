@@ -65,7 +65,8 @@ pub(crate) struct Metrics {
     engine: Arc<Engine>,
     /// The request memory budget of both transports.
     budget: ByteBudget,
-    /// For the page when the request budget is exhausted: an overloaded server is the one to inspect.
+    /// Memory for the page when the request budget is exhausted, because an overloaded server is the one to
+    /// inspect.
     reserve: ByteBudget,
     /// Renders the page.
     cpu: CpuPool,

@@ -24,8 +24,8 @@ impl Process {
         Self { start: start().ok() }
     }
 
-    /// Writes what is readable. A system may hide some of it, and without free descriptors nothing is
-    /// readable.
+    /// Writes the metrics that are readable. A system may hide some of them, and without free descriptors
+    /// none is readable.
     pub(super) fn write(&self, text: &mut Families<'_>) {
         if let Some(start) = self.start {
             text.family(&START).add(&[], start);

@@ -75,7 +75,7 @@ impl Display for Number {
     }
 }
 
-/// Formats labels in braces, with a bucket's bound if it is one; nothing if there are none.
+/// Formats labels in braces, with the bound of a histogram bucket; nothing without labels.
 struct LabelList<'a>(&'a Labels<'a>, Option<Number>);
 
 impl Display for LabelList<'_> {

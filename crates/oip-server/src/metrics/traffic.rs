@@ -5,7 +5,7 @@ use crate::traffic::{BOUNDS, Sizes, Totals, Transport};
 
 const TRANSPORTS: [Transport; 2] = [Transport::Http, Transport::Grpc];
 
-/// Writes these metrics.
+/// Writes the counters of all requests.
 pub(super) fn write(text: &mut Families<'_>, totals: &Totals) {
     let mut running = text.family(&RUNNING);
     for transport in TRANSPORTS {

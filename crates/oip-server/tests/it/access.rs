@@ -151,7 +151,7 @@ fn the_table_holds_over_http() {
     for path in ["/metrics", "/v2/logging", "/unheard-of", "/v2/health/live"] {
         assert_eq!(ask(&server, "GET", path, Some("s3cret")).status, 403, "{path}");
     }
-    // Lists show what the client may use.
+    // Lists show only models that the client may use.
     let models = ask(&server, "GET", "/v2/models", Some("s3cret")).json();
     assert_eq!(models["models"], serde_json::json!(["open"]));
     let index = ask(&server, "POST", "/v2/repository/index", Some("s3cret")).json();
@@ -241,7 +241,7 @@ async fn the_table_holds_over_grpc() {
             model_name: "closed".into(),
             ..Default::default()
         },
-        // The field that has the model's name in KServe's definition.
+        // In KServe's definition, this field has the model's name.
         RepositoryModelUnloadRequest {
             repository_name: "closed".into(),
             ..Default::default()
@@ -284,7 +284,7 @@ async fn whoever_calls_too_often_is_told_when_to_come_back() {
         code(client.server_live(ServerLiveRequest {}).await),
         Code::ResourceExhausted
     );
-    // Another identity has its own limit.
+    // Another identity has a separate limit.
     assert_eq!(ask(&server, "GET", "/v2", Some("s3cret")).status, 200);
 }
 
@@ -294,7 +294,7 @@ fn a_changed_table_holds_and_a_broken_one_does_not() {
     let path = folder.path().join("auth.toml");
     assert_eq!(ask(&server, "GET", "/v2", Some("s3cret")).status, 200);
     fs::write(&path, "[identities.ci]\napis = [\"nothing\"]").unwrap();
-    // Checked every five seconds.
+    // The file is checked every five seconds.
     thread::sleep(Duration::from_secs(6));
     assert_eq!(ask(&server, "GET", "/v2", Some("s3cret")).status, 200);
     fs::write(&path, "[anonymous]\napis = [\"health\"]").unwrap();
@@ -585,7 +585,7 @@ async fn the_admin_address_may_be_a_unix_socket() {
     assert_ne!(ask_admin("GET", "/v2/models/closed/ready").status, 200);
 }
 
-/// An admin address over TCP uses TLS if the others do.
+/// An admin address over TCP uses TLS if the other addresses do.
 #[test]
 fn the_admin_address_speaks_tls_as_the_others_do() {
     let folder = two_models();

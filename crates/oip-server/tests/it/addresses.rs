@@ -45,7 +45,7 @@ async fn get_over_http2(address: std::net::SocketAddr, path: &str) -> (u16, Vec<
     get_over_http2_with(address, path, 0).await
 }
 
-/// Does the same with a header of `bytes`.
+/// Sends a GET like [`get_over_http2`], with a header of `bytes`.
 async fn get_over_http2_with(address: std::net::SocketAddr, path: &str, bytes: usize) -> (u16, Vec<u8>) {
     let stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let (client, connection) = h2::client::handshake(stream).await.unwrap();
@@ -195,7 +195,7 @@ async fn unix_sockets_carry_both_transports() {
         "--unix-socket-mode",
         "600",
     ];
-    // Twice, with a kill in between: a stale socket is replaced.
+    // The server starts twice, with a kill in between, so a stale socket is replaced.
     for signal in ["KILL", "TERM"] {
         let mut child = command(&models, &arguments)
             .stdout(Stdio::piped())
@@ -306,7 +306,7 @@ fn paths_of_platforms_reach_the_only_model() {
         rows(&[1, 2]).to_string(),
         r#"{"instances": [{"mean.rows": 1}, {"mean.rows": 2}]}"#,
     );
-    // By its configured name, not the directory's.
+    // The rules apply to the configured name, not the directory's.
     for (path, status) in [
         ("/v2/models/shop-digits/infer", 200),
         ("/v2/models/mnt/infer", 403),

@@ -123,7 +123,7 @@ fn ht_08_endless_bodies_end_at_the_limit() {
             "the body may have 67108864 bytes, found more"
         );
     }
-    // Joined in a buffer that doubles: while it grows, the old one still exists.
+    // The body is joined in a buffer that doubles, and while it grows, the old buffer still exists.
     assert!(
         peak(&server) < before + 3 * LIMIT + (8 << 20),
         "{}",
@@ -153,7 +153,8 @@ fn ht_09_many_chunks() {
     const CHUNKS: usize = 400_000;
     let before = resident(&server);
     send(CHUNKS);
-    // Twice the body, plus what the first requests retain in any case. A list of chunks would take 16 MiB.
+    // The limit is twice the body, plus what the first requests retain in any case. A list of chunks would
+    // take 16 MiB.
     let taken = peak(&server) - before;
     assert!(taken < 2 * CHUNKS + (4 << 20), "{taken}");
     // The allocator caches memory per thread until each thread has run.
@@ -171,7 +172,7 @@ fn ht_09_many_chunks() {
     );
 }
 
-/// HT-40: a body full of numbers, with datatypes wider than their digits.
+/// HT-40: a body full of numbers, with datatypes whose elements are larger than their digits.
 #[test]
 fn ht_40_numbers_that_grow_when_they_are_read() {
     const LIMIT: usize = 8 << 20;

@@ -9,7 +9,7 @@ use tensor_core::{DType, Shape, Tensor};
 
 use crate::support::Server;
 
-/// The package's predictions, as text with exact bits.
+/// The package's predictions, as strings with exact bits.
 struct Case {
     file: String,
     width: usize,
@@ -90,7 +90,8 @@ impl Case {
                 DType::F64 => f64::EPSILON,
                 _ => f64::from(f32::EPSILON),
             };
-            // Zero on the reference machine; another C library may round an exponential differently.
+            // The difference is zero on the reference machine; another C library may round an exponential
+            // differently.
             let off = (found - expected).abs();
             assert!(
                 off <= 2.0 * unit * expected.abs(),

@@ -240,7 +240,7 @@ fn lc_07_wrong_libraries_for_onnx_runtime() {
     }
 }
 
-/// A library that is not ONNX Runtime: any that the test itself loads will do.
+/// A library that is not ONNX Runtime is rejected: any library that the test itself loads will do.
 #[cfg(target_os = "linux")]
 #[test]
 fn lc_07_another_library_than_onnx_runtime() {
@@ -254,7 +254,8 @@ fn lc_07_another_library_than_onnx_runtime() {
     assert!(line.contains("it is a library, but not ONNX Runtime"), "{line}");
 }
 
-/// Libraries that claim to be ONNX Runtime: one too old, one that violates the API of its version.
+/// Libraries that pretend to be ONNX Runtime are rejected: one that is too old, and one that violates the API
+/// of its version.
 #[cfg(target_os = "linux")]
 #[test]
 fn lc_07_libraries_older_than_is_needed() {
@@ -290,7 +291,7 @@ fn lc_07_libraries_older_than_is_needed() {
         ("1.17.0", "it does not behave like ONNX Runtime"),
     ] {
         let library = folder.path().join(format!("libonnxruntime.so.{version}"));
-        // The compiler next to the cargo that built this.
+        // This is the compiler next to the cargo that built the test.
         let status = Command::new(Path::new(env!("CARGO")).with_file_name("rustc"))
             .args(["--edition", "2024", "--crate-type", "cdylib", "-o"])
             .args([&library, &source])
@@ -462,14 +463,15 @@ fn models_are_checked_before_they_are_served() {
     assert_eq!(code, 1, "{text}");
     assert!(text.starts_with("No models are loaded.\n"), "{text}");
 
-    // In turn: the file itself, the file where it is not a model, and in the right location next to a broken
-    // one.
+    // In turn: the file itself, the file in a location where it is not a model, and in the right location
+    // next to a broken one.
     let file = folder.path().join("means.safetensors");
     fs::copy(examples.join("digit_means/1/model.safetensors"), &file).unwrap();
     let (code, text, _) = check(&[file.to_str().unwrap()]);
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("means  -        READY"), "{text}");
-    // A directory with only this file is equivalent to it; one with another model is a repository.
+    // A directory with only this file is treated like the file itself; a directory with a second model is a
+    // repository.
     let (code, text, _) = check(&["--model-repository", path]);
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("means  -        READY"), "{text}");
@@ -549,7 +551,7 @@ fn boosters_and_python_models_are_recognised_by_their_content() {
             text.contains("clicks  -        READY") && !text.contains("not served"),
             "{text}"
         );
-        // With a second one it is a repository, and each gets advice on its location.
+        // With a second booster the directory is a repository, and each gets advice on its location.
         fs::copy(fixtures.join(fixture), folder.path().join(format!("more_{file}"))).unwrap();
         fs::write(folder.path().join("mine.py"), "class Model:\n    pass\n").unwrap();
         let text = check(folder.path());
@@ -611,7 +613,7 @@ fn check_says_each_reason_once() {
     assert!(log.contains("a model is unavailable"), "{log}");
 }
 
-/// A model saved by `MLflow`, given by its directory.
+/// Serves a model saved by `MLflow`, given by its directory.
 #[test]
 fn directories_of_mlflow_are_served_or_named() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backend-forest/tests/fixtures");

@@ -1,4 +1,4 @@
-//! Memory that a client shares over its Unix socket, including hostile clients, on plain sockets.
+//! Tests for memory that a client shares over a plain Unix socket, including hostile clients.
 
 use std::{
     fs::{self, File},
@@ -219,7 +219,7 @@ fn tensors_go_in_and_out_and_only_over_their_connection() {
     let (status, body) = client.ask(&echo("$connection", 1000, 3));
     assert!(status == 200 && body.contains("[1,2,3]"), "{status} {body}");
 
-    // Outputs: a slice for each, or an area for large ones.
+    // Outputs use one slice each, or an area for large ones.
     let large = vec![7; 20_000];
     write_at(&memory, 0, &large);
     let input = echo("$connection", 0, 20_000);
@@ -341,7 +341,7 @@ fn other_descriptors_are_refused() {
             body.contains("shared memory region '$connection': expected "),
             "{body}"
         );
-        // From then on it is a connection without a region.
+        // From then on, the connection has no region.
         assert_eq!(client.ask(&echo("$connection", 0, 1)).0, 400);
         clients.push(client);
     }
@@ -357,7 +357,7 @@ fn other_descriptors_are_refused() {
     (&reader).read_to_end(&mut rest).unwrap();
     drop(clients);
 
-    // As many regions as fit into the quarter, and one more.
+    // As many regions as fit into a quarter of the budget, and one more.
     let full: Vec<_> = (0..4).map(|_| served.with_region(4 << 20)).collect();
     let mut client = served.connect();
     client.pass(REGISTER, &[memory(4096, SIZE).as_fd()]);
@@ -383,7 +383,7 @@ fn surplus_descriptors_do_not_accumulate() {
         assert!(body.contains("expected one descriptor"), "{body}");
         clients.push(client);
     }
-    // With a request that does not register, and with all later ones.
+    // Descriptors come with a request that does not register a region, and with all later ones.
     let mut client = served.connect();
     for _ in 0..100 {
         client.pass(HEALTH, &[good.as_fd(); 50]);
@@ -392,7 +392,7 @@ fn surplus_descriptors_do_not_accumulate() {
     client.pass(REGISTER, &[good.as_fd()]);
     assert_eq!(client.answer().0, 400);
     clients.push(client);
-    // One before the registration, in pieces, and some after it.
+    // One descriptor comes before the registration, in pieces, and some come after it.
     let mut client = served.connect();
     let (start, end) = REGISTER.split_at(20);
     client.pass(start, &[good.as_fd()]);
@@ -406,7 +406,7 @@ fn surplus_descriptors_do_not_accumulate() {
     assert_eq!(client.ask(&echo("$connection", 0, 1)).0, 200);
     assert_eq!(served.mappings(), 1);
     clients.push(client);
-    // With half a request, and with pipelined requests.
+    // Descriptors come with half a request, and with pipelined requests.
     let mut client = served.connect();
     client.pass("POST /v2/conn", &[good.as_fd(); 200]);
     clients.push(client);
@@ -461,7 +461,7 @@ fn what_the_client_does_meanwhile_harms_nobody() {
     drop(client);
     served.settles(idle);
 
-    // In the middle of requests, as when a client is killed: its sockets are closed without a response.
+    // The client is killed in the middle of a request: its sockets are closed without a response.
     for round in 0..30 {
         let (mut client, memory) = served.with_region(2 * BYTES);
         let input = echo("$connection", 0, BYTES);
@@ -502,7 +502,7 @@ fn the_switch_of_system_shared_memory_turns_it_off() {
         if expected[1] == 200 {
             assert!(message.contains("the name '$connection' stands for"), "{message}");
         }
-        // If disabled, no passed memory is held.
+        // If shared memory is disabled, no passed memory is kept.
         assert_eq!(served.mappings(), usize::from(status == 200));
     }
 }
@@ -545,7 +545,7 @@ async fn calls_of_grpc_have_regions_of_their_connections() {
     assert!(client.register_shared_memory(&region).await.is_err());
     drop(client);
     served.settles(idle);
-    // Descriptors sent with a connection's start, and with anything but its first call.
+    // Descriptors are sent with a connection's start, and with calls other than its first.
     const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     const PING: &str = "\0\0\x08\x06\0\0\0\0\0abcdefgh";
     for _ in 0..3 {

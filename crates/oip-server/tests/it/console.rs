@@ -1,4 +1,4 @@
-//! The console: who may access it, and what of the log it shows.
+//! The console: who may access it, and which part of the log it shows.
 
 use std::{fs, io::Write, path::Path};
 
@@ -34,7 +34,7 @@ fn browsers_get_the_page_with_its_scripts_and_the_log() {
         "{log}"
     );
     assert_eq!(log["next"], lines.len());
-    // A page whose host name resolves to this machine.
+    // A page whose host name resolves to this machine sends this request.
     let mut stream = server.connect();
     stream
         .write_all(b"GET /console/log HTTP/1.1\r\nHost: evil.example\r\n\r\n")

@@ -1,4 +1,4 @@
-//! The example models served to real clients: scans of handwritten digits not used in training.
+//! The example models, served to real clients: scans of handwritten digits that were not used in training.
 
 use std::path::{Path, PathBuf};
 
@@ -112,7 +112,7 @@ fn the_readmes_file_has_the_same_images() {
     assert_eq!(data, bytes);
 }
 
-/// The README claims that it is a 7.
+/// The README claims that this digit is a 7.
 #[test]
 fn the_readmes_digit_is_a_seven() {
     let server = loaded();

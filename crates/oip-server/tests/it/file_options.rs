@@ -34,7 +34,8 @@ fn flags_win_over_the_environment_and_that_over_the_file() {
     let models = folder.path().join("models");
     fs::create_dir(&models).unwrap();
     let config = folder.path().join("server.toml");
-    // The file's addresses are not usable, the environment's are, and the command line takes precedence.
+    // The file's addresses are unusable. The environment overrides the HTTP address, and the command line
+    // overrides the gRPC address.
     fs::write(&config, format!("model-repository = {models:?}\nhttp-address = \"192.0.2.1:1\"\ngrpc-address = \"192.0.2.1:1\"\nlog = \"off\""))
         .unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
@@ -97,7 +98,8 @@ fn settings_of_the_configuration_file_alone_are_no_options() {
     );
 }
 
-/// The JSON form, the gRPC tensor form, threads, and the time limit of in-place runs.
+/// The configuration file sets the JSON form, the gRPC tensor form, threads, and the time limit of in-place
+/// runs.
 #[test]
 fn the_configuration_file_sets_what_only_it_has() {
     let folder = tempfile::tempdir().unwrap();
@@ -124,8 +126,8 @@ fn the_configuration_file_sets_what_only_it_has() {
     );
 }
 
-/// Memory of the values that a loop accumulates in ONNX Runtime, whose number of iterations a request
-/// controls.
+/// The values that a loop accumulates in ONNX Runtime have a memory limit, because a request controls the
+/// number of iterations.
 #[cfg(feature = "onnx")]
 #[test]
 fn the_values_of_onnx_runtime_have_a_limit() {

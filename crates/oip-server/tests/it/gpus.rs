@@ -1,4 +1,5 @@
-//! What models run on, and the GPUs of the machine. What needs a library of ONNX Runtime is skipped unless `ORT_DYLIB_PATH` names one.
+//! Tests of the hardware that models run on, and of the machine's GPUs. Tests that need an ONNX Runtime
+//! library are skipped unless `ORT_DYLIB_PATH` names one.
 
 use std::{
     ffi::OsString,
@@ -21,7 +22,7 @@ fn library() -> Option<OsString> {
     std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty())
 }
 
-/// Loads a model with another configuration than its file's.
+/// Loads a model with this configuration instead of its file's.
 fn load(server: &Server, config: &Value) -> (u16, String) {
     let body = json!({"parameters": {"config": config.to_string()}}).to_string();
     let answer = server.request("POST", "/v2/repository/models/digits/load", &[], body.as_bytes());
@@ -32,7 +33,7 @@ fn config(server: &Server) -> Value {
     server.get("/v2/models/digits/config").json()
 }
 
-/// Bad input: an invalid choice of GPUs.
+/// Bad input: the choice of GPUs is invalid.
 #[test]
 fn an_invalid_choice_of_gpus_is_a_usage_error() {
     let (code, line) = failing(&["--gpus", "first", "models"]);
@@ -43,7 +44,8 @@ fn an_invalid_choice_of_gpus_is_a_usage_error() {
     );
 }
 
-/// Without ONNX Runtime a demand for a GPU is a reason, the file's configuration is served on, and nothing is shown of GPUs.
+/// Without ONNX Runtime, requiring a GPU fails the load with a reason. The model stays loaded with its file's
+/// configuration, and metrics show no GPUs.
 #[test]
 fn a_demand_for_a_gpu_is_a_reason() {
     let mut server = Server::start(
@@ -71,7 +73,7 @@ fn a_demand_for_a_gpu_is_a_reason() {
     assert!(!metrics.contains("nv_gpu_"), "{metrics}");
 }
 
-/// The log, the configuration and the metrics say what a model runs on, in a process of its own too.
+/// The log, the configuration and the metrics show what a model runs on, also for isolated models.
 #[test]
 fn what_a_model_runs_on_is_shown() {
     let Some(library) = library() else {
@@ -97,7 +99,8 @@ fn what_a_model_runs_on_is_shown() {
         let metrics = text(&server.get("/metrics"));
         let expected = "oip_model_execution_provider{model=\"digits\",version=\"1\",provider=\"CPUExecutionProvider\",gpus=\"\"} 1";
         assert!(metrics.contains(expected), "{metrics}");
-        // A GPU that is not there, or a library that has no provider: the server lives, and serves what it had.
+        // The GPU does not exist, or the library has no GPU provider: the load fails, and the previous
+        // configuration is still served.
         let (status, answer) = load(
             &server,
             &json!({"instance_group": [{"kind": "KIND_GPU", "gpus": [7]}]}),
@@ -116,14 +119,14 @@ fn what_a_model_runs_on_is_shown() {
     }
 }
 
-/// With a stand-in for NVIDIA's management library.
+/// Tests with a fake of NVIDIA's management library.
 #[cfg(all(feature = "gpu", target_os = "linux"))]
 mod with_nvml {
     use std::{fs, process::Command};
 
     use super::*;
 
-    /// NVML's library as far as the server calls it: two cards.
+    /// A fake NVML with the functions that the server calls, and two GPUs.
     const NVML: &str = r#"
 #include <string.h>
 typedef struct { unsigned gpu, memory; } Rates;
@@ -151,7 +154,7 @@ int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) {
 }
 "#;
 
-    /// Makes a library of NVML; false where there is no C compiler.
+    /// Compiles the fake NVML; returns false without a C compiler.
     fn make_nvml(folder: &Path) -> bool {
         let source = folder.join("nvml.c");
         fs::write(&source, NVML).unwrap();
@@ -167,8 +170,8 @@ int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) {
         true
     }
 
-    /// GPUs are in the metrics by Triton's names, as far as NVML knows of them, and a demand for one that it does not see is a reason. Needs a
-    /// library with the provider for CUDA.
+    /// GPUs that NVML reports appear in the metrics under Triton's names; requiring another GPU fails the
+    /// load with a reason. Needs an ONNX Runtime library with the CUDA execution provider.
     #[test]
     fn gpus_are_shown_as_triton_shows_them() {
         let folder = tempfile::tempdir().unwrap();
@@ -201,9 +204,9 @@ int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) {
         ] {
             assert!(metrics.contains(expected), "{metrics}");
         }
-        // What one card does not say is left out.
+        // A value that a GPU does not report is left out.
         assert!(!metrics.contains("nv_gpu_power_usage{gpu_uuid=\"GPU-bb\"}"));
-        // It was taken by itself, and then CUDA could not be used: the model is on the CPU.
+        // The GPU was chosen by default, but CUDA was unusable, so the model runs on the CPU.
         assert_eq!(
             config(&server)["parameters"]["execution_providers"]["string_value"],
             "CPUExecutionProvider"

@@ -55,7 +55,7 @@ async fn gr_10_metadata_beyond_the_limit() {
         status.message().ends_with("bytes, the limit is 32768"),
         "{status:?}"
     );
-    // Rejected by the stream or by the connection: either way only this call fails.
+    // The stream or the connection is rejected; in both cases only this call fails.
     let status = client(&server)
         .await
         .server_live(with(1 << 20))
@@ -95,7 +95,7 @@ fn gr_22_no_file_descriptors_left() {
     runtime.block_on(recovered);
 }
 
-/// Requests sent one by one.
+/// Requests that are sent one at a time.
 struct Requests(mpsc::Receiver<ModelInferRequest>);
 
 impl Stream for Requests {

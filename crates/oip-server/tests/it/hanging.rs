@@ -249,7 +249,7 @@ async fn md_05_a_model_that_hangs_costs_504s_then_itself_and_nothing_else() {
         assert_eq!(post(&http, "works").await.0, 200);
         assert_eq!(call(&mut grpc, "works").await, Code::Ok);
     }
-    // The shutdown does not wait for it.
+    // The shutdown does not wait for the hanging model.
     let start = Instant::now();
     assert!(!engine.stop(start + Duration::from_millis(100)));
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
@@ -293,8 +293,8 @@ impl Connection {
 }
 
 /// The worst case of a model on a transport's thread: it declared short runs, and hangs. The transport has
-/// one thread more than can be in models, so all others are served: existing and new connections, over both
-/// transports, the same model and others.
+/// one thread more than may run models, so all other requests are served: on existing and new connections,
+/// over both transports, for the same model and others.
 #[test]
 fn md_05_a_model_that_hangs_on_a_transports_thread_takes_its_own_connection_only() {
     let runtime = |name: &str, threads| {

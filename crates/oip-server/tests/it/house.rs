@@ -32,7 +32,7 @@ fn an_example_repository_serves_at_once() {
     assert!(text(&output.stdout).contains(&format!("  oip-server {path}\n")));
     let check = run(&["check", path]);
     assert!(check.status.success(), "{}", text(&check.stdout));
-    // Nothing is logged about it.
+    // The log has no message about it.
     assert_eq!(text(&check.stderr), "");
 
     let mut server = Server::start(&shop, &[]);
@@ -41,7 +41,7 @@ fn an_example_repository_serves_at_once() {
     let answer = server.request("POST", "/v2/models/digit_portrait/infer", &[], &request);
     assert_eq!(answer.status, 200, "{}", text(&answer.body));
 
-    // Nothing is overwritten.
+    // Existing files are not overwritten.
     fs::write(shop.join("README.md"), "mine").unwrap();
     let (code, line) = failing(&["init", path]);
     assert!(
@@ -128,7 +128,7 @@ fn the_banner_can_be_pasted() {
     paste_both(&printed, &[]);
 }
 
-/// The next command of docs/start.md: all scans in one request, a row each.
+/// The next command of docs/start.md sends all scans in one request, one per row.
 #[test]
 fn the_example_repository_takes_all_rows_at_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -144,7 +144,7 @@ fn the_example_repository_takes_all_rows_at_once() {
     }
 }
 
-/// The same with a self-signed certificate and an identity table.
+/// The banner's commands also succeed with a self-signed certificate and an identity table.
 #[test]
 fn the_banner_can_be_pasted_with_tls_and_a_token() {
     let folder = tempfile::tempdir().unwrap();
@@ -358,7 +358,7 @@ fn two_paths_are_one_too_many() {
     );
 }
 
-/// A fatal error is logged as JSON too.
+/// If the log is JSON, a fatal error is logged as JSON too.
 #[test]
 fn failures_are_json_where_the_log_is() {
     let output = run(&["/nowhere", "--log-format", "json"]);

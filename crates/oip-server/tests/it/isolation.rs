@@ -38,7 +38,7 @@ fn is_alive(pid: u32) -> bool {
         .rsplit(") ")
         .next()
         .is_none_or(|fields| fields.is_empty() || fields.starts_with('Z'));
-    // When a process is being killed, its first thread may be gone while others still hold its socket.
+    // While a process is being killed, its first thread may have exited while others still hold its socket.
     let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     !is_zombie || threads > 1
 }
@@ -57,7 +57,7 @@ fn label(server: &Server, model: &str) -> serde_json::Value {
     answer.json()["outputs"][0]["data"].clone()
 }
 
-/// MD-04: real isolated models: responses, an external kill, recovery, and a clean shutdown.
+/// MD-04: isolated models respond, survive an external kill, recover, and shut down cleanly.
 #[test]
 fn md_04_models_in_processes_of_their_own() {
     let mut server = Server::start(&examples().join("models"), &["--isolate-models"]);
@@ -121,8 +121,8 @@ fn md_04_a_killed_server_leaves_no_worker() {
     }
 }
 
-/// MR-16: a model that exceeds its memory limit is not loaded, with the reason; the server and other models
-/// continue.
+/// MR-16: a model that exceeds its memory limit is not loaded, and the reason is reported; the server and
+/// other models continue.
 #[test]
 fn mr_16_a_limit_that_is_too_small() {
     let folder = tempfile::tempdir().unwrap();

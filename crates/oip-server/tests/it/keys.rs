@@ -115,7 +115,7 @@ fn ask(server: &Server, token: &str) -> Answer {
     server.request("GET", "/v2/models/open", &[("Authorization", &value)], b"")
 }
 
-/// Does the same over gRPC.
+/// Sends the request over gRPC.
 async fn ask_over_grpc(server: &Server, token: &str) -> Result<(), (ErrorCode, String)> {
     let client = oip_client::builder(format!("grpc://{}", server.grpc))
         .header("authorization", format!("Bearer {token}"))
@@ -163,7 +163,7 @@ async fn tokens_are_held_against_keys_at_a_url() {
     assert!(page.value("oip_auth_key_fetches_total", &[]) >= 1.0);
     assert_eq!(page.value("oip_auth_key_fetch_failures_total", &[]), 0.0);
 
-    // A new table with the same keys: fetched keys are kept, although the issuer no longer serves any.
+    // A new table has the same keys, so fetched keys are kept although the issuer no longer serves any.
     *issuer.set.lock().unwrap() = "gone".to_owned();
     let table = folder.path().join("auth.toml");
     let changed = fs::read_to_string(&table).unwrap() + "rate = 1000.0\n";

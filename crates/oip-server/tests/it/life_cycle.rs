@@ -164,7 +164,7 @@ fn lc_03_a_second_signal_ends_at_once() {
         assert_eq!(server.wait(Duration::from_secs(5)).code(), Some(130));
         assert!(start.elapsed() < Duration::from_secs(1));
     }
-    // The same during the delay, while a reload signal does not end it.
+    // A second signal also ends the process during the delay, while a reload signal does not.
     let (mut server, _folder) = empty_server(&["--shutdown-delay", "60s"]);
     for signal in ["TERM", "HUP"] {
         server.signal(signal);
@@ -199,7 +199,7 @@ fn lc_16_a_log_that_nobody_reads() {
             .find_map(|line| line.strip_prefix("oip_log_lines_dropped_total "));
         line.unwrap().parse::<u64>().unwrap()
     };
-    // More than a pipe and the queue can hold: each change of log settings is a line.
+    // Sends more than a pipe and the queue can hold: each change of log settings is a line.
     let mut requests = 0;
     while dropped() == 0 {
         for level in 0..500 {
@@ -251,7 +251,7 @@ fn lc_16_the_last_lines_are_written() {
     }
 }
 
-/// LC-06: killed and restarted on the same port.
+/// LC-06: a killed server can be restarted on the same port.
 #[test]
 fn lc_06_the_port_is_free_again_after_a_kill() {
     let (mut server, folder) = empty_server(&[]);

@@ -103,13 +103,13 @@ fn what_happened_is_counted() {
     for asked in [&[3, 8][..], &[0], &[9, 9, 9]] {
         assert_eq!(infer(&server, &rows(asked)), 200);
     }
-    // One request that the model rejects, and one with the wrong shape.
+    // The model rejects one request, and another has the wrong shape.
     assert_eq!(infer(&server, &rows(&[10])), 400);
     assert_eq!(
         infer(&server, &json!({"inputs": [], "outputs": [{"name": "median"}]})),
         400
     );
-    // And one whose deadline has passed. Its client may learn that before a thread has seen it.
+    // The deadline of this one has passed. Its client may learn that before a thread has seen the request.
     let mut late = rows(&[1]);
     late["parameters"] = json!({"timeout": 1});
     assert_eq!(infer(&server, &late), 504);
@@ -135,7 +135,8 @@ fn what_happened_is_counted() {
         let count = page.model(&format!("oip_{histogram}_duration_seconds_count"));
         assert_eq!(count, 3.0, "{histogram}");
     }
-    // Both cover the same requests; the histogram loses less than a microsecond per request.
+    // The counter and the histogram cover the same requests; the histogram loses less than a microsecond per
+    // request.
     let microseconds = page.model("nv_inference_request_duration_us");
     let seconds = page.model("oip_request_duration_seconds_sum");
     assert!(microseconds > 0.0 && (microseconds - seconds * 1e6).abs() < 4.0);
@@ -255,7 +256,7 @@ fn metrics_can_be_taken_away() {
     assert_eq!(infer(&server, &rows(&[1])), 200);
 }
 
-/// LC-17: over a connection, as clients do; `src/metrics/mod.rs` tests all 100,000 names.
+/// LC-17: sends unknown names over a connection, as clients do; `src/metrics/mod.rs` tests all 100,000 names.
 #[test]
 fn lc_17_many_names_over_a_connection() {
     let (server, _folder) = server(&[]);
@@ -292,7 +293,7 @@ fn lc_17_many_names_over_a_connection() {
     assert!(before.text.len().abs_diff(after.text.len()) < 200);
 }
 
-/// docs/metrics.md has exactly one row per family, with type and labels.
+/// docs/metrics.md has exactly one row per metric, with type and labels.
 #[test]
 fn the_page_of_documentation_lists_what_there_is() {
     let (server, _folder) = server(&[]);
@@ -330,7 +331,7 @@ fn the_page_of_documentation_lists_what_there_is() {
         assert!(help.ends_with('.'), "{name}: {help}");
     }
     let is_elsewhere = |name: &String| !cfg!(target_os = "linux") && name.starts_with("process_");
-    // Only with ONNX Runtime, and with GPUs.
+    // These metrics exist only with ONNX Runtime, and with GPUs.
     let is_of_onnx_runtime =
         |name: &String| name.starts_with("nv_gpu_") || name == "oip_model_execution_provider";
     rows.retain(|name, _| !is_elsewhere(name) && !is_of_onnx_runtime(name));

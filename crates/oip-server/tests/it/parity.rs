@@ -30,7 +30,8 @@ struct BothTransports {
 }
 
 impl BothTransports {
-    /// Creates them for a given service, with a limit of 20 seconds: the deadline is a separate case.
+    /// Creates both transports for a service, with a deadline of 20 seconds; the deadline is tested
+    /// separately.
     fn of(service: Arc<TestService>) -> Self {
         let time = TimeLimits::default().with(|time| {
             time.default = Duration::from_secs(20);
@@ -48,7 +49,8 @@ impl BothTransports {
         }
     }
 
-    /// Returns status and message of each: HTTP's and gRPC's code, 200 and 0 for success.
+    /// Sends a request over both transports and returns status and message of each: HTTP's and gRPC's code,
+    /// 200 and 0 for success.
     async fn send(&mut self, request: &Neutral) -> [(i32, String); 2] {
         let grpc = match self.grpc.model_infer(request.grpc()).await {
             Ok(_) => (0, String::new()),
@@ -190,14 +192,14 @@ async fn gr_27_limits_are_judged_alike() {
         let grpc = GrpcConfig::default().with(|config| config.budget = budget.clone());
         verdicts(http, grpc)
     };
-    // A request that never fits, and one that does not fit now.
+    // The first request never fits, and the second does not fit now.
     assert_eq!(with_budget(&ByteBudget::new(4000)).await, pair(Some(TooLarge)));
     let budget = ByteBudget::new(20_000);
     let _taken = budget.take(18_000).unwrap();
     assert_eq!(with_budget(&budget).await, pair(Some(Overloaded)));
 }
 
-/// The status table of both transports: the codes are consistent.
+/// Checks the status codes of both transports: they must be consistent.
 #[test]
 fn every_code_has_its_status_in_both_transports() {
     let table: Vec<(ErrorCode, u16, tonic::Code)> = ErrorCode::ALL

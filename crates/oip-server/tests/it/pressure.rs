@@ -37,8 +37,8 @@ fn ht_42_no_file_descriptors_left() {
     }
 }
 
-/// Shared memory regions, which hold a descriptor each, leave most of them to connections; a surplus one gets
-/// an error.
+/// Shared memory regions hold a descriptor each, but leave most descriptors to connections; a surplus region
+/// gets an error.
 #[test]
 #[cfg(target_os = "linux")]
 fn regions_of_shared_memory_do_not_use_up_the_descriptors() {
@@ -56,7 +56,7 @@ fn regions_of_shared_memory_do_not_use_up_the_descriptors() {
         }
     }
     std::fs::remove_file(&path).unwrap();
-    // A quarter of the limit of 128 that the server raised itself to.
+    // A quarter of the limit, which the server raised to 128.
     assert_eq!(refusals.len(), 100 - 32);
     let expected =
         "shared memory region 'r32': 32 regions are registered, the server's limit; unregister one first";
@@ -85,8 +85,8 @@ fn assert_refused(requests: &[String], statuses: &[u16]) {
     assert_eq!(server.get("/v2/health/live").status, 200);
 }
 
-/// HT-10: malformed chunk sizes. The model `m` does not exist: an unneeded body gets its 404, and then the
-/// connection is closed.
+/// HT-10: chunk sizes are malformed. The model `m` does not exist: an unneeded body gets its 404, and then
+/// the connection is closed.
 #[test]
 fn ht_10_chunks_that_are_none() {
     let chunked = |rest: &str| format!("{POST}Transfer-Encoding: chunked\r\n\r\n{rest}");
@@ -102,7 +102,7 @@ fn ht_10_chunks_that_are_none() {
     );
 }
 
-/// HT-11: two lengths, malformed lengths, unknown codings.
+/// HT-11: requests have two lengths, malformed lengths or unknown codings.
 #[test]
 fn ht_11_lengths_that_contradict() {
     let with = |headers: &str| format!("{POST}{headers}\r\n\r\nabcd");
@@ -117,7 +117,7 @@ fn ht_11_lengths_that_contradict() {
         ],
         &[400],
     );
-    // Both headers, of which the coding wins, and the same length twice: unambiguous requests may succeed.
+    // With both headers the coding wins, and a repeated length is unambiguous: such requests may succeed.
     assert_refused(
         &[
             with("Content-Length: 4\r\nTransfer-Encoding: chunked"),
@@ -127,7 +127,7 @@ fn ht_11_lengths_that_contradict() {
     );
 }
 
-/// HT-12, HT-13: invalid HTTP heads, and heads without a host.
+/// HT-12, HT-13: HTTP heads are invalid or lack a host.
 #[test]
 fn ht_12_ht_13_heads_that_are_no_http() {
     assert_refused(
@@ -145,7 +145,7 @@ fn ht_12_ht_13_heads_that_are_no_http() {
     );
 }
 
-/// HT-06: too many headers, or an endless line.
+/// HT-06: requests have too many headers, or an endless line.
 #[test]
 fn ht_06_heads_that_are_too_large() {
     let headers: String = (0..101).map(|index| format!("h{index}: x\r\n")).collect();

@@ -171,7 +171,7 @@ fn the_hub_is_read_at_one_commit() {
         "{requests:?}"
     );
 
-    // A top-level file of the repository is a model of its own.
+    // A top-level file of the repository is a model by itself.
     let (code, models, log) = check(
         "hf://owner/tiny/sub/only.safetensors",
         cache.path(),
@@ -321,7 +321,7 @@ fn no_level_of_the_log_has_keys_of_stores() {
     }
 }
 
-/// The files of `aws configure` suffice, with only HOME set.
+/// The files of `aws configure` are sufficient, with only HOME set.
 #[test]
 fn keys_come_from_the_files_of_aws() {
     let objects = Objects::default();
@@ -471,7 +471,7 @@ fn a_load_looks_at_the_bucket_first() {
     );
     assert_eq!(objects_fetched(), 2);
 
-    // A model added after startup, and one that does not exist.
+    // One model was added after startup, and the other does not exist.
     objects.put("production/late/1/model.safetensors", tensors(b"ghi"));
     assert_eq!(load("late").status, 200);
     let answer = load("absent");
@@ -551,7 +551,7 @@ fn only_listed_files_with_their_digests_are_loaded() {
         reason("configured")
     );
 
-    // A single-file URL, by its name.
+    // A URL of a single file is served under the file's name.
     let objects = Objects::default();
     objects.put("iris.safetensors", good.clone());
     let served = objects.clone();

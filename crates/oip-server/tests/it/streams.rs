@@ -205,7 +205,7 @@ impl StreamServer {
         }
     }
 
-    /// Returns how many responses the model has sent when it blocks because nobody reads.
+    /// Returns the number of responses that the model has sent when it blocks because nobody reads.
     fn sent_until_it_waits(&self) -> usize {
         let mut sent = 0;
         loop {
@@ -223,7 +223,7 @@ impl StreamServer {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let body = body.to_string();
         let length = body.len();
-        // Unchunked, up to the end of the connection.
+        // The response has no chunks and ends with the connection.
         let head =
             format!("POST /v2/models/m/{path} HTTP/1.0\r\nhost: x\r\ncontent-length: {length}\r\n\r\n");
         stream.write_all((head + &body).as_bytes()).unwrap();
@@ -321,7 +321,7 @@ fn several_answers_do_not_wait_for_requests_before_them() {
         let (id, text, ..) = parts(answer);
         (id, text.unwrap())
     };
-    // The two may reach the model in any order.
+    // Both requests may reach the model in any order.
     let mut found = [next(), next(), next()];
     found.sort_by(|(one, _), (other, _)| one.cmp(other));
     let expected = [("b", "0"), ("b", "1"), ("d", "0")];
@@ -450,7 +450,8 @@ fn streams_of_calls_carry_all_answers_with_their_ids() {
                 ParameterChoice::BoolParam(true),
             )
         };
-        // More requests than run concurrently, each with more responses than are queued, for one instance.
+        // Sends more requests than run concurrently, each with more responses than are queued, to one
+        // instance.
         let mut requests: Vec<_> = (0..30).map(|id| request(&id.to_string(), 50)).collect();
         requests.push(asks_for_end(request("three", 3)));
         requests.push(asks_for_end(request("none", 0)));
@@ -492,7 +493,7 @@ fn streams_of_calls_carry_all_answers_with_their_ids() {
 #[test]
 fn a_client_that_takes_nothing_costs_little_and_one_that_leaves_costs_nothing() {
     let house = StreamServer::new();
-    // Over HTTP: as much as socket buffers hold, and a few responses of the model.
+    // Over HTTP, the limit is what socket buffers hold, and a few responses of the model.
     let stream = house.post("generate_stream", &json!({"x": LARGE}));
     let sent = house.sent_until_it_waits();
     assert!(sent <= 512, "{sent} answers of 64 KiB that nobody took");
@@ -572,7 +573,7 @@ fn a_client_that_leaves_between_two_answers_stops_the_model() {
 #[test]
 fn the_deadline_of_a_request_ends_its_answers() {
     let house = StreamServer::new();
-    // In microseconds, as in Triton.
+    // The timeout is in microseconds, as in Triton.
     let (status, body) = house.told("generate_stream", &json!({"x": SLOW, "timeout": 2_000_000}));
     let events: Vec<&str> = body.split_terminator("\n\n").collect();
     assert_eq!((status, events.len()), (200, 2), "{body}");
@@ -600,7 +601,7 @@ fn answers_on_their_way_come_to_their_end_when_the_server_is_drained() {
         .runtime
         .block_on(async { house.stream(vec![request("", 2000)]).await });
     let mut lines = BufReader::new(house.post("generate_stream", &json!({"x": 2000}))).lines();
-    // Both have arrived: one runs, the other waits or has finished.
+    // Both requests have arrived: one runs, and the other waits or has finished.
     let start = Instant::now();
     while house.seen.sent.load(Ordering::SeqCst) == 0 || house.ended() + house.engine.waiting() as usize == 0
     {

@@ -39,7 +39,7 @@ impl ConfigFile {
 pub(crate) fn command(repository: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
     command.arg("--model-repository").arg(repository);
-    // Options meant for tests with ONNX Runtime do not apply to others.
+    // Some options in the environment are meant only for tests with ONNX Runtime.
     command
         .env_remove("ORT_DYLIB_PATH")
         .args(["--http-address", "127.0.0.1:0", "--grpc-address", "127.0.0.1:0"])
@@ -149,7 +149,7 @@ impl Server {
         assert!(killed.unwrap().success());
     }
 
-    /// Waits for the process to exit by itself.
+    /// Waits until the process exits without a signal.
     pub(crate) fn wait(&mut self, patience: Duration) -> ExitStatus {
         let start = Instant::now();
         loop {
@@ -260,7 +260,7 @@ pub(crate) fn try_receive(stream: &mut impl Read) -> std::io::Result<Answer> {
     Ok(Answer { body, ..answer })
 }
 
-/// Runs a server that must fail; returns its exit code and the single line on standard error.
+/// Runs a server that must fail, and returns its exit code and the single line on standard error.
 pub(crate) fn failing<S: AsRef<OsStr>>(arguments: &[S]) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oip-server"));
     command

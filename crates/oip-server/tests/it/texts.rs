@@ -164,7 +164,7 @@ fn weights_without_a_network_are_told_what_they_are_and_how_to_export_them() {
     }
 }
 
-/// The steps of a text model around its network, as models of their own and as one.
+/// A pipeline combines the steps of a text model, served as separate models, with its network.
 #[test]
 fn a_pipeline_names_the_steps_of_a_text_model() {
     let folder = tempfile::tempdir().unwrap();
@@ -306,7 +306,7 @@ fn identities_may_use_text_routes_for_their_models_only() {
                 bearer.iter().map(|bearer| ("authorization", &**bearer)).collect();
             server.request("POST", path, &headers, body).status
         };
-        // The model embeds: what ranks and classifies is another kind.
+        // The model is an embedding model; ranking and classification need other models.
         let known = if path.contains("embed") { 200 } else { 400 };
         assert_eq!(asked(Some("s3cret")), known, "{path}");
         assert_eq!(asked(None), 401, "{path}");
@@ -314,7 +314,7 @@ fn identities_may_use_text_routes_for_their_models_only() {
         assert_eq!(asked(Some("0ther")), 403, "{path}");
         assert_eq!(asked(Some("w4tch")), 403, "{path}");
     }
-    // Without a model's name the only one that the identity may see is asked, or none.
+    // Without a model name, the only model that the identity may use is called, or none.
     let unnamed = |token: &str| {
         let bearer = format!("Bearer {token}");
         server.request(

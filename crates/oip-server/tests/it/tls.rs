@@ -155,7 +155,7 @@ fn both_transports_are_encrypted() {
     send(&mut stream, "GET", "/v2", &[], b"");
     assert_eq!(receive(&mut stream).json()["name"], "tensorferry");
 
-    // Without TLS there is only an error.
+    // A server without TLS returns only an error.
     let answer = server.get("/v2");
     assert_eq!(
         (answer.status, answer.json()["error"].as_str().unwrap()),
@@ -314,7 +314,7 @@ async fn certificates_are_identities() {
             ErrorCode::PermissionDenied,
             "{scheme}"
         );
-        // Signed by the CA, but not in the table.
+        // This certificate is signed by the CA, but not in the table.
         let person = certificates.caller(scheme, address, "person");
         let (code, message) = refused(person.infer(&request("open")).await.unwrap_err());
         assert_eq!(code, ErrorCode::Unauthenticated, "{scheme}");

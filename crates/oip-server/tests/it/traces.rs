@@ -125,7 +125,7 @@ fn a_request_over_http_is_a_trace_with_its_phases() {
             "{span:?} in {root:?}"
         );
     }
-    // Sequential.
+    // The spans are sequential.
     for pair in posted.spans[1..].windows(2) {
         assert!(pair[0].end <= pair[1].start, "{pair:?}");
     }
@@ -206,7 +206,7 @@ async fn a_call_over_grpc_is_a_trace_too_and_the_end_sends_what_is_there() {
     let [good, missing] = roots[..] else {
         panic!("{all:?}")
     };
-    // Both belong to the caller's trace.
+    // Both spans belong to the caller's trace.
     for root in [good, missing] {
         assert_eq!((&*root.trace, &*root.parent), (TRACE, CALLER));
     }
@@ -315,7 +315,7 @@ fn encrypted(collector: &Collector, certificates: &Certificates) -> String {
     url
 }
 
-/// A collector with a private CA: by the configuration file, or by OpenTelemetry's variable.
+/// A collector with a private CA works through the configuration file, and through OpenTelemetry's variable.
 #[test]
 fn a_collector_may_have_an_authority_of_its_own() {
     let certificates = Certificates::new();
@@ -345,7 +345,7 @@ fn a_collector_may_have_an_authority_of_its_own() {
     };
     let nowhere = PathBuf::from("/nowhere.pem");
     for variables in [
-        // Without a variable: the setting.
+        // Without a variable, the setting applies.
         &[][..],
         &[("OTEL_EXPORTER_OTLP_CERTIFICATE", &authority)],
         // Each signal's own variable takes precedence.
@@ -457,7 +457,7 @@ fn variables_of_opentelemetry_that_cannot_be_followed_are_warnings() {
         let lines = String::from_utf8(output.stderr).unwrap();
         let told = lines.lines().filter(|line| line.contains(message)).count();
         assert_eq!(told, 1, "{lines}");
-        // There are no models.
+        // The repository has no models.
         assert_eq!(output.status.code(), Some(1), "{lines}");
     }
 }

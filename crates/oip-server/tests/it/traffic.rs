@@ -25,7 +25,7 @@ fn lines(path: &Path) -> Vec<Value> {
     lines.collect::<Result<_, _>>().unwrap()
 }
 
-/// Returns the only line that satisfies `is_it`, once it is there.
+/// Returns the only line that satisfies `is_it`, once it is written.
 pub(crate) fn line(path: &Path, is_it: impl Fn(&Value) -> bool) -> Value {
     until("a line is written", || lines(path).iter().any(&is_it));
     let mut found: Vec<Value> = lines(path).into_iter().filter(&is_it).collect();
@@ -90,7 +90,7 @@ fn each_request_over_http_has_a_line() {
     );
     assert!(!fs::read_to_string(&log).unwrap().contains("abc"));
 
-    // One whose client disconnects before the response.
+    // This client disconnects before the response.
     let mut stream = connect(server.http);
     let head =
         format!("POST {INFER} HTTP/1.1\r\nHost: x\r\nX-Request-ID: gone\r\nContent-Length: 100\r\n\r\nabc");
@@ -141,7 +141,7 @@ async fn each_call_over_grpc_has_a_line() {
     // A flag, four bytes of length, and the message.
     assert_eq!(found["bytes_in"], 5 + 2 + "nothing".len());
 
-    // An inference by a caller with a trace.
+    // The caller of this inference has a trace.
     let parent = format!("00-{TRACE}-b7ad6b7169203331-01");
     let mut request = Request::new(rows_message(&[1, 2]));
     for (name, value) in [("x-request-id", "good"), ("traceparent", parent.as_str())] {
@@ -259,7 +259,7 @@ async fn totals_count_what_no_model_sees() {
         1.0
     );
     assert_eq!(page.value("oip_requests_running", &http), 0.0);
-    // One that is being sent.
+    // This request is still being sent.
     let mut stream = server.connect();
     stream
         .write_all(format!("POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc").as_bytes())

@@ -1,4 +1,4 @@
-//! The extensions of the service in memory.
+//! The extensions of the in-memory service.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ pub(super) struct Extensions(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Models by name that were loaded or unloaded by request, and with which configuration.
+    /// The models that were loaded or unloaded by request, with their options.
     loads: BTreeMap<String, Result<LoadOptions, UnloadOptions>>,
     log_settings: LogSettings,
     regions: BTreeMap<String, SharedMemoryRegion>,
@@ -52,8 +52,9 @@ fn known(model: ModelRef<'_>) -> Result<(), ServiceError> {
     find(model).map(drop).ok_or_else(not_found)
 }
 
-/// Always `loading` (being loaded), `matrix` (two versions, one ready) and `never` (never loaded); and what was loaded
-/// (its configuration is its reason) or unloaded by request. `locked` cannot be loaded or unloaded by request.
+/// Always lists `loading` (being loaded), `matrix` (two versions, one ready) and `never` (never loaded), and
+/// the models that were loaded (with the configuration as the reason) or unloaded by request. `locked`
+/// refuses to be loaded or unloaded.
 impl ModelRepository for Extensions {
     fn index(&self) -> Vec<ModelIndexEntry> {
         let entry = |name: &str, version: Option<&str>, state, reason: &str| ModelIndexEntry {
@@ -116,7 +117,8 @@ impl Extensions {
     }
 }
 
-/// As the metadata says, with `max_batch_size` 4 and dynamic batching for `matrix`; it and `identity_fp32` bring an example.
+/// Configurations match the metadata, with `max_batch_size` 4 and dynamic batching for `matrix`. `matrix` and
+/// `identity_fp32` have an example.
 impl ModelConfiguration for Extensions {
     fn model_example(&self, model: ModelRef<'_>) -> Result<Option<Bytes>, ServiceError> {
         known(model)?;
@@ -183,8 +185,8 @@ impl ModelConfiguration for Extensions {
     }
 }
 
-/// Every number is another one, so that none can stand in a wrong place unseen. Without a model: of both versions of
-/// `matrix`.
+/// All numbers differ, so that a value in the wrong field is detected. Without a model, returns both versions
+/// of `matrix`.
 impl Statistics for Extensions {
     fn model_statistics(&self, model: Option<ModelRef<'_>>) -> Result<Vec<ModelStatistics>, ServiceError> {
         model.map_or(Ok(()), known)?;
@@ -231,14 +233,15 @@ impl Statistics for Extensions {
     }
 }
 
-/// `matrix` is batched and the class 1 of any output is a `dog`.
+/// `matrix` is batched, and class 1 of any output is `dog`.
 impl Classification for Extensions {
     fn classes(&self, model: ModelRef<'_>, _: &str) -> Classes {
         Classes::new(model.name() == "matrix", ["", "dog"].map(str::to_owned).into())
     }
 }
 
-/// `log_error`, `log_warning` and `log_info` (truth values), `log_verbose_level` (a number) and `log_format` (a name).
+/// `log_error`, `log_warning` and `log_info` (booleans), `log_verbose_level` (a number) and `log_format` (a
+/// string).
 impl Logging for Extensions {
     fn log_settings(&self) -> LogSettings {
         let mut settings = LogSettings::from([
@@ -276,7 +279,7 @@ impl ReadSharedMemory for Extensions {
     }
 }
 
-/// Over the memory of [`TestService::share`](super::TestService::share).
+/// Uses the memory of [`TestService::share`](super::TestService::share).
 impl SystemSharedMemory for Extensions {
     fn register(&self, region: SharedMemoryRegion) -> Result<(), ServiceError> {
         let mut state = self.lock();

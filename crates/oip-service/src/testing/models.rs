@@ -1,15 +1,15 @@
-//! The models of the service in memory.
+//! The models of the in-memory service.
 
 use oip_types::{DataType, ModelMetadata, ModelRef, TensorMetadata};
 use tensor_core::DType;
 
-/// The name of the identity model for a datatype.
+/// Returns the name of the identity model for a datatype.
 #[must_use]
 pub fn identity(datatype: DataType) -> String {
     format!("identity_{}", datatype.name().to_ascii_lowercase())
 }
 
-/// Every datatype of the protocol.
+/// Returns every datatype of the protocol.
 pub fn datatypes() -> impl Iterator<Item = DataType> {
     DType::ALL
         .into_iter()
@@ -84,7 +84,7 @@ pub(super) fn metadata(name: &str) -> Option<ModelMetadata> {
     Some(ModelMetadata::new(name, "test_test", inputs, outputs).with_versions(versions))
 }
 
-/// The metadata of a model, if it has the version that is named.
+/// Returns the metadata of a model, if it has the named version.
 pub(super) fn find(model: ModelRef<'_>) -> Option<ModelMetadata> {
     let has_version = |found: &ModelMetadata| {
         model

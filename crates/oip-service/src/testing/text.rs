@@ -1,4 +1,4 @@
-//! Text models of the service in memory, which look at nothing but lengths.
+//! Text models of the in-memory service. They look only at lengths.
 
 use oip_types::{BytesTensor, InferOutput, InferRequest, ServiceError};
 use tensor_core::{Element, Shape, Tensor};

@@ -96,7 +96,7 @@ fn what_may_pass_is_tried_again_and_what_will_not_is_dropped() {
         ("429 Too Many Requests", vec![]),
         ("200 OK", vec![]),
         ("400 Bad Request", b"no".to_vec()),
-        // One of two spans rejected: field 1, a message whose field 1 is 1.
+        // One of two spans is rejected: field 1, a message whose field 1 is 1.
         ("200 OK", vec![0x0a, 0x02, 0x08, 0x01]),
     ]);
     let exporter = Exporter::start(config(&collector.url)).unwrap();
@@ -116,8 +116,8 @@ fn what_may_pass_is_tried_again_and_what_will_not_is_dropped() {
     assert!(collector.has_nothing_for(Duration::from_millis(50)));
 }
 
-/// A missing collector delays nothing, and spans that do not fit are counted; once it is there, it gets the
-/// rest.
+/// A missing collector delays nothing, and spans that do not fit are counted. Once it is available, it gets
+/// the rest.
 #[test]
 fn a_collector_that_is_not_there_costs_spans_only() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -121,7 +121,7 @@ fn what_fails_is_made_up_for_by_the_next_push() {
     assert_eq!(exporter.failed(), 2);
 }
 
-/// A missing collector delays nothing; the exit pushes once more.
+/// A missing collector delays nothing. On exit, the metrics are pushed once more.
 #[test]
 fn the_end_pushes_what_there_is_and_waits_for_nobody() {
     let collector = Collector::start(vec![]);

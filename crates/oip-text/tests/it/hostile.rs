@@ -1,4 +1,4 @@
-//! Tokenizers and texts that are made to hurt.
+//! Malicious tokenizers and texts.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ fn read(file: &Json) -> Result<TextTokenizer, String> {
     read.map_err(|error| error.to_string())
 }
 
-/// The error of the usual tokenizer with something else at a place.
+/// Returns the error for the usual tokenizer with `value` at `place`.
 fn refusal(place: &str, value: Json) -> String {
     let mut file = tokenizer();
     *file.pointer_mut(place).unwrap() = value;
@@ -171,7 +171,7 @@ fn a_damaged_tokenizer_is_an_error_of_its_file() {
             TextTokenizer::read(&whole.as_bytes()[..length], 512, &TokenizerLimits::default()).unwrap_err();
         assert!(error.to_string().starts_with("tokenizer.json: "), "{error}");
     }
-    // A panic of the library, if it has one for this, is an error too.
+    // The library may panic for these; that must also become an error.
     for map in ["", "AA==", "/////w==", "////////////"] {
         let mut file = tokenizer();
         file["normalizer"] = json!({"type": "Precompiled", "precompiled_charsmap": map});
@@ -281,7 +281,7 @@ fn nul_and_other_control_characters_are_text() {
     assert_eq!(outputs[0].value.shape().dims(), [4, 2]);
 }
 
-/// Texts of the permitted size that take the most time, each with a tokenizer that it is made for.
+/// Returns texts of the maximum size that take the most time, each with a tokenizer designed for it.
 fn worst() -> Vec<(&'static str, Json, String)> {
     let most = 128 << 10;
     let filled = |part: &str| part.repeat(most / part.len());
@@ -355,13 +355,14 @@ fn worst() -> Vec<(&'static str, Json, String)> {
     ]
 }
 
-/// Normalizing and splitting a text are not interrupted, so they must not take long whatever the text is; what follows is.
+/// Normalizing and splitting a text cannot be interrupted, so they must be fast for any text; later steps can
+/// be interrupted.
 #[test]
 fn no_text_of_the_permitted_size_is_tokenized_for_long_after_its_deadline() {
     for (name, file, text) in worst() {
         let tokenizer = read(&file).unwrap_or_else(|error| panic!("{name}: {error}"));
         let started = Instant::now();
-        // Of a pair all is tokenized, however long it is.
+        // Both texts of a pair are tokenized in full, whatever their length.
         let _ = tokenizer.encode_until(0, text.as_bytes(), Some(b""), &|| true);
         let taken = started.elapsed();
         println!("{name}: {taken:.2?}");

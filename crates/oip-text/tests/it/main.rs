@@ -1,4 +1,4 @@
-//! Tests of the crate from outside.
+//! Integration tests of the public interface.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod hostile;

@@ -1,4 +1,4 @@
-//! Directories of each task, and how their sequences are batched.
+//! Directories for each task, and how their sequences are batched.
 
 use oip_service::{CancelToken, RowIndependence};
 use oip_text::TextOptions;
@@ -39,7 +39,7 @@ fn sentence_model() -> Vec<(&'static str, serde_json::Value)> {
 fn a_sentence_model_pools_as_its_modules_say_and_padding_does_not_count() {
     let loaded = load(Kind::Tokens, true, TextOptions::default(), &sentence_model()).unwrap();
     let outputs = infer(&*loaded.model, request(&["one", "two three one", ""])).unwrap();
-    // Ids 2 4 3, 2 5 6 4 3 and 2 3; the second value of a padded token would be 1.
+    // The ids are 2 4 3, 2 5 6 4 3 and 2 3; the second value of a padding token would be 1.
     assert_eq!(floats(&outputs, "embedding"), [4.0, 0.0, 6.0, 0.0, 3.0, 0.0]);
     let counts = outputs[1].value.as_fixed().unwrap().to_vec::<i64>().unwrap();
     assert_eq!(
@@ -252,7 +252,7 @@ fn special_tokens_that_the_tokenizer_does_not_mark_are_those_of_their_map() {
     };
     let mut files = sentence_model();
     files[0].1 = unmarked;
-    // "[", "sep" and "]" are three unknown words, "onetwo" is one.
+    // "[", "sep" and "]" are three unknown words, and "onetwo" is one.
     assert_eq!(ids(&files), [5, 4]);
     files.push(("special_tokens_map.json", map));
     assert_eq!(ids(&files), [3, 5]);
@@ -264,7 +264,7 @@ fn special_tokens_that_the_tokenizer_does_not_mark_are_those_of_their_map() {
         );
         tokenizer.unwrap().with_special_tokens(map.as_bytes())
     };
-    // `[PAD]` is found by its name, unless the map has another one.
+    // `[PAD]` is the default name, unless the map names another token.
     assert_eq!(read("{}").unwrap().pad(), 0);
     assert_eq!(read(r#"{"pad_token": "three"}"#).unwrap().pad(), 6);
     for (map, error) in [

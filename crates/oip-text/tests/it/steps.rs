@@ -1,4 +1,4 @@
-//! Steps as models of their own.
+//! Steps served as separate models.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A small tokenizer, a network that shows what it was given, and the files of a directory.
+//! A small tokenizer, a network whose output shows its input, and the files of a directory.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,7 +15,7 @@ use oip_types::{
 use serde_json::{Value as Json, json};
 use tensor_core::{Shape, Tensor};
 
-/// A `tokenizer.json` with words by white space, `[CLS]` before and `[SEP]` behind.
+/// Returns a `tokenizer.json` that splits words at white space, with `[CLS]` first and `[SEP]` last.
 pub(crate) fn tokenizer() -> Json {
     let words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "one", "two", "three", "##s"];
     let vocab: BTreeMap<&str, usize> = words
@@ -47,18 +47,18 @@ pub(crate) fn tokenizer() -> Json {
     })
 }
 
-/// What a network of the tests computes.
+/// The output of a test network.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
-    /// For each token its id and whether it is masked out.
+    /// For each token, its id and whether it is masked out.
     Tokens,
-    /// For each sequence the logits 0, its first id but one, and -its length.
+    /// For each sequence, the logits 0, its second id, and -its length.
     Logits(usize),
-    /// For each token a logit for each of two classes: 0 and its id - 4.5.
+    /// For each token, one logit for each of two classes: 0 and its id - 4.5.
     TokenLogits,
 }
 
-/// A backend whose networks are of one kind.
+/// A backend whose networks are all of one kind.
 pub(crate) struct Network {
     pub(crate) kind: Kind,
     pub(crate) is_independent: bool,
@@ -151,7 +151,7 @@ impl Model for Running {
     }
 }
 
-/// A directory.
+/// The files of a directory.
 pub(crate) struct Files(pub(crate) Vec<(String, Bytes)>);
 
 impl Files {
@@ -181,7 +181,7 @@ pub(crate) struct Loaded {
     pub(crate) seen: Arc<std::sync::Mutex<Vec<Vec<u64>>>>,
 }
 
-/// Loads a directory whose network is of a kind.
+/// Loads a directory with a network of this kind.
 pub(crate) fn load(
     kind: Kind,
     is_independent: bool,
@@ -191,7 +191,7 @@ pub(crate) fn load(
     load_with(kind, is_independent, options, files, 0)
 }
 
-/// The same with a configuration's `max_batch_size`.
+/// Like [`load`], with a configuration's `max_batch_size`.
 pub(crate) fn load_with(
     kind: Kind,
     is_independent: bool,
@@ -220,7 +220,7 @@ pub(crate) fn load_with(
     Ok(Loaded { model, seen })
 }
 
-/// A request with texts.
+/// Creates a request with texts.
 pub(crate) fn request<T: AsRef<[u8]>>(texts: &[T]) -> InferRequest {
     InferRequest::new(ModelRef::new("words", None).unwrap()).with_input("text", strings(texts))
 }
@@ -234,13 +234,13 @@ pub(crate) fn infer(model: &dyn Model, request: InferRequest) -> Result<Vec<Infe
     model.infer(request, &CancelToken::new(None))
 }
 
-/// Values of an output.
+/// Returns the values of an output.
 pub(crate) fn floats(outputs: &[InferOutput], name: &str) -> Vec<f32> {
     let output = outputs.iter().find(|output| output.name == name).unwrap();
     output.value.as_fixed().unwrap().to_vec().unwrap()
 }
 
-/// Strings of an output.
+/// Returns the strings of an output.
 pub(crate) fn texts(outputs: &[InferOutput], name: &str) -> Vec<String> {
     let output = outputs.iter().find(|output| output.name == name).unwrap();
     let strings = output.value.as_bytes().unwrap();

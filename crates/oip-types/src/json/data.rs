@@ -8,9 +8,9 @@ use crate::{BytesTensor, DataType, Memory, Reservation, ServiceError, TensorValu
 
 /// The budget for the decoded tensors of a body.
 pub(crate) struct Room<'m> {
-    /// Bytes left of the limit for one body.
+    /// Remaining bytes of the limit for one body.
     pub(crate) left: usize,
-    /// Asked before each allocation.
+    /// The memory budget, charged before each allocation.
     pub(crate) memory: &'m dyn Memory,
 }
 
@@ -118,7 +118,7 @@ impl Reader<'_, '_, '_> {
         };
         let mut count = 0u64;
         loop {
-            // At a value: an array or an element.
+            // The cursor is at a value: an array or an element.
             if cursor.eat(b'[') {
                 nesting.open(cursor)?;
                 if !cursor.eat(b']') {
@@ -130,13 +130,13 @@ impl Reader<'_, '_, '_> {
                 nesting.elements(run.max(1), cursor)?;
                 count += run.max(1);
                 if run > 0 {
-                    // After a comma: at a value again.
+                    // After a comma, the cursor is at a value again.
                     continue;
                 }
                 sink.element(cursor)
                     .map_err(|error| error.within(format_args!("element {}", count - 1)))?;
             }
-            // After a value: close arrays until another value follows.
+            // After a value, arrays are closed until another value follows.
             while nesting.depth() > 0 && !cursor.eat(b',') {
                 if !cursor.eat(b']') {
                     return Err(cursor.unexpected("',' or ']'"));
@@ -163,7 +163,7 @@ impl Reader<'_, '_, '_> {
 
 /// Receives the elements of one `data` member.
 trait Sink {
-    /// Consumes as many elements followed by a comma as the fast path can, and returns their number.
+    /// Consumes elements followed by a comma while the fast path can, and returns their number.
     fn run(&mut self, cursor: &mut Cursor<'_>) -> u64;
 
     /// Consumes one element.
@@ -509,7 +509,7 @@ mod tests {
         assert_eq!(elements::<u8>("UINT8", &[1], &deep), [7]);
     }
 
-    /// HT-26: wrong counts, ragged nesting, nesting that contradicts the shape.
+    /// HT-26: rejects wrong counts, ragged nesting, and nesting that contradicts the shape.
     #[test]
     fn ht_26_wrong_counts_and_ragged_nesting() {
         assert_eq!(
@@ -541,7 +541,7 @@ mod tests {
         }
     }
 
-    /// HT-20: nesting that would overflow the stack.
+    /// HT-20: rejects nesting that would overflow the stack.
     #[test]
     fn ht_20_deep_nesting_is_refused() {
         for depth in [65, 129, 250_000] {
@@ -553,7 +553,7 @@ mod tests {
         }
     }
 
-    /// HT-28: numbers out of range, and one that must be exact.
+    /// HT-28: rejects numbers that do not fit the datatype, and decodes large integers exactly.
     #[test]
     fn ht_28_ranges() {
         for (datatype, text, shown) in [
@@ -596,7 +596,7 @@ mod tests {
         );
     }
 
-    /// HT-29: values of the wrong kind.
+    /// HT-29: rejects values of the wrong kind.
     #[test]
     fn ht_29_kinds() {
         for (datatype, text) in [

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Number<'a> {
     text: &'a str,
-    /// No point and no exponent.
+    /// Whether the number has neither a point nor an exponent.
     is_plain: bool,
 }
 
@@ -54,8 +54,8 @@ impl<'a> Number<'a> {
         self.text.parse().unwrap_or(f32::NAN)
     }
 
-    /// Returns the exact integer, if it is one: `12`, but also `1.20e1`. Returns `None` when it has a
-    /// fraction or is far too large.
+    /// Returns the exact integer, if the number is one, such as `12` and `1.20e1`. Returns `None` when it has
+    /// a fraction or is far too large.
     pub(crate) fn to_integer(self) -> Option<i128> {
         /// The most digits of a 64-bit integer.
         const MAX_INTEGER_DIGITS: i64 = 20;

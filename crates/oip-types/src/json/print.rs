@@ -26,7 +26,7 @@ pub(super) trait JsonPrint: Element {
     fn print(prepared: Self::Prepared, out: &mut [u8; ROOM]) -> Option<usize>;
 }
 
-/// For types without a first step.
+/// Implements the first step as a no-op.
 macro_rules! prepared_as_it_is {
     () => {
         type Prepared = Self;
@@ -262,7 +262,7 @@ const SCALES: [Scale; 46] = {
         exponent: 0,
         half_gap: 0.0,
     }; 46];
-    // Half a unit in the last place of 24 bits.
+    // Half a unit in the last of 24 bits.
     let mut half_gap = 1.0 / (1u64 << (127 - SCALES_FROM + 24)) as f64;
     let mut index = 0;
     while index < scales.len() {

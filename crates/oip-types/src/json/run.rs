@@ -176,7 +176,7 @@ impl<'a> Text<'a> {
             });
         }
         let (digits, fraction) = (self.len - 1, self.fraction);
-        // At least one digit on each side of the point.
+        // There must be at least one digit on each side of the point.
         if fraction.wrapping_sub(1) >= digits.wrapping_sub(1) {
             return None;
         }
@@ -204,7 +204,7 @@ impl<'a> Text<'a> {
         digit_values(self.window.last_chunk())
     }
 
-    /// Returns the same for the sixteen characters before the last eight.
+    /// Returns the values of the sixteen characters before the last eight, like [`Self::last_sixteen`].
     #[inline(always)]
     fn sixteen_before_eight(self) -> u128 {
         digit_values(self.window.first_chunk())

@@ -26,7 +26,7 @@ struct Pieces<'m> {
     limit: usize,
     done: Vec<Bytes>,
     done_len: usize,
-    /// For the current buffer, and for how many bytes.
+    /// The grant for the current buffer, and its size in bytes.
     grant: Option<(Box<dyn Reservation>, usize)>,
 }
 
@@ -141,7 +141,7 @@ impl<'m> Writer<'m> {
     /// Makes room for `bytes` and a little more. Call it before writing anything that may be long.
     ///
     /// # Errors
-    /// When the output exceeds the limit; those of the memory budget.
+    /// When the output exceeds the limit; otherwise the errors of the memory budget.
     pub(crate) fn room(&mut self, bytes: usize) -> Result<(), ServiceError> {
         /// Slack for punctuation and names.
         const MORE: usize = 256;
@@ -342,7 +342,7 @@ fn write_elements<T: JsonPrint>(
         // The dtype was just matched, so the cast cannot fail.
         let elements = view.to_cow::<T>().map_err(|error| internal(&error))?;
         let first = chunk * CHUNK;
-        // For few elements, zeroing a large block does not pay off.
+        // Zeroing a large block does not pay off for few elements.
         match elements.len() {
             ..=SOME => write_chunk::<T, FEW, { FEW * ROOM }>(writer, &elements, first, non_finite)?,
             _ => write_chunk::<T, MANY, { MANY * ROOM }>(writer, &elements, first, non_finite)?,

@@ -21,7 +21,7 @@ pub enum NonFinite {
     Literal,
     /// As `"NaN"`, `"Infinity"` and `"-Infinity"`: valid JSON without loss, but clients must expect it.
     String,
-    /// Fails the request, and advises to ask for binary data.
+    /// Fails the request with the advice to request binary data.
     Error,
 }
 
@@ -43,7 +43,8 @@ pub struct EncodedBody {
 }
 
 impl EncodedBody {
-    /// Returns the value of [`HEADER_LENGTH`]; `None` when there is no binary part and the header is omitted.
+    /// Returns the value of [`HEADER_LENGTH`]; `None` if the response has no binary part, so that the header
+    /// is omitted.
     #[must_use]
     pub fn header_length(&self) -> Option<usize> {
         self.binary
@@ -145,7 +146,7 @@ pub fn parse_header_length(value: &[u8], body_len: usize) -> Result<usize, Servi
 mod tests {
     use super::*;
 
-    /// HT-36: malformed lengths.
+    /// HT-36: rejects malformed lengths.
     #[test]
     fn ht_36_header_lengths() {
         for value in [

@@ -12,7 +12,7 @@ use crate::{
 /// empty.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) with the problem and its position.
 pub fn decode_index_request(body: &[u8], limits: &RequestLimits) -> Result<bool, ServiceError> {
     let mut ready = None;
     object(body, |cursor, member| match member {
@@ -29,7 +29,7 @@ pub fn decode_index_request(body: &[u8], limits: &RequestLimits) -> Result<bool,
 /// Decodes the parameters of a load or unload request. The body may be empty.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) with the problem and its position.
 pub fn decode_parameters(body: &[u8], limits: &RequestLimits) -> Result<Parameters, ServiceError> {
     let mut parameters = None;
     object(body, |cursor, member| match member {
@@ -42,7 +42,7 @@ pub fn decode_parameters(body: &[u8], limits: &RequestLimits) -> Result<Paramete
 /// Decodes changes to log settings.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) with the problem and its position.
 pub fn decode_log_settings(body: &[u8], limits: &RequestLimits) -> Result<LogSettings, ServiceError> {
     let mut settings = LogSettings::new();
     object(body, |cursor, name| {
@@ -68,7 +68,7 @@ pub fn decode_log_settings(body: &[u8], limits: &RequestLimits) -> Result<LogSet
 /// Decodes a request to register the shared memory region `name`.
 ///
 /// # Errors
-/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) that says what is wrong and where.
+/// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) with the problem and its position.
 pub fn decode_region(
     name: &str,
     body: &[u8],

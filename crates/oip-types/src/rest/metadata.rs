@@ -52,7 +52,7 @@ pub(crate) mod datatype_name {
     }
 }
 
-/// Serializes [`DataType`](crate::DataType) by its name in model configurations.
+/// Serializes [`DataType`](crate::DataType) as its name in model configurations.
 pub(crate) mod config_datatype {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
     use tensor_core::Quoted;

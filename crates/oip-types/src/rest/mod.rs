@@ -1,7 +1,7 @@
 //! Bodies of the REST transport: JSON, and JSON followed by binary tensors.
 //!
-//! These functions convert bodies to requests and responses and back, for servers and clients. Of HTTP they
-//! know only the header [`HEADER_LENGTH`].
+//! These functions convert bodies to requests and responses and back, for servers and clients. The only HTTP
+//! header they know is [`HEADER_LENGTH`].
 //!
 //! ```
 //! use bytes::Bytes;

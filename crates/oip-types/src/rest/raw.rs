@@ -17,8 +17,8 @@ use crate::{
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when the model does not have exactly one input, too
-/// many dimensions are free, or the number of bytes does not fit the shape; those of `memory`, which is asked
-/// before BYTES are copied.
+/// many dimensions are free, or the number of bytes does not match the shape; otherwise the errors of
+/// `memory`, which is asked before BYTES are copied.
 pub fn decode_raw_request(
     model: ModelRef<'_>,
     metadata: &ModelMetadata,

@@ -29,11 +29,11 @@ pub const BINARY_DATA: &str = "binary_data";
 pub struct DecodedRequest {
     /// The request, without the parameters that concern only its encoding.
     pub request: InferRequest,
-    /// Which outputs are returned as binary data.
+    /// The outputs that are returned as binary data.
     pub binary_outputs: BinaryOutputs,
 }
 
-/// Which outputs are returned as binary data.
+/// The outputs that are returned as binary data.
 ///
 /// An output's `binary_data` takes precedence over the request's `binary_data_output`; the default is JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,10 +85,10 @@ pub fn decode_request(
 /// tensors are allocated.
 ///
 /// # Errors
-/// Those of [`decode_request`], `shared_memory` and `memory`.
+/// The errors of [`decode_request`], `shared_memory` and `memory`.
 ///
 /// # Panics
-/// As [`decode_request`].
+/// See [`decode_request`].
 pub fn decode_request_with(
     model: ModelRef<'_>,
     body: &Bytes,
@@ -198,10 +198,11 @@ fn read_outputs(
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct RequestEncoding {
-    /// Send inputs as binary data rather than JSON, except those whose parameter `binary_data` is false
-    /// (which is not sent).
+    /// Whether inputs are sent as binary data rather than JSON, except those whose parameter `binary_data` is
+    /// false. The parameter itself is not sent.
     pub binary_inputs: bool,
-    /// Request outputs as binary data rather than JSON, except those whose parameter `binary_data` is false.
+    /// Whether outputs are requested as binary data rather than JSON, except those whose parameter
+    /// `binary_data` is false.
     pub binary_outputs: bool,
     /// How NaN and the infinities are written.
     pub non_finite: NonFinite,
@@ -263,7 +264,7 @@ pub fn encode_request(
     if !request.outputs.is_empty() {
         writer.raw(",\"outputs\":");
         writer.array(&request.outputs, |writer, output| {
-            // Set on every output: Triton does not apply the request's default to listed outputs.
+            // Sent for every output, because Triton does not apply the request's default to listed outputs.
             let mut parameters = output.parameters.clone();
             let is_binary = encoding.binary_outputs
                 && !is_for_json(&parameters)
@@ -283,7 +284,7 @@ pub fn encode_request(
     })
 }
 
-/// Returns whether a tensor is sent as JSON even if others are binary.
+/// Returns whether a tensor is sent as JSON even if other tensors are binary.
 fn is_for_json(parameters: &Parameters) -> bool {
     parameters.get(BINARY_DATA) == Some(&ParameterValue::Bool(false))
 }

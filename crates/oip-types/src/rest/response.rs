@@ -35,7 +35,7 @@ pub fn encode_response(
 /// granted before it is allocated; encoding stops when the response exceeds the limit.
 ///
 /// # Errors
-/// Those of [`encode_response`] and `memory`; [`Internal`](crate::ErrorCode::Internal) when the response
+/// The errors of [`encode_response`] and `memory`; [`Internal`](crate::ErrorCode::Internal) when the response
 /// exceeds `limit` bytes.
 pub fn encode_response_within(
     response: &InferResponse,
@@ -129,10 +129,10 @@ pub fn decode_response(
 /// Decodes like [`decode_response`], and reads outputs that are in shared memory.
 ///
 /// # Errors
-/// Those of [`decode_response`] and `memory`.
+/// Returns the errors of [`decode_response`] and `memory`.
 ///
 /// # Panics
-/// As [`decode_response`].
+/// See [`decode_response`].
 pub fn decode_response_with(
     body: &Bytes,
     header_length: Option<usize>,
@@ -146,10 +146,10 @@ pub fn decode_response_with(
 /// [`InferOutput::shared_memory`] gives the location of the bytes.
 ///
 /// # Errors
-/// As [`decode_response`].
+/// See [`decode_response`].
 ///
 /// # Panics
-/// As [`decode_response`].
+/// See [`decode_response`].
 pub fn decode_shared_response(
     body: &Bytes,
     header_length: Option<usize>,

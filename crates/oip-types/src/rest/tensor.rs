@@ -32,7 +32,7 @@ pub(super) struct NamedTensor {
     pub(super) name: String,
     pub(super) value: TensorValue,
     pub(super) parameters: Parameters,
-    /// Its location in shared memory. The value was read from there, or is zeros if it was not.
+    /// The tensor's location in shared memory. Its value was read from there, or consists of zeros.
     pub(super) place: Option<SharedMemorySlice>,
 }
 
@@ -115,7 +115,7 @@ struct Fields<'a> {
 
 enum Data {
     Read(TensorValue),
-    /// At a position that was skipped, because datatype and shape come after it.
+    /// The position of data that was skipped, because datatype and shape come after it.
     Later(usize),
 }
 
@@ -305,13 +305,13 @@ fn read_parameter(cursor: &mut Cursor<'_>) -> Result<ParameterValue, ServiceErro
     })
 }
 
-/// Where a tensor's elements are written.
+/// The destination of a tensor's elements.
 pub(super) enum Destination<'d> {
-    /// Into the object, as JSON.
+    /// The elements are written into the object, as JSON.
     Json(NonFinite),
-    /// After the JSON part.
+    /// The elements follow the JSON part.
     Binary(&'d mut Vec<Bytes>),
-    /// Nowhere: the peer finds them in shared memory.
+    /// Nowhere, because the peer finds them in shared memory.
     SharedMemory(Option<&'d SharedMemorySlice>),
 }
 

@@ -32,8 +32,8 @@ pub struct DecodedV1Request {
 ///
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) with the position and the problem;
-/// [`TooLarge`](crate::ErrorCode::TooLarge) when decoded data exceeds [`RequestLimits::tensor_bytes`]; those of
-/// `memory`.
+/// [`TooLarge`](crate::ErrorCode::TooLarge) when decoded data exceeds [`RequestLimits::tensor_bytes`];
+/// otherwise the errors of `memory`.
 pub fn decode_v1_request(
     model: ModelRef<'_>,
     metadata: &ModelMetadata,
@@ -95,15 +95,15 @@ pub fn decode_v1_request(
     })
 }
 
-/// Passes over a value and gives the place where it begins.
+/// Skips a value and returns the position where it starts.
 fn pass(cursor: &mut Cursor<'_>, limits: &RequestLimits) -> Result<usize, ServiceError> {
     let start = cursor.position();
     cursor.skip(limits.json_depth)?;
     Ok(start)
 }
 
-/// The sizes of nested lists, by the first item of each, but for the outermost, whose items are counted. The text was passed
-/// over before, so that it is sound and not too deep.
+/// Returns the dimensions of nested lists: the number of items of the outermost list, and below it the length
+/// of the first list on each level. The JSON was already skipped once, so it is valid and not too deep.
 fn nesting(cursor: &Cursor<'_>, limits: &RequestLimits) -> Result<Vec<i64>, ServiceError> {
     let mut dims = Vec::new();
     measure(&mut cursor.clone(), &mut dims, limits.json_depth)?;
@@ -341,7 +341,7 @@ impl<'r> Reader<'r> {
 /// # Errors
 /// [`InvalidArgument`](crate::ErrorCode::InvalidArgument) when a value has no JSON form: a byte string that
 /// is not UTF-8, or a non-finite float under [`NonFinite::Error`]; [`Internal`](crate::ErrorCode::Internal)
-/// when the response exceeds `limit` bytes; those of `memory`.
+/// when the response exceeds `limit` bytes; otherwise the errors of `memory`.
 pub fn encode_v1_response(
     response: &InferResponse,
     has_rows: bool,
@@ -416,7 +416,7 @@ fn within(name: &str, error: ServiceError) -> ServiceError {
     error.within(format_args!("output {}", Quoted(name)))
 }
 
-/// A tensor printed from first to last element, in as many parts as the caller likes.
+/// Prints a tensor from the first to the last element, in any number of parts.
 struct TensorPrinter<'v> {
     dims: &'v [u64],
     non_finite: NonFinite,
@@ -424,7 +424,7 @@ struct TensorPrinter<'v> {
 }
 
 enum Elements<'v> {
-    /// The tensor flattened to one dimension, and the number of elements printed.
+    /// The tensor flattened to one dimension, and the number of elements printed so far.
     Fixed(tensor_core::Tensor, u64),
     Texts(Box<dyn Iterator<Item = &'v [u8]> + 'v>),
 }
@@ -496,7 +496,7 @@ impl<'v> TensorPrinter<'v> {
                 let text = single.into_bytes();
                 let text = text.get(1..text.len().saturating_sub(1)).unwrap_or_default();
                 writer.room(text.len())?;
-                // Printed as a list of one.
+                // The value was printed as a list with one element.
                 writer.raw(&String::from_utf8_lossy(text));
                 Ok(())
             }
@@ -580,7 +580,7 @@ mod tests {
         }
     }
 
-    /// Long strings after short ones: the buffer grows without losing data.
+    /// When long strings follow short ones, the buffer grows without losing data.
     #[test]
     fn rows_of_texts_may_be_of_any_length() {
         let text = [tensor("t", DataType::Bytes, 1)];
@@ -683,7 +683,7 @@ mod tests {
             "]".repeat(100_000)
         );
         assert!(decode(&x, &deep).unwrap_err().contains("nested too deep"));
-        // The first row is much larger than the others.
+        // The first row is much larger than the rest.
         let wide = vec!["0"; 10_000].join(",");
         let rows = vec![r#"{"x":[0]}"#; 10_000].join(",");
         let body = format!(r#"{{"instances": [{{"x":[{wide}]}},{rows}]}}"#);

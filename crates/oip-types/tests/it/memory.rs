@@ -152,7 +152,7 @@ fn printing_stops_at_the_limit_and_where_memory_ends() {
     );
 }
 
-/// Decoding asks before it allocates.
+/// Decoding asks for memory before it allocates.
 #[test]
 fn decoding_asks_before_it_allocates() {
     let model = ModelRef::new("m", None).unwrap();
@@ -189,7 +189,7 @@ fn decoding_asks_before_it_allocates() {
     }
 }
 
-/// The positions of rows by name are recorded, which may take more memory than the rows.
+/// Recording the positions of named rows may take more memory than the rows, so it is charged first.
 #[test]
 fn the_places_of_rows_by_name_are_asked_for() {
     const ROWS: usize = 100_000;

@@ -45,7 +45,7 @@ fn json_is_flat_and_in_tritons_order() {
     );
 }
 
-/// HT-41: floats that JSON cannot express.
+/// HT-41: floats that JSON cannot represent.
 #[test]
 fn ht_41_non_finite_floats_follow_the_rule() {
     let outputs = || {
@@ -166,7 +166,7 @@ fn outputs_in_shared_memory_are_for_clients_that_know_it() {
         (z.shared_memory.as_ref(), &z.value),
         (None, &vector(&[7u8]).into())
     );
-    // What stands for the elements is within the limit on tensors.
+    // The placeholder for the elements counts towards the limit on tensors.
     let small = RequestLimits::default().with(|limits| limits.tensor_bytes = 11);
     let error = rest::decode_shared_response(&body, header_length, &small).unwrap_err();
     assert!(error.message().contains("take more than 11 bytes"), "{error}");
@@ -184,7 +184,7 @@ fn zeros_stand_for_elements_within_a_limit() {
     assert!(zeros(DataType::INT16, &[2], 3).is_err());
     let empty = BytesTensor::from_elements(Shape::vector(2), ["", ""]).unwrap();
     assert_eq!(zeros(DataType::Bytes, &[2], 8).unwrap(), empty.into());
-    // Sizes beyond any machine, and beyond 64 bits.
+    // These sizes exceed any machine, or 64 bits.
     for dim in [1 << 60, 1 << 62] {
         let error = zeros(DataType::FP64, &[dim], usize::MAX).unwrap_err();
         assert!(error.message().contains("than there is room for"), "{error}");

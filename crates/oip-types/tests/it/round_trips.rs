@@ -78,7 +78,7 @@ encoding.non_finite = non_finite;
         prop_assert_eq!(decoded.request, request);
     }
 
-    /// Arbitrary bytes give a result, never a panic.
+    /// Arbitrary bytes never cause a panic.
     #[test]
     fn any_body_is_answered(body in prop::collection::vec(any::<u8>(), 0..200), split in any::<prop::sample::Index>()) {
         let header_length = split.index(body.len() + 1);
@@ -86,7 +86,7 @@ encoding.non_finite = non_finite;
         let _ = rest::decode_request(model, &Bytes::from(body), Some(header_length), &RequestLimits::default());
     }
 
-    /// A valid body with one changed byte gives a result, never a panic.
+    /// A valid body with one changed byte never causes a panic.
     #[test]
     fn any_mutant_is_answered(at in any::<prop::sample::Index>(), byte: u8) {
         let mut body = br#"{"id":"1","parameters":{"a":1.5e3},"inputs":[{"name":"x","shape":[2,2],"datatype":"FP32","data":[[1,2.5],[-3e2,null]]},{"data":["a\n","b"],"name":"y","shape":[2],"datatype":"BYTES"}]}"#.to_vec();
@@ -97,8 +97,8 @@ encoding.non_finite = non_finite;
     }
 }
 
-/// One tensor may be JSON while others are binary: values without a JSON form can then travel next to
-/// readable ones.
+/// One tensor may be JSON while another is binary, so values without a JSON form can be sent next to readable
+/// ones.
 #[test]
 fn tensors_have_forms_of_their_own() {
     let bytes = |element: &[u8]| -> TensorValue {

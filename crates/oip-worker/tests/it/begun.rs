@@ -1,4 +1,4 @@
-//! Runs that are begun on a thread that has little time, and what is left of them.
+//! Runs that are started on a thread with little time, and finished by another one.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ fn begin(model: &dyn Model, request: InferRequest, patience: Duration) -> Result
     model.run(Call::new(request, &cancel).with_patience(Some(patience)))
 }
 
-/// What a run gave that was over in time.
+/// Returns the outputs of a run that finished in time.
 fn done(begun: Result<Outcome, ServiceError>) -> Result<Vec<InferOutput>, ServiceError> {
     begun?.into_outputs()
 }
@@ -58,7 +58,7 @@ fn a_run_that_takes_longer_goes_on() {
         "{:?}",
         start.elapsed()
     );
-    // Its worker is at work: another request waits for it, or for the next one, on a thread that has time.
+    // Its worker is busy: another request waits for it, or for the next one, on a thread that may block.
     let other = rest(begin(&*model, request(7), LONG));
     assert_eq!(first(&finish(open).unwrap()), ACT);
     assert_eq!(first(&finish(other).unwrap()), 7);
@@ -77,7 +77,7 @@ fn md_04_a_worker_that_dies_meanwhile_is_found_and_replaced() {
     }
 }
 
-/// MD-05: what was left to a thread is cancelled and killed there as any other.
+/// MD-05: a run that was left to another thread is cancelled and killed like any other.
 #[test]
 fn md_05_a_model_that_hangs_is_killed_when_nobody_waits() {
     let grace = isolation("worker").grace(Duration::from_millis(50));

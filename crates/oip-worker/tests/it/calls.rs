@@ -1,4 +1,4 @@
-//! Workers whose models ask other models while they answer.
+//! Workers whose models call other models while they run a request.
 
 use std::{
     collections::BTreeMap,
@@ -36,10 +36,10 @@ const ASK: u32 = 13;
 const ANSWER: u32 = 14;
 const NEXT: u32 = 15;
 
-/// Elements that are large: 200 KiB.
+/// Number of elements that make an input large: 200 KiB.
 const MANY: usize = 50 << 10;
 
-/// A worker whose model asks another one, as its role says, and answers with what that says.
+/// Plays a worker whose model calls another model, as `role` says, and responds with that model's response.
 pub(crate) fn play(role: &str) -> ! {
     let mut data = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
     data.read_exact(&mut [0; 5]).unwrap();
@@ -51,7 +51,7 @@ pub(crate) fn play(role: &str) -> ! {
     let mut inputs = None;
     loop {
         let frame = listen(&mut data);
-        // Responses come at any time and in any order.
+        // Responses may arrive at any time and in any order.
         let mut early = BTreeMap::new();
         match frame.kind {
             0 => std::process::exit(0),
@@ -93,7 +93,7 @@ pub(crate) fn play(role: &str) -> ! {
                     say(&mut data, ASK, number, &ask(call, place("region")), b"");
                     let taken = hear(&mut data, &mut early, |frame| frame.kind != ANSWER);
                     assert_eq!(taken.kind, TAKEN, "the memory may be used again");
-                    // Were it read later, it would be this.
+                    // If the server read the region later, it would read this.
                     assert_eq!(pwrite(&file, &vec![9; x.len()], 0).unwrap(), x.len());
                 }
                 for call in 1..4 {
@@ -146,7 +146,7 @@ pub(crate) fn play(role: &str) -> ! {
                     &json!({"call": 1, "is_wanted": false}),
                     b"",
                 );
-                // One that is over.
+                // This message refers to a call that has already ended.
                 say(
                     &mut data,
                     NEXT,
@@ -175,7 +175,7 @@ pub(crate) fn play(role: &str) -> ! {
     }
 }
 
-/// The next frame of a kind; answers before it are kept.
+/// Reads frames until one matches; responses that arrive earlier are kept.
 fn hear(
     data: &mut UnixStream,
     early: &mut BTreeMap<u64, Frame>,
@@ -191,7 +191,8 @@ fn hear(
     }
 }
 
-/// The next answer to a call: its JSON and bytes. An error is passed on as the answer to the request.
+/// Returns the next response to a call: its JSON and bytes. An error is passed on as the response to the
+/// request.
 fn answer(data: &mut UnixStream, early: &mut BTreeMap<u64, Frame>, call: u64) -> (Value, Vec<u8>) {
     let frame = early
         .remove(&call)
@@ -199,7 +200,7 @@ fn answer(data: &mut UnixStream, early: &mut BTreeMap<u64, Frame>, call: u64) ->
     assert_eq!((frame.kind, frame.number > 0), (ANSWER, true));
     if frame.json["failed"].is_object() {
         say(data, 6, frame.number, &frame.json["failed"], b"");
-        // Until it is told to run something else.
+        // Waits until it is killed.
         loop {
             thread::park();
         }
@@ -217,24 +218,24 @@ fn answer(data: &mut UnixStream, early: &mut BTreeMap<u64, Frame>, call: u64) ->
     (frame.json, bytes)
 }
 
-/// Stands for the other models: gives each element twice as large, from a thread of its own, after a while.
+/// The other models: double each element on a separate thread, after a delay.
 struct Doubling {
     lease: Lease,
     seen: Arc<Seen>,
     answers: fn(InferResponse, Arc<Seen>) -> Responses,
-    /// Nothing is ever answered.
+    /// Never responds.
     hangs: bool,
 }
 
 #[derive(Default)]
 struct Seen {
     asked: Mutex<Vec<ModelCall>>,
-    /// Calls that are at an end, however that came.
+    /// Number of calls that have ended, in any way.
     ended: AtomicUsize,
     given: AtomicUsize,
 }
 
-/// Counts its end.
+/// Counts the end of a call.
 struct Ending(Arc<Seen>);
 
 impl Drop for Ending {
@@ -266,7 +267,7 @@ impl OtherModels for Doubling {
         if !self.hangs {
             let is_done = is_done.clone();
             thread::spawn(move || {
-                // Only once somebody waits: an answer that nobody is woken for shows as a hang.
+                // Responds only once something waits: without a wake-up the test would hang.
                 let Ok(mut waker) = receiver.recv() else { return };
                 thread::sleep(Duration::from_millis(5));
                 while let Ok(later) = receiver.try_recv() {
@@ -329,13 +330,14 @@ fn a_model_asks_another_one_and_is_woken_for_the_answer() {
     let asked = std::mem::take(&mut *others.seen.asked.lock().unwrap());
     assert_eq!((asked.len(), asked[0].request.model().name()), (3, "other"));
     assert_eq!(asked[0].request.parameters["p"].as_u64(), Some(3));
-    // Eight bytes of inputs for each, until they are gone.
+    // Each request holds eight bytes of inputs until it is dropped.
     assert_eq!(budget.used(), 24);
     drop(asked);
     assert_eq!((budget.used(), others.seen.ended.load(Ordering::SeqCst)), (0, 3));
 }
 
-/// The run is begun on a thread that has little time, which reads more than one of its calls, and is left to another one.
+/// A run is started on a thread with little time, which reads ahead more than one of its calls, and is
+/// finished by another thread.
 #[test]
 fn calls_that_were_read_ahead_are_not_waited_for() {
     let model = load("asks: often");
@@ -408,7 +410,7 @@ fn inputs_are_charged_before_they_are_read() {
 fn many_are_asked_at_once() {
     let model = load("asks: often");
     let others = others(&ByteBudget::new(1 << 20));
-    // All wait for each other's turn: one by one they would take more than a second.
+    // All wait at the same time: in sequence they would take more than a second.
     assert_eq!(infer(&*model, vec![5], &others).unwrap(), [5]);
     assert_eq!(others.seen.ended.load(Ordering::SeqCst), 256);
 }
@@ -437,7 +439,7 @@ fn of_several_answers_so_many_come_as_are_wanted() {
         "none is made that nobody wants"
     );
     assert!(others.seen.asked.lock().unwrap()[0].takes_several);
-    // The future and the stream.
+    // Both the future and the stream are dropped.
     until("the end of the stream", || {
         others.seen.ended.load(Ordering::SeqCst) == 2
     });
@@ -466,7 +468,7 @@ fn a_model_that_waits_for_another_one_is_told_when_nobody_waits_for_it() {
         });
         run(&*model, request, &cancel, &others).unwrap_err()
     });
-    // Not because its process was killed: that takes longer, and says so.
+    // The process was not killed: that would take longer, and the message would mention it.
     assert_eq!(
         (error.code(), error.message()),
         (ErrorCode::Cancelled, "the request was cancelled")

@@ -17,7 +17,8 @@ use crate::support::{
     ACT, DeedBackend, infer, isolated, isolation, load, named, pid_of, request, until, vector, workers_of,
 };
 
-/// MD-04: each way to end a process ends one request, which is told how; the next one is answered by another process.
+/// MD-04: each way to end a process fails one request, whose error names it; another process runs the next
+/// request.
 #[test]
 fn md_04_a_model_that_ends_its_process_loses_one_request() {
     for (deed, how) in [
@@ -47,7 +48,7 @@ fn md_04_a_model_that_ends_its_process_loses_one_request() {
     }
 }
 
-/// MD-04: a new process is there before anybody asks for one.
+/// MD-04: a new process is started before the next request needs it.
 #[test]
 fn md_04_a_worker_that_is_killed_from_outside_is_replaced_at_once() {
     let model = named("killed", "echo");
@@ -64,14 +65,14 @@ fn md_04_a_worker_that_is_killed_from_outside_is_replaced_at_once() {
     assert_eq!(pid_of(&*model), second[0]);
 }
 
-/// MD-04: after five deaths in a row there is a pause in which nothing is tried, and after it the model is back.
+/// MD-04: after five consecutive crashes nothing is started for a pause, and after it the model works again.
 #[test]
 fn md_04_after_five_crashes_in_a_row_there_is_a_pause() {
     let model = isolated("aborts");
     for _ in 0..4 {
         assert_eq!(infer(&*model, ACT).unwrap_err().code(), ErrorCode::Internal);
     }
-    // An answer between them starts the count again.
+    // A response between crashes resets the count.
     assert_eq!(infer(&*model, 7).unwrap(), 7);
     for _ in 0..5 {
         assert_eq!(infer(&*model, ACT).unwrap_err().code(), ErrorCode::Internal);
@@ -92,7 +93,7 @@ fn md_04_after_five_crashes_in_a_row_there_is_a_pause() {
     assert!(paused.elapsed() > Duration::from_millis(500));
 }
 
-/// MD-04: what a batch does to a process, its innocent requests survive; and the model beside it never notices.
+/// MD-04: other requests in a batch survive a crash, and other models are not affected.
 #[test]
 fn md_04_the_other_requests_and_the_other_models_are_unharmed() {
     let folder = tempfile::tempdir().unwrap();
@@ -114,7 +115,7 @@ fn md_04_the_other_requests_and_the_other_models_are_unharmed() {
         let deadline = Instant::now() + Duration::from_secs(60);
         futures_executor::block_on(engine.infer(request, RequestContext::new(Some(deadline))))
     };
-    // The good model runs in this process, the bad one does not.
+    // The good model runs in this process, and the bad one in a worker.
     let (ours, its) = (
         infer("good", crate::support::PID).unwrap(),
         infer("bad", crate::support::PID).unwrap(),
@@ -135,7 +136,7 @@ fn md_04_the_other_requests_and_the_other_models_are_unharmed() {
         let good = scope
             .spawn(|| (0..2000).for_each(|x| assert_eq!(number(&infer("good", x + 20).unwrap()), x + 20)));
         for round in 0..3 {
-            // Together they are likely to be a batch, which is then run one by one.
+            // Together they likely form a batch, which is then run one by one.
             let bad: Vec<_> = (0..4)
                 .map(|index| {
                     let x = if index == 2 { ACT } else { 100 + index };
@@ -159,7 +160,7 @@ fn md_04_the_other_requests_and_the_other_models_are_unharmed() {
     assert!(engine.stop(Instant::now() + Duration::from_secs(10)));
 }
 
-/// MD-04: a panic is no reason to end the process.
+/// MD-04: a panic does not end the process.
 #[test]
 fn md_04_a_panic_stays_what_it_is() {
     let model = isolated("panics");
@@ -172,7 +173,7 @@ fn md_04_a_panic_stays_what_it_is() {
     assert_eq!(pid_of(&*model), before);
 }
 
-/// MD-04: what happens while a model is loaded is why it is not there.
+/// MD-04: a crash during loading becomes the reason the model is unavailable.
 #[test]
 fn md_04_crashes_while_loading_are_why_a_model_is_not_loaded() {
     let parameters = [("isolation", "process")];
@@ -204,7 +205,7 @@ fn md_04_crashes_while_loading_are_why_a_model_is_not_loaded() {
     );
 }
 
-/// Requests that nobody waits for are not run when a worker comes.
+/// Cancelled requests are not run when a worker becomes available.
 #[test]
 fn md_04_who_leaves_while_there_is_no_worker_is_let_go() {
     let model = isolated("aborts");

@@ -1,4 +1,4 @@
-//! Models that do not come back, or not soon.
+//! Models that hang or respond late.
 
 use std::{
     sync::Arc,
@@ -13,7 +13,7 @@ use crate::support::{
     ACT, infer, is_alive, isolated, isolation, load, load_as, pid_of, request, until, workers_of,
 };
 
-/// MD-05: what spins for ever is killed a while after its deadline, and its place is free again.
+/// MD-05: a model that spins forever is killed soon after its deadline, and its instance is free again.
 #[test]
 fn md_05_a_model_that_hangs_is_killed_when_nobody_waits() {
     let grace = Duration::from_millis(200);
@@ -47,7 +47,8 @@ fn md_05_a_model_that_hangs_is_killed_when_nobody_waits() {
     assert!(!is_alive(before));
 }
 
-/// MD-05: a hang does not count as a crash of the model: one impatient client would take it from all others.
+/// MD-05: a hang does not count as a crash, because a single impatient client could then make the model
+/// unavailable to everyone else.
 #[test]
 fn md_05_impatience_makes_no_pause() {
     let model = load(
@@ -81,7 +82,7 @@ fn a_model_that_listens_is_told_and_lives() {
     assert_eq!(pid_of(&*model), before);
 }
 
-/// As many processes as requests at once, and not before.
+/// The number of processes is the number of concurrent requests; each is started when needed.
 #[test]
 fn requests_at_once_have_a_process_each() {
     let model: Arc<dyn Model> = isolated("sleeps").into();
@@ -106,7 +107,7 @@ fn requests_at_once_have_a_process_each() {
     );
 }
 
-/// MD-05, LC-08: a model that never loads ends with the time for loading, and its process with it.
+/// MD-05, LC-08: a model that never finishes loading is ended by the load timeout, together with its process.
 #[test]
 fn md_05_loading_has_an_end() {
     let patience = Duration::from_millis(500);

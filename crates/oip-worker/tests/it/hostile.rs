@@ -1,4 +1,4 @@
-//! Processes that are no workers, or wicked ones: what they send harms nobody but themselves.
+//! Processes that are not workers, or malicious ones: whatever they send fails only their own requests.
 
 use std::{
     io::{Read, Write},
@@ -22,7 +22,8 @@ const ASK: u32 = 13;
 const NEXT: u32 = 15;
 const FREE: u32 = 16;
 
-/// Before the greeting or instead of it, instead of the metadata, and instead of an answer.
+/// Misbehaviors before the hello or in place of it. The lists below have those in place of the metadata and
+/// in place of a response.
 const AT_START: &[&str] = &[
     "silent end",
     "text",
@@ -60,7 +61,7 @@ const AT_INFER: &[&str] = &[
     "end with code 0",
 ];
 
-/// Instead of an answer, of a worker that wants places.
+/// Misbehaviors in place of a response, by workers that use regions.
 const AT_RUN: &[&str] = &[
     "places: outside of the frame",
     "places: outside of the request",
@@ -81,10 +82,10 @@ const AT_RUN: &[&str] = &[
     "places: free for another",
 ];
 
-/// Instead of the first of several answers.
+/// Misbehaviors in place of the first of several responses.
 const AT_SEVERAL: &[&str] = &["places: free twice", "places: free with binary"];
 
-/// Plays one of these.
+/// Plays the misbehavior `role`.
 pub(crate) fn pretend(role: &str) -> ! {
     let mut data = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
     let hello = br#"{"protocol":6}"#;
@@ -264,7 +265,7 @@ pub(crate) fn pretend(role: &str) -> ! {
         }
         "trickle" => trickle(&mut data, &head(OUTPUTS, 1 << 20, number, 0)),
         "shout" => {
-            // Says much to where nobody listens, and nothing where somebody does.
+            // Writes a lot to the control socket and to standard error, and nothing to the data socket.
             let mut control = UnixStream::from(std::io::stdout().as_fd().try_clone_to_owned().unwrap());
             control.set_nonblocking(true).unwrap();
             while control.write(&[b'x'; 4096]).is_ok() {}
@@ -275,7 +276,7 @@ pub(crate) fn pretend(role: &str) -> ! {
     }
     match role {
         "half a head" | "half a body" | "silent end" | "end with code 0" => std::process::exit(0),
-        // Others wait to be killed.
+        // The other modes wait to be killed.
         _ => loop {
             std::thread::park();
         },
@@ -297,12 +298,12 @@ fn frame(data: &mut UnixStream, kind: u32, number: u64, json: &[u8], binary: &[u
     say(data, &[&head, json, binary].concat());
 }
 
-/// The other side may have hung up.
+/// Sends bytes; the other side may have disconnected.
 fn say(data: &mut UnixStream, bytes: &[u8]) {
     let _ = data.write_all(bytes);
 }
 
-/// Always something, never all.
+/// Keeps sending single bytes and never completes the frame.
 fn trickle(data: &mut UnixStream, head: &[u8]) {
     say(data, head);
     while data.write_all(b" ").is_ok() {
@@ -310,7 +311,7 @@ fn trickle(data: &mut UnixStream, head: &[u8]) {
     }
 }
 
-/// Reads a frame and gives its number.
+/// Reads a frame and returns its number.
 fn receive(data: &mut UnixStream) -> u64 {
     let mut head = [0; 24];
     if data.read_exact(&mut head).is_err() {
@@ -352,14 +353,14 @@ fn md_04_answers_that_are_none_fail_one_request_each() {
     }
 }
 
-/// Late output of a model's thread about the previous request does not fail the next one.
+/// A late message of a model's thread about the previous request does not fail the next one.
 #[test]
 fn a_word_about_the_request_before_is_passed_over() {
     let model = load("echo", isolation("places: a late word"), &PROCESS).unwrap();
     infer(&*model, 7).unwrap();
 }
 
-/// Errors of a worker are an error of a request, whatever they hold.
+/// Malformed errors of a worker fail the request, whatever they contain.
 #[test]
 fn md_04_odd_errors_are_errors() {
     let model = load("echo", isolation("failed oddly"), &PROCESS).unwrap();
@@ -368,7 +369,7 @@ fn md_04_odd_errors_are_errors() {
     assert!(error.message().len() <= 700);
 }
 
-/// An answer that comes a byte at a time is not waited for longer than any other.
+/// A response that arrives a byte at a time does not extend the deadline.
 #[test]
 fn md_05_trickles_end_with_the_deadline() {
     let model = load(
@@ -389,7 +390,7 @@ fn md_05_trickles_end_with_the_deadline() {
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 
-/// Takes three answers and no more.
+/// Receives only three responses.
 struct Three(usize);
 
 impl ResponseSink for Three {
@@ -407,8 +408,8 @@ impl ResponseSink for Three {
     }
 }
 
-/// A worker that is told that nobody wants more, and goes on as fast as it can, without even reading that, is not waited for longer
-/// than any other.
+/// A worker that ignores that no further responses are wanted, and keeps sending, is cut off at the deadline
+/// like any other.
 #[test]
 fn md_05_parts_for_ever_end_with_the_deadline() {
     let isolation = isolation("places: parts for ever").grace(Duration::from_millis(100));
@@ -423,7 +424,7 @@ fn md_05_parts_for_ever_end_with_the_deadline() {
     assert!(start.elapsed() < Duration::from_secs(10));
 }
 
-/// That it is free can be said once, and for a model that gives several answers.
+/// A worker may send `free` only once per request, and only for a model that sends several responses.
 #[test]
 fn md_04_workers_that_are_free_at_the_wrong_time_end() {
     for role in AT_SEVERAL {
@@ -440,7 +441,7 @@ fn md_04_workers_that_are_free_at_the_wrong_time_end() {
     }
 }
 
-/// Noise where none belongs stops nothing.
+/// Unexpected bytes on the control socket and on standard error do not break the worker.
 #[test]
 fn md_04_noise_is_passed_over() {
     let model = load(
@@ -456,7 +457,7 @@ fn md_04_noise_is_passed_over() {
     );
 }
 
-/// Responses are bounded here as there.
+/// Responses have the same size limit as in the server's own process.
 #[test]
 fn md_10_answers_have_a_limit() {
     let isolation = isolation("worker").max_answer_bytes(1 << 20);
@@ -470,7 +471,7 @@ fn md_10_answers_have_a_limit() {
     assert_eq!(infer(&*model, 7).unwrap(), 7);
 }
 
-/// An output of more dimensions than requests may have is an output like any other, as in the server's own process.
+/// An output may have more dimensions than requests may have, as in the server's own process.
 #[test]
 fn outputs_of_many_dimensions_come_back() {
     let model = load("gives rank 40", isolation("worker"), &PROCESS).unwrap();

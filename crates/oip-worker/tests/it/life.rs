@@ -1,4 +1,4 @@
-//! The life of a worker: its rights, its signals, and its end.
+//! The lifecycle of a worker: its permissions, its signals, and its end.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use crate::support::{
     ACT, children_of, infer, is_alive, isolated, isolation, load, pid_of, process, request, until, vector,
 };
 
-/// The part of a server: a worker that is idle and one that hangs. Says their numbers and waits for its end.
+/// Plays a server with an idle worker and one that hangs. Prints their process ids and waits to be killed.
 pub(crate) fn serve() -> ! {
     let idle = isolated("echo");
     let busy = isolated("hangs");
@@ -32,7 +32,7 @@ pub(crate) fn serve() -> ! {
     }
 }
 
-/// MD-04: a server that is killed leaves no worker behind, neither one that waits nor one that hangs.
+/// MD-04: a killed server leaves no worker behind, neither an idle one nor one that hangs.
 #[test]
 fn md_04_workers_end_with_their_server() {
     let mut server = process("server").stdout(Stdio::piped()).spawn().unwrap();
@@ -51,7 +51,7 @@ fn md_04_workers_end_with_their_server() {
     });
 }
 
-/// A model that is dropped takes its processes with it.
+/// Dropping a model ends its processes.
 #[test]
 fn workers_end_with_their_model() {
     let model = isolated("echo");
@@ -61,7 +61,7 @@ fn workers_end_with_their_model() {
     assert!(!is_alive(pid));
 }
 
-/// Signals that end a server are not for its workers, which are needed until it has drained.
+/// Signals that end a server must not reach its workers, which are needed until it has drained.
 #[test]
 fn workers_do_not_hear_what_is_meant_for_the_server() {
     let model = isolated("echo");
@@ -71,12 +71,12 @@ fn workers_do_not_hear_what_is_meant_for_the_server() {
     }
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(pid_of(&*model), pid);
-    // And what a terminal sends goes to its own processes: a worker is in another group.
+    // A terminal sends signals to its foreground process group; a worker is in another group.
     let group = rustix::process::getpgid(Pid::from_raw(pid as i32)).unwrap();
     assert_eq!(group.as_raw_nonzero().get() as u32, pid);
 }
 
-/// A worker has no socket or file of the server's.
+/// A worker inherits no socket or file from the server.
 #[test]
 fn workers_inherit_nothing() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -84,7 +84,7 @@ fn workers_inherit_nothing() {
     let (model, other) = (isolated("echo"), isolated("echo"));
     let of = |pid: u32| -> Vec<String> {
         let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
-        // This process may close one of its own meanwhile.
+        // This process may close a descriptor meanwhile.
         let open = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
         open.map(|link| link.display().to_string()).collect()
     };
@@ -92,7 +92,8 @@ fn workers_inherit_nothing() {
         let pid = pid_of(&**model);
         let mut open = of(pid);
         open.sort();
-        // Those that every process here was born with, such as pipes of the program that runs the tests, do not count.
+        // Descriptors that every process of this test inherits, such as pipes of the test runner, do not
+        // count.
         let ours = |link: &String| link.starts_with("socket:") || link == "/dev/zero";
         let sockets: Vec<&String> = open.iter().filter(|link| ours(link)).collect();
         assert_eq!(sockets.len(), 2, "{open:?}");
@@ -110,7 +111,7 @@ fn workers_inherit_nothing() {
     drop((listener, file));
 }
 
-/// A model's prints are not taken for an answer.
+/// The output that a model prints is not mistaken for a response.
 #[test]
 fn a_model_that_prints_disturbs_nothing() {
     let model = isolated("prints");
@@ -119,7 +120,7 @@ fn a_model_that_prints_disturbs_nothing() {
     }
 }
 
-/// Tensors of all kinds and sizes come back bit by bit, and with them everything else that a request has.
+/// Tensors of all kinds and sizes are returned bit-identical, and so is everything else in a request.
 #[test]
 fn tensors_travel_as_they_are() {
     let model = isolated("echo");
@@ -145,8 +146,8 @@ fn tensors_travel_as_they_are() {
     }
 }
 
-/// A model that its backend would not load into a shared process gets one of its own, and no other model does. One whose
-/// configuration says 'none' stays, and in a worker it is loaded as it is.
+/// Only a model that its backend refuses to load into a shared process gets a separate one. A model
+/// configured as 'none' stays in the server, and in a worker it is loaded as usual.
 #[test]
 fn only_a_model_that_needs_a_process_gets_one() {
     let here = std::process::id();

@@ -1,4 +1,4 @@
-//! Models that misbehave in processes of their own, and processes that are no workers at all.
+//! Models that misbehave in separate processes, and processes that are not workers.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[cfg(target_os = "linux")]
@@ -14,8 +14,9 @@ mod memory;
 mod places;
 mod support;
 
-/// Not a test, but what the tests start: this program again, as a worker, as something that pretends to be one, or as a
-/// server. The variable says what; without it nothing happens.
+/// Not a test, but the entry point of processes that the tests start: this program as a worker, as something
+/// that pretends to be one, or as a server. The environment variable selects which; without it nothing
+/// happens.
 #[test]
 fn another_process() {
     if let Ok(role) = std::env::var(support::ROLE) {

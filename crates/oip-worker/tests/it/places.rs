@@ -1,4 +1,4 @@
-//! Workers that are another program: tensors in places, large ones in shared memory.
+//! Workers that are another program: they get tensor locations, with large tensors in shared memory.
 
 use std::{
     fs::File,
@@ -19,11 +19,11 @@ use serde_json::{Value, json};
 
 use crate::support::{isolation, until, vector};
 
-/// Elements of inputs that are large: 200 KiB.
+/// Number of elements that make an input large: 200 KiB.
 const MANY: usize = 50 << 10;
 
-/// A worker written here, with the protocol and nothing of the crate. It gives its input back, plus the number of regions that
-/// it was given for inputs.
+/// A worker that implements the protocol without this crate. It returns its input plus the number of input
+/// regions that it was given.
 pub(crate) fn play(role: &str) -> ! {
     let mut data = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
     let mut first = [0; 5];
@@ -109,7 +109,7 @@ pub(crate) fn play(role: &str) -> ! {
                 }
                 say(&mut data, 8, frame.number, &results, &binary);
             }
-            // The server is done, and waits for what is left to be done.
+            // The server has sent everything and waits for the model to be finalized.
             0 => std::process::exit(0),
             kind => panic!("a frame of kind {kind}"),
         }
@@ -117,7 +117,7 @@ pub(crate) fn play(role: &str) -> ! {
 }
 
 pub(crate) struct Frame {
-    /// 0 at the end.
+    /// 0 at the end of the connection.
     pub(crate) kind: u32,
     pub(crate) number: u64,
     pub(crate) json: Value,
@@ -132,7 +132,7 @@ pub(crate) fn listen(data: &mut UnixStream) -> Frame {
     let received = recvmsg::<()>(data.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::empty()).unwrap();
     let count = received.bytes;
     let file = received.cmsgs().unwrap().find_map(|message| match message {
-        // By its name it can be had without unsafe code.
+        // Opening it by path needs no unsafe code.
         ControlMessageOwned::ScmRights(files) => files.first().map(|file| {
             let path = format!("/proc/self/fd/{file}");
             File::options().read(true).write(true).open(path).unwrap()
@@ -193,7 +193,7 @@ fn large_inputs_are_in_memory_that_is_used_again() {
     assert_eq!(model.capabilities().max_batch_size, Some(3));
     for round in 1..5 {
         let (_, y) = infer(&*model, vec![round; MANY]);
-        // One region, however many requests.
+        // All requests use the same region.
         assert_eq!((y[0], &y[1..]), (1, &vec![round; MANY - 1][..]));
         assert_eq!(infer(&*model, vec![round, 7]).1, [round, 7]);
     }
@@ -263,7 +263,7 @@ fn requests_that_were_joined_fail_each_for_itself() {
     assert!(model.infer(request, &cancel).is_ok());
 }
 
-/// A worker that is another program is told, and given time to finish, when its model is unloaded.
+/// A worker that is another program is notified and given time to finish when its model is unloaded.
 #[test]
 fn such_a_worker_may_finish() {
     let model: Arc<dyn Model> = load("another program: copies").into();

@@ -1,4 +1,4 @@
-//! A backend whose model files say in a word what the model does, and the processes that run it.
+//! A backend whose model files name the model's behavior, and the processes that run it.
 
 use std::{
     fs,
@@ -17,10 +17,10 @@ use oip_worker::{IsolatedBackend, Isolation};
 use rustix::process::{Signal, getpid, kill_process};
 use tensor_core::{Shape, Tensor};
 
-/// The variable that says what a process of this program is to be.
+/// The environment variable with the role of a process of this program.
 pub(crate) const ROLE: &str = "OIP_WORKER_TEST_ROLE";
 
-/// Plays a role, and never comes back.
+/// Plays a role, and never returns.
 pub(crate) fn play(role: &str) -> ! {
     match role {
         "worker" => {
@@ -36,7 +36,7 @@ pub(crate) fn play(role: &str) -> ! {
     std::process::exit(1)
 }
 
-/// A command that starts this program in a role.
+/// Returns a command that starts this program in a role.
 pub(crate) fn process(role: &str) -> Command {
     let mut command = Command::new(oip_worker::this_program());
     command
@@ -49,7 +49,7 @@ pub(crate) fn isolation(role: &'static str) -> Isolation {
     Isolation::new(move || process(role))
 }
 
-/// A model with this deed, in workers.
+/// Loads a model with this behavior into workers.
 pub(crate) fn isolated(deed: &str) -> Box<dyn Model> {
     load(deed, isolation("worker"), &[("isolation", "process")]).unwrap()
 }
@@ -62,7 +62,7 @@ pub(crate) fn load(
     load_within(deed, isolation, parameters, Duration::from_secs(60))
 }
 
-/// A model whose workers can be recognised among others.
+/// Loads a model whose workers can be distinguished from those of other models.
 pub(crate) fn named(name: &str, deed: &str) -> Box<dyn Model> {
     let parameters = [("isolation", "process")];
     load_as(
@@ -75,7 +75,7 @@ pub(crate) fn named(name: &str, deed: &str) -> Box<dyn Model> {
     .unwrap()
 }
 
-/// The workers of a model.
+/// Returns the process ids of a model's workers.
 pub(crate) fn workers_of(name: &str) -> Vec<u32> {
     let label = format!("\0{name}/1\0");
     let is_its = |pid: &u32| {
@@ -129,14 +129,14 @@ pub(crate) fn vector(x: Vec<i32>) -> Tensor {
     Tensor::from_vec(Shape::vector(x.len() as u64), x).unwrap()
 }
 
-/// Runs a request that may take its time.
+/// Runs a request with a long timeout.
 pub(crate) fn infer(model: &dyn Model, x: i32) -> Result<i32, ServiceError> {
     let deadline = Instant::now() + Duration::from_secs(60);
     let outputs = model.infer(request(x), &CancelToken::new(Some(deadline)))?;
     Ok(outputs[0].value.as_fixed().unwrap().to_vec::<i32>().unwrap()[0])
 }
 
-/// Waits for something that is bound to happen.
+/// Waits until `is_so` holds, and fails after a timeout.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -148,7 +148,7 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The processes that have this one as their parent and are not dead.
+/// Returns the living child processes of `parent`.
 pub(crate) fn children_of(parent: u32) -> Vec<u32> {
     let mut children = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -166,28 +166,28 @@ pub(crate) fn children_of(parent: u32) -> Vec<u32> {
 }
 
 pub(crate) fn is_alive(pid: u32) -> bool {
-    // A dead process may be a zombie until its new parent has waited for it.
+    // A dead process may be a zombie until its new parent reaps it.
     state(pid).is_some_and(|(state, _)| state != 'Z')
 }
 
-/// Its state and its parent.
+/// Returns the state and the parent of a process.
 fn state(pid: u32) -> Option<(char, u32)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-/// The process that runs a model, by what the model says.
+/// Returns the id of the process that runs a model, as reported by the model.
 pub(crate) fn pid_of(model: &dyn Model) -> u32 {
     let outputs = model.infer(request(PID), &CancelToken::new(None)).unwrap();
     outputs[0].value.as_fixed().unwrap().to_vec::<i32>().unwrap()[0] as u32
 }
 
-/// Whatever its deed, a model answers this with the number of its process, ...
+/// Input to which every model responds with its process id.
 pub(crate) const PID: i32 = -1;
-/// ... this by telling about it, ...
+/// Input for which every model returns the value that it was loaded with.
 pub(crate) const TELL: i32 = -2;
-/// ... and on this it acts. Everything else comes back as it is.
+/// Input on which a model shows its behavior. Other inputs are returned unchanged.
 pub(crate) const ACT: i32 = 13;
 
 /// Loads `model.deed` files.
@@ -242,7 +242,7 @@ impl Backend for DeedBackend {
 
 struct Deed {
     deed: String,
-    /// What it was loaded with.
+    /// The arguments of the load.
     seen: String,
     metadata: ModelMetadata,
 }
@@ -257,7 +257,7 @@ impl Model for Deed {
         let text = request.take_input("text").ok();
         let x = request.take_input("x")?;
         let elements = x.as_fixed().unwrap().to_vec::<i32>().unwrap();
-        // In a batch the one that acts may be anywhere.
+        // In a batch, the element that triggers the behavior may be at any index.
         let first = elements.iter().find(|x| **x == ACT).or(elements.first()).copied();
         let y = match first {
             Some(PID) => vector(vec![std::process::id() as i32]).into(),
@@ -292,7 +292,8 @@ fn act(deed: &str, cancel: &CancelToken) {
     match deed {
         "aborts" => std::process::abort(),
         "overflows its stack" => assert!(deeper(1) > 0),
-        // Rust's handler takes the first one for a memory access, which it lets be tried again.
+        // Rust's signal handler takes the first one for an invalid memory access, and lets the instruction be
+        // retried.
         "segfaults" => loop {
             kill_process(getpid(), Signal::SEGV).unwrap();
             thread::sleep(Duration::from_millis(1));
@@ -300,7 +301,7 @@ fn act(deed: &str, cancel: &CancelToken) {
         "exits" => std::process::exit(3),
         "panics" => panic!("at src/secret.rs"),
         "takes 4 GiB" => {
-            // Touched, so that it is really taken where nothing forbids it.
+            // Writes to the memory, so that it is really allocated where no limit applies.
             let taken = vec![1u8; 4 << 30];
             assert_eq!(taken.iter().step_by(1 << 20).count(), 4 << 10);
         }

@@ -1,7 +1,7 @@
-//! Widens 4-bit constants to bytes where no node can tell the difference: where they are only dequantized,
-//! cast or moved.
+//! Widens 4-bit constants to bytes where this does not change results: where they are only dequantized, cast
+//! or moved.
 //!
-//! Values that are quantized to 4 bits at run time are left, and refused for their type.
+//! Values that are quantized to 4 bits at run time stay, and are refused for their type.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,8 @@ use crate::proto::{
     tensor_proto::DataType, type_proto,
 };
 
-/// Whether a node accepts bytes as well, and whether its result is 4-bit again.
+/// Returns `None` if a node does not accept bytes in place of 4-bit elements, otherwise whether its result
+/// has 4 bits again.
 fn takes(node: &NodeProto, input: usize) -> Option<bool> {
     match (node.op_type.as_str(), input) {
         ("DequantizeLinear", 0 | 2) | ("GatherBlockQuantized", 0 | 3) | ("Cast" | "Shape" | "Size", 0) => {
@@ -50,7 +51,7 @@ fn is_code(code: i32) -> bool {
     code == DataType::Int4 as i32 || code == DataType::Uint4 as i32
 }
 
-/// Widens constants in all graphs, or in none.
+/// Widens the 4-bit constants of all graphs, or of none.
 pub(super) fn widen(model: &mut ModelProto) {
     if !are_used(model) {
         return;
@@ -64,12 +65,12 @@ pub(super) fn widen(model: &mut ModelProto) {
     }
 }
 
-/// Whether all 4-bit values of a graph are used only by nodes that accept bytes. Collects their names in
+/// Returns whether only nodes that accept bytes use the 4-bit values of a graph. Collects their names in
 /// order of use.
 fn are_only_read(graph: &GraphProto, names: &mut HashSet<String>, is_outermost: bool) -> bool {
     let narrow = graph.initializer.iter().filter(|tensor| is_narrow(tensor));
     names.extend(narrow.map(|tensor| tensor.name.clone()));
-    // Nodes may be in any order; each round finds those that depend on the known ones.
+    // Nodes may be in any order; each round finds those that depend on known values.
     let mut is_growing = true;
     let mut rounds = 0;
     while is_growing {
@@ -118,7 +119,7 @@ fn are_only_read(graph: &GraphProto, names: &mut HashSet<String>, is_outermost: 
     inner.all(|graph| are_only_read(graph, names, false))
 }
 
-/// A chain of nodes in reverse order takes a round for each.
+/// Maximum rounds: a chain of nodes in reverse order needs one per node.
 const MAX_ROUNDS: usize = 64;
 
 fn widen_graph(graph: &mut GraphProto, names: &HashSet<String>) {
@@ -156,7 +157,7 @@ fn wide(code: i32) -> i32 {
     }
 }
 
-/// Widens a tensor. A damaged one is left for its reader to refuse.
+/// Widens a tensor. Keeps a damaged one, which its reader refuses.
 fn widen_tensor(tensor: &mut TensorProto) {
     if !is_narrow(tensor) {
         return;

@@ -1,4 +1,4 @@
-//! Inlines operators that a file defines as functions.
+//! Inlines the functions that a file defines.
 
 use std::{
     cell::Cell,
@@ -17,8 +17,8 @@ use crate::{
 /// Maximum nesting of functions.
 const MAX_DEPTH: usize = 16;
 
-/// Maximum memory of inlined nodes. Each call copies the function's attributes and prefixes its values'
-/// names.
+/// Maximum memory of inlined nodes. Each call copies the function's attributes and adds a prefix to the names
+/// of its values.
 const MAX_BYTES: usize = 512 << 20;
 
 /// The identity of an operator: domain, name, overload.
@@ -33,8 +33,8 @@ pub(super) fn are_used(model: &ModelProto) -> bool {
 /// Inlines all functions.
 ///
 /// # Errors
-/// Functions that are defined twice, recursive or too deeply nested, and more nodes or memory than the
-/// limits.
+/// Returns an error for functions that are defined twice, recursive or too deeply nested, and for more nodes
+/// or memory than the limits.
 pub fn write_out_functions(model: &mut ModelProto) -> Result<(), Error> {
     if model.functions.is_empty() {
         return Ok(());
@@ -78,7 +78,7 @@ pub fn write_out_functions(model: &mut ModelProto) -> Result<(), Error> {
     }
 }
 
-/// A prefix that no value name of the graph begins with.
+/// Returns a prefix that no value name of the graph begins with.
 fn unused_mark(graph: Option<&GraphProto>) -> String {
     let longest = Cell::new(0);
     let look = |graph: &GraphProto| {
@@ -125,12 +125,12 @@ struct Writer<'f> {
     functions: &'f HashMap<Key, FunctionProto>,
     /// Operator set versions that the model imports.
     imported: &'f HashMap<String, i64>,
-    /// Calls so far; each has names of its own.
+    /// Number of calls so far; each gets its own names.
     uses: usize,
     nodes: usize,
-    /// Bytes that may still be written.
+    /// Remaining bytes of the memory limit.
     room: usize,
-    /// Prefix of the names of functions' values, which no name in the file has.
+    /// Prefix for the names of functions' values, unused in the file.
     mark: String,
 }
 
@@ -173,8 +173,8 @@ impl Writer<'_> {
         Ok(written)
     }
 
-    /// Records the operator set version of a function's nodes, inner graphs included, where it differs from
-    /// the model's.
+    /// Records the operator set version of a function's nodes, including subgraphs, where it differs from the
+    /// model's.
     fn note_versions(&self, node: &mut NodeProto, function: &FunctionProto) {
         let domain = canonical_domain(&node.domain);
         let mut imports = function.opset_import.iter();
@@ -200,7 +200,7 @@ impl Writer<'_> {
         }
     }
 
-    /// The nodes of one call of a function, with its names and attributes.
+    /// Returns the nodes of one call of a function, with its names and attributes.
     fn used(&mut self, function: &FunctionProto, node: &NodeProto) -> Result<Vec<NodeProto>, Error> {
         if node.input.len() > function.input.len() || node.output.len() > function.output.len() {
             let name = Quoted(&function.name);
@@ -216,7 +216,7 @@ impl Writer<'_> {
             ))
         })?;
         self.uses += 1;
-        let mut renamed = Renamed {
+        let mut renamed = NewNames {
             prefix: format!("{}{}~{}~", self.mark, self.uses, function.name),
             names: HashMap::new(),
         };
@@ -230,7 +230,7 @@ impl Writer<'_> {
             if outer.is_empty() {
                 continue;
             }
-            // A function may return an input as it is.
+            // A function may return an input unchanged.
             if function.input.contains(name) {
                 body.push(super::graph::node(
                     "Identity",
@@ -259,7 +259,7 @@ impl Writer<'_> {
     }
 }
 
-/// Upper bound on the bytes that one call of a function takes.
+/// Returns an upper bound on the bytes of one call of a function.
 fn most_bytes(function: &FunctionProto, node: &NodeProto, mark: usize) -> usize {
     let given = function.attribute_proto.iter().chain(&node.attribute);
     let longest_attribute = given.map(Held::held).max().unwrap_or(0);
@@ -277,7 +277,7 @@ fn most_bytes(function: &FunctionProto, node: &NodeProto, mark: usize) -> usize 
         .saturating_add(renamed.references.saturating_mul(longest_attribute))
 }
 
-/// Growth of nodes and inner graphs when their values are renamed.
+/// Computes the growth of nodes and subgraphs when their values are renamed.
 #[derive(Default)]
 struct Growing {
     names: usize,
@@ -300,16 +300,16 @@ fn renamed(nodes: &[NodeProto]) -> Growing {
     all
 }
 
-/// A call's number and its separators.
+/// Maximum length of a call's number and its separators.
 const NUMBER: usize = 24;
 
-/// New names for a function's values.
-struct Renamed {
+/// The new names for a function's values.
+struct NewNames {
     prefix: String,
     names: HashMap<String, String>,
 }
 
-impl Renamed {
+impl NewNames {
     fn name(&self, name: &mut String) {
         if name.is_empty() {
             return;
@@ -329,7 +329,7 @@ impl Renamed {
             if attribute.ref_attr_name.is_empty() {
                 return true;
             }
-            // An attribute that the call does not give is dropped.
+            // An attribute that the call does not set is dropped.
             let value = given.get(attribute.ref_attr_name.as_str());
             value.is_some_and(|&value| {
                 let name = std::mem::take(&mut attribute.name);
@@ -365,8 +365,8 @@ mod tests {
     use super::*;
     use crate::proto::{OperatorSetIdProto, TensorProto};
 
-    /// A model with `uses` calls of a function whose node has `numbers` numbers and whose name has `name`
-    /// bytes.
+    /// Builds a model with `uses` calls of a function. The function's node has `numbers` numbers, and its
+    /// name has `name` bytes.
     fn used(uses: usize, numbers: usize, name: usize) -> ModelProto {
         let node = |op_type: &str| NodeProto {
             op_type: op_type.to_owned(),
@@ -401,14 +401,14 @@ mod tests {
         let mut model = used(1000, 1000, 10);
         assert!(write_out_functions(&mut model).is_ok());
         assert_eq!(model.graph.map(|graph| graph.node.len()), Some(2000));
-        // In an inner graph too.
+        // The same in a subgraph.
         let mut within = used(1, 1, 1_000_000);
         let nodes = vec![NodeProto::default(); 1000];
         within.functions[0].node[0].attribute[0].g = Some(GraphProto {
             node: nodes,
             ..GraphProto::default()
         });
-        // Two bytes of the file for each.
+        // Empty attributes, two bytes of the file each.
         let mut of_nothing = used(1000, 1, 1);
         of_nothing.functions[0].node[0].attribute = vec![AttributeProto::default(); 100_000];
         for mut model in [
@@ -455,7 +455,7 @@ mod tests {
         assert_eq!(error, "the file defines the function 'f' twice");
     }
 
-    /// The model imports the first function's version; the other function's operators keep their own.
+    /// The model imports the first function's version; the other function's operators keep theirs.
     #[test]
     fn functions_of_different_operator_sets_are_written_out_alike_each_time() {
         for _ in 0..10 {

@@ -1,11 +1,11 @@
-//! Helpers to visit graphs and to build new nodes.
+//! Visits graphs, and builds new nodes.
 
 use crate::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto,
     attribute_proto::AttributeType, canonical_domain, tensor_proto::DataType,
 };
 
-/// The version of ONNX's operator set that the model imports; adds an import if there is none.
+/// Returns the version of ONNX's operator set that the model imports; adds an import if there is none.
 pub(super) fn onnx_opset(model: &mut ModelProto) -> i64 {
     let found = model
         .opset_import
@@ -22,7 +22,7 @@ pub(super) fn onnx_opset(model: &mut ModelProto) -> i64 {
     })
 }
 
-/// Whether `test` holds for the graph or an inner one.
+/// Returns whether `test` holds for the graph or one of its subgraphs.
 pub(super) fn any_graph(graph: &GraphProto, test: &impl Fn(&GraphProto) -> bool) -> bool {
     test(graph)
         || graph

@@ -14,7 +14,7 @@ use crate::proto::{
 const FLOAT: i32 = DataType::Float as i32;
 const HALF: i32 = DataType::Float16 as i32;
 
-/// Attributes that hold a type.
+/// Attributes that contain a type.
 const TYPE_ATTRIBUTES: &[&str] = &["dtype", "output_datatype", "output_dtype", "stash_type"];
 
 pub(super) fn is_used(model: &ModelProto) -> bool {
@@ -124,7 +124,7 @@ fn widen_graph(graph: &mut GraphProto, renamed: &HashMap<String, String>, is_out
             }
         }
     } else {
-        // An initializer with an input's name is the input's default.
+        // An initializer with an input's name is that input's default.
         let constants = names(&graph.initializer);
         for input in &mut graph.input {
             if constants.contains(&*input.name)
@@ -172,7 +172,7 @@ fn widen_graph(graph: &mut GraphProto, renamed: &HashMap<String, String>, is_out
     }
 }
 
-/// Converts an FP16 tensor to FP32. A damaged one is left for its reader to refuse.
+/// Converts an FP16 tensor to FP32. Keeps a damaged one, which its reader refuses.
 fn widen_tensor(tensor: &mut TensorProto) {
     if tensor.data_type != HALF {
         return;

@@ -1,11 +1,11 @@
-//! Memory of decoded messages: two bytes of a file can decode to hundreds. Shared tensor contents do not
-//! count.
+//! Computes the memory of decoded messages: two bytes of a file can decode to hundreds. Shared tensor
+//! contents do not count.
 
 use prost::{Message, bytes::Bytes};
 
 use crate::proto::{AttributeProto, GraphProto, NodeProto, SparseTensorProto, TensorProto, ValueInfoProto};
 
-/// Upper bound on the bytes that a copy of a message takes.
+/// A message whose copy takes at most `held` bytes.
 pub(super) trait Held {
     fn held(&self) -> usize;
 }
@@ -81,7 +81,7 @@ impl Held for SparseTensorProto {
 
 impl Held for ValueInfoProto {
     fn held(&self) -> usize {
-        // Two bytes encode a dimension, or a nested type.
+        // A dimension, or a nested type, takes as little as two bytes in the file.
         size_of::<Self>() + self.encoded_len().saturating_mul(32)
     }
 }

@@ -11,7 +11,7 @@ pub(super) fn are_there(model: &ModelProto) -> bool {
     model.graph.as_ref().is_some_and(|graph| any_graph(graph, &has))
 }
 
-/// Hoists them out of all loops.
+/// Hoists invariants out of all loops.
 pub(super) fn take_out(model: &mut ModelProto) {
     if are_there(model)
         && let Some(graph) = &mut model.graph
@@ -35,14 +35,14 @@ fn take_out_of(graph: &mut GraphProto) {
     graph.node = made;
 }
 
-/// The body of a loop.
+/// Returns the body of a loop.
 fn body(node: &NodeProto) -> Option<&GraphProto> {
     let is_loop = node.op_type == "Loop" && canonical_domain(&node.domain).is_empty();
     let mut attributes = node.attribute.iter().filter(|_| is_loop);
     attributes.find(|attribute| attribute.name == "body")?.g.as_ref()
 }
 
-/// Indices of the carried values that no iteration changes.
+/// Returns the indices of the carried values that no iteration changes.
 fn invariants(node: &NodeProto) -> Vec<usize> {
     let Some(body) = body(node) else {
         return vec![];
@@ -74,7 +74,7 @@ fn invariants(node: &NodeProto) -> Vec<usize> {
     }
 }
 
-/// Output and input of a node that copies.
+/// Returns the output and the input of a node that copies.
 fn copy(node: &NodeProto) -> Option<(&str, &str)> {
     let is_copy = node.op_type == "Identity" && canonical_domain(&node.domain).is_empty();
     match (&*node.input, &*node.output) {
@@ -83,7 +83,7 @@ fn copy(node: &NodeProto) -> Option<(&str, &str)> {
     }
 }
 
-/// The name of a value before any copies.
+/// Returns the name of a value before any copies.
 fn origin<'g>(copies: &HashMap<&'g str, &'g str>, name: &'g str) -> &'g str {
     /// Maximum copies in a row. Cycles are refused later.
     const MAX_COPIES: usize = 16;
@@ -91,7 +91,7 @@ fn origin<'g>(copies: &HashMap<&'g str, &'g str>, name: &'g str) -> &'g str {
     names.take(MAX_COPIES).last().unwrap_or(name)
 }
 
-/// Removes values from a loop, and returns nodes that provide its outputs of them.
+/// Removes carried values from a loop, and returns nodes that produce the outputs for them.
 fn shorten(node: &mut NodeProto, places: &[usize]) -> Vec<NodeProto> {
     let mut results = Vec::new();
     let (name, outer) = (node.name.clone(), node.input.clone());
@@ -119,7 +119,7 @@ fn shorten(node: &mut NodeProto, places: &[usize]) -> Vec<NodeProto> {
     results
 }
 
-/// Removes the values at sorted indices `places`, which count from `others`.
+/// Removes the values at the sorted indices `places`, counted after the first `others` values.
 fn remove<T>(values: &mut Vec<T>, places: &[usize], others: usize) {
     let mut index = 0;
     values.retain(|_| {
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(body.node[0].input, ["weights"]);
         assert_eq!(body.node[0].output, ["w"]);
         assert_eq!((body.input.len(), body.output.len()), (3, 3));
-        // The body defines that name.
+        // The body defines the same name.
         let hidden = loop_of(
             &["count", "", "w2", "start"],
             vec![same],

@@ -1,4 +1,4 @@
-//! Replaces activations in quantized models by ONNX Runtime's approximations, so that roundings agree.
+//! Replaces activations in quantized models by ONNX Runtime's approximations, so that rounding is the same.
 
 use onnx_operators::NEWEST;
 
@@ -17,7 +17,7 @@ fn rounds(node: &NodeProto) -> bool {
     )
 }
 
-/// The operator that computes the function as ONNX Runtime does.
+/// Returns the operator that approximates the function as ONNX Runtime does.
 fn coarse(node: &NodeProto) -> Option<&'static str> {
     let is_onnx = canonical_domain(&node.domain).is_empty() || node.domain == NEWEST;
     match node.op_type.as_str() {

@@ -22,10 +22,10 @@ use crate::{
     proto::{GraphProto, ModelProto},
 };
 
-/// The model with its functions inlined; `None` if it has none.
+/// Returns the model with its functions inlined; `None` if it has none.
 ///
 /// # Errors
-/// Functions that exceed the limits.
+/// Returns an error for functions that exceed the limits.
 pub fn without_functions(model: &ModelProto) -> Result<Option<ModelProto>, Error> {
     if !functions::are_used(model) {
         return Ok(None);
@@ -35,19 +35,20 @@ pub fn without_functions(model: &ModelProto) -> Result<Option<ModelProto>, Error
     Ok(Some(model))
 }
 
-/// What rewriting needs to know of the runtime.
+/// The runtime's properties that affect rewriting.
 #[derive(Clone, Copy, Debug)]
 pub struct Runtime {
-    /// Whether it reads an attribute, by domain, operator and attribute name. Types of other attributes are
-    /// not checked.
+    /// Returns whether the runtime reads an attribute, by domain, operator and attribute name. Types of other
+    /// attributes are not checked.
     pub has_attribute: fn(&str, &str, &str) -> bool,
 }
 
-/// The model in ONNX's operators and those of the domain [`NEWEST`]; `None` if nothing changed.
+/// Rewrites the model into ONNX's operators and those of the domain [`NEWEST`]; returns `None` if nothing
+/// changed.
 ///
 /// # Errors
-/// A domain reserved for internal operators, functions that exceed the limits, attributes of wrong types that
-/// a replacement reads, and unsupported forms of contrib operators.
+/// Returns an error for a domain reserved for internal operators, functions that exceed the limits,
+/// attributes of wrong types that a replacement reads, and unsupported variants of contrib operators.
 pub fn expanded(model: &ModelProto, runtime: &Runtime) -> Result<Option<ModelProto>, Error> {
     let is_ours = |graph: &GraphProto| graph.node.iter().any(|node| node.domain == NEWEST);
     if model

@@ -1,4 +1,4 @@
-//! Replaces one node by several.
+//! Replaces one node by several nodes.
 
 use std::collections::HashMap;
 
@@ -25,11 +25,11 @@ pub(super) struct Replacement<'n> {
     count: usize,
 }
 
-/// Calls `write` for each node of a graph and its inner graphs. If it returns something, the nodes it wrote
-/// replace the node. Each graph has a state of its own, which its nodes share.
+/// Calls `write` for each node of a graph and its subgraphs. If it returns `Some`, the nodes that it wrote
+/// replace the node. The nodes of each graph share a state, separate from other graphs.
 ///
 /// # Errors
-/// Those of `write`.
+/// Returns the errors of `write`.
 pub(super) fn replace_nodes<S: Default>(
     graph: &mut GraphProto,
     opset: i64,
@@ -77,19 +77,19 @@ pub(super) fn replace_nodes<S: Default>(
     Ok(())
 }
 
-/// Names the original node in messages about a replacement.
+/// Marks a node as part of the replacement of `node`, for messages.
 fn as_part_of(node: &NodeProto, mut made: NodeProto) -> NodeProto {
     made.overload = structure::part_of(node);
     made
 }
 
 impl Replacement<'_> {
-    /// The dimensions of a constant.
+    /// Returns the dimensions of a constant.
     pub(super) fn dims(&self, name: &str) -> Option<&[i64]> {
         Some(&self.known.get(name)?.dims)
     }
 
-    /// An input, if it is present.
+    /// Returns an input, if it is present.
     pub(super) fn input(&self, index: usize) -> Option<String> {
         self.node
             .input
@@ -98,7 +98,7 @@ impl Replacement<'_> {
             .cloned()
     }
 
-    /// Inputs by index; missing ones are dropped at the end and empty elsewhere.
+    /// Returns inputs by index; missing ones are dropped at the end and empty elsewhere.
     pub(super) fn inputs(&self, places: &[usize]) -> Vec<String> {
         let mut inputs: Vec<String> = places
             .iter()
@@ -135,14 +135,14 @@ impl Replacement<'_> {
         })
     }
 
-    /// A name that the file does not use.
+    /// Returns a name that the file does not use.
     pub(super) fn fresh(&mut self) -> String {
         self.count += 1;
         let base = self.node.output.iter().find(|name| !name.is_empty());
         format!("{}~{}~", base.map_or("", String::as_str), self.count)
     }
 
-    /// Writes an operator of the model's operator set.
+    /// Writes an operator of the model's operator set, and returns its output.
     pub(super) fn op(&mut self, op_type: &str, inputs: &[String], attributes: Vec<AttributeProto>) -> String {
         let output = self.fresh();
         self.made.push(node(
@@ -155,7 +155,7 @@ impl Replacement<'_> {
         output
     }
 
-    /// Writes an operator of the newest set, whichever the model imports.
+    /// Writes an operator of the newest set, whichever set the model imports.
     pub(super) fn newer(
         &mut self,
         op_type: &str,
@@ -188,7 +188,7 @@ impl Replacement<'_> {
         name
     }
 
-    /// Names a value as the node's output, if it is used.
+    /// Assigns a value to the node's output `index`, if that is used.
     pub(super) fn give(&mut self, index: usize, value: String) {
         if self.wants(index) {
             let output = self.node.output[index].clone();

@@ -239,7 +239,7 @@ fn join_all(node: &mut Node<'_>, these: Vec<Item>, those: Vec<Item>) -> RuleResu
         .collect()
 }
 
-/// Returns the least upper bound of two abstract values: what holds for both.
+/// Returns the least upper bound of two abstract values: the facts that hold for both.
 fn join(node: &mut Node<'_>, this: Item, that: Item) -> Result<Item, Reason> {
     match (this, that) {
         (this, that) if this == that => Ok(this),
@@ -292,7 +292,7 @@ fn join_values(node: &mut Node<'_>, this: Value, that: &Value) -> Result<Value, 
     })
 }
 
-/// Replaces each dimension that may vary by a new symbol, for a use where it has one certain value.
+/// Replaces each dimension that may vary by a new symbol, for a use where it has one fixed value.
 fn settled(symbols: &mut Symbols, value: &Value) -> Value {
     let dims = value.dims.as_ref();
     Value {

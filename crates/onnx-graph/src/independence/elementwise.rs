@@ -18,7 +18,7 @@ pub(super) fn broadcast(node: &mut Node<'_>) -> RuleResult {
     one(result)
 }
 
-/// Propagates the first input, to whose shape the others are broadcast.
+/// Propagates the first input; the others are broadcast to its shape.
 pub(super) fn onto_first(node: &mut Node<'_>) -> RuleResult {
     let values: Vec<Value> = node.values()?.into_iter().cloned().collect();
     let (Some(first), others) = (values.first(), values.get(1..).unwrap_or_default()) else {
@@ -63,7 +63,7 @@ pub(super) fn cast_like(node: &mut Node<'_>) -> RuleResult {
     })
 }
 
-/// Propagates the first input unchanged, whatever the others are.
+/// Propagates the first input unchanged, regardless of the others.
 pub(super) fn identity(node: &mut Node<'_>) -> RuleResult {
     match node.inputs.first() {
         Some(Some(item)) => Ok(vec![item.clone()]),
@@ -88,8 +88,8 @@ pub(super) fn dropout(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![Item::Tensor(value), Item::Tensor(mask)])
 }
 
-/// Propagates a binary operator on quantized tensors: each of two inputs has a scale and a zero point, and so
-/// does the result.
+/// Propagates a binary operator on quantized tensors: each of the two inputs and the result have a scale and
+/// a zero point.
 pub(super) fn quantized_pair(node: &mut Node<'_>) -> RuleResult {
     for index in [1, 2, 4, 5, 6, 7] {
         node.require_same_input(index)?;
@@ -98,7 +98,7 @@ pub(super) fn quantized_pair(node: &mut Node<'_>) -> RuleResult {
     one(broadcast_of(node, &pair)?)
 }
 
-/// Propagates a condition and two quantized tensors, each with a scale and a zero point.
+/// Propagates a condition and two quantized tensors, each of which has a scale and a zero point.
 pub(super) fn quantized_choice(node: &mut Node<'_>) -> RuleResult {
     for index in [2, 3, 5, 6, 7, 8] {
         node.require_same_input(index)?;
@@ -236,7 +236,7 @@ pub(super) fn joint(symbols: &mut Symbols, a: &Size, b: &Size) -> Option<Size> {
         _ if a == b => Some(a.clone()),
         (Some(1), _) => Some(b.clone()),
         (_, Some(1)) => Some(a.clone()),
-        // A size other than 1 decides: the other one is equal or 1.
+        // A size other than 1 determines the result: the other size is equal or 1.
         (Some(_), _) => (!b.has_rows()).then(|| a.clone()),
         (_, Some(_)) => (!a.has_rows()).then(|| b.clone()),
         _ => {
@@ -260,7 +260,7 @@ fn legacy_axis(node: &Node<'_>) -> Result<(), Reason> {
     }
 }
 
-/// Computes the elements of small integer tensors.
+/// Tracks the elements of small integer tensors through the operator.
 fn follow_content(node: &mut Node<'_>, values: &[Value], result: &mut Value) {
     let is_followed = values.iter().any(|value| value.content.is_some());
     let length = match result.dims.as_deref() {
@@ -293,8 +293,8 @@ fn follow_content(node: &mut Node<'_>, values: &[Value], result: &mut Value) {
     *result = Value::integers(content, result.rank() == Some(0));
 }
 
-/// Computes one element, `None` if it is unknown. `to` is the type of a cast. Arithmetic is that of integers
-/// up to `width`.
+/// Computes one element; `None` if it is unknown. `to` is the type of a cast. Integer arithmetic is limited
+/// to `width`.
 fn element(
     symbols: &mut Symbols,
     operator: &str,
@@ -336,7 +336,7 @@ fn element(
     }
 }
 
-/// Converts a number to another type. Types that hold sizes leave it unchanged.
+/// Converts a number to another type. Types for sizes leave it unchanged.
 fn cast(symbols: &mut Symbols, number: &Size, to: i64) -> Option<Size> {
     const SIZES: [i64; 2] = [DataType::Int64 as i64, DataType::Int32 as i64];
     const FLOATS: [i64; 2] = [DataType::Float as i64, DataType::Double as i64];
@@ -363,7 +363,7 @@ fn known(arguments: &[Option<Size>]) -> Option<Vec<Size>> {
     arguments.iter().cloned().collect()
 }
 
-/// Returns whether two sizes are certainly different.
+/// Returns whether two sizes are known to be different.
 fn differ(symbols: &Symbols, a: &Size, b: &Size) -> bool {
     let is_negative = |size: &Size| size.as_number().is_some_and(|number| number < 0);
     match (a.as_number(), b.as_number()) {
@@ -372,7 +372,7 @@ fn differ(symbols: &Symbols, a: &Size, b: &Size) -> bool {
     }
 }
 
-/// Evaluates an operator on literal numbers. Other arguments yield a new symbol, or `None` if they depend on
+/// Evaluates an operator on literal numbers. Other arguments give a new symbol, or `None` if they depend on
 /// the row count.
 fn by_number(symbols: &mut Symbols, operator: &str, arguments: &[Size]) -> Option<Size> {
     let numbers: Option<Vec<i64>> = arguments.iter().map(Size::as_number).collect();

@@ -1,6 +1,6 @@
 //! Rows that share an axis with a merged outer one, as in attention over sequences: `[steps, rows, width]` is
-//! reshaped to `[steps * rows, width]` and later back. In between, only operators are allowed that treat each
-//! index of that axis independently.
+//! reshaped to `[steps * rows, width]` and later back. In between, only operators that treat each index of
+//! that axis independently are allowed.
 
 use super::{
     node::label,
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::proto::NodeProto;
 
-/// Returns the outer size that is merged into the row axis of the outputs, which is that of the inputs.
+/// Returns the outer size that is merged into the row axis of the inputs, and thus of the outputs.
 pub(super) fn given(node: &NodeProto, inputs: &[Option<Item>]) -> Result<Option<Size>, Reason> {
     let values = inputs.iter().flatten().filter_map(|item| match item {
         Item::Tensor(value) => Some(value),

@@ -83,8 +83,8 @@ pub(super) fn random(node: &mut Node<'_>) -> RuleResult {
     node.refuse("is random")
 }
 
-/// Checks that the inputs at `indices` have their rows along axis 0, as many as the first input, if that has
-/// rows.
+/// Checks that the inputs at `indices` have their rows along axis 0, with the same count as the first input,
+/// if that has rows.
 fn by_batch(node: &Node<'_>, indices: &[usize]) -> Result<(), Reason> {
     let rows = node.input(0)?;
     for &index in indices {
@@ -135,7 +135,7 @@ fn by_batch_or_shared(node: &Node<'_>, indices: &[usize], ranks: &[usize]) -> Re
     Ok(())
 }
 
-/// Returns a tensor of rank `rank` with the rows of the first input along axis 0.
+/// Returns a tensor of rank `rank` with the first input's rows along axis 0.
 fn of_rank(node: &mut Node<'_>, rank: usize) -> Result<Item, Reason> {
     let value = node.input(0)?.clone();
     let mut dims = vec![match node.dims(0)?.first() {
@@ -148,7 +148,7 @@ fn of_rank(node: &mut Node<'_>, rank: usize) -> Result<Item, Reason> {
     Ok(Item::Tensor(like(&value, dims)))
 }
 
-/// Propagates ONNX's `Attention`: queries, keys, values, a mask, past keys and values.
+/// Propagates ONNX's `Attention`, whose inputs are queries, keys, values, a mask, and past keys and values.
 pub(super) fn attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 1, 2, 4, 5, 6])?;
     by_batch_or_shared(node, &[3], &[4])?;
@@ -167,8 +167,8 @@ fn attended(node: &mut Node<'_>, rank: usize) -> Result<Item, Reason> {
     Ok(Item::Tensor(like(&value, dims)))
 }
 
-/// Propagates `com.microsoft.Attention`: input, weights, bias, a mask of rank 1 or 2, and `past` with its
-/// rows on axis 1.
+/// Propagates `com.microsoft.Attention`, whose inputs are the rows, weights, a bias, a mask of rank 1 or 2,
+/// and `past` with its rows on axis 1.
 pub(super) fn contributed_attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0])?;
     node.require_same_input(1)?;
@@ -206,7 +206,7 @@ pub(super) fn contributed_attention(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![output, Item::Tensor(present)])
 }
 
-/// Propagates the 8-bit variant: scales follow the bias, zero points follow the mask.
+/// Propagates `QAttention`: scales follow the bias, zero points follow the mask.
 pub(super) fn quantized_attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 5])?;
     for index in [1, 2, 3, 4, 6, 7, 8] {
@@ -219,8 +219,8 @@ pub(super) fn quantized_attention(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![output])
 }
 
-/// Propagates queries, keys, values, a bias, a mask of rank 1 to 3, an attention bias, past keys and values,
-/// their length, and beam indices.
+/// Propagates `MultiHeadAttention`, whose inputs are queries, keys, values, a bias, a mask of rank 1 to 3, an
+/// attention bias, past keys and values, their length, and beam indices.
 pub(super) fn multi_head_attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 1, 2, 4, 6, 7])?;
     node.require_same_input(3)?;
@@ -230,8 +230,8 @@ pub(super) fn multi_head_attention(node: &mut Node<'_>) -> RuleResult {
     attended_by_heads(node)
 }
 
-/// Propagates queries, keys, values, a mask, an attention bias, past keys and values, their length, the beam
-/// width, beam indices, and a bias.
+/// Propagates `DecoderMaskedMultiHeadAttention`, whose inputs are queries, keys, values, a mask, an attention
+/// bias, past keys and values, their length, the beam width, beam indices, and a bias.
 pub(super) fn decoder_attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 1, 2, 3, 5, 6])?;
     by_batch_or_shared(node, &[4], &[4])?;
@@ -242,7 +242,7 @@ pub(super) fn decoder_attention(node: &mut Node<'_>) -> RuleResult {
     attended_by_heads(node)
 }
 
-/// Checks that there is no beam search, in which beams read rows of each other.
+/// Checks that there is no beam search, in which a beam reads rows of other beams.
 fn without_beams(node: &Node<'_>, index: usize) -> Result<(), Reason> {
     match node.optional(index)? {
         Some(_) if !node.input(0)?.is_same() => node.refuse("takes rows of other beams"),
@@ -315,7 +315,7 @@ pub(super) fn linear_attention(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![output, of_rank(node, 4)?])
 }
 
-/// Propagates input, weights, a bias, and one state per row.
+/// Propagates `CausalConvWithState`, whose inputs are the rows, weights, a bias, and one state per row.
 pub(super) fn causal_conv(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 3])?;
     node.require_same_input(1)?;
@@ -326,7 +326,7 @@ pub(super) fn causal_conv(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![Item::Tensor(like(&value, dims)), state])
 }
 
-/// Propagates images, weights, offsets, a bias and a mask.
+/// Propagates `DeformConv`, whose inputs are images, weights, offsets, a bias and a mask.
 pub(super) fn deform_conv(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 2, 4])?;
     node.require_same_input(1)?;
@@ -342,7 +342,7 @@ pub(super) fn deform_conv(node: &mut Node<'_>) -> RuleResult {
     one(like(&value, dims))
 }
 
-/// Propagates a mixture of experts: tokens are independent, and the router has a row for each. With three
+/// Propagates a mixture of experts: tokens are independent, and the router has one row per token. With three
 /// dimensions, tokens are not rows.
 pub(super) fn experts(node: &mut Node<'_>) -> RuleResult {
     if node.dims(0)?.len() == 2 {
@@ -360,7 +360,8 @@ pub(super) fn experts(node: &mut Node<'_>) -> RuleResult {
     })
 }
 
-/// Checks that positions or tables without rows are shared by all rows: a vector, or size 1 along axis 0.
+/// Checks that positions or tables without rows apply to all rows: they are a vector, or have size 1 along
+/// axis 0.
 fn for_all_rows(node: &Node<'_>, index: usize) -> Result<(), Reason> {
     let Some(value) = node.optional(index)? else {
         return Ok(());
@@ -436,7 +437,7 @@ pub(super) fn embed_layer_normalization(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![embedded.clone(), counts, embedded])
 }
 
-/// Propagates a gated activation, which halves the last axis.
+/// Propagates a gated activation, which halves the size of the last axis.
 pub(super) fn halved(node: &mut Node<'_>) -> RuleResult {
     let values: Vec<Value> = node.values()?.into_iter().cloned().collect();
     let sum = broadcast_of(node, &values)?;

@@ -1,4 +1,4 @@
-//! Tests of graphs whose rows look independent and are not, by the operator or arithmetic that misleads.
+//! Tests of graphs whose rows look independent and are not, grouped by the misleading operator or arithmetic.
 
 use super::tests::Text;
 use crate::proto::{FunctionProto, OperatorSetIdProto};
@@ -15,7 +15,7 @@ const SHAPE: &str = "x: [n, 4]
     n1 = Slice(sx, zero1, one1)
     ";
 
-/// A slice up to `hi` rows: any bound but the row count mixes rows.
+/// A slice up to `hi` rows, which mixes rows for any other bound than the row count.
 const TAIL: &str = "
     t = Concat(hi, m1) axis=0
     r = Reshape(x, t)
@@ -23,7 +23,7 @@ const TAIL: &str = "
     y = Reshape(s, sx)
     -> y";
 
-/// The index of each row: `r` is `arange(n)`, and `rr` the same as a column.
+/// The index of each row: `r` is `arange(n)`, and `rr` is the same as a column.
 const NUMBERED: &str = "
     r = Range(zero, n, one)
     rf = Cast(r) to=1
@@ -35,7 +35,7 @@ fn refused(text: &str) {
     assert!(found.is_err(), "{text}");
 }
 
-/// The graphs that `t` and `s` stand for are proven if the row count is the real one.
+/// A slice up to the real row count keeps rows independent.
 #[test]
 fn the_right_number_of_rows_is_proven() {
     for way in [
@@ -52,7 +52,7 @@ fn the_right_number_of_rows_is_proven() {
 #[test]
 fn numbers_with_a_fraction_are_no_sizes() {
     for way in [
-        // FP32, also without the elements of the tensor.
+        // FP32 constants, from an attribute and from an input.
         "half = Constant() value_float=0.5
          f = Cast(n1) to=1
          hf = Mul(f, half)
@@ -61,7 +61,7 @@ fn numbers_with_a_fraction_are_no_sizes() {
          f = Cast(n1) to=1
          hf = Mul(f, half)
          hi = Cast(hf) to=7",
-        // With rounding in between.
+        // With intermediate rounding.
         "c = <1>
          f = Cast(n1) to=1
          p = Mul(f, c)
@@ -254,7 +254,7 @@ fn nodes_of_another_operator_set_are_not_followed() {
     assert!(text.shared().is_err());
 }
 
-/// Values that claim more elements than they have: no panic, and no time or memory in proportion to the
+/// Values that claim more elements than they have cause no panic, and no time or memory in proportion to the
 /// claim.
 #[test]
 fn dimensions_without_elements_are_no_lists() {
@@ -299,7 +299,7 @@ fn dimensions_without_elements_are_no_lists() {
 
 #[test]
 fn a_size_of_0_stands_for_another_dimension() {
-    // No elements that are not zero.
+    // The number of nonzero elements, which is 0.
     refused(&format!(
         "{SHAPE}zz = {{0, 0, 0}}
         two1 = {{2}}
@@ -313,7 +313,7 @@ fn a_size_of_0_stands_for_another_dimension() {
         y = Reshape(s, sx)
         -> y"
     ));
-    // An input dimension, which is not 0 in batched requests.
+    // A dimension of an input, which is never 0 in batched requests.
     let text = "x: [n, s, 4]
         k: [n, s]
         ks = Shape(k)
@@ -403,7 +403,7 @@ fn measured(values: &str, axis: i64, length: i64) -> String {
     )
 }
 
-/// Runtimes yield other dimensions than the operator suggests.
+/// Runtimes give other dimensions than the operator suggests.
 #[test]
 fn dimensions_that_operators_seem_to_give() {
     for (values, axis, seeming) in [
@@ -449,7 +449,7 @@ fn dimensions_that_operators_seem_to_give() {
     ] {
         refused(&measured(values, axis, seeming));
     }
-    // The same graph is proven if the dimension is as expected.
+    // The same graph is proven with the correct dimension.
     let conv = "k = <1, 1, 4>
         w = <1, 1, 3>
         v = ConvTranspose(k, w) strides=2 auto_pad=SAME_UPPER";

@@ -37,7 +37,7 @@ pub(super) fn classifier(node: &mut Node<'_>) -> RuleResult {
         .max()
         .unwrap_or(0);
     let columns = match labels {
-        // The scores may be those of pairs of classes.
+        // There may be one score per pair of classes.
         _ if node.proto.op_type == "SVMClassifier" => node.symbols.dim(),
         // One score per intercept, or two for a single intercept.
         _ if node.proto.op_type == "LinearClassifier" => node.symbols.dim(),

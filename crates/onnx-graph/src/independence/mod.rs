@@ -1,4 +1,4 @@
-//! Proof that the rows of a model are independent: row i of every output is computed from row i of the
+//! Proves that the rows of a model are independent: row i of every output is computed from row i of the
 //! inputs.
 //!
 //! One forward pass propagates abstract values through the graph, with one rule per operator (`table.rs`).
@@ -49,7 +49,7 @@ use crate::{
     signature::{Dim, Port},
 };
 
-/// The result of the analysis of a model with independent rows.
+/// The result of a successful proof.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Independence {
@@ -60,13 +60,13 @@ pub struct Independence {
     pub equal_dims: Vec<Vec<(String, usize)>>,
 }
 
-/// Proves that the rows of `model` are independent if the free first dimension of its inputs is a row count
-/// of up to [`MAX_ROWS`].
+/// Proves that the rows of `model` are independent, where the free first dimension of its inputs is a row
+/// count of up to [`MAX_ROWS`].
 ///
 /// # Errors
-/// The reason, such as "`CumSum` 'y' runs along axis 0".
+/// Returns the reason, such as "`CumSum` 'y' runs along axis 0".
 pub fn prove(model: &ModelProto, inputs: &[Port]) -> Result<Independence, String> {
-    // ONNX Runtime runs its operator of that name and ignores the function.
+    // ONNX Runtime would run its own operator of that name and ignore the function.
     let of_operators = ["", "ai.onnx.ml", "com.microsoft"];
     let mut functions = model.functions.iter();
     if let Some(function) =
@@ -92,7 +92,7 @@ pub fn prove(model: &ModelProto, inputs: &[Port]) -> Result<Independence, String
         Ok(()) => return Ok(independence(inputs, &with_rows)),
         Err(reason) => reason,
     };
-    // Possibly only the inputs with one of the names have rows.
+    // Tries each name alone, since only the inputs with one of the names may have rows.
     let mut by_name: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for port in inputs {
         if let Some(Dim::Named(name)) = first(port)
@@ -112,7 +112,7 @@ pub fn prove(model: &ModelProto, inputs: &[Port]) -> Result<Independence, String
     Err(reason.to_string())
 }
 
-/// What some exporters write for a dimension without a name.
+/// The name that some exporters write for an unnamed dimension.
 const UNNAMED: &str = "?";
 
 /// The maximum number of dimension names to try.

@@ -1,4 +1,4 @@
-//! A node as its rule sees it: the abstract values of its inputs, its attributes, and errors that name it.
+//! A node as its rule sees it: abstract values of inputs, attributes, and errors that name the node.
 
 use tensor_core::Quoted;
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::proto::{AttributeProto, GraphProto, NodeProto};
 
-/// The result of a rule: the outputs of the node, or why their rows are not independent.
+/// The result of a rule: the outputs of the node, or the reason why their rows are not independent.
 pub(super) type RuleResult = Result<Vec<Item>, Reason>;
 
 pub(super) struct Node<'n> {
@@ -60,7 +60,7 @@ impl<'n> Node<'n> {
             .collect()
     }
 
-    /// Checks that the inputs from `first` on are shared by all requests.
+    /// Checks that all requests share the inputs starting at index `first`.
     pub(super) fn require_same(&self, first: usize) -> Result<(), Reason> {
         (first..self.inputs.len()).try_for_each(|index| self.require_same_input(index))
     }
@@ -82,7 +82,7 @@ impl<'n> Node<'n> {
         }
     }
 
-    /// Returns the elements of an input that holds a shape, axes or similar.
+    /// Returns the elements of an input that contains a shape, axes or similar.
     pub(super) fn elements(&mut self, index: usize) -> Result<Vec<Option<Size>>, Reason> {
         let value = self.input(index)?.clone();
         match value.elements(self.symbols) {
@@ -94,8 +94,7 @@ impl<'n> Node<'n> {
         }
     }
 
-    /// Returns the numbers of an input, or of the attribute that contains them in operator sets before
-    /// `until`.
+    /// Returns the numbers of an input, or of the attribute that replaces it in operator sets before `until`.
     pub(super) fn numbers(
         &self,
         index: usize,

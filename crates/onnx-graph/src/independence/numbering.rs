@@ -1,5 +1,5 @@
-//! Row indices, as from `arange(batch)`. As long as they are only moved, each row may gather its own elements
-//! with them. Any other result depends on the position of a row in the batch.
+//! Row indices, as from `arange(batch)`. As long as they are only moved, each row may use them to gather its
+//! own elements. Any other result depends on the position of a row in the batch.
 
 use super::{
     size::Size,
@@ -25,7 +25,7 @@ pub(super) fn given(node: &NodeProto, inputs: &[Option<Item>]) -> Option<Numberi
     })
 }
 
-/// Sets the numbering of the outputs. A value with several elements per row is no row index.
+/// Sets the numbering of the outputs. A value with several elements per row is not a row index.
 pub(super) fn apply(items: Vec<Item>, numbering: Option<Numbering>) -> Vec<Item> {
     let apply = |item: Item| match (item, numbering) {
         (Item::Tensor(mut value), Some(given)) => {
@@ -46,7 +46,7 @@ pub(super) fn apply(items: Vec<Item>, numbering: Option<Numbering>) -> Vec<Item>
     items.into_iter().map(apply).collect()
 }
 
-/// Returns whether the target type of a cast holds every index.
+/// Returns whether the target type of a cast can represent every index.
 fn keeps_integers(node: &NodeProto) -> bool {
     let to = node.attribute.iter().find(|attribute| attribute.name == "to");
     node.op_type != "Cast"

@@ -1,4 +1,4 @@
-//! The forward pass over the nodes in file order: applies the rule of each and stores the values by name.
+//! The forward pass over the nodes in file order: applies each node's rule and stores the values by name.
 
 use std::collections::{HashMap, HashSet};
 
@@ -85,7 +85,7 @@ impl<'m> Pass<'m> {
             let known = || Ok(Item::Tensor(Value::same_of_any_rank()));
             scope.entry(sparse.name.clone()).or_insert_with(known);
         }
-        // A name that this graph defines later refers neither to the outer graph nor to an earlier value.
+        // A name that this graph defines later refers to neither the outer graph nor an earlier value.
         for name in graph
             .node
             .iter()

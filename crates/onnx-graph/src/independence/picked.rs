@@ -58,7 +58,7 @@ fn gather_content(data: &Value, indices: &Value) -> Option<Value> {
     Some(Value::integers_of(indices.dims.clone()?, picked?))
 }
 
-/// Propagates data and indices of the same rank, which correspond elementwise except along one axis.
+/// Propagates data and indices of the same rank, whose elements correspond except along one axis.
 pub(super) fn along_axis(node: &mut Node<'_>) -> RuleResult {
     let (data, indices) = (node.input(0)?.clone(), node.input(1)?.clone());
     let dims = node.dims(1)?;
@@ -210,9 +210,9 @@ struct Span<'s> {
 }
 
 impl Span<'_> {
-    /// An end beyond any tensor, as most exporters write it.
+    /// An end index beyond any tensor, as most exporters write it.
     const FAR: i64 = i32::MAX as i64;
-    /// An end beyond any tensor, as TensorFlow's exporter writes it.
+    /// An end index beyond any tensor, as TensorFlow's exporter writes it.
     const AS_FAR: i64 = 1_000_000_000;
 
     fn is_all(&self, dim: &Size) -> bool {
@@ -258,7 +258,7 @@ impl Span<'_> {
         {
             return Some(Size::number(range.1));
         }
-        // From the start, or to the end: the part that is cut off is known.
+        // Slices from the start, or to the end: the size of the removed part is known.
         if self.step.is(1) && self.start.is(0) && self.end.as_number().is_none() && !self.end.has_rows() {
             let bounds = Bounds {
                 is_positive: symbols.is_positive(dim) && symbols.is_positive(self.end),
@@ -275,8 +275,8 @@ impl Span<'_> {
     }
 }
 
-/// Returns the first index and the length of a slice. `None` also for a negative step with an `end` far
-/// beyond the tensor's start, which runtimes interpret differently.
+/// Returns the first index and the length of a slice. Also returns `None` for a negative step with an `end`
+/// far before the tensor's start, which runtimes interpret differently.
 fn range(length: i64, start: i64, end: i64, step: i64) -> Option<(i64, i64)> {
     if length <= 0 {
         return (length == 0).then_some((0, 0));

@@ -134,7 +134,7 @@ fn product_of(node: &mut Node<'_>, a: usize, b: usize) -> Result<Value, Reason> 
     product(node, &a, &b)
 }
 
-/// Returns the product: with the contracted axes set to 1, the rest is broadcast.
+/// Returns the product: the contracted axes are set to 1, and the others are broadcast.
 fn product(node: &mut Node<'_>, a: &Value, b: &Value) -> Result<Value, Reason> {
     let (Some(mut left), Some(mut right)) = (a.dims.clone(), b.dims.clone()) else {
         return match a.is_same() && b.is_same() {

@@ -18,7 +18,7 @@ fn along(node: &mut Node<'_>, default: i64) -> RuleResult {
     })
 }
 
-/// Propagates `Softmax`. Before operator set 13, the axes from `axis` on are flattened into one.
+/// Propagates `Softmax`. Before operator set 13, all axes starting at `axis` are flattened into one.
 pub(super) fn softmax(node: &mut Node<'_>) -> RuleResult {
     if node.opset < 13 {
         return from(node, 1);
@@ -26,7 +26,7 @@ pub(super) fn softmax(node: &mut Node<'_>) -> RuleResult {
     along(node, -1)
 }
 
-/// Propagates the 8-bit variant; an attribute selects the operator set whose semantics apply.
+/// Propagates `QLinearSoftmax`; an attribute selects the operator set whose semantics apply.
 pub(super) fn quantized_softmax(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     match node.int("opset", 0) {
@@ -54,7 +54,7 @@ pub(super) fn cum_sum(node: &mut Node<'_>) -> RuleResult {
     })
 }
 
-/// Propagates an operator over all axes from `axis` on. Further outputs have size 1 there.
+/// Propagates an operator over all axes starting at `axis`. Its further outputs have size 1 there.
 fn from(node: &mut Node<'_>, default: i64) -> RuleResult {
     let value = node.input(0)?.clone();
     let dims = node.dims(0)?;
@@ -100,7 +100,7 @@ pub(super) fn layer_normalization(node: &mut Node<'_>) -> RuleResult {
     from(node, -1)
 }
 
-/// Propagates the sum of the inputs, normalized along the last axis. The fourth output is the sum.
+/// Propagates the normalized sum of the inputs. The fourth output is the sum itself.
 pub(super) fn skip_layer_normalization(node: &mut Node<'_>) -> RuleResult {
     node.require_same(2)?;
     let pair = [node.input(0)?.clone(), node.input(1)?.clone()];
@@ -209,13 +209,13 @@ fn reduce_axes(node: &mut Node<'_>, axes: &[i64], keeps: bool) -> RuleResult {
     one(result)
 }
 
-/// Propagates an operator over the last two axes, which keeps them.
+/// Propagates an operator on the last two axes that keeps them.
 pub(super) fn trilu(node: &mut Node<'_>) -> RuleResult {
     node.require_same(1)?;
     last_two(node)
 }
 
-/// Propagates an operator over the last two axes, which removes them.
+/// Propagates an operator on the last two axes that removes them.
 pub(super) fn determinant(node: &mut Node<'_>) -> RuleResult {
     let dims = node.dims(0)?;
     last_two(node)?;

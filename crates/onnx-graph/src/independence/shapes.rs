@@ -87,7 +87,7 @@ pub(super) fn reshape(node: &mut Node<'_>) -> RuleResult {
 }
 
 /// Returns whether a size is at least 1 if the value has elements: the row count, dimensions of the value
-/// itself, and multiples of these. So is the dimension that a 0 would be replaced by.
+/// itself, and multiples of these. This also holds for the dimension that would replace a 0.
 fn is_positive(symbols: &Symbols, size: &Size, dims: &[Size], index: usize, is_zero_kept: bool) -> bool {
     let is_kept = is_zero_kept && dims.get(index) == Some(size);
     symbols.is_positive(size) || symbols.is_natural(size) && (is_kept || size.has_only_symbols_of_all(dims))
@@ -107,7 +107,7 @@ fn infer(node: &mut Node<'_>, dims: &[Size], target: &[Size]) -> Result<Size, Re
     if let Some(exact) = total.over(&rest) {
         return Ok(exact);
     }
-    // The row count may cancel out; the rest is shared by all requests.
+    // The row count may cancel out; all requests share the rest.
     let without = |size: &Size| size.over(&Size::rows()).unwrap_or_else(|| size.clone());
     if total.has_rows() == rest.has_rows() {
         let bounds = Bounds {
@@ -126,8 +126,8 @@ fn infer(node: &mut Node<'_>, dims: &[Size], target: &[Size]) -> Result<Size, Re
     )
 }
 
-/// Returns a reshaped value. Its rows lie at the axis that has the same number of elements before it. An
-/// outer axis merged into the row axis is recorded.
+/// Returns a reshaped value. Its row axis is the one with the same number of elements before it. Records an
+/// outer axis that is merged into the row axis.
 pub(super) fn reshaped(
     node: &mut Node<'_>,
     value: &Value,
@@ -297,7 +297,7 @@ fn permuted(content: &[Option<Size>], dims: &[Size], axes: &[usize]) -> Option<V
         .map(|dim| dim.as_number().and_then(|dim| usize::try_from(dim).ok()))
         .collect();
     let lengths = lengths?;
-    // No size is 0 then, and no product overflows.
+    // No size is 0 here, and no product overflows.
     let count = lengths
         .iter()
         .try_fold(1usize, |count, length| count.checked_mul(*length));
@@ -457,7 +457,7 @@ fn length_of(symbols: &mut Symbols, bounds: Vec<Size>) -> Size {
     symbols.dim_of("range", bounds).unwrap_or_else(|| symbols.dim())
 }
 
-/// Propagates `NonZero`, which yields one index per nonzero element.
+/// Propagates `NonZero`, which returns one index per nonzero element.
 pub(super) fn non_zero(node: &mut Node<'_>) -> RuleResult {
     node.require_same(0)?;
     let rank = i64::try_from(node.dims(0)?.len()).unwrap_or(i64::MAX);
@@ -470,7 +470,7 @@ pub(super) fn non_zero(node: &mut Node<'_>) -> RuleResult {
     one(Value::same(vec![rank, count]))
 }
 
-/// Propagates an operator whose result depends on the position of the rows: refused if the input has rows.
+/// Refuses inputs with rows, since the result depends on the position of the rows.
 pub(super) fn needs_no_rows(node: &mut Node<'_>) -> RuleResult {
     node.refuse("depends on where the rows are")
 }

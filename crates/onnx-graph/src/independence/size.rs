@@ -137,7 +137,7 @@ const ANY: Symbol = 0;
 pub(super) struct Symbols {
     terms: HashMap<Term, Symbol>,
     kinds: Vec<Kind>,
-    /// Symbols that stand for floating-point literals with an integer value.
+    /// Symbols of floating-point literals with an integer value.
     floats: HashMap<Symbol, i64>,
 }
 
@@ -241,7 +241,7 @@ impl Symbols {
         }
     }
 
-    /// Returns whether a size is an integer, of a type that holds sizes.
+    /// Returns whether a size is an integer, of a type for sizes.
     pub(super) fn is_integer(&self, size: &Size) -> bool {
         self.kind_of(size).is_integer
     }
@@ -252,7 +252,7 @@ impl Symbols {
         self.of(function, arguments, Kind::DIM)
     }
 
-    /// Does the same as `dim_of` with known bounds.
+    /// Like [`Self::dim_of`], with known bounds.
     pub(super) fn bounded_dim_of(
         &mut self,
         function: &'static str,
@@ -282,7 +282,7 @@ impl Symbols {
         self.is_natural(size) && self.kind_of(size).is_integer
     }
 
-    /// Returns `size` converted to an integer, a new symbol if it may have a fraction.
+    /// Converts `size` to an integer; returns a new symbol if it may have a fraction.
     pub(super) fn as_integer(&mut self, size: &Size) -> Option<Size> {
         if let Some(number) = self.as_float(size) {
             return Some(Size::number(number));
@@ -293,7 +293,7 @@ impl Symbols {
         }
     }
 
-    /// Returns `size` converted to 32 bits, a new symbol if it may be out of range.
+    /// Converts `size` to 32 bits; returns a new symbol if it may be out of range.
     pub(super) fn as_narrow(&mut self, size: &Size) -> Option<Size> {
         if let Some(number) = self.as_float(size) {
             return Some(Size::number(number));
@@ -304,7 +304,7 @@ impl Symbols {
         }
     }
 
-    /// Returns `size` converted to floating point, which may round.
+    /// Converts `size` to floating point, which may round.
     pub(super) fn as_real(&mut self, size: &Size) -> Option<Size> {
         let kind = Kind {
             is_positive: self.is_positive(size) && self.is_integer(size) && self.most(size) <= NARROW,
@@ -336,7 +336,7 @@ impl Symbols {
         kinds.fold(nothing, |all, kind| all.and(*kind))
     }
 
-    /// Returns a range that holds for the sum, the product and the quotient of two sizes.
+    /// Returns a range that is valid for the sum, the product and the quotient of two sizes.
     fn kind_of_both(&self, a: &Size, b: &Size) -> Kind {
         let is_natural = self.is_natural(a) && self.is_natural(b);
         Kind {

@@ -1,5 +1,5 @@
-//! For each operator, the rule by which rows are followed through it. The operators' table says which ones keep rows, mix them or are
-//! random whatever their attributes are; the others have a function here.
+//! Maps each operator to the rule by which rows propagate through it. The operators' table lists those that
+//! keep rows, mix them or are random regardless of their attributes; each of the others has a function here.
 
 use onnx_operators::{Rows, operator};
 
@@ -13,18 +13,17 @@ use crate::proto::canonical_domain;
 /// How rows propagate through an operator.
 #[derive(Clone, Copy)]
 pub(super) enum Rule {
-    /// By this function if any input has rows; otherwise the outputs are shared by all requests like the
-    /// inputs.
+    /// Calls this function if any input has rows; otherwise all requests share the outputs like the inputs.
     By(fn(&mut Node<'_>) -> RuleResult),
-    /// Always by this function: the operator may be random.
+    /// Always calls this function: the operator may be random.
     Always(fn(&mut Node<'_>) -> RuleResult),
-    /// By this function, which analyzes subgraphs.
+    /// Calls this function, which analyzes subgraphs.
     Inner(fn(&mut Node<'_>, &mut dyn Follow) -> RuleResult),
 }
 
 use Rule::{Always, By, Inner};
 
-/// The rule for an operator; `None` for one of which nothing is known.
+/// Returns the rule for an operator; `None` for an unknown operator.
 pub(super) fn rule(domain: &str, name: &str) -> Option<Rule> {
     let domain = canonical_domain(domain);
     match operator(domain, name)?.rows {
@@ -35,7 +34,7 @@ pub(super) fn rule(domain: &str, name: &str) -> Option<Rule> {
     }
 }
 
-/// The function for an operator that keeps rows in some forms only.
+/// Returns the function for an operator that keeps rows only in some variants.
 fn by_rule(domain: &str, name: &str) -> Option<Rule> {
     let rules = match domain {
         "" => ONNX,
@@ -51,7 +50,7 @@ type Rules = &'static [(Rule, &'static [&'static str])];
 
 const ONNX: Rules = &[
     (By(elementwise::onto_first), &["PRelu"]),
-    // The bounds are scalars.
+    // All inputs after the first are scalar bounds.
     (By(elementwise::first), &["Clip"]),
     (By(elementwise::cast_like), &["CastLike"]),
     (By(elementwise::identity), &["Identity"]),

@@ -1,4 +1,4 @@
-//! Tests with small graphs, written as text.
+//! Tests with small graphs, written as strings.
 
 use tensor_core::DType;
 
@@ -12,9 +12,9 @@ use crate::{
     signature::{Dim, Port},
 };
 
-/// A graph from lines: `x: [n, 3]` is an input, `s = {-1, 3}` are integers, `k = 0` is one, `w = <3, 4>` are
-/// floats of this shape, `y = Concat(a, b) axis=1` is a node (`ms.` before its operator is com.microsoft),
-/// and `-> y` names the outputs. Several outputs are `a b = Split(x)`.
+/// A graph, parsed from lines: `x: [n, 3]` is an input, `s = {-1, 3}` are integers, `k = 0` is an integer
+/// scalar, `w = <3, 4>` are floats of this shape, `y = Concat(a, b) axis=1` is a node (a prefix `ms.` of the
+/// operator means com.microsoft), and `-> y` names the outputs. Several outputs are written `a b = Split(x)`.
 pub(super) struct Text {
     pub(super) model: ModelProto,
     inputs: Vec<Port>,
@@ -152,7 +152,7 @@ fn node(outputs: &str, text: &str) -> NodeProto {
     }
 }
 
-/// Attributes that are lists, even of a single number.
+/// Attributes that are lists, even with a single number.
 const LISTS: &[&str] = &["axes", "perm", "kernel_shape", "strides", "dilations"];
 
 /// Parses `axis=1`, `axes=0,2`, or a string.
@@ -403,7 +403,7 @@ fn attention_over_steps_may_merge_them_with_rows() {
         y = Transpose(b) perm=1,0,2
         -> y",
     );
-    // The rows of one step are not those of a request.
+    // The rows of one step belong to several requests.
     dependent(
         "x: [n, s, 64]
         t = Transpose(x) perm=1,0,2

@@ -30,17 +30,17 @@ pub(super) struct Value {
 /// Whether the elements of a value depend on the position of their row in the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Numbering {
-    /// They do not.
+    /// They do not depend on it.
     None,
     /// Each element is the index of its row.
     Index,
     /// The last axis holds tuples: the row index, and values that do not depend on it.
     Tuples,
-    /// They may, in any way: only the dimensions can be used.
+    /// They may, in an unknown way: only the dimensions can be used.
     Mixed,
 }
 
-/// What a value is computed from. In a batch of requests, the value is
+/// The source of a value. In a batch of requests, the value is
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// the same as for each request alone;

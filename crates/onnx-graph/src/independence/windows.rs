@@ -147,7 +147,7 @@ fn places(node: &mut Node<'_>, dims: &[Size], kernel: &[Size]) -> Vec<Size> {
     places
 }
 
-/// Returns whether the output has the size of the input, whatever that is.
+/// Returns whether the output always has the size of the input.
 fn keeps(kernel: i64, [stride, dilation, before, after, _, padding]: [i64; 6]) -> bool {
     let reach = kernel
         .checked_sub(1)
@@ -271,7 +271,7 @@ pub(super) fn batch_normalization(node: &mut Node<'_>) -> RuleResult {
     }
 }
 
-/// Propagates the exchange of `blocksize` squares and channels, in either direction.
+/// Propagates operators that move blocks of `blocksize` by `blocksize` pixels into channels, or back.
 pub(super) fn depth_to_space(node: &mut Node<'_>) -> RuleResult {
     let (value, dims) = images(node)?;
     let size = Size::number(node.int("blocksize", 1));
@@ -317,7 +317,7 @@ pub(super) fn resize(node: &mut Node<'_>) -> RuleResult {
     for (index, axis) in axes.into_iter().enumerate() {
         let (is_kept, new) = match &lists {
             (Some(scales), _) if scales.len() > index => {
-                // A scale that is shared by all requests.
+                // All requests share the scale.
                 let Some(scale) = &scales[index] else {
                     return node.refuse_count();
                 };

@@ -1,4 +1,4 @@
-//! The types of operator attributes in ONNX and ONNX Runtime. An attribute of another type would be ignored.
+//! Checks the types of operator attributes. A runtime would ignore an attribute of the wrong type.
 
 use onnx_operators::{AttributeType, attribute_type};
 use tensor_core::Quoted;
@@ -68,7 +68,7 @@ mod tests {
         assert!(check_types(&with_text("ImageScaler"), is_known).is_ok());
     }
 
-    /// `DynamicQuantizeLSTM` shares its name's end, and its lists, with `LSTM`.
+    /// The name `DynamicQuantizeLSTM` ends in `LSTM`, and its list attributes have the same types.
     #[test]
     fn lists_of_a_quantized_layer_are_lists() {
         let graph = |op_type: &str, r#type: AttributeType| GraphProto {

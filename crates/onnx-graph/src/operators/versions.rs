@@ -1,15 +1,15 @@
-//! Checks of a node against the version of its operator: input and output counts, and attributes that were
-//! added or removed.
+//! Checks a node against the version of its operator: input and output counts, and attributes that were added
+//! or removed.
 //!
-//! An attribute of another version would be ignored and change the meaning of the node: the `axes` of
-//! reductions became an input, and a `Clip` with its limits as attributes would not limit anything.
+//! A runtime would ignore an attribute of another version, which changes the meaning of the node: the `axes`
+//! of reductions became an input, and a `Clip` with its limits as attributes would not clip at all.
 
 use onnx_operators::{ANY, schema_of};
 use tensor_core::Quoted;
 
 use crate::proto::NodeProto;
 
-/// How many inputs and outputs the file gives a node, whether anything uses them or not.
+/// The numbers of inputs and outputs of a node in the file, used or not.
 #[derive(Clone, Copy, Debug)]
 pub struct Given {
     inputs: usize,
@@ -33,8 +33,8 @@ impl Given {
     }
 }
 
-/// Returns why a node does not match version `opset` of its operator, `None` if it does. `attributes` are the
-/// names of the node's attributes.
+/// Returns how a node does not match version `opset` of its operator; `None` if it matches. `attributes` are
+/// the names of the node's attributes.
 ///
 /// ```
 /// use onnx_graph::{operators, proto::NodeProto};
@@ -95,7 +95,7 @@ pub fn misfit<'n>(
     })
 }
 
-/// Returns the entry that applies to `opset` in a list ordered by first operator set.
+/// Returns the entry that applies to `opset` from a list ordered by first operator set.
 fn current<T>(entries: &[T], since: impl Fn(&T) -> i64, opset: i64) -> Option<&T> {
     entries
         .iter()
@@ -104,12 +104,12 @@ fn current<T>(entries: &[T], since: impl Fn(&T) -> i64, opset: i64) -> Option<&T
         .or(entries.first())
 }
 
-/// The prefix in the field `overload` of nodes whose function imports another operator set version than the
+/// The prefix in the field `overload` of a node whose function imports another operator set version than the
 /// model.
 const OWN: &str = "opset~";
 
-/// Records the operator set version of a node if it differs from that of the model, in the field `overload`.
-/// Functions, which use that field, are inlined by then.
+/// Records the operator set version of a node in the field `overload`, if it differs from that of the model.
+/// Functions, which use that field, are already inlined.
 pub fn set_own_opset(node: &mut NodeProto, opset: i64) {
     node.overload = format!("{OWN}{opset}");
 }

@@ -1,4 +1,4 @@
-//! The mask term of ONNX Runtime's `Attention`, for each of the mask's forms.
+//! The mask term of ONNX Runtime's `Attention`, for each format of the mask.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Converts a mask into the term added to scores of `batch` x heads x rows x columns: 0 where the mask lets
-/// through, and a large negative number elsewhere.
+/// Builds the operator that converts a mask into the term added to scores of `batch` x heads x rows x
+/// columns: 0 for visible keys, and a large negative number for masked ones.
 pub fn attention_mask(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(AttentionMask {
         filter: Attributes(node).float("mask_filter_value", -10000.0),
@@ -69,7 +69,7 @@ impl Kernel for AttentionMask {
                     let end = usize::try_from(end).map(|end| end.min(columns));
                     end.map_err(|_| BadInput("a length or place of a mask is below zero".to_owned()))
                 };
-                // Start positions are present only if there are as many as end positions.
+                // Start positions are present only if their number equals that of the end positions.
                 let starts = mask.get(batch..).filter(|starts| starts.len() == batch);
                 let mut values = Vec::with_capacity(batch * columns);
                 for (index, length) in mask.iter().take(batch).enumerate() {
@@ -90,15 +90,15 @@ impl Kernel for AttentionMask {
     }
 }
 
-/// Whether a mask of `count` numbers has one of the forms per row of the batch: end positions; end and start
-/// positions; or lengths with the cumulative lengths of queries and keys.
+/// Returns whether a mask of `count` numbers has one of the formats with values per batch entry: end
+/// positions; end and start positions; or lengths with the cumulative lengths of queries and keys.
 fn of_batch(count: &Dim, batch: &Dim) -> bool {
     let batches = |factor: i64, more: i64| *batch * factor + more;
     [batches(1, 0), batches(2, 0), batches(3, 2)].contains(count)
 }
 
-/// The causal mask: each row sees columns up to its own position. Columns count from the first new one, after
-/// the past length in the second input. The last row sees all columns.
+/// Builds the causal mask: each row sees the columns up to its own position. Columns are numbered from the
+/// first new one, after the past length in the second input. The last row sees all columns.
 pub fn causal_mask(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(CausalMask))
 }

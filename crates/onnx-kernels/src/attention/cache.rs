@@ -1,4 +1,4 @@
-//! Key-value caches in buffers with room for later steps: new rows are written, and the rows so far are read.
+//! Key-value caches in buffers with space for later steps: writes new rows, and reads the rows so far.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
-/// `TensorScatter`: writes rows into a buffer from a start position, one for each batch entry or one for all.
+/// Builds `TensorScatter`, which writes rows into a buffer at a start position, one per batch entry or one
+/// for all.
 pub fn tensor_scatter(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let is_circular = match attributes.text("mode", "linear") {
@@ -101,11 +102,11 @@ impl Compute for TensorScatter {
     }
 }
 
-/// `CachedRows`: the first rows of a buffer of `batch` x heads x rows x width: the past rows, as many as the
-/// second input says, and as many more as the third input has.
+/// Builds `CachedRows`, which reads the first rows of a buffer of `batch` x heads x rows x width: the number
+/// of past rows is in the second input, and the third input adds its own number of rows.
 ///
-/// The optional fourth input is a beam search's indirection: for each group of beams in the batch, each beam
-/// and each past row, the beam within the group that owns it.
+/// The optional fourth input is the indirection of a beam search: for each group of beams in the batch, each
+/// beam and each past row, it has the index within the group of the beam that owns the row.
 pub fn cached_rows(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(CachedRows))
 }
@@ -202,7 +203,7 @@ impl Beams {
         Ok(Self { count, rows, sources })
     }
 
-    /// Batch index that owns `row` of `beam`, which counts over all groups.
+    /// Returns the batch index that owns `row` of `beam`, which is an index over all groups.
     fn source(&self, beam: usize, row: usize) -> usize {
         beam / self.count * self.count + self.sources[beam * self.rows + row]
     }

@@ -14,7 +14,7 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
-/// `CausalConvWithState`.
+/// Builds `CausalConvWithState`.
 pub fn causal_conv(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     for (name, usual) in [
@@ -60,12 +60,12 @@ struct CausalConv {
 }
 
 impl CausalConv {
-    /// The axis of the tokens.
+    /// Returns the axis of the tokens.
     fn tokens(&self) -> usize {
         if self.is_channels_last { 1 } else { 2 }
     }
 
-    /// Number of tokens kept from the previous step.
+    /// Returns the number of tokens kept from the previous step.
     fn kept(&self, taps: usize) -> usize {
         (taps - 1).saturating_mul(self.dilation)
     }
@@ -177,7 +177,7 @@ struct Steps<'s> {
 }
 
 impl Steps<'_> {
-    /// The elements of a token.
+    /// Returns the elements of a token.
     fn token(&self, index: usize) -> &[f32] {
         let at = index * self.row;
         match at.checked_sub(self.before.len()) {
@@ -186,7 +186,7 @@ impl Steps<'_> {
         }
     }
 
-    /// Writes the last tokens into the state.
+    /// Copies the last tokens into the state.
     fn last(&self, state: &mut [f32]) {
         let new = self.now.len().min(state.len());
         let (old, last) = state.split_at_mut(state.len() - new);
@@ -204,7 +204,7 @@ struct Run<'c> {
 }
 
 impl Run<'_> {
-    /// Computes all tokens from the taps of each element of a token.
+    /// Computes all tokens of `y`, as the weighted sum of the taps of each element.
     fn line(
         &mut self,
         steps: &Steps<'_>,

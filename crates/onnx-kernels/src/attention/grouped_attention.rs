@@ -23,7 +23,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `GroupQueryAttention`.
+/// Builds `GroupQueryAttention`.
 pub fn grouped_attention(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let heads = |name: &str| -> Result<usize> {
@@ -96,14 +96,14 @@ pub fn grouped_attention(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 struct GroupedAttention {
     heads: usize,
-    /// Heads of keys and values.
+    /// The number of key-value heads.
     shared: usize,
     /// 0 for the inverse square root of the head size.
     scale: f32,
     cap: f32,
     /// Sliding window: number of past tokens that are visible.
     window: Option<usize>,
-    /// Whether tokens see no later ones.
+    /// Whether later tokens are masked.
     is_causal: bool,
     is_smooth: bool,
     is_interleaved: bool,
@@ -119,7 +119,7 @@ struct GroupedAttention {
 }
 
 impl GroupedAttention {
-    /// The head size in rows of `row` elements.
+    /// Returns the head size in rows of `row` elements.
     fn width(&self, row: usize) -> Option<usize> {
         let heads = match self.keys {
             Some(_) => self.heads,
@@ -128,7 +128,7 @@ impl GroupedAttention {
         row.is_multiple_of(heads).then(|| row / heads)
     }
 
-    /// Queries, keys and values by head.
+    /// Splits queries, keys and values into heads.
     fn parts(&self, inputs: &[Arc<Tensor>], width: usize) -> Result<[Vec<f32>; 3]> {
         let &[batch, rows, row] = inputs[0].shape() else {
             bail!("queries of {} dimensions", inputs[0].rank());
@@ -284,7 +284,7 @@ impl Kernel for GroupedAttention {
         let [mut queries, mut keys, values] = self.parts(inputs, width)?;
         if let Some(caches) = self.caches {
             let places = match self.places {
-                // In a prompt only the first position counts, as in ONNX Runtime.
+                // In a prompt only the first position is used, as in ONNX Runtime.
                 Some(place) if is_prompt => {
                     let given = whole_numbers(&inputs[place])?;
                     let first = given.first().copied().unwrap_or(0);

@@ -1,5 +1,4 @@
-//! Internal operators into which ONNX Runtime's attention operators are expanded
-//! ([`contrib`](crate::ops::contrib)).
+//! Internal operators into which `onnx_graph::expand` rewrites ONNX Runtime's attention operators.
 
 use std::{ops::RangeInclusive, sync::Arc};
 
@@ -15,22 +14,22 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// `Ranked`.
+/// Builds `Ranked`.
 pub fn ranked(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(RankCheck::of(Attributes(node))))
 }
 
-/// `SameShape`.
+/// Builds `SameShape`.
 pub fn same_shape(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(SameShape))
 }
 
-/// `SplitHeads`.
+/// Builds `SplitHeads`.
 pub fn split_heads(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(SplitHeads::of(Attributes(node))))
 }
 
-/// `TransposeLast`.
+/// Builds `TransposeLast`.
 pub fn transpose_last(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(TransposeLast))
 }
@@ -56,11 +55,11 @@ impl Compute for TransposeLast {
 }
 
 /// Splits rows into heads: `batch` x rows x elements becomes `batch` x heads x rows x head size. Inputs that
-/// have heads already are kept. Part 0 (queries) is multiplied by `scale`, by default the inverse square root
+/// are already split are kept. Part 0 (queries) is multiplied by `scale`, by default the inverse square root
 /// of the head size.
 ///
-/// A second input is the concatenated bias of queries, keys and values; each part gets its own. Keys and
-/// values that have heads already get none, as in ONNX Runtime.
+/// A second input is the concatenated bias of queries, keys and values, of which each part uses its own
+/// slice. Keys and values that are already split get no bias, as in ONNX Runtime.
 #[derive(Debug)]
 pub(crate) struct SplitHeads {
     heads: usize,
@@ -88,7 +87,7 @@ impl SplitHeads {
         }
     }
 
-    /// The head size for rows of `numbers` elements.
+    /// Returns the head size for rows of `numbers` elements.
     fn width(&self, numbers: usize) -> Result<usize> {
         ensure_input!(
             self.heads > 0 && numbers.is_multiple_of(self.heads),
@@ -98,7 +97,7 @@ impl SplitHeads {
         Ok(numbers / self.heads)
     }
 
-    /// The slice of a bias that belongs to rows of `numbers` elements.
+    /// Returns the slice of a bias for rows of `numbers` elements.
     fn part_of<'b, T>(&self, bias: &'b [T], numbers: usize) -> Result<&'b [T]> {
         let start = match self.part {
             Part::Queries { .. } => Some(0),
@@ -114,7 +113,7 @@ impl SplitHeads {
         Ok(part.unwrap_or(&[]))
     }
 
-    /// The factor of each element of a head.
+    /// Returns the factor for each element of a head.
     fn scale(&self, width: usize) -> Option<f32> {
         match self.part {
             Part::Queries { scale: 0.0 } => Some(1.0 / (width as f32).sqrt()),
@@ -211,7 +210,7 @@ impl Compute for SplitHeads {
     }
 }
 
-/// Passes on a value of the expected rank, and refuses others by the name of the `input`.
+/// Checks the rank of a value, and returns the value unchanged. The error names `input`.
 #[derive(Debug)]
 pub(crate) struct RankCheck {
     input: String,
@@ -251,7 +250,8 @@ impl Compute for RankCheck {
     }
 }
 
-/// Passes on a sum that has the shape of its first term, and refuses one that broadcasting enlarged.
+/// Checks that a sum has the shape of its first term, which broadcasting could enlarge, and returns it
+/// unchanged.
 #[derive(Debug)]
 pub(crate) struct SameShape;
 

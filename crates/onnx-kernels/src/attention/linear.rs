@@ -1,6 +1,6 @@
-//! ONNX Runtime's `LinearAttention`: each head keeps a matrix to which each token adds the outer product of
-//! its key and value, and which multiplies queries. Mamba-like decoders have it instead of attention over a
-//! cache.
+//! ONNX Runtime's `LinearAttention`: each head has a state matrix. Each token adds the outer product of its
+//! key and value to it, and queries are multiplied by it. Mamba-like decoders use it instead of attention
+//! over a cache.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
-/// `LinearAttention`.
+/// Builds `LinearAttention`.
 pub fn linear_attention(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let heads = |name: &str| -> Result<usize> {
@@ -59,7 +59,7 @@ pub fn linear_attention(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct LinearAttention {
-    /// Query heads; value heads.
+    /// Number of query heads, and of value heads.
     queries: usize,
     values: usize,
     /// 0 for the inverse square root of the key size.
@@ -67,8 +67,8 @@ struct LinearAttention {
     past: Option<usize>,
     /// Input index of the logarithmic decay, applied to the state before each token.
     decay: Option<usize>,
-    /// Input index of beta, the share of the difference between a value and the state's prediction that is
-    /// added (delta rule). Without it values are added as they are.
+    /// Input index of beta for the delta rule: beta times the difference between a value and the state's
+    /// prediction is added. Without it, values are added directly.
     rate: Option<usize>,
 }
 
@@ -76,7 +76,7 @@ struct LinearAttention {
 struct Sizes {
     batch: usize,
     tokens: usize,
-    /// Key heads.
+    /// Number of key heads.
     keys: usize,
     /// Size of a key and of a value.
     depth: usize,
@@ -84,7 +84,7 @@ struct Sizes {
 }
 
 impl LinearAttention {
-    /// Head sizes from the last dimensions of queries, keys and values.
+    /// Returns the head sizes, from the last dimensions of queries, keys and values.
     fn widths(&self, queries: usize, keys: usize, values: usize) -> Result<[usize; 3]> {
         let depth = queries / self.queries;
         let fits = queries.is_multiple_of(self.queries)
@@ -232,7 +232,7 @@ struct Inputs<'i> {
 }
 
 impl LinearAttention {
-    /// Output heads that use one value head.
+    /// Returns the output heads that use one value head.
     fn heads_of(&self, head: usize) -> std::ops::Range<usize> {
         let shared = (self.queries / self.values).max(1);
         head * shared..(head + 1) * shared

@@ -16,7 +16,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `RotaryEmbedding`.
+/// Builds `RotaryEmbedding`.
 pub fn rotary_embedding(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let is_own = !node.domain.is_empty();
@@ -50,7 +50,7 @@ pub fn rotary_embedding(node: &Node) -> Result<Box<dyn Compute>> {
 struct RotaryEmbedding {
     /// Number of heads; 0 to derive it from the caches.
     heads: usize,
-    /// Elements of a head that are rotated; 0 for all.
+    /// Number of rotated elements per head; 0 for all.
     width: usize,
     is_interleaved: bool,
     /// Input indices of the cosines and sines.
@@ -95,7 +95,7 @@ impl Kernel for RotaryEmbedding {
             "caches are for {turned} numbers of a head, not {}",
             self.width
         );
-        // By head, or in rows of all heads.
+        // Either split into heads, or rows that contain all heads.
         let (batch, rows, heads, width) = match *shape {
             [batch, heads, rows, width] => (batch, rows, heads, width),
             [batch, rows, numbers] => {
@@ -147,7 +147,7 @@ impl Kernel for RotaryEmbedding {
     }
 }
 
-/// The cache row of each row of the batch, below `count`. A single position is that of the first row.
+/// Returns the cache row of each row of the batch, below `count`. A single position is that of the first row.
 fn places(given: &Tensor, batch: usize, rows: usize, count: usize) -> Result<Vec<usize>> {
     let given_shape = given.shape();
     let given = given.cast_to::<i64>()?;

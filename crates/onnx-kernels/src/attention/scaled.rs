@@ -20,7 +20,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `Attention`.
+/// Builds `Attention`.
 pub fn attention(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let heads = |name: &str| -> Result<Option<usize>> {
@@ -53,7 +53,7 @@ pub fn attention(node: &Node) -> Result<Box<dyn Compute>> {
         attributes.has_input(4) == attributes.has_input(5),
         "past_key and past_value must both be given"
     );
-    // Implementations disagree about the position of the last query then.
+    // Implementations disagree about the position of the last query in this case.
     if attributes.has_input(6) && (attributes.int("is_causal", 0) != 0 || attributes.has_input(4)) {
         bail!(Unsupported::Here(
             "nonpad_kv_seqlen together with is_causal or past_key is not supported".to_owned()
@@ -74,7 +74,7 @@ pub fn attention(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// Which stage of the scores is an output (`qk_matmul_output_mode`).
+/// The stage of the scores that is an output (`qk_matmul_output_mode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scores {
     Products,
@@ -85,11 +85,11 @@ enum Scores {
 
 #[derive(Debug)]
 struct Attention {
-    /// Query heads and key-value heads, where inputs are rows of all heads.
+    /// Numbers of query heads and key-value heads, where inputs are rows with all heads.
     heads: [Option<usize>; 2],
     is_causal: bool,
     scale: Option<f32>,
-    /// `softcap`: bound that scores approach; 0 for none.
+    /// `softcap`: the limit that scores approach; 0 for none.
     cap: f32,
     scores: Scores,
     outputs: usize,
@@ -228,7 +228,7 @@ impl Kernel for Attention {
         let mut made = vec![0.0; batch * heads * rows * width];
         let scale = self.scale.unwrap_or_else(|| 1.0 / (depth as f32).sqrt());
         let size = (rows * width).max(1);
-        // Computes results of consecutive heads, counted over all batches from `first_head`.
+        // Computes the results of consecutive heads, numbered over all batches, starting at `first_head`.
         let attend = |first_head: usize, made: &mut [f32], mut given: Option<&mut Vec<f32>>| {
             let mut work = Work::new(rows, total, width, depth);
             for (index, made) in (first_head..).zip(made.chunks_exact_mut(size)) {
@@ -346,7 +346,7 @@ impl Part {
         })
     }
 
-    /// The rows of one head, counted over all batches.
+    /// Returns the rows of one head; `index` counts over all batches.
     pub(crate) fn head(&self, index: usize) -> &[f32] {
         let size = self.dims[2] * self.dims[3];
         &self.numbers[index * size..][..size]
@@ -451,7 +451,7 @@ impl Work {
         }
     }
 
-    /// Scores: the products of each query with each key.
+    /// Computes the scores: the product of each query with each key.
     pub(crate) fn products(&mut self, queries: &[f32], keys: &[f32], scale: f32) -> Result<()> {
         let rows = queries.len() / self.depth.max(1);
         self.scaled.clear();
@@ -475,7 +475,8 @@ impl Work {
         }
     }
 
-    /// Softmax of the scores, with an optional sink score that has no value. Fully masked rows become 0.
+    /// Computes the softmax of the scores, with an optional sink score that has no value. Fully masked rows
+    /// become 0.
     pub(crate) fn weigh(&mut self, sink: Option<f32>) -> Result<()> {
         let total = self.total.max(1);
         let counts: Vec<f32> = self
@@ -488,7 +489,7 @@ impl Work {
                 let Some(sink) = sink else {
                     return if most > LEAST || most.is_nan() { 1.0 } else { 0.0 };
                 };
-                // The share of the scores other than the sink.
+                // The share of all scores except the sink.
                 let (most, sum) = row.iter().fold((most.max(sink), 0.0f32), |(most, sum), score| {
                     (most, sum + (score - most).exp())
                 });
@@ -506,7 +507,7 @@ impl Work {
         Ok(())
     }
 
-    /// Sets the values that the next sums use.
+    /// Sets the values for the next sums.
     pub(crate) fn take_values(&mut self, values: &[f32]) {
         for (at, row) in values
             .chunks_exact(self.width.max(1))

@@ -19,7 +19,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// One axis of an image: `positions` windows, `stride` apart, the first of which begins `pad` before the
+/// One axis of an image with `positions` windows, `stride` apart. The first window starts `pad` before the
 /// image.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Axis {
@@ -32,13 +32,13 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
-    /// The index in the image of `element` of the window at `position`; `None` in the padding.
+    /// Returns the image index of `element` of the window at `position`; `None` in the padding.
     fn place(self, position: usize, element: usize) -> Option<usize> {
         let place = (position * self.stride + element * self.dilation) as i64 - self.pad;
         usize::try_from(place).ok().filter(|&place| place < self.size)
     }
 
-    /// The window positions at which `element` lies inside the image.
+    /// Returns the window positions at which `element` is inside the image.
     fn inside(self, element: usize) -> Range<usize> {
         let ahead = (element * self.dilation) as i64 - self.pad;
         let beyond = |place: i64| (place.max(0) as usize).div_ceil(self.stride);
@@ -51,14 +51,16 @@ impl Axis {
 pub(crate) struct Scatter {
     outer: Vec<Axis>,
     last: Axis,
-    /// Elements of the window, and of the image.
+    /// Number of elements in the window, and in the image.
     pub(crate) window: usize,
     pub(crate) image: usize,
 }
 
 impl Scatter {
+    /// Creates a scatter for an image.
+    ///
     /// # Errors
-    /// Without axes, or if a size overflows.
+    /// Fails without axes, or if a size overflows.
     pub(crate) fn new(mut axes: Vec<Axis>) -> Result<Self> {
         let window = count(axes.iter().map(|axis| axis.kernel))?;
         let image = count(axes.iter().map(|axis| axis.size))?;
@@ -70,13 +72,13 @@ impl Scatter {
         })
     }
 
-    /// Number of window positions over all axes.
+    /// Returns the number of window positions over all axes.
     pub(crate) fn positions(&self) -> Result<usize> {
         let axes = self.outer.iter().chain([&self.last]);
         count(axes.map(|axis| axis.positions))
     }
 
-    /// Adds the values of one window element at the positions from `first` on.
+    /// Adds the values of one window element at consecutive positions, starting at `first`.
     pub(crate) fn add<T: Copy + AddAssign>(
         &self,
         element: usize,
@@ -109,7 +111,7 @@ impl Scatter {
         }
     }
 
-    /// The offset in the image of a line of positions, for an element of the window's outer axes; `None` in
+    /// Returns the image offset of a line of positions, for an element of the window's outer axes; `None` in
     /// the padding.
     fn line(&self, mut element: usize, mut line: usize) -> Option<usize> {
         let (mut place, mut stride) = (0, self.last.size);
@@ -123,7 +125,7 @@ impl Scatter {
     }
 }
 
-/// Number of elements of these sizes.
+/// Returns the product of sizes.
 pub(crate) fn count(sizes: impl IntoIterator<Item = usize>) -> Result<usize> {
     let mut sizes = sizes.into_iter();
     let count = sizes.try_fold(1, usize::checked_mul);
@@ -132,7 +134,7 @@ pub(crate) fn count(sizes: impl IntoIterator<Item = usize>) -> Result<usize> {
         .context("the sizes are too large")
 }
 
-/// An attribute with one number for each axis.
+/// Returns an attribute with one number per axis.
 fn each(attributes: Attributes<'_>, name: &str, axes: usize, default: i64) -> Result<Vec<usize>> {
     let given = attributes.ints(name);
     let values = match given.len() {
@@ -148,7 +150,7 @@ fn each(attributes: Attributes<'_>, name: &str, axes: usize, default: i64) -> Re
 /// Larger strides, pads and dilations are refused, so that their products cannot overflow.
 const MAX_NUMBER: usize = 1 << 24;
 
-/// `Col2Im`: the inverse of im2col; overlapping elements are summed.
+/// Builds `Col2Im`, the inverse of im2col; overlapping elements are summed.
 pub fn col_2_im(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(ColumnsToImage { node: node.clone() }))
 }

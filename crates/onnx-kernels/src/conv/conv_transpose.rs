@@ -1,4 +1,4 @@
-//! `ConvTranspose`: scatters each image element, multiplied by the kernel, into the result.
+//! `ConvTranspose`: multiplies each image element by the kernel, and adds the products to the result.
 
 use std::{
     ops::{AddAssign, Range},
@@ -29,7 +29,7 @@ use onnx_tensor::{
 /// Larger strides, pads and dilations are refused, so that their products cannot overflow.
 const MAX_NUMBER: i64 = 1 << 24;
 
-/// `ConvTranspose`.
+/// Builds `ConvTranspose`.
 pub fn conv_transpose(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let group = attributes.int("group", 1);
@@ -64,7 +64,7 @@ pub fn conv_transpose(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// A list of small integers; empty if the attribute is absent.
+/// Reads a list of small integers; empty if the attribute is absent.
 fn numbers(attributes: Attributes<'_>, name: &str, least: i64) -> Result<Vec<usize>> {
     let given = attributes.ints(name);
     if !given.iter().all(|number| (least..=MAX_NUMBER).contains(number)) {
@@ -79,13 +79,13 @@ fn numbers(attributes: Attributes<'_>, name: &str, least: i64) -> Result<Vec<usi
 enum Padding {
     /// Begin pads of all axes, then end pads; empty for no padding.
     Given(Vec<usize>),
-    /// Pads so that the result is `stride` times the image (`auto_pad` SAME).
+    /// Padding such that the result is `stride` times the image (`auto_pad` SAME).
     Same,
-    /// Pads so that the result has these sizes, which may include batch and channels (`output_shape`).
+    /// Padding such that the result has these sizes, which may include batch and channels (`output_shape`).
     For(Vec<usize>),
 }
 
-/// Lists are empty where the node has no such attribute.
+/// The parameters of a node. Lists are empty where the attribute is absent.
 #[derive(Clone, Debug)]
 struct ConvTranspose {
     group: usize,
@@ -109,20 +109,20 @@ fn packed(weights: &Tensor, groups: usize) -> Result<Vec<f32>> {
     Ok(groups.flat_map(|weights| pack_columns(rows, weights)).collect())
 }
 
-/// `list[axis]`, or `default` if the list is empty.
+/// Returns `list[axis]`, or `default` if the list is empty.
 fn at(list: &[usize], axis: usize, default: usize) -> usize {
     list.get(axis).copied().unwrap_or(default)
 }
 
 impl ConvTranspose {
-    /// Size of the result along an axis.
+    /// Returns the size of the result along an axis.
     fn size<D: Size>(&self, axis: usize, axes: usize, image: &D, kernel: usize) -> Result<D> {
         let stride = at(&self.strides, axis, 1);
         let window = at(&self.added, axis, 0) + (kernel - 1) * at(&self.dilations, axis, 1) + 1;
         let all = image.clone() * stride;
         Ok(match &self.padding {
             Padding::For(sizes) => D::of(sizes[sizes.len() - axes + axis]),
-            // With a window smaller than the stride, the last elements of the result get no value.
+            // If the window is smaller than the stride, no window covers the last elements of the result.
             Padding::Same => less(all, stride.saturating_sub(window))?,
             Padding::Given(pads) => {
                 let pads = at(pads, axis, 0) + at(pads, axes + axis, 0);
@@ -162,7 +162,7 @@ impl ConvTranspose {
         })
     }
 
-    /// Whether all lists have one number for each axis of `kernel`.
+    /// Returns whether each list has one number per axis of `kernel`.
     fn fits(&self, kernel: &[usize]) -> bool {
         let axes = kernel.len();
         let lists = [&self.kernel, &self.strides, &self.dilations, &self.added];
@@ -258,10 +258,10 @@ impl Compute for ConvTranspose {
     }
 }
 
-/// Receives a piece of the columns of one image: row, first column, values.
+/// Receives a block of the columns of one image: row, first column, values.
 type Columns<'c, T> = &'c mut dyn FnMut(usize, usize, &[T]);
 
-/// Factors of the columns of one image: `depth` x `positions` elements, and its group's weights, either
+/// The factors of one image's columns: `depth` x `positions` elements, and the weights of the group, either
 /// `depth` x `rows` or packed.
 struct Factors<'f, T> {
     weights: &'f [T],
@@ -284,7 +284,7 @@ fn by_panels(factors: &Factors<'_, f32>, pace: &mut Pace, give: Columns<'_, f32>
     product.run(pace, &mut |row, first, sums| give(row, first, sums))
 }
 
-/// Column values that are held at a time.
+/// Maximum number of column values in memory at a time.
 const TOGETHER: usize = 1 << 20;
 
 fn by_columns(factors: &Factors<'_, f64>, pace: &mut Pace, give: Columns<'_, f64>) -> Result<()> {
@@ -304,16 +304,18 @@ fn by_columns(factors: &Factors<'_, f64>, pace: &mut Pace, give: Columns<'_, f64
     Ok(())
 }
 
-/// Rows per block. Sums are ordered by block, so the block size must not depend on the number of threads.
+/// Rows per block. The order of summation depends on the blocks, so their size must not depend on the number
+/// of threads.
 const ROWS: usize = 256;
 
-/// From this many rows on, smaller blocks of channels are made, one for each thread.
+/// With at least this many rows, blocks of channels are smaller, one per thread.
 const LEAST_ROWS: usize = 64;
 
 /// Number of channel blocks for kernels with at least [`LEAST_ROWS`] rows.
 const BLOCKS: usize = 4;
 
-/// Channels of the result per block, chosen so that a block's rows of packed weights are whole panels.
+/// Returns the number of result channels per block, such that a block's rows of packed weights are whole
+/// panels.
 fn channels_together(made: usize, window: usize) -> usize {
     let channels = |rows: usize| (rows / window.max(1)).next_multiple_of(4).max(4);
     made.div_ceil(BLOCKS)
@@ -409,7 +411,7 @@ mod tests {
     use super::*;
     use onnx_tensor::elements::tensor;
 
-    /// Small integers, so that sums are exact in any order.
+    /// Returns small integers, so that sums are exact in any order.
     fn numbers(shape: &[usize], seed: usize) -> Vec<f64> {
         let count = shape.iter().product::<usize>();
         (0..count)
@@ -425,7 +427,7 @@ mod tests {
         tensors.collect()
     }
 
-    /// Reference implementation: scatters each image element by itself.
+    /// Reference implementation, which scatters each image element separately.
     fn plainly(op: &ConvTranspose, image: &[usize], weights: &[usize], made: &[usize]) -> Vec<f64> {
         let (x, w) = (numbers(image, 0), numbers(weights, 1));
         let axes = image.len() - 2;

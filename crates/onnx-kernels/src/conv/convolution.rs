@@ -31,28 +31,29 @@ pub(crate) struct Geometry {
     pub(crate) kernel: [usize; 2],
     pub(crate) strides: [usize; 2],
     pub(crate) dilations: [usize; 2],
-    /// Padding above and on the left. Missing rows below and columns on the right are padding too.
+    /// Padding above and on the left. Rows below and columns on the right that the image lacks are padding
+    /// too.
     pub(crate) before: [usize; 2],
 }
 
 impl Geometry {
-    /// Number of terms of each sum.
+    /// Returns the number of terms of each sum.
     pub(crate) fn depth(&self) -> usize {
         self.channels * self.kernel[0] * self.kernel[1]
     }
 
-    /// Number of elements of one group of an image.
+    /// Returns the number of elements of one group of an image.
     fn image(&self) -> usize {
         self.channels * self.input[0] * self.input[1]
     }
 
-    /// Number of elements of one output channel.
+    /// Returns the number of elements of one output channel.
     fn positions(&self) -> usize {
         self.output[0] * self.output[1]
     }
 
-    /// Splits the output channels of a group into about `parts` ranges. No range has a single channel: its
-    /// weights would be packed in another order.
+    /// Splits the output channels of a group into about `parts` ranges. No range has a single channel, whose
+    /// weights would be packed in a different order.
     fn blocks_of_rows(&self, parts: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let all = self.rows;
         let step = all.div_ceil(parts).next_multiple_of(ROWS);
@@ -66,7 +67,7 @@ impl Geometry {
         })
     }
 
-    /// Height and width of a plane; `None` on overflow.
+    /// Returns the height and width of a plane; `None` on overflow.
     fn plane(&self) -> Option<[usize; 2]> {
         let size = |axis: usize| {
             let reach = (self.kernel[axis] - 1).checked_mul(self.dilations[axis])?;
@@ -75,20 +76,20 @@ impl Geometry {
         Some([size(0)?, size(1)?])
     }
 
-    /// Whether the image can be read in place.
+    /// Returns whether the image can be read in place.
     fn is_plain(&self, plane: [usize; 2]) -> bool {
         self.strides == [1, 1] && self.before == [0, 0] && plane == self.input
     }
 
-    /// The layout for whole images. `None` if it would take far more memory than image and result.
+    /// Returns the layout for whole images; `None` if it would take far more memory than image and result.
     pub(crate) fn layout(&self) -> Option<Layout> {
         self.layout_of(self.output[0])
     }
 
-    /// The layout for bands of at most `lines` output lines.
+    /// Returns the layout for bands of at most `lines` output lines.
     fn layout_of(&self, lines: usize) -> Option<Layout> {
         let plane = self.plane()?;
-        // Offsets within a stride that are read by some weight.
+        // The offsets within a stride that some weight reads.
         let phases = |axis: usize| {
             let steps = (0..self.kernel[axis]).map(|step| step * self.dilations[axis]);
             let mut phases: Vec<usize> = steps.map(|place| place % self.strides[axis]).collect();
@@ -159,17 +160,18 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Number of elements of one channel.
+    /// Returns the number of elements of one channel.
     fn channel(&self) -> usize {
         self.plane[0] * self.plane[1] * self.phases[0].len() * self.phases[1].len()
     }
 
-    /// Number of elements that are copied per band.
+    /// Returns the number of elements copied per band.
     fn numbers(&self, geometry: &Geometry) -> u64 {
         (geometry.channels * self.channel()) as u64
     }
 
-    /// The input of output lines from `first_line` on: the image itself, or its copy in `scratch`.
+    /// Returns the input of the output lines starting at `first_line`: the image itself, or its copy in
+    /// `scratch`.
     fn values<'v>(
         &self,
         geometry: &Geometry,
@@ -180,18 +182,19 @@ impl Layout {
         if self.is_plain {
             return &image[first_line * self.plane[1]..];
         }
-        // The padding is zeroed once and never written.
+        // The padding is zeroed once and never overwritten.
         scratch.0.resize(geometry.channels * self.channel() + SLACK, 0.0);
         self.spread(geometry, first_line, image, &mut scratch.0);
         &scratch.0
     }
 
-    /// Columns of the product for `lines` output lines. The last columns of each line are discarded.
+    /// Returns the columns of the product for `lines` output lines. The last columns of each line are
+    /// discarded.
     fn columns(&self, lines: usize, width: usize) -> usize {
         (lines - 1) * self.plane[1] + width
     }
 
-    /// Copies the channels of a group into planes, for output lines from `first_line` on.
+    /// Copies the channels of a group into planes, for the output lines starting at `first_line`.
     fn spread(&self, geometry: &Geometry, first_line: usize, image: &[f32], planes: &mut [f32]) {
         let [height, width] = geometry.input;
         let [plane_height, plane_width] = self.plane;
@@ -219,13 +222,13 @@ impl Layout {
     }
 }
 
-/// Elements that are copied per band.
+/// Number of elements copied per band.
 const BAND: usize = 1 << 18;
 
-/// Copies every `stride`-th element of an image line, from `first` on, behind the padding. The caller has
-/// zeroed the padding.
+/// Copies every `stride`-th element of an image line, starting at `first`, to after the padding. The caller
+/// has zeroed the padding.
 fn fill(from: &[f32], line: &mut [f32], first: usize, stride: usize, before: usize) {
-    // Index of the first element after the padding, and its index in the image.
+    // The index of the first element after the padding, and its index in the image.
     let skipped = before.saturating_sub(first).div_ceil(stride);
     let start = skipped * stride + first - before;
     let (Some(line), Some(from)) = (line.get_mut(skipped..), from.get(start..)) else {
@@ -277,13 +280,13 @@ pub(crate) fn packed(geometry: &Geometry, weights: &[f32]) -> Result<Tensor> {
     tensor(&[packed.len()], packed)
 }
 
-/// The inverse of [`packed`](Self::packed) for groups of `rows` output channels.
+/// Reverses [`packed`](Self::packed) for groups of `rows` output channels.
 pub(crate) fn unpacked(rows: usize, depth: usize, packed: &Tensor) -> Result<Vec<f32>> {
     let groups = elements::<f32>(packed)?.chunks_exact(packed_len(rows, depth).max(1));
     Ok(groups.flat_map(|group| unpack_rows(rows, group)).collect())
 }
 
-/// Inputs of one group of an image.
+/// The inputs of one group of an image.
 #[derive(Clone, Copy)]
 struct Group<'g> {
     image: &'g [f32],
@@ -302,16 +305,16 @@ struct Block<'b> {
     output: ShortVec<&'b mut [f32]>,
 }
 
-/// Minimum lines per block: the lines around a block are copied for both of its neighbours.
+/// Minimum lines per block: the lines around a block are copied for both of its neighbors.
 const LEAST_LINES: usize = 4;
 
-/// A block's channels are a multiple of this, so that its weights are whole packed panels.
+/// The channels of a block are a multiple of this, so that its weights are whole packed panels.
 const ROWS: usize = 8;
 
-/// Minimum terms per sum in the cost estimate: short sums are bound by memory.
+/// Minimum terms per sum in the cost estimate: short sums are memory-bound.
 const LEAST_TERMS: usize = 32;
 
-/// The same for a single output channel, which reuses no input element.
+/// Like [`LEAST_TERMS`], for a single output channel, which reuses no input element.
 const ALONE_TERMS: usize = 128;
 
 /// Minimum positions in the cost estimate: with fewer, reading the weights dominates.
@@ -364,7 +367,7 @@ impl Convolution {
         })
     }
 
-    /// The block of all lines and channels of a group.
+    /// Returns the block of all lines and channels of a group.
     fn whole<'b>(&self, output: &'b mut [f32]) -> Block<'b> {
         Block {
             rows: 0..self.geometry.rows,
@@ -373,8 +376,8 @@ impl Convolution {
         }
     }
 
-    /// Computes a group of an image on several threads: by lines, or by channels where there are more of them
-    /// than positions.
+    /// Computes a group of an image on several threads: splits it by lines, or by channels if there are more
+    /// channels than positions.
     fn split(&self, group: Group<'_>, output: &mut [f32], parts: usize) -> Result<()> {
         let geometry = &self.geometry;
         let ([height, width], positions) = (geometry.output, geometry.positions());
@@ -442,7 +445,7 @@ impl Convolution {
         Ok(())
     }
 
-    /// Computes the block's lines from `first_line` on from `values`.
+    /// Computes the block's lines from `first_line` to its end, from `values`.
     fn multiply(
         &self,
         layout: &Layout,
@@ -457,7 +460,7 @@ impl Convolution {
         let mut lines = Vec::new();
         IndirectGemm {
             rows: rows.len(),
-            // Blocks begin at a packed panel.
+            // Blocks start at a packed panel.
             weights: &group.weights[rows.start * self.geometry.depth()..],
             bias: &group.bias[rows],
             values,
@@ -473,15 +476,15 @@ impl Convolution {
     }
 }
 
-/// Buffer for the planes of a band.
+/// The buffer for the planes of a band.
 #[derive(Default)]
 struct Scratch(Vec<f32>);
 
-/// Useful columns of a panel: the first one, its index in the output channel, and their number.
+/// A run of useful columns in a panel: the first one, its index in the output channel, and their number.
 type Line = [usize; 3];
 
 impl Convolution {
-    /// Finds the useful columns of a panel in the band that begins at index `band` of each output channel.
+    /// Finds the useful columns of a panel, in the band that starts at index `band` of each output channel.
     fn find_lines(&self, layout: &Layout, first: usize, count: usize, band: usize, lines: &mut Vec<Line>) {
         lines.clear();
         let ([_, width], [_, useful]) = (layout.plane, self.geometry.output);

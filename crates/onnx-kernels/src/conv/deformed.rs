@@ -15,7 +15,7 @@ use onnx_tensor::{
     size,
 };
 
-/// `DeformConv` of images.
+/// Builds `DeformConv` for images.
 pub fn deform_conv(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let count = |name: &str| -> Result<usize> {
@@ -66,7 +66,7 @@ struct DeformConv {
 }
 
 impl DeformConv {
-    /// Number of kernel positions along an axis.
+    /// Returns the number of kernel positions along an axis.
     fn places(&self, axis: usize, size: usize, taps: usize) -> Result<usize> {
         let padded = size as u128 + self.pads[axis] as u128 + self.pads[axis + 2] as u128;
         let reach = (taps as u128).saturating_sub(1) * self.dilations[axis] as u128 + 1;
@@ -199,7 +199,7 @@ struct Image<'i> {
     size: [usize; 2],
 }
 
-/// One kernel tap at each output position: offsets along both axes, mask, and index in the kernel.
+/// One kernel tap at all output positions: offsets along both axes, mask, and index in the kernel.
 struct KernelTap<'m> {
     offsets: &'m [f32],
     mask: Option<&'m [f32]>,
@@ -229,7 +229,7 @@ impl DeformConv {
 }
 
 impl Image<'_> {
-    /// Bilinear interpolation at a position; pixels outside the image are 0.
+    /// Interpolates bilinearly at a position; pixels outside the image are 0.
     fn between(&self, channel: usize, [y, x]: [f32; 2]) -> f32 {
         let [height, width] = self.size;
         let is_near = |at: f32, size: usize| at > -1.0 && at < size as f32;

@@ -26,20 +26,21 @@ use onnx_tensor::{
     size,
 };
 
-/// `ConvInteger`.
+/// Builds `ConvInteger`.
 pub fn conv_integer(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(ConvInteger::of(Attributes(node))?))
 }
 
-/// `QLinearConv`.
+/// Builds `QLinearConv`.
 pub fn q_linear_conv(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(QLinearConv::of(Attributes(node))?))
 }
 
-/// Up to this many products of 8-bit integers sum exactly in FP32, whose convolution needs no im2col buffer.
+/// Up to this many products of 8-bit integers have an exact sum in FP32, whose convolution needs no im2col
+/// buffer.
 const EXACT_DEPTH: usize = (1 << 24) / (255 * 255);
 
-/// Parts that both operators share.
+/// The state that both operators share.
 #[derive(Debug)]
 struct IntegerConv {
     shape: Shape,
@@ -83,7 +84,7 @@ fn floats(shape: &[usize], numbers: &[i16]) -> Result<Tensor> {
     })
 }
 
-/// An image or weights, and their zero points.
+/// An image or weights, and the zero points.
 type Given<'g> = (&'g Tensor, Option<&'g Tensor>);
 
 impl IntegerConv {
@@ -92,8 +93,8 @@ impl IntegerConv {
         Ok(Self { shape, weights: None })
     }
 
-    /// Subtracts zero points from constant weights once, shared by all nodes with the same weights, memory
-    /// permitting.
+    /// Subtracts the zero points from constant weights once, shared by all nodes with the same weights, if
+    /// memory permits.
     fn keep(&mut self, weights: &Arc<Tensor>, zero_points: Option<&Arc<Tensor>>, packs: &mut Packs) {
         let sources: Vec<&Arc<Tensor>> = [Some(weights), zero_points].into_iter().flatten().collect();
         let order = Order::Windows {
@@ -112,7 +113,7 @@ impl IntegerConv {
         self.shape.dims(&image.shape, &weights.shape)
     }
 
-    /// Sums of products, initialized with the bias.
+    /// Computes the sums of products, initialized with the bias.
     fn sums(
         &self,
         (image, image_zero): Given<'_>,
@@ -348,7 +349,7 @@ mod tests {
         node
     }
 
-    /// Reference implementation in FP64, with zero points subtracted first, since padding is zero.
+    /// Reference implementation in FP64, which subtracts zero points first, since padding is zero.
     fn plainly(node: &Node, [image, weights]: [&Tensor; 2], zero_points: [&Tensor; 2]) -> Vec<i32> {
         let [x, w, x_zero, w_zero] = [image, weights, zero_points[0], zero_points[1]]
             .map(|tensor| quantize::integers(tensor).unwrap());
@@ -384,7 +385,7 @@ mod tests {
             (&[1, 4, 5, 6], &[6, 2, 3, 2], 2),
             (&[1, 5, 4, 4], &[5, 1, 3, 3], 5),
             (&[1, 2, 3, 4, 3], &[3, 2, 2, 2, 2], 1),
-            // More terms than FP32 sums exactly.
+            // More terms than FP32 can sum exactly.
             (&[1, 40, 4, 4], &[3, 40, 3, 3], 1),
             (&[0, 3, 9], &[4, 3, 3], 1),
         ];

@@ -1,4 +1,4 @@
-//! Weighted sums of a few elements, as resizing one axis needs them.
+//! Weighted sums of a few elements, for resizing along one axis.
 
 use onnx_tensor::prelude::*;
 
@@ -20,10 +20,10 @@ impl Taps {
         }
     }
 
-    /// Resizes an axis with `inner` elements at each index.
+    /// Resizes an axis with `inner` contiguous elements at each index.
     ///
     /// # Errors
-    /// If the request is cancelled meanwhile.
+    /// Fails if the request is cancelled.
     pub(crate) fn apply(&self, from: &[f32], to: &mut [f32], inner: usize, pace: &mut Pace) -> Result<()> {
         /// Elements between two checks for cancellation.
         const PART: usize = 1 << 18;

@@ -1,12 +1,12 @@
 //! Convolutions along any number of axes as matrix products of the weights with columns of windows (im2col),
-//! in pieces that stay in the caches.
+//! in pieces that fit into the caches.
 
 use onnx_tensor::prelude::*;
 
 use crate::pool::pooling::Axis;
 use onnx_tensor::{cancelling::Pace, size};
 
-/// Column elements that are written at a time.
+/// Number of column elements written at a time.
 const TOGETHER: usize = if cfg!(test) { 1 << 8 } else { 1 << 18 };
 
 /// A convolution by im2col.
@@ -20,7 +20,8 @@ pub(crate) struct Im2colConvolution<'u> {
 }
 
 impl Im2colConvolution<'_> {
-    /// Number of terms of each sum; saturates, since empty weights may have sizes whose product overflows.
+    /// Returns the number of terms of each sum; saturates, since empty weights may have sizes whose product
+    /// overflows.
     pub(crate) fn depth(&self) -> usize {
         let kernel = self.axes.iter().map(|axis| axis.kernel);
         kernel.fold(self.channels, usize::saturating_mul)
@@ -30,7 +31,7 @@ impl Im2colConvolution<'_> {
     /// weights, columns, number of rows, depth, number of columns, and zeroed sums.
     ///
     /// # Errors
-    /// [`NoRoom`](onnx_tensor::faults::NoRoom) and [`Cancelled`](onnx_tensor::cancelling::Cancelled).
+    /// Returns [`NoRoom`](onnx_tensor::faults::NoRoom) and [`Cancelled`](onnx_tensor::cancelling::Cancelled).
     pub(crate) fn add<T: Copy + Default, U: Copy + Default>(
         &self,
         images: &[T],
@@ -70,7 +71,7 @@ impl Im2colConvolution<'_> {
         Ok(())
     }
 
-    /// Writes the columns of the windows from `first` on: one line per window element.
+    /// Writes the columns of the windows starting at `first`: one line per window element.
     fn unfold<T: Copy + Default>(&self, image: &[T], first: usize, width: usize, columns: &mut [T]) {
         let Some((last, outer)) = self.axes.split_last() else {
             return;
@@ -111,7 +112,7 @@ impl Im2colConvolution<'_> {
     }
 }
 
-/// The first window in which `element` is inside the image, and the first after those.
+/// Returns the first window in which `element` is inside the image, and the end of those windows.
 fn inside(axis: &Axis, element: usize) -> [usize; 2] {
     let ahead = element * axis.dilation;
     let first = axis.pad.saturating_sub(ahead).div_ceil(axis.stride);
@@ -119,7 +120,7 @@ fn inside(axis: &Axis, element: usize) -> [usize; 2] {
     [first, end.max(first)]
 }
 
-/// The image line of a window element for a line of windows; `None` in the padding.
+/// Returns the image line of a window element for a line of windows; `None` in the padding.
 fn line_of(axes: &[Axis], mut element: usize, mut line: usize) -> Option<usize> {
     let (mut place, mut stride) = (0, 1);
     for axis in axes.iter().rev() {

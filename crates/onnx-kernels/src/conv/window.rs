@@ -1,5 +1,5 @@
-//! Window arithmetic of convolutions and pools: kernels, strides, dilations and padding determine the sizes
-//! of results.
+//! Window arithmetic of convolutions and pools: computes result sizes from kernels, strides, dilations and
+//! padding.
 
 use onnx_tensor::prelude::*;
 
@@ -10,14 +10,14 @@ use onnx_tensor::node::Attributes;
 /// Larger kernels, strides, pads and dilations are refused, so that their products cannot overflow.
 pub(crate) const MAX_NUMBER: usize = 1 << 24;
 
-/// Attributes of a node with windows. A list is empty where the attribute is absent.
+/// The attributes of a node with windows. A list is empty where the attribute is absent.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     pub(crate) kernel: ShortVec<usize>,
     strides: ShortVec<usize>,
     dilations: ShortVec<usize>,
     padding: Padding,
-    /// Keeps a last window that reaches beyond the end padding (`ceil_mode`).
+    /// Keeps a last window that extends beyond the end padding (`ceil_mode`).
     rounds_up: bool,
 }
 
@@ -25,14 +25,14 @@ pub(crate) struct Window {
 enum Padding {
     /// Begin pads of all axes, then end pads; empty for no padding.
     Given(ShortVec<usize>),
-    /// Pads so that the result is the image divided by the stride, rounded up; the odd element goes to the
-    /// end.
+    /// Padding such that the result is the image divided by the stride, rounded up; the odd element goes to
+    /// the end.
     SameUpper,
-    /// The same with the odd element at the beginning.
+    /// Like [`Self::SameUpper`], with the odd element at the beginning.
     SameLower,
 }
 
-/// A list attribute with one number for each axis.
+/// Reads a list attribute with one number per axis.
 fn numbers(attributes: Attributes<'_>, name: &str, least: usize) -> Result<ShortVec<usize>> {
     let fits = |&number: &i64| {
         let number = usize::try_from(number).ok();
@@ -47,7 +47,7 @@ fn numbers(attributes: Attributes<'_>, name: &str, least: usize) -> Result<Short
     })
 }
 
-/// `list[axis]`, or 1 if the list is empty.
+/// Returns `list[axis]`, or 1 if the list is empty.
 fn at(list: &[usize], axis: usize) -> usize {
     list.get(axis).copied().unwrap_or(1)
 }
@@ -61,7 +61,7 @@ impl Window {
         Self::of(attributes)
     }
 
-    /// Reads the attributes of a pool, `kernel_shape` included.
+    /// Reads the attributes of a pool, including `kernel_shape`.
     pub(crate) fn of_pool(attributes: Attributes<'_>) -> Result<Self> {
         let window = Self::of(attributes)?;
         if window.kernel.is_empty() {
@@ -105,7 +105,7 @@ impl Window {
         })
     }
 
-    /// Refuses images and kernels whose rank differs from the attributes'.
+    /// Refuses images and kernels whose rank does not match the attributes.
     pub(crate) fn expect_axes(&self, axes: usize) -> Result<()> {
         let pads = match &self.padding {
             Padding::Given(pads) => pads.len() / 2,
@@ -124,7 +124,7 @@ impl Window {
         }
     }
 
-    /// Extent of a dilated kernel along an axis.
+    /// Returns the extent of a dilated kernel along an axis.
     fn reach(&self, axis: usize, kernel: usize) -> Result<usize> {
         let reach = kernel
             .checked_sub(1)
@@ -134,7 +134,7 @@ impl Window {
             .ok_or_else(|| Refusal(format!("has a window of {kernel} elements along an axis")).into())
     }
 
-    /// The windows along each axis of an image.
+    /// Returns the windows along each axis of an image.
     pub(crate) fn axes(&self, sizes: &[usize], kernel: &[usize]) -> Result<Vec<Axis>> {
         let axes = sizes.iter().zip(kernel).enumerate();
         axes.map(|(axis, (&size, &kernel))| self.axis(axis, size, kernel))
@@ -153,7 +153,7 @@ impl Window {
             None if self.rounds_up && reach - padded < stride => 1,
             None => bail!(Misfit::Window((reach - padded) as i64)),
         };
-        // ONNX drops a last window that would begin in the end padding.
+        // ONNX drops a last window that would start in the end padding.
         let is_beyond = self.rounds_up && count > 1 && (count - 1) * stride >= size + before;
         Ok(Axis {
             size,
@@ -165,7 +165,7 @@ impl Window {
         })
     }
 
-    /// Begin and end padding of an axis.
+    /// Returns the begin and end padding of an axis.
     fn pads(&self, axis: usize, size: usize, reach: usize) -> [usize; 2] {
         let stride = at(&self.strides, axis);
         let same = || (size.div_ceil(stride).saturating_sub(1) * stride + reach).saturating_sub(size);
@@ -177,7 +177,7 @@ impl Window {
         }
     }
 
-    /// Sizes of the result along all axes of an image, whose own sizes may be unknown.
+    /// Returns the sizes of the result along all axes of an image, whose own sizes may be unknown.
     pub(crate) fn dims(&self, sizes: &[Dim], kernel: &[usize]) -> Result<ShortVec<Dim>> {
         let axes = sizes.iter().zip(kernel).enumerate();
         axes.map(|(axis, (size, &kernel))| {
@@ -199,8 +199,8 @@ impl Window {
         .collect()
     }
 
-    /// Number of elements of window `at` that an average counts: padding included, elements beyond it
-    /// excluded.
+    /// Returns the number of elements of window `at` that an average counts: including padding, excluding
+    /// elements beyond it.
     pub(crate) fn counted(&self, index: usize, axis: &Axis, at: usize) -> usize {
         let after = match &self.padding {
             Padding::Given(pads) if pads.is_empty() => 0,
@@ -228,14 +228,14 @@ mod tests {
         }
     }
 
-    /// Matches ONNX Runtime.
+    /// Checks ONNX Runtime's behavior.
     #[test]
     fn a_last_window_counts_where_it_begins_in_the_image() {
         let up = |pads: [usize; 2]| window(2, 1, Padding::Given(pads.into_iter().collect()), true);
         let count = |window: &Window, size: usize, kernel: usize| window.axis(0, size, kernel).unwrap().count;
         assert_eq!(count(&up([0, 0]), 4, 3), 2);
         assert_eq!(count(&up([0, 0]), 5, 2), 3);
-        // It would begin in the end padding.
+        // It would start in the end padding.
         assert_eq!(count(&up([1, 1]), 5, 2), 3);
         assert_eq!(count(&up([0, 0]), 2, 3), 1);
         let error = up([0, 0]).axis(0, 1, 3).unwrap_err();

@@ -27,19 +27,19 @@ use onnx_tensor::{
     size,
 };
 
-/// `Conv`.
+/// Builds `Conv`.
 pub fn conv(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Conv::of(Attributes(node))?))
 }
 
-/// Attributes that convolutions of all types share.
+/// The attributes that convolutions of all types share.
 #[derive(Debug)]
 pub(crate) struct Shape {
     window: Window,
     pub(crate) groups: usize,
 }
 
-/// Sizes of one convolution, from the shapes of image and weights.
+/// The sizes of one convolution, from the shapes of image and weights.
 pub(crate) struct Sizes {
     /// Shape of the result.
     pub(crate) shape: ShortVec<usize>,
@@ -61,7 +61,7 @@ impl Shape {
         })
     }
 
-    /// Dimensions of the result; `None` while the kernel is unknown.
+    /// Returns the dimensions of the result; `None` while the kernel is unknown.
     pub(crate) fn dims(&self, image: &[Dim], weights: &[Dim]) -> Result<Option<ShortVec<Dim>>> {
         if image.len() != weights.len() {
             bail!(Refusal(format!(
@@ -100,7 +100,7 @@ impl Shape {
         Ok(Some(shape))
     }
 
-    /// The sizes for known shapes, which [`dims`](Self::dims) has accepted.
+    /// Returns the sizes for known shapes, which [`dims`](Self::dims) has accepted.
     pub(crate) fn sizes(&self, image: &[usize], weights: &[usize]) -> Result<Sizes> {
         let axes = self.window.axes(&image[2..], &weights[2..])?;
         let mut shape = smallvec![image[0], weights[0]];
@@ -115,8 +115,8 @@ impl Shape {
         })
     }
 
-    /// How FP32 weights are packed, which does not depend on the image; `None` for kernels that are not
-    /// packed. Weights of a wrong shape are refused when the node runs.
+    /// Returns how FP32 weights are packed, which does not depend on the image; `None` for kernels that are
+    /// not packed. Weights of a wrong shape are refused when the node runs.
     fn packing(&self, kernel: &[usize]) -> Option<Geometry> {
         if !(3..=4).contains(&kernel.len()) || kernel.contains(&0) || !kernel[0].is_multiple_of(self.groups) {
             return None;
@@ -140,7 +140,7 @@ impl Shape {
         sizes.geometry()
     }
 
-    /// Packs the weights, if they are of a packed kind.
+    /// Packs the weights, if their kernel is one that is packed.
     pub(crate) fn packed(&self, weights: &Tensor) -> Result<Option<Arc<Tensor>>> {
         let geometry = self.packing(weights.shape());
         let packed = geometry.map(|geometry| packed(&geometry, elements::<f32>(weights)?));
@@ -160,7 +160,7 @@ impl Shape {
     }
 }
 
-/// One number for each axis of a plane, from one or two axes; a line is an image with one row.
+/// Returns one number per axis of a plane, from one or two axes; a line is an image with one row.
 fn plane(axes: &[Axis], number: impl Fn(&Axis) -> usize, other: usize) -> Option<[usize; 2]> {
     match axes {
         [width] => Some([other, number(width)]),
@@ -170,7 +170,7 @@ fn plane(axes: &[Axis], number: impl Fn(&Axis) -> usize, other: usize) -> Option
 }
 
 impl Sizes {
-    /// Geometry for the FP32 kernels; `None` for other ranks and for empty images.
+    /// Returns the geometry for the FP32 kernels; `None` for other ranks and for empty images.
     fn geometry(&self) -> Option<Geometry> {
         let axes = &*self.axes;
         let is_empty =
@@ -201,8 +201,8 @@ impl Sizes {
         }
     }
 
-    /// FP32 convolution. Uses `kept` packed weights if the kernel reads that order, and repacks them
-    /// otherwise.
+    /// Computes an FP32 convolution. Uses the packed weights `kept` if the kernel reads that order, and
+    /// repacks them otherwise.
     pub(crate) fn of_floats(
         &self,
         image: &Arc<Tensor>,
@@ -236,7 +236,7 @@ impl Sizes {
         convolution.run(image, &weights)
     }
 
-    /// Weights of `shape` as they were before packing.
+    /// Returns weights of `shape` in their order before packing.
     fn unpacked(&self, shape: &[usize], packed: &Tensor) -> Result<Arc<Tensor>> {
         size::admit_now(size_of::<f32>() as u64 * packed.len() as u64)?;
         let rows = unpacked(self.rows, shape[1..].iter().product(), packed)?;
@@ -266,7 +266,7 @@ impl Sizes {
     }
 }
 
-/// Refuses a bias that is not one value per channel.
+/// Refuses a bias that does not have one value per channel.
 pub(crate) fn expect_bias(bias: Option<&Fact>, channels: &Dim) -> Result<()> {
     let Some(bias) = bias else {
         return Ok(());
@@ -368,7 +368,7 @@ mod tests {
     use crate::made_nodes::{node, with, with_text};
     use onnx_tensor::{elements::tensor, faults::Misfit};
 
-    /// Small integers, so that sums are exact in any order.
+    /// Returns small integers, so that sums are exact in any order.
     fn numbers(shape: &[usize], seed: usize) -> Vec<f64> {
         let count: usize = shape.iter().product();
         (0..count)
@@ -376,7 +376,7 @@ mod tests {
             .collect()
     }
 
-    /// Reference implementation: each element of the result by itself.
+    /// Reference implementation, which computes each element of the result separately.
     fn plainly(sizes: &Sizes, image: &[usize], weights: &[usize]) -> Vec<f64> {
         let (x, w, bias) = (numbers(image, 1), numbers(weights, 2), numbers(&weights[..1], 3));
         let positions: usize = sizes.axes.iter().map(|axis| axis.count).product();

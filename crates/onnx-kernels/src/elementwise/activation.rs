@@ -164,7 +164,7 @@ impl Function {
             Self::GatedHardSigmoid { alpha, beta } => {
                 each!(values, [alpha, beta] | x | x * clamp(alpha * x + beta));
             }
-            // In FP32 intermediate values would overflow before the result does.
+            // In FP32, intermediate values would overflow before the result does.
             Self::Asinh => each!(values, [] | x | f64::from(x).asinh() as f32),
             Self::Acosh => each!(values, [] | x | f64::from(x).acosh() as f32),
             Self::Softsign => each!(values, [] | x | x / (1.0 + x.abs())),
@@ -257,7 +257,7 @@ fn softplus(x: f64) -> f64 {
     positive + (-x.abs()).exp().ln_1p()
 }
 
-/// `Shrink`: moves `x` towards 0 by `bias`; 0 within `lambd`.
+/// Computes `Shrink`: moves `x` towards 0 by `bias`; 0 within `lambd`.
 #[inline(always)]
 fn shrink<T: Real + Sub<Output = T> + Neg<Output = T>>(x: T, lambd: T, bias: T) -> T {
     if x < -lambd {
@@ -269,7 +269,7 @@ fn shrink<T: Real + Sub<Output = T> + Neg<Output = T>>(x: T, lambd: T, bias: T) 
     }
 }
 
-/// Clamps to 0..=1; NaN stays.
+/// Clamps to 0..=1; NaN stays NaN.
 #[inline(always)]
 fn clamp<T: PartialOrd + From<u8>>(x: T) -> T {
     let (zero, one) = (T::from(0), T::from(1));
@@ -286,12 +286,13 @@ fn clamp<T: PartialOrd + From<u8>>(x: T) -> T {
 pub(crate) struct Activation(Function);
 
 impl Activation {
-    /// The function of an operator, by its name. Of `Clip` the form with bounds as attributes.
+    /// Returns the function of an operator, by its name. For `Clip`, this is the variant with bounds as
+    /// attributes.
     pub(crate) fn of(node: &Node) -> Result<Self> {
         function(node).map(Self)
     }
 
-    /// Clamps to bounds.
+    /// Returns the function that clamps to bounds.
     pub(crate) fn clip(low: f32, high: f32) -> Self {
         let (low, high) = (low.into(), high.into());
         Self(Function::Clip { low, high })
@@ -325,7 +326,7 @@ impl Activation {
         self.0.single(values);
     }
 
-    /// The fused form of `x * f(x)`, if there is one.
+    /// Returns the fused form of `x * f(x)`, if it exists.
     pub(crate) fn gated(&self) -> Option<Self> {
         match self.0 {
             Function::Sigmoid => Some(Self(Function::Silu)),

@@ -9,7 +9,7 @@ use onnx_tensor::cancelling::Pace;
 use onnx_tensor::elements::{elements, filled};
 use onnx_tensor::shapes;
 
-/// A function of two numbers, or of two BOOL.
+/// A function of two numbers or two BOOLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Function {
     Sum,
@@ -23,9 +23,9 @@ pub(crate) enum Function {
     Xor,
 }
 
-/// Combines two tensors of one type element by element, in place of the first one if nothing else reads it.
+/// Combines two tensors of one type element-wise, in place of the first one if it has no other references.
 /// Integers wrap; no divisor may be 0 ([`has_zero`](crate::elementwise::remainder::has_zero)). The maximum
-/// and minimum of NaN and a number is NaN.
+/// and minimum of NaN and a number are NaN.
 pub(crate) fn combined(function: Function, a: Arc<Tensor>, b: &Tensor, shape: &[usize]) -> Result<Tensor> {
     let element_type = a.element_type();
     ensure!(
@@ -62,8 +62,7 @@ pub(crate) fn combined(function: Function, a: Arc<Tensor>, b: &Tensor, shape: &[
             }
         };
     }
-    // Types that models rarely compute with share one loop for all functions, which takes a fifth of the
-    // code.
+    // Types that are rare in models share one loop for all functions, which takes a fifth of the code size.
     macro_rules! rare {
         ($T:ty, $function:expr) => {{
             let function: fn($T, $T) -> $T = $function;
@@ -119,7 +118,7 @@ pub(crate) fn combined(function: Function, a: Arc<Tensor>, b: &Tensor, shape: &[
     }
 }
 
-/// `IS_WIDE` as for [`broadcast`].
+/// Computes in place where possible. See [`broadcast`] for `IS_WIDE`.
 fn computed<T: Element + Copy, const IS_WIDE: bool>(
     a: Arc<Tensor>,
     b: &Tensor,
@@ -139,7 +138,8 @@ fn computed<T: Element + Copy, const IS_WIDE: bool>(
     }
 }
 
-/// Calls `block` with contiguous elements of the first tensor, to be replaced, and those of the second one.
+/// Calls `block` with contiguous elements of the first tensor, to be overwritten, and those of the second
+/// one.
 fn replaced<T: Element>(
     mut a: Tensor,
     b: &Tensor,
@@ -158,9 +158,9 @@ fn replaced<T: Element>(
     Ok(a)
 }
 
-/// One number per pair of elements. `IS_WIDE` compiles the loop for each vector width: it pays for most
-/// functions, but not for 64-bit integers and bytes, which the baseline handles, or powers and remainders,
-/// which have no vector form.
+/// Computes one number per pair of elements. `IS_WIDE` compiles the loop for each vector width, which pays
+/// off for most functions. It does not for 64-bit integers and bytes, which the baseline handles, nor for
+/// powers and remainders, which have no vector form.
 pub(crate) fn broadcast<T: Element + Copy, const IS_WIDE: bool>(
     a: &Tensor,
     b: &Tensor,
@@ -170,7 +170,8 @@ pub(crate) fn broadcast<T: Element + Copy, const IS_WIDE: bool>(
     pairs::<T, T, IS_WIDE>(a, b, &shape, |a, b| function(*a, *b))
 }
 
-/// One result per pair of elements of two tensors broadcast to `shape`. `IS_WIDE` as for [`broadcast`].
+/// Computes one result per pair of elements of two tensors broadcast to `shape`. See [`broadcast`] for
+/// `IS_WIDE`.
 pub(crate) fn pairs<T: Element, R: Element + Copy, const IS_WIDE: bool>(
     a: &Tensor,
     b: &Tensor,
@@ -186,7 +187,8 @@ pub(crate) fn pairs<T: Element, R: Element + Copy, const IS_WIDE: bool>(
 /// A loop over contiguous elements of two tensors and the result.
 type Block<'b, T, R> = &'b (dyn Fn(Side<'_, T>, Side<'_, T>, &mut [R]) + Sync);
 
-/// Calls `block` with elements of both tensors, broadcast to `shape`. Compiled per type, not per function.
+/// Calls `block` with elements of both tensors, broadcast to `shape`. Compiled once per type, not per
+/// function.
 fn met<T: Element, R: Element + Copy>(
     a: &Tensor,
     b: &Tensor,
@@ -271,8 +273,9 @@ impl Runs {
         Self { axes, last }
     }
 
-    /// Walks over `count` elements of the result from `first` on, in runs along the innermost axis: offsets
-    /// in both tensors and in the range, and length. Long runs are cut so that cancellation is noticed.
+    /// Iterates over `count` elements of the result, starting at `first`, in runs along the innermost axis.
+    /// `run` receives the offsets in both tensors and in the range, and the length. Long runs are split to
+    /// check for cancellation.
     #[inline(always)]
     fn each(
         &self,
@@ -322,7 +325,7 @@ impl Runs {
     }
 }
 
-/// Operand of a loop: one element for each result, or the same for all.
+/// An operand of a loop: one element per result, or one for all.
 #[derive(Clone, Copy)]
 enum Side<'v, T> {
     Each(&'v [T]),
@@ -330,7 +333,7 @@ enum Side<'v, T> {
 }
 
 impl<'v, T> Side<'v, T> {
-    /// `count` elements from `first` on, or that one element if `step` is 0.
+    /// Creates an operand of `count` elements starting at `first`, or of only that element if `step` is 0.
     #[inline(always)]
     fn new(values: &'v [T], first: usize, step: usize, count: usize) -> Self {
         match step {
@@ -418,7 +421,7 @@ mod tests {
         [&[3, 0], &[3, 1]],
     ];
 
-    /// Reference implementation: materializes a broadcast tensor.
+    /// Reference implementation, which materializes a broadcast tensor.
     fn repeated<T: Element + Copy>(tensor: &Tensor, shape: &[usize]) -> Vec<T> {
         let elements = elements::<T>(tensor).unwrap();
         let rank = shape.len();

@@ -19,7 +19,7 @@ use onnx_tensor::{
     operator::Fact,
 };
 
-/// `Cast`, to the type of its attribute `to`.
+/// Builds `Cast` to the type in its attribute `to`.
 pub fn cast(node: &Node) -> Result<Box<dyn Compute>> {
     let code = i32::try_from(Attributes(node).int("to", 0))?;
     let to = ElementType::from_code(code);
@@ -32,7 +32,7 @@ pub fn cast(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Cast { to: Some(to) }))
 }
 
-/// `CastLike`, to the type of its second input.
+/// Builds `CastLike`, which casts to the type of its second input.
 pub fn cast_like(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Cast { to: None }))
 }
@@ -166,7 +166,7 @@ where
     }
 }
 
-/// Converts each number by itself.
+/// Converts each number separately.
 fn mapped<F: Copy + Sync, T: Element>(
     from: &[F],
     shape: &[usize],
@@ -196,7 +196,7 @@ number!(|x: &f32| short_text(*x) => f32);
 number!(float_text => f64);
 number!(ToString::to_string => u8, u16, u32, u64, i8, i16, i32, i64);
 
-/// Parses strings as ONNX Runtime does; anything else than a number is an error.
+/// Parses strings as ONNX Runtime does; anything except a number is an error.
 fn parsed<T>(texts: &[String]) -> Result<Vec<T>>
 where
     T: Element + Copy + std::str::FromStr,
@@ -208,7 +208,7 @@ where
     let parse = |text: &String| {
         pace.spend(16 + text.len() as u64)?;
         let text = text.trim();
-        // Integers first: they may have more digits than a float keeps.
+        // Integers first: they may have more digits than a float can represent.
         if !T::element_type().is_float() {
             if let Ok(number) = text.parse::<i64>() {
                 return Ok(number.as_());
@@ -237,13 +237,12 @@ fn short_text(number: f32) -> String {
     }
 }
 
-/// Formats a float with the fewest digits that round-trip, in the form of C's `%g`. ONNX Runtime writes eight
-/// digits.
+/// Formats a float like C's `%g`, with the fewest digits that round-trip. ONNX Runtime writes eight digits.
 fn float_text<F: fmt::LowerExp>(number: F) -> String {
     c_text(&format!("{number:e}"))
 }
 
-/// Converts scientific notation into that of C's `%.8g`.
+/// Converts scientific notation into C's `%.8g` notation.
 fn c_text(scientific: &str) -> String {
     const DIGITS: i32 = 8;
     let Some((mantissa, exponent)) = scientific.split_once('e') else {

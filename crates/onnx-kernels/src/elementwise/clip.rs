@@ -1,4 +1,4 @@
-//! `Clip`. NaN stays, and the upper bound wins where it is below the lower one.
+//! `Clip`. NaN stays NaN, and the upper bound wins if it is below the lower one.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// `Clip`.
+/// Builds `Clip`.
 pub fn clip_of(node: &Node, constants: Constants<'_>) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Clip::of(node, constants)))
 }
 
 #[derive(Debug)]
 pub(crate) struct Clip {
-    /// Lower and upper bound, where they are attributes.
+    /// Lower and upper bound, if they are attributes.
     fixed: Option<[f32; 2]>,
     /// Input indices of the bounds.
     places: [Option<usize>; 2],
@@ -62,7 +62,7 @@ impl Clip {
 }
 
 impl Clip {
-    /// The function to fuse, if the bounds are constants.
+    /// Returns the function to fuse, if the bounds are constants.
     pub(crate) fn activation(&self) -> Option<Activation> {
         self.activation.clone()
     }

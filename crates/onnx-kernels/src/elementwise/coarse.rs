@@ -1,7 +1,7 @@
-//! `Sigmoid` and `Tanh` by ONNX Runtime's rational approximations, equal to the last bit.
+//! `Sigmoid` and `Tanh` with ONNX Runtime's rational approximations, bit-identical.
 //!
-//! They are less accurate than ours. But where a quantization follows, the last bit decides the rounding,
-//! which deep networks amplify to some thousandths of the result.
+//! They are less accurate than ours. But before a quantization, the last bit decides the rounding, which deep
+//! networks amplify to some thousandths of the result.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `CoarseSigmoid` or `CoarseTanh`.
+/// Builds `CoarseSigmoid` or `CoarseTanh`.
 pub fn coarse(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Coarse {
         is_tanh: node.op_type.ends_with("Tanh"),

@@ -15,17 +15,17 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// An element-wise function, such as `Abs`.
+/// Builds an element-wise function, such as `Abs`.
 pub fn function(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Function::of(node)?))
 }
 
-/// `IsInf`, `IsNaN` or `Not`.
+/// Builds `IsInf`, `IsNaN` or `Not`.
 pub fn truth(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Truth::of(node)?))
 }
 
-/// An element-wise function of floats, and of integers where the operator admits them.
+/// An element-wise function of floats, and of integers if the operator supports them.
 #[derive(Debug)]
 pub(crate) struct Function {
     of_floats: OfFloats,
@@ -39,7 +39,7 @@ enum OfFloats {
 }
 
 impl Function {
-    /// The [`Activation`] that it is equal to, if any.
+    /// Returns the equal [`Activation`], if any.
     pub(crate) fn activation(&self) -> Option<Activation> {
         match &self.of_floats {
             OfFloats::Activation(activation) => Some(activation.clone()),
@@ -160,7 +160,7 @@ impl Plain {
         }
     }
 
-    /// FP16 is computed in FP32.
+    /// Computes FP16 in FP32.
     fn halves(self, values: &mut [f16]) -> Result<()> {
         const SIGN: u16 = 1 << 15;
         let bits: fn(u16) -> u16 = match self {

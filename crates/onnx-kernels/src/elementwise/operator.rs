@@ -1,4 +1,4 @@
-//! Which activation an operator is, so that a preceding operator can fuse it.
+//! Maps an operator to its activation, so that a preceding operator can fuse it.
 
 use std::any::Any;
 
@@ -6,7 +6,7 @@ use onnx_tensor::operator::Compute;
 
 use super::{activation::Activation, clip::Clip, functions::Function};
 
-/// The activation that an operator always computes, if it is one and does not depend on inputs of the run.
+/// Returns the activation that an operator computes, if it is one and does not depend on inputs of the run.
 pub(crate) fn activation_of(operator: &dyn Compute) -> Option<Activation> {
     let operator: &dyn Any = operator;
     let function = operator.downcast_ref::<Function>().and_then(Function::activation);

@@ -15,7 +15,7 @@ use onnx_tensor::{
     shapes,
 };
 
-/// An element-wise function of two tensors, such as `Add`.
+/// Builds an element-wise function of two tensors, such as `Add`.
 pub fn pair(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Pair::of(&node.op_type)?))
 }
@@ -41,7 +41,7 @@ impl Pair {
     }
 }
 
-/// Broadcast shape of inputs of one type.
+/// Returns the broadcast shape of inputs of one type.
 pub(crate) fn joined(inputs: &[Fact]) -> Result<ShortVec<Dim>> {
     for input in inputs {
         ensure_input!(
@@ -70,7 +70,7 @@ impl Compute for Pair {
                 "an integer would be divided by zero"
             );
             let shape = shapes::broadcast(&[made.shape(), other.shape()])?;
-            // Written in place if the first value has the result's shape and no other reader.
+            // Written in place if the first value has the result's shape and no other references.
             let is_free = |value: &mut Arc<Tensor>| *value.shape() == *shape && Arc::get_mut(value).is_some();
             if matches!(self.0, Function::Sum | Function::Product)
                 && !is_free(&mut made)

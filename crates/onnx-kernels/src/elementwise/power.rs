@@ -12,7 +12,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `Pow`.
+/// Builds `Pow`.
 pub fn power(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Pow))
 }
@@ -62,7 +62,7 @@ fn raised(base: f64, exponent: f64) -> f64 {
     }
 }
 
-/// Integer power; overflow and fractions convert as a cast from float would.
+/// Computes an integer power; overflow and fractions convert like a cast from float.
 fn whole_power(base: i64, exponent: i64) -> i64 {
     let exact = u32::try_from(exponent)
         .ok()
@@ -70,7 +70,7 @@ fn whole_power(base: i64, exponent: i64) -> i64 {
     exact.unwrap_or_else(|| (base as f64).powf(exponent as f64) as i64)
 }
 
-/// `Mean` of any number of tensors.
+/// Builds `Mean` for any number of tensors.
 pub fn mean(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Mean))
 }
@@ -106,7 +106,7 @@ impl Kernel for Mean {
     }
 }
 
-/// `BitShift`, of unsigned integers only.
+/// Builds `BitShift` for unsigned integers.
 pub fn bit_shift(node: &Node) -> Result<Box<dyn Compute>> {
     let goes_left = match Attributes(node).text("direction", "") {
         "LEFT" => true,

@@ -16,7 +16,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `PRelu`.
+/// Builds `PRelu`.
 pub fn prelu(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(PRelu {
         is_by_channel: node.opset < 7,
@@ -80,7 +80,7 @@ impl Kernel for PRelu {
     }
 }
 
-/// Whether slopes broadcast to the shape of `x`, in this direction only.
+/// Returns whether slopes broadcast to the shape of `x`, but not the other way round.
 fn is_broadcast<D>(slope: &[D], x: &[D], fits: impl Fn(&D, &D) -> bool) -> bool {
     let mut dims = slope.iter().rev().zip(x.iter().rev());
     slope.len() <= x.len() && dims.all(|(slope, x)| fits(slope, x))
@@ -94,7 +94,7 @@ fn curved<T: Real>(inputs: &[Arc<Tensor>]) -> Result<ShortVec<Tensor>> {
     if values.is_empty() {
         return Ok(smallvec![tensor(shape, values)?]);
     }
-    // Each slope applies to the elements behind its last dimension other than 1; the slopes repeat along the
+    // Each slope applies to the elements after its last dimension other than 1; the slopes repeat along the
     // dimensions before.
     let dims = inputs[1].shape();
     let behind = dims.iter().rev().take_while(|&&dim| dim == 1).count();

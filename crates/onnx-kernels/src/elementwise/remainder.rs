@@ -16,7 +16,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `Mod`.
+/// Builds `Mod`.
 pub fn remainder(node: &Node) -> Result<Box<dyn Compute>> {
     let truncates = Attributes(node).int("fmod", 0) != 0;
     Ok(kernel(Remainder { truncates }))
@@ -81,7 +81,7 @@ impl Kernel for Remainder {
     }
 }
 
-/// Whether an integer tensor contains a zero.
+/// Returns whether an integer tensor contains a zero.
 pub(crate) fn has_zero(tensor: &Tensor) -> Result<bool> {
     if !tensor.element_type().is_integer() {
         return Ok(false);

@@ -1,11 +1,11 @@
-//! Vectorizable FP32 functions: without branches and calls, so that the compiler vectorizes loops over them.
-//! All propagate NaN, and are exact at infinities and where intermediate values overflow; errors are a few
-//! ULP.
+//! Vectorizable FP32 functions: they have no branches and calls, so that the compiler vectorizes loops over
+//! them. All propagate NaN, and are exact at infinities and where intermediate values overflow. Elsewhere
+//! errors are a few ULP.
 //!
-//! The polynomials were fitted for this file to the smallest relative error over the interval named.
+//! The polynomials were fitted for this file to the smallest relative error over the given interval.
 
-/// Replaces each value by a function of it that may use named variables, compiled for the processor's widest
-/// vectors: `each!(values, [alpha] |x| alpha * x)`.
+/// Replaces each value by the result of an expression that may use the listed variables, compiled for the
+/// processor's widest vectors: `each!(values, [alpha] |x| alpha * x)`.
 ///
 /// A macro, since closures are not always inlined into the vectorized function.
 macro_rules! each {
@@ -31,18 +31,18 @@ macro_rules! each {
 }
 pub(crate) use each;
 
-/// `e^x`.
+/// Computes `e^x`.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     let (power, rest) = split(x);
     scale(1.0 + expm1_near_zero(rest), power)
 }
 
-/// `e^x - 1`, accurate near zero too.
+/// Computes `e^x - 1`, accurate near zero too.
 #[inline(always)]
 pub(crate) fn expm1(x: f32) -> f32 {
     let (power, rest) = split(x);
-    // Half of the power twice: 2^128 is not an FP32 value although the product may be.
+    // Multiplies by half of the power twice: 2^128 is not an FP32 value although the product may be.
     let (first, second) = halves(power);
     let tail = expm1_near_zero(rest);
     // For small powers the terms cancel exactly; for large ones the second term dominates.
@@ -51,14 +51,15 @@ pub(crate) fn expm1(x: f32) -> f32 {
     if x > 64.0 { large } else { exact }
 }
 
-/// `x = power * ln 2 + rest` with `|rest| <= ln 2 / 2`. Values beyond the range of FP32 stay just beyond it.
+/// Splits `x = power * ln 2 + rest` with `|rest| <= ln 2 / 2`. Values outside the range of FP32 are clamped
+/// to just outside it.
 #[inline(always)]
 fn split(x: f32) -> (i32, f32) {
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
     // 1.5 * 2^23: adding it moves the integer part into the lowest bits.
     const ROUND: f32 = 12_582_912.0;
-    // Comparisons with NaN are false, so NaN stays.
+    // Comparisons with NaN are false, so NaN stays NaN.
     let x = if x > 89.0 { 89.0 } else { x };
     let x = if x < -104.0 { -104.0 } else { x };
     let rounded = x * std::f32::consts::LOG2_E + ROUND;
@@ -67,7 +68,7 @@ fn split(x: f32) -> (i32, f32) {
     (power, x - whole * LN_2_HIGH - whole * LN_2_LOW)
 }
 
-/// `e^r - 1` for `|r| <= ln 2 / 2`.
+/// Computes `e^r - 1` for `|r| <= ln 2 / 2`.
 #[inline(always)]
 fn expm1_near_zero(r: f32) -> f32 {
     const TERMS: [f32; 6] = [
@@ -92,7 +93,7 @@ fn polynomial<const N: usize>(terms: &[f32; N], x: f32) -> f32 {
     sum
 }
 
-/// Two powers of two whose product is `2^power`.
+/// Returns two powers of two whose product is `2^power`.
 #[inline(always)]
 fn halves(power: i32) -> (f32, f32) {
     let half = power >> 1;
@@ -107,7 +108,7 @@ fn scale(x: f32, power: i32) -> f32 {
     x * first * second
 }
 
-/// `ln(1 + x)` for `0 <= x <= 1`.
+/// Computes `ln(1 + x)` for `0 <= x <= 1`.
 #[inline(always)]
 fn log1p_of_fraction(x: f32) -> f32 {
     // 2 artanh(x / (2 + x)), whose argument is at most 1/3.
@@ -125,30 +126,30 @@ fn log1p_of_fraction(x: f32) -> f32 {
     2.0 * s * polynomial(&TERMS, square)
 }
 
-/// `1 / (1 + e^-x)`.
+/// Computes `1 / (1 + e^-x)`.
 #[inline(always)]
 pub(crate) fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + exp(-x))
 }
 
-/// Hyperbolic tangent.
+/// Computes the hyperbolic tangent.
 #[inline(always)]
 pub(crate) fn tanh(x: f32) -> f32 {
     let magnitude = x.abs();
-    // From 10 on it is 1 in FP32.
+    // At 10 and above it is 1 in FP32.
     let magnitude = if magnitude > 10.0 { 10.0 } else { magnitude };
     let grown = expm1(2.0 * magnitude);
     (grown / (grown + 2.0)).copysign(x)
 }
 
-/// `ln(1 + e^x)`.
+/// Computes `ln(1 + e^x)`.
 #[inline(always)]
 pub(crate) fn softplus(x: f32) -> f32 {
     let positive = if x < 0.0 { 0.0 } else { x };
     positive + log1p_of_fraction(exp(-x.abs()))
 }
 
-/// `x tanh(ln(1 + e^x))`.
+/// Computes `x tanh(ln(1 + e^x))`.
 #[inline(always)]
 pub(crate) fn mish(x: f32) -> f32 {
     let grown = exp(if x > 20.0 { 20.0 } else { x });
@@ -156,7 +157,7 @@ pub(crate) fn mish(x: f32) -> f32 {
     x * (ratio / (ratio + 2.0))
 }
 
-/// Error function.
+/// Computes the error function.
 #[inline(always)]
 pub(crate) fn erf(x: f32) -> f32 {
     // erf(x) / x as a polynomial in x^2, for |x| in [0, 1].
@@ -187,13 +188,13 @@ pub(crate) fn erf(x: f32) -> f32 {
     if magnitude < 1.0 { near } else { far.copysign(x) }
 }
 
-/// GELU: `x` times the cumulative normal distribution.
+/// Computes GELU: `x` times the cumulative normal distribution.
 #[inline(always)]
 pub(crate) fn gelu(x: f32) -> f32 {
     0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2))
 }
 
-/// GELU by the tanh approximation.
+/// Computes GELU with the tanh approximation.
 #[inline(always)]
 pub(crate) fn gelu_by_tanh(x: f32) -> f32 {
     let inner = 0.797_884_6 * (x + 0.044_715 * x * x * x);
@@ -205,7 +206,7 @@ pub(crate) fn gelu_by_tanh(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// The largest error in ULP of the result, or of the smallest normal number.
+    /// Returns the largest error in ULP of the result, or of the smallest normal number.
     fn worst(function: fn(f32) -> f32, exact: fn(f64) -> f64, range: std::ops::Range<f32>) -> f64 {
         let steps = 200_003;
         let step = f64::from(range.end - range.start) / f64::from(steps);

@@ -11,7 +11,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Runs `$body` with `$T` bound to the Rust type of an integer element type.
+/// Evaluates `$body` with `$T` bound to the Rust type of an integer element type.
 macro_rules! with_whole {
     ($element_type:expr, $T:ident => $body:expr) => {
         with_whole!(@match $element_type, $T => $body, U8 u8, U16 u16, U32 u32, U64 u64, I8 i8, I16 i16, I32 i32, I64 i64)
@@ -29,7 +29,7 @@ macro_rules! with_whole {
 
 pub(crate) use with_whole;
 
-/// `Abs`, `Neg`, `Sign`, `Shrink` or `BitwiseNot`.
+/// Builds `Abs`, `Neg`, `Sign`, `Shrink` or `BitwiseNot`.
 pub fn bitwise_not(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Function::new(node)?))
 }
@@ -81,7 +81,7 @@ impl Function {
         Ok(())
     }
 
-    /// The exact result, whose low bits are kept.
+    /// Computes the exact result, whose low bits are kept.
     #[inline(always)]
     fn of(self, x: i128) -> i128 {
         match self {
@@ -113,7 +113,7 @@ impl Kernel for Function {
     }
 }
 
-/// `BitwiseAnd`, `BitwiseOr` or `BitwiseXor`.
+/// Builds `BitwiseAnd`, `BitwiseOr` or `BitwiseXor`.
 pub fn bits(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(match node.op_type.as_str() {
         "BitwiseAnd" => Bits::And,

@@ -22,12 +22,12 @@ use onnx_tensor::{
 
 type Built = Result<Box<dyn Compute>>;
 
-/// `GatherElements` or `GatherND`.
+/// Builds `GatherElements` or `GatherND`.
 pub fn taken(node: &Node) -> Built {
     Ok(kernel(Gather(Naming::of(node)?)))
 }
 
-/// `ScatterElements` (formerly `Scatter`) or `ScatterND`.
+/// Builds `ScatterElements` (formerly `Scatter`) or `ScatterND`.
 pub fn scatter(node: &Node) -> Built {
     let join = match Attributes(node).text("reduction", "none") {
         "none" => Join::Replace,
@@ -49,14 +49,14 @@ pub fn scatter(node: &Node) -> Built {
 /// How indices address elements.
 #[derive(Clone, Copy, Debug)]
 enum Naming {
-    /// Each index is a position on this axis, negative from the end; the other coordinates are those of the
-    /// index itself.
+    /// Each index is a position on this axis, counted from the end if negative; the other coordinates are
+    /// those of the index itself.
     Elements { axis: i64 },
     /// The last axis of the indices holds coordinates, after `shared` batch axes.
     Coordinates { shared: usize },
 }
 
-/// Elements addressed by indices.
+/// The elements that indices address.
 struct Selection {
     /// Start of each block, in elements.
     places: Vec<usize>,
@@ -77,7 +77,7 @@ impl Naming {
         })
     }
 
-    /// Shape of all addressed elements.
+    /// Returns the shape of all addressed elements.
     fn shape<D: Size>(self, data: &[D], indices: &[D]) -> Result<ShortVec<D>> {
         match self {
             Self::Elements { axis } => {
@@ -113,7 +113,7 @@ impl Naming {
 
     fn named(self, data: &[usize], indices: &Tensor) -> Result<Selection> {
         let given = indices.shape();
-        // Indices converted to i64, and offsets.
+        // Memory for the indices as i64, and for offsets.
         onnx_tensor::size::admit_now(indices.len() as u64 * 16)?;
         let indices = indices.cast_to::<i64>()?;
         let indices = elements::<i64>(&indices)?;
@@ -131,7 +131,7 @@ impl Naming {
                 );
                 let mut places = vec![0; indices.len()];
                 let last = given.len() - 1;
-                // Along the last axis the coordinate comes from the indices.
+                // Along the last axis, the indices give the coordinate.
                 let step = if axis == last { 0 } else { 1 };
                 let (line, work) = (given[last].max(1), [indices.len() as u64 * COST, ELEMENTS]);
                 split::lines(&mut places, line, work, |first, places, pace| {
@@ -159,7 +159,7 @@ impl Naming {
                     outer.get(..shared) == data.get(..shared) && shared + depth <= data.len(),
                     "indices of {given:?} for data of {data:?}, expected the same first {shared} dimensions and coordinates in others"
                 );
-                // Empty coordinates take no memory themselves, however many there are.
+                // Empty coordinates take no memory themselves, regardless of their number.
                 onnx_tensor::size::admit_shape(ElementType::U64, outer)?;
                 let count: usize = outer.iter().product();
                 let mut places = Vec::with_capacity(count);
@@ -186,7 +186,7 @@ impl Naming {
     }
 }
 
-/// Coordinates of a row-major index.
+/// Returns the coordinates of a row-major index.
 fn coordinates(index: usize, shape: &[usize]) -> ShortVec<usize> {
     let (mut at, mut left): (ShortVec<usize>, usize) = (smallvec![0; shape.len()], index);
     for (at, &size) in at.iter_mut().zip(shape).rev() {
@@ -233,10 +233,10 @@ impl Kernel for Gather {
     }
 }
 
-/// Cost of an element, relative to a loop that reads and writes one.
+/// Cost per element, relative to a loop that reads and writes one element.
 const COST: u64 = 4;
 
-/// Copies blocks one after the other.
+/// Copies blocks one after another.
 fn blocks<U: Unit>(tensor: &Tensor, named: &Selection, shape: &[usize]) -> Result<Tensor> {
     let data = tensor.as_units::<U>()?;
     let named_blocks = named.places.iter().map(|&place| &data[place..][..named.block]);
@@ -268,7 +268,7 @@ fn blocks<U: Unit>(tensor: &Tensor, named: &Selection, shape: &[usize]) -> Resul
     Ok(made)
 }
 
-/// Reduction when an update hits an element (`reduction`).
+/// The reduction when several updates hit one element (`reduction`).
 #[derive(Clone, Copy, Debug)]
 enum Join {
     Replace,
@@ -324,7 +324,7 @@ impl Kernel for Scatter {
     }
 }
 
-/// The common type of data and updates.
+/// Returns the common type of data and updates.
 fn common(data: ElementType, updates: ElementType) -> Result<ElementType> {
     match (data, updates) {
         (data, updates) if data == updates => Ok(data),
@@ -348,7 +348,7 @@ fn replaced<U: Unit>(data: &Tensor, named: &Selection, updates: &Tensor) -> Resu
 fn joined<T: Number>(join: Join, data: &Tensor, named: &Selection, updates: &Tensor) -> Result<Tensor> {
     let mut joined = data.clone();
     let (places, updates) = (joined.as_slice_mut::<T>()?, updates.as_slice::<T>()?);
-    // One loop per reduction: a call per element would take longer than the sum.
+    // One loop per reduction, since a call per element would take longer than the sum.
     match join {
         Join::Replace => put(places, named, updates, T::clone_from),
         Join::Add => put(places, named, updates, |place, &update| {
@@ -496,7 +496,7 @@ mod tests {
                 {
                     continue;
                 }
-                // Some positions occur twice, and some count from the end.
+                // Some positions occur twice, and some are negative.
                 let dim = shape[axis] as i64;
                 let indices: Vec<i64> = (0..count(given) as i64)
                     .map(|at| at * 7 % (2 * dim) - dim)

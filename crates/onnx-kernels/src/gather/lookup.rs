@@ -12,7 +12,7 @@ use onnx_tensor::{
 };
 use onnx_tensor::{cancelling::Pace, faults::BadInput, node::Node, operator::Compute, size};
 
-/// `OneHot`. An index out of range leaves only off values.
+/// Builds `OneHot`. For an index out of range, all values are the off value.
 pub fn one_hot(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(OneHot {
         axis: Attributes(node).int("axis", -1),
@@ -55,7 +55,7 @@ impl Kernel for OneHot {
         let (indices, values) = (&inputs[0], &inputs[2]);
         let depth = scalar::<i64>(&inputs[1])?;
         let axis = self.axis(indices.rank())?;
-        // Converted indices, and offsets.
+        // Memory for the converted indices, and for offsets.
         size::admit_now(indices.len() as u64 * 32)?;
         let mut pace = Pace::default();
         let place = |index: i64| {
@@ -103,7 +103,7 @@ fn scatter<U: Unit>(
     Tensor::from_units(element_type, shape, hot)
 }
 
-/// Indices, which may be floats.
+/// Converts indices, which may be floats, to integers by rounding down.
 fn floored(indices: &Tensor) -> Result<Vec<i64>> {
     if indices.element_type() == ElementType::F32 {
         return Ok(elements::<f32>(indices)?

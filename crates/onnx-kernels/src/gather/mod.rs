@@ -1,4 +1,4 @@
-//! Selection of elements by indices, conditions or order.
+//! Selects elements by index, condition or order.
 
 pub(crate) mod indexed;
 pub(crate) mod lookup;

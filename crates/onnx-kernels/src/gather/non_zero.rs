@@ -15,7 +15,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `NonZero` of numbers or BOOL.
+/// Builds `NonZero` for numbers and BOOL.
 pub fn non_zero(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(NonZero {}))
 }
@@ -46,7 +46,7 @@ impl Kernel for NonZero {
     }
 }
 
-/// Coordinates of the elements for which `is_wanted` holds: one row per axis.
+/// Returns the coordinates of the elements for which `is_wanted` holds: one row per axis.
 fn coordinates<T>(input: &Tensor, elements: &[T], is_wanted: impl Fn(&T) -> bool) -> Result<Tensor> {
     let mut pace = Pace::default();
     let mut count = 0;

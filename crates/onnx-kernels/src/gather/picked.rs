@@ -1,4 +1,4 @@
-//! Selection along one axis, in a single pass without index lists larger than the result.
+//! Selects elements along one axis, in a single pass and without index lists larger than the result.
 
 use crate::split::{self, BYTES};
 use onnx_tensor::prelude::*;
@@ -8,10 +8,10 @@ use onnx_tensor::{
     size,
 };
 
-/// Indices to take along an axis, all of them in range.
+/// The indices to take along an axis, all of them in range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Places<'p> {
-    /// These, in this order.
+    /// These indices, in this order.
     List(&'p [usize]),
     /// `count` indices from `first`, `step` apart.
     Steps { first: usize, step: i64, count: usize },
@@ -83,7 +83,7 @@ fn copy<U: Unit>(
     Ok(result)
 }
 
-/// Whether the list is every index of the axis in order, twice each.
+/// Returns whether the list has every index of the axis in order, twice each.
 fn is_doubled(places: &[usize], size: usize) -> bool {
     places.len() == 2 * size && places.iter().enumerate().all(|(at, &place)| place == at / 2)
 }

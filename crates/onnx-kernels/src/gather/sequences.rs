@@ -13,7 +13,7 @@ use onnx_tensor::{
 };
 use onnx_tensor::{cancelling::Pace, faults::BadInput, node::Node, operator::Compute};
 
-/// `ReverseSequence`: reverses the first elements of each row, up to the row's length.
+/// Builds `ReverseSequence`, which reverses the first elements of each row, up to the row's length.
 pub fn reverse_sequence(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let (time, batch) = (attributes.int("time_axis", 0), attributes.int("batch_axis", 1));
@@ -75,7 +75,7 @@ impl Kernel for ReverseSequence {
 }
 
 /// Reverses each row up to its length, element by element: an index list would take more memory than small
-/// elements.
+/// elements do.
 fn reversed<U: Unit>(value: &Tensor, lengths: &[i64], batch_first: bool) -> Result<Tensor> {
     let shape = value.shape();
     let inner: usize = shape[2..].iter().product();
@@ -106,7 +106,7 @@ fn reversed<U: Unit>(value: &Tensor, lengths: &[i64], batch_first: bool) -> Resu
     Tensor::from_units(value.element_type(), shape, made)
 }
 
-/// `Compress`: selects along an axis, or from all elements, by a condition.
+/// Builds `Compress`, which selects along an axis, or from all elements, by a condition.
 pub fn compress(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(Compress {
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(elements::<String>(&found).unwrap(), ["c", "d", "a", "b"]);
     }
 
-    /// Allocates only the result. Runs in its own process, since concurrent tests would be measured too.
+    /// Allocates only the result. Runs in a separate process, since concurrent tests would be measured too.
     #[test]
     #[cfg(target_os = "linux")]
     fn bytes_are_reversed_without_a_list_of_places() {

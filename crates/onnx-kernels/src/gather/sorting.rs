@@ -6,9 +6,9 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::{cancelling::Pace, size};
 
-/// Sorts elements; stable.
+/// Sorts elements stably.
 pub(crate) fn sort_by<T: Copy>(elements: &mut Vec<T>, compare: impl Fn(&T, &T) -> Ordering) -> Result<()> {
-    /// Elements that are sorted without a check for cancellation.
+    /// Maximum number of elements to sort without a check for cancellation.
     const FEW: usize = 1 << 16;
     if elements.len() <= FEW {
         elements.sort_by(compare);
@@ -21,16 +21,16 @@ pub(crate) fn sort_by<T: Copy>(elements: &mut Vec<T>, compare: impl Fn(&T, &T) -
     Ok(())
 }
 
-/// Returns the stable order of `count` parts: a merge sort in runs, so that cancellation is noticed. A
-/// comparison takes up to `steps`. Compiled once for all types, since each copy would be 9 KB of code.
+/// Returns the stable order of `length` parts: a merge sort of runs, with checks for cancellation. A
+/// comparison takes up to `steps` steps. Compiled once for all types, since each copy would be 9 KB of code.
 pub(crate) fn sorted(
     length: usize,
     steps: usize,
     compare: &dyn Fn(usize, usize) -> Ordering,
 ) -> Result<Vec<usize>> {
-    /// Parts per run.
+    /// Number of parts per run.
     const RUN: usize = 1 << 12;
-    // Fewer where comparisons are long, for the same time per run.
+    // Runs are shorter where comparisons are long, for the same time per run.
     let together = (RUN / steps.max(1)).max(2);
     let mut pace = Pace::default();
     let mut order: Vec<usize> = (0..length).collect();

@@ -1,4 +1,4 @@
-//! `TopK` by a total order in which NaN is the greatest number.
+//! `TopK`, with a total order in which NaN is the greatest number.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use onnx_tensor::{
     size,
 };
 
-/// `TopK`.
+/// Builds `TopK`.
 pub fn top_k(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(TopK {
@@ -103,12 +103,12 @@ impl Kernel for TopK {
     }
 }
 
-/// Writes the sort keys of consecutive elements along the axis, from an index on.
+/// Writes the sort keys of consecutive elements along the axis, starting at an index.
 type Keys<'k> = &'k dyn Fn(usize, &mut [u64]);
 
 impl TopK {
-    /// Positions of the `count` selected elements of `size`, for each group of elements that are `inner`
-    /// apart.
+    /// Finds the positions of the `count` selected elements out of `size`, for each group of elements that
+    /// are `inner` apart.
     fn positions(&self, [size, count, inner]: [usize; 3], places: &mut [i64], keys: Keys<'_>) -> Result<()> {
         /// Keys between two checks for cancellation.
         const PART: usize = 1 << 10;
@@ -116,10 +116,10 @@ impl TopK {
             return Ok(());
         }
         let mut pace = Pace::default();
-        // Up to twice the wanted number is collected before the worst are dropped.
+        // Collects up to twice the wanted number before dropping the worst.
         let room = count.saturating_mul(2).max(64).min(size);
         size::admit_now(room as u64 * size_of::<(u64, usize)>() as u64)?;
-        // Equal elements keep their order, as ONNX demands.
+        // Equal elements keep their order, as ONNX requires.
         let mut group: Vec<(u64, usize)> = Vec::with_capacity(room);
         let mut part = [0; PART];
         for (block, places) in places.chunks_exact_mut(count * inner).enumerate() {
@@ -157,8 +157,8 @@ impl TopK {
     }
 }
 
-/// Maps numbers to integers of the same order, so that one selection serves all types. Zeros are equal; NaN
-/// is the greatest, as in NumPy.
+/// Maps numbers to integers with the same order, so that one selection handles all types. Zeros are equal;
+/// NaN is the greatest, as in NumPy.
 trait Key {
     fn key(&self) -> u64;
 }

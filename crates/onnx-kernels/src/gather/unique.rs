@@ -19,7 +19,7 @@ use onnx_tensor::{
     size,
 };
 
-/// `Unique`.
+/// Builds `Unique`.
 pub fn unique(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(Unique {
@@ -28,7 +28,7 @@ pub fn unique(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// Memory per slice: order (twice while sorting), groups, and both again as INT64 outputs.
+/// Memory per slice: its order (twice while sorting) and its group, and the copies of both in INT64 outputs.
 const BYTES_PER_PART: u64 = 48;
 
 #[derive(Debug)]
@@ -101,12 +101,12 @@ struct Groups {
     /// First index of each group.
     firsts: Vec<usize>,
     counts: Vec<i64>,
-    /// Group of each slice.
+    /// The group of each slice.
     inverse: Vec<usize>,
 }
 
 impl Unique {
-    /// Groups slices in sorted order; a comparison takes up to `steps`. Compiled once for all types.
+    /// Groups slices in sorted order; a comparison takes up to `steps` steps. Compiled once for all types.
     fn groups(
         &self,
         order: &[usize],
@@ -159,7 +159,7 @@ impl Unique {
         axis: usize,
     ) -> Result<ShortVec<Tensor>> {
         let (length, inner) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
-        // NaN has no position in an order.
+        // NaN cannot be ordered.
         if values.iter().any(|value| value.partial_cmp(value).is_none()) {
             bail!(BadInput("NaN stands among values that are compared".to_owned()));
         }

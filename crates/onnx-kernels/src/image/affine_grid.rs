@@ -16,7 +16,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `AffineGrid`.
+/// Builds `AffineGrid`.
 pub fn affine_grid(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(AffineGrid {
         has_corners: Attributes(node).int("align_corners", 0) != 0,
@@ -25,12 +25,12 @@ pub fn affine_grid(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct AffineGrid {
-    /// `align_corners`: -1 and 1 are the centres of the outermost elements instead of the image's edges.
+    /// `align_corners`: -1 and 1 are the centers of the outermost elements instead of the image's edges.
     has_corners: bool,
 }
 
 impl AffineGrid {
-    /// Coordinates of an axis, from -1 to 1.
+    /// Returns the coordinates of an axis, from -1 to 1.
     fn places(&self, count: usize) -> Vec<f32> {
         let most = match self.has_corners {
             true => 1.0,
@@ -114,7 +114,7 @@ impl Kernel for AffineGrid {
         for map in elements::<f32>(&inputs[0])?.chunks_exact(rank * (rank + 1)) {
             for at in 0..count {
                 pace.spend(4)?;
-                // The last axis first: coordinates are x, y, z.
+                // In reverse order of axes: coordinates are x, y, z.
                 let mut rest = at;
                 let place: ShortVec<f32> = axes
                     .iter()

@@ -1,4 +1,4 @@
-//! `GridSample` of images and volumes, with ONNX Runtime's behaviour at borders and for NaN.
+//! `GridSample` of images and volumes, with ONNX Runtime's behavior at borders and for NaN.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `GridSample`.
+/// Builds `GridSample`.
 pub fn grid_sample(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let method = match attributes.text("mode", "linear") {
@@ -63,11 +63,11 @@ struct GridSample {
     aligns_corners: bool,
 }
 
-/// Elements of an axis and their weights; `None` for elements outside that count as zero.
+/// Elements of an axis and their weights; `None` for outside elements that count as zero.
 type AxisWeights = ShortVec<(Option<usize>, f32)>;
 
 impl GridSample {
-    /// Bounds of an axis for reflection, in elements.
+    /// Returns the bounds of an axis for reflection, in elements.
     fn bounds(&self, size: usize) -> (f32, f32) {
         match self.aligns_corners {
             true => (0.0, size as f32 - 1.0),
@@ -82,7 +82,7 @@ impl GridSample {
             true => (x + 1.0) / 2.0 * (length - 1.0),
             false => ((x + 1.0) * length - 1.0) / 2.0,
         };
-        // The limit that ONNX Runtime has.
+        // ONNX Runtime's limit.
         const BEYOND: f32 = i64::MAX as f32;
         if place > -BEYOND && place < BEYOND {
             place
@@ -91,7 +91,7 @@ impl GridSample {
         }
     }
 
-    /// Index of an element; `None` if it is padding.
+    /// Returns the index of an element; `None` if it is padding.
     fn element(&self, place: f32, size: usize) -> Option<usize> {
         let last = size as f32 - 1.0;
         let inside = match self.outside {
@@ -102,7 +102,7 @@ impl GridSample {
         Some(inside.clamp(0.0, last) as usize)
     }
 
-    /// Elements and weights of each axis at one sampling point.
+    /// Returns the elements and weights of each axis at one sampling point.
     fn taken(&self, places: &[f32], sizes: &[usize]) -> ShortVec<AxisWeights> {
         let mut places: ShortVec<f32> = places
             .iter()
@@ -120,7 +120,7 @@ impl GridSample {
             let (low, high) = self.bounds(size);
             place < low || place > high
         };
-        // If one axis is outside, all are reflected.
+        // If one axis is outside, all axes are reflected.
         if places.iter().zip(sizes).any(is_outside) {
             for (place, &size) in places.iter_mut().zip(sizes) {
                 *place = match self.outside {
@@ -172,7 +172,7 @@ fn reflected(place: f32, (low, high): (f32, f32)) -> f32 {
     }
 }
 
-/// Cubic weights of four elements, for a point at `s` behind the second one.
+/// Returns the cubic weights of four elements, for a point at distance `s` after the second one.
 fn cubic(s: f32) -> [f32; 4] {
     const A: f32 = -0.75;
     let outer = |x: f32| ((A * x - 5.0 * A) * x + 8.0 * A) * x - 4.0 * A;
@@ -241,7 +241,7 @@ impl Kernel for GridSample {
             let sampled = &mut sampled[image * channels * outer..(image + 1) * channels * outer];
             for point in 0..outer {
                 let at = (image * outer + point) * axes;
-                // Coordinates are x, y, z: the last axis first.
+                // Coordinates are x, y, z: in reverse order of axes.
                 let places: ShortVec<f32> = places[at..at + axes].iter().rev().copied().collect();
                 let mut elements: ShortVec<(usize, f32)> = smallvec![(0, 1.0)];
                 for (taken, &size) in self.taken(&places, sizes).iter().zip(sizes) {

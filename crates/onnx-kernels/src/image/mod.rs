@@ -1,4 +1,4 @@
-//! Resizing, sampling, and boxes in images.
+//! Image resizing and sampling, and bounding boxes.
 
 pub(crate) mod affine_grid;
 pub(crate) mod grid_sample;

@@ -18,7 +18,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `NonMaxSuppression`.
+/// Builds `NonMaxSuppression`.
 pub fn non_max_suppression(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(NonMaxSuppression {
@@ -29,7 +29,7 @@ pub fn non_max_suppression(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct NonMaxSuppression {
-    /// Whether boxes are centre, width and height instead of two corners.
+    /// Whether boxes are given by center, width and height instead of two corners.
     has_centers: bool,
     /// Input indices of the limit per class, the overlap threshold and the score threshold.
     optional: [Option<usize>; 3],
@@ -70,7 +70,7 @@ impl Kernel for NonMaxSuppression {
         let most = usize::try_from(most).unwrap_or(0).min(count);
         let overlap = given(1).map_or(Ok(0.0), |value| first::<f32>(value))?;
         let least = given(2).map(|value| first::<f32>(value)).transpose()?;
-        // Areas, and the order of a class' boxes.
+        // Memory for areas, and for the order of a class's boxes.
         size::admit_now((batch + 2) as u64 * count as u64 * 16)?;
         let (corners, _) = elements::<f32>(&inputs[0])?.as_chunks::<4>();
         let boxes: Vec<Area> = corners.iter().map(|corners| self.area(*corners)).collect();
@@ -120,7 +120,7 @@ impl Kernel for NonMaxSuppression {
     }
 }
 
-/// The only element of a scalar or of a one-element vector.
+/// Returns the only element of a scalar or of a one-element vector.
 fn first<T: Element + Copy>(value: &Tensor) -> Result<T> {
     let element = elements::<T>(value)?.first().copied();
     element.with_context(|| "a limit without a value")
@@ -137,7 +137,7 @@ impl NonMaxSuppression {
     }
 }
 
-/// Begin and end of a box along both axes.
+/// The start and end of a box along both axes.
 #[derive(Clone, Copy)]
 struct Area([[f32; 2]; 2]);
 
@@ -146,7 +146,7 @@ impl Area {
         self.0.iter().map(|[start, end]| end - start).product()
     }
 
-    /// Whether the intersection over union of two boxes exceeds `part`.
+    /// Returns whether the intersection over union of two boxes exceeds `part`.
     fn hides(&self, other: &Self, part: f32) -> bool {
         let mut shared = 1.0;
         for ([start, end], [other_start, other_end]) in self.0.iter().zip(&other.0) {

@@ -22,7 +22,7 @@ use onnx_tensor::{
     size,
 };
 
-/// `Resize` or `Upsample`, for all operator sets.
+/// Builds `Resize` or `Upsample`, for all operator sets.
 pub fn resize(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let opset = node.opset;
@@ -141,13 +141,13 @@ struct Resize {
     method: Method,
     place: Place,
     policy: Policy,
-    /// `antialias`: a downsampled element covers all source elements under its filter.
+    /// `antialias`: a downsampled element averages all source elements under its filter.
     is_smooth: bool,
-    /// `exclude_outside`: elements outside have weight 0 instead of repeating the border.
+    /// `exclude_outside`: outside elements have weight 0 instead of repeating the border.
     excludes: bool,
-    /// Scales from an attribute.
+    /// The scales, if they are an attribute.
     fixed: Option<Vec<f32>>,
-    /// The axes that scales, sizes and regions refer to; `None` for all.
+    /// The axes of scales, sizes and regions; `None` for all.
     axes: Option<Vec<i64>>,
     /// Input indices of region, scales and sizes.
     inputs: [Option<usize>; 3],
@@ -161,8 +161,7 @@ struct Axis {
     region: [f32; 2],
 }
 
-/// Refuses plans that take too much memory: axes are resized one after the other, and each needs its taps
-/// listed.
+/// Refuses plans that take too much memory: axes are resized one after another, and each has a list of taps.
 fn admit(plan: &[Axis]) -> Result<()> {
     let longest = plan.iter().map(|axis| axis.to).max().unwrap_or(0);
     let sizes = plan.iter().map(|axis| axis.from.max(axis.to) as u64);
@@ -179,10 +178,11 @@ fn admit(plan: &[Axis]) -> Result<()> {
 /// Maximum size of a resized axis.
 const MAX_LENGTH: usize = 1 << 26;
 
-/// Columns of integers that are interpolated at a time.
+/// Number of columns of integers that are interpolated at a time.
 const COLUMNS: usize = 1 << 12;
 
-/// Maximum taps of an axis with antialias: scales near zero cover any number of elements.
+/// Maximum taps of an axis with antialias, since a filter with a scale near zero covers any number of
+/// elements.
 const MAX_TAPS: usize = 1 << 24;
 
 impl Resize {
@@ -193,7 +193,7 @@ impl Resize {
         axes.iter().map(|&axis| axis::axis(axis, rank)).collect()
     }
 
-    /// The scales, if they are given; values that are not known yet are `None`.
+    /// Returns the scales, if they are present; scales that are still unknown are `None`.
     fn scales(&self, inputs: &[Fact], axes: usize) -> Option<Vec<Option<f32>>> {
         if let Some(fixed) = &self.fixed {
             return Some(fixed.iter().copied().map(Some).collect());
@@ -208,7 +208,7 @@ impl Resize {
         })
     }
 
-    /// Axes and methods of a resize, from complete facts.
+    /// Returns axes and methods of a resize, from complete facts.
     fn plan(&self, facts: &[Fact]) -> Result<Vec<Axis>> {
         let shape = facts[0].shape.iter();
         let shape: Vec<usize> = shape
@@ -285,7 +285,7 @@ impl Resize {
         Ok(plan)
     }
 
-    /// Source coordinate of an output element.
+    /// Returns the source coordinate of an output element.
     fn place(&self, axis: &Axis, at: usize) -> f32 {
         let x = at as f32;
         let (from, to) = (axis.from as f32, axis.to as f32);
@@ -331,7 +331,7 @@ impl Resize {
         (0..axis.to).map(place).collect()
     }
 
-    /// Source indices and weights of each output element of an axis.
+    /// Returns source indices and weights for each output element of an axis.
     fn taps(&self, axis: &Axis) -> Result<Taps> {
         if self.is_smooth {
             return self.smooth_taps(axis);
@@ -381,7 +381,7 @@ impl Resize {
         Ok(taps)
     }
 
-    /// The same with antialias: the filter widens with the scale.
+    /// Like [`Self::taps`], with antialias: the filter widens with the scale.
     fn smooth_taps(&self, axis: &Axis) -> Result<Taps> {
         let last = axis.from as i64 - 1;
         let step = 1.0 / axis.scale;
@@ -427,7 +427,7 @@ impl Resize {
         Ok(taps)
     }
 
-    /// Filter weight at a distance from the centre.
+    /// Returns the filter weight at a distance from the center.
     fn filter(&self, distance: f32) -> f32 {
         let x = distance.abs();
         match self.method {
@@ -467,8 +467,8 @@ impl Resize {
         tensor(&shape, values)
     }
 
-    /// Bilinear interpolation of integers with ONNX Runtime's rounding: four neighbours at once, over the
-    /// last two axes or the two before the channels.
+    /// Interpolates integers bilinearly with ONNX Runtime's rounding: four neighbors at once, over the last
+    /// two axes or the two before the channels.
     fn interpolated_integers(&self, input: &Tensor, plan: &[Axis]) -> Result<Tensor> {
         let channels_last = matches!(plan, [_, _, _, last] if plan[1].scale != 1.0 && last.scale == 1.0);
         let (outer, lines, columns, inner) = match (plan, channels_last) {
@@ -485,7 +485,8 @@ impl Resize {
                 let given = elements::<$T>(input)?;
                 filled(&shape, |made: &mut [$T]| {
                     let mut pace = Pace::default();
-                    // In blocks of columns: neighbour tables take many times the memory of 8-bit elements.
+                    // In blocks of columns, since neighbor tables take many times the memory of 8-bit
+                    // elements.
                     for first in (0..columns.to).step_by(COLUMNS) {
                         let end = columns.to.min(first + COLUMNS);
                         let block: Vec<Neighbours> = (first..end)
@@ -562,7 +563,7 @@ impl Resize {
             (0..axis.to).map(outside).collect()
         };
         let outside: Vec<Vec<bool>> = plan.iter().map(is_outside).collect();
-        // For each axis: blocks behind one index of it, for all indices of the axes before.
+        // For each axis: blocks after one index of it, for all indices of the axes before.
         let mut pace = Pace::default();
         let elements = output.as_slice_mut::<f32>()?;
         let mut inner = elements.len();
@@ -590,7 +591,7 @@ struct Neighbours {
 }
 
 impl Neighbours {
-    /// Weights of the first and the second one.
+    /// Returns the weights of the first and the second element.
     fn weights(&self) -> [f32; 2] {
         match self.first == self.second {
             true => [0.5; 2],
@@ -601,7 +602,7 @@ impl Neighbours {
         }
     }
 
-    /// The same in units of 1/1024, truncated.
+    /// Returns the weights in units of 1/1024, truncated.
     fn cut_weights(&self) -> [i64; 2] {
         let place = (self.place * 1024.0) as i64;
         match self.first == self.second {
@@ -738,7 +739,7 @@ impl Kernel for Resize {
             return Ok(smallvec![of_type(output, element_type)?]);
         };
         let mut output = (**input).clone();
-        // The last axis first: the other axes then copy whole lines.
+        // In reverse order of axes, so that all but the last axis copy whole lines.
         for (index, axis) in plan.iter().enumerate().rev() {
             if !self.is_unchanged(axis) {
                 output = picked(&output, index, Places::List(&self.nearest(axis, rounding)))?;

@@ -16,14 +16,14 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// Maximum samples of all regions: the number per bin may follow from a region's corners, which a request
+/// Maximum samples of all regions: the number per bin may depend on a region's corners, which a request
 /// chooses.
 const MAX_SAMPLES: f64 = (1u64 << 30) as f64;
 
 /// Maximum samples of one region along one axis.
 const MAX_PLACES: f64 = (1u64 << 20) as f64;
 
-/// `RoiAlign`.
+/// Builds `RoiAlign`.
 pub fn roi_align(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let size = |name: &str| -> Result<usize> {
@@ -124,7 +124,7 @@ impl Kernel for RoiAlign {
             let [x, y, x_end, y_end] = region.map(|corner| corner * self.scale - self.shift());
             let columns = self.places(x, x_end, self.width, width);
             let lines = self.places(y, y_end, self.height, height);
-            // The sample lists of one axis are made even if the other axis has none.
+            // The sample lists of one axis are built even if the other axis has no samples.
             budget -= lines.total() * columns.total() * channels as f64 + lines.total() + columns.total();
             let most = lines.total().max(columns.total());
             if budget < 0.0 || budget.is_nan() || most > MAX_PLACES {
@@ -151,7 +151,7 @@ impl Kernel for RoiAlign {
     }
 }
 
-/// Two neighbouring elements and their weights; `None` outside the image.
+/// Two neighboring elements and their weights; `None` outside the image.
 type Sample = Option<[(usize, f32); 2]>;
 
 /// Sample positions of a region along one axis.
@@ -215,7 +215,7 @@ impl RoiAlign {
         }
     }
 
-    /// The mean or maximum of a bin's samples.
+    /// Returns the mean or maximum of a bin's samples.
     fn place(&self, image: &[f32], width: usize, lines: &[Sample], columns: &[Sample]) -> f32 {
         let (mut sum, mut greatest) = (0.0, None::<f32>);
         for line in lines {

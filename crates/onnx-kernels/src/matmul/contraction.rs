@@ -7,10 +7,10 @@ use onnx_tensor::prelude::*;
 use onnx_tensor::elements::{Factor, tensor};
 use onnx_tensor::{cancelling::Pace, size};
 
-/// Number of factors among which a pair is chosen.
+/// Number of factors from which the next pair is chosen.
 const MAX_CHOICE: usize = 6;
 
-/// Up to this many multiplications, a product is computed in place instead of by the matrix kernel.
+/// Up to this many multiplications, a product is computed by a loop here instead of by the matrix kernel.
 const FEW_TERMS: usize = 1 << 6;
 
 /// Adds a matrix product to zeroed sums: factors, `[rows, depth, columns]`, sums.
@@ -25,7 +25,7 @@ struct Index {
     step: usize,
 }
 
-/// A tensor with one letter per dimension, each letter once. It broadcasts along letters that it lacks.
+/// A tensor with one letter per dimension, each letter once. It broadcasts along other letters.
 #[derive(Clone, Debug)]
 pub(crate) struct Operand<'f, T: Clone> {
     numbers: Cow<'f, [T]>,
@@ -33,8 +33,8 @@ pub(crate) struct Operand<'f, T: Clone> {
 }
 
 impl<'f, T: Factor> Operand<'f, T> {
-    /// A tensor whose dimensions have `letters`. A repeated letter selects the diagonal; dimensions of size 1
-    /// broadcast.
+    /// Creates an operand whose dimensions have `letters`. A repeated letter selects the diagonal; dimensions
+    /// of size 1 broadcast.
     pub(crate) fn new(numbers: &'f [T], shape: &[usize], letters: &[char]) -> Self {
         let mut indices: Vec<Index> = Vec::with_capacity(shape.len());
         let mut step = 1;
@@ -57,8 +57,8 @@ impl<'f, T: Factor> Operand<'f, T> {
         self.indices.iter().copied().find(|index| index.letter == letter)
     }
 
-    /// The elements, contiguous in the order of `letters`, all of which the operand has; its other indices
-    /// are summed.
+    /// Returns the elements, contiguous in the order of `letters`, which must be letters of the operand. Sums
+    /// over its other indices.
     fn in_order(&self, letters: &[char], pace: &mut Pace) -> Result<Cow<'_, [T]>> {
         let kept = letters.iter().filter_map(|&letter| self.index(letter));
         let kept: Vec<Index> = kept.collect();
@@ -81,7 +81,7 @@ impl<'f, T: Factor> Operand<'f, T> {
         if self.numbers.is_empty() {
             return Ok(Cow::Owned(made));
         }
-        // Adding a single element to 0 would lose the sign of -0.
+        // A copy, since adding a single element to 0 would lose the sign of -0.
         let is_copied = summed.is_empty();
         each(&summed, 0, pace, &mut |from, pace| {
             let mut to = 0;
@@ -129,10 +129,10 @@ fn lines(indices: &[Index], from: usize, pace: &mut Pace, call: &mut impl FnMut(
     })
 }
 
-/// The product of all factors, with the shape and index order of `output`.
+/// Returns the product of all factors, with the shape and index order of `output`.
 ///
 /// # Errors
-/// If intermediate results take too much memory, or the request is cancelled.
+/// Fails if intermediate results take too much memory, or if the request is cancelled.
 pub(crate) fn contracted<T: Factor>(
     mut factors: Vec<Operand<'_, T>>,
     output: &[char],
@@ -152,14 +152,14 @@ pub(crate) fn contracted<T: Factor>(
     tensor(shape, numbers)
 }
 
-/// The product of two factors over the letters that are kept.
+/// Multiplies two factors; the result has the letters `kept`.
 fn multiplied<T: Factor>(
     [a, b]: [&Operand<'_, T>; 2],
     kept: &[char],
     multiply: Multiply<T>,
     pace: &mut Pace,
 ) -> Result<Operand<'static, T>> {
-    // Indices of only one factor that are not kept are summed first.
+    // Sums out indices that occur in only one factor and not in the output.
     let letters = |of: &Operand<'_, T>, other: &Operand<'_, T>, is_shared: bool, is_kept: bool| {
         let all = of.indices.iter().map(|index| index.letter);
         let chosen = all.filter(|&letter| {
@@ -215,7 +215,7 @@ fn multiplied<T: Factor>(
     })
 }
 
-/// Letters of two factors that the output or another factor still needs.
+/// Returns the letters of two factors that the output or another factor still needs.
 fn kept_of_pair<T: Factor>(
     factors: &[Operand<'_, T>],
     first: usize,
@@ -237,7 +237,8 @@ fn kept_of_pair<T: Factor>(
     kept
 }
 
-/// The pair whose product takes the fewest multiplications; of equal pairs the one with the smallest result.
+/// Returns the pair whose product takes the fewest multiplications, and among equals the one with the
+/// smallest result.
 fn cheapest_pair<T: Factor>(factors: &[Operand<'_, T>], output: &[char]) -> Option<(usize, usize)> {
     let count = factors.len().min(MAX_CHOICE);
     let pairs = (0..count).flat_map(|first| (first + 1..count).map(move |second| (first, second)));

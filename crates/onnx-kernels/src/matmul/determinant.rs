@@ -15,7 +15,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `Det`.
+/// Builds `Det`.
 pub fn determinant(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Determinant))
 }
@@ -51,7 +51,7 @@ impl Kernel for Determinant {
     }
 }
 
-/// Gaussian elimination with partial pivoting.
+/// Computes a determinant by Gaussian elimination with partial pivoting.
 fn of(matrix: &mut [f32], size: usize, pace: &mut Pace) -> Result<f32> {
     let mut product = 1.0;
     for at in 0..size {
@@ -68,7 +68,7 @@ fn of(matrix: &mut [f32], size: usize, pace: &mut Pace) -> Result<f32> {
         }
         let first = matrix[at * size + at];
         product *= first;
-        // The remaining elements may be NaN.
+        // The remaining elements may still be NaN.
         if first == 0.0 {
             continue;
         }

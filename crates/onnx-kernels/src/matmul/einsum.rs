@@ -16,8 +16,9 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// The output indices of an equation. An implicit output has the letters that occur once, in alphabetical
-/// order; `None` for implicit outputs with capital letters, whose order implementations disagree on.
+/// Returns the output indices of an equation. An implicit output has the letters that occur once, in
+/// alphabetical order; `None` for implicit outputs with capital letters, on whose order implementations
+/// disagree.
 pub fn einsum_output(equation: &str) -> Option<String> {
     let equation = equation.replace(' ', "");
     if let Some((_, output)) = equation.split_once("->") {
@@ -31,7 +32,7 @@ pub fn einsum_output(equation: &str) -> Option<String> {
     Some(others.chars().chain(once).collect())
 }
 
-/// `Einsum`.
+/// Builds `Einsum`.
 pub fn einsum(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Einsum::of(Attributes(node))?))
 }
@@ -48,7 +49,7 @@ pub(crate) struct Einsum {
     output: String,
 }
 
-/// Letters of all dimensions of each input and of the output.
+/// The letters of all dimensions of each input and of the output.
 struct Letters {
     inputs: Vec<Vec<char>>,
     output: Vec<char>,
@@ -66,7 +67,7 @@ impl Einsum {
         })
     }
 
-    /// Assigns letters to the dimensions of inputs of these ranks.
+    /// Assigns letters to the dimensions of inputs with these ranks.
     fn letters(&self, ranks: &[usize]) -> Result<Letters> {
         if ranks.len() != self.inputs.len() || ranks.len() > MAX_FACTORS {
             bail!(Refusal(format!(
@@ -75,7 +76,7 @@ impl Einsum {
                 self.inputs.len()
             )));
         }
-        // Number of indices behind each input's ellipsis.
+        // Number of indices that each input's ellipsis represents.
         let mut unnamed = Vec::with_capacity(ranks.len());
         for (&rank, indices) in ranks.iter().zip(&self.inputs) {
             let named = indices.replace(DOTS, "").chars().count();
@@ -87,7 +88,7 @@ impl Einsum {
             }
         }
         let most = unnamed.iter().copied().max().unwrap_or(0);
-        // Digits cannot occur in equations. Ellipses are aligned at their last index.
+        // Uses digits, which cannot occur in equations. Ellipses are aligned at their last index.
         let with_letters = |indices: &str, count: usize| -> Vec<char> {
             let mut letters: Vec<char> = Vec::new();
             let (before, after) = indices.split_once(DOTS).unwrap_or((indices, ""));
@@ -124,12 +125,12 @@ impl Einsum {
 }
 
 impl Letters {
-    /// Shape of the output. Sizes of one letter must be equal, or 1 in some of the inputs.
+    /// Returns the shape of the output. Sizes of one letter must be equal, or 1 in some of the inputs.
     fn shape<D: Size>(&self, shapes: &[&[D]]) -> Result<ShortVec<D>> {
         let mut sizes: Vec<(char, D)> = Vec::new();
         for (letters, shape) in self.inputs.iter().zip(shapes) {
             for (axis, (&letter, dim)) in letters.iter().zip(*shape).enumerate() {
-                // A diagonal needs equal sizes.
+                // A diagonal requires equal sizes.
                 let first = letters.iter().position(|other| *other == letter).unwrap_or(axis);
                 if let (Some(one), Some(other)) = (shape[first].to_i64(), dim.to_i64())
                     && one != other
@@ -159,7 +160,7 @@ impl Letters {
     }
 }
 
-/// FP32 kernel, which overwrites the sums instead of adding.
+/// Calls the FP32 kernel, which overwrites the sums instead of adding to them.
 fn of_floats(a: &[f32], b: &[f32], sizes: [usize; 3], sums: &mut [f32], pace: &mut Pace) -> Result<()> {
     gemm(a, b, sizes, sums, pace)
 }
@@ -206,7 +207,7 @@ mod tests {
         Einsum::of(Attributes(&node)).unwrap()
     }
 
-    /// Small integers, so that sums are exact in any order.
+    /// Returns small integers, so that sums are exact in any order.
     fn factor(element_type: ElementType, shape: &[usize], seed: usize) -> Arc<Tensor> {
         let count = shape.iter().product();
         let numbers = (0..count).map(|at| ((at * 7919 + seed) % 11) as f64 - 5.0);
@@ -229,7 +230,7 @@ mod tests {
         Ok(made[0].clone())
     }
 
-    /// Reference implementation: loops over all combinations of all indices.
+    /// Reference implementation, which loops over all combinations of all indices.
     fn plainly(equation: &str, inputs: &[Arc<Tensor>]) -> Vec<f64> {
         let op = einsum(equation);
         let ranks: Vec<usize> = inputs.iter().map(|input| input.rank()).collect();

@@ -66,7 +66,7 @@ impl Layer {
             .map_or(Ok(()), |place| expect(place, ElementType::F32, 2))
     }
 
-    /// The matrices of all experts, for rows of `depth` elements.
+    /// Returns the matrices of all experts, for rows of `depth` elements.
     pub(super) fn of<'i>(
         &self,
         inputs: &'i [Arc<Tensor>],
@@ -110,7 +110,7 @@ impl Packing {
         let blocks = layout.blocks(depth);
         let (weights, scales) = (&inputs[weights], &inputs[self.scales]);
         let zero_points = self.zero_points.map(|place| &inputs[place]);
-        // A block must be whole bytes, so that each column begins at a byte.
+        // A block must be whole bytes, so that each column starts at a byte.
         let is_whole = depth > 0 && (self.block.unwrap_or(depth) * self.bits).is_multiple_of(8);
         let fits = is_whole
             && self.block.is_none_or(|block| depth.is_multiple_of(block))

@@ -1,5 +1,5 @@
-//! ONNX Runtime's `MoE` and `QMoE` (mixture of experts): a router chooses a few experts per token, whose
-//! results are summed by weight. Tokens are grouped by expert, so that an expert's weights are read once.
+//! ONNX Runtime's `MoE` and `QMoE` (mixture of experts): a router selects a few experts per token and returns
+//! their weighted sum. Tokens are grouped by expert, so that an expert's weights are read once.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use onnx_tensor::{
     size,
 };
 
-/// `MoE`.
+/// Builds `MoE`.
 pub fn experts(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let layer = |weights: usize| -> Result<Layer> {
@@ -31,7 +31,7 @@ pub fn experts(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Experts::of(attributes, layers, gate, is_normalized)?))
 }
 
-/// `QMoE`, with weights of 4 or 8 bits.
+/// Builds `QMoE`, which has weights of 4 or 8 bits.
 pub fn packed_experts(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let kind = attributes.text("quant_type", "int");
@@ -86,7 +86,7 @@ pub fn packed_experts(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct Experts {
-    /// Experts per token.
+    /// Number of experts per token.
     chosen: usize,
     /// Whether the weights of a token's experts sum to 1.
     is_normalized: bool,
@@ -184,7 +184,7 @@ impl Kernel for Experts {
         let routes = self.routes(elements(router)?, elements(mixing)?, experts, &mut pace)?;
         let given = elements::<f32>(&inputs[0])?;
         let mut made = vec![0.0; given.len()];
-        // Bounds the buffers, however many tokens there are.
+        // Limits the size of the buffers, regardless of the number of tokens.
         let most = (MAX_NUMBERS / first.columns.max(width).max(1)).max(MIN_ROWS);
         size::admit_shape(
             ElementType::F32,
@@ -211,7 +211,7 @@ impl Kernel for Experts {
     }
 }
 
-/// Maximum elements of a buffer, and minimum rows.
+/// Maximum number of elements in a buffer, and minimum number of rows.
 const MAX_NUMBERS: usize = 1 << 22;
 const MIN_ROWS: usize = 64;
 
@@ -237,7 +237,7 @@ impl Experts {
         second.multiply(expert, &hidden, pace)
     }
 
-    /// The tokens of each expert, with the expert's weight for each.
+    /// Returns the tokens of each expert, with the expert's weight for each token.
     fn routes(
         &self,
         router: &[f32],
@@ -252,7 +252,7 @@ impl Experts {
             pace.spend(16 * experts as u64)?;
             order.clear();
             order.extend(0..experts);
-            // Of equal logits the last one comes first, as in ONNX Runtime.
+            // Of equal logits, the last one comes first, as in ONNX Runtime.
             order.sort_unstable_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(b.cmp(&a)));
             let most = order.first().map_or(0.0, |&expert| logits[expert]);
             let weight = |expert: usize| match self.mixing {
@@ -270,7 +270,7 @@ impl Experts {
             };
             for &expert in order.iter().take(self.chosen) {
                 let weight = weight(expert) / sum;
-                // NaN and infinity choose no expert.
+                // Experts with NaN or infinite weights are skipped.
                 if weight.is_finite() {
                     routes[expert].push((token, weight));
                 }
@@ -283,13 +283,13 @@ impl Experts {
 /// The activation between an expert's two layers.
 #[derive(Clone, Copy, Debug)]
 enum Function {
-    /// An element-wise function, times the gate if there is one.
+    /// An element-wise function, multiplied by the gate, if any.
     Each(fn(f32) -> f32),
     SwiGlu {
         layout: Layout,
         alpha: f32,
         beta: f32,
-        /// Upper bound of the gate, and bound of the magnitude of the linear part.
+        /// Upper limit of the gate, and limit of the magnitude of the linear part.
         limit: f32,
     },
 }
@@ -297,7 +297,7 @@ enum Function {
 /// Where a gate's linear part is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
-    /// In a layer of its own.
+    /// In a separate layer.
     Apart,
     /// Interleaved with the gate.
     Interleaved,
@@ -337,7 +337,7 @@ impl Function {
         })
     }
 
-    /// Width of the activation's result for rows of `columns` elements.
+    /// Returns the width of the activation's result for rows of `columns` elements.
     fn width(self, columns: usize) -> Result<usize> {
         match self {
             Self::SwiGlu {
@@ -371,7 +371,7 @@ impl Function {
                 limit,
             } => {
                 let pair = |gate: f32, linear: f32| {
-                    // Comparisons instead of min and max, so that NaN stays.
+                    // Comparisons instead of min and max, so that NaN stays NaN.
                     let gate = if gate > limit { limit } else { gate };
                     let linear = if linear > limit { limit } else { linear };
                     let linear = if linear < -limit { -limit } else { linear };
@@ -410,7 +410,7 @@ fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// The tanh approximation.
+/// Computes GELU with the tanh approximation.
 fn gelu(x: f32) -> f32 {
     let inner = std::f32::consts::FRAC_2_SQRT_PI * std::f32::consts::FRAC_1_SQRT_2;
     0.5 * x * (1.0 + (inner * (x + 0.044_715 * x * x * x)).tanh())

@@ -1,5 +1,5 @@
-//! ONNX Runtime's `MatMulBnb4`: a product with a matrix of 4-bit floats (FP4 or NF4, as bitsandbytes makes
-//! them). Blocks of the flattened matrix have an absolute maximum each.
+//! ONNX Runtime's `MatMulBnb4`: a product with a matrix of 4-bit floats (FP4 or NF4, from bitsandbytes). Each
+//! block of the flattened matrix has an absolute maximum.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
-/// `MatMulBnb4`.
+/// Builds `MatMulBnb4`.
 pub fn four_bit_floats(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let size = |name: &str| -> Result<usize> {
@@ -48,7 +48,7 @@ struct FourBitFloats {
 }
 
 impl FourBitFloats {
-    /// Row lengths of the input and of the output.
+    /// Returns the row lengths of the input and of the output.
     fn widths(&self) -> [usize; 2] {
         match self.is_transposed {
             true => [self.columns, self.rows],

@@ -10,7 +10,7 @@ use crate::quant::quantize;
 use onnx_tensor::elements::elements;
 use onnx_tensor::{cancelling::Pace, faults::Limit};
 
-/// Deeper products could overflow 32-bit sums.
+/// Maximum depth: 32-bit sums of more products could overflow.
 const MAX_DEPTH: usize = 1 << 15;
 
 /// The matrix of one direction of a recurrent layer.
@@ -23,7 +23,7 @@ pub(crate) struct IntegerFactors {
 }
 
 impl IntegerFactors {
-    /// Packs a file's `depth` x `columns` matrices, one for each direction.
+    /// Packs a file's `depth` x `columns` matrices, one per direction.
     pub(crate) fn of_directions(
         weights: &Tensor,
         scales: &Tensor,
@@ -65,7 +65,7 @@ impl IntegerFactors {
     /// Multiplies whole rows of floats.
     ///
     /// # Errors
-    /// If the request is cancelled meanwhile.
+    /// Fails if the request is cancelled.
     pub(crate) fn multiply(&self, a: &[f32], product: &mut [f32], pace: &mut Pace) -> Result<()> {
         if product.is_empty() {
             return Ok(());
@@ -102,7 +102,7 @@ mod tests {
         let zero_points = Tensor::from_shape(&[1, 2], &[0u8, 128]).unwrap().into_arc();
         let factors = IntegerFactors::of_directions(&weights, &scales, Some(&zero_points)).unwrap();
         let mut product = [f32::NAN; 4];
-        // The range is 255, so that every integer is kept.
+        // With a range of 255, every integer is exact.
         let mut multiply = |a: &[f32]| {
             let pace = &mut Pace::default();
             factors[0].multiply(a, &mut product, pace).unwrap();

@@ -26,17 +26,17 @@ use onnx_tensor::{
     size, threads,
 };
 
-/// `MatMulInteger`.
+/// Builds `MatMulInteger`.
 pub fn mat_mul_integer(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(MatMulInteger::of(Attributes(node))))
 }
 
-/// `QLinearMatMul`.
+/// Builds `QLinearMatMul`.
 pub fn q_linear_mat_mul(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(QLinearMatMul::default()))
 }
 
-/// Packs a constant second factor once for all nodes that share it and its zero points, memory permitting.
+/// Packs a constant second factor once for all nodes that share it and its zero points, if memory permits.
 fn packed(
     b: Option<&Arc<Tensor>>,
     zero_points: Option<&Arc<Tensor>>,
@@ -103,8 +103,8 @@ fn sums(
             )?,
         };
         let (size, results) = (rows * columns, count / (rows * columns));
-        // Few rows are computed without packing. With more columns than rows this takes no more memory than
-        // packing.
+        // Few rows are computed without packing. If there are more columns than rows, this takes no more
+        // memory than packing.
         let is_used_once = b.len() / (depth * columns) == results && rows <= columns;
         let run = |first: usize, sums: &mut [i32], pace: &mut Pace| {
             // Equal matrices of the second factor are adjacent.
@@ -136,7 +136,7 @@ fn sums(
         };
         let work = [products([count, depth, 1]), PRODUCTS];
         let parts = threads::parts(work[0], work[1]);
-        // Few large products are split each.
+        // A few large products are each split.
         match 2 * results < parts {
             true => run(0, &mut numbers, &mut pace)?,
             false => lines(&mut numbers, size, work, run)?,
@@ -185,7 +185,7 @@ impl Compute for MatMulInteger {
     fn take_over(&mut self, constants: Constants<'_>, packs: &mut Packs) -> Result<Option<usize>> {
         let constant = |place: usize| constants.get(place).and_then(Option::as_ref);
         self.packed = match self.zero_points[1].map(constant) {
-            // They are computed by another node.
+            // Another node computes the zero points.
             Some(None) => None,
             given => packed(constant(1), given.flatten(), packs),
         };
@@ -219,7 +219,7 @@ pub(crate) fn expect_scales(scales: &[&Fact]) -> Result<()> {
     }
 }
 
-/// Reads one number for all lines, or one per line.
+/// Reads one number for all lines, or one per line. `what` names it in errors.
 pub(crate) fn list<T: Element + Copy>(tensor: &Tensor, lines: usize, what: &str) -> Result<Vec<T>> {
     let given = elements::<T>(tensor)?;
     ensure_input!(
@@ -357,7 +357,7 @@ mod tests {
 
     const TYPES: [ElementType; 2] = [ElementType::U8, ElementType::I8];
 
-    /// Reference implementation: a batch of two matrices times one matrix or two.
+    /// Reference implementation for a batch of two matrices times one or two matrices.
     fn plainly(
         a: &Tensor,
         b: &Tensor,

@@ -1,8 +1,8 @@
-//! Broadcasting of the batch dimensions of matrix products.
+//! Broadcasts the batch dimensions of matrix products.
 
 use onnx_tensor::prelude::*;
 
-/// Sizes of a product by NumPy's rules.
+/// The sizes of a product by NumPy's rules.
 pub(crate) struct Sizes<D> {
     /// Batch dimensions of both factors, which broadcast.
     pub(crate) outer: [ShortVec<D>; 2],
@@ -38,7 +38,7 @@ pub(crate) fn sizes<D: Size>(a: &[D], b: &[D]) -> Result<Sizes<D>> {
     })
 }
 
-/// For each result, the matrices of the two factors.
+/// Returns for each result the matrices of the two factors.
 pub(crate) fn matrices(
     outer: &[ShortVec<usize>; 2],
     results: usize,

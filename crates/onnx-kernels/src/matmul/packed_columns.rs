@@ -1,22 +1,22 @@
-//! Products with block-quantized columns. A column is unpacked once for all rows; the whole matrix never
-//! exists as floats.
+//! Products with block-quantized columns. A column is unpacked once for all rows; the whole matrix is never
+//! unpacked to floats.
 
 use onnx_gemm::{BlockQuantized, gemv, transpose};
 use onnx_tensor::{cancelling::Pace, prelude::*};
 
 use crate::split::{self, PRODUCTS, products};
 
-/// Columns of a matrix with their scales and zero points.
+/// The columns of a matrix with their scales and zero points.
 pub(crate) struct PackedColumns<'p> {
     pub(crate) layout: BlockQuantized,
-    /// Elements of a column, at least 1.
+    /// Number of elements in a column, at least 1.
     pub(crate) depth: usize,
     pub(crate) packed: &'p [u8],
     /// One scale per block.
     pub(crate) scales: &'p [f32],
     /// One zero point per block.
     pub(crate) zero_points: &'p [f32],
-    /// For each element of a column, the block of its scale and zero point, if it is not its own block
+    /// For each element of a column, the block of its scale and zero point, if that is not its own block
     /// (`g_idx`).
     pub(crate) groups: Option<&'p [usize]>,
     /// One value per column, or empty.
@@ -33,7 +33,7 @@ impl PackedColumns<'_> {
             Some(_) => rows.into(),
             None => self.layout.ordered(rows, self.depth),
         };
-        // Transposed: each column is a line of the sums.
+        // The sums are transposed: each column is a line.
         let mut sums = vec![0.0; count * columns];
         // Unpacking a column takes about as long as multiplying it by this many rows.
         const UNPACKED: usize = 8;
@@ -70,7 +70,7 @@ impl PackedColumns<'_> {
     }
 }
 
-/// Unpacks zero points from rows of `count`, each of which begins at a byte.
+/// Unpacks zero points from rows of `count`, each of which starts at a byte.
 pub(crate) fn unpacked_zero_points(layout: BlockQuantized, packed: &[u8], count: usize) -> Vec<f32> {
     let rows = packed.chunks_exact(layout.packed_bytes(count).max(1));
     rows.flat_map(|row| (0..count).map(move |index| f32::from(layout.number(row, index))))

@@ -20,7 +20,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `MatMulNBits`.
+/// Builds `MatMulNBits`.
 pub fn packed_product(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let bits = attributes.int("bits", 4);
@@ -135,7 +135,7 @@ impl Kernel for PackedProduct {
 }
 
 impl PackedProduct {
-    /// The block of each element of a column (`g_idx`), which may be padded to whole blocks.
+    /// Returns the block of each element of a column (`g_idx`), which may be padded to whole blocks.
     fn groups_of(&self, given: &Tensor) -> Result<Vec<usize>> {
         let groups = integers(given)?;
         let blocks = self.blocks();
@@ -163,7 +163,7 @@ impl PackedProduct {
         let zero_points = match given.element_type() {
             ElementType::F32 => elements::<f32>(given)?.to_vec(),
             _ => {
-                // Each column's zero points begin at a byte.
+                // Each column's zero points start at a byte.
                 unpacked_zero_points(self.layout, elements::<u8>(given)?, blocks)
             }
         };

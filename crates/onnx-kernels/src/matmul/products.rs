@@ -19,12 +19,12 @@ use onnx_tensor::{
     size, threads,
 };
 
-/// `Gemm`.
+/// Builds `Gemm`.
 pub fn gemm_of(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Gemm::of(Attributes(node))))
 }
 
-/// `MatMul`.
+/// Builds `MatMul`.
 pub fn mat_mul(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(MatMul::default()))
 }
@@ -36,7 +36,7 @@ pub(crate) struct MatMul {
     packed: Option<PackedMatrices>,
 }
 
-/// Matrices in the order of the product kernel.
+/// Matrices packed for the product kernel.
 #[derive(Debug)]
 struct PackedMatrices {
     /// Shape of the constant.
@@ -45,7 +45,7 @@ struct PackedMatrices {
 }
 
 impl PackedMatrices {
-    /// Packs a non-empty FP32 constant, memory permitting.
+    /// Packs a non-empty FP32 constant, if memory permits.
     fn of(b: &Arc<Tensor>, is_turned: bool, packs: &mut Packs) -> Result<Option<Self>> {
         let &[.., rows, columns] = b.shape() else {
             return Ok(None);
@@ -73,7 +73,7 @@ impl PackedMatrices {
     }
 }
 
-/// Checks that the factors fit, and returns the sizes of the product.
+/// Checks that the factors match, and returns the sizes of the product.
 pub(crate) fn fitting<D: Size>(a: &[D], b: &[D]) -> Result<Sizes<D>> {
     if a.is_empty() || b.is_empty() {
         bail!(Refusal(
@@ -182,7 +182,7 @@ fn product<T: Element + Copy>(
     let [depth, _] = sizes.depth;
     let columns = sizes.columns;
     let count: usize = sizes.shape.iter().product();
-    // All rows meet the same matrix.
+    // All rows are multiplied by the same matrix.
     if sizes.outer[1].iter().all(|&dim| dim == 1) && count > 0 && columns > 0 {
         sizes.rows = count / columns;
         sizes.outer = [smallvec![], smallvec![]];
@@ -204,7 +204,7 @@ fn product<T: Element + Copy>(
         };
         let work = [products([count, depth, 1]), PRODUCTS];
         let each = products([rows, depth, columns]);
-        // Few large products are split each.
+        // A few large products are each split.
         let are_few = 2 * (count / size) < threads::parts(work[0], work[1]);
         match are_few && threads::parts(each, PRODUCTS) > 1 {
             true => run(0, made, &mut Pace::default()),
@@ -235,7 +235,7 @@ impl Gemm {
         }
     }
 
-    /// Rows, columns and depth of the product.
+    /// Returns rows, columns and depth of the product.
     fn sizes<D: Size>(&self, a: &[D], b: &[D], added: Option<&[D]>) -> Result<[D; 3]> {
         let [rows, depth] = sides(a, self.turns_a)?;
         let [other_depth, columns] = sides(b, self.turns_b)?;
@@ -259,7 +259,7 @@ impl Gemm {
         Ok([rows, columns, depth])
     }
 
-    /// `alpha * a * b + beta * c`.
+    /// Computes `alpha * a * b + beta * c`.
     fn computed<T: Factor>(
         &self,
         inputs: &[Arc<Tensor>],
@@ -307,7 +307,7 @@ impl Gemm {
     }
 }
 
-/// Adds `factor` times a scalar, row, column or matrix to the rows from `first` on.
+/// Adds `factor` times a scalar, row, column or matrix to the rows starting at `first`.
 fn add<T: Factor>(made: &mut [T], first: usize, columns: usize, added: &Tensor, factor: T) -> Result<()> {
     let shape = added.shape();
     let numbers = elements::<T>(added)?;
@@ -329,7 +329,7 @@ fn add<T: Factor>(made: &mut [T], first: usize, columns: usize, added: &Tensor, 
     Ok(())
 }
 
-/// Rows and columns of a factor, after an optional transpose.
+/// Returns rows and columns of a factor, after an optional transpose.
 fn sides<D: Clone>(shape: &[D], is_turned: bool) -> Result<[D; 2]> {
     match (shape, is_turned) {
         ([rows, columns], false) | ([columns, rows], true) => Ok([rows.clone(), columns.clone()]),
@@ -391,7 +391,7 @@ mod tests {
     use crate::made_nodes::{node, with};
     use onnx_tensor::{elements::tensor, node::Attribute};
 
-    /// Small integers, so that sums are exact in any order.
+    /// Returns small integers, so that sums are exact in any order.
     fn factor(element_type: ElementType, shape: &[usize], seed: usize) -> Arc<Tensor> {
         let count = shape.iter().product();
         let numbers = (0..count).map(|at| ((at * 7919 + seed) % 17) as f64 - 8.0);

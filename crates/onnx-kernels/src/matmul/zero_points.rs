@@ -1,4 +1,4 @@
-//! Subtracting zero points from 8-bit factors, and rounding results to 8 bits.
+//! Subtracts zero points from 8-bit factors, and rounds results to 8 bits.
 
 use onnx_tensor::prelude::*;
 
@@ -31,7 +31,7 @@ pub(crate) enum Line {
 /// Subtracts zero points: one for all elements, one per line of a matrix, or one per line of all matrices.
 ///
 /// # Errors
-/// [`Refusal`] if the number of zero points fits none of these.
+/// Returns [`Refusal`] if the number of zero points matches none of these.
 pub(crate) fn without_zero_points(
     factor: &Tensor,
     zero_points: Option<&Tensor>,

@@ -17,7 +17,7 @@ use onnx_tensor::{
     packs::Packs,
 };
 
-/// `BatchNormalization`.
+/// Builds `BatchNormalization`.
 pub fn batch_normalization(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(BatchNormalization {
         parameters: Parameters::of(Attributes(node)),

@@ -1,6 +1,5 @@
 //! Scale and offset per channel of `BatchNormalization`. Constant ones are computed once, so that a preceding
-//! convolution can absorb them; the others (of dequantized parameters, for instance) are computed in each
-//! run.
+//! convolution can absorb them; others, for example from dequantized parameters, are computed in each run.
 
 use std::sync::Arc;
 
@@ -18,7 +17,7 @@ pub(crate) struct BatchNormalization {
     epsilon: f64,
 }
 
-/// Scale and offset of each channel.
+/// The scale and offset of each channel.
 pub type Channels = Vec<(f64, f64)>;
 
 impl BatchNormalization {
@@ -47,7 +46,7 @@ impl BatchNormalization {
     }
 }
 
-/// Computes scale and offset of each of a node's `count` channels.
+/// Computes the scale and offset of each of a node's `count` channels.
 pub fn channels(attributes: Attributes<'_>, parameters: &[Arc<Tensor>], count: usize) -> Result<Channels> {
     BatchNormalization::of(attributes).channels(parameters, count)
 }

@@ -11,7 +11,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `Hardmax` of FP32 or FP64, for all operator sets.
+/// Builds `Hardmax` for FP32 and FP64, for all operator sets.
 pub fn hardmax(node: &Node) -> Result<Box<dyn Compute>> {
     let coerces = node.opset < 13;
     Ok(kernel(Hardmax {
@@ -63,7 +63,7 @@ impl Kernel for Hardmax {
     }
 }
 
-/// Writes one for the first maximum of `count` elements that are `inner` apart, zero for the others.
+/// Writes 1 for the first maximum of `count` elements that are `inner` apart, and 0 for the others.
 fn chosen<T: Copy + PartialOrd>(
     values: &[T],
     count: usize,
@@ -80,7 +80,7 @@ fn chosen<T: Copy + PartialOrd>(
             let Some(first) = places.next() else {
                 continue;
             };
-            // NaN is chosen only if there is nothing else.
+            // NaN is chosen only if all elements are NaN.
             let is_number = |at: usize| values[at].partial_cmp(&values[at]).is_some();
             let greatest = places.fold(first, |best, at| {
                 let is_greater = values[at] > values[best] || (is_number(at) && !is_number(best));

@@ -1,4 +1,4 @@
-//! `LRN` over neighbouring channels and `LpNormalization` along an axis.
+//! `LRN` over neighboring channels, and `LpNormalization` along an axis.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use onnx_tensor::{
 };
 use onnx_tensor::{cancelling::Pace, faults::Refusal, node::Node, operator::Compute};
 
-/// `LRN` of FP32 or FP64.
+/// Builds `LRN` for FP32 and FP64.
 pub fn lrn(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let size = usize::try_from(attributes.int("size", 0)).unwrap_or(0);
@@ -85,7 +85,7 @@ impl Lrn {
     }
 }
 
-/// `LpNormalization` of FP32 or FP64.
+/// Builds `LpNormalization` for FP32 and FP64.
 pub fn lp(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let is_sum = match attributes.int("p", 2) {

@@ -13,7 +13,7 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
-/// `NegativeLogLikelihoodLoss` or `SoftmaxCrossEntropyLoss`.
+/// Builds `NegativeLogLikelihoodLoss` or `SoftmaxCrossEntropyLoss`.
 pub fn loss(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let is_of_scores = node.op_type == "SoftmaxCrossEntropyLoss";
@@ -43,7 +43,7 @@ struct Loss {
     is_of_scores: bool,
     /// Whether the log probabilities are an output too.
     gives_probabilities: bool,
-    /// `ignore_index`: targets without a loss.
+    /// `ignore_index`: targets with this value have no loss.
     ignored: Option<i64>,
     reduction: Reduction,
 }
@@ -130,7 +130,7 @@ impl Kernel for Loss {
         let loss = match self.reduction {
             Reduction::None => tensor(inputs[1].shape(), losses)?,
             Reduction::Sum => tensor(&[], vec![sum as f32])?,
-            // The mean of no targets is 0, as in ONNX Runtime.
+            // The mean over no targets is 0, as in ONNX Runtime.
             Reduction::Mean if targets.is_empty() => tensor(&[], vec![0.0f32])?,
             Reduction::Mean => tensor(&[], vec![(sum / count) as f32])?,
         };
@@ -143,7 +143,7 @@ impl Kernel for Loss {
 }
 
 impl Loss {
-    /// Log-softmax along axis 1.
+    /// Computes the log-softmax along axis 1.
     fn log_softmax(&self, input: &Tensor, [classes, inner]: [usize; 2], pace: &mut Pace) -> Result<Tensor> {
         let mut made = empty(ElementType::F32, input.shape())?;
         let given = elements::<f32>(input)?;

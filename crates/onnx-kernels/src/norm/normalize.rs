@@ -20,8 +20,8 @@ use onnx_tensor::{
     size,
 };
 
-/// `LayerNormalization`, `RMSNormalization`, `InstanceNormalization`, `GroupNormalization` or
-/// `MeanVarianceNormalization` of FP32 or FP64.
+/// Builds `LayerNormalization`, `RMSNormalization`, `InstanceNormalization`, `GroupNormalization` or
+/// `MeanVarianceNormalization` for FP32 and FP64.
 pub fn normalize(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let groups = match node.op_type.as_str() {
@@ -38,7 +38,7 @@ pub fn normalize(node: &Node) -> Result<Box<dyn Compute>> {
         other => bail!("{other} is not a normalization"),
     };
     let epsilon = match &groups {
-        // MeanVarianceNormalization adds it to the standard deviation, not to the variance.
+        // MeanVarianceNormalization adds epsilon to the standard deviation, not to the variance.
         Groups::Over(_) => 1e-9,
         _ => attributes.float("epsilon", 1e-5),
     };
@@ -55,24 +55,24 @@ pub fn normalize(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// Which elements form a group.
+/// The elements that form a group.
 #[derive(Debug)]
 enum Groups {
-    /// All axes from this one on.
+    /// The elements along all axes starting at this one.
     From(i64),
     /// Each channel (axis 1) is a group.
     Channels,
-    /// A number of consecutive channels form a group.
+    /// Each group is a number of consecutive channels.
     OfChannels {
         count: usize,
         /// Whether scale and bias are per group rather than per channel.
         scales_groups: bool,
     },
-    /// These axes.
+    /// The elements along these axes.
     Over(Vec<i64>),
 }
 
-/// Cost of an element, relative to a loop that reads and writes one: two sums in FP64 come first.
+/// Cost per element, relative to a loop that reads and writes one element: includes two sums in FP64.
 const COST: u64 = 8;
 
 #[derive(Debug)]
@@ -81,7 +81,7 @@ struct Normalize {
     /// Divides by the root mean square without subtracting the mean.
     keeps_mean: bool,
     epsilon: f64,
-    /// Number of outputs: the result and, of layer normalization, mean and inverse standard deviation.
+    /// Number of outputs: the result and, for layer normalization, mean and inverse standard deviation.
     outputs: usize,
 }
 
@@ -141,7 +141,7 @@ impl Normalize {
                 let count: usize = shape[axis..].iter().product();
                 let wide = |index: usize| {
                     let tensor = inputs.get(index)?;
-                    // One for all groups, or one for each group.
+                    // One for all groups, or one per group.
                     let is_shared = tensor.rank() <= shape.len() - axis;
                     Some(stretched::<T>(
                         tensor,
@@ -284,7 +284,7 @@ impl Normalize {
         }
         let kept = shape.iter().zip(&reduced).filter(|(_, reduced)| !**reduced);
         let groups: usize = kept.map(|(&dim, _)| dim).product();
-        // A group index per element, and two sums per group.
+        // Memory for a group index per element, and two sums per group.
         size::admit_now(8 * x.len() as u64 + 16 * groups as u64)?;
         let count = x.len().checked_div(groups).unwrap_or(0) as f64;
         let mut pace = Pace::default();
@@ -324,7 +324,7 @@ impl Normalize {
     }
 }
 
-/// Elements and their group indices, in parts.
+/// Returns elements and their group indices, in parts.
 fn parts<'p, T>(x: &'p [T], places: &'p [usize]) -> impl Iterator<Item = (&'p [T], &'p [usize])> {
     x.chunks(PART).zip(places.chunks(PART))
 }

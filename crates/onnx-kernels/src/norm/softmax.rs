@@ -1,5 +1,5 @@
-//! `Softmax` and `LogSoftmax` along any axis. `LogSoftmax` is not the logarithm of `Softmax`, which would be
-//! minus infinity for small probabilities.
+//! `Softmax` and `LogSoftmax` along any axis. `LogSoftmax` is not computed as the logarithm of `Softmax`,
+//! which would be minus infinity for small probabilities.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `Softmax` and `LogSoftmax` of all operator sets.
+/// Builds `Softmax` or `LogSoftmax`, for all operator sets.
 pub fn softmax(node: &Node) -> Result<Box<dyn Compute>> {
     let coerces = node.opset < 13;
     Ok(kernel(Softmax {
@@ -24,7 +24,7 @@ pub fn softmax(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// Cost of an element, relative to a loop that reads and writes one.
+/// Cost per element, relative to a loop that reads and writes one element.
 const COST: u64 = 4;
 
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl Kernel for Softmax {
     }
 }
 
-/// Softmax of contiguous rows of `count` elements.
+/// Computes the softmax of contiguous rows of `count` elements.
 pub(crate) fn rows(values: &mut [f32], count: usize) -> Result<()> {
     pulp::Arch::new().dispatch(Groups {
         values,
@@ -138,7 +138,7 @@ impl pulp::WithSimd for Groups<'_> {
     }
 }
 
-/// One contiguous group. NaN is skipped by the maximum, but makes the sum and thus all results NaN.
+/// Computes one contiguous group. The maximum skips NaN, but the sum and thus all results become NaN.
 #[inline(always)]
 fn row(row: &mut [f32], are_logarithms: bool) {
     let greater = |a: f32, b: f32| if b > a { b } else { a };
@@ -182,7 +182,7 @@ fn row(row: &mut [f32], are_logarithms: bool) {
     }
 }
 
-/// `width` groups that are columns of a block.
+/// Computes `width` groups that are columns of a block.
 #[inline(always)]
 fn columns(block: &mut [f32], inner: usize, from: usize, width: usize, are_logarithms: bool) {
     let mut most = [f32::NEG_INFINITY; LANES];
@@ -221,7 +221,7 @@ fn columns(block: &mut [f32], inner: usize, from: usize, width: usize, are_logar
     }
 }
 
-/// Softmax in FP64 over `count` elements that are `inner` apart.
+/// Computes the softmax in FP64 over `count` elements that are `inner` apart.
 fn precise(values: &mut [f64], count: usize, inner: usize, are_logarithms: bool) -> Result<()> {
     let mut pace = Pace::default();
     for block in values.chunks_exact_mut(count * inner) {

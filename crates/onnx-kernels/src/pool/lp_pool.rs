@@ -23,7 +23,7 @@ fn power(attributes: Attributes<'_>) -> Result<f32> {
     Ok(power as f32)
 }
 
-/// `GlobalLpPool`.
+/// Builds `GlobalLpPool`.
 pub fn global_lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(GlobalLpPool {
         power: power(Attributes(node))?,
@@ -81,7 +81,7 @@ fn root(sum: f32, power: f32) -> f32 {
     }
 }
 
-/// `LpPool`.
+/// Builds `LpPool`.
 pub fn lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let sizes = attributes.ints("kernel_shape");
@@ -105,7 +105,7 @@ pub fn lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
         "VALID" => vec![0; 2 * rank],
         _ => numbers("pads", 2 * rank, 0, 0)?,
     };
-    // A window of padding alone would have no elements.
+    // A window with only padding would have no elements.
     if (0..rank).any(|axis| pads[axis].max(pads[rank + axis]) >= kernels[axis]) {
         bail!(Refusal(
             "has pads that are not smaller than its kernel_shape".to_owned()
@@ -135,7 +135,7 @@ pub fn lp_pool(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// Windows along one axis.
+/// The windows along one axis.
 #[derive(Debug)]
 struct Axis {
     kernel: usize,
@@ -144,11 +144,11 @@ struct Axis {
     padding: Padding,
 }
 
-/// Padding of an axis.
+/// The padding of an axis.
 #[derive(Clone, Copy, Debug)]
 enum Padding {
     Given([usize; 2]),
-    /// Pads for one window at each stride; the odd element goes to one side.
+    /// Padding such that there is one window per stride; the odd element goes to one side.
     Same {
         more_first: bool,
     },
@@ -159,7 +159,7 @@ impl Axis {
         (self.kernel - 1) * self.dilation + 1
     }
 
-    /// Begin and end padding of an axis of `size`.
+    /// Returns the begin and end padding of an axis of `size`.
     fn pads(&self, size: usize) -> [usize; 2] {
         match self.padding {
             Padding::Given(pads) => pads,
@@ -172,7 +172,7 @@ impl Axis {
         }
     }
 
-    /// Number of windows along an axis of `size`.
+    /// Returns the number of windows along an axis of `size`.
     fn count(&self, size: usize, is_rounded_up: bool) -> Result<usize> {
         let pads = self.pads(size);
         let padded = size + pads[0] + pads[1];
@@ -183,7 +183,7 @@ impl Axis {
             return Ok(room / self.stride + 1);
         }
         let count = room.div_ceil(self.stride) + 1;
-        // The last window must not begin behind the image.
+        // The last window must not start after the image.
         let is_outside = (count - 1) * self.stride >= size + pads[0];
         Ok(count - usize::from(is_outside))
     }
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(axis(3, 2, false).pads(8), [0, 1]);
         assert_eq!(axis(3, 2, true).pads(8), [1, 0]);
         assert_eq!(axis(2, 1, true).pads(7), [1, 0]);
-        // With a stride larger than the window there is nothing to pad.
+        // With a stride larger than the window, no padding is needed.
         assert_eq!(axis(1, 3, false).pads(7), [0, 0]);
         for size in 1..20 {
             for (kernel, stride) in [(3, 2), (2, 1), (5, 3), (1, 4)] {

@@ -6,8 +6,8 @@ use crate::pool::pooling::{self, Axis};
 use onnx_tensor::cancelling::Pace;
 use onnx_tensor::elements::{elements, tensor};
 
-/// The maximum of each window and, if `wants_places`, its index in the image. Each position of an image has
-/// `depth` elements.
+/// Returns the maximum of each window and, if `wants_places`, its index in the image. Each position of an
+/// image has `depth` elements.
 pub(crate) fn pooled(
     input: &Tensor,
     axes: &[Axis],
@@ -52,7 +52,7 @@ fn pooled_from<T: Element + Copy + PartialOrd>(
     Ok((tensor(shape, greatest)?, Some(places)))
 }
 
-/// The first maximum of each window and its index in the image.
+/// Finds the first maximum of each window and its index in the image.
 fn find_places<T: Copy + PartialOrd>(
     axes: &[Axis],
     depth: usize,
@@ -107,8 +107,8 @@ fn find_places<T: Copy + PartialOrd>(
     Ok(())
 }
 
-/// Collects the image lines that the windows of one line of results cover. Lists for all lines of results
-/// could take more memory than the image.
+/// Collects the image lines that the windows of one result line cover. Lists for all result lines could take
+/// more memory than the image.
 fn add_lines(axes: &[Axis], result_line: usize, line: usize, lines: &mut Vec<usize>) {
     let Some((axis, inner)) = axes.split_first() else {
         lines.push(line);
@@ -131,7 +131,7 @@ pub(crate) fn by_columns(mut place: usize, sizes: &[usize]) -> usize {
     result
 }
 
-/// Whether `greatest` stays the maximum when it meets `value`. NaN does.
+/// Returns whether `greatest` stays the maximum when compared with `value`. NaN does.
 #[inline(always)]
 #[expect(clippy::eq_op, reason = "NaN")]
 fn is_kept<T: Copy + PartialOrd>(greatest: T, value: T) -> bool {

@@ -1,4 +1,4 @@
-//! Sliding windows for pools. A window is a box, so it can be folded one axis after the other: a 13 x 13
+//! Sliding windows for pools. A window is a box, so it can be reduced one axis after another: a 13 x 13
 //! window takes 26 steps per position instead of 169.
 
 use crate::split::{self, ELEMENTS};
@@ -13,15 +13,16 @@ pub(crate) struct Axis {
     pub(crate) size: usize,
     /// Number of windows.
     pub(crate) count: usize,
-    /// Elements of a window.
+    /// Number of elements in a window.
     pub(crate) kernel: usize,
     pub(crate) stride: usize,
     pub(crate) dilation: usize,
-    /// Elements by which the first window begins before the image.
+    /// Number of elements by which the first window starts before the image.
     pub(crate) pad: usize,
 }
 
-/// Windows `first..end` have one of their elements in the image, the first of them at index `start`.
+/// The windows `first..end` have one of their elements in the image; in the first of them it has index
+/// `start`.
 struct Span {
     first: usize,
     end: usize,
@@ -29,7 +30,7 @@ struct Span {
 }
 
 impl Axis {
-    /// Image indices that window `at` covers.
+    /// Returns the image indices that window `at` covers.
     pub(crate) fn taken(&self, at: usize) -> impl ExactSizeIterator<Item = usize> {
         let Self {
             size, dilation, pad, ..
@@ -43,7 +44,7 @@ impl Axis {
         (first..end.max(first)).map(move |element| start + element * dilation - pad)
     }
 
-    /// For each window element, the windows in which it is inside the image.
+    /// Returns for each window element the windows in which it is inside the image.
     fn spans(&self) -> Vec<Span> {
         let furthest = self.count.saturating_sub(1) * self.stride;
         let first = self.pad.saturating_sub(furthest).div_ceil(self.dilation);
@@ -63,21 +64,21 @@ impl Axis {
         spans.filter(|span| span.first < span.end).collect()
     }
 
-    /// Windows per image element.
+    /// Returns the number of windows per image element.
     fn growth(&self) -> f64 {
         self.count as f64 / self.size as f64
     }
 
-    /// Whether each window is exactly one element.
+    /// Returns whether each window is exactly one element.
     fn is_identity(&self) -> bool {
         self.kernel == 1 && self.stride == 1 && self.pad == 0 && self.count == self.size
     }
 }
 
-/// From this many contiguous elements on, whole lines are folded.
+/// With at least this many contiguous elements, whole lines are folded.
 const WIDE: usize = 16;
 
-/// Largest window for which spans are listed per element.
+/// Maximum window size for which spans are listed per element.
 const MAX_SPANS: usize = 1 << 12;
 
 /// How an axis is folded.
@@ -86,7 +87,7 @@ enum Way {
     Spans(Vec<Span>),
     /// One window at a time.
     Lines,
-    /// Windows of 2, 4, 8, ... elements at all positions of the axis, padded to this size.
+    /// Windows of 2, 4, 8, ... elements at all positions of the axis, which is padded to this size.
     Doubling(usize),
 }
 
@@ -95,7 +96,7 @@ struct Pass {
     axis: Axis,
     inner: usize,
     way: Way,
-    /// Elements of the image along it.
+    /// Number of image elements along the axis.
     size: usize,
 }
 
@@ -163,7 +164,7 @@ impl Pass {
         Ok(())
     }
 
-    /// Folds by windows of powers of two: log2(window) steps.
+    /// Folds windows whose size doubles: log2(window) steps.
     fn double<T: Copy>(
         &self,
         reach: usize,
@@ -175,8 +176,8 @@ impl Pass {
     ) -> Result<()> {
         let Self { axis, inner, .. } = self;
         let size = reach * inner;
-        // For each index: the fold of the `width` elements from there on, and the fold of the elements that
-        // the result's windows have consumed so far.
+        // For each index: the fold of the `width` elements starting there, and the fold of the elements
+        // consumed so far.
         let (mut now, mut wider, mut folded) = (vec![start; size], vec![start; size], vec![start; size]);
         let room = &mut now[axis.pad.min(reach) * inner..];
         let count = room.len().min(from.len());
@@ -203,12 +204,12 @@ impl Pass {
     }
 }
 
-/// Folds the windows of contiguous images with `depth` elements at each position. `results` is filled with
-/// `start`, the neutral element, which windows without elements keep. Axes that shrink most are folded first,
-/// and the outermost of equals, so that strides skip whole lines before they skip within lines.
+/// Folds the windows of contiguous images with `depth` elements at each position. The caller fills `results`
+/// with `start`, the neutral element, which windows without elements keep. Axes that shrink most are folded
+/// first, and among equals the outermost one, so that strides skip whole lines before they skip within lines.
 ///
 /// # Errors
-/// [`BadInput`](onnx_tensor::faults::BadInput) if too many elements lie between two axes;
+/// Returns [`BadInput`](onnx_tensor::faults::BadInput) if there are too many elements between two axes, and
 /// [`NoRoom`](onnx_tensor::faults::NoRoom) and [`Cancelled`](onnx_tensor::cancelling::Cancelled).
 pub(crate) fn fold<T: Element + Copy>(
     axes: &[Axis],
@@ -267,7 +268,7 @@ pub(crate) fn fold<T: Element + Copy>(
     })
 }
 
-/// Cost of an element, relative to a loop that reads and writes one: it is part of several windows.
+/// Cost per element, relative to a loop that reads and writes one element: it is part of several windows.
 const COST: u64 = 4;
 
 #[inline(always)]

@@ -20,12 +20,12 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// `AveragePool`.
+/// Builds `AveragePool`.
 pub fn averages(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Pool::average(Attributes(node))?))
 }
 
-/// `MaxPool`.
+/// Builds `MaxPool`.
 pub fn maxima(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Pool::maximum(Attributes(node))?))
 }
@@ -168,7 +168,8 @@ mod tests {
         Ok(made)
     }
 
-    /// The elements of each window and their image indices, by a plain loop over the one axis longer than 1.
+    /// Returns the elements of each window and their image indices, with a plain loop over the one axis
+    /// longer than 1.
     fn windows(
         image: &[f64],
         [kernel, stride, dilation, before]: [usize; 4],

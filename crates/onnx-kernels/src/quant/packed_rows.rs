@@ -1,5 +1,5 @@
 //! ONNX Runtime's `GatherBlockQuantized`: rows of a table of low-bit integers with a scale per block. Only
-//! the rows that are gathered are dequantized.
+//! gathered rows are dequantized.
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `GatherBlockQuantized`.
+/// Builds `GatherBlockQuantized`.
 pub fn packed_rows(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let bits = attributes.int("bits", 4);
     let block = attributes.int("block_size", 128);
-    // 4-bit constants have been widened to bytes by now.
+    // 4-bit constants are already widened to bytes.
     let is_wide = node.domain != "com.microsoft";
     let is_known = matches!(bits, 4 | 8) && attributes.int("gather_axis", 0) == 0;
     if !is_known || (is_wide && bits != 4) {
@@ -47,7 +47,7 @@ pub fn packed_rows(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct PackedRows {
-    /// Elements per byte along the last axis.
+    /// Number of elements per byte along the last axis.
     per_byte: usize,
     /// The default zero point.
     middle: i32,
@@ -102,7 +102,7 @@ impl Kernel for PackedRows {
             None => None,
             Some(place) => {
                 let given = integers(&inputs[place])?;
-                // Each line's zero points begin at a byte.
+                // Each line's zero points start at a byte.
                 let row = blocks.div_ceil(self.per_byte);
                 ensure!(
                     given.len() == shape[0] * lines * row,

@@ -1,4 +1,4 @@
-//! Quantization to 8 and 16 bits. Divides by the scale: multiplying by its reciprocal would round
+//! Quantization to 8 and 16 bits. Divides by the scale, since multiplying by its reciprocal would round
 //! differently.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use onnx_tensor::{
     operator::Compute,
 };
 
-/// `QuantizeLinear`: `saturate(round(x / scale) + zero_point)`, ties to even.
+/// Builds `QuantizeLinear`, which computes `saturate(round(x / scale) + zero_point)`, ties to even.
 pub fn quantize(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let to = match attributes.int("output_dtype", 0) {
@@ -45,7 +45,7 @@ fn element_type_of(code: i32) -> Option<ElementType> {
     Some(element_type)
 }
 
-/// `DequantizeLinear`: `(x - zero_point) * scale`.
+/// Builds `DequantizeLinear`, which computes `(x - zero_point) * scale`.
 pub fn dequantize(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let block = usize::try_from(attributes.int("block_size", 0)).ok();
@@ -55,15 +55,15 @@ pub fn dequantize(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// Requantizes integer sums: `saturate(round(sums * scale) + zero_point)`, ties to even. One scale for all
-/// elements, or one per index of an axis.
+/// Builds the requantization of integer sums: `saturate(round(sums * scale) + zero_point)`, ties to even.
+/// There is one scale for all elements, or one per index of an axis.
 pub fn requantize(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Requantize {
         axis: Attributes(node).int("axis", 1),
     }))
 }
 
-/// `DynamicQuantizeLinear`: to UINT8, with scale and zero point from the input's range.
+/// Builds `DynamicQuantizeLinear`, which quantizes to UINT8 with scale and zero point from the input's range.
 pub fn quantize_dynamically(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(QuantizeDynamically))
 }
@@ -71,7 +71,7 @@ pub fn quantize_dynamically(_: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 struct Quantize {
     axis: i64,
-    /// The target type, if there is no zero point to give it.
+    /// The target type, if no zero point determines it.
     to: Option<ElementType>,
 }
 
@@ -103,7 +103,7 @@ impl Kernel for Quantize {
                     let (least, most) = (f32::from(<$T>::MIN), f32::from(<$T>::MAX));
                     each_to(from, to, |x| {
                         let shifted = (x / scale).round_ties_even() + zero_point;
-                        // ONNX Runtime maps NaN to the least number.
+                        // ONNX Runtime maps NaN to the smallest number.
                         let shifted = if shifted > least { shifted } else { least };
                         low_bits(if shifted < most { shifted } else { most }) as $T
                     });
@@ -271,7 +271,7 @@ impl Kernel for QuantizeDynamically {
     }
 }
 
-/// Quantizes values to 8 bits with the zero point subtracted, and returns the scale.
+/// Quantizes values to 8 bits and subtracts the zero point; returns the scale.
 pub(crate) fn rounded_to_bytes(values: &[f32], rounded: &mut [i16]) -> f32 {
     let (scale, zero_point) = scale_of(pulp::Arch::new().dispatch(Ends(values)));
     each_to(values, rounded, |x| {
@@ -283,8 +283,8 @@ pub(crate) fn rounded_to_bytes(values: &[f32], rounded: &mut [i16]) -> f32 {
     scale
 }
 
-/// The low bits of an integral float from -32768 to 65535. Avoids the checked conversion, half of whose
-/// instructions handle values that no integer has.
+/// Returns the low bits of an integral float from -32768 to 65535. Avoids the checked conversion, half of
+/// whose instructions handle values that are not integers.
 #[inline(always)]
 fn low_bits(whole: f32) -> u32 {
     // At this magnitude the last mantissa bit is 1.
@@ -292,7 +292,7 @@ fn low_bits(whole: f32) -> u32 {
     (whole + ONES).to_bits()
 }
 
-/// Minimum and maximum, as in [`Ends`].
+/// Returns minimum and maximum, like [`Ends`].
 fn ends(values: &[f32]) -> Result<(f32, f32)> {
     let parts = values.len().div_ceil(PART);
     let mut ends = vec![(0.0, 0.0); parts];
@@ -308,7 +308,7 @@ fn ends(values: &[f32]) -> Result<(f32, f32)> {
     Ok(ends.into_iter().fold((0.0, 0.0), widen))
 }
 
-/// Scale and 8-bit zero point for a range of values.
+/// Returns the scale and the 8-bit zero point for a range of values.
 fn scale_of((least, greatest): (f32, f32)) -> (f32, f32) {
     let scale = if least == greatest {
         1.0
@@ -370,7 +370,7 @@ impl Channels {
         Ok(Self { inner, count })
     }
 
-    /// Calls `run` for runs of elements with the same scale, with the scale's index.
+    /// Calls `run` for consecutive elements with the same scale, with the scale's index.
     fn each<A: Sync, B: Send>(
         &self,
         from: &[A],
@@ -380,7 +380,7 @@ impl Channels {
         if self.count == 1 {
             return split::mapped(from, to, |from, to| run(from, to, 0));
         }
-        // Without elements nothing runs, whatever the length.
+        // An empty tensor runs nothing, whatever the length.
         let length = self.inner.max(1);
         let work = [to.len() as u64, ELEMENTS];
         split::lines(to, length, work, |first, to, pace| {
@@ -452,7 +452,7 @@ impl Blocks {
     }
 }
 
-/// Reads `count` zero points, 0 by default.
+/// Reads `count` zero points; the default is 0.
 pub(crate) fn zero_points(given: Option<&Arc<Tensor>>, count: usize) -> Result<Vec<i32>> {
     let zero_points = given.map(|tensor| integers(tensor)).transpose()?;
     let zero_points = zero_points.unwrap_or_else(|| vec![0; count]);

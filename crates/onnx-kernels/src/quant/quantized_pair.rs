@@ -1,4 +1,5 @@
-//! ONNX Runtime's `QLinearAdd` and `QLinearMul`, rounded where it rounds: many quantized results are ties.
+//! ONNX Runtime's `QLinearAdd` and `QLinearMul`, rounded at the same steps, since many quantized results are
+//! ties.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use onnx_tensor::{
 };
 use onnx_tensor::{node::Node, operator::Compute};
 
-/// `QLinearAdd` or `QLinearMul`.
+/// Builds `QLinearAdd` or `QLinearMul`.
 pub fn quantized_pair(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let operand = |first: usize| -> Result<Operand> {
@@ -34,11 +35,11 @@ struct QuantizedPair {
     is_product: bool,
     /// Input index of the second tensor.
     b: usize,
-    /// Quantization of both inputs and of the result.
+    /// The quantization of both inputs and of the result.
     operands: [Operand; 3],
 }
 
-/// Input indices of a scale and zero point.
+/// The input indices of a scale and a zero point.
 #[derive(Debug)]
 struct Operand {
     scale: usize,

@@ -17,7 +17,7 @@ use onnx_tensor::{
     operator::Compute,
 };
 
-/// `CumSum`. Integers wrap.
+/// Builds `CumSum`. Integers wrap.
 pub fn cum_sum(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(CumSum {

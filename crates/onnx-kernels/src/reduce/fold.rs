@@ -1,5 +1,5 @@
-//! Reductions of integers and BOOL, and those of floats that [`sums`](super::sums) does not cover:
-//! `ReduceLogSumExp` (without overflow), `ReduceMax` and `ReduceMin` (NaN propagates), and `ReduceMean` of
+//! Reductions of integers and BOOL, and the reductions of floats that [`sums`](super::sums) does not cover:
+//! `ReduceLogSumExp` (without overflow), `ReduceMax` and `ReduceMin` (NaN propagates), and `ReduceMean` over
 //! possibly empty axes.
 
 use std::sync::Arc;
@@ -49,7 +49,7 @@ enum Fold {
     Max,
     Min,
     LogSumExp,
-    /// Of integers only.
+    /// For integers only.
     Norm,
     LogSum,
 }
@@ -78,7 +78,7 @@ impl Reduce {
         })
     }
 
-    /// The axes, if they are known before a run.
+    /// Returns the axes, if they are known before a run.
     pub(crate) fn known_axes(&self, input: Option<&Fact>) -> Option<Vec<i64>> {
         match (&self.axes, input) {
             (Some(axes), _) => Some(axes.clone()),
@@ -87,7 +87,7 @@ impl Reduce {
         }
     }
 
-    /// The axes of a run.
+    /// Returns the axes of a run.
     fn axes(&self, input: Option<&Arc<Tensor>>) -> Result<Vec<i64>> {
         match (&self.axes, input) {
             (Some(axes), _) => Ok(axes.clone()),
@@ -96,7 +96,7 @@ impl Reduce {
         }
     }
 
-    /// Shape of the result, with `one` for each reduced axis that is kept.
+    /// Returns the shape of the result, with `one` for each reduced axis that is kept.
     pub(crate) fn shape<D: Clone>(&self, shape: &[D], axes: Vec<i64>, one: &D) -> Result<ShortVec<D>> {
         let dims = shape.iter().zip(self.reduced(axes, shape.len())?);
         let shape = dims.filter_map(|(dim, reduced)| match (reduced, self.keeps_dims) {
@@ -107,7 +107,7 @@ impl Reduce {
         Ok(shape.collect())
     }
 
-    /// For each axis, whether it is reduced.
+    /// Returns for each axis whether it is reduced.
     fn reduced(&self, given: Vec<i64>, rank: usize) -> Result<Vec<bool>> {
         let mut reduced = vec![false; rank];
         if given.is_empty() && !self.no_axes_is_no_op {
@@ -162,7 +162,7 @@ impl Reduce {
         number.broadcast_to(&shape)
     }
 
-    /// The results in row-major order of the remaining axes.
+    /// Returns the results in row-major order of the remaining axes.
     fn folded(&self, input: &Tensor, reduced: Vec<bool>) -> Result<Tensor> {
         let shape = input.shape();
         macro_rules! real {
@@ -205,7 +205,7 @@ impl Reduce {
         }
     }
 
-    /// Reduces integers. Sums and products wrap, so four widths are compiled instead of eight types.
+    /// Reduces integers. Sums and products wrap, so one loop per width is compiled instead of one per type.
     fn whole<T: Integer>(&self, input: &Tensor, reduced: &[bool]) -> Result<Tensor> {
         let (shape, values) = (input.shape(), elements::<T>(input)?);
         let is_signed = T::LEAST < T::ZERO;
@@ -256,7 +256,7 @@ impl Reduce {
     }
 }
 
-/// Wrapping sums of integer terms.
+/// Computes wrapping sums of integer terms.
 fn wrapped<U: Bits>(input: &Tensor, reduced: &[bool], term: Term) -> Result<Tensor> {
     let (shape, values) = (input.shape(), input.as_units::<U>()?);
     let sums = match term {
@@ -267,7 +267,7 @@ fn wrapped<U: Bits>(input: &Tensor, reduced: &[bool], term: Term) -> Result<Tens
     Tensor::from_units(input.element_type(), &[sums.len()], sums)
 }
 
-/// A one-dimensional tensor.
+/// Creates a one-dimensional tensor.
 fn line<T: Element>(numbers: Vec<T>) -> Result<Tensor> {
     tensor(&[numbers.len()], numbers)
 }
@@ -281,19 +281,19 @@ fn sums(input: &Tensor, reduced: Vec<bool>, term: Term, finish: Finish) -> Resul
     sums.of(input)
 }
 
-/// Maximum of two floats; NaN propagates.
+/// Returns the maximum of two floats; NaN propagates.
 #[expect(clippy::eq_op, reason = "NaN")]
 fn greater<T: Copy + PartialOrd>(a: T, b: T) -> T {
     if b > a || b != b { b } else { a }
 }
 
-/// Minimum of two floats; NaN propagates.
+/// Returns the minimum of two floats; NaN propagates.
 #[expect(clippy::eq_op, reason = "NaN")]
 fn less<T: Copy + PartialOrd>(a: T, b: T) -> T {
     if b < a || b != b { b } else { a }
 }
 
-/// Maxima of floats along axes; `least` for empty groups.
+/// Returns the maxima of floats along axes; `least` for empty groups.
 pub(crate) fn greatest<T: Copy + PartialOrd>(
     values: &[T],
     shape: &[usize],
@@ -303,12 +303,12 @@ pub(crate) fn greatest<T: Copy + PartialOrd>(
     folded(values, shape, reduced, least, itself, greater)
 }
 
-/// The identity term. A function instead of a closure, so that folds share their compiled loops.
+/// Returns its argument. A function instead of a closure, so that folds share their compiled loops.
 fn itself<T>(number: T) -> T {
     number
 }
 
-/// Folds terms along axes by a commutative function.
+/// Folds terms along axes with a commutative function.
 fn folded<T: Copy>(
     values: &[T],
     shape: &[usize],
@@ -318,7 +318,7 @@ fn folded<T: Copy>(
     join: impl Fn(T, T) -> T + Copy,
 ) -> Result<Vec<T>> {
     let mut stages = stages(shape, reduced).into_iter();
-    // Without axes each element is a result.
+    // Without axes, each element is a result.
     let first = stages.next().unwrap_or([1, 1, values.len()]);
     let mut made = stage(values, first, start, term, join)?;
     for next in stages {
@@ -367,7 +367,7 @@ fn stage<T: Copy>(
     Ok(made)
 }
 
-/// Group index of each element in row-major order, repeated without end.
+/// Iterates over the group index of each element in row-major order, repeated forever.
 pub(crate) fn groups<'a>(shape: &'a [usize], reduced: &'a [bool]) -> impl Iterator<Item = usize> + use<'a> {
     let mut place = vec![0usize; shape.len()];
     std::iter::repeat_with(move || {
@@ -391,7 +391,7 @@ pub(crate) fn groups<'a>(shape: &'a [usize], reduced: &'a [bool]) -> impl Iterat
 /// Numbers of any type, read as FP64 in blocks.
 struct Wide<'v> {
     count: usize,
-    /// Writes the numbers from an index on.
+    /// Writes the numbers starting at an index.
     widen: &'v dyn Fn(usize, &mut [f64]),
 }
 
@@ -422,7 +422,7 @@ fn each_in_group(
     Ok(())
 }
 
-/// Logarithm of the sum of exponentials, relative to the maximum so that nothing overflows.
+/// Computes the logarithm of the sum of exponentials, relative to the maximum so that nothing overflows.
 fn log_sum_exp(numbers: &Wide<'_>, shape: &[usize], reduced: &[bool]) -> Result<Vec<f64>> {
     let kept = shape.iter().zip(reduced).filter(|(_, reduced)| !**reduced);
     let count: usize = kept.map(|(&dim, _)| dim).product();
@@ -431,7 +431,7 @@ fn log_sum_exp(numbers: &Wide<'_>, shape: &[usize], reduced: &[bool]) -> Result<
     each_in_group(numbers, shape, reduced, &mut |x, group| {
         greatest[group] = greatest[group].max(x);
     })?;
-    // The distance to an infinity is NaN; the sum is infinite or zero by itself then.
+    // The distance to an infinity is NaN; relative to 0, the sum is correctly infinite or zero.
     for greatest in greatest.iter_mut().filter(|greatest| greatest.is_infinite()) {
         *greatest = 0.0;
     }
@@ -451,7 +451,7 @@ trait Bits: Unit + Copy {
     fn add(self, other: Self) -> Self;
     fn times(self, other: Self) -> Self;
     fn square(self) -> Self;
-    /// The absolute value, for bits of a signed integer.
+    /// Returns the absolute value, for bits of a signed integer.
     fn magnitude(self) -> Self;
 }
 
@@ -489,7 +489,7 @@ trait Integer: Element + Copy + Ord {
     const LEAST: Self;
     const GREATEST: Self;
 
-    /// A sum divided by its number of terms.
+    /// Divides a sum by its number of terms.
     fn divided(self, count: usize) -> Self;
     fn wide(self) -> f64;
     /// Converts from float, truncating.

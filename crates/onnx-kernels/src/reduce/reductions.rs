@@ -1,4 +1,4 @@
-//! Reductions along axes, and pools of whole images.
+//! Reductions along axes, and pools over whole images.
 
 use std::sync::Arc;
 
@@ -19,19 +19,19 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel},
 };
 
-/// `ArgMax` or `ArgMin`.
+/// Builds `ArgMax` or `ArgMin`.
 pub fn argument(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Argument::of(node)))
 }
 
-/// `GlobalAveragePool` or `GlobalMaxPool`.
+/// Builds `GlobalAveragePool` or `GlobalMaxPool`.
 pub fn global_pool(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(GlobalPool {
         is_max: node.op_type == "GlobalMaxPool",
     }))
 }
 
-/// A reduction, such as `ReduceL1`.
+/// Builds a reduction, such as `ReduceL1`.
 pub fn reduce(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Reduce::of(node)?))
 }
@@ -106,7 +106,7 @@ impl Argument {
     }
 }
 
-/// Indices along an axis of the elements that win over all others.
+/// Returns the index of the winning element of each group along an axis.
 fn places<T: Copy>(
     values: &[T],
     shape: &[usize],
@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    /// Reduces along `axes`, or all.
+    /// Reduces along `axes`, or along all axes.
     fn reduced(name: &str, input: &Tensor, axes: Option<&[i64]>, attributes: &[(&str, i64)]) -> Tensor {
         let reduce = Reduce::of(&node(name, attributes)).unwrap();
         let mut inputs = vec![input.clone()];
@@ -256,7 +256,7 @@ mod tests {
         elements::<f32>(tensor).unwrap().to_vec()
     }
 
-    /// Matches ONNX Runtime except for NaN, which propagates here.
+    /// Checks against ONNX Runtime, except for NaN, which propagates here.
     #[test]
     fn floats_are_reduced_along_axes() {
         let input = Tensor::matrix(&[[-1.0f32, 2.0], [3.0, -4.0]]);
@@ -391,7 +391,7 @@ mod tests {
             let argument = Argument::of(&node(name, &[("select_last_index", last), ("keepdims", 0)]));
             let line = Tensor::vector(numbers);
             let found = run(&argument, std::slice::from_ref(&line)).unwrap().remove(0);
-            // Concatenated in columns too.
+            // The same values as columns, side by side.
             let both = Tensor::concat(
                 1,
                 &[line.clone(), line].map(|line| line.into_shape(&[numbers.len(), 1]).unwrap()),

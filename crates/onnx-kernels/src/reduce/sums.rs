@@ -22,7 +22,7 @@ pub(crate) struct Sums {
     pub(crate) finish: Finish,
 }
 
-/// The term of each number.
+/// The term for each number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Term {
     Itself,
@@ -30,11 +30,11 @@ pub(crate) enum Term {
     Square,
 }
 
-/// What happens to a finished sum.
+/// The final step of a sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finish {
     Sum,
-    /// Divides by the number of terms; 0 for none.
+    /// Divides by the number of terms; 0 if there are none.
     Mean,
     Root,
     Logarithm,
@@ -53,7 +53,7 @@ impl Kernel for Sums {
 }
 
 impl Sums {
-    /// The sums of an FP32 or FP64 tensor.
+    /// Returns the sums of an FP32 or FP64 tensor.
     pub(crate) fn of(&self, input: &Tensor) -> Result<Tensor> {
         match input.element_type() {
             ElementType::F32 => self.sums::<f32>(input),
@@ -66,7 +66,7 @@ impl Sums {
         let shape = input.shape();
         let values = elements::<T>(input)?;
         let mut stages = stages(shape, &self.reduced).into_iter();
-        // Without axes each number is a sum.
+        // Without axes, each number is a sum.
         let first = stages.next().unwrap_or([1, 1, values.len()]);
         let mut sums = match self.term {
             Term::Itself => stage(values, first, |x| x)?,
@@ -96,7 +96,7 @@ impl Sums {
     }
 }
 
-/// Groups neighbouring reduced axes, last ones first: sizes outside, along and inside of each group.
+/// Groups neighboring reduced axes, last ones first: sizes outside, along and inside each group.
 pub(crate) fn stages(shape: &[usize], reduced: &[bool]) -> ShortVec<[usize; 3]> {
     let mut stages = smallvec![];
     let (mut end, mut kept_inside) = (shape.len(), 1usize);
@@ -116,7 +116,7 @@ trait Float: Element + Copy + Default + AddAssign + Add<Output = Self> + Mul<Out
     fn magnitude(self) -> Self;
     fn root(self) -> Self;
     fn logarithm(self) -> Self;
-    /// `1 / count`.
+    /// Returns `1 / count`.
     fn share(count: usize) -> Self;
 }
 
@@ -169,7 +169,7 @@ fn stage<T: Float>(
     Ok(sums)
 }
 
-/// Maximum terms of one running sum: FP32 loses precision once the sum is large.
+/// Maximum number of terms in one running sum: FP32 loses precision once the sum is large.
 const TERMS: usize = 512;
 
 /// Adds rows into zeroed sums, pairwise.

@@ -1,6 +1,6 @@
-//! Cells of recurrent layers: all steps of one direction.
+//! The cells of recurrent layers: all steps of one direction.
 //!
-//! Gates are computed a row at a time instead of a unit at a time, so that the loops vectorize.
+//! Gates are computed one row at a time instead of one unit at a time, so that the loops vectorize.
 
 use onnx_gemm::gemm_nt;
 use onnx_tensor::prelude::*;
@@ -27,7 +27,7 @@ impl Cell {
         }
     }
 
-    /// Default activation functions.
+    /// Returns the default activation functions.
     pub(crate) fn activations(self) -> &'static [&'static str] {
         match self {
             Self::Lstm => &["Sigmoid", "Tanh", "Tanh"],
@@ -37,7 +37,7 @@ impl Cell {
     }
 }
 
-/// Sizes of a node in one run.
+/// The sizes of a node in one run.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
     pub(crate) steps: usize,
@@ -50,7 +50,7 @@ impl Sizes {
     /// Reserves memory for `width` floats per step and sequence, or refuses the run.
     pub(crate) fn admit(self, width: usize) -> Result<()> {
         let factors = [self.batch, width, size_of::<f32>()];
-        // Even without steps, the state is returned.
+        // Even without steps, the state is an output.
         let bytes = factors.iter().fold(self.steps.max(1) as u64, |bytes, &factor| {
             bytes.saturating_mul(factor as u64)
         });
@@ -69,14 +69,14 @@ impl Sizes {
 /// Multiplications between two checks for cancellation.
 const PART: usize = 1 << 26;
 
-/// Parameters of one direction.
+/// The parameters of one direction.
 pub(crate) struct Side<'r> {
     pub(crate) cell: Cell,
     pub(crate) activations: &'r [Activation],
     pub(crate) sizes: Sizes,
     pub(crate) lengths: &'r [usize],
     pub(crate) is_reverse: bool,
-    /// `clip`: bound on the input of activations; 0 for no bound.
+    /// `clip`: limit on the input of activations; 0 for no limit.
     pub(crate) clip: f32,
     pub(crate) couples_gates: bool,
     pub(crate) w: Factors<'r>,
@@ -87,7 +87,7 @@ pub(crate) struct Side<'r> {
     pub(crate) peepholes: Option<Vec<f32>>,
 }
 
-/// Weights of one direction: one row for each unit of each gate.
+/// The weights of one direction: one row per unit of each gate.
 #[derive(Clone, Copy)]
 pub(crate) enum Factors<'r> {
     Floats(&'r [f32]),
@@ -96,10 +96,10 @@ pub(crate) enum Factors<'r> {
 }
 
 impl Factors<'_> {
-    /// Multiplies `rows` rows of length `depth` by `columns` units, after the first `skipped` ones.
+    /// Multiplies `rows` rows of length `depth` by `columns` units, starting after the first `skipped` units.
     ///
     /// # Errors
-    /// If the request is cancelled meanwhile.
+    /// Fails if the request is cancelled.
     fn multiply(
         self,
         a: &[f32],
@@ -123,7 +123,7 @@ impl Factors<'_> {
     }
 }
 
-/// State that passes from step to step, for each row of the batch.
+/// The state that passes from step to step, for each row of the batch.
 pub(crate) struct State {
     pub(crate) h: Vec<f32>,
     pub(crate) c: Vec<f32>,
@@ -133,7 +133,7 @@ impl Side<'_> {
     /// Runs all steps and returns the state after each one, by step and row.
     ///
     /// # Errors
-    /// [`Cancelled`](onnx_tensor::cancelling::Cancelled).
+    /// Returns [`Cancelled`](onnx_tensor::cancelling::Cancelled).
     pub(crate) fn run(
         &self,
         x: &[f32],
@@ -175,7 +175,8 @@ impl Side<'_> {
                 .chunks_exact_mut(gates.max(1))
                 .for_each(|row| add(row, bias));
         }
-        // With a reset before the product, the third gate's recurrent product has to wait for the reset gate.
+        // If the reset is before the product, the third gate's recurrent product has to wait for the reset
+        // gate.
         let is_late = self.cell == (Cell::Gru { resets_after: false });
         let early = if is_late { 2 * hidden } else { gates };
         let mut recurrent = vec![0f32; batch * early];
@@ -237,7 +238,7 @@ impl Side<'_> {
         }
         for (row, &length) in self.lengths.iter().enumerate() {
             if length == 0 {
-                // As ONNX Runtime does.
+                // As in ONNX Runtime.
                 state.h[row * hidden..][..hidden].fill(0.0);
                 state.c[row * hidden..][..hidden].fill(0.0);
             }
@@ -245,13 +246,13 @@ impl Side<'_> {
         Ok(())
     }
 
-    /// The biases that can be added to the input products: all that do not depend on the state.
+    /// Returns the biases to add to the input products: all those that do not depend on the state.
     fn input_bias(&self) -> Option<Vec<f32>> {
         let bias = self.bias.as_ref()?;
         let (of_input, of_state) = bias.split_at(bias.len() / 2);
         let mut sum = of_input.to_vec();
         let added = match self.cell {
-            // The reset gate applies to the recurrent bias of the third gate.
+            // The reset gate also applies to the recurrent bias of the third gate.
             Cell::Gru { resets_after: true } => 2 * self.sizes.hidden,
             _ => sum.len(),
         };
@@ -259,7 +260,7 @@ impl Side<'_> {
         Some(sum)
     }
 
-    /// Rows of the batch whose sequences have not ended, with their current step.
+    /// Returns the rows of the batch whose sequences have not ended, with their current step.
     fn rows(&self, turn: usize) -> impl Iterator<Item = Row> {
         let rows = self.lengths.iter().enumerate();
         rows.filter(move |(_, length)| turn < **length)
@@ -277,7 +278,7 @@ impl Side<'_> {
         }
     }
 
-    /// Adds the peephole term of a gate, if there is one.
+    /// Adds the peephole term of a gate, if any.
     fn peep(&self, gate: usize, values: &mut [f32], c: &[f32]) {
         let Some(peepholes) = &self.peepholes else {
             return;
@@ -288,7 +289,7 @@ impl Side<'_> {
         }
     }
 
-    /// One LSTM step. `r` holds the gates' products and biases and is overwritten.
+    /// Computes one LSTM step. `r` contains the gates' products and biases and is overwritten.
     fn lstm(&self, r: &mut [f32], h: &mut [f32], c: &mut [f32]) {
         let [f, g, last] = [self.activations[0], self.activations[1], self.activations[2]];
         let (input, rest) = r.split_at_mut(h.len());
@@ -321,7 +322,8 @@ impl Side<'_> {
         }
     }
 
-    /// One GRU step with `linear_before_reset`. `r` holds the recurrent products and is overwritten.
+    /// Computes one GRU step with `linear_before_reset`. `r` contains the recurrent products and is
+    /// overwritten.
     fn gru_resetting_after(&self, x: &[f32], r: &mut [f32], h: &mut [f32]) {
         let hidden = h.len();
         let [f, g] = [self.activations[0], self.activations[1]];
@@ -339,8 +341,8 @@ impl Side<'_> {
         mix(h, update, candidate);
     }
 
-    /// Second half of a GRU step. `third` holds the recurrent product of the candidate, computed after the
-    /// reset.
+    /// Computes the second half of a GRU step. `third` contains the recurrent product of the candidate,
+    /// computed after the reset.
     fn gru(&self, x: &[f32], r: &mut [f32], third: &mut [f32], h: &mut [f32]) {
         let hidden = h.len();
         let update = &mut r[..hidden];
@@ -358,14 +360,14 @@ struct Row {
     step: usize,
 }
 
-/// Adds `from` to `to` element by element.
+/// Adds `from` to `to` element-wise.
 fn add(to: &mut [f32], from: &[f32]) {
     for (to, from) in to.iter_mut().zip(from) {
         *to += from;
     }
 }
 
-/// The next GRU state: `update * h + (1 - update) * candidate`.
+/// Computes the next GRU state: `update * h + (1 - update) * candidate`.
 fn mix(h: &mut [f32], update: &[f32], candidate: &[f32]) {
     for ((h, update), candidate) in h.iter_mut().zip(update).zip(candidate) {
         *h = (1.0 - update) * candidate + update * *h;
@@ -377,7 +379,7 @@ mod tests {
     use super::*;
     use onnx_tensor::cancelling::{Cancelled, while_cancelled};
 
-    /// Sums of a few powers of two, so that sums and products are exact.
+    /// Returns sums of a few powers of two, so that sums and products are exact.
     fn numbers(count: usize, seed: usize) -> Vec<f32> {
         (0..count)
             .map(|index| ((index * 7 + seed) % 11) as f32 / 4.0 - 1.25)

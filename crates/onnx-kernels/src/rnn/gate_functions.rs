@@ -10,7 +10,7 @@ use crate::elementwise::{
 pub(crate) enum Activation {
     Sigmoid,
     Tanh,
-    /// Equal to ONNX Runtime's to the last bit.
+    /// Bit-identical to ONNX Runtime's.
     CoarseSigmoid,
     CoarseTanh,
     Relu,
@@ -67,7 +67,7 @@ impl Activation {
         })
     }
 
-    /// Takes the function's parameters off the front of `alphas` and `betas`.
+    /// Takes the function's parameters from the front of `alphas` and `betas`.
     pub(crate) fn with(
         mut self,
         alphas: &mut impl Iterator<Item = f32>,
@@ -94,7 +94,7 @@ impl Activation {
         self
     }
 
-    /// The variant that matches ONNX Runtime's approximation, for quantized layers.
+    /// Returns the variant with ONNX Runtime's approximation, for quantized layers.
     pub(crate) fn coarse(self) -> Self {
         match self {
             Self::Sigmoid => Self::CoarseSigmoid,

@@ -1,4 +1,4 @@
-//! LSTM, GRU and RNN: both directions, sequences of different lengths, batches of any size.
+//! LSTM, GRU and RNN: both directions, sequences of different lengths, any batch size.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -23,7 +23,7 @@ use onnx_tensor::{
     operator::Compute,
 };
 
-/// `LSTM`, `GRU` or `RNN`, by the node's type.
+/// Builds `LSTM`, `GRU` or `RNN`, by the node's operator.
 pub fn recurrent(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let cell = match node.op_type.as_str() {
@@ -77,12 +77,12 @@ pub fn recurrent(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 struct Recurrent {
     cell: Cell,
-    /// For each direction, whether it runs in reverse.
+    /// Whether it runs in reverse, for each direction.
     directions: Box<[bool]>,
-    /// For each direction.
+    /// The activation functions, for each direction.
     activations: Vec<Vec<Activation>>,
     batch_first: bool,
-    /// `clip`: bound on the input of activations; 0 for no bound.
+    /// `clip`: limit on the input of activations; 0 for no limit.
     clip: f32,
     /// `input_forget`: the LSTM's forget gate is 1 minus its input gate.
     couples_gates: bool,
@@ -90,7 +90,7 @@ struct Recurrent {
     is_quantized: bool,
     /// Constant 8-bit weights, transposed.
     turned: Option<Arc<PackedRecurrentWeights>>,
-    /// For each of ONNX's inputs, its index among those that are present.
+    /// For each of ONNX's inputs, its index among the present inputs.
     inputs: [Option<usize>; 12],
     outputs: usize,
 }
@@ -99,7 +99,7 @@ struct Recurrent {
 /// last two dimensions are swapped.
 const QUANTIZED: &str = "DynamicQuantizeLSTM";
 
-/// 8-bit weights in the order of the product kernel.
+/// 8-bit weights packed for the product kernel.
 #[derive(Debug)]
 struct PackedRecurrentWeights {
     w: Vec<IntegerFactors>,
@@ -125,7 +125,7 @@ impl Recurrent {
             [x, w, r].iter().all(|fact| fact.rank() == 3),
             "expected three dimensions of the input and its weights"
         );
-        // Axes of the weights: units, and depth of the product.
+        // The axes of the weights: units, and depth of the product.
         let [units, depth] = if self.is_quantized { [2, 1] } else { [1, 2] };
         let hidden = r.shape[depth];
         let agrees = |found: &Dim, expected: Dim| {
@@ -179,7 +179,7 @@ impl Recurrent {
     }
 }
 
-/// Inputs of the two 8-bit weights, their scales and zero points, by ONNX Runtime's numbering.
+/// The inputs with the two 8-bit weights, their scales and zero points, by ONNX Runtime's numbering.
 const WEIGHTS: [usize; 6] = [1, 2, 8, 9, 10, 11];
 
 impl Compute for Recurrent {
@@ -287,7 +287,7 @@ impl Kernel for Recurrent {
         sizes.admit(gates.max(directions * hidden))?;
         let lengths = self.lengths(inputs, sizes)?;
         let x = slice(0)?.context("no input")?;
-        // By step, then by row of the batch.
+        // Ordered by step, then by row of the batch.
         let x: Cow<'_, [f32]> = match self.batch_first {
             true => swapped(x, sizes.batch, sizes.steps, sizes.input).into(),
             false => x.into(),
@@ -392,7 +392,7 @@ impl Recurrent {
         })
     }
 
-    /// Length of each sequence of the batch.
+    /// Returns the length of each sequence of the batch.
     fn lengths(&self, inputs: &[Arc<Tensor>], sizes: Sizes) -> Result<Vec<usize>> {
         let Some(lengths) = self.input(inputs, 4) else {
             return Ok(vec![sizes.steps; sizes.batch]);
@@ -457,7 +457,7 @@ mod tests {
         let inputs: ShortVec<Arc<Tensor>> = given.into_iter().map(Arc::new).collect();
         let mut layer = recurrent(&node).unwrap();
         let computed = layer.run(&mut inputs.clone()).unwrap();
-        // Weights that come with the request are not kept.
+        // Weights from the request are not kept.
         assert_eq!(Arc::strong_count(&inputs[1]), 1);
         let constants: Vec<_> = inputs.iter().cloned().map(Some).collect();
         let mut packs = Packs::beside(0);

@@ -12,7 +12,7 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// `DepthToSpace` or `SpaceToDepth`.
+/// Builds `DepthToSpace` or `SpaceToDepth`.
 pub fn blocks(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Blocks::of(node)?))
 }

@@ -1,4 +1,4 @@
-//! `CenterCropPad`: crops a value to its centre, or pads it around the centre.
+//! `CenterCropPad`: crops a value to its center, or pads it around the center.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use onnx_tensor::{
     operator::{Compute, Fact, Kernel, kernel},
 };
 
-/// `CenterCropPad`.
+/// Builds `CenterCropPad`.
 pub fn center_crop_pad(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let axes = attributes.get("axes").map(|axes| axes.ints.clone());
@@ -106,12 +106,12 @@ impl Kernel for CenterCropPad {
     }
 }
 
-/// The part of an axis that is copied.
+/// The range of an axis that is copied.
 struct Span {
     /// Size of the axis in input and output.
     from: usize,
     to: usize,
-    /// Start of the part in input and output.
+    /// Start of the range in input and output.
     start: usize,
     offset: usize,
     count: usize,

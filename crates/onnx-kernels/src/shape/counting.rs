@@ -17,7 +17,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `Range`: `start`, `start + delta`, ... up to `limit`, exclusive.
+/// Builds `Range`, which returns `start`, `start + delta`, ... up to `limit`, exclusive.
 pub fn range(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Range {}))
 }
@@ -100,7 +100,7 @@ impl Number {
     }
 }
 
-/// The value of a constant that is no symbolic size.
+/// Returns the value of a constant that is not a symbolic size.
 fn known(fact: &Fact) -> Option<Number> {
     let constant = fact.constant.as_ref()?;
     match fact.element_type {
@@ -110,7 +110,7 @@ fn known(fact: &Fact) -> Option<Number> {
     }
 }
 
-/// Number of elements of a range.
+/// Returns the number of elements in a range.
 fn length(start: Number, limit: Number, step: Number) -> Result<usize, LongRange> {
     if let (Number::Whole(start), Number::Whole(limit), Number::Whole(step)) = (start, limit, step)
         && step != 0
@@ -154,7 +154,7 @@ macro_rules! sums {
 
 sums!(u8, u16, u32, u64, i8, i16, i32, i64; f16, f32, f64);
 
-/// `Trilu`: the upper or lower triangle of matrices, zeros elsewhere.
+/// Builds `Trilu`, which keeps the upper or lower triangle of matrices and sets the rest to zero.
 pub fn trilu(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(kernel(Trilu {
         upper: Attributes(node).int("upper", 1) != 0,
@@ -194,7 +194,7 @@ fn triangles<U: Unit>(input: &Tensor, diagonal: i64, upper: bool) -> Result<Tens
     let mut pace = Pace::default();
     for (index, line) in made.chunks_exact_mut(columns.max(1)).enumerate() {
         pace.spend(columns as u64)?;
-        // First column outside the lower triangle, or first column inside the upper one.
+        // The first column outside the lower triangle, or the first column inside the upper one.
         let reach = diagonal.saturating_add((index % rows) as i64 + i64::from(!upper));
         let reach = usize::try_from(reach.max(0)).map_or(columns, |reach| reach.min(columns));
         match upper {

@@ -1,4 +1,4 @@
-//! `EyeLike`: ones on a diagonal, allocated once the size was admitted.
+//! `EyeLike`: ones on a diagonal, allocated after the size check.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `EyeLike`.
+/// Builds `EyeLike`.
 pub fn eye_like(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let element_type = match attributes.has("dtype") {

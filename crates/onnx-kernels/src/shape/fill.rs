@@ -18,28 +18,28 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// `Tile`.
+/// Builds `Tile`.
 pub fn tile(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Tile))
 }
 
-/// `Expand`.
+/// Builds `Expand`.
 pub fn expand(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Expand))
 }
 
-/// `Where`.
+/// Builds `Where`.
 pub fn condition(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Where))
 }
 
-/// `ConstantOfShape`.
+/// Builds `ConstantOfShape`.
 pub fn constant_of_shape(node: &Node) -> Result<Box<dyn Compute>> {
     let value = Attributes(node).get("value").and_then(|value| value.t.clone());
     Ok(Box::new(ConstantOfShape::of(value)?))
 }
 
-/// Strides of a value broadcast to `shape`: 0 along broadcast axes.
+/// Returns the strides of a value broadcast to `shape`: 0 along broadcast axes.
 fn steps(from: &[usize], shape: &[usize]) -> ShortVec<usize> {
     let mut steps: ShortVec<usize> = smallvec![0; shape.len()];
     let mut step = 1;
@@ -52,8 +52,8 @@ fn steps(from: &[usize], shape: &[usize]) -> ShortVec<usize> {
     steps
 }
 
-/// Calls `call` with the offset of each line of `shape` in each of the values, and the line's index, for a
-/// range of lines.
+/// Calls `call` for a range of lines of `shape`, with the offset of the line in each of the values, and the
+/// line's index.
 fn lines<const N: usize>(
     steps: &[ShortVec<usize>; N],
     shape: &[usize],
@@ -163,7 +163,7 @@ impl Compute for Expand {
     }
 }
 
-/// The element to fill with.
+/// `ConstantOfShape` with the element to fill with.
 #[derive(Debug)]
 pub(crate) struct ConstantOfShape(Arc<Tensor>);
 
@@ -245,7 +245,7 @@ impl Compute for Tile {
     }
 }
 
-/// Repeats a value: each repetition is an axis of its own, along which the value broadcasts.
+/// Repeats a value: each repetition is an additional axis, along which the value broadcasts.
 fn tiled(input: &Tensor, repeats: &[usize]) -> Result<Tensor> {
     ensure!(repeats.len() == input.rank(), "a repetition for each dimension");
     let (mut from, mut to): (ShortVec<usize>, ShortVec<usize>) = (smallvec![], smallvec![]);
@@ -311,7 +311,7 @@ impl Compute for Where {
     }
 }
 
-/// Elements of `yes` where the condition holds, and of `no` elsewhere.
+/// Returns elements of `yes` where the condition holds, and of `no` elsewhere.
 fn chosen(condition: &Tensor, yes: &Tensor, no: &Tensor) -> Result<Tensor> {
     let element_type = yes.element_type();
     let shape = shapes::broadcast(&[condition.shape(), yes.shape(), no.shape()])?;
@@ -390,7 +390,7 @@ mod tests {
         let expanded = one(&Expand, &[column.clone(), Tensor::vector(&[3i64, 1, 2])]);
         let expected = crate::made_nodes::cube(&[[[1i16, 1], [2, 2]], [[1, 1], [2, 2]], [[1, 1], [2, 2]]]);
         assert_eq!(expanded, expected);
-        // A size of 1 keeps the value's own.
+        // A size of 1 keeps the size of the value.
         assert_eq!(one(&Expand, &[column.clone(), Tensor::vector(&[1i64])]), column);
         assert_eq!(
             one(&Expand, &[column.clone(), Tensor::vector(&[2i64, 0])]).shape(),
@@ -511,7 +511,7 @@ mod tests {
             let text = error.downcast_ref::<BadInput>().unwrap().to_string();
             assert!(text.starts_with("the texts together take 859"), "{text}");
         }
-        // Strings that are not selected are not charged.
+        // Unselected strings do not count.
         assert_eq!(one(&Where, &[many(false), long, others.clone()]), others);
     }
 }

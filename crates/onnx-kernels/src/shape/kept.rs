@@ -1,4 +1,4 @@
-//! `Identity`, and `Dropout` in inference.
+//! `Identity`, and `Dropout` for inference.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// `Dropout`.
+/// Builds `Dropout`.
 pub fn dropout(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Dropout::of(node)))
 }
 
-/// `Identity`.
+/// Builds `Identity`.
 pub fn identity(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Identity))
 }
@@ -37,7 +37,7 @@ impl Compute for Identity {
     }
 }
 
-/// `Dropout` outside of training: the identity.
+/// `Dropout` outside of training, which is the identity.
 #[derive(Debug)]
 pub(crate) struct Dropout {
     gives_mask: bool,

@@ -1,6 +1,6 @@
 //! Matrix transposition for elements of any size.
 
-/// Transposes the columns of a matrix from `first` on, as many as `to` has rows, in tiles that stay in the L1
+/// Transposes columns of a matrix, starting at `first`, until `to` is full, in tiles that fit into the L1
 /// cache. Elements have `BYTES` bytes.
 pub(crate) fn transpose<const BYTES: usize>(
     from: &[u8],

@@ -20,17 +20,17 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// `Gather`.
+/// Builds `Gather`.
 pub fn gather(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Gather(Attributes(node).int("axis", 0))))
 }
 
-/// `Transpose`.
+/// Builds `Transpose`.
 pub fn transpose_of(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Transpose(Attributes(node).ints("perm").to_vec())))
 }
 
-/// `Transpose` with this permutation; empty to reverse the axes.
+/// `Transpose` with this permutation; an empty one reverses the axes.
 #[derive(Debug)]
 pub(crate) struct Transpose(pub(crate) Vec<i64>);
 
@@ -73,7 +73,7 @@ pub(crate) fn reordered(input: &Tensor, shape: &[usize], order: &[usize]) -> Res
     if made.is_empty() {
         return Ok(made);
     }
-    // Axes that stay adjacent merge.
+    // Merges axes that stay adjacent.
     let mut groups: ShortVec<(usize, usize)> = smallvec![];
     for &axis in order {
         match groups.last_mut() {
@@ -147,7 +147,7 @@ fn moved(from: &[u8], to: &mut [u8], axes: &[Axis], bytes: usize) -> Result<()> 
     })
 }
 
-/// Copies the blocks of the inner axes from index `first` on.
+/// Copies the blocks of the inner axes, starting at index `first`.
 fn blocks(
     from: &[u8],
     to: &mut [u8],
@@ -184,7 +184,7 @@ fn blocks(
     Ok(())
 }
 
-/// Transposes a matrix, or its columns from `first` on.
+/// Transposes a matrix, or its columns starting at `first`.
 fn turned(from: &[u8], to: &mut [u8], sizes: [usize; 2], first: usize, bytes: usize) {
     match bytes {
         1 => transpose::<1>(from, to, sizes, first),
@@ -221,7 +221,7 @@ fn line(from: &[u8], to: &mut [u8], step: usize, bytes: usize) {
 #[derive(Debug)]
 pub(crate) struct Gather(pub(crate) i64);
 
-/// Shape of the gathered result.
+/// Returns the shape of the gathered result.
 fn gathered<D: Clone>(data: &[D], axis: usize, indices: &[D]) -> ShortVec<D> {
     let parts = [&data[..axis], indices, &data[axis + 1..]];
     parts.into_iter().flatten().cloned().collect()

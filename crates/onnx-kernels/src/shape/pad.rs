@@ -17,7 +17,7 @@ use onnx_tensor::{
     size,
 };
 
-/// `Pad`, for all operator sets.
+/// Builds `Pad`, for all operator sets.
 pub fn pad(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let mode = match attributes.text("mode", "constant") {
@@ -61,7 +61,7 @@ struct Pad {
 }
 
 impl Pad {
-    /// Begin and end pads of each axis, once they are known.
+    /// Returns the begin and end pads of each axis, if they are known.
     fn pads(&self, rank: usize, inputs: &[Fact]) -> Result<Option<Vec<[i64; 2]>>> {
         let fact = |place: Option<usize>| place.and_then(|place| inputs.get(place));
         let given = match &self.fixed {
@@ -89,7 +89,7 @@ impl Pad {
     }
 }
 
-/// Maximum indices of padding with the input's own values, over all dimensions.
+/// Maximum sum of all pads in the modes that repeat the input's own values.
 const MAX_PLACES: u64 = 1 << 24;
 
 /// Appends a value `count` times, in whole blocks.
@@ -105,7 +105,7 @@ fn fill_up<T: Clone>(made: &mut Vec<T>, value: &T, count: usize, pace: &mut Pace
     Ok(())
 }
 
-/// Indices of an axis that negative pads leave; empty if nothing is left.
+/// Returns the indices of an axis that remain after negative pads; empty if none remain.
 fn kept(size: usize, [before, after]: [i64; 2]) -> std::ops::Range<i64> {
     before.min(0).saturating_neg()..(size as i64).saturating_add(after.min(0))
 }
@@ -113,7 +113,7 @@ fn kept(size: usize, [before, after]: [i64; 2]) -> std::ops::Range<i64> {
 /// Splits an axis of the result into pieces.
 fn pieces(mode: Mode, size: usize, [before, after]: [i64; 2]) -> Result<Vec<Piece>> {
     let length = size as i64;
-    // Indices that one end crops are not repeated at the other.
+    // Indices that one end crops are not repeated at the other end.
     let kept = kept(size, [before, after]);
     let end = length.checked_add(after).context("a pad is too large")?;
     let mut pieces = Vec::new();
@@ -140,7 +140,7 @@ fn pieces(mode: Mode, size: usize, [before, after]: [i64; 2]) -> Result<Vec<Piec
 }
 
 impl Mode {
-    /// Which kept index a position in the padding repeats.
+    /// Returns the kept index that a position in the padding repeats.
     fn inside(self, at: i64, kept: &std::ops::Range<i64>) -> usize {
         let (at, length) = (at - kept.start, kept.end - kept.start);
         let place = match self {
@@ -204,7 +204,7 @@ impl Kernel for Pad {
             }
             shape.push(size_after);
         }
-        // Nothing is allocated for empty results, however large the other dimensions.
+        // Nothing is allocated for empty results, however large the other dimensions are.
         if shape.contains(&0) {
             return Ok(smallvec![Tensor::zero_of(input.element_type(), &shape)?]);
         }
@@ -250,7 +250,7 @@ enum Piece {
     Value(usize),
     /// These indices of the input.
     Places(std::ops::Range<usize>),
-    /// Padding before or after the input with the input's own values, of which `kept` remain.
+    /// Padding before or after the input that repeats the input's own values, of which `kept` remain.
     Beside {
         mode: Mode,
         kept: std::ops::Range<i64>,
@@ -268,7 +268,7 @@ impl Piece {
     }
 }
 
-/// Writes the elements of the first axis, each by the remaining axes.
+/// Writes the elements along the first axis, and recurses over the remaining axes.
 fn fill<T: Element>(
     shape: &[usize],
     values: &[T],
@@ -357,7 +357,7 @@ mod tests {
             assert_eq!(line(mode, 4, -1, -2), [1.0]);
             assert_eq!(line(mode, 4, -1, 0), [1.0, 2.0, 3.0]);
         }
-        // More is cropped than exists: the rest is padding.
+        // The crop is larger than the input: the rest is padding.
         assert_eq!(line(Mode::Constant, 3, -5, 4), [-1.0, -1.0]);
     }
 
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!(cut.as_slice::<f32>().unwrap(), [3.0, 4.0, -1.0, -1.0]);
     }
 
-    /// Cropping happens before the other end is filled.
+    /// The crop is applied before the other end is padded.
     #[test]
     fn what_is_left_of_a_cut_is_repeated() {
         assert_eq!(line(Mode::Wrap, 4, -1, 3), [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]);

@@ -17,12 +17,12 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// `Split`.
+/// Builds `Split`.
 pub fn split(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Split::of(node)))
 }
 
-/// `Concat`.
+/// Builds `Concat`.
 pub fn concat(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Concat(Attributes(node).int("axis", 0))))
 }
@@ -78,7 +78,7 @@ impl Compute for Concat {
             }
             let bytes = made.as_bytes_mut()?;
             let work = [bytes.len() as u64, BYTES];
-            // A thread's part may begin inside a row.
+            // A thread's part may start inside a row.
             split::lines(bytes, LINE, work, |first, mut to, pace| {
                 let (mut line, mut skipped) = (first * LINE / row, first * LINE % row);
                 loop {
@@ -126,14 +126,14 @@ impl Split {
         }
     }
 
-    /// Sizes of the parts of an axis of `whole` elements.
+    /// Returns the sizes of the parts of an axis of `whole` elements.
     fn parts(&self, given: Option<&[i64]>, axis: usize, whole: usize) -> Result<ShortVec<usize>> {
         let parts = match given {
             Some(given) => sizes(given)?,
             None => {
                 let count = self.count.max(1);
                 let each = whole.div_ceil(count);
-                // All but the last part are full, and the last one is not empty.
+                // All parts but the last are full, and the last one is not empty.
                 ensure_input!(
                     whole.is_multiple_of(count) || (self.rounds_up && each * (count - 1) <= whole),
                     "{whole} elements along axis {axis} are to be cut into {count} equal parts"

@@ -1,4 +1,4 @@
-//! `Slice` of all operator sets.
+//! `Slice`, for all operator sets.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use onnx_tensor::{
     operator::{Compute, Fact},
 };
 
-/// Longer than any axis.
+/// A length beyond any axis.
 const FARTHEST: i64 = 1 << 40;
 
 /// Clamps a bound or step; values beyond the end mean the end.
@@ -22,7 +22,7 @@ fn clamped(number: i64) -> i64 {
     number.clamp(-FARTHEST, FARTHEST)
 }
 
-/// `Slice`.
+/// Builds `Slice`.
 pub fn slice(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Slice::of(node)?))
 }
@@ -73,7 +73,7 @@ impl Slice {
         )
     }
 
-    /// The sliced axes, if only they are known.
+    /// Returns the sliced axes, even if starts and ends are unknown.
     fn axes(&self, inputs: &[Fact]) -> Option<Vec<i64>> {
         match self.axes {
             Some(place) => inputs.get(place)?.integers(),
@@ -109,11 +109,11 @@ fn along(
 }
 
 impl Along {
-    /// First index, number of elements, and step.
+    /// Returns the first index, the number of elements, and the step.
     fn of(self, size: usize) -> Result<(usize, usize, i64)> {
         const LARGEST_OF_32_BITS: i64 = i32::MAX as i64;
         ensure_input!(self.step != 0, "a step of 0");
-        // ONNX Runtime takes these as "to the end" for negative steps too.
+        // ONNX Runtime interprets these as "to the end" for negative steps too.
         let end = match self.end {
             i64::MAX | LARGEST_OF_32_BITS if self.step < 0 => -FARTHEST,
             end => clamped(end),
@@ -124,7 +124,7 @@ impl Along {
     }
 }
 
-/// The axis of each slice, normalized.
+/// Returns the axis of each slice, normalized.
 fn places(slices: &[Along], rank: usize) -> Result<ShortVec<usize>> {
     let mut places: ShortVec<usize> = smallvec![];
     for along in slices {
@@ -175,7 +175,7 @@ impl Compute for Slice {
     }
 }
 
-/// First index and number of elements, clamped as ONNX demands.
+/// Returns the first index and the number of elements, clamped as ONNX requires.
 fn positions(start: i64, end: i64, step: i64, dim: i64) -> (i64, i64) {
     let from_start = |bound: i64| {
         if bound < 0 {

@@ -1,5 +1,5 @@
-//! Copies of elements by size: fixed-size elements by their bytes, strings by their indices. One copy routine
-//! then serves all types.
+//! Copies elements by size: fixed-size elements by their bytes, strings by their indices. One copy routine
+//! then handles all types.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use onnx_tensor::{
     size,
 };
 
-/// Copies elements of inputs to outputs. For strings, the routine receives string indices, counted through
-/// all inputs, instead of elements, and the strings at the indices it returns are copied.
+/// Copies elements of inputs to outputs. For strings, the routine gets string indices, counted through all
+/// inputs, in place of elements, and the strings at the resulting indices are copied.
 pub(crate) fn moved(
     inputs: &mut ShortVec<Arc<Tensor>>,
     movement: impl FnOnce(&mut ShortVec<Arc<Tensor>>) -> Result<ShortVec<Arc<Tensor>>>,
@@ -63,7 +63,7 @@ pub(crate) mod tests {
         tensor(shape, texts.iter().map(ToString::to_string).collect()).unwrap()
     }
 
-    /// Runs an operator and checks its outputs against the facts it announced.
+    /// Runs an operator and checks its outputs against its inferred facts.
     pub(crate) fn run(compute: &dyn Compute, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
         let mut inputs: ShortVec<Arc<Tensor>> = inputs.iter().cloned().map(Arc::new).collect();
         let facts = compute.outputs(&Fact::of_values(&inputs))?.unwrap();

@@ -15,34 +15,34 @@ use onnx_tensor::{
     size::admit_rank,
 };
 
-/// `Size`.
+/// Builds `Size`.
 pub fn size(_: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Size))
 }
 
-/// `Reshape`.
+/// Builds `Reshape`.
 pub fn reshape(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Reshape {
         allows_zero: Attributes(node).int("allowzero", 0) != 0,
     }))
 }
 
-/// `Flatten`.
+/// Builds `Flatten`.
 pub fn flatten(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Flatten(Attributes(node).int("axis", 1))))
 }
 
-/// `Unsqueeze`.
+/// Builds `Unsqueeze`.
 pub fn unsqueeze(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Unsqueeze(Attributes(node).ints("axes").to_vec())))
 }
 
-/// `Squeeze`.
+/// Builds `Squeeze`.
 pub fn squeeze(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Squeeze(Attributes(node).ints("axes").to_vec())))
 }
 
-/// `Shape`.
+/// Builds `Shape`.
 pub fn shape(node: &Node) -> Result<Box<dyn Compute>> {
     Ok(Box::new(Shape {
         start: Attributes(node).int("start", 0),
@@ -50,8 +50,8 @@ pub fn shape(node: &Node) -> Result<Box<dyn Compute>> {
     }))
 }
 
-/// Output facts of a reshape: `known` computes the shape of complete inputs, `unknown` that of partially
-/// known ones.
+/// Returns the output facts of a reshape: `known` computes the shape of complete inputs, `unknown` that of
+/// partially known ones.
 fn outputs(
     input: &Fact,
     known: impl FnOnce(&[usize]) -> Result<ShortVec<usize>>,
@@ -111,11 +111,11 @@ impl Reshape {
         Ok(shape)
     }
 
-    /// Result shape of a value with unknown dimensions.
+    /// Returns the result shape of a value with unknown dimensions.
     fn shape_of_unknown(&self, from: &[Dim], wanted: &[Dim]) -> Result<ShortVec<Dim>> {
         let mut shape: ShortVec<Dim> = smallvec![];
         let mut open = None;
-        // The input's dimensions that are left after cancelling those of the result.
+        // The remaining dimensions of the input after cancelling those of the result.
         let mut rest: ShortVec<Dim> = from.into();
         let mut divisor = Dim::Known(1);
         for (at, wanted) in wanted.iter().enumerate() {
@@ -180,7 +180,7 @@ impl Compute for Reshape {
     }
 }
 
-/// `Flatten` to a matrix whose columns begin at this axis.
+/// `Flatten` to a matrix whose columns start at this axis.
 #[derive(Debug)]
 pub(crate) struct Flatten(pub(crate) i64);
 
@@ -210,7 +210,7 @@ impl Compute for Flatten {
     }
 }
 
-/// The axes before a run, an attribute before operator set 13 and an input since; `None` if unknown.
+/// Returns the axes before a run, an attribute before operator set 13 and an input since; `None` if unknown.
 fn known_axes(given: &[i64], inputs: &[Fact]) -> Result<Option<Vec<i64>>> {
     match inputs.get(1) {
         Some(axes) => known_integers(axes),
@@ -267,7 +267,7 @@ impl Compute for Unsqueeze {
 pub(crate) struct Squeeze(pub(crate) Vec<i64>);
 
 impl Squeeze {
-    /// For each axis, whether it is dropped.
+    /// Returns for each axis whether it is dropped.
     fn dropped(rank: usize, axes: &[i64]) -> Result<ShortVec<bool>> {
         let mut is_dropped: ShortVec<bool> = smallvec![false; rank];
         for &place in axes {
@@ -327,7 +327,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The range, clamped to the rank.
+    /// Returns the range, clamped to the rank.
     fn range(&self, rank: usize) -> std::ops::Range<usize> {
         let rank = rank as i64;
         let place = |at: i64| {
@@ -339,7 +339,7 @@ impl Shape {
     }
 }
 
-/// A constant fact for a value of dimensions, if they are known.
+/// Returns a constant fact for a value made of dimensions, if they are known.
 fn dims_as_value(shape: &[usize], dims: &[Dim]) -> Result<Fact> {
     let mut value = Fact::new(ElementType::I64, shape.iter().map(ToDim::to_dim));
     let known: Option<ShortVec<i64>> = dims.iter().map(|dim| dim.to_i64()).collect();

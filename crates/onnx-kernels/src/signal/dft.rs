@@ -1,4 +1,4 @@
-//! `DFT`: discrete Fourier transform along one axis.
+//! `DFT`: the discrete Fourier transform along one axis.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use onnx_tensor::{
     size,
 };
 
-/// `DFT` of FP32 or FP64, computed in FP64.
+/// Builds `DFT` for FP32 and FP64, computed in FP64.
 pub fn dft(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(Dft {
@@ -36,7 +36,7 @@ pub fn dft(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 enum Axis {
     Fixed(i64),
-    /// Read from the input of this index; `None` for the last axis before the complex parts.
+    /// The input at this index; `None` for the last axis before the complex parts.
     Input(Option<usize>),
 }
 
@@ -70,7 +70,7 @@ impl Dft {
     }
 }
 
-/// Number of results: half and one if one-sided.
+/// Returns the number of results, which is half plus one if one-sided.
 fn results(length: usize, is_onesided: bool) -> usize {
     if is_onesided { length / 2 + 1 } else { length }
 }
@@ -90,7 +90,7 @@ impl Kernel for Dft {
         let axis = match given(self.axis_input()).map(number).transpose()? {
             None => self.axis(None, input.rank())?,
             Some(Some(axis)) => self.axis(Some(axis), input.rank())?,
-            // Any axis but the last one.
+            // Any axis except the last one.
             Some(None) => {
                 ensure!(input.rank() > 1, "a DFT of {} dimensions", input.rank());
                 shape[..input.rank() - 1].fill_with(Dim::unknown);
@@ -140,7 +140,7 @@ impl Kernel for Dft {
             length <= MAX_LENGTH,
             "a DFT of {length} numbers, the limit is {MAX_LENGTH}"
         );
-        // A line, its buffer, and tables, which are larger for prime lengths.
+        // Memory for a line, its buffer, and tables, which are larger for prime lengths.
         size::admit_now(Transform::bytes(length))?;
         let width = shape[axis + 1..shape.len() - 1].iter().product();
         let lines = Lines {
@@ -172,7 +172,7 @@ struct Lines {
     width: usize,
     /// Transform length: the line is truncated or padded with zeros.
     length: usize,
-    /// Results that are kept.
+    /// Number of results to keep.
     count: usize,
 }
 
@@ -185,7 +185,7 @@ impl Lines {
         for (block, results) in results.chunks_exact_mut(self.count * self.width * 2).enumerate() {
             let block = &values[block * self.size * self.width * self.parts..];
             for column in 0..self.width {
-                // Even a transform of length 1, which has no stages, is charged.
+                // Even a transform of length 1, which has no stages, counts as work.
                 pace.spend(self.length as u64)?;
                 line.fill(Complex::default());
                 for (at, number) in line.iter_mut().take(self.size).enumerate() {

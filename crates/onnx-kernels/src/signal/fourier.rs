@@ -1,4 +1,4 @@
-//! Discrete Fourier transforms in FP64 of any length.
+//! Discrete Fourier transforms of any length, in FP64.
 //!
 //! Lengths with small prime factors use the Cooley-Tukey algorithm in Stockham order, which needs no
 //! permutation. Any other length is a convolution with a chirp (Bluestein's algorithm), computed by
@@ -22,7 +22,7 @@ impl Complex {
         Self { re, im }
     }
 
-    /// The root of unity at `index` of `count`, clockwise.
+    /// Returns the root of unity at `index` of `count`, clockwise.
     fn root(index: usize, count: usize) -> Self {
         let (sin, cos) = (TAU * (index % count) as f64 / count as f64).sin_cos();
         Self::new(cos, -sin)
@@ -89,11 +89,11 @@ struct Chirp {
     transform: Transform,
 }
 
-/// Upper bound on the complex numbers that a [`Transform`] holds per element.
+/// Upper bound on the number of complex numbers in a [`Transform`] per element.
 const TABLES: u64 = 24;
 
 impl Transform {
-    /// Bytes that a transform of `length` takes.
+    /// Returns the bytes that a transform of `length` takes.
     pub(crate) fn bytes(length: usize) -> u64 {
         (length as u64).saturating_mul(TABLES * size_of::<Complex>() as u64)
     }
@@ -259,7 +259,7 @@ impl Chirp {
             *to = x.times(*root);
         }
         self.transform.run(padded, pace)?;
-        // The inverse transform as a forward one between conjugations.
+        // Computes the inverse transform as a forward one between conjugations.
         for (x, factor) in padded.iter_mut().zip(&self.kernel) {
             *x = x.times(*factor).conjugate();
         }

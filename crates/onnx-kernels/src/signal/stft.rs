@@ -18,7 +18,7 @@ use onnx_tensor::{
     operator::{Fact, Kernel, kernel},
 };
 
-/// `STFT` of FP32 or FP64, computed in FP64.
+/// Builds `STFT` for FP32 and FP64, computed in FP64.
 pub fn stft(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     Ok(kernel(Stft {
@@ -38,7 +38,7 @@ struct Stft {
 }
 
 impl Stft {
-    /// The frame length, once it is known.
+    /// Returns the frame length, if it is known.
     fn frame(&self, inputs: &[Fact]) -> Result<Option<usize>> {
         let window = match self.window.and_then(|place| inputs.get(place)) {
             None => None,
@@ -68,13 +68,13 @@ impl Stft {
         Ok(Some(frame))
     }
 
-    /// Number of frequency bins that are kept per frame.
+    /// Returns the number of frequency bins to keep per frame.
     fn bins(&self, frame: usize) -> usize {
         if self.is_onesided { frame / 2 + 1 } else { frame }
     }
 }
 
-/// A positive number, once it is known.
+/// Returns a positive number, if it is known.
 fn positive(fact: &Fact, name: &str) -> Result<Option<usize>> {
     let Some(numbers) = fact.integers() else {
         return Ok(None);
@@ -87,7 +87,7 @@ fn positive(fact: &Fact, name: &str) -> Result<Option<usize>> {
     Ok(Some(number.ok_or_else(fault)?))
 }
 
-/// Number of frames that start `step` apart.
+/// Returns the number of frames that start `step` apart.
 fn frames(signal: usize, frame: usize, step: usize) -> Result<usize, BadInput> {
     let last = signal.checked_sub(frame).ok_or_else(|| {
         BadInput(format!(

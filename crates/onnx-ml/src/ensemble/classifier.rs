@@ -83,7 +83,7 @@ struct Rule {
     shared: Option<SharedScore>,
 }
 
-/// The single score of a binary classifier: leaves add to the score of one class only.
+/// The single score of a binary classifier: leaves only add to the score of one class.
 #[derive(Clone, Copy, Debug)]
 struct SharedScore {
     /// The class to whose score leaves add. The score always refers to the second class.
@@ -168,8 +168,8 @@ impl Rule {
         ])
     }
 
-    /// Writes the output value of each class to `out` and returns the class index. `touched` tells to which
-    /// scores any leaf added.
+    /// Writes the output value of each class to `out` and returns the class index. `touched` says for each
+    /// score whether any leaf adds to it.
     fn finish<T: Number>(
         &self,
         scores: &mut [T],
@@ -197,7 +197,7 @@ impl Rule {
         best.unwrap_or(0)
     }
 
-    /// Does the same as `finish` for two classes that share one score.
+    /// Like [`Self::finish`], for two classes that share one score.
     fn finish_two<T: Number>(
         &self,
         shared: SharedScore,
@@ -212,8 +212,8 @@ impl Rule {
         }
         let pair = self.post.pair(score.to_f32(), shared.single);
         out.copy_from_slice(&pair);
-        // If leaves add to the second class only, ONNX Runtime gives the first class 0 instead of the negated
-        // score.
+        // If leaves only add to the second class, ONNX Runtime returns 0 for the first class instead of the
+        // negated score.
         if touched[1] {
             out.copy_from_slice(&[0.0, score.to_f32()]);
             self.post.apply(out);

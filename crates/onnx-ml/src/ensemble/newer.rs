@@ -99,7 +99,7 @@ impl<'a> Lists<'a> {
                 other => bail!(Refusal(format!("has nodes of the unknown mode {other}"))),
             });
         }
-        // NaN separates the number sets of the branches.
+        // NaN separates the sets of the branches.
         let sets = numbers("membership_values")?;
         let mut sets: Vec<Vec<f64>> = sets
             .split(|number| number.is_nan())
@@ -168,7 +168,8 @@ impl<'a> Lists<'a> {
 
     fn trees(&self, targets: usize, aggregate: Aggregate) -> Result<Trees> {
         let mut builder = TreesBuilder::new(targets, aggregate);
-        // A node that several trees share is copied into each tree. The bound stops an exponential expansion.
+        // A node that several trees share is copied into each tree. The limit prevents an exponential
+        // expansion.
         let listed: usize = self.members.iter().map(Vec::len).sum();
         let mut room = 2 * (self.questions.len() + self.weights.len() + listed) + self.roots.len();
         for &root in self.roots {
@@ -183,12 +184,12 @@ impl<'a> Lists<'a> {
         Ok(builder.finish())
     }
 
-    /// Returns the nodes of the tree at `root`, in breadth-first order. `room` is the number of nodes left to
-    /// all trees.
+    /// Returns the nodes of the tree at `root`, in breadth-first order. `room` is the remaining number of
+    /// nodes for all trees.
     fn nodes(&self, root: Child, builder: &mut TreesBuilder, room: &mut usize) -> Result<Vec<TreeNode>> {
         let mut numbers = HashMap::from([(root, 0u32)]);
         let mut order = vec![root];
-        // The index of the next node: a membership test takes one node for each number of its set.
+        // The index of the next node: a membership test takes one node per number in its set.
         let mut next = self.width(root);
         let mut nodes: Vec<TreeNode> = Vec::new();
         let mut at = 0;

@@ -7,7 +7,7 @@ use onnx_tensor::prelude::*;
 
 use onnx_tensor::{elements, faults::Refusal, node::Attributes};
 
-/// Reads the trees of a node. The names of the leaf attributes begin with `prefix`.
+/// Reads the trees of a node. `prefix` is the prefix of the leaf attributes.
 pub(crate) fn trees(
     attributes: Attributes<'_>,
     prefix: &str,
@@ -47,7 +47,7 @@ pub(crate) fn trees(
     Ok(builder.finish())
 }
 
-/// Returns which scores any leaf adds to, and whether all weights are at least 0.
+/// Returns for each score whether any leaf adds to it, and whether all weights are at least 0.
 pub(crate) fn additions(trees: &Trees) -> (Vec<bool>, bool) {
     let mut scores = vec![false; trees.scores()];
     let mut is_positive = true;
@@ -58,7 +58,7 @@ pub(crate) fn additions(trees: &Trees) -> (Vec<bool>, bool) {
     (scores, is_positive)
 }
 
-/// The maximum node count, which 32-bit indices can address.
+/// The maximum node count that 32-bit indices can address.
 const MAX_NODES: usize = 1 << 30;
 
 /// The parallel lists with one entry per node.
@@ -123,13 +123,13 @@ impl<'a> Lists<'a> {
         let place = self.places.get(&(tree, node)).copied();
         Ok(place.ok_or_else(|| Refusal(format!("lacks node {node} of tree {tree}")))?)
     }
-    /// Returns the comparison of a branch, `None` for a leaf.
+    /// Returns the comparison of a branch, or `None` for a leaf.
     fn test(&self, place: usize) -> Option<Test> {
         self.modes[place].map(|mode| mode(self.thresholds[place]))
     }
 
-    /// Returns the trees, ordered by the list index of their roots. The root of a tree is the one node that
-    /// is no child. A node may have several parents: LightGBM writes a categorical split as a chain of
+    /// Returns the trees, ordered by the list index of their roots. The root of a tree is the only node that
+    /// is not a child. A node may have several parents: LightGBM writes a categorical split as a chain of
     /// comparisons with one common child.
     fn by_tree(&self) -> Result<Vec<TreePlaces>> {
         let mut is_child = vec![false; self.modes.len()];
@@ -163,7 +163,7 @@ struct TreePlaces {
 }
 
 impl TreePlaces {
-    /// Returns the number within the tree of the node with list index `place`.
+    /// Returns the index within the tree of the node with list index `place`.
     fn number(&self, place: usize) -> u32 {
         self.places.binary_search(&place).unwrap_or(usize::MAX) as u32
     }
@@ -240,7 +240,7 @@ fn read_mode(mode: &[u8]) -> Result<Option<Mode>> {
 /// The maximum number of scores per row. Rows are scored in batches, and each score takes memory.
 const MAX_TARGETS: i64 = 1 << 20;
 
-/// Returns the number of scores that a regressor has per row.
+/// Returns a regressor's number of scores per row.
 pub(crate) fn targets(attributes: Attributes<'_>) -> Result<usize> {
     match attributes.int("n_targets", 1) {
         targets @ 1..=MAX_TARGETS => Ok(targets as usize),

@@ -1,4 +1,4 @@
-//! `TreeEnsembleRegressor` and the computation of `TreeEnsemble`: targets from the scores of a tree ensemble.
+//! `TreeEnsembleRegressor` and `TreeEnsemble`: compute targets from the scores of a tree ensemble.
 
 use std::sync::{Arc, OnceLock};
 

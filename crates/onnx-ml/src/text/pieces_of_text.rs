@@ -45,7 +45,7 @@ impl Kernel for StringConcat {
         let shapes = [inputs[0].shape(), inputs[1].shape()];
         let shape: ShortVec<usize> = onnx_tensor::shapes::broadcast(&shapes)?;
         size::admit_shape(ElementType::String, &shape)?;
-        // The index in its input of each output element.
+        // Maps each output element to its index in the input.
         let places = |input: &Tensor| -> Result<Vec<i64>> {
             let places = Tensor::from_vec(input.shape(), (0..input.len() as i64).collect())?;
             places.broadcast_to(&shape)?.into_vec()
@@ -87,7 +87,7 @@ pub fn string_split(node: &Node) -> Result<Box<dyn Compute>> {
 
 #[derive(Debug)]
 struct StringSplit {
-    /// Empty to split at runs of whitespace.
+    /// If empty, splits at runs of whitespace.
     delimiter: String,
     /// The maximum number of splits.
     most: Option<usize>,
@@ -159,7 +159,7 @@ impl Kernel for StringSplit {
 /// Creates the operator `RegexFullMatch`.
 pub fn regex_full_match(node: &Node) -> Result<Box<dyn Compute>> {
     let pattern = text(Attributes(node), "pattern")?;
-    // Compiles the pattern alone first: the parentheses added around it would close unbalanced ones.
+    // Compiles the pattern alone first: the parentheses added around it would balance an invalid pattern.
     expression(pattern)?;
     Ok(kernel(RegexFullMatch(expression(&format!(
         r"\A(?:{pattern})\z"

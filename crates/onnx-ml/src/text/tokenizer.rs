@@ -1,4 +1,4 @@
-//! `Tokenizer`, to which scikit-learn's vectorizers are exported: splits strings into tokens and pads the
+//! `Tokenizer`, which exporters of scikit-learn's vectorizers write: splits strings into tokens and pads the
 //! rows to equal length.
 
 use std::sync::Arc;
@@ -119,7 +119,7 @@ pub(crate) fn expression(text: &str) -> Result<Expression> {
             Some('s') => ours.push_str("[\\t\\n\\f\\r ]"),
             Some('S') => ours.push_str("[^\\t\\n\\f\\r ]"),
             Some('b') => ours.push_str("(?-u:\\b)"),
-            // RE2 counts ASCII characters only, so `\B` may match within a UTF-8 character.
+            // RE2 only counts ASCII characters, so `\B` may match within a UTF-8 character.
             Some('B') => bail!(Unsupported::Here(
                 "\\B in an expression is not supported".to_owned()
             )),
@@ -177,7 +177,7 @@ impl Expression {
 enum Method {
     /// Each character is a token.
     Letters,
-    /// Tokens are the text between separators. Each separator splits the parts left by the ones before it.
+    /// Tokens are the text between separators. Each separator splits the parts that the previous ones left.
     Separators(Vec<Expression>),
     Matches(Expression),
 }

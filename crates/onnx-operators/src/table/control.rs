@@ -1,4 +1,4 @@
-//! What the runtime runs without a kernel: inner graphs, sequences, optional values, constants.
+//! Operators that the runtime interprets without a kernel: subgraphs, sequences, optional values, constants.
 
 use crate::operator::{Operator, Outputs, op};
 

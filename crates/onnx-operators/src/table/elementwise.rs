@@ -1,13 +1,13 @@
-//! Operators of each element by itself, with broadcasting.
+//! Element-wise operators, with broadcasting.
 
 use crate::{
     operator::{Operator, inner, op},
     types::Types,
 };
 
-/// Integers that powers are computed of.
+/// The integer types that `Pow` supports.
 const POWERS: Types = Types::I32.and(Types::I64);
-/// Before operator set 7, operators of two inputs broadcast only when told to, and then as they do now.
+/// Before operator set 7, binary operators broadcast only with this attribute, by today's rules.
 const LEGACY: &[&str] = &["broadcast"];
 const ALPHA: &[&str] = &["alpha"];
 

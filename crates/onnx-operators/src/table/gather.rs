@@ -1,4 +1,4 @@
-//! Elements taken by index, scattered, sorted.
+//! Gathering by index, scattering, sorting.
 
 use crate::{
     operator::{Operator, Outputs, op},

@@ -1,4 +1,4 @@
-//! Resizing and sampling of images, boxes.
+//! Image resizing and sampling, bounding boxes.
 
 use crate::{
     operator::{Operator, op},

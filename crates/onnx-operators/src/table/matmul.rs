@@ -5,7 +5,7 @@ use crate::{
     types::Types,
 };
 
-/// What matrix products are computed for.
+/// The element types of matrix products.
 const FACTORS: Types = Types::FLOATS.and(Types::I32);
 const WIDE: Types = Types::I64.and(Types::U32).and(Types::U64);
 

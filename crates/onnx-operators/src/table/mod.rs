@@ -1,4 +1,4 @@
-//! The table of operators, a file for each family of them.
+//! The table of operators, one file per family.
 
 mod attention;
 mod control;
@@ -23,7 +23,7 @@ use std::{collections::BTreeMap, sync::LazyLock};
 
 use crate::Operator;
 
-/// The rows by family. In each they are sorted by domain and name.
+/// The rows by family, sorted by domain and name within each.
 const FAMILIES: &[&[Operator]] = &[
     attention::ROWS,
     control::ROWS,
@@ -45,19 +45,19 @@ const FAMILIES: &[&[Operator]] = &[
     text::ROWS,
 ];
 
-/// By domain and name.
+/// The rows by domain and name.
 static BY_NAME: LazyLock<BTreeMap<(&str, &str), &Operator>> = LazyLock::new(|| {
     let rows = FAMILIES.iter().copied().flatten();
     rows.map(|row| ((row.domain, row.name), row)).collect()
 });
 
-/// The row of an operator, `None` if nothing is known of it. `domain` is `""` for ONNX's own operators.
+/// Returns the row of an operator, or `None` if it is unknown. `domain` is `""` for ONNX's own operators.
 #[must_use]
 pub fn operator(domain: &str, name: &str) -> Option<&'static Operator> {
     BY_NAME.get(&(domain, name)).copied()
 }
 
-/// All rows, by domain and name.
+/// Returns all rows, ordered by domain and name.
 pub fn operators() -> impl Iterator<Item = &'static Operator> {
     BY_NAME.values().copied()
 }

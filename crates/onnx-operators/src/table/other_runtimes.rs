@@ -1,4 +1,5 @@
-//! Operators without a kernel here: those that are replaced by others, and those that only other runtimes compute.
+//! Operators without a kernel here: those that are replaced by other operators, and those that only other
+//! runtimes support.
 
 use crate::operator::{Operator, contributed, ml, op};
 

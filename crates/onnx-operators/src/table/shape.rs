@@ -1,4 +1,4 @@
-//! Operators that move elements or make shapes.
+//! Operators that move elements or compute shapes.
 
 use crate::{
     operator::{Operator, Outputs, op},

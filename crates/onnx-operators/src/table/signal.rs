@@ -1,4 +1,4 @@
-//! Transforms and windows of signals.
+//! Signal transforms and window functions.
 
 use crate::{
     operator::{Operator, op},

@@ -1,14 +1,15 @@
-//! Conditions on single nodes: forms that are not computed, or about which implementations disagree.
+//! Conditions on single nodes: refuses unsupported attribute combinations, and those on which implementations
+//! disagree.
 
 use onnx_tensor::prelude::*;
 
 use onnx_tensor::faults::Limit;
 use onnx_tensor::node::Attributes;
 
-/// A condition on a node by itself, in a version of its operator set: says why it is refused.
+/// Checks a node in a version of its operator set, and returns the reason if it is refused.
 pub(super) type Condition = fn(Attributes<'_>, opset: i64) -> Verdict;
 
-/// Conditions, each with the full names of the operators that it is for.
+/// The conditions, each with the full names of its operators.
 pub(super) const CONDITIONS: &[(Condition, &[&str])] = &[
     (pool, &["AveragePool", "MaxPool"]),
     (batch_normalization, &["BatchNormalization"]),
@@ -30,7 +31,7 @@ fn refuse<T>(reason: impl Into<String>) -> Result<T, Limit> {
     Err(Limit(reason.into()))
 }
 
-/// Dilated windows with automatic padding, and rounding up together with it, are where implementations disagree.
+/// Refuses automatic padding together with dilation or with rounding up, where implementations disagree.
 fn pool(node: Attributes<'_>, _: i64) -> Verdict {
     let is_automatic = matches!(
         node.text("auto_pad", "NOTSET"),
@@ -40,7 +41,7 @@ fn pool(node: Attributes<'_>, _: i64) -> Verdict {
     if is_padded && node.ints("dilations").iter().any(|&dilation| dilation != 1) {
         return refuse("automatic padding of a dilated window is not supported");
     }
-    // ONNX's formula gives negative numbers there, which some runtimes take and others refuse.
+    // ONNX's formula gives negative padding there, which some runtimes accept and others refuse.
     let mut steps = node.ints("kernel_shape").iter().zip(node.ints("strides"));
     if is_padded && steps.any(|(&size, &stride)| stride.saturating_sub(size) > 1) {
         return refuse("automatic padding is not supported where places between windows are left out");
@@ -55,7 +56,7 @@ fn batch_normalization(node: Attributes<'_>, _: i64) -> Verdict {
     if node.int("spatial", 1) != 1 {
         return refuse("parameters for each element ('spatial' = 0) are not supported");
     }
-    // What trains was refused; other outputs belong to it.
+    // Training mode was refused earlier; the remaining optional outputs belong to it.
     if (1..5).any(|output| node.has_output(output)) {
         return refuse("has outputs that only training gives; export the model for inference");
     }
@@ -73,14 +74,14 @@ fn dropout(node: Attributes<'_>, opset: i64) -> Verdict {
     if opset < 7 && node.int("is_test", 0) == 0 {
         return refuse("training mode is not supported; export the model for inference");
     }
-    // It was not said then what it holds outside of training.
+    // These versions do not define the mask outside of training.
     if opset < 12 && node.has_output(1) {
         return refuse("the output 'mask' is not supported before operator set 12");
     }
     Ok(())
 }
 
-/// Whether an equation makes sense.
+/// Refuses an invalid equation.
 fn einsum(node: Attributes<'_>, _: i64) -> Verdict {
     let equation = node.text("equation", "").replace(' ', "");
     let (inputs, output) = equation.split_once("->").unwrap_or((&equation, ""));
@@ -113,7 +114,7 @@ fn not_blocked(node: Attributes<'_>, _: i64) -> Verdict {
     Ok(())
 }
 
-/// FP16 is FP32 here.
+/// Refuses an output type other than FP32 and FP16, which is computed as FP32.
 fn to_fp32(node: Attributes<'_>, _: i64) -> Verdict {
     match node.int("output_dtype", 0) {
         0 | 1 => Ok(()),
@@ -121,7 +122,7 @@ fn to_fp32(node: Attributes<'_>, _: i64) -> Verdict {
     }
 }
 
-/// The count was an attribute before it was an input.
+/// Checks the count, which was an attribute before version 10 and is an input since.
 fn top_k(node: Attributes<'_>, opset: i64) -> Verdict {
     match (opset < 10, node.has("k"), node.has_input(1)) {
         (true, true, false) | (false, false, true) => Ok(()),
@@ -130,7 +131,7 @@ fn top_k(node: Attributes<'_>, opset: i64) -> Verdict {
     }
 }
 
-/// Functions must be known, and limits are computed for LSTM only.
+/// Refuses unknown activation functions, and `clip` except for LSTM.
 fn recurrent(node: Attributes<'_>, _: i64) -> Verdict {
     let directions = match node.text("direction", "forward") {
         "forward" | "reverse" => 1,
@@ -156,7 +157,7 @@ fn recurrent(node: Attributes<'_>, _: i64) -> Verdict {
     Ok(())
 }
 
-/// Whether an order names each axis once.
+/// Returns whether a permutation names each axis once.
 pub(crate) fn is_order(perm: &[i64]) -> bool {
     let mut order = perm.to_vec();
     order.sort_unstable();

@@ -1,4 +1,4 @@
-//! `Constant` and `ConstantOfShape`.
+//! The operators `Constant` and `ConstantOfShape`.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use onnx_tensor::prelude::*;
 use onnx_tensor::node::Attributes;
 use onnx_tensor::node::Node;
 
-/// The value of a `Constant`, in one of the attributes for it.
+/// Returns the value of a `Constant`, which may be in one of several attributes.
 pub(crate) fn value(node: &Node) -> Result<Arc<Tensor>> {
     let attributes = Attributes(node);
     let Some(attribute) = node.attribute.first() else {

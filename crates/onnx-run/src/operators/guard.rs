@@ -1,4 +1,4 @@
-//! Checks the inputs of a node against its row of the operators' table.
+//! Checks the inputs of a node against its row in the operators' table.
 
 use std::sync::Arc;
 
@@ -12,31 +12,31 @@ use onnx_tensor::{
 };
 use onnx_tensor::{node::Attributes, operator::Fact};
 
-/// What holds for the inputs of one node.
+/// The checks on the inputs of one node.
 #[derive(Debug)]
 pub(crate) struct NodeGuard {
     row: &'static Operator,
-    /// The inputs that are single numbers, counted among those that are given.
+    /// Indices of the scalar inputs, among the present inputs.
     scalars: Vec<usize>,
-    /// The inputs that hold sizes, counted in the same way.
+    /// Indices of the inputs that contain sizes, among the present inputs.
     sizing: Vec<usize>,
-    /// The inputs whose types the row gives.
+    /// The inputs whose types the row restricts.
     typed: Vec<TypedInput>,
 }
 
-/// An input whose type a row gives.
+/// An input whose type a row restricts.
 #[derive(Debug)]
 struct TypedInput {
-    /// Its index in the file.
+    /// Its input index in the file.
     index: usize,
-    /// Its index among the inputs that are given.
+    /// Its index among the present inputs.
     place: usize,
-    /// The types that it may have, `None` for that of the row's typed input.
+    /// The allowed types; `None` requires the type of the row's typed input.
     types: Option<Types>,
 }
 
 impl NodeGuard {
-    /// What `row` says of the inputs of `node`.
+    /// Creates the checks of `row` for the inputs of `node`.
     pub(crate) fn new(row: &'static Operator, node: &Node) -> Self {
         let attributes = Attributes(node);
         Self {
@@ -47,12 +47,12 @@ impl NodeGuard {
         }
     }
 
-    /// Whether the outputs are random.
+    /// Returns whether the outputs are random.
     pub(crate) fn is_random(&self) -> bool {
         self.row.rows == Rows::Random
     }
 
-    /// The type that inputs of this one are computed in, if it is another.
+    /// Returns the wider type in which inputs of this type are computed, if any.
     pub(crate) fn wide(&self, element_type: ElementType) -> Option<ElementType> {
         match (self.row.computed, element_type) {
             (Computed::HalfInSingle, ElementType::F16) => Some(ElementType::F32),
@@ -61,7 +61,7 @@ impl NodeGuard {
         }
     }
 
-    /// Whether a node with these inputs is computed, and what it would not be computed for.
+    /// Checks that the node supports these inputs.
     pub(crate) fn admit(&self, inputs: &[Fact]) -> Result<()> {
         numbers::admit(self.row.is_shape, &self.sizing, inputs)?;
         for &place in &self.scalars {
@@ -86,7 +86,7 @@ impl NodeGuard {
         Ok(())
     }
 
-    /// Whether a node is computed for values of this type, before any is converted.
+    /// Checks the type of the row's typed input, before any input is converted.
     pub(crate) fn admit_typed_input(&self, inputs: &[Arc<Tensor>]) -> Result<()> {
         self.admit_type(inputs.get(self.row.typed_input).map(|input| input.element_type()))
     }
@@ -102,7 +102,7 @@ impl NodeGuard {
     }
 }
 
-/// The inputs of a node whose types its row gives.
+/// Returns the inputs of a node whose types its row restricts.
 fn typed_inputs(row: &Operator, node: Attributes<'_>) -> Vec<TypedInput> {
     let listed = row.input_types.iter().map(|&(index, types)| (index, Some(types)));
     let alike = row.alike_inputs.iter().map(|&index| (index, None));
@@ -115,7 +115,7 @@ fn typed_inputs(row: &Operator, node: Attributes<'_>) -> Vec<TypedInput> {
         .collect()
 }
 
-/// The set of one element type.
+/// Returns the set that contains one element type.
 fn single(element_type: ElementType) -> Types {
     match element_type {
         ElementType::Bool => Types::BOOL,
@@ -134,7 +134,7 @@ fn single(element_type: ElementType) -> Types {
     }
 }
 
-/// Refuses what has no elements where a number is read.
+/// Refuses an empty input where a number is read.
 fn has_number(shape: &[Dim]) -> Result<(), Limit> {
     match shape.contains(&Dim::Known(0)) {
         true => Err(Limit(

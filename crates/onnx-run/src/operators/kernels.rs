@@ -1,4 +1,4 @@
-//! The kernel that each row of the operators' table is bound to.
+//! Binds a kernel to each row of the operators' table.
 
 use onnx_kernels::{
     attention, conv, elementwise, gather, image, matmul, norm, pool, quant, random, reduce, rnn, shape,
@@ -8,7 +8,7 @@ use onnx_ml::{self as ml, text};
 
 use super::rule::Build::{self, Constants, Node};
 
-/// Kernels, each with the full names of its operators.
+/// The kernels, each with the full names of its operators.
 pub(super) const KERNELS: &[(Build, &[&str])] = &[
     (Node(attention::attention), &["Attention"]),
     (Node(attention::attention_mask), &["tensorferry/AttentionMask"]),

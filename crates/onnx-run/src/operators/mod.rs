@@ -1,4 +1,5 @@
-//! The operators' table at work: a kernel for each row, the conditions under which it runs, and what computes a node.
+//! Connects the operators' table to the runtime: the kernel of each row, the conditions of each operator, and
+//! the execution of a node.
 
 mod conditions;
 pub(crate) mod constants;

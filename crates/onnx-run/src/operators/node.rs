@@ -1,4 +1,4 @@
-//! A node, computed for inputs of any shapes. Memory is asked for before values are made ([`Room`]).
+//! Runs a node for inputs of any shape. Memory is reserved before values are allocated ([`Room`]).
 
 use onnx_kernels::elementwise::convert;
 use onnx_tensor::{
@@ -13,26 +13,26 @@ use onnx_tensor::{
 
 use super::{guard::NodeGuard, registry};
 
-/// A node, ready to be computed for inputs of any shapes.
+/// A node that is ready to run for inputs of any shape.
 #[derive(Debug)]
 pub(crate) struct Direct {
     op_type: String,
     compute: Box<dyn Compute>,
     guard: NodeGuard,
-    /// An input whose constant nothing but `compute` needs any more, and what it was.
+    /// An absorbed input: a constant that only `compute` still needs, and its fact.
     taken: Option<(usize, Fact)>,
 }
 
-/// Why a node computes nothing.
+/// Why a node has no outputs.
 pub(crate) enum Stop {
-    /// Its inputs do not fit it.
+    /// Its inputs do not fit the operator.
     Refused(Error),
-    /// It failed on the way.
+    /// It failed during the computation.
     Failed(Error),
 }
 
 impl Direct {
-    /// A node of which some inputs are constants.
+    /// Builds a node, some of whose inputs are constants.
     pub(crate) fn new(node: &Node, constants: Constants<'_>) -> Result<Self> {
         let (compute, guard) = registry::build(node, constants)?;
         Ok(Self {
@@ -47,7 +47,7 @@ impl Direct {
         &self.op_type
     }
 
-    /// Keeps what it makes of a constant among its inputs.
+    /// Lets the kernel absorb a constant input, for example by packing weights.
     pub(crate) fn take_over(&mut self, constants: Constants<'_>, packs: &mut Packs) -> Result<()> {
         if let Some(place) = self.compute.take_over(constants, packs)? {
             let constant = constants.get(place).and_then(Option::as_ref);
@@ -58,29 +58,29 @@ impl Direct {
         Ok(())
     }
 
-    /// The input that need not be given any more, as its constant was taken over.
+    /// Returns the absorbed input, which need not be passed to a run any more.
     pub(crate) fn taken(&self) -> Option<(usize, &Fact)> {
         self.taken.as_ref().map(|(place, fact)| (*place, fact))
     }
 
-    /// Gives from now on its input times what it gave, if that is one function.
+    /// Replaces the kernel by its gated form, which multiplies its input by the result, if it has one.
     pub(crate) fn gate(&mut self) {
         if let Some(gated) = self.compute.gated() {
             self.compute = gated;
         }
     }
 
-    /// Takes over the function that another node is, of its result, if it computes that on its way.
+    /// Fuses the next node into this one, if the kernel can apply that function to its results.
     pub(crate) fn follow(&mut self, next: &Self) -> bool {
         self.compute.follow(&*next.compute)
     }
 
-    /// Whether the same inputs give the same outputs.
+    /// Returns whether the node is deterministic.
     pub(crate) fn is_pure(&self) -> bool {
         !self.guard.is_random()
     }
 
-    /// Computes the outputs. Inputs that nothing else holds may be written over.
+    /// Computes the outputs. Inputs without other references may be overwritten.
     pub(crate) fn run(
         &self,
         inputs: &mut ShortVec<Arc<Tensor>>,
@@ -102,15 +102,15 @@ impl Direct {
         self.guard.admit(&facts).map_err(Stop::Refused)?;
         let outputs = self.compute.outputs(&facts).map_err(Stop::Refused)?;
         admit(outputs.as_deref().unwrap_or_default(), room).map_err(Stop::Failed)?;
-        // Nothing else holds the inputs now: they may be written over.
+        // Drops the references to the inputs, so that the kernel may overwrite them.
         drop((facts, outputs));
         self.compute.run(inputs).map_err(Stop::Failed)
     }
 
-    /// What is known of the outputs before a run, if anything is.
+    /// Infers facts about the outputs before a run, if possible.
     ///
     /// # Errors
-    /// Why nothing computes the node for such inputs.
+    /// Returns an error if the node does not support such inputs.
     pub(crate) fn outputs(&self, inputs: &[Fact]) -> Result<Option<Vec<Fact>>> {
         let mut inputs: Vec<Fact> = inputs.to_vec();
         let mut narrow = None;
@@ -139,7 +139,7 @@ impl Direct {
         Ok(outputs)
     }
 
-    /// Computes in another type, and gives the results of that type in the inputs' own.
+    /// Computes in a wider type, and converts the results of that type back to the inputs' type.
     fn widened(
         &self,
         narrow: ElementType,
@@ -168,12 +168,12 @@ impl Direct {
     }
 }
 
-/// Refuses results that are too large, or have too many dimensions or some below zero, and asks for room for the others.
+/// Checks the sizes and ranks of the outputs, and reserves memory for them.
 fn admit(outputs: &[Fact], room: &mut Room<'_>) -> Result<()> {
     let mut bytes = 0u64;
     for fact in outputs {
         size::admit_rank(fact.rank())?;
-        // Those that a kernel only learns on its way it admits itself.
+        // Outputs of unknown shape are checked by the kernel, once it knows the shape.
         let known: Option<ShortVec<i64>> = fact.shape.iter().map(onnx_tensor::Size::to_i64).collect();
         let Some(known) = known else {
             continue;

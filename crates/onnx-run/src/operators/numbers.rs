@@ -1,5 +1,5 @@
-//! Sizes, axes, positions and counts of a file or a request are looked at here before anything is computed with them: what passes
-//! has 32 bits, so that sums and products of a few of them fit into 64.
+//! Checks sizes, axes, positions and counts from a file or a request before any computation uses them. Valid
+//! ones have at most 32 bits, so that sums and products of a few of them fit into 64 bits.
 
 use onnx_graph::Error as FileError;
 use onnx_operators::holds_any_number;
@@ -9,11 +9,12 @@ use tensor_core::Quoted;
 use onnx_tensor::{elements::elements, operator::Fact};
 use onnx_tensor::{faults::Limit, node::Node};
 
-/// The product of all sizes of a value, at most.
+/// Maximum product of all sizes of a value.
 const MAX_PRODUCT: u64 = 1 << 62;
 
-/// Refuses numbers that are too large for what an operator does with them, where they are known. `sizing` are the inputs that hold sizes,
-/// axes, indices or counts, counted among those that are given; `is_shape` says whether those of one input are multiplied.
+/// Refuses known integers that are too large for the operator. `sizing` are the indices, among the present
+/// inputs, of inputs with sizes, axes, indices or counts; `is_shape` says whether the integers of one input
+/// are multiplied.
 pub(crate) fn admit(is_shape: bool, sizing: &[usize], inputs: &[Fact]) -> Result<()> {
     let known = sizing
         .iter()
@@ -51,7 +52,8 @@ fn admit_sizes(numbers: &Tensor, is_shape: bool) -> Result<()> {
         .try_for_each(|&number| admit(number))
 }
 
-/// Refuses a node with a number of more than 32 bits in an attribute that is a size, an axis, a position or a count.
+/// Refuses a node with an integer of more than 32 bits in an attribute that is a size, an axis, a position or
+/// a count.
 pub(crate) fn admit_attributes(node: &Node) -> Result<(), FileError> {
     for attribute in node
         .attribute

@@ -1,4 +1,4 @@
-//! Every operator ends soon after its request was cancelled, however large its inputs are.
+//! Checks that every operator ends soon after cancellation, however large its inputs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::match_same_arms, reason = "an arm for each kind of operator")]
@@ -17,10 +17,10 @@ use onnx_tensor::{
     room::Room,
 };
 
-/// Elements of each large value.
+/// Number of elements of each large value.
 const COUNT: usize = 1 << 20;
 
-/// What needs no look at the request.
+/// Operators that need not check for cancellation.
 const EXEMPT: &[(&str, &str)] = &[
     ("Constant", "is taken over before a run"),
     (
@@ -130,7 +130,7 @@ impl Case {
         self
     }
 
-    /// The node, ready to run.
+    /// Prepares the node to run.
     pub(super) fn ready(self) -> Result<Ready> {
         let outputs = match self.row.outputs {
             Outputs::Exactly(count) => count,
@@ -160,7 +160,7 @@ impl Case {
         Ok(Ready { direct, inputs })
     }
 
-    /// Why it did not end as cancelled, if it did not.
+    /// Returns a message if the node did not end as cancelled.
     fn fault(self) -> Option<String> {
         let Ready { direct, mut inputs } = match self.ready() {
             Ok(ready) => ready,
@@ -188,7 +188,7 @@ fn numbers(numbers: &[i64]) -> Option<Tensor> {
     tensor(&[numbers.len()], numbers.to_vec()).ok()
 }
 
-/// A case of an operator, by its name and domain.
+/// Builds a case for an operator, by its name and domain.
 pub(super) fn case(operator: &'static Operator) -> Option<Case> {
     let given = |inputs: Vec<Option<Tensor>>| Case {
         row: operator,

@@ -1,6 +1,6 @@
-//! The table of operators at work: what of a file is admitted, and what computes it.
+//! Looks operators up in the table: checks a file's nodes, and builds their kernels.
 //!
-//! An operator without a row is refused by its name, an attribute that its row does not list by the attribute's.
+//! An operator without a row is refused by its name, and an unlisted attribute by the attribute's name.
 
 use std::{collections::HashMap, sync::LazyLock};
 
@@ -23,12 +23,12 @@ use crate::operators::{
 use onnx_tensor::node::Attributes;
 use onnx_tensor::{node::Node, operator::Compute};
 
-/// The rows of the table that are computed here by themselves.
+/// Returns the rows that this crate runs itself.
 pub(crate) fn rows() -> impl Iterator<Item = &'static Operator> {
     onnx_operators::operators().filter(|row| matches!(row.runs, Runs::Kernel | Runs::Steps))
 }
 
-/// The operators that are computed here, by registered name.
+/// The supported operators, by registered name.
 static BY_NAME: LazyLock<HashMap<String, Rule>> = LazyLock::new(|| {
     let (kernels, conditions) = (by_operator(KERNELS), by_operator(CONDITIONS));
     rows()
@@ -44,7 +44,7 @@ static BY_NAME: LazyLock<HashMap<String, Rule>> = LazyLock::new(|| {
         .collect()
 });
 
-/// What is bound to lists of operators, by the name of each.
+/// Inverts lists of operators into a map by operator name.
 fn by_operator<T: Copy>(bound: &[(T, &[&'static str])]) -> HashMap<&'static str, T> {
     bound
         .iter()
@@ -52,7 +52,7 @@ fn by_operator<T: Copy>(bound: &[(T, &[&'static str])]) -> HashMap<&'static str,
         .collect()
 }
 
-/// The name under which an operator is looked up.
+/// Returns the name under which an operator is registered.
 pub(crate) fn registered_name(domain: &str, op_type: &str) -> String {
     match domain {
         "" => op_type.to_owned(),
@@ -60,7 +60,7 @@ pub(crate) fn registered_name(domain: &str, op_type: &str) -> String {
     }
 }
 
-/// The domain and version in which an operator of [`NEWEST`] is meant.
+/// Returns the domain and version of an operator. Resolves [`NEWEST`] to the newest version of the operator.
 pub(crate) fn resolved<'d>(domain: &'d str, op_type: &str, opset: Option<i64>) -> (&'d str, Option<i64>) {
     match domain {
         NEWEST if BY_NAME.contains_key(&registered_name(NEWEST, op_type)) => (NEWEST, Some(1)),
@@ -69,33 +69,34 @@ pub(crate) fn resolved<'d>(domain: &'d str, op_type: &str, opset: Option<i64>) -
     }
 }
 
-/// The registered name of what stands before each output of a model.
+/// The registered name of the node before each output of a model.
 pub(crate) const OUTPUT: &str = "Output";
 
-/// How many outputs an operator has, `None` for unknown ones.
+/// Returns how many outputs an operator has, or `None` if it is unknown.
 pub(crate) fn outputs(domain: &str, op_type: &str) -> Option<Outputs> {
     BY_NAME
         .get(&registered_name(domain, op_type))
         .map(|rule| rule.row.outputs)
 }
 
-/// Whether an operator may have an attribute, here or, of ONNX Runtime's own operators, there.
+/// Returns whether an operator may have an attribute, in the table or, for ONNX Runtime's own operators,
+/// there.
 pub(crate) fn has_attribute(domain: &str, op_type: &str, attribute: &str) -> bool {
-    // ONNX Runtime's own operators are replaced by others, and are not all in the table.
+    // ONNX Runtime's own operators are replaced by other nodes, and not all of them are in the table.
     match attributes_of(domain, op_type) {
         Some(attributes) => attributes.contains(&attribute),
         None => domain == "com.microsoft" && other_runtime::has(domain, op_type, 1),
     }
 }
 
-/// The attributes that an operator may have, `None` for unknown ones.
+/// Returns the attributes that an operator may have, or `None` if it is unknown.
 fn attributes_of(domain: &str, op_type: &str) -> Option<&'static [&'static str]> {
     BY_NAME
         .get(&registered_name(domain, op_type))
         .map(|rule| rule.row.attributes)
 }
 
-/// Checks what can be seen of a node by itself. `opset` is the version of its operator set, if the file imports it.
+/// Checks a single node. `opset` is the version of its operator set, if the file imports it.
 pub(crate) fn check(
     node: &Node,
     domain: &str,
@@ -152,7 +153,7 @@ pub(crate) fn check(
             );
         }
     }
-    // Nodes that replace others have what `expand` writes.
+    // Replacement nodes only have attributes that `expand` wrote.
     if node.domain != NEWEST {
         numbers::admit_attributes(node)?;
     }
@@ -164,7 +165,7 @@ pub(crate) fn check(
     })
 }
 
-/// What computes a node, some of whose inputs are constants, and for which inputs.
+/// Builds the kernel and the input checks of a node. `constants` are its constant inputs.
 pub(crate) fn build(node: &Node, constants: Constants<'_>) -> Result<(Box<dyn Compute>, NodeGuard)> {
     let rule = BY_NAME.get(&node.op_type).context("no rule")?;
     let compute = match rule.build {
@@ -175,14 +176,14 @@ pub(crate) fn build(node: &Node, constants: Constants<'_>) -> Result<(Box<dyn Co
     Ok((compute, NodeGuard::new(rule.row, node)))
 }
 
-/// The inputs whose values decide the sizes of an operator's outputs.
+/// Returns the inputs whose values determine the sizes of an operator's outputs.
 pub(crate) fn shaping_inputs(registered_name: &str) -> std::ops::Range<usize> {
     let rule = BY_NAME.get(registered_name);
     let (first, end) = rule.map_or((0, 0), |rule| rule.row.shaping_inputs);
     first..end
 }
 
-/// Whether the sizes of an operator's outputs depend on the elements of any input.
+/// Returns whether the sizes of an operator's outputs depend on the elements of any input.
 pub(crate) fn has_unknown_sizes(registered_name: &str) -> bool {
     BY_NAME
         .get(registered_name)
@@ -216,7 +217,8 @@ mod tests {
         }
     }
 
-    /// [`onnx_graph::expand`] checks the types of these only: a node with another attribute is refused by the attribute's name.
+    /// [`onnx_graph::expand`] only checks the types of known attributes; a node with an unknown attribute is
+    /// refused by the attribute's name.
     #[test]
     fn attributes_are_known_of_operators_that_are_there() {
         assert!(has_attribute("", "LRN", "bias"));
@@ -229,7 +231,7 @@ mod tests {
         ));
     }
 
-    /// The operator sets in which an operator has an attribute, for readers; nothing if all its versions have it.
+    /// Describes the operator sets in which an operator has an attribute; `None` if all its versions have it.
     fn range(domain: &str, op_type: &str, attribute: &str) -> Option<String> {
         let schema = schema_of(domain, op_type)?;
         let mut attributes = schema.attributes.iter();

@@ -1,4 +1,4 @@
-//! Inputs of types that a kernel does not read are refused before it runs.
+//! Checks that inputs of types that a kernel does not read are refused before it runs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -28,7 +28,7 @@ const TYPES: [ElementType; 7] = [
     ElementType::String,
 ];
 
-/// Why a run with this input in another type fails as if the runtime were at fault, if it does.
+/// Returns a message if a run with `element_type` for this input fails like a bug of the runtime.
 fn fault(ready: &Ready, index: usize, element_type: ElementType) -> Option<String> {
     let mut facts = Fact::of_values(&ready.inputs);
     facts[index] = Fact::new(element_type, facts[index].shape.iter().copied());

@@ -1,4 +1,4 @@
-//! A graph as it runs: computed nodes, and the control flow between them.
+//! A graph as it runs: nodes with kernels, and control flow between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use onnx_tensor::{node::Attributes, node::Node};
 pub(crate) struct Body {
     pub(crate) inputs: Vec<Slot>,
     pub(crate) outputs: Vec<Slot>,
-    /// Declared element types and dimensions of the outputs, 0 for free ones.
+    /// Declared element types and dimensions of the outputs; 0 for a free dimension.
     pub(crate) declared: Vec<Option<Declared>>,
     pub(crate) steps: Vec<Step>,
     /// For each step, the values that no later step reads, sorted.
@@ -63,7 +63,7 @@ pub(crate) struct Along {
 }
 
 impl Control {
-    /// Converts a control flow node; `cut` converts its inner graphs.
+    /// Converts a control flow node; `cut` converts its subgraphs.
     pub(crate) fn of(
         OnnxNode { node, graphs }: &OnnxNode,
         mut cut: impl FnMut(&OnnxGraph) -> Result<Body>,
@@ -157,7 +157,7 @@ impl Scan {
 }
 
 impl Step {
-    /// Returns the slots that it reads; may include slots of inner graphs.
+    /// Returns the slots that the step reads; may include slots of subgraphs.
     pub(crate) fn reads(&self) -> Vec<Slot> {
         match self {
             Self::Node(node) => node.wires.inputs.iter().flatten().copied().collect(),
@@ -168,7 +168,7 @@ impl Step {
         }
     }
 
-    /// Returns the slots that hold values after it: its outputs, and those of inner graphs, which have been
+    /// Returns the slots that hold values after the step: its outputs, and those of subgraphs, which are
     /// copied.
     pub(crate) fn makes(&self) -> Vec<Slot> {
         match self {
@@ -186,7 +186,7 @@ pub(crate) fn dropped(inputs: &[Slot], steps: &[Step], outputs: &[Slot]) -> Vec<
     let mut last: BTreeMap<Slot, usize> = inputs.iter().map(|&slot| (slot, 0)).collect();
     for (at, step) in steps.iter().enumerate() {
         for slot in step.reads() {
-            // Others belong to outer graphs.
+            // Other slots belong to outer graphs.
             if let Some(last) = last.get_mut(&slot) {
                 *last = at;
             }
@@ -206,7 +206,7 @@ pub(crate) fn dropped(inputs: &[Slot], steps: &[Step], outputs: &[Slot]) -> Vec<
 }
 
 impl Body {
-    /// Returns the slots of its own that hold values after a run: outputs, and inputs that no step reads.
+    /// Returns the body's own slots that hold values after a run: outputs, and inputs that no step reads.
     fn made(&self) -> Vec<Slot> {
         let steps = self.steps.iter().flat_map(Step::makes);
         steps.chain(self.inputs.iter().copied()).collect()

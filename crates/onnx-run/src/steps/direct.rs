@@ -1,4 +1,4 @@
-//! Nodes computed by kernels.
+//! Nodes that a kernel computes.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,10 +15,10 @@ use crate::{
 };
 use onnx_tensor::{node::Node, operator::Fact, packs::Packs, room::Room, size, time_limit};
 
-/// Maximum bytes of a folded constant, regardless of its inputs.
+/// Size limit in bytes that a folded constant may always have.
 const LEAST: u64 = 1 << 16;
 
-/// Bytes of the widest number.
+/// Bytes of the widest numeric type.
 const WIDEST: u64 = 8;
 
 /// Values known before a run.
@@ -29,16 +29,16 @@ pub(crate) struct DirectNode {
     label: String,
     direct: Direct,
     pub(crate) wires: Wires,
-    /// Slots of the present inputs; `None` for one that the operator has absorbed.
+    /// Slots of the present inputs; `None` for an input that the operator has absorbed.
     given: Vec<Option<Slot>>,
-    /// For each of them, whether no later input is the same value.
+    /// For each present input, whether no later input is the same value.
     is_last: Vec<bool>,
 }
 
 /// Placeholder of an absorbed input.
 static NOTHING: LazyLock<Arc<Tensor>> = LazyLock::new(|| Arc::new(Tensor::vector::<f32>(&[])));
 
-/// For each value, returns whether no later one is the same.
+/// Returns for each value whether no later one is the same.
 fn last(values: &[Slot]) -> Vec<bool> {
     let mut later = HashSet::new();
     let mut is_last: Vec<bool> = values.iter().rev().map(|slot| later.insert(slot)).collect();
@@ -46,7 +46,7 @@ fn last(values: &[Slot]) -> Vec<bool> {
     is_last
 }
 
-/// Returns the present inputs that are constants.
+/// Returns the values of the present inputs that are constants.
 fn known(wires: &Wires, constants: &HashMap<Slot, Arc<Tensor>>) -> Vec<Option<Arc<Tensor>>> {
     let given = wires.inputs.iter().flatten();
     given.map(|slot| constants.get(slot).cloned()).collect()
@@ -64,7 +64,7 @@ impl DirectNode {
         })
     }
 
-    /// Replaces the operator by its gated form: its input times its result.
+    /// Replaces the operator by its gated form, which multiplies its input by its result.
     pub(crate) fn gate(&mut self) {
         self.direct.gate();
     }
@@ -124,7 +124,7 @@ impl DirectNode {
             |tensors: &[Arc<Tensor>]| tensors.iter().map(|tensor| size::of_value(tensor)).sum::<u64>();
         let most = inputs.iter().map(|input| input.len()).max().unwrap_or(0);
         let little = 2 * bytes(&inputs) + LEAST;
-        // Low-bit weights have as many elements as their dequantized form.
+        // Dequantized low-bit weights have as many elements as their input.
         let limit = little.max(WIDEST * most as u64);
         time_limit::check()?;
         // An operator that fails reports the error when it runs.
@@ -136,7 +136,7 @@ impl DirectNode {
         Ok(is_kept.then(|| self.wires.outputs.iter().copied().zip(outputs).collect()))
     }
 
-    /// Runs the node. Values `dropped` after it, sorted, may be overwritten.
+    /// Runs the node. `dropped`, sorted, are values that may be overwritten, since no later step reads them.
     pub(crate) fn run(
         &self,
         values: &mut Values<'_>,
@@ -188,7 +188,7 @@ mod tests {
     use crate::{RunErrorKind, Session, made_up};
     use onnx_tensor::cancelling;
 
-    /// A cancelled kernel is not the model's fault.
+    /// Cancelling a kernel is not an error of the model.
     #[test]
     fn a_node_that_is_cancelled_half_way_does_not_fail() {
         let model = made_up::model(vec![made_up::node("Sin", &["x"], "y")], &[-1], &[-1], vec![]);

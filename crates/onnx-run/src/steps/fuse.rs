@@ -1,6 +1,6 @@
-//! Nodes that are one: what exporters write in many nodes, and this runtime computes in one.
+//! Fuses nodes: exporters write as several nodes what this runtime computes in one.
 //!
-//! Only where nothing else reads what is between them, and all that decides is constant.
+//! Nodes are fused only if nothing else reads the values between them, and all parameters are constants.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -23,22 +23,23 @@ use onnx_tensor::{
     size, time_limit,
 };
 
-/// A step, and the node that it was made of if it is one.
+/// A step, and its node if a kernel computes it.
 pub(crate) type StepWithNode = (Step, Option<Node>);
 
-/// One node in the place of several.
+/// A node that replaces several.
 pub(crate) struct Fused {
     pub(crate) node: Node,
     pub(crate) wires: Wires,
-    /// Constants that it needs beside those that are there, by their places among its inputs.
+    /// New constants, in addition to existing ones, each with its input index.
     pub(crate) constants: Vec<(usize, Tensor)>,
-    /// What it stands for; it takes the last one's place.
+    /// The steps that it replaces; it runs in the position of the last one.
     pub(crate) steps: Vec<usize>,
-    /// Whether it gives its input times the node's result.
+    /// Whether it multiplies its input by the node's result.
     pub(crate) is_gated: bool,
 }
 
-/// Finds nodes that are one, none of them in two places. New weights count among `packs`: many nodes may share a constant.
+/// Finds nodes to fuse; each node is in at most one group. New weights count against `packs`, since many
+/// nodes may share a constant.
 pub(crate) fn fused(
     steps: &[StepWithNode],
     outputs: &[Slot],
@@ -116,13 +117,13 @@ impl<'g> Graph<'g> {
         self.wires(at)?.outputs.first().copied()
     }
 
-    /// The node of this operator that makes a value.
+    /// Returns the node that computes a value, if its operator is `op_type`.
     fn maker(&self, slot: Slot, op_type: &str) -> Option<usize> {
         let at = *self.makers.get(&slot)?;
         (self.op_type(at) == op_type).then_some(at)
     }
 
-    /// The only node that reads what a node makes, of this operator.
+    /// Returns the only reader of a node's output, if its operator is `op_type`.
     fn reader(&self, at: usize, op_type: &str) -> Option<usize> {
         match self.readers.get(&self.output(at)?)?.as_slice() {
             &[reader] if self.op_type(reader) == op_type => Some(reader),
@@ -130,7 +131,7 @@ impl<'g> Graph<'g> {
         }
     }
 
-    /// Whether nothing else reads what these make, but for the last one.
+    /// Returns whether no other step reads the values between these steps.
     fn is_closed(&self, steps: &[usize]) -> bool {
         let Some((_, inner)) = steps.split_last() else {
             return false;
@@ -142,14 +143,14 @@ impl<'g> Graph<'g> {
         })
     }
 
-    /// A single number without dimensions.
+    /// Returns the value of a scalar floating-point constant.
     fn number(&self, slot: Slot) -> Option<f64> {
         let constant = self.constants.get(&slot)?;
         let is_number = constant.rank() == 0 && constant.element_type().is_float();
         is_number.then(|| constant.cast_to_scalar::<f64>().ok())?
     }
 
-    /// The other input of a node of two, one of which is about this number.
+    /// Returns the other input of a binary node if one of the two inputs is approximately `number`.
     fn beside(&self, at: usize, number: f64) -> Option<Slot> {
         let (a, b) = (self.input(at, 0)?, self.input(at, 1)?);
         let is_it = |slot| {
@@ -163,7 +164,7 @@ impl<'g> Graph<'g> {
         }
     }
 
-    /// The other input of a node of two.
+    /// Returns the other input of a binary node.
     fn other(&self, at: usize, slot: Slot) -> Option<Slot> {
         let (a, b) = (self.input(at, 0)?, self.input(at, 1)?);
         match (a == slot, b == slot) {
@@ -179,7 +180,7 @@ impl<'g> Graph<'g> {
         let (label, _) = node.name.rsplit_once('~')?;
         Some(Fused {
             node: Node {
-                // Inputs are told apart by whether they are given.
+                // Kernels only check whether inputs are present, so any names will do.
                 input: inputs.iter().map(ToString::to_string).collect(),
                 output: vec![node.output.first()?.clone()],
                 name: format!("{label}~{op_type}"),
@@ -198,7 +199,7 @@ impl<'g> Graph<'g> {
         })
     }
 
-    /// `0.5 x (1 + erf(x / sqrt(2)))`, from the `Erf` on.
+    /// Fuses `0.5 x (1 + erf(x / sqrt(2)))`, found by its `Erf`.
     fn gelu(&self, erf: usize) -> Option<Fused> {
         let root = std::f64::consts::SQRT_2;
         let scaled = self.input(erf, 0)?;
@@ -232,7 +233,7 @@ impl<'g> Graph<'g> {
         self.fused("Gelu", 20, vec![x], steps)
     }
 
-    /// A value times a function of it.
+    /// Fuses a function and the product of its input and its result.
     fn gated(&self, function: usize) -> Option<Fused> {
         let product = self.reader(function, "Mul")?;
         let x = self.input(function, 0)?;
@@ -250,7 +251,7 @@ impl<'g> Graph<'g> {
             })
     }
 
-    /// Whether it is a mean along the last axis, which stays.
+    /// Returns whether a node is a mean along the last axis that keeps the axis.
     fn is_mean_of_rows(&self, at: usize) -> bool {
         let Some(attributes) = self.node(at).map(Attributes) else {
             return false;
@@ -260,7 +261,7 @@ impl<'g> Graph<'g> {
         *axes.unwrap_or(attributes.ints("axes")) == [-1] && attributes.int("keepdims", 1) != 0
     }
 
-    /// `(x - mean) / sqrt(variance + epsilon) * scale + bias` of rows, from the `Sqrt` on.
+    /// Fuses `(x - mean) / sqrt(variance + epsilon) * scale + bias` over rows, found by its `Sqrt`.
     fn layer_normalization(&self, root: usize) -> Option<Fused> {
         let sum = self.maker(self.input(root, 0)?, "Add")?;
         let (variance, epsilon) = (self.input(sum, 0)?, self.input(sum, 1)?);
@@ -291,7 +292,7 @@ impl<'g> Graph<'g> {
         let of_rows = self.is_mean_of_rows(mean) && self.is_mean_of_rows(variance);
         (of_rows && self.input(mean, 0) == Some(x)).then_some(())?;
         let quotient = self.reader(root, "Div")?;
-        // Some exporters write the difference twice.
+        // Some exporters compute the difference twice.
         let numerator = self.maker(self.input(quotient, 0)?, "Sub")?;
         let is_same = self.input(numerator, 0) == Some(x) && self.input(numerator, 1) == self.output(mean);
         (is_same && self.input(quotient, 1) == self.output(root)).then_some(())?;
@@ -325,7 +326,7 @@ impl<'g> Graph<'g> {
         Some(fused)
     }
 
-    /// The only node that reads what a node makes, which is not an output.
+    /// Returns the only reader of a node's output, unless that is an output of the graph.
     fn only_reader(&self, at: usize) -> Option<usize> {
         let output = self.output(at)?;
         match self.readers.get(&output)?.as_slice() {
@@ -334,7 +335,8 @@ impl<'g> Graph<'g> {
         }
     }
 
-    /// Adds the node behind another one of so many dimensions to the scales, if it scales or shifts channels by constants.
+    /// Folds the node at `at` into `scales`, if it scales or shifts the channels of `before` by constants.
+    /// `rank` is the rank of its input.
     fn scale(
         &self,
         at: usize,
@@ -360,7 +362,7 @@ impl<'g> Graph<'g> {
             return Ok(true);
         }
         let constant = self.other(at, made).and_then(|slot| self.constants.get(&slot));
-        // Old versions say in attributes which axes meet.
+        // Old versions declare the broadcast axes in attributes.
         let Some(constant) = constant.filter(|_| node.attribute.is_empty()) else {
             return Ok(false);
         };
@@ -368,7 +370,8 @@ impl<'g> Graph<'g> {
         Ok(scales.follow(&node.op_type, constant, is_second, rank).is_some())
     }
 
-    /// A convolution by constants of FP32, and the nodes behind it that scale and shift its channels by constants.
+    /// Fuses a convolution with constant FP32 weights and the nodes after it that scale and shift its
+    /// channels by constants.
     fn scaled_convolution(&self, convolution: usize, packs: &mut Packs) -> Result<Option<Fused>> {
         let constant = |place: usize| self.constants.get(&self.input(convolution, place)?);
         let (Some(x), Some(weights), Some(node)) =
@@ -487,7 +490,7 @@ mod tests {
         };
         let one = steps(gelu(["product", "half"]), &[-1, 6], constants());
         assert_eq!(operators(&one), ["Gelu"]);
-        // Something else reads what is between.
+        // Another node reads an intermediate value.
         let mut many = gelu(["product", "half"]);
         many[4].output = vec!["made".to_owned()];
         many.push(node("Sub", &["sum", "sum"], "nothing"));
@@ -523,7 +526,7 @@ mod tests {
         bounds[1] = node("Relu", &["made"], "gate");
         bounds[2] = node("Clip", &["gate", "zero", "zero"], "y");
         let bounded = steps(bounds, &[-1, 3, 8, 8], weights());
-        // Two functions are one more than a convolution takes over.
+        // A convolution takes over only one function.
         assert_eq!(operators(&bounded), ["Conv", "Clip"]);
         assert!(answer(&bounded, &[1, 3, 8, 8]).iter().all(|&x| x == 0.0));
     }
@@ -566,13 +569,13 @@ mod tests {
         };
         let one = steps(normalization(1), &[-1, 6], constants(-1));
         assert_eq!(operators(&one), ["LayerNormalization"]);
-        // Along which of the axes is not certain.
+        // With unknown rank, axis 1 may not be the last one.
         let many = steps(normalization(1), &[-1, 6], constants(1));
         assert_eq!(operators(&many).len(), 9);
         assert!(are_near(&answer(&one, &[5, 6]), &answer(&many, &[5, 6])));
     }
 
-    /// Each would have weights of its own: a small file would take any memory.
+    /// Each convolution would get its own weights, so a small file could use any amount of memory.
     #[test]
     fn convolutions_that_share_weights_take_over_few_scales() {
         let mut nodes = Vec::new();
@@ -589,7 +592,7 @@ mod tests {
         nodes.push(node("Sum", &normals, "y"));
         let mut lists = ["scale", "bias", "mean", "variance"].map(|name| constant(name, &[2]));
         lists[3].raw_data = [0.5f32, 2.0].map(f32::to_le_bytes).concat().into();
-        // 8 MiB.
+        // The weights have 8 MiB.
         let weights = constant("w", &[2, 1 << 20, 1, 1]);
         let steps = steps(
             nodes,
@@ -615,7 +618,7 @@ mod tests {
         let constants = [vec![constant("w", &[2, 3, 3, 3])], lists.to_vec()].concat();
         let one = steps(nodes.clone(), &[-1, 3, 8, 8], constants.clone());
         assert_eq!(operators(&one), ["Conv"]);
-        // Each of them is read twice.
+        // Each intermediate value has two readers.
         let mut apart = nodes;
         apart.truncate(4);
         apart.push(node("Sum", &["a", "b", "c", "d"], "all"));
@@ -632,7 +635,7 @@ mod tests {
             &answer(&one, &[2, 3, 8, 8]),
             &answer(&many, &[2, 3, 8, 8])
         ));
-        // Numbers of the last axis are not those of channels.
+        // The constant varies along the last axis, not along the channels.
         let row = vec![node("Conv", &["x", "w"], "a"), node("Add", &["a", "row"], "y")];
         let row = steps(
             row,
@@ -662,7 +665,7 @@ mod tests {
         };
         let one = steps(nodes("y"), &[-1, 3, 8, 8], constants());
         assert_eq!(operators(&one), ["Conv"]);
-        // Both are read.
+        // Both values are read.
         let mut both = nodes("normal");
         both.push(node("Mul", &["normal", "zero"], "nothing"));
         both.push(node("Add", &["made", "nothing"], "not"));

@@ -1,8 +1,9 @@
-//! What is known of a model's values before it runs: types, and the dimensions that no request decides.
+//! Infers facts about a model's values before it runs: types, and the dimensions that do not depend on the
+//! request.
 //!
-//! Operators say it of their outputs as they do in a run, with names in the place of sizes. Numbers that are made of dimensions, as
-//! those that a `Reshape` is given, are followed while they are whole and all that happens to them is that they are moved, added up or multiplied:
-//! as FP64, with NaN for what is not known, by the operators themselves.
+//! Operators infer their outputs as in a run, with symbolic dimensions in place of unknown sizes. Integers
+//! computed from dimensions, such as the shape input of a `Reshape`, are tracked through operators that move,
+//! add or multiply them: the operators compute them as FP64, with NaN for unknown ones.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -18,18 +19,18 @@ use crate::steps::{
 use onnx_tensor::shapes;
 use onnx_tensor::{faults::Unsupported, operator::Fact, room::Room, size, time_limit};
 
-/// Numbers of a value that are followed, at most.
+/// Maximum number of tracked elements of a value.
 const MOST: usize = 1 << 12;
 
-/// What is known of values, by where they are kept.
+/// The inferred facts, by slot.
 pub(crate) struct Known<'c> {
     constants: &'c HashMap<Slot, Arc<Tensor>>,
     facts: HashMap<Slot, Fact>,
-    /// Whether the nodes that are followed are those of a branch, which a request may not run.
+    /// Whether the current nodes are in a branch, which a request may not run.
     is_in_branch: bool,
 }
 
-/// The inputs whose numbers a node moves, repeats, adds up or multiplies.
+/// The inputs whose numbers a node moves, repeats, adds or multiplies.
 enum Numbers {
     Of(&'static [usize]),
     OfAll,
@@ -56,7 +57,7 @@ impl Numbers {
     }
 }
 
-/// What a file declares of the inputs of its graph.
+/// Returns the facts that a file declares for its graph's inputs.
 pub(crate) fn declared(slots: &[Slot], inputs: &[Port]) -> HashMap<Slot, Fact> {
     let mut named: HashMap<&str, Dim> = HashMap::new();
     let facts = slots.iter().zip(inputs).filter_map(|(&slot, port)| {
@@ -71,10 +72,10 @@ pub(crate) fn declared(slots: &[Slot], inputs: &[Port]) -> HashMap<Slot, Fact> {
 }
 
 impl<'c> Known<'c> {
-    /// Follows the inputs of a model through its graph.
+    /// Infers facts from the inputs of a model through its graph.
     ///
     /// # Errors
-    /// Why a node is not computed, whatever its sizes, or for the only sizes that it has.
+    /// Returns an error if a node is unsupported for all sizes, or for the only sizes that it can have.
     pub(crate) fn of(
         body: &Body,
         inputs: &[Port],
@@ -120,7 +121,7 @@ impl<'c> Known<'c> {
         Ok(())
     }
 
-    /// What is known of one of two values.
+    /// Returns the facts that two values share, such as the results of two branches.
     fn either(&self, one: Slot, other: Slot) -> Option<Fact> {
         let (one, other) = (self.fact(one)?, self.fact(other)?);
         if one.element_type != other.element_type || one.rank() != other.rank() {
@@ -142,7 +143,7 @@ impl<'c> Known<'c> {
             {
                 return Err(error.context(node.label().to_owned()));
             }
-            // Requests may be answered differently: what is wrong here may be never run.
+            // Ignored, since this node may never run with these sizes.
             Err(error) => {
                 tracing::debug!(node = node.label(), "{error:#}");
                 None
@@ -164,7 +165,7 @@ impl<'c> Known<'c> {
         if inputs.iter().any(|input| input.sizes.is_some())
             && let Some(numbers) = followed(node, inputs)
         {
-            // Of floats the rounding would have to be followed too.
+            // For floats, rounding would have to be tracked too.
             let whole = outputs.iter_mut().zip(numbers);
             let whole = whole
                 .filter(|(output, _)| matches!(output.element_type, ElementType::I32 | ElementType::I64));
@@ -173,7 +174,7 @@ impl<'c> Known<'c> {
         Ok(Some(outputs))
     }
 
-    /// What a node makes of small values that are all known.
+    /// Computes a node whose inputs are small and known.
     fn folded(&self, node: &DirectNode, inputs: &[Fact]) -> Option<Vec<Fact>> {
         let values: Option<ShortVec<Arc<Tensor>>> =
             inputs.iter().map(|input| input.constant.clone()).collect();
@@ -199,7 +200,7 @@ fn has_known_shape(fact: &Fact) -> bool {
     shapes::known(&fact.shape).is_some()
 }
 
-/// Refuses a value that is too large, or has too many dimensions, in every run.
+/// Refuses a value that is too large, or whose rank is too high, in every run.
 fn admit(output: &Fact) -> Result<()> {
     size::admit_rank(output.rank())?;
     match shapes::known(&output.shape) {
@@ -208,7 +209,7 @@ fn admit(output: &Fact) -> Result<()> {
     }
 }
 
-/// Numbers of the outputs, as far as those of the inputs are known.
+/// Computes the known numbers of the outputs from those of the inputs.
 fn followed(node: &DirectNode, inputs: &[Fact]) -> Option<Vec<Arc<Tensor>>> {
     let op_type = node.direct().op_type();
     let numbers = Numbers::of(op_type)?;
@@ -256,13 +257,13 @@ fn followed(node: &DirectNode, inputs: &[Fact]) -> Option<Vec<Arc<Tensor>>> {
     Some(made.into_vec())
 }
 
-/// Takes what is known of an output's numbers: a constant where it is all of them.
+/// Adds tracked numbers to an output's fact: as a constant if all are known.
 fn learn(output: &mut Fact, numbers: Arc<Tensor>) {
     let is_known = numbers
         .as_slice::<f64>()
         .map(|numbers| numbers.iter().all(|number| number.is_finite()));
     let shape = numbers.shape().iter().map(ToDim::to_dim).collect();
-    // What is known of its dimensions is exact here.
+    // The tracked tensor's shape is exact.
     output.shape = shape;
     match numbers.cast_to_type(output.element_type) {
         Ok(constant) if is_known.unwrap_or(false) => {
@@ -304,7 +305,7 @@ mod tests {
         }
     }
 
-    /// The output's dimensions as far as they are known, if their number is.
+    /// Returns the output's dimensions, `None` for each unknown one, if the rank is known.
     fn dims(nodes: Vec<NodeProto>, constants: Vec<TensorProto>) -> Option<Vec<Option<i64>>> {
         let model = model(nodes, &[-1, 6], &[-1, -1, -1], constants);
         let steps = Session::prepare(&model, |_| Ok(())).unwrap();
@@ -312,7 +313,7 @@ mod tests {
         Some(output.shape.iter().map(|dim| dim.to_i64()).collect())
     }
 
-    /// `x` as so many rows of what `sizes` gives beside them.
+    /// Infers the shape of `x` reshaped to [rows, 2, rest], where `between` computes `rest`.
     fn reshaped(between: Vec<NodeProto>, constants: Vec<TensorProto>) -> Option<Vec<Option<i64>>> {
         let mut nodes = vec![
             node("Shape", &["x"], "shape"),
@@ -334,14 +335,14 @@ mod tests {
     fn numbers_made_of_dimensions_are_followed() {
         let halved = vec![node("Div", &["six", "two"], "rest")];
         assert_eq!(reshaped(halved, vec![]), Some(vec![None, Some(2), Some(3)]));
-        // Rounded as whole numbers are.
+        // Integer division rounds.
         let rounded = vec![
             node("Div", &["six", "four"], "one"),
             node("Mul", &["one", "three"], "rest"),
         ];
         let constants = vec![integers("four", &[4]), integers("three", &[3])];
         assert_eq!(reshaped(rounded, constants), Some(vec![None, Some(2), Some(3)]));
-        // As many rows as a request has.
+        // Here `rest` depends on the batch size of the request.
         let unknown = vec![
             node("Mul", &["rows", "zero"], "nothing"),
             node("Add", &["nothing", "three"], "rest"),

@@ -1,7 +1,9 @@
-//! Transposes that cancel. Exports of TensorFlow have one before and one behind each convolution, with element-wise nodes in between.
+//! Cancels Transposes. TensorFlow exports have a Transpose before and after each convolution, with
+//! element-wise nodes in between.
 //!
-//! A Transpose is moved behind the nodes that compute the same in any order of the axes, until it meets its inverse. Transposes that are
-//! moved through common nodes are a group. A group is rewritten only if fewer of them are left.
+//! A Transpose is moved past nodes that do not depend on the order of the axes, until it meets its inverse.
+//! Transposes that move through common nodes form a group. A group is rewritten only if this removes
+//! Transposes.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -24,10 +26,10 @@ use crate::steps::{
     values::{Slot, Wires},
 };
 
-/// What the rewritten graph may add to.
+/// The constants and slots that a rewrite may add to.
 pub(crate) struct Space<'s> {
     pub(crate) constants: &'s mut HashMap<Slot, Arc<Tensor>>,
-    /// Counts copies of constants.
+    /// Counts the memory of copied constants.
     pub(crate) packs: &'s mut Packs,
     /// The number of slots.
     pub(crate) slots: &'s mut usize,
@@ -40,11 +42,11 @@ impl Space<'_> {
     }
 }
 
-/// Rewrites the steps of a graph, and its outputs where a value is there under another name. `rank` is the number of dimensions of a
-/// value, if it is known.
+/// Rewrites the steps of a graph, and redirects outputs to equal values. `rank` returns the rank of a value,
+/// if known.
 ///
 /// # Errors
-/// If there is no memory, or the time of the preparation is over.
+/// Returns an error if memory is exhausted, or the time limit of the preparation has passed.
 pub(crate) fn without_transposes(
     steps: Vec<StepWithNode>,
     outputs: &mut [Slot],
@@ -73,7 +75,7 @@ pub(crate) fn without_transposes(
         if change.is_none() {
             let set = match step {
                 Step::Node(_) => &mut plan.read,
-                // Graphs within read values under these names.
+                // Subgraphs read values by these slots.
                 Step::Control(_) => &mut plan.kept,
             };
             set.extend(step.reads());
@@ -87,27 +89,27 @@ pub(crate) fn without_transposes(
     plan.rewritten(steps, space)
 }
 
-/// A value as the transpose of another one.
+/// A value that is a transpose of another one.
 #[derive(Clone)]
-struct Moved {
+struct MovedValue {
     source: Slot,
     order: ShortVec<usize>,
     group: usize,
-    /// The step of a Transpose that it goes through, which names it in messages.
+    /// The step of the Transpose that it goes through, which names it in messages.
     origin: usize,
 }
 
-impl Moved {
+impl MovedValue {
     fn is_same(&self) -> bool {
         self.order.iter().enumerate().all(|(at, &axis)| at == axis)
     }
 }
 
-/// What becomes of a step.
+/// The change to a step.
 enum Change {
-    /// It is a Transpose, and its output a moved value.
+    /// A Transpose that is removed; its output is a moved value.
     Moved,
-    /// It is computed before the Transpose: its inputs and attributes then.
+    /// A node that moves before the Transpose, with its new inputs and attributes.
     Computed {
         inputs: Vec<Option<Slot>>,
         attribute: Vec<Attribute>,
@@ -116,33 +118,33 @@ enum Change {
 
 struct Group {
     parent: usize,
-    /// Transposes that it has.
+    /// Number of Transposes before the rewrite.
     before: usize,
-    /// Transposes that are left of it.
+    /// Number of Transposes after the rewrite.
     after: usize,
 }
 
 struct Plan {
-    moved: HashMap<Slot, Moved>,
+    moved: HashMap<Slot, MovedValue>,
     groups: Vec<Group>,
     changes: Vec<Option<Change>>,
-    /// Constants in another order, by what they were.
+    /// Transposed constants, by the original slot and the order.
     turned: HashMap<(Slot, ShortVec<usize>), Slot>,
-    /// Values that graphs within read under their names.
+    /// Values that subgraphs read, which must keep their slots.
     kept: HashSet<Slot>,
-    /// Values that others read.
+    /// Values that unchanged steps read.
     read: HashSet<Slot>,
 }
 
-/// Which inputs of an element-wise node may be constants of several numbers.
+/// The inputs of an element-wise node that may be constants of several elements.
 enum Elementwise {
-    /// None: one is transposed, and others are single numbers.
+    /// None: one input is transposed, and the others are scalars.
     Of,
-    /// All, broadcast together.
+    /// All inputs, broadcast together.
     Broadcast,
-    /// All, joined along an axis.
+    /// All inputs, concatenated along an axis.
     Joined,
-    /// The second input, sizes of both ends of each axis.
+    /// The second input, with padding sizes for both ends of each axis.
     Padded,
 }
 
@@ -153,7 +155,7 @@ impl Elementwise {
             | "HardSigmoid" | "HardSwish" | "LeakyRelu" | "Log" | "Mish" | "Neg" | "Not" | "Reciprocal"
             | "Relu" | "Round" | "Selu" | "Sigmoid" | "Sign" | "Softplus" | "Softsign" | "Sqrt" | "Tanh"
             | "ThresholdedRelu" => Self::Of,
-            // Old versions of operators say in attributes which axes meet, and how much is padded.
+            // Old versions declare broadcast axes and paddings in attributes.
             "Add" | "Div" | "Max" | "Min" | "Mul" | "Pow" | "PRelu" | "Sub" | "Sum"
                 if node.attribute.is_empty() =>
             {
@@ -167,8 +169,8 @@ impl Elementwise {
 }
 
 impl Plan {
-    /// The value as a transpose that does not cancel.
-    fn turned_value(&self, slot: Slot) -> Option<&Moved> {
+    /// Returns how a value is transposed, unless its Transposes cancel.
+    fn turned_value(&self, slot: Slot) -> Option<&MovedValue> {
         self.moved.get(&slot).filter(|moved| !moved.is_same())
     }
 
@@ -193,7 +195,7 @@ impl Plan {
             return Ok(None);
         };
         let turned = wires.inputs.iter().flatten();
-        let turned: Vec<&Moved> = turned.filter_map(|&slot| self.turned_value(slot)).collect();
+        let turned: Vec<&MovedValue> = turned.filter_map(|&slot| self.turned_value(slot)).collect();
         let Some(first) = turned.first() else {
             return Ok(None);
         };
@@ -221,7 +223,7 @@ impl Plan {
             axis.i = place as i64;
         }
         let group = groups.into_iter().reduce(|one, other| self.join(one, other));
-        let moved = Moved {
+        let moved = MovedValue {
             source: space.new_slot(),
             order,
             group: group.unwrap_or_default(),
@@ -231,18 +233,18 @@ impl Plan {
         Ok(Some(Change::Computed { inputs, attribute }))
     }
 
-    /// What a Transpose makes.
+    /// Returns the moved value that a Transpose produces.
     fn transpose(
         &mut self,
         at: usize,
         node: &Node,
         wires: &Wires,
         rank: &impl Fn(Slot) -> Option<usize>,
-    ) -> Option<Moved> {
+    ) -> Option<MovedValue> {
         let input = wires.input(0)?;
         let rank = match self.turned_value(input) {
             Some(moved) => moved.order.len(),
-            // Another number of dimensions is an error of the run.
+            // If the rank does not match `perm`, the run reports the error.
             None => rank(input)?,
         };
         let order = Attributes(node).ints("perm");
@@ -253,7 +255,7 @@ impl Plan {
         let order =
             order.filter(|order| order.len() == rank && (0..rank).all(|axis| order.contains(&axis)))?;
         let moved = match self.turned_value(input) {
-            Some(before) => Moved {
+            Some(before) => MovedValue {
                 source: before.source,
                 order: order.iter().map(|&axis| before.order[axis]).collect(),
                 group: before.group,
@@ -265,7 +267,7 @@ impl Plan {
                     before: 0,
                     after: 0,
                 });
-                Moved {
+                MovedValue {
                     source: input,
                     order,
                     group: self.groups.len() - 1,
@@ -278,7 +280,7 @@ impl Plan {
         Some(moved)
     }
 
-    /// The inputs of a node that is computed before its inputs are brought in this order.
+    /// Returns the inputs of a node that moves before a Transpose with this order.
     fn inputs(
         &mut self,
         kind: &Elementwise,
@@ -304,7 +306,7 @@ impl Plan {
         Ok(Some(inputs))
     }
 
-    /// A constant as it is needed before the other inputs are brought in this order.
+    /// Returns a constant with its axes permuted for a node that moves before the Transpose.
     fn constant(
         &mut self,
         kind: &Elementwise,
@@ -367,12 +369,12 @@ impl Plan {
         one
     }
 
-    /// Whether the value of a moved step is made in its own order too.
-    fn is_made(&self, slot: Slot, moved: &Moved) -> bool {
+    /// Returns whether a moved value is also computed in its own order.
+    fn is_made(&self, slot: Slot, moved: &MovedValue) -> bool {
         self.kept.contains(&slot) || (!moved.is_same() && self.read.contains(&slot))
     }
 
-    /// Counts the Transposes that are left of each group.
+    /// Counts the remaining Transposes of each group.
     fn count(&mut self) {
         let made = self
             .moved
@@ -390,7 +392,7 @@ impl Plan {
         self.groups[group].after < self.groups[group].before
     }
 
-    /// The value under which another one is there, if its Transposes cancel.
+    /// Returns the slot of the equal value, if the Transposes cancel.
     fn resolved(&mut self, mut slot: Slot) -> Slot {
         while let Some(moved) = self.moved.get(&slot)
             && moved.is_same()
@@ -405,7 +407,8 @@ impl Plan {
         slot
     }
 
-    /// The steps with the changes that are worth it. Nodes are made anew, as what they keep of constants may be another one.
+    /// Applies the changes that remove Transposes. Rebuilds changed nodes, since a kernel may have absorbed a
+    /// different constant.
     fn rewritten(mut self, steps: Vec<StepWithNode>, space: &Space<'_>) -> Result<Vec<StepWithNode>> {
         let names: Vec<Option<Node>> = steps.iter().map(|(_, node)| node.clone()).collect();
         let changes = std::mem::take(&mut self.changes);
@@ -434,7 +437,7 @@ impl Plan {
                 });
                 continue;
             };
-            let Moved {
+            let MovedValue {
                 source,
                 order,
                 origin,
@@ -471,7 +474,7 @@ impl Plan {
     }
 }
 
-/// A node with these inputs and outputs.
+/// Rebuilds a node with these inputs and outputs.
 fn remade(
     node: Node,
     inputs: Vec<Option<Slot>>,
@@ -482,7 +485,7 @@ fn remade(
     Ok((Step::Node(direct), Some(node)))
 }
 
-/// What gives a constant when it is brought in this order, with as many dimensions.
+/// Returns the constant whose transpose in this order is `constant`, with a rank of `order.len()`.
 fn turned(constant: &Arc<Tensor>, order: &[usize]) -> Result<Arc<Tensor>> {
     let mut shape: ShortVec<usize> = smallvec![1; order.len() - constant.rank()];
     shape.extend_from_slice(constant.shape());
@@ -504,7 +507,7 @@ fn turned(constant: &Arc<Tensor>, order: &[usize]) -> Result<Arc<Tensor>> {
     made.pop().context("a Transpose without a result")
 }
 
-/// The sizes at both ends of axes before the axes are brought in this order.
+/// Permutes padding sizes of both ends of axes back to the order before the Transpose.
 fn pads(sizes: &Tensor, order: &[usize]) -> Result<Arc<Tensor>> {
     let sizes = elements::<i64>(sizes)?;
     let mut made = vec![0; sizes.len()];
@@ -575,7 +578,7 @@ mod tests {
         operators.collect()
     }
 
-    /// The same nodes, kept in their order by a node behind each Transpose that may do anything.
+    /// Separates the Transposes of nodes by Reshapes, so that none can be moved.
     fn apart(nodes: &[NodeProto]) -> Vec<NodeProto> {
         let mut all = Vec::new();
         for node in nodes {
@@ -595,7 +598,7 @@ mod tests {
         all
     }
 
-    /// Expects these operators, and the same bits as without the rewrite.
+    /// Checks the operators after the rewrite, and that the outputs are bit-identical to those without it.
     #[track_caller]
     fn expect(nodes: &[NodeProto], constants: &[TensorProto], expected: &[&str]) {
         let (one, other) = (
@@ -692,7 +695,7 @@ mod tests {
             "{:?}",
             operators(&found)
         );
-        // Orders that differ do not meet.
+        // The two orders are not inverses.
         let other = [
             transpose(LAST, "x", "a"),
             transpose(FIRST, "x", "b"),
@@ -707,7 +710,7 @@ mod tests {
         );
     }
 
-    /// A Transpose of another number of dimensions is wrong, and stays to say so.
+    /// A Transpose of the wrong rank stays, so that the run reports it.
     #[test]
     fn an_order_of_other_axes_is_still_refused() {
         let nodes = vec![

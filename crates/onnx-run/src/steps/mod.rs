@@ -1,8 +1,8 @@
-//! A graph as a list of nodes, each computed for the shapes that a request brings.
+//! A graph as a list of nodes, which run for the shapes that a request has.
 //!
-//! [`prepare`] makes the list once for a model, [`layout`] cancels Transposes, [`fuse`] finds nodes that are computed as one, and [`infer`]
-//! says what is known of the values before a run. [`direct`] computes a node, [`control`] runs loops and branches, whose bodies are lists again, and
-//! [`sequence`] works on sequences.
+//! [`prepare`] builds the list once per model, [`layout`] cancels Transposes, [`fuse`] fuses nodes, and
+//! [`infer`] infers facts about the values before a run. [`direct`] runs a node, [`control`] runs loops and
+//! branches, whose bodies are lists again, and [`sequence`] operates on sequences.
 
 mod body;
 mod control;
@@ -39,45 +39,46 @@ use infer::Known;
 use prepare::Prepared;
 use values::{Constants, Failure, Value, Values};
 
-/// A model that is ready to run, from any number of threads at once, for inputs of any shapes.
+/// A model that is ready to run, from any number of threads at once, for inputs of any shape.
 pub struct Session {
     signature: Signature,
     body: Body,
-    /// Constants of the file, inner graphs included.
+    /// Constants of the file and its subgraphs.
     constants: Constants,
     labels: Vec<String>,
-    /// What is known of the outputs.
+    /// Inferred facts about the outputs.
     outputs: Vec<Option<Fact>>,
     is_bounded: bool,
-    /// The most threads of a run, 0 for all.
+    /// Maximum number of threads per run, 0 for all.
     threads: usize,
 }
 
 /// Never cancelled.
-struct Uncancelled;
+struct NeverCancelled;
 
-impl Cancellation for Uncancelled {
+impl Cancellation for NeverCancelled {
     fn is_cancelled(&self) -> bool {
         false
     }
 }
 
 impl Session {
-    /// Prepares the bytes of a file. Contents of tensors in other files are refused; see [`onnx_graph::external`].
+    /// Decodes and prepares a model file. Refuses external tensor data; see [`onnx_graph::external`].
     ///
     /// # Errors
-    /// What is wrong with the file, or not computed, and where.
+    /// Says what is invalid or unsupported, and where.
     pub fn read(file: &Bytes) -> Result<Self, FileError> {
         Self::prepare(&decode(file)?, |_| Ok(()))
     }
 
-    /// Prepares a model whose signature `fix` may change before, as to give free dimensions the sizes that requests will have.
+    /// Prepares a model. `fix` may change the signature first, for example to give free dimensions the sizes
+    /// that requests will have.
     ///
-    /// Constants are folded, nodes fused and weights packed once. What this takes ends with the limit that
-    /// [`time_limit::until`](onnx_tensor::time_limit::until) has set.
+    /// Constants are folded, nodes fused and weights packed once.
+    /// [`time_limit::until`](onnx_tensor::time_limit::until) limits the time that this takes.
     ///
     /// # Errors
-    /// As [`Session::read`], and those of `fix`.
+    /// Returns the errors of [`Session::read`], and those of `fix`.
     pub fn prepare(
         model: &ModelProto,
         fix: impl FnOnce(&mut Signature) -> Result<(), FileError>,
@@ -88,7 +89,7 @@ impl Session {
         };
         let expanded = expand::expanded(model, &runtime)?;
         let model = expanded.as_ref().unwrap_or(model);
-        // Functions may have been given attributes.
+        // Inlined functions may have received attributes.
         training::refuse(model)?;
         let graph = model
             .graph
@@ -114,7 +115,8 @@ impl Session {
         })
     }
 
-    /// Has a run use `most` threads at most, where it is not all of the process ([`threads::configure`]) that are idle.
+    /// Limits a run to `most` threads; the default is all idle threads of the process
+    /// ([`threads::configure`]).
     #[must_use]
     pub fn with_threads(self, most: usize) -> Self {
         Self {
@@ -123,18 +125,20 @@ impl Session {
         }
     }
 
-    /// Names, types and dimensions of inputs and outputs, as the file declares them.
+    /// Returns the names, types and dimensions of inputs and outputs, as the file declares them.
     #[must_use]
     pub fn signature(&self) -> &Signature {
         &self.signature
     }
 
-    /// What follows from the graph about each output, whatever the file declares; `None` where its number of dimensions is open.
+    /// Returns what the graph proves about each output, whatever the file declares; `None` if its rank is
+    /// unknown.
     pub fn outputs(&self) -> impl Iterator<Item = Option<&Fact>> {
         self.outputs.iter().map(Option::as_ref)
     }
 
-    /// Whether the time of a run follows from the shapes of its inputs: there are no loops, and values decide about no size.
+    /// Returns whether the time of a run follows from the shapes of its inputs: no loops, and no sizes that
+    /// depend on values.
     #[must_use]
     pub fn is_bounded(&self) -> bool {
         self.is_bounded
@@ -143,15 +147,15 @@ impl Session {
     /// Runs the model with inputs in the order of its signature.
     ///
     /// # Errors
-    /// The node that the inputs do not fit, or that failed.
+    /// Names the node that does not fit the inputs, or that failed.
     pub fn run(&self, inputs: impl IntoIterator<Item = Tensor>) -> Result<Vec<Arc<Tensor>>, RunError> {
-        self.run_until(inputs, &(Arc::new(Uncancelled) as Arc<dyn Cancellation>))
+        self.run_until(inputs, &(Arc::new(NeverCancelled) as Arc<dyn Cancellation>))
     }
 
-    /// The same until it is cancelled, which every long operator looks at on its way.
+    /// Runs the model until it is cancelled; every long operator checks `cancellation` meanwhile.
     ///
     /// # Errors
-    /// As [`Session::run`]; [`RunErrorKind::Cancelled`].
+    /// Returns the errors of [`Session::run`], and [`RunErrorKind::Cancelled`].
     pub fn run_until(
         &self,
         inputs: impl IntoIterator<Item = Tensor>,
@@ -161,7 +165,7 @@ impl Session {
         let mut inputs = inputs.into_iter();
         for (&slot, port) in self.body.inputs.iter().zip(&self.signature.inputs) {
             let input = inputs.next().filter(|input| {
-                // An input of another type would be the operators' fault.
+                // An input of the wrong type would look like a bug of the operators.
                 computed(port.element_type) == Some(input.element_type())
             });
             let input = input.ok_or_else(|| {

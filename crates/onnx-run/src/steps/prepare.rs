@@ -1,4 +1,4 @@
-//! Makes a list of nodes of a graph, each ready to be computed for inputs of any shapes.
+//! Prepares the nodes of a graph to run for inputs of any shape.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -35,7 +35,7 @@ pub(crate) struct Prepared {
     pub(crate) body: Body,
     pub(crate) constants: HashMap<Slot, Arc<Tensor>>,
     pub(crate) slots: usize,
-    /// Whether all sizes follow from the shapes of the inputs, and nothing is repeated or chosen by values.
+    /// Whether all sizes follow from the shapes of the inputs, with neither loops nor branches.
     pub(crate) is_bounded: bool,
 }
 
@@ -73,15 +73,15 @@ pub(crate) fn prepare(lowered: &Lowered, inputs: &[Port]) -> Result<Prepared, Fi
 }
 
 struct Preparer {
-    /// Names are used once in the whole model; those of what is only passed on stand for what it was before.
+    /// Slots by value name. Names are unique in the whole model; an alias has the slot of its source.
     slots: HashMap<String, Slot>,
     count: usize,
     constants: HashMap<Slot, Arc<Tensor>>,
-    /// What is known of other values.
+    /// Inferred facts about values that are not constants.
     facts: HashMap<Slot, Fact>,
-    /// Constants of a few bytes.
+    /// Constants of at most [`SMALL`] bytes, for deduplication.
     small: HashMap<Small, Slot>,
-    /// The outputs of the nodes of this graph so far: what exports compute twice is computed once.
+    /// The outputs of this graph's nodes so far, for common subexpression elimination.
     twins: HashMap<Twin, Vec<Slot>>,
     /// Values that follow from shapes and constants.
     statics: HashSet<Slot>,
@@ -89,13 +89,13 @@ struct Preparer {
     packs: Packs,
 }
 
-/// The type, the shape and the bytes of a constant.
+/// The type, the shape and the bytes of a small constant.
 type Small = (ElementType, Vec<usize>, Vec<u8>);
 
-/// Bytes of constants, and elements of attributes, that are looked for among others.
+/// Maximum bytes of constants, and elements of attributes, that are deduplicated.
 const SMALL: usize = 64;
 
-/// All that the outputs of a deterministic node depend on.
+/// The identity of a deterministic node: equal ones have equal outputs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Twin {
     op_type: String,
@@ -106,7 +106,7 @@ struct Twin {
 }
 
 impl Twin {
-    /// `None` for nodes whose attributes are tensors or long.
+    /// Returns `None` for nodes whose attributes are tensors or long.
     fn of(node: &Node, wires: &Wires) -> Option<Self> {
         let attributes = &node.attribute;
         let size = |attribute: &Attribute| match &attribute.t {
@@ -132,13 +132,14 @@ impl Twin {
     }
 }
 
-/// Bytes of a constant, those of one byte counted three times: copies of these have 16 bits and FP32.
+/// Returns the bytes of a constant. One-byte types count three times, since their copies in 16 bits and FP32
+/// count too.
 fn bytes_of(value: &Tensor) -> u64 {
     let times = if value.element_type().size_of() == 1 { 3 } else { 1 };
     times * size::of_value(value)
 }
 
-/// Bytes of a graph's constants, and those of graphs within it.
+/// Returns the bytes of the constants of a graph and its subgraphs.
 fn bytes(graph: &OnnxGraph) -> u64 {
     let own = graph.initializer.iter().map(|constant| bytes_of(&constant.value));
     let inner = graph.node.iter().map(|OnnxNode { node, graphs }| {
@@ -149,7 +150,7 @@ fn bytes(graph: &OnnxGraph) -> u64 {
     own.chain(inner).sum()
 }
 
-/// Has nodes take over the functions that their results go through.
+/// Fuses functions into the nodes whose results they read.
 fn join_functions(steps: &mut Vec<Step>, outputs: &[Slot]) {
     let mut readers: HashMap<Slot, Vec<usize>> = HashMap::new();
     for (at, step) in steps.iter().enumerate() {
@@ -164,7 +165,7 @@ fn join_functions(steps: &mut Vec<Step>, outputs: &[Slot]) {
         let Some(Step::Node(node)) = before.last_mut() else {
             continue;
         };
-        // What it takes over may be followed by another one.
+        // One node may take over several functions in a row.
         while let [output] = *node.wires.outputs
             && let Some(&[reader]) = readers.get(&output).map(Vec::as_slice)
             && let Some(Step::Node(next)) = reader.checked_sub(at + 1).and_then(|at| after.get(at))
@@ -180,7 +181,7 @@ fn join_functions(steps: &mut Vec<Step>, outputs: &[Slot]) {
 
 impl Preparer {
     fn graph(&mut self, graph: &OnnxGraph) -> Result<Body> {
-        // What a graph within computes is not there outside of it, nor in another one.
+        // Values of a subgraph are not visible outside of it.
         let outer = std::mem::take(&mut self.twins);
         for constant in &graph.initializer {
             self.keep(&constant.name, constant.value.clone());
@@ -214,13 +215,13 @@ impl Preparer {
         })
     }
 
-    /// Gives a node's output the place of its input.
+    /// Makes a node's output an alias of its input.
     fn pass(&mut self, node: &Node) {
         let slot = self.slot(&node.input[0]);
         self.slots.insert(node.output[0].clone(), slot);
     }
 
-    /// Whether the input of a Cast has the type that it gives.
+    /// Returns whether a Cast's input already has the target type.
     fn has_type(&mut self, node: &Node) -> bool {
         let code = i32::try_from(Attributes(node).int("to", 0)).ok();
         let slot = self.slot(&node.input[0]);
@@ -235,7 +236,7 @@ impl Preparer {
         }
     }
 
-    /// The steps, those together that are computed in one.
+    /// Rewrites and fuses the nodes of a graph into steps.
     fn fused(&mut self, nodes: Vec<fuse::StepWithNode>, outputs: &mut [Slot]) -> Result<Vec<Step>> {
         let mut space = layout::Space {
             constants: &mut self.constants,
@@ -282,7 +283,7 @@ impl Preparer {
         Ok(steps)
     }
 
-    /// A node, if it is not computed already.
+    /// Prepares a node, unless an equal one exists.
     fn step(&mut self, lowered: &OnnxNode) -> Result<Option<fuse::StepWithNode>> {
         let node = &lowered.node;
         let given = node.input.iter();
@@ -324,7 +325,7 @@ impl Preparer {
         Ok(None)
     }
 
-    /// Keeps what is known of a node's outputs. What is wrong with its inputs is found when all is known ([`infer`]).
+    /// Stores facts about a node's outputs. Invalid inputs are reported later, by [`infer`].
     fn learn(&mut self, direct: &DirectNode) {
         if let Some(inputs) = direct.facts(|slot| self.fact(slot))
             && let Ok(Some(outputs)) = direct.direct().outputs(&inputs)
@@ -335,7 +336,7 @@ impl Preparer {
         }
     }
 
-    /// Sees where sizes come from.
+    /// Tracks whether sizes depend on values.
     fn follow(&mut self, node: &Node, wires: &Wires) {
         let is_static = |slot: &Slot| self.statics.contains(slot) || self.constants.contains_key(slot);
         let mut shaping = registry::shaping_inputs(&node.op_type).filter_map(|index| wires.input(index));
@@ -347,7 +348,7 @@ impl Preparer {
         }
     }
 
-    /// Keeps a constant, small ones of the same contents once.
+    /// Stores a constant; small ones with equal contents share a slot.
     fn keep(&mut self, name: &str, value: Arc<Tensor>) {
         let small = value.as_bytes().ok().filter(|bytes| bytes.len() <= SMALL);
         let key = small.map(|bytes| (value.element_type(), value.shape().into(), bytes.into()));
@@ -413,7 +414,7 @@ mod tests {
         let (prepared, steps) = prepared(nodes, &[-1, 6], constants.clone());
         let kept: Vec<&[usize]> = prepared.constants.values().map(|kept| kept.shape()).collect();
         assert_eq!(kept, [&[6]]);
-        // Something else reads them.
+        // Another node reads the weights too.
         let nodes = vec![
             node("MatMul", &["x", "w"], "a"),
             node("Add", &["w", "bias"], "sum"),
@@ -422,7 +423,7 @@ mod tests {
         ];
         let (both, other) = self::prepared(nodes, &[-1, 6], constants);
         assert!(both.constants.values().any(|kept| kept.shape() == [6, 6]));
-        // Numbers from -3 to 3 in eighths, one after the other: sums of their products are exact.
+        // Numbers from -3/8 to 3/8 in steps of 1/8: sums of their products are exact.
         let eighths = |count: usize| {
             (0..count)
                 .map(|at| (at % 7) as f32 / 8.0 - 0.375)
@@ -532,7 +533,7 @@ mod tests {
         );
     }
 
-    /// They are products by FP32 then, whose weights are packed.
+    /// Folding may widen constants, to FP32 for packed weights, but may not repeat elements.
     #[test]
     fn constants_become_wider_but_not_more() {
         let mut scale = constant("scale", &[1]);
@@ -551,7 +552,7 @@ mod tests {
         let input = Tensor::from_shape(&[1, 400], &[1f32; 400]).unwrap();
         let made = steps.run([input]).unwrap();
         assert_eq!(elements::<f32>(&made[0]).unwrap(), [600.0; 400]);
-        // Repeated, they would be more.
+        // Folding this would repeat the elements.
         let sizes = TensorProto {
             data_type: 7,
             raw_data: [400i64, 400].map(i64::to_le_bytes).concat().into(),
@@ -565,7 +566,7 @@ mod tests {
         assert_eq!(many.body.steps.len(), 2);
     }
 
-    /// Windows that are far apart are computed with the weights as they were before they were packed.
+    /// With windows that are far apart, the kernel unpacks the packed weights.
     #[test]
     fn packed_weights_can_be_unpacked() {
         let attribute = |name: &str, ints: Vec<i64>| onnx_graph::proto::AttributeProto {
@@ -586,7 +587,7 @@ mod tests {
         assert!(prepared.constants.is_empty());
         let input = Tensor::from_shape(&[1, 1, 2, 2], &[1f32, 2.0, 3.0, 4.0]).unwrap();
         let made = steps.run([input]).unwrap();
-        // All but the one in the middle lie in the padding.
+        // All other elements of the window are in the padding.
         let expected = [1.0 / 8.0, 3.0 / 8.0].map(|weight| [1.0, 2.0, 3.0, 4.0].map(|x: f32| weight * x));
         assert_eq!(elements::<f32>(&made[0]).unwrap(), expected.as_flattened());
     }

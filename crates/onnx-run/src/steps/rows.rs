@@ -1,4 +1,4 @@
-//! Stacking of tensors along an axis: results of iterations, and sequences.
+//! Stacks tensors along an axis: results of iterations, and sequences.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use onnx_tensor::{axis, faults::BadInput, size};
 /// Maximum bytes of all iterations' results, which are in memory twice while they are joined.
 const MAX_BYTES: u64 = 2 << 30;
 
-/// Results of iterations, per output.
+/// The results of iterations, per output.
 pub(crate) struct Rows {
     pub(crate) made: Vec<Vec<Arc<Tensor>>>,
     bytes: u64,
@@ -26,9 +26,9 @@ impl Rows {
     }
 
     pub(crate) fn push(&mut self, index: usize, row: Arc<Tensor>) -> Result<(), Failure> {
-        // Approximate overhead of a row.
+        // The approximate memory overhead of a row.
         const ROW: u64 = 320;
-        // Bytes after which the free memory is checked again.
+        // The free memory is checked again after this many bytes.
         const PERIOD: u64 = 128 << 20;
         let before = self.bytes;
         self.bytes += ROW + size::of_value(&row);
@@ -37,7 +37,7 @@ impl Rows {
             return Err(BadInput(format!("a loop gives more than the limit of {limit}")).into());
         }
         if before / PERIOD != self.bytes / PERIOD {
-            // Stacking needs as much again.
+            // Stacking needs the same amount again.
             size::admit_now(self.bytes)?;
         }
         if let Some(first) = self.made[index].first()
@@ -62,7 +62,7 @@ impl Rows {
     }
 }
 
-/// Joins rows of one size along a new axis. Frees each row once copied.
+/// Concatenates rows of one size along a new axis. Frees each row after copying it.
 fn joined(rows: Vec<Arc<Tensor>>, axis: usize) -> Result<Tensor> {
     let first = &rows[0];
     let mut shape = first.shape().to_vec();
@@ -109,7 +109,7 @@ fn empty(axis: i64, declared: Option<&Declared>) -> Result<Tensor> {
         None => 0,
     };
     shape.insert(axis, 0);
-    // Declared dimensions may be any numbers.
+    // The declared dimensions come from the file.
     size::admit_shape(element_type, &shape)?;
     Tensor::zero_of(element_type, &shape)
 }

@@ -1,18 +1,20 @@
-//! What scales and shifts the channels of a convolution by constants, as factors and offsets that its weights and bias take over.
+//! Combines nodes that scale and shift the channels of a convolution by constants into factors and offsets
+//! for its weights and bias.
 
 use onnx_tensor::{elements::elements, prelude::*};
 
-/// `x * factor + offset` for each channel, in FP64 so that each number is rounded once.
+/// `x * factor + offset` for each channel, in FP64 so that each number is rounded only once.
 pub(crate) struct Scales(Vec<(f64, f64)>);
 
 impl Scales {
-    /// Factors of 1 and offsets of 0 of so many channels.
+    /// Creates factors of 1 and offsets of 0 for `channels` channels.
     pub(crate) fn new(channels: usize) -> Self {
         Self(vec![(1.0, 0.0); channels])
     }
 
-    /// Adds a node of two inputs behind, if it scales or shifts channels: `constant` is its input, `is_second` whether it is its second
-    /// one, and `rank` the number of dimensions of the other one, the second of which is that of the channels.
+    /// Appends a binary node if it scales or shifts channels. `constant` is its constant input, and
+    /// `is_second` says whether that is the second one. `rank` is the rank of the other input, whose channels
+    /// are axis 1.
     pub(crate) fn follow(
         &mut self,
         op_type: &str,
@@ -41,7 +43,7 @@ impl Scales {
         Some(())
     }
 
-    /// Adds factors and offsets behind.
+    /// Appends further factors and offsets.
     pub(crate) fn then(&mut self, others: &[(f64, f64)]) {
         for ((factor, offset), &(next, shift)) in self.0.iter_mut().zip(others) {
             *factor *= next;
@@ -49,12 +51,12 @@ impl Scales {
         }
     }
 
-    /// Whether all factors are 1, so that weights stay as they are.
+    /// Returns whether all factors are 1, so that the weights stay as they are.
     pub(crate) fn only_shift(&self) -> bool {
         self.0.iter().all(|&(factor, _)| factor == 1.0)
     }
 
-    /// The weights of the channels, times their factors; `None` if one is too large then.
+    /// Returns the weights times the channels' factors; `None` if one overflows.
     pub(crate) fn weights(&self, weights: &Tensor) -> Result<Option<Tensor>> {
         let mut scaled = weights.clone();
         let numbers = scaled.as_slice_mut::<f32>()?;
@@ -70,7 +72,7 @@ impl Scales {
         Ok(Some(scaled))
     }
 
-    /// The bias of the channels behind another one; `None` if a number is too large.
+    /// Returns the bias after scaling and shifting; `None` if one overflows.
     pub(crate) fn bias(&self, before: Option<&Tensor>) -> Result<Option<Tensor>> {
         let before = match before {
             Some(before) => elements::<f32>(before)?.to_vec(),
@@ -105,7 +107,7 @@ mod tests {
             scales.follow(op_type, &constant, is_second, 4).unwrap();
         }
         assert!(!scales.only_shift());
-        // Of x: (1 - (x + 1 - 3) * 2) / -2, and (1 - (x + 2 - 3) * 4) / -2.
+        // As functions of x: (1 - (x + 1 - 3) * 2) / -2, and (1 - (x + 2 - 3) * 4) / -2.
         let weights = Tensor::from_shape(&[2, 1, 1, 1], &[1.0f32, 10.0]).unwrap();
         let scaled = scales.weights(&weights).unwrap().unwrap();
         assert_eq!(scaled.as_slice::<f32>().unwrap(), [1.0, 20.0]);
@@ -125,7 +127,7 @@ mod tests {
         assert!(scales.follow("Add", &channels, true, 3).is_none());
         assert!(scales.follow("Div", &channels, false, 4).is_none());
         assert!(scales.follow("Add", &Tensor::scalar(1.0f64), true, 4).is_none());
-        // Quotients of nothing are not finite.
+        // Division by 0 gives infinite factors.
         scales.follow("Div", &Tensor::scalar(0.0f32), true, 4).unwrap();
         let weights = Tensor::from_shape(&[2, 1], &[1.0f32, 0.0]).unwrap();
         assert!(scales.weights(&weights).unwrap().is_none());

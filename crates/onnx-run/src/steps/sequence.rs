@@ -18,7 +18,7 @@ use onnx_tensor::{
     size::{self, MAX_BYTES},
 };
 
-/// Maximum tensors of a sequence.
+/// Maximum number of tensors in a sequence.
 const MAX_LENGTH: usize = 1 << 20;
 
 /// Operators on sequences and optional values.
@@ -129,7 +129,7 @@ impl SequenceOp {
     }
 }
 
-/// Normalizes a position in a sequence, negative from the end.
+/// Normalizes a position in a sequence; negative ones count from the end.
 fn position(
     values: &Values<'_>,
     wires: &Wires,
@@ -251,10 +251,10 @@ fn parts(
     if total != Some(size) || too_many(lengths.len()) {
         return Err(wrong().into());
     }
-    // With lengths ONNX ignores `keepdims` and keeps the axis.
+    // With explicit lengths, ONNX ignores `keepdims` and keeps the axis.
     let drops = !keeps && !has_lengths;
     size::admit_now(size::of_value(tensor))?;
-    // Each part takes a step per line of the tensor, however short.
+    // Each part takes one copy per line of the tensor, however short.
     let lines = tensor.shape()[..axis].iter().product::<usize>() as u64;
     let (mut start, mut pace) = (0, Pace::default());
     let mut parts = Vec::with_capacity(lengths.len());

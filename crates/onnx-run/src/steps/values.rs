@@ -1,4 +1,4 @@
-//! Values of a run, and why a run fails.
+//! The values of a run, and the errors of a run.
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
@@ -11,7 +11,7 @@ use onnx_tensor::{
     room::Room,
 };
 
-/// Index of a value during a run.
+/// The index of a value during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Slot(pub(crate) usize);
 
@@ -57,12 +57,12 @@ impl Value {
     }
 }
 
-/// Constants of the file and its inner graphs, by slot.
+/// Constants of the file and its subgraphs, by slot.
 #[derive(Debug)]
 pub(crate) struct Constants(Vec<Option<Arc<Tensor>>>);
 
 impl Constants {
-    /// Creates the table for a graph of `slots` slots.
+    /// Creates the table for a graph with `slots` slots.
     pub(crate) fn of(constants: HashMap<Slot, Arc<Tensor>>, slots: usize) -> Self {
         let mut all = vec![None; slots];
         for (slot, constant) in constants {
@@ -144,16 +144,16 @@ impl<'s> Values<'s> {
     }
 }
 
-/// Why a run failed.
+/// The reason why a run failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The model cannot take the inputs.
+    /// The model does not accept the inputs.
     Refused(String),
     Failed(RunError),
 }
 
 impl Failure {
-    /// Converts to the run's error. Sizes that a model cannot take are its inputs' fault.
+    /// Converts into the run's error. Sizes that a model does not accept are the client's fault.
     pub(crate) fn into_error(self) -> RunError {
         match self {
             Self::Failed(error) => error,

@@ -1,4 +1,4 @@
-//! Dimensions and their arithmetic.
+//! Tests of dimensions and their arithmetic.
 
 use onnx_tensor::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Tensors and dimensions through their public interface.
+//! Tests tensors and dimensions through their public interface.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod casts;

@@ -1,4 +1,4 @@
-//! Slices, concatenation and broadcasting.
+//! Tests of slices, concatenation and broadcasting.
 
 use onnx_tensor::prelude::*;
 

@@ -1,8 +1,8 @@
-//! Constructors, views, and who owns the memory.
+//! Tests of constructors, views, and memory ownership.
 
 use onnx_tensor::prelude::*;
 
-/// Bytes of numbers that begin `offset` bytes behind an aligned address.
+/// Returns bytes of numbers that start `offset` bytes after an aligned address.
 fn bytes_at(offset: usize, numbers: &[u8]) -> Bytes {
     let mut words = vec![0u64; (offset + numbers.len()).div_ceil(8)];
     bytemuck::cast_slice_mut(&mut words)[offset..][..numbers.len()].copy_from_slice(numbers);
@@ -83,7 +83,7 @@ fn unaligned_bytes_are_copied() {
         let tensor = Tensor::from_bytes(ElementType::I64, &[2], bytes.clone()).unwrap();
         assert_eq!(tensor.as_slice::<i64>().unwrap(), numbers);
         assert_ne!(tensor.as_bytes().unwrap().as_ptr(), bytes.as_ptr());
-        // Bytes are always aligned for themselves.
+        // Bytes need no alignment.
         let tensor = Tensor::from_bytes(ElementType::U8, &[16], bytes.clone()).unwrap();
         assert_eq!(tensor.as_bytes().unwrap().as_ptr(), bytes.as_ptr());
     }
@@ -129,7 +129,7 @@ fn tensors_without_elements_have_views_of_every_type() {
         assert_eq!(empty, empty.clone().into_shape(&[3, 0]).unwrap());
         assert!(with_unit!(element_type, U => empty.as_units::<U>().unwrap().is_empty()));
         if element_type.is_copy() {
-            // The bytes begin at an odd address.
+            // The bytes start at an odd address.
             let bytes = bytes_at(1, &[5, 5]).slice(2..);
             let mut empty = Tensor::from_bytes(element_type, &[0], bytes).unwrap();
             assert_eq!(empty.as_bytes_mut().unwrap().len(), 0);
@@ -137,7 +137,7 @@ fn tensors_without_elements_have_views_of_every_type() {
             assert_eq!(empty.into_bytes().unwrap().len(), 0);
         }
     }
-    // The product of the others is more than 64 bits.
+    // The product of the other dimensions overflows 64 bits.
     let shape = [usize::MAX, usize::MAX, 0];
     assert_eq!(Tensor::zero::<f32>(&shape).unwrap().len(), 0);
 }

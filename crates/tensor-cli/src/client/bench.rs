@@ -11,7 +11,8 @@ use crate::{
     progress::ProgressLine,
 };
 
-/// Number of requests with different values that are sent in turn, so that caches cannot respond.
+/// Number of requests with different values that are sent in turn, so that a cache cannot respond to all of
+/// them.
 const VARIANTS: u64 = 8;
 
 pub(crate) fn run(options: &Bench, out: &mut impl Write) -> Outcome {
@@ -39,17 +40,17 @@ async fn bench(options: &Bench) -> Outcome<Report> {
         let client = client()?;
         let metadata = server.connection.metadata(&*client, server.model()?).await?;
         let requests = requests(options, &metadata)?;
-        // A request that never works is reported at once, in the server's words.
+        // A request that always fails is reported immediately, with the server's message.
         client.infer(&requests[0]).await?;
         Outcome::Ok(requests)
     });
     let requests: Arc<[InferRequest]> = requests.await??.into();
     let concurrency = options.concurrency.unwrap_or(match options.rate {
         None => 1,
-        // Enough that requests rarely wait for each other.
+        // This is enough that requests rarely wait for each other.
         Some(_) => 64,
     });
-    // One connection each, over both transports.
+    // One connection per client, over both transports.
     let clients = (0..concurrency)
         .map(|_| client())
         .collect::<Result<Vec<_>, _>>()?;

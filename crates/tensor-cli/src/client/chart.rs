@@ -97,7 +97,7 @@ mod tests {
             .iter()
             .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap());
         assert_eq!(counts.sum::<u64>(), 100, "{chart}");
-        // All in one bucket.
+        // All values are in one bucket.
         let mut single = Histogram::<u64>::new_with_bounds(1_000, 3_600_000_000_000, 3).unwrap();
         single.record_n(5_000, 3).unwrap();
         assert_eq!(of(&single).lines().count(), 2);

@@ -17,8 +17,8 @@ use crate::{
     files, inspect, table,
 };
 
-/// Reads a command's inputs and checks them against the model's metadata. For servers without metadata, takes
-/// them as they are.
+/// Reads a command's inputs and checks them against the model's metadata. If the server has no metadata,
+/// inputs are not checked.
 pub(super) fn read(server: &Server, metadata: &ModelMetadata) -> Outcome<Vec<(String, TensorValue)>> {
     let mut inputs: Vec<(String, TensorValue)> = Vec::new();
     for binding in &server.inputs {
@@ -148,7 +148,7 @@ fn fit(
         }
     };
     let value = match &binding.source {
-        // A file of tensors has shapes; text need not.
+        // A tensor file has shapes, but a text file may not.
         Source::File(_) => value,
         _ => values::fit_shape(expected, value),
     };

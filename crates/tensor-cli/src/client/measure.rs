@@ -33,9 +33,9 @@ pub(super) struct Load {
 /// When the measurement ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
-    /// This long after the warm-up.
+    /// The measurement ends this long after the warm-up.
     At(Duration),
-    /// After this many requests.
+    /// The measurement ends after this many requests.
     After(u64),
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Measurement {
     pub(super) first_error: Option<String>,
     /// Requests that were due but not sent by the end.
     pub(super) unsent: u64,
-    /// From the end of the warm-up to the last response.
+    /// The time from the end of the warm-up to the last response.
     pub(super) elapsed: Duration,
     /// Whether the user interrupted it.
     pub(super) is_interrupted: bool,
@@ -115,7 +115,7 @@ pub(super) async fn run(
         .collect();
     let watching = tokio::spawn(run.clone().watch(live));
     for worker in working {
-        // Workers end by themselves; their results count in any case.
+        // Workers end by themselves, and their results count in any case.
         let _ = worker.await;
     }
     run.is_over.store(true, Ordering::SeqCst);

@@ -44,7 +44,7 @@ pub(super) fn named(targets: &[Target]) -> Vec<String> {
     names
 }
 
-/// Checks before the run whether the outputs can be written, as far as metadata shows: a run may take long.
+/// Checks before a possibly long run whether the outputs can be written, as far as metadata shows.
 pub(super) fn check(targets: &[Target], metadata: &ModelMetadata, wanted: &[String]) -> Outcome {
     let promised = metadata.outputs.iter();
     let promised = promised.filter(|output| wanted.is_empty() || wanted.contains(&output.name));
@@ -225,7 +225,7 @@ fn fields(response: &InferResponse, output: &InferOutput) -> Outcome<Vec<String>
     let mut json = Vec::new();
     print_json(&alone, &mut json)?;
     let json = String::from_utf8(json).map_err(mismatch)?;
-    // The last list: numbers, booleans, and quoted floats that JSON cannot express.
+    // The last list contains numbers, booleans, and quoted floats that JSON cannot express.
     let data = json.rsplit_once("\"data\":[").map_or("", |(_, data)| data);
     let data = data.split_once(']').map_or("", |(data, _)| data);
     let elements = data.split(',').filter(|element| !element.is_empty());
@@ -301,7 +301,7 @@ impl Target {
         Ok(Some((path, format.about(path)?)))
     }
 
-    /// Returns the file entry for an output, as far as the target can hold it.
+    /// Returns the file entry for an output, or the closest one that the target can hold.
     fn entry(&self, name: &str, datatype: DataType, shape: Shape) -> Outcome<Entry> {
         match (self, datatype) {
             (Self::Lines(..), DataType::Fixed(_)) => Err(no_lines(name, datatype)),
@@ -319,7 +319,7 @@ impl Target {
                 entry.unsupported = Some("strings are not numbers".to_owned());
                 Ok(entry)
             }
-            // Text files need no entry; any will do.
+            // Text files need no entry, so any entry will do.
             (_, datatype) => {
                 let dtype = datatype.dtype().unwrap_or(tensor_core::DType::U8);
                 Ok(Entry::new(
@@ -494,7 +494,7 @@ mod tests {
         assert_eq!((rows[0][6].as_str(), rows[1][6].as_str()), ("a,\"b\"]", ""));
     }
 
-    /// An element that contains a line break would be read back as two.
+    /// An element that contains a line break would be read back as two elements, so it is rejected.
     #[test]
     fn elements_of_several_lines_do_not_become_lines() {
         let folder = tempfile::tempdir().unwrap();

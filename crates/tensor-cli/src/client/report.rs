@@ -1,4 +1,4 @@
-//! The report of a measurement, for people and programs.
+//! The report of a measurement, for users and programs.
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 

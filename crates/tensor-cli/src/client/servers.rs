@@ -76,7 +76,7 @@ pub(crate) fn show(options: &Show, out: &mut impl Write) -> Outcome {
         .map_err(|error| Failure::call("Usage", error.message()))?;
     let (metadata, config) = block_on(async {
         let metadata = server.metadata(&*client, model).await?;
-        // An extension; servers without it return an error.
+        // This is an extension; servers without it return an error.
         let config = client.model_config(model).await.ok();
         Ok((metadata, config))
     })?;
@@ -108,7 +108,7 @@ pub(crate) fn show(options: &Show, out: &mut impl Write) -> Outcome {
             rows => format!("of up to {rows} rows"),
         };
         writeln!(out, "{}{batches}", title("batches"))?;
-        // Only this server reports it.
+        // Only this project's server reports it.
         if let Some(batched) = Joining::shown_in(config) {
             writeln!(out, "{}{}", title("batched"), table::text(batched))?;
         }
@@ -138,7 +138,7 @@ pub(crate) fn status(options: &StatusOptions, out: &mut impl Write) -> Outcome {
     let (metadata, is_ready, statistics) = block_on(async {
         let metadata = client.server_metadata().await?;
         let is_ready = client.server_ready().await?;
-        // An extension.
+        // Statistics are an extension.
         let statistics = client.statistics(None).await.unwrap_or_default();
         Ok((metadata, is_ready, statistics))
     })?;
@@ -220,7 +220,7 @@ fn mean_batch(model: &ModelStatistics) -> Option<f64> {
     has_answers.then(|| model.inference_count as f64 / model.execution_count as f64)
 }
 
-/// `tensor load`.
+/// `tensor load`: loads models.
 pub(crate) fn load(options: &Load, out: &mut impl Write) -> Outcome {
     let client = options.connection.client()?.build()?;
     let load = LoadOptions::default().with(|load| load.config.clone_from(&options.config));
@@ -236,7 +236,7 @@ pub(crate) fn load(options: &Load, out: &mut impl Write) -> Outcome {
     Ok(())
 }
 
-/// `tensor unload`.
+/// `tensor unload`: unloads models.
 pub(crate) fn unload(options: &Unload, out: &mut impl Write) -> Outcome {
     let client = options.connection.client()?.build()?;
     for model in &options.models {

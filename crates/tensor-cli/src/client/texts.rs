@@ -7,7 +7,7 @@ use tensor_core::{DType, Shape, Tensor};
 
 use crate::files;
 
-/// Returns the string width of an array, if it is one of strings.
+/// Returns the string width of an array, if its elements are strings.
 pub(super) fn width(entry: &Entry) -> Option<TextWidth> {
     match &entry.dtype {
         StoredDType::Opaque(dtype) => TextWidth::of(dtype),
@@ -25,7 +25,7 @@ pub(super) fn read(reader: &dyn TensorReader, index: usize, width: TextWidth) ->
     let mut stream = reader.stream(index)?;
     let mut filled = 0;
     loop {
-        // Only whole elements so far.
+        // The buffer holds only whole elements.
         match stream.read(&mut raw[filled..])? {
             0 => break,
             read => filled += read,
@@ -110,7 +110,7 @@ mod tests {
         );
     }
 
-    /// One long string widens all the others.
+    /// One long string widens all other elements.
     #[test]
     fn room_for_texts_is_limited() {
         let long = vec![b'a'; 1 << 20];

@@ -66,7 +66,7 @@ fn a_folder_is_a_file_for_every_command() {
     );
     place.good(&["extract", "hub", "model.steps", "-o", "steps.npy"]);
     assert_eq!(place.inspect("steps.npy")["tensors"][0]["shape"], json!([4]));
-    // Split differently: the shards of the replaced checkpoint are removed.
+    // The checkpoint is split differently, so the shards of the old one are removed.
     place.good(&["split", "hub", "copy/", "--max-shard-size", "40"]);
     let told = place.good(&[
         "convert",
@@ -170,7 +170,7 @@ fn a_checkpoint_is_not_divided_into_its_own_files() {
     ]);
 }
 
-/// llama.cpp takes shard numbers from metadata, and rejects a single file that has them.
+/// llama.cpp takes shard numbers from metadata, and rejects a single file with shard numbers.
 #[test]
 fn models_of_gguf_in_many_files() {
     let place = Place::new();
@@ -332,7 +332,7 @@ fn targets_of_many_files() {
         let refused = place.bad(arguments);
         assert!(refused.contains(told), "{arguments:?}: {refused}");
     }
-    // Another format, chosen by the base name.
+    // The base name selects another format.
     place.good(&["split", "hub", "out/weights.tbuf", "--max-shard-size", "40"]);
     assert!(place.path("out/weights-00001-of-00002.tbuf").exists());
     assert_eq!(place.run(&["diff", "hub", "out"]).code, 0);

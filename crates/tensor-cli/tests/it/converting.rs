@@ -78,7 +78,7 @@ fn btf_keeps_names() {
     assert_eq!(place.good(&["diff", "a.safetensors", "a.btf"]), "");
 }
 
-/// B14: without the sidecar file.
+/// B14: names are lost without the names file.
 #[test]
 fn btf_without_a_file_of_names() {
     let place = Place::new();
@@ -128,7 +128,7 @@ fn the_other_ztensors_are_read() {
     let sparse = format!("{real}2.1.2-sparse.zt");
     place.good(&["convert", &sparse, "sparse.btf"]);
     place.good(&["diff", &sparse, "sparse.btf"]);
-    // 2.x is also written, with file metadata.
+    // Version 2.x can also be written, with file metadata.
     place.write(
         "a.safetensors",
         &[("format", "pt")],
@@ -201,7 +201,7 @@ fn a_target_is_untouched_by_failure() {
     assert_eq!(left.len(), 3, "{left:?}");
 }
 
-/// Ctrl-C leaves the previous file and nothing else.
+/// Ctrl-C leaves the previous file and no partial one.
 #[test]
 fn an_interrupted_conversion_leaves_the_target() {
     let place = Place::new();
@@ -245,7 +245,7 @@ fn integers_and_bools_stay_when_floats_get_another_dtype() {
     );
 }
 
-/// WR-05: files may not exceed 512 bytes, or 1024, depending on the shell's unit.
+/// WR-05: the shell limits files to 512 or 1024 bytes, depending on its unit.
 #[test]
 fn wr_05_a_target_beyond_the_limit_of_the_system_is_an_error() {
     let place = Place::new();

@@ -214,7 +214,7 @@ fn a_repository_of_models_is_told_with_a_file_of_it() {
     );
 }
 
-/// One tensor replaced, and one appended; the other file's metadata is not copied.
+/// `put` replaces a tensor and `append` adds one; the other file's metadata is not copied.
 #[test]
 fn one_tensor_is_put_and_appended() {
     let place = Place::new();
@@ -257,7 +257,7 @@ fn one_tensor_is_put_and_appended() {
     }
 }
 
-/// A rewritten shard, a missing index, a correct index.
+/// Tests the index of a checkpoint with a rewritten shard, without an index, and with a correct one.
 #[test]
 fn an_index_is_written_anew() {
     let place = Place::new();

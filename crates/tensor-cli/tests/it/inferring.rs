@@ -90,7 +90,7 @@ fn outputs_go_into_files_of_every_format() {
             }
         }
     }
-    // Several outputs, some of them requested.
+    // The model has several outputs, of which some are requested.
     place.write("a.npy", &[], &[("0", &matrix())]);
     place.write(
         "b.npy",
@@ -370,7 +370,7 @@ fn failures_of_servers_are_told_and_leave_the_target_alone() {
         "{refused}"
     );
     assert_eq!(fs::read(place.path("y.zt")).unwrap(), b"precious");
-    // Only the output, the input, and the CA certificate: no other file was left.
+    // The directory contains only the output, the input, and the CA certificate.
     assert_eq!(fs::read_dir(place.path("")).unwrap().count(), 3);
 }
 

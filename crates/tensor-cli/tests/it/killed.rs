@@ -30,7 +30,7 @@ fn wr_01_a_killed_conversion_leaves_the_old_file_or_the_new_one() {
         assert_ne!(old, new);
         for round in 0..ROUNDS {
             let mut converting = place.spawn(&["convert", "a.safetensors", target]);
-            // Spread evenly over the duration and slightly beyond, in shuffled order.
+            // The times are spread evenly over the duration and slightly beyond, in shuffled order.
             let part = (round * 7 % ROUNDS) as f64 / f64::from(ROUNDS) * 1.2;
             std::thread::sleep(Duration::from_secs_f64(duration.as_secs_f64() * part));
             converting.kill().unwrap();
@@ -44,8 +44,8 @@ fn wr_01_a_killed_conversion_leaves_the_old_file_or_the_new_one() {
         }
         place.good(&["convert", "a.safetensors", target]);
         assert_eq!(fs::read(place.path(target)).unwrap(), new);
-        // On systems with unnamed files, killed processes leave nothing, except in the moment when the
-        // complete file has a random name before its final one.
+        // On systems with unnamed files, a killed process leaves nothing behind, unless it was killed between
+        // giving the complete file a random name and renaming it to its final one.
         let entries = fs::read_dir(place.path(""))
             .unwrap()
             .map(|entry| entry.unwrap().path());

@@ -28,7 +28,8 @@ fn inspect_shows_a_table() {
     );
 }
 
-/// Values can be as large as the file; people see the beginning, programs everything.
+/// Values can be as large as the file: the text output shows only the beginning, and JSON contains
+/// everything.
 #[test]
 fn inspect_shortens_long_metadata() {
     let place = Place::new();

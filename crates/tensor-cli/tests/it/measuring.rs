@@ -106,7 +106,7 @@ fn inputs_of_a_measurement_come_from_files_or_are_made_up() {
 #[test]
 fn errors_are_counted_by_kind_and_tell() {
     let (place, server) = (Place::new(), Server::new());
-    // A request that never works is reported at once.
+    // A request that always fails is reported immediately.
     let refused = place.bad(&bench(&server.http, "busy", &[]));
     assert!(
         refused.ends_with("its queue is full; try again later (HTTP 429)"),
@@ -168,7 +168,7 @@ fn an_open_loop_counts_from_when_requests_were_due() {
             (&"open".into(), &400.into(), &0.into())
         );
         let latency = |name: &str| report["latency_us"][name].as_f64().unwrap() / 1e3;
-        // A hundred of four hundred were due during the stall; the first waited longest.
+        // A hundred of four hundred requests were due during the stall, and the first one waited longest.
         assert!(latency("max") > 400.0, "{report}");
         assert!(latency("p90") > 150.0, "{report}");
 

@@ -121,7 +121,7 @@ fn every_command_that_reads() {
         .good(&["diff", "--metadata", "copy.safetensors", "a.safetensors"]);
     assert!(hub.good(&["inspect", "v.npy"]).contains("[4]"));
 
-    // A sharded checkpoint by its index.
+    // A sharded checkpoint is read through its index.
     hub.place.good(&[
         "split",
         "a.safetensors",
@@ -160,7 +160,7 @@ fn what_cannot_be() {
     assert!(error.contains("--allow-http"), "{error}");
     let error = hub.bad(&["inspect", "hf://owner/repo"]);
     assert!(error.contains("hf://OWNER/REPO/FILE"), "{error}");
-    // Without the CA.
+    // Without the CA, the certificate is not trusted.
     let address = format!("{}/a.zt", hub.endpoint());
     let error = hub.place.bad(&["inspect", &address]);
     assert!(error.contains("certificate") && error.contains("--ca"), "{error}");

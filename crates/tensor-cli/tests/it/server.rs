@@ -59,7 +59,7 @@ impl Server {
         }
         let tls = Tls::new(files).unwrap();
         let Self { http, grpc } = Self::start(service, Some(tls));
-        // The host name in the certificate.
+        // This is the host name in the certificate.
         Self {
             http: http.replace("http://127.0.0.1", "https://localhost"),
             grpc: grpc.replace("grpc://127.0.0.1", "grpcs://localhost"),
@@ -158,7 +158,7 @@ impl InferenceService for FlakyService {
                 let error = ServiceError::new(oip_types::ErrorCode::Unavailable, "not now");
                 Box::pin(async { Err(error) })
             }
-            // Blocks the whole server.
+            // This blocks the whole server.
             Reaction::Sleeps(time) => {
                 thread::sleep(time);
                 self.inner.infer(request, cx)

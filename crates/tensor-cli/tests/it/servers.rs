@@ -129,7 +129,7 @@ fn values_are_given_on_the_command_line() {
         let answer: Value = serde_json::from_str(&json).unwrap();
         assert_eq!(answer["outputs"][0]["data"], serde_json::json!([3.0, 7.5]));
         assert_eq!(answer["outputs"][1]["data"], serde_json::json!([7]));
-        // A row without the batch dimension.
+        // The row has no batch dimension.
         let flat = [
             "infer",
             "--url",
@@ -314,10 +314,10 @@ fn servers_are_called_over_tls() {
             assert!(good(&["ls"]).starts_with("NAME"));
             assert!(good(&["show", "matrix"]).contains("model     matrix\n"));
             assert_eq!(good(&["load", "identity_fp32"]), "loaded identity_fp32\n");
-            // Before the command it is the same option.
+            // `--ca` has the same meaning before the command.
             let front = [&["--ca", "ca.pem", "status", "--url", url], own].concat();
             assert!(place.good(&front).contains(": test 1.2.3, ready\n"));
-            // The environment variable that applies to remote files.
+            // This environment variable also applies to remote files.
             let by_variable = Command::new(env!("CARGO_BIN_EXE_tensor"))
                 .args(["status", "--url", url])
                 .env("SSL_CERT_FILE", place.path("ca.pem"))

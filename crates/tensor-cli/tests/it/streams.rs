@@ -113,7 +113,7 @@ fn links_stay_and_pipes_are_written_through() {
     assert_eq!(reader.join().unwrap(), fs::read(place.path("real.zt")).unwrap());
     let kind = fs::symlink_metadata(place.path("pipe.zt")).unwrap().file_type();
     assert!(kind.is_fifo());
-    // Does not block on a pipe without a writer.
+    // The command does not wait for a writer of the pipe.
     for arguments in [
         &["inspect", "pipe.zt"][..],
         &["set", "pipe.zt", "a=b"],
@@ -203,7 +203,7 @@ fn settings_are_for_formats_that_have_them() {
     );
 }
 
-/// A zip archive of other things is not an array file, and empty does not equal empty.
+/// A zip archive with other members is not an array file, so it must not compare equal to an empty one.
 #[test]
 fn a_checkpoint_in_a_zip_is_not_an_empty_file() {
     let place = Place::new();
@@ -216,7 +216,7 @@ fn a_checkpoint_in_a_zip_is_not_an_empty_file() {
         .current_dir(place.path(""))
         .status();
     if !made.is_ok_and(|made| made.success()) {
-        // Built by hand, without Python: an archive with an empty member called `a`.
+        // The archive, with an empty member called `a`, is built by hand.
         let mut zip = b"PK\x03\x04\x14\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0a".to_vec();
         let directory = zip.len() as u32;
         zip.extend(b"PK\x01\x02\x14\0\x14\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\0");

@@ -26,7 +26,7 @@ fn parts_and_other_orders_are_row_major() {
         bytes(Tensor::try_from(&array.slice_axis(Axis(1), Slice::new(0, None, -2))).unwrap()),
         [3, 1, 6, 4]
     );
-    // Owned arrays that are slices of their storage.
+    // These owned arrays are slices of larger storage.
     assert_eq!(
         bytes(Tensor::try_from(array.clone().reversed_axes()).unwrap()),
         [1, 4, 2, 5, 3, 6]
@@ -66,7 +66,7 @@ fn what_does_not_fit_is_refused() {
             found: DType::F32
         }
     );
-    // No elements, but dimensions beyond `ndarray`'s limit.
+    // This tensor has no elements, but dimensions beyond `ndarray`'s limit.
     let shape = Shape::new(&[0, u64::MAX, 4]).unwrap();
     let spec = TensorSpec::new(DType::U8, shape).unwrap();
     let tensor = Tensor::new(spec, Vec::new()).unwrap();

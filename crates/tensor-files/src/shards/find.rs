@@ -12,7 +12,7 @@ use tensor_core::Quoted;
 use super::names::{PartName, index_for};
 use crate::registry::format_of_path;
 
-/// What a path refers to.
+/// The kind of object at a path.
 #[derive(Debug)]
 pub(crate) enum Checkpoint {
     /// A single file.
@@ -72,7 +72,8 @@ fn parts_of(whole: &Path) -> Option<Vec<PathBuf>> {
     Some(parts.iter().map(|name| folder.join(name)).collect())
 }
 
-/// Lists the names in a directory without hidden ones. Names that are not Unicode cannot be those of a checkpoint.
+/// Lists the names in a directory without hidden ones. Checkpoints have only Unicode names, so others are
+/// skipped.
 fn names_in(folder: &Path) -> Result<BTreeSet<String>, Error> {
     let cannot_read = |error| Error::io("the folder cannot be read", error);
     let mut names = BTreeSet::new();
@@ -95,7 +96,7 @@ const PREFERRED: [&str; 3] = [
 struct Candidate<'n> {
     file: Option<&'n str>,
     index: Option<&'n str>,
-    /// By the number of files given in their names.
+    /// Shards, keyed by the number of files in their names.
     parts: BTreeMap<u32, BTreeMap<u32, PartName<'n>>>,
 }
 
@@ -154,7 +155,7 @@ impl<'n> Candidate<'n> {
     fn form(&self) -> Result<Option<Chosen<'n>>, Error> {
         let chosen = |form, note| Ok(Some(Chosen { form, note }));
         match (self.file, self.index) {
-            // Like Hugging Face's libraries.
+            // Hugging Face's libraries do the same.
             (Some(file), Some(index)) => {
                 let note = format!(
                     "{} is read, and not the files that {} names",
@@ -264,14 +265,14 @@ mod tests {
         assert_eq!(with(&["a.safetensors", "b.npz"]).as_deref(), Ok("a.safetensors"));
         assert_eq!(with(&["a.zt", "b.npz"]), Err(ErrorKind::NotAFile));
         assert_eq!(with(&[]), Err(ErrorKind::NotAFile));
-        // Like Hugging Face's libraries; MLX repositories have both.
+        // Hugging Face's libraries do the same; MLX repositories have both.
         assert_eq!(
             with(&[index, "model.safetensors"]).as_deref(),
             Ok("model.safetensors with a note")
         );
         // All files are present.
         assert_eq!(with(&[first, second]), Ok(format!("{first} {second}")));
-        // Incomplete, or ambiguous.
+        // The set is incomplete, or ambiguous.
         assert_eq!(with(&[first]), Err(ErrorKind::Truncated));
         assert_eq!(with(&[second, "other.safetensors"]), Err(ErrorKind::Truncated));
         assert_eq!(
@@ -284,7 +285,7 @@ mod tests {
         );
     }
 
-    /// Variants, such as half-precision floats, as transformers and diffusers name them.
+    /// Variants, such as half-precision floats, are named as by transformers and diffusers.
     #[test]
     fn variants_have_names_of_their_own() {
         let whole = "diffusion_pytorch_model.safetensors.index.json";

@@ -18,7 +18,7 @@ use tensor_core::Quoted;
 /// let json = br#"{"metadata": {"total_size": 8}, "weight_map": {"w": "a-00001-of-00002.safetensors"}}"#;
 /// let index = ShardIndex::from_json(json)?;
 /// assert_eq!(index.file_of("w"), Some("a-00001-of-00002.safetensors"));
-/// // Files are beside the index or below it.
+/// // Files are next to the index or below it.
 /// assert!(ShardIndex::from_json(br#"{"weight_map": {"w": "../other.safetensors"}}"#).is_err());
 /// # Ok::<(), fmt_core::Error>(())
 /// ```
@@ -115,7 +115,8 @@ impl ShardIndex {
     /// Renames a tensor.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfBounds`] when there is no such tensor, [`ErrorKind::Duplicate`] when the new name is taken.
+    /// [`ErrorKind::OutOfBounds`] when the index has no such tensor, [`ErrorKind::Duplicate`] when the new
+    /// name is taken.
     pub fn renamed(mut self, from: &str, to: &str) -> Result<Self, Error> {
         let file = self.weight_map.remove(from);
         let file = file
@@ -126,7 +127,7 @@ impl ShardIndex {
         Ok(self)
     }
 
-    /// Returns each tensor's name and that of its file, sorted by tensor name.
+    /// Returns the name of each tensor and of its file, sorted by tensor name.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &str)> {
         let map = self.weight_map.iter();
         map.map(|(name, file)| (name.as_str(), file.as_str()))

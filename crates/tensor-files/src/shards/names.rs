@@ -11,10 +11,10 @@ use crate::registry::format_of_path;
 pub(crate) struct PartName<'n> {
     pub(crate) name: &'n str,
     stem: &'n str,
-    /// Counts from 1.
+    /// The shard's number, from 1.
     pub(crate) number: u32,
     pub(crate) count: u32,
-    /// With the variant, without the leading dot.
+    /// The extension with the variant, without the leading dot.
     extension: &'n str,
 }
 

@@ -16,9 +16,9 @@ use crate::composite::Composite;
 /// tensor of that name in another file; [`Composite::notes`] reports these cases and a wrong total size.
 ///
 /// # Errors
-/// The function's errors, with the file's name; [`ErrorKind::OutOfBounds`] for tensors that are not where the index
-/// says; [`ErrorKind::Duplicate`] when a tensor that it lacks is in two files, which [`ReadOptions::lenient`] turns
-/// into a note.
+/// The function's errors, with the file's name; [`ErrorKind::OutOfBounds`] for tensors that are not where the
+/// index says; [`ErrorKind::Duplicate`] when two files have a tensor that is not in the index, which
+/// [`ReadOptions::lenient`] turns into a note.
 pub fn open_shards(
     index: &ShardIndex,
     options: &ReadOptions,

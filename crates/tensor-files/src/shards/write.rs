@@ -35,7 +35,7 @@ pub struct ShardOptions {
 }
 
 impl ShardOptions {
-    /// Limits the tensor bytes in each file.
+    /// Creates options that limit the tensor bytes in each file.
     #[must_use]
     pub fn at_most(max_bytes: u64) -> Self {
         Self { max_bytes }
@@ -52,7 +52,7 @@ pub struct Sharded {
     pub index: Option<PathBuf>,
     /// Total length of all files with tensors, in bytes.
     pub len: u64,
-    /// What the files do not contain.
+    /// Contents of the source that the files do not have.
     pub losses: Vec<Loss>,
 }
 
@@ -66,8 +66,9 @@ pub struct Sharded {
 /// directory is created if necessary.
 ///
 /// # Errors
-/// As [`convert`]; [`ErrorKind::Exists`] when the directory has a checkpoint of the same name in the other form (a
-/// single file instead of shards, or vice versa), and when source files would be replaced or removed.
+/// The errors of [`convert`]; [`ErrorKind::Exists`] when the directory has a checkpoint of the same name in
+/// the other form (a single file instead of shards, or vice versa), and when source files would be replaced
+/// or removed.
 pub fn convert_sharded(
     reader: &dyn TensorReader,
     target: &dyn Format,
@@ -240,7 +241,7 @@ fn adapt<'r>(
     adapted.collect()
 }
 
-/// Turns the metadata of the whole into that of one GGUF file.
+/// Turns the metadata of the whole checkpoint into the metadata of one GGUF file.
 #[cfg(feature = "gguf")]
 fn put_split(metadata: &mut Metadata, number: usize, count: usize, tensors: usize) -> Result<(), Error> {
     let too_many = |what: &str, most: u64, found: usize| {
@@ -252,7 +253,7 @@ fn put_split(metadata: &mut Metadata, number: usize, count: usize, tensors: usiz
     let files = u16::try_from(count).map_err(|_| too_many("files", u16::MAX.into(), count))?;
     let most = i32::MAX.unsigned_abs();
     let split = fmt_gguf::Split {
-        // Less than the number of files.
+        // This is less than the number of files.
         number: u16::try_from(number).unwrap_or(files),
         count: files,
         tensors: u32::try_from(tensors)
@@ -322,7 +323,7 @@ impl Names {
 
     fn part(&self, number_from_zero: usize, count: usize) -> String {
         let (stem, extension) = self.whole.rsplit_once('.').unwrap_or((&self.whole, ""));
-        // Each takes at least an open file, and the number of those is limited.
+        // Each file occupies at least a descriptor, whose number is limited.
         let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         part_of(stem, extension, number(number_from_zero + 1), number(count))
     }
@@ -366,7 +367,7 @@ impl Names {
         PartName::parse(name).is_some_and(|part| part.whole() == self.whole)
     }
 
-    /// Lists the files of the replaced checkpoint that have such names.
+    /// Lists the files of the replaced checkpoint whose names have this pattern.
     fn replaced_files(&self) -> Result<Vec<PathBuf>, Error> {
         if !self.has_index {
             return self.parts();

@@ -1,4 +1,4 @@
-//! Differences are named; what is stored differently but is the same is not named.
+//! Differences are reported; a different storage of equal content is not.
 
 use fmt_core::{Metadata, Plan, PlannedEntry, ReadOptions};
 use tensor_core::{DType, Shape, Tensor, TensorSpec};
@@ -84,15 +84,15 @@ fn tolerance() {
             _ => 0,
         }
     };
-    // Bytes differ: the sign of a zero is a difference unless something is tolerated.
+    // The sign of a zero is a difference in bytes, which counts unless a tolerance is set.
     assert_eq!(count(0.0, 0.0), 3);
     assert_eq!(count(0.5, 0.0), 2);
     assert_eq!(count(1.0, 0.0), 1);
     assert_eq!(count(0.0, 0.01), 1);
 }
 
-/// No infinity is near anything else; large integers are subtracted before they are rounded; a zero's sign is reported as
-/// such.
+/// An infinity is not close to anything else, large integers are subtracted before rounding, and the sign of
+/// a zero is reported as such.
 #[test]
 fn extremes_are_compared_as_what_they_are() {
     let folder = tempfile::tempdir().unwrap();
@@ -150,7 +150,7 @@ fn sparse_tensors_are_compared_as_such() {
     assert_eq!(found[0].kind, DifferenceKind::Entries);
 }
 
-/// As vectors: also where the difference comes after megabytes of the same.
+/// The distance covers all elements, also if the first difference comes after megabytes of equal ones.
 #[test]
 fn the_distance_is_over_all_elements() {
     let folder = tempfile::tempdir().unwrap();
@@ -205,7 +205,7 @@ fn attributes_are_compared_and_so_is_every_tensor_of_a_name() {
             .unwrap();
         writer.write(&values).unwrap();
         writer.finish().unwrap();
-        // Now both have the same name.
+        // After this, both tensors have the same name.
         let index = file.windows(2).rposition(|bytes| bytes == b"av").unwrap();
         file[index + 1] = b'w';
         std::fs::write(&path, file).unwrap();

@@ -1,4 +1,4 @@
-//! Conversion: nothing is lost silently, and targets appear when they are complete.
+//! Conversion: nothing is lost silently, and a target appears only when it is complete.
 
 use std::{
     cell::Cell,
@@ -26,11 +26,11 @@ fn allowing() -> ConvertOptions<'static> {
     }
 }
 
-/// From each format to each other, where everything has its place.
+/// Converts from each format to each other, with content that all formats can store.
 #[test]
 fn from_everywhere_to_everywhere() {
     let folder = tempfile::tempdir().unwrap();
-    // Larger than a piece, so that it is copied in rows.
+    // This is larger than a piece, so it is copied in rows.
     let large = tensor(DType::F32, &[300, 10_000]);
     for from in writable() {
         let name = format!("from.{}", from.extensions()[0]);
@@ -48,7 +48,7 @@ fn from_everywhere_to_everywhere() {
     }
 }
 
-/// Plain tensors of GGUF go anywhere and back; quantised ones go where blocks have a place.
+/// Plain tensors of GGUF convert to every format and back; quantized ones only to formats with blocks.
 #[test]
 fn from_gguf_and_back() {
     let folder = tempfile::tempdir().unwrap();
@@ -57,7 +57,7 @@ fn from_gguf_and_back() {
     [2u64, 0, 1]
         .iter()
         .for_each(|word| file.extend(word.to_le_bytes()));
-    // I16[4] and 32 elements of Q8_0.
+    // The tensors are I16[4] and 32 elements of Q8_0.
     file.extend(b"w\x01\0\0\0\x04\0\0\0\0\0\0\0\x19\0\0\0\0\0\0\0\0\0\0\0");
     file.extend(b"\x01\0\0\0\0\0\0\0q\x01\0\0\0\x20\0\0\0\0\0\0\0\x08\0\0\0\x20\0\0\0\0\0\0\0");
     file.resize(file.len().next_multiple_of(32), 0);
@@ -81,14 +81,14 @@ fn from_gguf_and_back() {
     let format = format_of_path(&back).unwrap();
     convert(&*open(&target), format, &back, &ConvertOptions::default()).unwrap();
     assert_eq!(open(&back).tensor(0).unwrap(), reader.tensor(0).unwrap());
-    // Blocks as they are.
+    // Blocks are copied unchanged.
     let copy = folder.path().join("d.gguf");
     convert(&*reader, format, &copy, &ConvertOptions::default()).unwrap();
     let difference = tensor_files::diff(&*reader, &*open(&copy), Default::default());
     assert!(difference.is_empty(), "{difference:?}");
 }
 
-/// A file converted over itself.
+/// Converts a file in place.
 #[test]
 fn fs_05_onto_itself() {
     let folder = tempfile::tempdir().unwrap();
@@ -131,7 +131,7 @@ fn what_has_no_place_is_refused_or_reported() {
     assert_eq!(open(&tbuf).find("float"), Some(0));
     assert_eq!(open(&tbuf).entries().len(), 1);
 
-    // A single array holds one tensor.
+    // A NumPy array file holds one tensor.
     let npy = folder.path().join("a.npy");
     let error = convert(
         &*reader,
@@ -163,7 +163,7 @@ fn b14_names_go_beside_a_file_without_names() {
     assert_eq!(copy.metadata(), &metadata);
     assert_eq!(diff(&*reader, &*copy, Default::default()), []);
 
-    // And back.
+    // Converts it back.
     let back = folder.path().join("back.safetensors");
     convert(
         &*copy,
@@ -174,7 +174,7 @@ fn b14_names_go_beside_a_file_without_names() {
     .unwrap();
     assert_eq!(diff(&*reader, &*open(&back), Default::default()), []);
 
-    // Without the file beside it, names are a loss.
+    // Without the names file, the names are lost.
     let alone = ConvertOptions {
         names_beside: false,
         ..ConvertOptions::default()
@@ -187,7 +187,7 @@ fn b14_names_go_beside_a_file_without_names() {
     );
     assert_eq!(open(&btf).find("bias"), Some(1));
 
-    // One that does not fit is not used, and says so.
+    // A names file that does not match is not used, and this is reported.
     fs::write(
         folder.path().join("a.btf.names.json"),
         r#"{"names":["only one"]}"#,
@@ -199,7 +199,7 @@ fn b14_names_go_beside_a_file_without_names() {
     assert!(lints.iter().any(|lint| lint.message.contains("is not used")));
 }
 
-/// Two other tensors in a file's place do not get the names of those that were there.
+/// Two other tensors that replace a file do not get the names of the old tensors.
 #[test]
 fn b14_names_go_with_the_file_that_had_them() {
     let folder = tempfile::tempdir().unwrap();
@@ -225,7 +225,7 @@ fn b14_names_go_with_the_file_that_had_them() {
     assert!(!folder.path().join("a.btf.names.json").exists());
 }
 
-/// A link stands for the file that it leads to, whose names stand beside that file.
+/// A link is resolved, and the names file is next to the target of the link.
 #[cfg(unix)]
 #[test]
 fn b14_names_stand_beside_the_file_behind_a_link() {
@@ -249,7 +249,7 @@ fn b14_names_stand_beside_the_file_behind_a_link() {
     for path in [&real, &link] {
         assert_eq!(open(path).entries()[1].name, "w", "{}", path.display());
     }
-    // As in a cache whose files are all links.
+    // This is how a cache looks whose files are all links.
     fs::rename(
         folder.path().join("real/a.btf.names.json"),
         folder.path().join("link.btf.names.json"),
@@ -263,7 +263,7 @@ fn sparse_tensors() {
     let folder = tempfile::tempdir().unwrap();
     let (path, sparse) = write_sparse(folder.path());
     let reader = open(&path);
-    // They stay sparse where they can.
+    // They stay sparse if the format supports it.
     let copy = folder.path().join("copy.btf");
     convert(
         &*reader,
@@ -286,7 +286,7 @@ fn sparse_tensors() {
     let converted = open(&dense);
     assert_eq!(converted.tensor(0).unwrap(), converted.tensor(1).unwrap());
 
-    // Within a budget only; otherwise the tensor is left out.
+    // This works only within a budget; otherwise the tensor is left out.
     let small = ConvertOptions {
         dense_budget: 23,
         ..allowing()
@@ -324,7 +324,7 @@ fn a_conversion_that_is_stopped_leaves_the_target_alone() {
     assert_eq!(names(folder.path()), ["a.btf", "a.safetensors"]);
 }
 
-/// Data that does not match its checksum is not copied.
+/// A tensor that does not match its checksum is not copied.
 #[test]
 fn damaged_tensors_are_not_converted() {
     let folder = tempfile::tempdir().unwrap();
@@ -342,7 +342,7 @@ fn damaged_tensors_are_not_converted() {
     assert_eq!(names(folder.path()), ["a.npz"]);
 }
 
-/// The name that a format does not take is in the error, with the reason.
+/// If the target rejects a tensor's name, the error contains the name and the reason.
 #[test]
 fn a_refused_name_is_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -359,7 +359,7 @@ fn a_refused_name_is_named() {
     );
     assert!(!text.contains("good"), "{text}");
 
-    // So it is where many files are written.
+    // The error is the same for a sharded checkpoint.
     let shards = tensor_files::ShardOptions::at_most(8);
     let sharded = tensor_files::convert_sharded(
         &*open(&path),
@@ -372,7 +372,7 @@ fn a_refused_name_is_named() {
     assert!(text.contains("../up"), "{text}");
 }
 
-/// Tensors whose elements become unsigned integers are named, with the dtype that the target does not say.
+/// Tensors whose elements become unsigned integers are reported, with the dtype that the target cannot store.
 #[test]
 fn dtypes_that_become_bits_are_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -385,7 +385,8 @@ fn dtypes_that_become_bits_are_named() {
     assert_eq!(bits.losses(), [Loss::DType("half".into(), "f16".into())]);
 }
 
-/// A trainer replaces its checkpoint while it is converted in place: what it wrote stays, with the names beside it.
+/// If a trainer replaces its checkpoint while it is converted in place, the new checkpoint and its names file
+/// stay.
 #[test]
 fn a_file_that_took_the_sources_name_meanwhile_stays() {
     let folder = tempfile::tempdir().unwrap();
@@ -421,7 +422,7 @@ fn a_file_that_took_the_sources_name_meanwhile_stays() {
     assert_eq!(std::fs::read_to_string(&beside).unwrap(), names_json);
 }
 
-/// A file of tied weights: `b` has the bytes of `a`, and so has `c`, in another shape.
+/// Writes a file with tied weights: `a`, `b` and `c` share their bytes, and `c` has another shape.
 fn tied(folder: &std::path::Path) -> std::path::PathBuf {
     let weights = tensor(DType::F32, &[64, 16]);
     let flat = tensor(DType::F32, &[1024]);
@@ -456,7 +457,7 @@ fn tied_weights_stay_tied() {
         assert!(ranges[0] == ranges[1] && ranges[0] == ranges[2] && ranges[0] != ranges[3]);
         assert!(diff(&*reader, &*copy, Default::default()).is_empty());
         assert!(verify(&*copy).unwrap().is_sound());
-        // Also where the elements are others than those of the file, and the first of them is not taken.
+        // This also works if the selection has another order than the file and lacks its first tensor.
         let mut chosen = tensor_files::Composite::new("", reader);
         chosen.retain(|entry| entry.name != "a");
         let cast = tensor_files::Recast::to_float(&chosen, DType::F64, |_| false).unwrap();
@@ -464,7 +465,7 @@ fn tied_weights_stay_tied() {
         assert!(converted.len < 2 * 8192 + 1024, "{} bytes", converted.len);
         assert!(diff(&cast, &*open(&target), Default::default()).is_empty());
     }
-    // A format that cannot share bytes has them as often as they have names, and that is told.
+    // A format that cannot share bytes writes them once for each name, which is reported.
     let target = folder.path().join("b.safetensors");
     let reader = open(&source);
     let converted = convert(
@@ -475,12 +476,12 @@ fn tied_weights_stay_tied() {
     )
     .unwrap();
     let sharing = |name: &str| Loss::Sharing(name.to_owned(), "a".to_owned(), 4096);
-    // In the order of the file, which is that of the names' hashes.
+    // The tensors are in file order; the file sorts them by hashes of names.
     assert_eq!(converted.losses, [sharing("c"), sharing("b")]);
     assert!(diff(&*reader, &*open(&target), Default::default()).is_empty());
 }
 
-/// The same place in two files is not the same.
+/// Tensors at the same offset of two files are not tied.
 #[test]
 fn tensors_of_two_files_are_not_tied() {
     let folder = tempfile::tempdir().unwrap();
@@ -509,7 +510,7 @@ fn tensors_of_two_files_are_not_tied() {
     assert!(diff(&both, &*copy, Default::default()).is_empty());
 }
 
-/// Counts the tensors of all plans that a format is offered.
+/// Counts the tensors in all plans passed to a format.
 struct Offered(&'static dyn Format, AtomicUsize);
 
 impl Format for Offered {
@@ -543,7 +544,7 @@ impl Format for Offered {
     }
 }
 
-/// A file of 1.5 MB took 20 seconds while it was the product of both.
+/// Planning takes time proportional to the number of tensors plus the number of keys, not to their product.
 #[test]
 fn planning_takes_the_sum_of_tensors_and_keys() {
     const COUNT: usize = 300;
@@ -560,7 +561,7 @@ fn planning_takes_the_sum_of_tensors_and_keys() {
         let offered = counted.1.into_inner();
         assert!(offered <= 5 * (COUNT + COUNT), "{}: {offered}", target.id());
         let kept = match target.id() {
-            // It has one tensor, which is refused before anything is asked about metadata.
+            // It has one tensor, which is rejected before its metadata is checked.
             "safetensors" | "npy" => COUNT,
             _ => 0,
         };
@@ -572,7 +573,7 @@ fn planning_takes_the_sum_of_tensors_and_keys() {
     }
 }
 
-/// All of a file as one is the file itself: its tensors are not kept a second time.
+/// A composite of a whole file does not store its tensors a second time.
 #[test]
 fn a_file_as_a_composite_takes_little_more_memory() {
     const COUNT: usize = 20_000;
@@ -596,11 +597,12 @@ fn a_file_as_a_composite_takes_little_more_memory() {
     );
 }
 
-/// DeepSeek's blocks and compressed-tensors' rows: each element times its scale, and no scale left to be used twice.
+/// For DeepSeek's blocks and compressed-tensors' rows, each element is multiplied by its scale, and no scale
+/// remains that could be applied twice.
 #[test]
 fn floats_of_eight_bits_are_multiplied_by_their_scales() {
     let folder = tempfile::tempdir().unwrap();
-    // All values of the dtype but NaN, over two blocks of rows and three of columns.
+    // Contains all values of the dtype except NaN, over two blocks of rows and three of columns.
     let (rows, columns) = (130usize, 300usize);
     let bits: Vec<u8> = (0..rows * columns)
         .map(|at| [0x38, 0x40, 0xb8, 0x01, 0x7e][at % 5])

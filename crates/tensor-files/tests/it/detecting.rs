@@ -1,4 +1,4 @@
-//! Formats are recognised by their marks, then by names.
+//! Formats are detected by their magic numbers, then by names.
 
 use fmt_core::{ErrorKind::*, Metadata};
 use tensor_core::DType;
@@ -16,7 +16,7 @@ fn every_format_opens_its_own_files() {
         let reader = open(&path, &Default::default()).unwrap();
         assert_eq!(reader.format(), format.id());
         assert_eq!(reader.tensor(0).unwrap(), values);
-        // Without a name, and with a wrong one if the format has a mark.
+        // The file is detected without a name, and with a wrong one if the format has a magic number.
         let bytes = std::fs::read(&path).unwrap();
         assert_eq!(
             detect(&bytes, bytes.len() as u64, None).unwrap().id(),
@@ -41,7 +41,8 @@ fn what_is_of_no_format_is_told_so() {
             .contains("one of btf, gguf, npy, npz, onnx, safetensors"),
         "{error}"
     );
-    // A name that a format has is believed: its reader says best what is wrong.
+    // If the name belongs to a format, that format's reader is used, because its error explains best what is
+    // wrong.
     let path = folder.path().join("paper.npy");
     std::fs::write(&path, b"%PDF-1.7 and so on and on").unwrap();
     assert_eq!(open(&path, &Default::default()).err().unwrap().kind(), BadMagic);
@@ -52,7 +53,7 @@ fn what_is_of_no_format_is_told_so() {
     assert_eq!(open(&empty, &Default::default()).err().unwrap().kind(), NotAFile);
 }
 
-/// An archive of arrays is recognised by its first member, as checkpoints of PyTorch are: a wrong name does not matter.
+/// An archive of arrays is detected by its first member, like PyTorch checkpoints, whatever its name.
 #[test]
 fn a_misnamed_archive_of_arrays_is_opened() {
     let folder = tempfile::tempdir().unwrap();
@@ -67,7 +68,7 @@ fn a_misnamed_archive_of_arrays_is_opened() {
     }
 }
 
-/// The error names what stands in a file's place, under every name.
+/// The error describes the kind of file that was found, whatever its name.
 #[test]
 fn what_is_another_file_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -109,7 +110,8 @@ fn what_is_another_file_is_told() {
             let path = folder.path().join(name);
             std::fs::write(&path, content).unwrap();
             let Err(error) = open(&path, &Default::default()) else {
-                // A file of ours is opened where its name says so, or says nothing; no tensors are zeros in BTF.
+                // A file of a supported format is opened if its name matches or has no known extension. A BTF
+                // file without tensors consists of zeros.
                 assert!(
                     expected.contains("safetensors") || expected.contains("zeros"),
                     "{name}: {expected}"
@@ -121,7 +123,7 @@ fn what_is_another_file_is_told() {
     }
 }
 
-/// As a download that was stopped: how much is there, and how much there should be.
+/// For an interrupted download, the error gives the actual and the expected length.
 #[test]
 fn what_is_cut_off_is_told_with_both_lengths() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Files of all formats: recognised, opened, converted, verified, compared.
+//! Files of all formats: detected, opened, converted, verified, compared.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod comparing;

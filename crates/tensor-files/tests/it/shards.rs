@@ -1,4 +1,4 @@
-//! Checkpoints of many files.
+//! Sharded checkpoints.
 
 use std::{fs, path::Path};
 
@@ -8,7 +8,7 @@ use tensor_files::{ConvertOptions, ShardOptions, convert_sharded, diff, format, 
 
 use crate::support::{names, open, tensor, writable, write};
 
-/// Three tensors of 24 bytes, two of which fit into a file.
+/// Writes three tensors of 24 bytes, two of which fit into a file.
 fn source(folder: &Path) -> std::path::PathBuf {
     let tensors = ["a", "b", "c"].map(|name| (name, tensor(DType::F32, &[2, 3])));
     let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (*name, tensor)).collect();
@@ -100,7 +100,7 @@ fn a_checkpoint_is_replaced_as_a_whole_and_not_by_another_form() {
         let divided = convert_sharded(&*reader, safetensors, &folder.path().join(name), &shards, options);
         divided.map(drop).map_err(|error| error.kind())
     };
-    // One file where there are many, many where there is one.
+    // A single file is written where shards exist, and shards where a single file exists.
     assert_eq!(
         divide(1 << 20, "out/model.safetensors", &options),
         Err(ErrorKind::Exists)
@@ -112,7 +112,7 @@ fn a_checkpoint_is_replaced_as_a_whole_and_not_by_another_form() {
         Err(ErrorKind::Exists)
     );
     assert_eq!(names(&out).len(), 5);
-    // A checkpoint that cannot be written leaves no folder.
+    // A checkpoint that cannot be written leaves no directory behind.
     let npy = format("npy").unwrap();
     let path = folder.path().join("none/a.npy");
     assert!(convert_sharded(&*reader, npy, &path, &ShardOptions::at_most(1), &options).is_err());
@@ -169,7 +169,7 @@ fn an_index_that_lies_is_refused() {
             "the tensor 'a' of '{first}': read, although the index does not name it"
         )]
     );
-    // Some tools count in halves of bytes, or write a double.
+    // Some tools count half bytes, or write a double.
     fs::write(&index, good.replace("72", "72.0")).unwrap();
     open(&out);
 
@@ -185,7 +185,8 @@ fn an_index_that_lies_is_refused() {
     assert_eq!(refused(&out).0, ErrorKind::Truncated);
 }
 
-/// A tensor that two files have: the index says which of them counts, and without its word nothing does.
+/// If two files have the same tensor, the index decides which is read; without an entry in the index it is an
+/// error.
 #[test]
 fn the_index_decides_between_two_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -219,7 +220,8 @@ fn the_index_decides_between_two_files() {
     );
 }
 
-/// Hugging Face's other layouts: one file and an index, a variant's index, and all files without one.
+/// Other layouts of Hugging Face are read: a single file with an index, a variant's index, and all files
+/// without an index.
 #[test]
 fn other_layouts_of_checkpoints_are_read_with_a_note() {
     let folder = tempfile::tempdir().unwrap();
@@ -242,7 +244,7 @@ fn other_layouts_of_checkpoints_are_read_with_a_note() {
     fs::remove_file(&index).unwrap();
     let without = "no index says what belongs together: all 3 files that are called so are read";
     assert_eq!(same(&[without]), 3);
-    // The name as one file leads to them too.
+    // The single-file name also finds them.
     let named = open_composite(&out.join("model.safetensors"), &ReadOptions::default()).unwrap();
     assert_eq!(named.entries().len(), 3);
     for number in 1..=3 {
@@ -273,8 +275,8 @@ fn other_layouts_of_checkpoints_are_read_with_a_note() {
     assert_eq!(same(&[both]), 1);
 }
 
-/// A process that is killed while files get their names leaves none that could be taken for a checkpoint: old files and new
-/// ones may have the same names.
+/// If the process is killed while files are renamed, the directory has no complete checkpoint, because old
+/// and new files may have the same names.
 #[test]
 fn files_without_the_first_are_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -296,7 +298,8 @@ fn files_without_the_first_are_refused() {
     }
 }
 
-/// What stops amid the names leaves old files and new ones side by side: the first is gone by then, and comes last.
+/// If renaming stops halfway, old and new files exist next to each other. They are never combined, because
+/// the old first file is already removed and the new one comes last.
 #[test]
 fn old_and_new_files_are_never_taken_together() {
     for extension in ["safetensors", "gguf"] {
@@ -304,7 +307,7 @@ fn old_and_new_files_are_never_taken_together() {
         let old = divide(folder.path(), &format!("out/model.{extension}"), 24);
         let out = folder.path().join("out");
         let reader = open(&source(folder.path()));
-        // A folder takes the name of the second file when all of them have been begun.
+        // A directory takes the name of the second file after all files were created.
         let stop = |progress: tensor_files::Progress| {
             if progress.done == progress.total && old.files[1].is_file() {
                 fs::remove_file(&old.files[1]).unwrap();
@@ -332,7 +335,7 @@ fn old_and_new_files_are_never_taken_together() {
     }
 }
 
-/// GGUF's files say of themselves what an index would.
+/// GGUF files contain the information of an index themselves.
 #[test]
 fn files_of_gguf_have_no_index() {
     let folder = tempfile::tempdir().unwrap();
@@ -361,7 +364,7 @@ fn files_of_gguf_have_no_index() {
         &Metadata::from([("format".to_owned(), "pt".to_owned())])
     );
     assert_eq!(whole.notes().count(), 0);
-    // One file that is made of them, or of one of them, is a model of its own.
+    // A single file that is made from all shards, or from one of them, is an independent model.
     let target = format("gguf").unwrap();
     let merged = folder.path().join("merged.gguf");
     let convert = |reader: &dyn TensorReader| {
@@ -370,19 +373,19 @@ fn files_of_gguf_have_no_index() {
     };
     assert_eq!(&convert(&whole), whole.metadata());
     assert_eq!(&convert(&*open(&sharded.files[0])), whole.metadata());
-    // Divided in another way: the old files go.
+    // With another division, the old files are removed.
     divide(folder.path(), "out/model.gguf", 50);
     assert_eq!(
         names(&out),
         ["model-00001-of-00002.gguf", "model-00002-of-00002.gguf"]
     );
-    // One file where there are many.
+    // A single file is written where shards exist.
     let options = ConvertOptions::default();
     let shards = ShardOptions::at_most(1 << 20);
     let path = out.join("model.gguf");
     let refused_form = convert_sharded(&whole, target, &path, &shards, &options).unwrap_err();
     assert_eq!(refused_form.kind(), ErrorKind::Exists);
-    // Files of two models, and one that is called otherwise.
+    // Files of two models, and one with another name.
     let part = |number: u32| out.join(format!("model-{number:05}-of-00002.gguf"));
     fs::copy(part(2), part(1)).unwrap();
     let (kind, text) = refused(&out);

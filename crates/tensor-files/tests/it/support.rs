@@ -1,4 +1,4 @@
-//! Files to work on.
+//! Test files.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use fmt_core::{Format, Metadata, Plan, PlannedEntry, TensorReader};
 use tensor_core::{DType, Shape, SparseCoo, Tensor, TensorSpec};
 use tensor_files::format;
 
-/// The formats that files can be written in.
+/// Returns the formats that can be written.
 pub(crate) fn writable() -> impl Iterator<Item = &'static dyn Format> {
     let all = tensor_files::formats().iter().copied();
     all.filter(|format| !["gguf", "onnx", "torch", "ztensor1", "ztensor2"].contains(&format.id()))
@@ -18,7 +18,7 @@ pub(crate) fn tensor(dtype: DType, dims: &[u64]) -> Tensor {
     Tensor::new(spec, bytes).unwrap()
 }
 
-/// Writes tensors with names as a file of a format, and returns where.
+/// Writes named tensors as a file of the format, and returns its path.
 pub(crate) fn write(folder: &Path, name: &str, tensors: &[(&str, &Tensor)], metadata: &Metadata) -> PathBuf {
     let path = folder.join(name);
     let format = tensor_files::format_of_path(&path).unwrap();
@@ -39,7 +39,7 @@ pub(crate) fn write(folder: &Path, name: &str, tensors: &[(&str, &Tensor)], meta
     path
 }
 
-/// A BTF file with a sparse tensor, and one that is not.
+/// Writes a BTF file with a sparse and a dense tensor.
 pub(crate) fn write_sparse(folder: &Path) -> (PathBuf, SparseCoo) {
     let dense = Tensor::from_vec(Shape::new(&[2, 3]).unwrap(), vec![0i32, 5, 0, 0, 0, -6]).unwrap();
     let sparse = SparseCoo::from_dense(&dense.view());

@@ -91,7 +91,7 @@ impl AwsProfile {
         let name = named.as_deref().unwrap_or("default");
         let mut found = false;
         let mut settings = BTreeMap::new();
-        // Later ones win.
+        // Later sections win.
         let in_config = [
             Some(name).filter(|name| *name == "default").map(str::to_owned),
             Some(format!("profile {name}")),
@@ -108,8 +108,7 @@ impl AwsProfile {
             for section in sections.iter().flatten() {
                 if let Some(more) = section_of(path, &text, section)? {
                     found = true;
-                    // Keys belong together: those of one file are never combined with a session token of the
-                    // other.
+                    // Keys of one file are never combined with a session token of the other.
                     if more.contains_key(KEY_ID) {
                         settings.retain(|key: &String, _| ![KEY_ID, SECRET, SESSION].contains(&key.as_str()));
                     }
@@ -160,13 +159,13 @@ impl AwsProfile {
         })
     }
 
-    /// Returns its region.
+    /// Returns the profile's region.
     #[must_use]
     pub fn region(&self) -> Option<&str> {
         self.get("region")
     }
 
-    /// Returns the URL of a store other than Amazon's.
+    /// Returns the endpoint URL, for stores other than Amazon's.
     #[must_use]
     pub fn endpoint(&self) -> Option<&str> {
         self.get("endpoint_url")

@@ -99,7 +99,7 @@ impl HttpService for Client {
 fn failed(error: ureq::Error) -> HttpError {
     let kind = match &error {
         ureq::Error::Timeout(_) => HttpErrorKind::Timeout,
-        // For example TLS: a retry fails in the same way.
+        // A TLS error, for example: a retry fails in the same way.
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => HttpErrorKind::Unknown,
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => HttpErrorKind::Connect,
         ureq::Error::ConnectionFailed => HttpErrorKind::Connect,

@@ -277,9 +277,9 @@ impl RemoteOptions {
 fn no_answer(error: ureq::Error, target: &Target, is_open: bool) -> Failure {
     let what = format!("no response from {}", target.host());
     let lasting = match &error {
-        // For example TLS.
+        // TLS errors, for example.
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => true,
-        // No server listens there: probably a mistyped address.
+        // No server listens at this address, so it is probably mistyped.
         ureq::Error::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => !is_open,
         ureq::Error::ConnectionFailed => !is_open,
         ureq::Error::Io(_) | ureq::Error::Timeout(_) => false,

@@ -36,7 +36,7 @@ pub struct HubFolder {
     owner: String,
     repo: String,
     revision: String,
-    /// Without surrounding slashes; empty for the whole repository.
+    /// The directory, without surrounding slashes; empty for the whole repository.
     folder: String,
     options: RemoteOptions,
 }
@@ -90,7 +90,7 @@ impl HubFolder {
             kind,
             owner: owner.to_owned(),
             repo: repo.to_owned(),
-            // A slash in it must be written %2F, because a plain one starts the directory.
+            // A slash in the revision must be written %2F, because a plain one starts the directory.
             revision: revision.replace("%2F", "/").replace("%2f", "/"),
             folder: folder.to_owned(),
             options: options.clone(),

@@ -52,7 +52,7 @@ pub fn is_remote(location: &str) -> bool {
 /// Opens a remote file. Makes one request for the beginning, and another for the end if the file's name
 /// suggests that the index is there.
 ///
-/// Locations are
+/// A location is one of:
 /// - `https://HOST/PATH`; `http://` only for localhost, unless [`RemoteOptions::with_plain_http`] allows
 ///   more;
 /// - `hf://OWNER/REPO/FILE`, `hf://OWNER/REPO@REVISION/FILE` or `hf://OWNER/REPO/FILE@REVISION`, with
@@ -115,7 +115,7 @@ impl RemoteFile {
     /// Requests the first byte to learn the file's length and version. Locations are those of [`open`].
     ///
     /// # Errors
-    /// Same as [`open`].
+    /// See [`open`].
     pub fn open(location: &str, options: &RemoteOptions) -> Result<Self, Error> {
         let (target, options) = locate(location, options)?;
         let name = target.name();
@@ -150,8 +150,8 @@ impl RemoteFile {
     /// Reads a range of this version; a broken response is resumed where it stopped.
     ///
     /// # Errors
-    /// Those of [`open`], inside an [`io::Error`]; [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) when the
-    /// range exceeds the file.
+    /// The errors of [`open`], inside an [`io::Error`]; [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) when
+    /// the range exceeds the file.
     pub fn read(&self, range: Range<u64>) -> io::Result<Box<dyn Read + Send>> {
         if range.is_empty() {
             return Ok(Box::new(io::empty()));

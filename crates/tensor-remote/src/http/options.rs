@@ -27,7 +27,7 @@ pub struct RemoteOptions {
     pub(crate) retries: u32,
     pub(crate) back_off: Duration,
     pub(crate) patience: Duration,
-    /// The timeout for connecting, if it differs.
+    /// The timeout for connecting, if it differs from the others.
     pub(crate) connect_patience: Option<Duration>,
     pub(crate) index_place: Option<IndexPlace>,
 }

@@ -88,7 +88,7 @@ impl ResumingBody {
             return Ok(());
         };
         match body.read(&mut [0]) {
-            // All bytes are there, whatever happens to the connection now.
+            // All bytes have arrived, so a connection error no longer matters.
             Ok(0) | Err(_) => Ok(()),
             Ok(_) => {
                 let error = Error::new(

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 pub(crate) struct Signer {
     pub(crate) key_id: String,
     pub(crate) secret: String,
-    /// For temporary keys.
+    /// The session token of temporary keys.
     pub(crate) session: Option<String>,
     pub(crate) region: String,
 }

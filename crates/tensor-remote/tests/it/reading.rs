@@ -141,7 +141,7 @@ fn the_index_of_twenty_gigabytes() {
     assert_eq!(reader(&source).entries().len(), 200);
     assert_eq!((server.count(), source.traffic().bytes), (1, 256 << 10));
 
-    // With a guess that is too small.
+    // The guessed size of the index is too small.
     let options = quick().with_index_place(IndexPlace::Front(1 << 10));
     let source = Arc::new(open(&server.url("m.safetensors"), &options).unwrap());
     assert_eq!(reader(&source).entries().len(), 200);
@@ -185,7 +185,8 @@ fn an_index_at_the_end_is_two_requests() {
     }
 }
 
-/// A file of 20 GB with 20,000 tensors has an index of more than 2 MB at its end.
+/// A file of 20 GB with 20,000 tensors has an index of more than 2 MB at its end, so a longer end is
+/// requested.
 #[test]
 fn a_long_file_is_asked_for_more_of_its_end() {
     let file = tempfile::tempfile().unwrap();
@@ -214,7 +215,7 @@ fn an_empty_file_has_no_bytes() {
     }
 }
 
-/// Random reads by several threads.
+/// Random reads by several threads return the correct bytes.
 #[test]
 fn every_range_is_that_of_the_file() {
     let bytes = content(5 << 20);
@@ -231,7 +232,7 @@ fn every_range_is_that_of_the_file() {
                 };
                 for _ in 0..60 {
                     let mut at = next(bytes.len() as u64);
-                    // Some continue where they ended.
+                    // Some reads continue where the previous one ended.
                     for _ in 0..next(4) {
                         let most = [100, 40_000, 700_000][next(3) as usize];
                         let end = (at + next(most)).min(bytes.len() as u64);

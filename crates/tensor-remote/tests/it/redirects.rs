@@ -34,7 +34,7 @@ fn a_token_stays_with_its_origin() {
     let hub = Server::start(move |request, out| {
         assert_eq!(request.header("authorization"), Some("Bearer secret"));
         match request.path.as_str() {
-            // Within the origin, relative to the path.
+            // This redirect stays within the origin and is relative to the path.
             "/a/m.safetensors" => redirect("b/m", out),
             "/a/b/m" => redirect(&to, out),
             other => panic!("{other}"),
@@ -48,7 +48,7 @@ fn a_token_stays_with_its_origin() {
     assert!(!format!("{:?}", quick().with_token("secret")).contains("secret"));
 }
 
-/// Signed URLs expire.
+/// Signed URLs expire, and are then requested again.
 #[test]
 fn an_address_that_ends_is_asked_for_again() {
     let bytes = content(1_000_000);

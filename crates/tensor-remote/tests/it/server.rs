@@ -45,7 +45,7 @@ impl Request {
     }
 }
 
-/// A server on its own port, until the process ends.
+/// A server on a free port that runs until the process ends.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) requests: Arc<AtomicU64>,
@@ -82,7 +82,7 @@ impl Server {
         Self { address, requests }
     }
 
-    /// Starts a correct server of one file.
+    /// Starts a server that correctly serves one file.
     pub(crate) fn of(content: impl ByteSource + 'static) -> Self {
         Self::start(move |request, out| serve(request, &content, "\"one\"", out))
     }

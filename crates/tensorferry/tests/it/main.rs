@@ -1,4 +1,4 @@
-//! A server of the program's own models, by the crate's public functions.
+//! A server for models that are defined in the program, through the crate's public functions.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -15,7 +15,7 @@ use tensorferry::{
     Tensor, TensorMetadata, serve,
 };
 
-/// Doubles `x`; takes some time if it is told to, and counts its runs.
+/// Doubles `x`, with a delay if configured, and counts its runs.
 struct Double {
     metadata: ModelMetadata,
     time: Duration,
@@ -47,7 +47,7 @@ impl Model for Double {
     }
 }
 
-/// A model that cannot even say what it is.
+/// A model that panics when asked for its metadata.
 struct Nothing;
 
 impl Model for Nothing {
@@ -99,7 +99,7 @@ async fn both_transports_answer_and_a_panic_is_one_requests_error() {
     assert!(server.drain().await);
 }
 
-/// A service that gives back `x`, with nothing but what it has to have; counts the steps of its end.
+/// A minimal service that returns `x`; counts the steps of its shutdown.
 struct Echo(Arc<ModelMetadata>, Arc<AtomicUsize>);
 
 impl InferenceService for Echo {
@@ -210,7 +210,7 @@ async fn what_cannot_be_served_is_an_error() {
             .build(),
     );
     assert!(error.contains("model name"), "{error}");
-    // No models are an engine too, and no address is no server.
+    // An engine may have no models, but a server needs an address.
     let engine = Engine::builder().build().unwrap();
     let error = serve(engine).start().await.err().unwrap();
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);

@@ -18,16 +18,17 @@ pub(crate) enum Accelerator {
 }
 
 impl Accelerator {
-    /// Those of instances on GPUs.
+    /// The providers for instances on GPUs.
     const ON_GPU: [Self; 2] = [Self::Cuda, Self::TensorRt];
 
-    /// Those of instances on CPUs.
+    /// The providers for instances on CPUs.
     const ON_CPU: [Self; 1] = [Self::OpenVino];
 
-    /// Looks a configuration's name up, among those for GPUs or those for CPUs.
+    /// Finds an accelerator by its name in a configuration, among those for GPUs or those for CPUs.
     ///
     /// # Errors
-    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) with the names that there are, and the one that was meant.
+    /// Returns [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) with the known names and the most
+    /// similar one.
     pub(crate) fn from_name(name: &str, on_gpu: bool) -> Result<Self, ServiceError> {
         let known: &[Self] = if on_gpu { &Self::ON_GPU } else { &Self::ON_CPU };
         if let Some(found) = known.iter().find(|known| known.name() == name) {
@@ -51,7 +52,7 @@ impl Accelerator {
         )))
     }
 
-    /// The name in a configuration, which is Triton's.
+    /// Returns the name in a configuration, which is Triton's.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cuda => "cuda",
@@ -60,7 +61,7 @@ impl Accelerator {
         }
     }
 
-    /// ONNX Runtime's name.
+    /// Returns ONNX Runtime's name.
     pub(crate) fn provider(self) -> &'static str {
         match self {
             Self::Cuda => ep::CUDA::NAME,
@@ -69,7 +70,7 @@ impl Accelerator {
         }
     }
 
-    /// The Python package whose library has it.
+    /// Returns the Python package whose library includes the provider.
     pub(crate) fn package(self) -> &'static str {
         match self {
             Self::Cuda | Self::TensorRt => "onnxruntime-gpu",
@@ -77,15 +78,15 @@ impl Accelerator {
         }
     }
 
-    /// The file next to ONNX Runtime's library in which it is.
+    /// Returns the provider's file, which is next to ONNX Runtime's library.
     pub(crate) fn file(self) -> String {
         format!("libonnxruntime_providers_{}.so", self.name())
     }
 }
 
-/// The name that is spelt nearly so.
+/// Returns the known name with a similar spelling, if any.
 fn nearest(name: &str, known: &[Accelerator]) -> Option<&'static str> {
-    /// Longer names are not misspelt ones, and would cost time.
+    /// Longer names are not misspellings, and would cost time.
     const MAX_NAME: usize = 64;
     if name.len() > MAX_NAME {
         return None;
@@ -109,7 +110,7 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// The same for a session on this GPU.
+    /// Returns a copy for a session on `gpu`.
     pub(crate) fn on(&self, gpu: Option<u32>) -> Self {
         let mut chosen = self.clone();
         if let (Some(gpu), Accelerator::Cuda | Accelerator::TensorRt) = (gpu, self.accelerator) {
@@ -118,7 +119,7 @@ impl Chosen {
         chosen
     }
 
-    /// Adds it to a session that is being made. Its library is loaded now, if it was not before.
+    /// Adds the provider to a session builder. This loads the provider's library on first use.
     pub(crate) fn register(&self, builder: &mut SessionBuilder) -> ort::Result<()> {
         fn with<P: ArbitrarilyConfigurableExecutionProvider>(
             provider: P,

@@ -1,6 +1,6 @@
-//! What to do about an error of CUDA, for which the library has its own words only.
+//! Advice on CUDA errors, for which the library only has its own messages.
 
-/// What an error of a provider means and what to do, if it is one that operators meet.
+/// Explains a provider's error and says what to do, if it is a common one.
 pub(crate) fn advice(message: &str) -> Option<&'static str> {
     let lower = message.to_ascii_lowercase();
     let cases: &[(&[&str], &str)] = &[
@@ -39,7 +39,7 @@ pub(crate) fn advice(message: &str) -> Option<&'static str> {
     cases.iter().find(meets).map(|(_, advice)| *advice)
 }
 
-/// Whether an error of a run or a load says that the GPU's memory is used up.
+/// Returns whether an error of a run or a load says that the GPU is out of memory.
 pub(crate) fn is_out_of_memory(message: &str) -> bool {
     advice(message).is_some_and(|advice| advice.starts_with("the GPU's memory"))
 }
@@ -48,7 +48,7 @@ pub(crate) fn is_out_of_memory(message: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Bad input: a driver that is too old, memory that others use, a card that is not there.
+    /// Bad input: a driver that is too old, memory that others use, a missing GPU.
     #[test]
     fn errors_of_cuda_are_explained() {
         for (message, expected) in [

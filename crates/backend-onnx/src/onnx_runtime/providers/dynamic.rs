@@ -1,4 +1,5 @@
-//! The libraries that a shared library needs, read from its file: what the system's loader reports is the first one that is missing only.
+//! Reads the dependencies of a shared library from its file: the system's loader only reports the first
+//! missing one.
 
 use std::{
     fs::File,
@@ -6,7 +7,8 @@ use std::{
     path::Path,
 };
 
-/// The names in the dynamic section of a shared library (ELF, 64 bit, little-endian), in their order. Empty for anything else.
+/// Returns the needed libraries from the dynamic section of a shared library (64-bit little-endian ELF), in
+/// order. Empty for other files.
 pub(super) fn needed(path: &Path) -> Vec<String> {
     File::open(path)
         .and_then(|mut file| read(&mut file))
@@ -18,7 +20,7 @@ const PT_DYNAMIC: u32 = 2;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 
-/// Bytes of the dynamic section that are read, and of a name.
+/// Maximum bytes to read of the dynamic section, and of a name.
 const MOST_DYNAMIC: u64 = 64 << 10;
 const MOST_NAME: usize = 256;
 
@@ -55,7 +57,7 @@ fn read(file: &mut File) -> io::Result<Vec<String>> {
         .map(|entry| (u64_at(entry, 0), u64_at(entry, 8)))
         .take_while(|(tag, _)| *tag != 0)
         .collect();
-    // An address in memory; the file has it where its segment is.
+    // Converts the table's memory address into a file offset by its segment.
     let strings = entries.iter().find(|(tag, _)| *tag == DT_STRTAB);
     let strings = strings.and_then(|(_, address)| {
         let holds = |segment: &&Segment| {
@@ -84,7 +86,7 @@ fn read(file: &mut File) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// So many bytes from an offset, fewer at the end of the file.
+/// Reads `count` bytes at an offset, or fewer at the end of the file.
 fn bytes(file: &mut File, offset: u64, count: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(offset))?;

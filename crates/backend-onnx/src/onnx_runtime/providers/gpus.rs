@@ -1,10 +1,10 @@
-//! Which GPUs there are, and which of them models may take that do not ask for one.
+//! The machine's GPUs, and those that models may use without asking for one.
 
 use std::{fmt, str::FromStr};
 
 use tensor_core::Quoted;
 
-/// The GPUs of this machine, and those that models take which do not ask for one.
+/// The GPUs of this machine, and those that models use whose configuration does not ask for one.
 ///
 /// ```
 /// use backend_onnx::{Gpu, Gpus};
@@ -27,18 +27,18 @@ pub struct Gpus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Gpu {
-    /// What its maker calls it.
+    /// The vendor's name for it.
     pub name: String,
 }
 
 impl Gpu {
-    /// A GPU of this name.
+    /// Creates a GPU with this name.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into() }
     }
 }
 
-/// Which GPUs models take that do not ask for one: `all`, `none`, or numbers with commas.
+/// The GPUs for models that do not ask for one: `all`, `none`, or comma-separated GPU numbers.
 ///
 /// ```
 /// use backend_onnx::GpuChoice;
@@ -52,18 +52,18 @@ impl Gpu {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GpuChoice {
-    /// All that are seen; none where it is not known which there are.
+    /// All detected GPUs; none if detection was not possible.
     #[default]
     Seen,
     /// All.
     All,
     /// None.
     None,
-    /// These, by CUDA's numbers.
+    /// These GPUs, by CUDA's numbers.
     Only(Vec<u32>),
 }
 
-/// A choice of GPUs that cannot be read.
+/// A choice of GPUs that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuChoiceError(String);
 
@@ -114,13 +114,13 @@ impl fmt::Display for GpuChoice {
 }
 
 impl Gpus {
-    /// A choice, on a machine of which it is not known which GPUs it has.
+    /// Creates a choice without knowledge of the machine's GPUs.
     #[must_use]
     pub fn new(choice: GpuChoice) -> Self {
         Self { choice, seen: None }
     }
 
-    /// The same where these are all that there are, in CUDA's order.
+    /// Sets the GPUs of the machine, in CUDA's order.
     #[must_use]
     pub fn with_seen(self, gpus: impl IntoIterator<Item = Gpu>) -> Self {
         Self {
@@ -129,18 +129,18 @@ impl Gpus {
         }
     }
 
-    /// The GPUs of this machine; `None` where it is not known.
+    /// Returns the GPUs of this machine; `None` if they are unknown.
     #[must_use]
     pub fn seen(&self) -> Option<&[Gpu]> {
         self.seen.as_deref()
     }
 
-    /// Whether somebody chose GPUs for models that do not ask for one.
+    /// Returns whether the operator chose GPUs for models that do not ask for one.
     pub(crate) fn are_chosen(&self) -> bool {
         matches!(self.choice, GpuChoice::All | GpuChoice::Only(_))
     }
 
-    /// The GPUs that models take which do not ask for one, in their order.
+    /// Returns the GPUs for models that do not ask for one, in order.
     #[must_use]
     pub fn free_to_take(&self) -> Vec<u32> {
         let all = || self.seen.as_ref().map(|seen| (0u32..).take(seen.len()).collect());
@@ -152,12 +152,12 @@ impl Gpus {
         }
     }
 
-    /// The GPUs of a model that asks for one and does not say which.
+    /// Returns the GPUs for a model that requires a GPU without saying which.
     pub(crate) fn of_demand(&self) -> Vec<u32> {
         let free = self.free_to_take();
         let seen = || Self::new(GpuChoice::All).with_seen_of(self).free_to_take();
         let found = if free.is_empty() { seen() } else { free };
-        // Where there is none the library says so.
+        // If the machine has none, the library reports it.
         if found.is_empty() { vec![0] } else { found }
     }
 
@@ -168,13 +168,13 @@ impl Gpus {
         }
     }
 
-    /// Whether a GPU may be there.
+    /// Returns whether the machine has this GPU, or may have it.
     pub(crate) fn may_have(&self, gpu: u32) -> bool {
         let seen = self.seen.as_ref();
         seen.is_none_or(|seen| usize::try_from(gpu).is_ok_and(|gpu| gpu < seen.len()))
     }
 
-    /// What this machine has, for people.
+    /// Describes the machine's GPUs for messages.
     pub(crate) fn describe(&self) -> String {
         match self.seen.as_deref() {
             None => "which GPUs there are is not known".to_owned(),

@@ -1,4 +1,4 @@
-//! The libraries of CUDA that a provider needs: loaded from where pip puts them, and named where they are missing.
+//! The CUDA libraries that a provider needs: loads them from pip's directories, and names the missing ones.
 
 use std::{
     collections::HashSet,
@@ -11,25 +11,25 @@ use ort::util::preload_dylib;
 
 use super::{Accelerator, dynamic::needed, package::site_packages};
 
-/// A library that is not there.
+/// A missing library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
     pub(crate) name: String,
-    /// What brings it.
+    /// How to install it.
     pub(crate) remedy: String,
 }
 
-/// The libraries of one of ONNX Runtime's providers.
+/// The libraries that one of ONNX Runtime's providers needs.
 pub(crate) struct Libraries {
-    /// The file of the provider.
+    /// The provider's file.
     provider: PathBuf,
     accelerator: Accelerator,
-    /// Where packages of Python have their libraries.
+    /// The library directories of Python packages.
     folders: Vec<PathBuf>,
 }
 
 impl Libraries {
-    /// Those of a provider next to ONNX Runtime's library.
+    /// Returns the libraries of the provider next to ONNX Runtime's library.
     pub(crate) fn of(accelerator: Accelerator, library: &Path) -> Self {
         let provider = library.with_file_name(accelerator.file());
         Self {
@@ -39,11 +39,12 @@ impl Libraries {
         }
     }
 
-    /// Loads those that packages of Python have, once in a process, so that the provider finds them under their names wherever they are.
+    /// Loads the libraries of Python packages, once per process, so that the provider finds them by name
+    /// wherever they are.
     pub(crate) fn preload(&self) {
         static LOADED: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
         if self.accelerator == Accelerator::OpenVino {
-            // Its package has them next to the provider.
+            // OpenVINO's package has its libraries next to the provider.
             return;
         }
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -58,7 +59,7 @@ impl Libraries {
         }
     }
 
-    /// Those that cannot be loaded, with what brings them. Those that can be are loaded.
+    /// Returns the libraries that cannot be loaded, with how to install them. Loads the others.
     pub(crate) fn missing(&self) -> Vec<Missing> {
         let names = needed(&self.provider);
         let cuda = names.iter().find_map(|name| name.strip_prefix("libcudart.so."));
@@ -67,7 +68,8 @@ impl Libraries {
         missing.map(|name| self.describe(name, cuda)).collect()
     }
 
-    /// Those that the provider loads only when an operator needs them, and that cannot be loaded.
+    /// Returns the libraries that the provider loads lazily, for certain operators, and that cannot be
+    /// loaded.
     pub(crate) fn missing_later(&self) -> Vec<Missing> {
         let names = needed(&self.provider);
         let cuda = names.iter().find_map(|name| name.strip_prefix("libcudart.so."));
@@ -92,7 +94,7 @@ impl Libraries {
     }
 }
 
-/// Stems of the libraries in packages, those that others need first.
+/// Stems of the libraries in packages, in order of dependency.
 const ORDER: &[&str] = &[
     "libcudart",
     "libnvJitLink",
@@ -106,7 +108,7 @@ const ORDER: &[&str] = &[
     "libnvonnxparser",
 ];
 
-/// `nvidia/*/lib`, and `tensorrt_libs`.
+/// Returns the directories `nvidia/*/lib` and `tensorrt_libs`.
 fn folders(site_packages: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(site_packages.join("nvidia"))
         .into_iter()
@@ -118,7 +120,7 @@ fn folders(site_packages: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// `libcublas.so.13` of `libcublas`.
+/// Returns the files with a stem: `libcublas.so.13` for `libcublas`.
 fn with_stem(folder: &Path, stem: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = entries
@@ -136,7 +138,7 @@ fn with_stem(folder: &Path, stem: &str) -> Vec<PathBuf> {
     found
 }
 
-/// What brings a library, for a provider that was built for this version of CUDA.
+/// Returns how to install a library, for a provider built for this version of CUDA.
 fn remedy(name: &str, cuda: Option<&str>) -> Option<String> {
     if name.starts_with("libcuda.so") {
         return Some("the NVIDIA driver; in a container, its runtime brings it".to_owned());
@@ -159,14 +161,14 @@ fn remedy(name: &str, cuda: Option<&str>) -> Option<String> {
         }
         _ => return None,
     };
-    // Since CUDA 13 the names have no version.
+    // Since CUDA 13, package names have no version suffix.
     Some(match cuda {
         Some("12") => format!("pip install {package}-cu12"),
         _ => format!("pip install {package}"),
     })
 }
 
-/// What is missing, for people.
+/// Formats the missing libraries for a message.
 pub(crate) fn missing_text(missing: &[Missing]) -> String {
     let each = missing
         .iter()
@@ -180,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    /// Bad input: a library that is missing is named with the package that has it.
+    /// Bad input: a missing library is named with the package that contains it.
     #[test]
     fn each_library_has_a_package() {
         for (name, cuda, expected) in [

@@ -1,4 +1,5 @@
-//! Execution providers: which of them a model's configuration asks for, which the library has, and why one cannot be used.
+//! Execution providers: which ones a model's configuration requests, which ones the library has, and why one
+//! is unusable.
 
 mod accelerator;
 mod advice;

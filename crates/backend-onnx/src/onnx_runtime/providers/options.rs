@@ -1,4 +1,4 @@
-//! The options of an execution provider: Triton's names, and the defaults of a server.
+//! Options of an execution provider: translates Triton's names, and adds a server's defaults.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use tensor_core::Quoted;
 
 use super::{Accelerator, Chosen};
 
-/// The options of an accelerator as its provider takes them: those that are written, and below them a server's defaults.
+/// Returns an accelerator's options: those of the configuration, over a server's defaults.
 ///
 /// # Errors
-/// Options that no provider could take, or that this server cannot keep.
+/// Returns an error for options that no provider accepts, or that this server manages itself.
 pub(super) fn chosen(
     accelerator: Accelerator,
     written: Option<&Written>,
@@ -21,7 +21,7 @@ pub(super) fn chosen(
         for (key, value) in CUDA_DEFAULTS {
             options.insert((*key).to_owned(), (*value).to_owned());
         }
-        // Triton has them among the model's parameters too.
+        // Triton also accepts these as model parameters.
         for key in CUDA_PARAMETERS {
             if let Some(parameter) = config.parameters.get(*key) {
                 set(&mut options, accelerator, key, &parameter.string_value)?;
@@ -34,17 +34,17 @@ pub(super) fn chosen(
     Ok(Chosen { accelerator, options })
 }
 
-/// What a server needs and ONNX Runtime does not do by itself. Its search for convolutions tries all algorithms for each new shape, and
-/// its arena grows in powers of two, which leaves little that can be given back.
+/// Defaults for a server that ONNX Runtime does not set itself. Its convolution search tries all algorithms
+/// for each new shape, and its arena grows in powers of two, so that little of it can be released.
 const CUDA_DEFAULTS: &[(&str, &str)] = &[
     ("arena_extend_strategy", "kSameAsRequested"),
     ("cudnn_conv_algo_search", "HEURISTIC"),
 ];
 
-/// Parameters of a model that are options of CUDA, by Triton's names.
+/// Model parameters that are CUDA options, by Triton's names.
 const CUDA_PARAMETERS: &[&str] = &["arena_extend_strategy", "cudnn_conv_algo_search", "gpu_mem_limit"];
 
-/// Options that need device memory that stays where it is between runs.
+/// Options that require device memory to stay at the same address between runs.
 const GRAPHS: &[&str] = &["enable_cuda_graph", "trt_cuda_graph_enable"];
 
 fn set(
@@ -80,7 +80,7 @@ fn set(
     Ok(())
 }
 
-/// Triton has numbers for the search.
+/// Translates Triton's numbers for the convolution search.
 fn conv_search<'v>(key: &str, value: &'v str) -> &'v str {
     match (key, value) {
         ("cudnn_conv_algo_search", "0") => "EXHAUSTIVE",
@@ -92,7 +92,7 @@ fn conv_search<'v>(key: &str, value: &'v str) -> &'v str {
     }
 }
 
-/// Triton's option names of the accelerator `tensorrt`; others are ONNX Runtime's already.
+/// Translates Triton's option names of the accelerator `tensorrt`; other names are already ONNX Runtime's.
 fn tensorrt<'o>(key: &'o str, value: &'o str) -> Result<(&'o str, &'o str), ServiceError> {
     Ok(match (key, value) {
         ("precision_mode", "FP32") => ("trt_fp16_enable", "0"),
@@ -190,7 +190,7 @@ mod tests {
         );
     }
 
-    /// Bad input: options that cannot be kept.
+    /// Bad input: options that this server manages itself are refused.
     #[test]
     fn options_that_cannot_be_kept_are_refused_by_name() {
         for (accelerator, key, expected) in [

@@ -1,5 +1,6 @@
-//! Which Python package a library of ONNX Runtime is from. `onnxruntime`, `onnxruntime-gpu` and others put their files into one
-//! directory of site-packages, so that the one that was installed last has replaced those of the others, or some of them.
+//! Finds the Python package of an ONNX Runtime library. `onnxruntime`, `onnxruntime-gpu` and others install
+//! into the same directory of site-packages, so the last installed package has overwritten some or all files
+//! of the others.
 
 use std::{
     fmt, fs,
@@ -7,15 +8,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The Python package that a library is from.
+/// The Python package of a library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Package {
-    /// Such as `onnxruntime-gpu`.
+    /// For example `onnxruntime-gpu`.
     pub(crate) name: String,
     pub(crate) version: String,
-    /// The version of CUDA that it was built for.
+    /// The CUDA version that it was built for.
     pub(crate) cuda: Option<String>,
-    /// Others that are installed into the same directory, with their versions.
+    /// Other packages in the same directory, with their versions.
     pub(crate) others: Vec<String>,
 }
 
@@ -25,7 +26,8 @@ impl fmt::Display for Package {
     }
 }
 
-/// The directory of packages that a library is in: `.../site-packages` of `.../site-packages/onnxruntime/capi/libonnxruntime.so`.
+/// Returns the package directory of a library: `.../site-packages` for
+/// `.../site-packages/onnxruntime/capi/libonnxruntime.so`.
 pub(crate) fn site_packages(library: &Path) -> Option<PathBuf> {
     let capi = library.parent()?;
     let package = capi.parent()?;
@@ -34,7 +36,7 @@ pub(crate) fn site_packages(library: &Path) -> Option<PathBuf> {
 }
 
 impl Package {
-    /// The package whose files are next to a library; `None` for a library that is not from a package.
+    /// Finds the package whose files are next to a library; `None` if the library is not from a package.
     pub(crate) fn of(library: &Path) -> Option<Self> {
         let site_packages = site_packages(library)?;
         let info = read(&library.parent()?.join("build_and_package_info.py"))?;
@@ -57,7 +59,7 @@ impl Package {
         })
     }
 
-    /// What is wrong where packages have overwritten each other, and how to set it right.
+    /// Returns a message with the remedy if packages have overwritten each other.
     pub(crate) fn mixture(&self) -> Option<String> {
         if self.others.is_empty() {
             return None;
@@ -76,7 +78,7 @@ impl Package {
         ))
     }
 
-    /// Whether a library's file has the version of another package than this one, as far as its name says.
+    /// Returns whether a library's file name has the version of a different package.
     pub(crate) fn is_not_of(&self, library: &Path) -> bool {
         let name = library
             .file_name()
@@ -87,7 +89,7 @@ impl Package {
     }
 }
 
-/// The packages of ONNX Runtime in a directory of packages, by the directories `onnxruntime_gpu-1.31.1.dist-info`.
+/// Lists the ONNX Runtime packages of a directory, by their `onnxruntime_gpu-1.31.1.dist-info` directories.
 fn installed(site_packages: &Path) -> Vec<(String, String)> {
     let entries = fs::read_dir(site_packages).into_iter().flatten().flatten();
     let mut found: Vec<(String, String)> = entries
@@ -95,7 +97,7 @@ fn installed(site_packages: &Path) -> Vec<(String, String)> {
             let name = entry.file_name().into_string().ok()?;
             let (package, version) = name.strip_suffix(".dist-info")?.split_once('-')?;
             let package = package.replace('_', "-");
-            // Not `onnxruntime-extensions`, which has a directory of its own.
+            // Not `onnxruntime-extensions`, which has its own directory.
             let known = [
                 "onnxruntime",
                 "onnxruntime-gpu",
@@ -112,7 +114,7 @@ fn installed(site_packages: &Path) -> Vec<(String, String)> {
 }
 
 fn read(path: &Path) -> Option<String> {
-    /// It has three lines.
+    /// The file has three lines.
     const MOST: u64 = 64 << 10;
     let mut text = String::new();
     fs::File::open(path)

@@ -1,4 +1,4 @@
-//! What a model's configuration asks for, against what the library and the machine have.
+//! Matches a model's configuration against the library's providers and the machine's GPUs.
 
 use oip_types::{
     ModelConfig, ServiceError,
@@ -7,31 +7,31 @@ use oip_types::{
 
 use super::{Accelerator, Chosen, Gpus, options::chosen};
 
-/// On what a model is to run.
+/// The devices and providers for a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// The providers besides the one for CPUs, the preferred one first.
+    /// The providers in addition to the CPU's, most preferred first.
     pub(crate) chosen: Vec<Chosen>,
-    /// The GPUs, each with a session of its own; none on the CPU.
+    /// The GPUs, each with its own session; empty for the CPU.
     pub(crate) gpus: Vec<u32>,
-    /// Whether the configuration demands it: then it is an error where it cannot be had.
+    /// Whether the configuration requires this plan; if so, loading fails without it.
     pub(crate) is_demanded: bool,
-    /// What the configuration wishes for and does not get, for the log.
+    /// Preferences of the configuration that are not met, for the log.
     pub(crate) warnings: Vec<String>,
 }
 
 impl Plan {
-    /// The CPU alone.
+    /// Returns the plan for the CPU only.
     pub(crate) fn cpu() -> Self {
         Self::default()
     }
 
-    /// Whether it is the CPU alone, without another provider.
+    /// Returns whether the plan is the CPU only, without another provider.
     pub(crate) fn is_plain_cpu(&self) -> bool {
         self.chosen.is_empty()
     }
 
-    /// The device of each session; `None` is the CPU.
+    /// Returns the device of each session; `None` is the CPU.
     pub(crate) fn devices(&self) -> Vec<Option<u32>> {
         match self.gpus.is_empty() {
             true => vec![None],
@@ -40,7 +40,7 @@ impl Plan {
     }
 }
 
-/// What a configuration says of the kind of its instances.
+/// The kind of instances that a configuration requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Gpu,
@@ -48,10 +48,11 @@ enum Kind {
     Auto,
 }
 
-/// Decides what a model runs on. `library` describes the library for people, `providers` are those that it has.
+/// Plans the devices of a model. `library` describes the library in messages; `providers` are its providers.
 ///
 /// # Errors
-/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) for what is demanded and not there, and for what makes no sense.
+/// Returns [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) if a required device is missing, or if
+/// the configuration is contradictory.
 pub(crate) fn plan(
     config: &ModelConfig,
     gpus: &Gpus,
@@ -60,10 +61,10 @@ pub(crate) fn plan(
 ) -> Result<Plan, ServiceError> {
     let kind = kind(config)?;
     let accelerators = &config.optimization.execution_accelerators;
-    // Names are checked wherever the model runs.
+    // Names are checked even where they have no effect.
     let on_gpu = read(&accelerators.gpu_execution_accelerator, true, config)?;
     let on_cpu = read(&accelerators.cpu_execution_accelerator, false, config)?;
-    let asked = Asked {
+    let asked = Environment {
         gpus,
         library,
         providers,
@@ -78,13 +79,13 @@ pub(crate) fn plan(
     }
 }
 
-/// Whether a configuration names an accelerator, which only ONNX Runtime has.
+/// Returns whether a configuration names an accelerator, which only ONNX Runtime supports.
 pub(crate) fn names_accelerators(config: &ModelConfig) -> bool {
     let accelerators = &config.optimization.execution_accelerators;
     !accelerators.gpu_execution_accelerator.is_empty() || !accelerators.cpu_execution_accelerator.is_empty()
 }
 
-/// Whether a configuration demands a GPU.
+/// Returns whether a configuration requires a GPU.
 pub(crate) fn demands_gpu(config: &ModelConfig) -> bool {
     config
         .instance_group
@@ -116,7 +117,7 @@ fn kind(config: &ModelConfig) -> Result<Kind, ServiceError> {
     Ok(found.unwrap_or(Kind::Auto))
 }
 
-/// The GPUs of all groups, each once.
+/// Returns the GPUs of all instance groups, without duplicates.
 fn asked_gpus(config: &ModelConfig) -> Vec<u32> {
     let mut gpus: Vec<u32> = Vec::new();
     for gpu in config.instance_group.iter().flat_map(|group| &group.gpus) {
@@ -142,7 +143,7 @@ fn read(written: &[Written], on_gpu: bool, config: &ModelConfig) -> Result<Vec<C
     Ok(all)
 }
 
-/// CUDA takes the operators that other providers of GPUs do not have, as with Triton.
+/// Adds CUDA for operators that other GPU providers do not support, as Triton does.
 fn with_cuda(mut on_gpu: Vec<Chosen>, config: &ModelConfig) -> Result<Vec<Chosen>, ServiceError> {
     if on_gpu
         .iter()
@@ -153,20 +154,20 @@ fn with_cuda(mut on_gpu: Vec<Chosen>, config: &ModelConfig) -> Result<Vec<Chosen
     Ok(on_gpu)
 }
 
-struct Asked<'a> {
+struct Environment<'a> {
     gpus: &'a Gpus,
     library: &'a str,
     providers: &'a [String],
 }
 
-impl Asked<'_> {
+impl Environment<'_> {
     fn has(&self, accelerator: Accelerator) -> bool {
         self.providers
             .iter()
             .any(|provider| provider == accelerator.provider())
     }
 
-    /// What the library lacks, and what to do about it.
+    /// Formats the error for a missing provider, with the remedy.
     fn lacks(&self, accelerator: Accelerator) -> String {
         format!(
             "{} has no {} (it has {}); pip install {} brings a library that has it",
@@ -227,7 +228,7 @@ impl Asked<'_> {
         })
     }
 
-    /// A GPU where one may be taken, else the CPU.
+    /// Plans a GPU if one is available for use, else the CPU.
     fn automatic(
         &self,
         on_gpu: Vec<Chosen>,
@@ -254,7 +255,7 @@ impl Asked<'_> {
         let (on_gpu, missing): (Vec<_>, Vec<_>) = on_gpu
             .into_iter()
             .partition(|chosen| self.has(chosen.accelerator));
-        // Without CUDA there is no GPU provider at all in any library that is built.
+        // No official library build has a GPU provider without CUDA.
         if has_wish || self.gpus.are_chosen() {
             warnings.extend(missing.iter().map(|missing| self.lacks(missing.accelerator)));
             if gpus.is_empty() && missing.is_empty() && warnings.is_empty() {
@@ -361,7 +362,7 @@ mod tests {
             );
             assert!(plan.warnings.is_empty(), "{:?}", plan.warnings);
         }
-        // The operator's word is a wish too.
+        // The operator's `--gpus` is a preference too.
         let plan = run(&silent, &gpus("all", None), CPU).unwrap();
         assert_eq!(
             plan.warnings,
@@ -381,7 +382,7 @@ mod tests {
              AzureExecutionProvider, CPUExecutionProvider); pip install onnxruntime-gpu brings a library that has it; with KIND_AUTO \
              the model runs on the CPU where there is no GPU"
         );
-        // --gpus is about models that do not ask.
+        // --gpus only concerns models that do not ask for a GPU.
         for choice in ["", "none", "all"] {
             let plan = run(&demand, &gpus(choice, Some(2)), GPU).unwrap();
             assert_eq!((plan.gpus, plan.is_demanded), (vec![0, 1], true), "{choice}");
@@ -390,7 +391,7 @@ mod tests {
         assert_eq!((names(&plan), plan.gpus), (vec!["cuda"], vec![1]));
     }
 
-    /// Bad input: a GPU that is not there.
+    /// Bad input: a GPU that does not exist.
     #[test]
     fn a_gpu_that_is_not_there_is_an_error_or_a_warning() {
         let one = gpus("", Some(1));
@@ -403,7 +404,7 @@ mod tests {
             run(&demand, &gpus("", Some(0)), GPU).unwrap_err(),
             "the model's configuration demands GPU 7, and this machine has none"
         );
-        // Where it is not known, the library finds out.
+        // If the GPUs are unknown, the library checks the number.
         assert_eq!(run(&demand, &gpus("", None), GPU).unwrap().gpus, [7]);
         let wish = config(&[group(InstanceKind::Auto, &[0, 7])], &[], &[]);
         let plan = run(&wish, &one, GPU).unwrap();
@@ -436,7 +437,7 @@ mod tests {
             names(&run(&both, &gpus("", Some(1)), GPU).unwrap()),
             ["cuda", "tensorrt"]
         );
-        // A wish for TensorRT where the library has CUDA alone.
+        // The configuration prefers TensorRT; the library only has CUDA.
         let wish = config(&[], &["tensorrt"], &[]);
         let plan = run(&wish, &gpus("", Some(1)), &GPU[1..]).unwrap();
         assert_eq!(names(&plan), ["cuda"]);
@@ -458,7 +459,7 @@ mod tests {
         );
         let plan = run(&wish, &none, CPU).unwrap();
         assert!(plan.is_plain_cpu() && plan.warnings.len() == 1, "{plan:?}");
-        // GPUs are no matter of KIND_CPU.
+        // KIND_CPU does not check GPUs.
         let plan = run(
             &config(&[group(InstanceKind::Cpu, &[])], &["cuda"], &[]),
             &none,

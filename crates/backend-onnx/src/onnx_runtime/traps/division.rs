@@ -1,4 +1,4 @@
-//! Divisions of integers: the processor traps where the quotient of the smallest integer and -1 does not fit, and at 0.
+//! Integer divisions: the processor traps on the smallest integer divided by -1, and on division by 0.
 
 use onnx_graph::{
     proto::{NodeProto, tensor_proto::DataType},
@@ -7,7 +7,7 @@ use onnx_graph::{
 
 use super::{elements::Element, guard::Writer, scope::Scope};
 
-/// What a division may do.
+/// How a division may fail.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Safe,
@@ -15,7 +15,7 @@ pub(super) enum Kind {
     Unknown,
 }
 
-/// What a division may do, by its datatype and its divisor, if that is constant.
+/// Classifies a division by its datatype and its divisor, if that is constant.
 pub(super) fn kind(node: &NodeProto, scope: &Scope<'_>) -> Kind {
     let [_, divisor] = &*node.input else {
         return Kind::Safe;
@@ -35,7 +35,8 @@ pub(super) fn kind(node: &NodeProto, scope: &Scope<'_>) -> Kind {
     }
 }
 
-/// Writes `x / d` as `x / (d == -1 ? 1 : d) * (d == -1 ? -1 : 1)`, behind a guard for 0; a remainder needs no sign, since it is 0 for -1.
+/// Writes `x / d` as `x / (d == -1 ? 1 : d) * (d == -1 ? -1 : 1)`, after a guard against 0; a remainder needs
+/// no sign, since it is 0 for -1.
 pub(super) fn rewrite(node: NodeProto, element: Element, writer: &mut Writer, nodes: &mut Vec<NodeProto>) {
     let [dividend, divisor] = &*node.input else {
         nodes.push(node);

@@ -1,11 +1,11 @@
-//! Constants of the file, and the integer types whose division can trap.
+//! The file's constants, and the integer types whose division can trap.
 
 use onnx_graph::{
     Data, Payload,
     proto::{NodeProto, TensorProto, canonical_domain, tensor_proto::DataType},
 };
 
-/// Integers of a width at which a quotient can trap. Shorter ones are computed in 32 bits.
+/// Integer types whose division can trap. Shorter ones are computed in 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Element {
     Int32,
@@ -21,7 +21,7 @@ impl Element {
     }
 }
 
-/// The value of a `Constant` node, where it is a tensor or integers.
+/// Returns the value of a `Constant` node, if it is a tensor or a list of integers.
 pub(super) fn constant(node: &NodeProto) -> Option<TensorProto> {
     let [attribute] = &*node.attribute else {
         return None;
@@ -43,7 +43,7 @@ pub(super) fn constant(node: &NodeProto) -> Option<TensorProto> {
     }
 }
 
-/// The elements of a constant of INT32 or INT64, `None` for others.
+/// Returns the elements of an INT32 or INT64 constant, or `None` for other types.
 pub(super) fn integers(tensor: &TensorProto) -> Option<Vec<i64>> {
     let Data::Fixed(bytes) = Payload::read(tensor).ok()?.data else {
         return None;

@@ -1,5 +1,5 @@
-//! Which values have elements whenever some inputs of the model have: those need no guard in the graph, since a request's inputs are
-//! looked at before the run.
+//! Finds values that are non-empty whenever certain model inputs are: those need no guard in the graph, since
+//! the inputs are checked before each run.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,12 +7,12 @@ use onnx_graph::proto::{GraphProto, NodeProto, TensorProto, canonical_domain};
 
 use super::{elements::constant, scope::Constant};
 
-/// Inputs that are told apart. Values that depend on others count as unknown.
+/// Maximum number of inputs to track. Values that depend on others count as unknown.
 const MOST_INPUTS: usize = 64;
 
 pub(super) struct Filled {
     inputs: Vec<String>,
-    /// The inputs that must have elements so that a value has some, one bit each.
+    /// For each value, a bit set of the inputs that must be non-empty so that the value is.
     values: HashMap<String, u64>,
 }
 
@@ -40,7 +40,7 @@ impl Filled {
             .map(|tensor| (tensor.name.as_str(), tensor))
             .collect();
         for node in &graph.node {
-            // Of others only the first output is known.
+            // For all other operators, only the first output is tracked.
             let is_split = canonical_domain(&node.domain).is_empty() && node.op_type == "Split";
             let (outputs, inputs) = match is_split {
                 true => (&node.output[..], behind_split(node, &values, &tensors)),
@@ -53,7 +53,7 @@ impl Filled {
         Self { inputs, values }
     }
 
-    /// The inputs of the model that must have elements so that a value has some; `None` if that is not known.
+    /// Returns the model inputs that must be non-empty so that a value is; `None` if unknown.
     pub(super) fn inputs_behind(&self, name: &str) -> Option<Vec<&str>> {
         let bits = *self.values.get(name)?;
         let inputs = self.inputs.iter().enumerate();
@@ -62,7 +62,7 @@ impl Filled {
     }
 }
 
-/// The bits of a node's first output.
+/// Returns the bit set for a node's first output.
 fn behind(node: &NodeProto, values: &HashMap<String, u64>) -> Option<u64> {
     let domain = canonical_domain(&node.domain);
     if let Some(tensor) = constant(node) {
@@ -75,7 +75,7 @@ fn behind(node: &NodeProto, values: &HashMap<String, u64>) -> Option<u64> {
         .try_fold(0, |bits, more| Some(bits | more?))
 }
 
-/// The bits of all outputs of a `Split` into sizes above 0 that are constant.
+/// Returns the bit set for all outputs of a `Split` whose sizes are constant and above 0.
 fn behind_split(
     node: &NodeProto,
     values: &HashMap<String, u64>,
@@ -90,7 +90,8 @@ fn behind_split(
     bits.filter(|_| in_attribute || in_constant)
 }
 
-/// How many of an operator's first inputs must have elements so that its first output has; `None` where that does not decide.
+/// Returns how many leading inputs of an operator must be non-empty so that its first output is; `None` where
+/// that does not suffice.
 #[expect(clippy::match_same_arms, reason = "a table, by domain")]
 fn deciding_inputs(domain: &str, op_type: &str) -> Option<usize> {
     Some(match (domain, op_type) {

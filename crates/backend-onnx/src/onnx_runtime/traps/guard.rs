@@ -1,7 +1,8 @@
-//! Nodes that end a run with an error before an operator gets a value that would end the process.
+//! Nodes that fail a run before an operator gets a value that would crash the process.
 //!
-//! A guard looks up an index in a table of one element: 0 where the value is good and 1, which ONNX Runtime refuses, where it is not. What
-//! comes out is 0 and is added to what the operator takes, so that the operator runs after its guard.
+//! A guard looks up an index in a table of one element: 0 for a good value, and 1, which ONNX Runtime
+//! refuses, for a bad one. The result 0 is added to the operator's input, so that the operator runs after its
+//! guard.
 
 use onnx_graph::{
     proto::{AttributeProto, NodeProto, TensorProto, attribute_proto::AttributeType, tensor_proto::DataType},
@@ -10,15 +11,15 @@ use onnx_graph::{
 
 use super::{elements::Element, table::Need};
 
-/// What names of guards begin with. In ONNX Runtime's errors the name of the node that failed is quoted.
+/// The name prefix of guards. ONNX Runtime's errors quote the name of the failed node.
 const PREFIX: &str = "~guard~";
 
-/// What the guards of a model say, by their numbers.
+/// The error messages of a model's guards, by guard number.
 #[derive(Debug, Default)]
 pub(crate) struct Guards(Vec<String>);
 
 impl Guards {
-    /// What a guard says that has ended a run, from the library's message.
+    /// Extracts the message of the guard that failed the run from the library's message.
     pub(crate) fn reason(&self, message: &str) -> Option<&str> {
         let (_, rest) = message.split_once(PREFIX)?;
         let number: usize = rest
@@ -30,7 +31,7 @@ impl Guards {
     }
 }
 
-/// Writes nodes whose values have names of their own.
+/// Appends nodes with unique value names.
 pub(super) struct Writer {
     guards: Guards,
     values: usize,
@@ -52,14 +53,14 @@ impl Writer {
         self.guards
     }
 
-    /// A name that no other value has.
+    /// Returns a new value name.
     pub(super) fn name(&mut self) -> String {
         let name = format!("~value~{}", self.values);
         self.values += 1;
         name
     }
 
-    /// Appends a node; gives the name of its value.
+    /// Appends a node and returns the name of its output.
     pub(super) fn op(
         &mut self,
         op: &str,
@@ -79,7 +80,7 @@ impl Writer {
         output
     }
 
-    /// Appends a constant integer without dimensions, or with one of 1 element.
+    /// Appends an integer constant: a scalar, or a vector of 1 element.
     pub(super) fn constant(
         &mut self,
         value: i64,
@@ -106,7 +107,7 @@ impl Writer {
         self.op("Constant", &[], vec![value], nodes)
     }
 
-    /// Appends a conversion.
+    /// Appends a `Cast` and returns the name of its output.
     pub(super) fn cast(&mut self, value: &str, to: DataType, nodes: &mut Vec<NodeProto>) -> String {
         let to = AttributeProto {
             name: "to".to_owned(),
@@ -117,7 +118,8 @@ impl Writer {
         self.op("Cast", &[value], vec![to], nodes)
     }
 
-    /// Appends a guard that ends the run where a BOOL is true, with this reason. Gives zeros of INT64 in the BOOL's shape.
+    /// Appends a guard that fails the run with `reason` where a BOOL is true. Returns the name of a zero
+    /// INT64 tensor in the BOOL's shape.
     pub(super) fn zeros_unless(
         &mut self,
         is_bad: &str,
@@ -134,7 +136,7 @@ impl Writer {
         zeros
     }
 
-    /// Lets the first input of a node come through guards for its needs, which are appended.
+    /// Appends guards for the needs of a node, and routes its first input through them.
     pub(super) fn guard(
         &mut self,
         node: &mut NodeProto,

@@ -1,7 +1,8 @@
-//! Values that end the process inside of ONNX Runtime's operators. The graph is rewritten before ONNX Runtime reads it, so that such
-//! values are computed or fail the run; a model for which no rewrite is known needs a process of its own.
+//! Values that crash the process inside ONNX Runtime's operators. The graph is rewritten before ONNX Runtime
+//! reads it, so that such values are computed or fail the run; a model with an unknown rewrite needs a
+//! separate process.
 //!
-//! `cargo xtask zoo --extremes` looks for such values; the rules are in [`table`].
+//! `cargo xtask zoo --extremes` searches for such values; the rules are in [`table`].
 
 mod division;
 mod elements;
@@ -26,25 +27,25 @@ use self::{
     table::{Need, Rule},
 };
 
-/// The oldest operator set whose operators the rewritten nodes are made of.
+/// The oldest operator set that supports the rewritten nodes.
 const OLDEST: i64 = 9;
 
-/// A model whose known traps are rewritten, and what is left to do for each request.
+/// A model with rewritten traps, and the remaining checks for each request.
 #[derive(Debug, Default)]
 pub(super) struct Disarmed {
-    /// The checks in the graph, for the errors of runs that they end.
+    /// The guards in the graph, for the error messages of runs.
     pub(super) guards: Guards,
-    /// Inputs of the model that must have elements, with the operator that ends the process otherwise.
+    /// Model inputs that must be non-empty, each with the operator that would crash the process otherwise.
     pub(super) filled: BTreeMap<String, String>,
     /// Whether nodes were rewritten.
     pub(super) is_changed: bool,
-    /// Why the model needs a process of its own: a trap for which no rewrite is known.
+    /// Why the model needs a separate process: a trap without a known rewrite.
     pub(super) unguarded: Option<String>,
-    /// What is wrong with the file, in a way that ends the process wherever it is.
+    /// An error in the file that would crash any process that runs it.
     pub(super) refused: Option<String>,
 }
 
-/// Whether a model has operators with known traps, in its functions and inner graphs too.
+/// Returns whether a model has operators with known traps, in its functions and subgraphs too.
 pub(super) fn are_there(model: &ModelProto) -> bool {
     let functions = model.functions.iter().flat_map(|function| &function.node);
     let mut nodes = functions.chain(model.graph.iter().flat_map(|graph| &graph.node));
@@ -76,7 +77,7 @@ pub(super) fn disarm(model: &mut ModelProto) -> Disarmed {
                 Some("a function of the file has another operator set than the model".to_owned());
             return disarmed;
         }
-        // Values inside of a function have no types before it is written out.
+        // Values in a function have no known types until it is inlined.
         if let Err(error) = write_out_functions(model) {
             disarmed.unguarded = Some(error.to_string());
             return disarmed;
@@ -107,20 +108,20 @@ pub(super) fn disarm(model: &mut ModelProto) -> Disarmed {
 struct Pass {
     writer: Writer,
     opset: i64,
-    /// Which values have elements if inputs do. In inner graphs this is not known.
+    /// The values that are non-empty if inputs are. Unknown in subgraphs.
     filled: Option<Filled>,
     disarmed: Disarmed,
 }
 
 impl Pass {
-    /// Rewrites a graph. Gives the datatypes of its outputs.
+    /// Rewrites a graph. Returns the datatypes of its outputs.
     fn graph(&mut self, graph: &mut GraphProto, outer: Option<&Scope<'_>>) -> Vec<Option<i32>> {
         let mut scope = Scope::new(graph, outer);
         let mut written = Vec::with_capacity(graph.node.len());
         for mut node in std::mem::take(&mut graph.node) {
             let mut given = Vec::new();
             if has_graphs(&node) {
-                // What is inside of an inner graph runs with values that the outer one does not know.
+                // A subgraph's values are unknown to the outer graph.
                 let filled = self.filled.take();
                 for inner in inner_graphs(&mut node) {
                     given = self.graph(inner, Some(&scope));
@@ -181,7 +182,7 @@ impl Pass {
         }
     }
 
-    /// The needs of a node that constants do not meet and that no check of a request's inputs will.
+    /// Returns the needs of a node that constants do not meet and that no input check covers.
     fn open_needs(
         &mut self,
         node: &NodeProto,
@@ -214,8 +215,8 @@ impl Pass {
         open
     }
 
-    /// With keys and values of earlier steps, and without these outputs, ONNX Runtime reads memory that it has not written: what other
-    /// runs left there.
+    /// Gives names to a node's unnamed optional outputs. With past keys and values and without these outputs,
+    /// ONNX Runtime reads uninitialized memory, which may hold other runs' data.
     fn name_outputs(&mut self, node: &mut NodeProto) {
         const PAST: usize = 6;
         const OUTPUTS: usize = 3;
@@ -250,7 +251,7 @@ fn inner_graphs(node: &mut NodeProto) -> impl Iterator<Item = &mut GraphProto> {
     attributes.flat_map(|attribute| attribute.g.iter_mut().chain(&mut attribute.graphs))
 }
 
-/// Whether a node, or one inside of it, passes a test.
+/// Returns whether a node, or one in its subgraphs, passes a test.
 fn any_node(node: &NodeProto, test: &impl Fn(&NodeProto) -> bool) -> bool {
     let graphs = node
         .attribute

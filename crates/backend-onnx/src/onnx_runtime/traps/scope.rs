@@ -1,4 +1,5 @@
-//! What is known of a graph's values before a run: their datatypes, as far as the file and the operators tell, and constants.
+//! Facts about a graph's values before a run: constants, and datatypes as far as the file and the operators
+//! define them.
 
 use std::collections::HashMap;
 
@@ -8,22 +9,22 @@ use onnx_graph::proto::{
 
 use super::elements;
 
-/// The values that the nodes of a graph see, those of outer graphs included.
+/// The values visible to the nodes of a graph, including those of outer graphs.
 pub(super) struct Scope<'a> {
     outer: Option<&'a Scope<'a>>,
-    /// ONNX's numbers of datatypes. A sequence has that of its elements.
+    /// ONNX's datatype numbers. For a sequence, the datatype of its elements.
     elements: HashMap<String, i32>,
     constants: HashMap<String, Constant>,
 }
 
-/// What matters of a constant.
+/// The relevant facts about a constant.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Constant {
-    /// It has elements.
+    /// It is non-empty.
     pub(super) is_filled: bool,
     /// All elements are integers above 0.
     pub(super) is_positive: bool,
-    /// It is the integer 0, without dimensions.
+    /// It is the integer scalar 0.
     pub(super) is_zero: bool,
     /// All elements are integers other than 0 and -1.
     pub(super) is_safe_divisor: bool,
@@ -31,7 +32,7 @@ pub(super) struct Constant {
 
 impl Constant {
     pub(super) fn of(tensor: &TensorProto) -> Self {
-        /// Larger ones are neither lengths nor, usually, divisors.
+        /// Maximum element count to keep: larger constants are neither lengths nor, usually, divisors.
         const MOST: i64 = 4096;
         let count = tensor
             .dims
@@ -56,7 +57,7 @@ impl Constant {
 }
 
 impl<'a> Scope<'a> {
-    /// A graph's inputs and constants. Nodes are learned one after another.
+    /// Creates a scope with a graph's inputs and constants. Nodes are added in order.
     pub(super) fn new(graph: &GraphProto, outer: Option<&'a Scope<'a>>) -> Self {
         let mut scope = Self {
             outer,
@@ -85,7 +86,7 @@ impl<'a> Scope<'a> {
         self.constants.get(name).copied().or_else(outer)
     }
 
-    /// Adds the outputs of a node, whose inner graphs have outputs of these datatypes.
+    /// Adds the outputs of a node. `inner` are the output datatypes of its subgraphs.
     pub(super) fn learn(&mut self, node: &NodeProto, inner: Vec<Option<i32>>) {
         let given = self.of_outputs(node, inner);
         for (name, element) in node.output.iter().zip(given) {
@@ -98,7 +99,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// The datatypes of a graph's outputs.
+    /// Returns the datatypes of a graph's outputs.
     pub(super) fn outputs(&self, graph: &GraphProto) -> Vec<Option<i32>> {
         graph.output.iter().map(|port| self.element(&port.name)).collect()
     }
@@ -155,9 +156,9 @@ impl<'a> Scope<'a> {
             ("", "StringSplit") => return vec![input(0), int64],
             ("", "Dropout") => return vec![input(0), known(DataType::Bool)],
             ("", "If" | "Scan" | "SequenceMap") => return inner,
-            // The body's first output says whether it goes on.
+            // The body's first output is the loop condition.
             ("", "Loop") => return inner.into_iter().skip(1).collect(),
-            // The default: outputs are of the first input's datatype.
+            // The default: outputs have the first input's datatype.
             ("", _) => input(0),
             ("ai.onnx.ml", "ArrayFeatureExtractor" | "Binarizer" | "Imputer") => input(0),
             ("ai.onnx.ml", "LabelEncoder") => encoded(node),
@@ -177,7 +178,7 @@ impl<'a> Scope<'a> {
             ("com.microsoft", "ExpandDims" | "GatherND" | "Pad" | "Range" | "Trilu" | "UnfoldTensor") => {
                 input(0)
             }
-            // Of most others the first input is of the outputs' datatype where it is a float.
+            // Most others have the first input's datatype, if that is a float.
             ("com.microsoft", _) => input(0).filter(|&element| is_float(element)),
             _ => None,
         };
@@ -185,7 +186,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// The datatype that a port declares, of a tensor.
+/// Returns the datatype that a tensor port declares.
 fn declared(port: &ValueInfoProto) -> Option<i32> {
     match port.r#type.as_ref()?.value.as_ref()? {
         type_proto::Value::TensorType(tensor) => Some(tensor.elem_type).filter(|&element| element > 0),

@@ -1,48 +1,50 @@
-//! Which operators of ONNX Runtime have values that end the process, as `cargo xtask zoo --extremes` finds them in versions 1.31 and 1.32.
+//! The operators of ONNX Runtime that crash the process on some values, as `cargo xtask zoo --extremes` finds
+//! them in versions 1.31 and 1.32.
 
 use onnx_graph::proto::{AttributeProto, NodeProto, canonical_domain};
 
 pub(super) const MICROSOFT: &str = "com.microsoft";
 
-/// Dimensions that a tensor can have.
+/// Maximum rank of a tensor.
 const MAX_RANK: i64 = 32;
 
-/// Samples of a cell of `RoiAlign`, in one direction.
+/// Maximum samples per cell of `RoiAlign`, in one direction.
 const MAX_SAMPLES: i64 = 1 << 16;
 
-/// Targets of a regressor. Each row takes memory for all of them, whatever the file's size is.
+/// Maximum targets of a regressor. Each row takes memory for all targets, whatever the file's size.
 const MAX_TARGETS: i64 = 1 << 20;
 
-/// Columns of one input of `FeatureVectorizer`, which are added up.
+/// The valid column counts of a `FeatureVectorizer` input; they are summed.
 const MOST_COLUMNS: std::ops::RangeInclusive<i64> = 0..=1 << 31;
 
-/// What must be true of an input.
+/// A requirement on an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
-    /// It has elements.
+    /// It is non-empty.
     Elements,
     /// It is an integer above 0.
     Positive,
 }
 
-/// What is done about an operator.
+/// How an operator is handled.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Rule {
     /// Nothing: no trap is known.
     None,
-    /// Integers are divided: by -1 the smallest has no quotient, and by 0 none has.
+    /// Integer division: traps on the smallest integer divided by -1, and on division by 0.
     Division,
-    /// Inputs are checked, by their positions.
+    /// Inputs are checked, by input index.
     Needs(Vec<(usize, Need)>),
-    /// Refused where an input, by its position, is a constant 0 without dimensions: sizes are divided by it when the model is loaded.
+    /// Refused if the input at this index is a constant scalar 0: sizes are divided by it when the model is
+    /// loaded.
     NoZeroConstant(usize),
-    /// The file is wrong, in a way that ONNX Runtime does not survive.
+    /// The file has an error that crashes ONNX Runtime.
     Refused(&'static str),
-    /// No rewrite is known.
+    /// Needs a separate process, since no rewrite is known.
     Process(&'static str),
 }
 
-/// The rule for a node.
+/// Returns the rule for a node.
 #[expect(clippy::match_same_arms, reason = "a table, by domain")]
 pub(super) fn rule(node: &NodeProto) -> Rule {
     let elements =
@@ -52,16 +54,16 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
     let int = |name: &str| attribute(name).map(integer);
     match (canonical_domain(&node.domain), node.op_type.as_str()) {
         ("", "Div") => Rule::Division,
-        // With fmod it is computed in floating point.
+        // With `fmod` set, it is computed in floating point.
         ("", "Mod") if int("fmod").unwrap_or(0) == 0 => Rule::Division,
         ("", "Unique") if int("axis").is_some() => elements(&[0]),
-        // A kernel without elements is divided by, or hangs.
+        // With an empty kernel it divides by zero or hangs.
         ("", "Conv") | (MICROSOFT, "FusedConv" | "NhwcConv" | "NhwcFusedConv") => elements(&[1]),
         ("", "ConvTranspose") | (MICROSOFT, "ConvTransposeWithDynamicPads") => elements(&[0, 1]),
         ("", "RoiAlign") if int("sampling_ratio").is_some_and(|ratio| ratio > MAX_SAMPLES) => {
             Rule::Refused("'sampling_ratio' is above 65536")
         }
-        // Pixels that are not there are read. No regions are well.
+        // It reads nonexistent pixels of an empty image. An empty list of regions is safe.
         ("", "RoiAlign" | "InstanceNormalization") => elements(&[0]),
         ("", "STFT") => Rule::Needs(vec![
             (0, Need::Elements),
@@ -79,7 +81,7 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
         {
             Rule::Refused("a number of heads is not above 0")
         }
-        // Keys and values of earlier steps may be empty: a decoder's first step has none.
+        // Past keys and values may be empty: a decoder's first step has none.
         ("", "Attention") => elements(&[0, 1, 2]),
         ("", "QuantizeLinear" | "DequantizeLinear") if int("block_size").unwrap_or(0) != 0 => {
             elements(&[0, 1])
@@ -131,7 +133,8 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
             Rule::Process("which values end the process is not known of this operator")
         }
         ("" | "ai.onnx.ml" | MICROSOFT, _) => Rule::None,
-        // Sets of ONNX Runtime's that its optimizer and its training write. Others are functions of the file.
+        // Domains of ONNX Runtime's optimizer and training. Operators of other domains are functions of the
+        // file.
         (domain, _) if domain.starts_with("com.m") || domain.starts_with("ai.onnx.") => {
             Rule::Process("which values end the process is not known of the operators of this domain")
         }
@@ -139,12 +142,12 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
     }
 }
 
-/// Whether a number of heads is left out, or is one also where it is read as 32 bits.
+/// Returns whether a head count is absent, or positive within 32 bits.
 fn heads(count: Option<i64>) -> bool {
     count.is_none_or(|count| (1..=i64::from(i32::MAX)).contains(&count))
 }
 
-/// Whether a classifier computes one score for two classes.
+/// Returns whether a classifier computes one score for two classes.
 fn has_one_score(node: &NodeProto) -> bool {
     let ints = |name: &str| {
         let found = node.attribute.iter().find(|attribute| attribute.name == name);
@@ -157,7 +160,7 @@ fn has_one_score(node: &NodeProto) -> bool {
     match node.op_type.as_str() {
         "LinearClassifier" => floats("intercepts") <= 1,
         "TreeEnsembleClassifier" => ints("class_ids").windows(2).all(|pair| pair[0] == pair[1]),
-        // Votes of two classes are one number, probabilities are two.
+        // Votes for two classes are one number, probabilities are two.
         _ => {
             let strings = node
                 .attribute
@@ -169,7 +172,7 @@ fn has_one_score(node: &NodeProto) -> bool {
     }
 }
 
-/// Whether a node has a rule.
+/// Returns whether a node has a rule.
 pub(super) fn may_trap(node: &NodeProto) -> bool {
     rule(node) != Rule::None
 }
@@ -178,7 +181,7 @@ fn integer(attribute: &AttributeProto) -> i64 {
     attribute.i
 }
 
-/// Operators of ONNX Runtime's own without a known trap that `cargo xtask zoo --extremes` tries.
+/// ONNX Runtime's own operators that `cargo xtask zoo --extremes` tries without finding a trap.
 const TRIED: &[&str] = &[
     "BiasGelu",
     "CDist",

@@ -1,4 +1,4 @@
-//! What is rewritten, and that it holds with the library that `ORT_DYLIB_PATH` names.
+//! Tests the rewrites, also with the library that `ORT_DYLIB_PATH` names.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -145,7 +145,7 @@ fn a_constant_divisor_is_looked_at() {
     };
     assert!(!by(&[2]) && !by(&[3, -2, i64::MIN]));
     assert!(by(&[-1]) && by(&[0]) && by(&[2, -1]));
-    // A node's value is as constant as an initializer.
+    // A `Constant` node counts like an initializer.
     let mut two = node("Constant", &[], "d");
     two.attribute.push(int("value_int", 2));
     let nodes = vec![two, node("Shape", &["x"], "s"), node("Div", &["s", "d"], "y")];
@@ -248,7 +248,7 @@ fn inputs_that_an_operator_depends_on_must_have_elements() {
         );
         assert!(!found.is_changed);
     }
-    // How many elements there are is not known before the run: the graph looks.
+    // The number of elements is unknown before the run, so the graph checks it.
     let found = lstm("some");
     assert!(found.is_changed && found.filled.is_empty());
 }
@@ -272,7 +272,7 @@ fn the_first_step_of_a_decoder_has_an_empty_past() {
     assert!(!found.is_changed);
 }
 
-/// Queries, keys and values out of one product, as exporters of language models write them.
+/// Queries, keys and values are split from one product, as exporters of language models write them.
 #[test]
 fn parts_of_a_product_have_elements_where_their_sizes_are_constant() {
     let found = |sizes: &[i64]| {
@@ -323,7 +323,7 @@ fn operators_without_a_rewrite_need_a_process() {
     );
 }
 
-/// Attributes and constants with which the library ends the process when it loads or runs the file, or gives what its memory held.
+/// Attributes and constants with which the library crashes at load or run, or returns uninitialized memory.
 #[test]
 fn files_that_end_a_process_are_refused() {
     for (intercepts, transform, is_refused) in
@@ -449,7 +449,7 @@ fn files_that_end_a_process_are_refused() {
     }
 }
 
-/// The library that `ORT_DYLIB_PATH` names.
+/// Loads the library that `ORT_DYLIB_PATH` names.
 fn library() -> Option<OnnxRuntime> {
     let Some(path) = std::env::var_os("ORT_DYLIB_PATH").filter(|path| !path.is_empty()) else {
         let note = b"skipped: traps in ONNX Runtime itself, as ORT_DYLIB_PATH names no library\n";
@@ -510,7 +510,7 @@ fn the_smallest_integer_by_minus_one_is_computed_by_onnx_runtime() {
         assert_eq!(divide("Div", 7, -1).unwrap(), -7);
         assert_eq!(divide("Div", -7, 2).unwrap(), -3);
         assert_eq!(divide("Mod", i64::MIN, -1).unwrap(), 0);
-        // The sign is the divisor's.
+        // The result has the divisor's sign.
         assert_eq!(divide("Mod", -7, 3).unwrap(), 2);
         assert_eq!(divide("Mod", 7, -3).unwrap(), -2);
         for op in ["Div", "Mod"] {
@@ -535,7 +535,7 @@ fn the_smallest_integer_by_minus_one_is_computed_by_onnx_runtime() {
             );
         }
     }
-    // Without elements nothing is divided.
+    // An empty tensor is never divided.
     let model = loaded(&library, &division("Div", DataType::Int64));
     let empty = [
         ("x", tensor(&[0], Vec::<i64>::new())),
@@ -618,7 +618,7 @@ fn values_without_elements_end_their_run_alone() {
         &request(false),
         "node 'y' (Conv) cannot run without elements",
     );
-    // The session goes on working.
+    // The session still works.
     ask(&*model, &request(true)).unwrap();
 }
 
@@ -656,7 +656,7 @@ fn a_decoders_first_step_runs_and_empty_words_do_not() {
     );
     let step = ask(&*model, &request(8, 3)).unwrap().to_vec::<f32>().unwrap();
     assert_eq!(step.len(), 8);
-    // Without the names of keys and values to keep, the library reads memory that it has not written.
+    // Without names for the present keys and values, the library reads uninitialized memory.
     for outputs in [&[][..], &["now_k"], &["", "now_v"]] {
         let model = with_outputs(outputs);
         for _ in 0..3 {
@@ -671,7 +671,7 @@ fn a_decoders_first_step_runs_and_empty_words_do_not() {
     );
 }
 
-/// `NonMaxSuppression` reads the first element of its limits without looking whether there is one.
+/// `NonMaxSuppression` reads the first element of its limits without checking that one exists.
 #[test]
 fn inputs_without_elements_have_no_dangling_memory() {
     let Some(library) = library() else {
@@ -703,7 +703,7 @@ fn inputs_without_elements_have_no_dangling_memory() {
         ask(&*model, &request(1)).unwrap().to_vec::<i64>().unwrap(),
         [0, 0, 0]
     );
-    // Either outcome is right, as long as the process goes on.
+    // Either outcome is right, as long as the process survives.
     let _ = ask(&*model, &request(0));
     assert_eq!(
         ask(&*model, &request(1)).unwrap().to_vec::<i64>().unwrap(),
@@ -727,7 +727,8 @@ fn only_a_caller_that_has_processes_is_told_to_use_one() {
         reason.contains("node 'y' (Inverse): a matrix that is not square ends the process"),
         "{reason}"
     );
-    // The file says INT64 where FP32 comes, so that the rewritten graph is refused; so is the file, but that is for another process.
+    // The file declares INT64 for an FP32 value, so the rewritten graph is refused; the original would be
+    // too, but only a separate process may find that out.
     let nodes = vec![node("Identity", &["x"], "d"), node("Div", &["x", "d"], "y")];
     let wrong = super::tests::model(nodes, &[("x", DataType::Int64, 1)], (DataType::Float, 1));
     let error = load(&library, &wrong, &LoadContext::default().with_isolation(true))
@@ -741,7 +742,7 @@ fn only_a_caller_that_has_processes_is_told_to_use_one() {
         error.message().contains("ONNX Runtime refuses the model"),
         "{error}"
     );
-    // A model with a rewrite stays.
+    // A model with a rewrite stays in this process.
     assert!(
         load(
             &library,

@@ -106,7 +106,7 @@ pub(super) fn accepted_places(cases: &mut Cases) {
     cases.accept("b9-many-without-elements", file(&vec![empty; 5]));
 }
 
-/// The file that docs/formats/btf.md shows byte by byte.
+/// Returns the file that docs/formats/btf.md shows byte by byte.
 pub(crate) fn described() -> Vec<u8> {
     let dense = Tensor::from_vec(Shape::vector(3), vec![1i16, -2, 300]).unwrap();
     let sparse = sparse(&[2, 3], &[1, 2], &[7]);

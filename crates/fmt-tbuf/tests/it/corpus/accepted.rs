@@ -1,4 +1,4 @@
-//! Files that are accepted, odd as they may be.
+//! Unusual files that are accepted.
 
 use fmt_tbuf::{TbufWriter, WriteOptions, tensor_id};
 use tensor_core::{DType, Tensor};
@@ -93,7 +93,7 @@ pub(super) fn accepted_layouts(cases: &mut Cases) {
     let behind = |bytes: usize| Forge::new().patched(|index, _| index.extend(vec![0xee; bytes]));
     cases.accept("f1-bytes-behind-what-is-referred-to", behind(8));
     cases.accept("f2-an-index-of-odd-length", behind(1));
-    // Both tables have the same fields, so one list of them serves.
+    // Both tables have the same fields, so they share one vtable.
     let two = Forge::of(&[Forged::plain(), Forged::new("b", 1, &[2], 16, 8)]);
     let shared = two.patched(|index, places| {
         let back = (places.tables[1] - places.fields[0]) as u32;
@@ -101,14 +101,14 @@ pub(super) fn accepted_layouts(cases: &mut Cases) {
     });
     cases.accept("f6-one-list-of-fields-for-two-tensors", shared);
     let behind = Forge::new().patched(|index, places| {
-        // The list of the tensor's fields is copied to the end, behind its table.
+        // The tensor's vtable is copied to the end, after its table.
         let fields = index[places.fields[0]..places.fields[0] + 16].to_vec();
         let forwards = places.tables[0].wrapping_sub(index.len()) as u32;
         index.extend(fields);
         put_word(index, places.tables[0], forwards);
     });
     cases.accept("f6-a-list-of-fields-behind-its-table", behind);
-    // `f32[3]` twice: the first tensor's shape is the second one's.
+    // Both tensors are `f32[3]`, and the first one's shape is the second one's.
     let two = Forge::of(&[Forged::plain(), Forged::new("b", 1, &[3], 16, 12)]);
     let shared = two.patched(|index, places| {
         let slot = places.tables[0] + 16;

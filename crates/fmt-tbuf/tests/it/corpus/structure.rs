@@ -1,4 +1,4 @@
-//! Files that are rejected for their ends, or for what the index is made of.
+//! Files that are rejected for their start or end, or for the structure of the index.
 
 use fmt_core::ErrorKind::*;
 
@@ -101,7 +101,7 @@ pub(super) fn ends(cases: &mut Cases) {
     cases.reject("tb-06-size-covers-the-magic", OutOfBounds, "T2", sized(len - 8));
     cases.reject("tb-06-size-one-too-many", OutOfBounds, "T2", sized(len - 11));
     cases.reject("tb-06-size-of-everything", OutOfBounds, "T2", sized(len));
-    // All of the data is taken for the index; it begins with a root far outside.
+    // All of the data is interpreted as the index, whose root is then far out of bounds.
     cases.reject("tb-06-size-covers-the-data", Malformed, "F1", sized(len - 12));
     cases.reject(
         "tb-06-size-in-big-endian",
@@ -206,7 +206,7 @@ pub(super) fn index_structure(cases: &mut Cases) {
     let slot = |offset: u32| forge.patched(|index, places| put_word(index, places.vector + 4, offset));
     cases.reject("tb-10-tensor-far-outside", Malformed, "F1", slot(0x7fff_fffc));
     cases.reject("tb-10-tensor-not-aligned", Malformed, "F2", slot(1));
-    // The count says two, and what follows is taken for the place of a table.
+    // The count is two, so the bytes after the first offset are interpreted as a table's offset.
     let two = forge.patched(|index, places| put_word(index, places.vector, 2));
     cases.reject("tb-10-one-tensor-fewer-than-counted", Malformed, "F1", two);
 

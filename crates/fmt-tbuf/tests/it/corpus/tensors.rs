@@ -1,10 +1,10 @@
-//! Files that are rejected for what they say about tensors.
+//! Files that are rejected for their descriptions of tensors.
 
 use fmt_core::ErrorKind::*;
 
 use super::Cases;
 use crate::support::{Forge, Forged};
-/// Where data may be. The forge's data is bytes 4 to 64.
+/// Tests the valid positions of data. The forge's data is bytes 4 to 64.
 pub(super) fn places(cases: &mut Cases) {
     for offset in [0, 1, 3] {
         let file = Forge::with(|tensor| tensor.offset = Some(offset));

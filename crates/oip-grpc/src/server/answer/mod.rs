@@ -49,7 +49,7 @@ pub(crate) struct Answer {
 }
 
 struct Output {
-    /// Everything except the contents.
+    /// Everything except the contents of the tensor.
     head: InferOutputTensor,
     /// Size of its message in bytes.
     len: usize,
@@ -131,10 +131,10 @@ impl Answer {
         }
     }
 
-    /// Writes the message in its frame. Allocations are charged first; tensors have charges of their own.
+    /// Writes the message in its frame. Allocations are charged first; tensors have separate charges.
     ///
     /// # Errors
-    /// Those of the lease.
+    /// Returns the errors of the lease.
     pub(crate) fn write(self, lease: &Lease) -> Result<Vec<Bytes>, ServiceError> {
         let outputs: usize = self
             .outputs
@@ -184,7 +184,7 @@ pub(crate) fn compress(
     Ok(std::iter::once(head).chain(compressed).collect())
 }
 
-/// Creates a stream message without outputs: it reports an error or, with an empty one, that no more
+/// Creates a stream message without outputs: it reports an error or, with an empty error, that no further
 /// responses follow.
 pub(crate) fn without_outputs(
     error_message: &str,

@@ -8,7 +8,7 @@ use prost::encoding;
 /// Maximum size of a buffer in bytes; longer output uses several.
 const PIECE: usize = 256 << 10;
 
-/// Buffers up to this size are not charged, as HTTP response heads are not.
+/// Buffers up to this size are not charged, like HTTP response heads.
 const UNCHARGED: usize = 512;
 
 /// Tensors up to this size are copied into the buffer, which is cheaper than a separate frame.
@@ -23,7 +23,7 @@ pub(super) struct Pieces<'l> {
 }
 
 impl<'l> Pieces<'l> {
-    /// Starts a message of which the first `expected` bytes are written rather than appended.
+    /// Starts a message of which about `expected` bytes are written rather than appended.
     pub(super) fn new(lease: &'l Lease, expected: usize) -> Result<Self, ServiceError> {
         let mut pieces = Self {
             lease,

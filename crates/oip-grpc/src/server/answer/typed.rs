@@ -15,14 +15,14 @@ pub(super) struct TypedContents {
 }
 
 enum Elements {
-    /// Empty tensor: nothing is written.
+    /// An empty tensor, for which nothing is written.
     None,
-    /// Packed form equals the tensor's bytes: fixed width, or booleans.
+    /// The packed form equals the tensor's bytes, for fixed width and booleans.
     AsIs {
         tag: u32,
         bytes: Bytes,
     },
-    /// Packed varints and their size in bytes.
+    /// The elements as packed varints, and their size in bytes.
     Integers {
         tag: u32,
         tensor: Tensor,
@@ -120,8 +120,8 @@ fn field_of(dtype: DType) -> Option<u32> {
     })
 }
 
-/// Calls `each` with the elements of an integer or boolean tensor as protobuf encodes them: negative ones in
-/// 64 bits.
+/// Calls `each` with the elements of an integer or boolean tensor in protobuf's encoding, which uses 64 bits
+/// for negative ones.
 fn integers(tensor: &Tensor, each: impl FnMut(u64) -> Result<(), ServiceError>) -> Result<(), ServiceError> {
     fn go<const N: usize>(
         tensor: &Tensor,
@@ -153,7 +153,7 @@ fn integers(tensor: &Tensor, each: impl FnMut(u64) -> Result<(), ServiceError>) 
             each,
         ),
         DType::I64 => go(tensor, |bytes| i64::from_le_bytes(bytes).cast_unsigned(), each),
-        // Not integers.
+        // All other dtypes are not integers.
         _ => Ok(()),
     }
 }

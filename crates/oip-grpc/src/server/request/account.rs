@@ -18,7 +18,7 @@ const BETWEEN_CHECKS: u64 = 4 << 20;
 /// The allowed work for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effort {
-    /// At most this many bytes, then [`Failure::TooMuchWork`].
+    /// At most this many bytes; beyond that, decoding fails with [`Failure::TooMuchWork`].
     Little(u64),
     /// Unlimited, until the client disconnects or the deadline passes.
     Any,
@@ -84,7 +84,7 @@ impl<'l> Account<'l> {
         }
     }
 
-    /// Returns the charge for small items, to keep as long as they live.
+    /// Returns the charge for small items, which the caller keeps as long as they live.
     pub(super) fn into_charge(self) -> Charge {
         self.charge
     }

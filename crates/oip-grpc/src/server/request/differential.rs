@@ -39,7 +39,7 @@ enum Outcome {
 
 impl Outcome {
     fn of(mut request: InferRequest, wants_raw: bool) -> Self {
-        // As text, because NaN does not equal itself.
+        // The values are compared as text, because NaN does not equal itself.
         let mut parameters = vec![mem::take(&mut request.parameters)];
         parameters.extend(
             request
@@ -379,7 +379,7 @@ fn request() -> impl Strategy<Value = ModelInferRequest> {
         .prop_map(
             |(model_name, model_version, id, parameters, inputs, outputs, form)| {
                 let (mut inputs, raw): (Vec<_>, Vec<_>) = inputs.into_iter().unzip();
-                // Mostly the same form for all inputs.
+                // In most cases all inputs have the same form.
                 if form < 2 {
                     inputs
                         .iter_mut()
@@ -499,7 +499,7 @@ proptest! {
         assert_same(&message)?;
     }
 
-    /// Any fields in any order and form: packed or not, repeated, unknown, in groups.
+    /// Decodes any fields in any order and form: packed or not, repeated, unknown, in groups.
     #[test]
     fn fields_are_read_as_prost_reads_them(fields in vec(field(3), 0..8), is_named in any::<bool>()) {
         let name = if is_named { b"\x0a\x01m".to_vec() } else { Vec::new() };

@@ -116,7 +116,7 @@ fn parameters_are_bounded() {
     assert_eq!(code(result), Some(ErrorCode::InvalidArgument));
     assert!(allocated < 256 << 10, "{allocated} bytes");
 
-    // The maximum allowed, everywhere.
+    // The maximum number everywhere.
     let mut message = b"\x0a\x01m".to_vec();
     for _ in 0..255 {
         let mut input = b"\x0a\x01x\x12\x04BOOL".to_vec();
@@ -169,7 +169,7 @@ fn typed_contents_take_what_the_tensor_takes() {
         ("UINT8", numbers, contents(4, &vec![7; SIZE]), SIZE),
         ("BOOL", numbers, contents(1, &vec![1; SIZE]), SIZE),
         ("BYTES", numbers / 2, strings, 2 * SIZE),
-        // Identical to the bytes in the message.
+        // These contents are identical to the bytes in the message.
         ("FP32", numbers / 4, contents(6, &vec![7; SIZE]), 0),
         ("FP64", numbers / 8, contents(7, &vec![7; SIZE]), 0),
     ] {
@@ -196,7 +196,8 @@ fn decoded_tensors_have_a_limit() {
     assert!(allocated < 16 << 10, "{allocated} bytes");
 }
 
-/// The lease is charged before decoding: for messages that never fit, and for those that do not fit now.
+/// The lease is charged before decoding, both for messages that never fit and for messages that do not fit
+/// now.
 #[test]
 fn decoded_tensors_are_charged() {
     let message = with_input("INT64", &[1 << 20], &contents(3, &vec![7; 1 << 20]));

@@ -34,13 +34,13 @@ const BINARY_DATA_OUTPUT: &str = "binary_data_output";
 /// Request parameter: whether to mark the end of responses with an empty response, if no other response does.
 const ENABLE_EMPTY_FINAL_RESPONSE: &str = "triton_enable_empty_final_response";
 
-/// A decoded request, and how to send its response.
+/// A decoded request, with the requested form of its response.
 #[derive(Debug)]
 pub(crate) struct ReadRequest {
     pub(crate) request: InferRequest,
-    /// Raw rather than typed.
+    /// Whether outputs are raw; they are typed otherwise.
     pub(crate) wants_raw: bool,
-    /// Send an empty final response if no other response marks the end.
+    /// Whether to send an empty final response if no other response marks the end.
     pub(crate) wants_empty_final: bool,
     /// The charge for names and parameters.
     pub(crate) charge: Charge,
@@ -122,7 +122,7 @@ impl Reader<'_> {
             }
             (Ok(()), Err(error)) => Err(error.into()),
             (Err(failure), Ok(model)) => Err(failure.within(model)),
-            // The pass may have failed before the name.
+            // Parsing may have failed before the model name was read.
             (Err(failure), Err(_)) => Err(failure),
         }
     }

@@ -298,7 +298,7 @@ impl Walk<'_, '_> {
         tag: u32,
         depth: u32,
     ) -> Result<(), Failure> {
-        // Only groups need to be walked.
+        // Only groups need to be walked to find their end.
         if wire_type == WireType::StartGroup {
             self.account.work(cursor.len())?;
         }
@@ -311,7 +311,7 @@ fn varint(cursor: &mut Cursor<'_>, wire_type: WireType) -> Result<u64, Failure> 
     cursor.varint()
 }
 
-/// Raw contents belong to inputs, so there is a limit for them before it is known how many inputs there are.
+/// Raw contents belong to inputs, so their number is limited before the number of inputs is known.
 fn check_raw(found: usize, limits: &RequestLimits) -> Result<(), ServiceError> {
     if found <= limits.tensors {
         return Ok(());

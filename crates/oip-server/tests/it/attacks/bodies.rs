@@ -9,7 +9,8 @@ use attack_kit::{
 
 use super::TestServer;
 
-/// All of these bodies are valid: each succeeds or is told to retry; none is called malformed.
+/// All of these bodies are valid: each request succeeds or is told to retry, and none is rejected as
+/// malformed.
 #[test]
 fn bodies_that_grow_a_thousandfold() {
     let attacked = TestServer::start(&[]);

@@ -1,4 +1,4 @@
-//! "Can never fit" versus "not now", over both transports.
+//! Requests that can never fit, and requests that do not fit now, over both transports.
 
 use attack_kit::{
     Scale,

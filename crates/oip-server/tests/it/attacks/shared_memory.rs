@@ -14,7 +14,7 @@ use super::TestServer;
 fn requests_for_more_shared_memory_than_there_is_memory_for() {
     let attacked = TestServer::start(&["--system-shared-memory"]);
     let (tally, _) = attacked.survives("shared memory", Duration::from_secs(60), shared_memory);
-    // A quarter requests more than the whole budget.
+    // A quarter of the requests exceed the whole budget.
     assert_eq!(tally.count("413"), Scale::SMALL.readers / 4, "{tally}");
     assert!(tally.count("200") > 0, "{tally}");
     let accounted = ["200", "413", "429", "504"].map(|status| tally.count(status));

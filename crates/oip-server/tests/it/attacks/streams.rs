@@ -22,7 +22,7 @@ fn streams_that_say_nothing_take_no_place_that_others_need() {
     assert!(!failed.contains("lost") && !failed.contains("failed"), "{tally}");
 }
 
-/// When silent clients occupy all connections, others still get through.
+/// When silent clients occupy all connections, other clients still get through.
 #[test]
 fn connections_of_silent_streams_keep_nobody_out() {
     let attacked = TestServer::start(&["--max-connections", "4"]);

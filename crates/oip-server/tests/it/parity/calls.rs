@@ -29,7 +29,7 @@ use super::{
 
 type Parameters = Vec<(String, Parameter)>;
 
-/// A call; names are of models and versions, empty for none.
+/// A call. Names are of models and versions; an empty name means none.
 #[derive(Clone)]
 pub(super) enum Call {
     Metadata(&'static str, &'static str),
@@ -267,7 +267,7 @@ fn register(name: &'static str, key: &'static str, byte_size: u64) -> Call {
 }
 
 impl Call {
-    /// Returns its name for test failures.
+    /// Returns the call's name for test failures.
     pub(super) fn name(&self) -> String {
         let request = self.http();
         format!("{} {}", request.method(), request.uri())
@@ -414,7 +414,7 @@ impl Call {
         }
     }
 
-    /// Sends it over each transport; returns status and message.
+    /// Sends the call over each transport; returns status and message.
     pub(super) async fn send(
         &self,
         http: &Router,

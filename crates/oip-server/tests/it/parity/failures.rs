@@ -442,7 +442,7 @@ pub(super) fn failures() -> Vec<(&'static str, Neutral, ErrorCode, &'static str)
     ]
 }
 
-/// Returns an input whose elements are where its parameters say.
+/// Returns an input whose elements are at the location that its parameters give.
 fn elsewhere(values: &[(&str, Parameter)]) -> Neutral {
     let data = Data::Elsewhere(parameters(values));
     let input = Input {

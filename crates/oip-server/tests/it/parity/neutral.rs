@@ -30,11 +30,11 @@ pub(super) struct Input {
 /// The elements of an input.
 #[derive(Clone)]
 pub(super) enum Data {
-    /// After the JSON, or in `raw_input_contents`.
+    /// The bytes after the JSON, or in `raw_input_contents`.
     Raw(Vec<u8>),
     /// As `data`, or in the field of `contents` for the datatype.
     Values(Value),
-    /// At a location given by parameters.
+    /// The bytes at a location given by parameters.
     Elsewhere(Vec<(String, Parameter)>),
 }
 

@@ -7,7 +7,7 @@ use crate::expand::{
     replacement::Replacement,
 };
 
-/// Queries by head, and keys and values by head with the past ones in front.
+/// Queries per head, and keys and values per head with the past ones first.
 struct Heads {
     queries: String,
     keys: String,
@@ -16,8 +16,8 @@ struct Heads {
     past: Option<String>,
 }
 
-/// Inputs of the mask and of the bias added to scores.
-struct Added {
+/// The inputs with the mask and with the bias that are added to the scores.
+struct ScoreTerms {
     mask: usize,
     bias: Option<usize>,
 }
@@ -26,19 +26,19 @@ struct Added {
 struct Cache {
     /// Past keys and values, or shared buffers for past and present ones.
     past: [Option<String>; 2],
-    /// Number of past rows in the buffers, if they are shared.
+    /// The number of past rows in the buffers, if they are shared.
     length: Option<String>,
-    /// Beam search indirection: the beam that owns each row.
+    /// For beam search: the beam that owns each row.
     beams: Option<String>,
 }
 
 impl Replacement<'_> {
-    /// Self-attention with one product for queries, keys and values.
+    /// Writes self-attention with one product for queries, keys and values.
     pub(super) fn attention(&mut self) -> Written {
         self.without_input(6, "past_sequence_length")?;
         let product = self.op("MatMul", &[self.given(0)?, self.given(1)?], vec![]);
         let product = self.with_bias(product, 2);
-        let added = Added {
+        let added = ScoreTerms {
             mask: 3,
             bias: Some(5),
         };
@@ -50,12 +50,12 @@ impl Replacement<'_> {
         let product = self.op("MatMulInteger", &self.inputs(&[0, 1, 6, 7]), vec![]);
         let scale = self.op("Mul", &[self.given(3)?, self.given(4)?], vec![]);
         let product = self.rescaled(product, scale, 2);
-        self.attended(product, 8, &Added { mask: 5, bias: None })
+        self.attended(product, 8, &ScoreTerms { mask: 5, bias: None })
     }
 
-    /// Writes attention over the concatenated product of queries, keys and values. Input `past` holds past
-    /// keys and values; output 1 gets past and present ones.
-    fn attended(&mut self, product: String, past: usize, added: &Added) -> Written {
+    /// Writes attention over the concatenated product of queries, keys and values. The input at index `past`
+    /// has past keys and values; output 1 gets past and present ones.
+    fn attended(&mut self, product: String, past: usize, added: &ScoreTerms) -> Written {
         self.with_default("do_rotary", 0)?;
         self.with_default("past_present_share_buffer", 0)?;
         let heads = self.heads()?;
@@ -101,7 +101,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// Attention with separate queries, keys and values, and optional past keys and values.
+    /// Writes attention with separate queries, keys and values, and optional past keys and values.
     pub(super) fn multi_head_attention(&mut self) -> Written {
         let query = self.given(0)?;
         let (Some(keys), Some(values)) = (self.input(1), self.input(2)) else {
@@ -130,14 +130,14 @@ impl Replacement<'_> {
             },
         };
         let inputs = [query, keys, values];
-        let added = Added {
+        let added = ScoreTerms {
             mask: 4,
             bias: Some(5),
         };
         self.cached_attention(inputs, self.input(3).as_ref(), cache, &added)
     }
 
-    /// Attention of one query per batch entry over a cache, or over the keys of another sequence.
+    /// Writes attention of one query per batch entry over a cache, or over the keys of another sequence.
     pub(super) fn decoder_attention(&mut self) -> Written {
         let query = self.given(0)?;
         let (Some(keys), Some(values)) = (self.input(1), self.input(2)) else {
@@ -152,7 +152,7 @@ impl Replacement<'_> {
                 .into());
         }
         let past = [self.input(5), self.input(6)];
-        // Without a shared buffer, rows are appended.
+        // Without a shared buffer, new rows are appended.
         let is_shared = past[0].is_some() && self.int("past_present_share_buffer", 0) != 0;
         let cache = Cache {
             past,
@@ -167,7 +167,7 @@ impl Replacement<'_> {
                 "the input cache_indirection is supported with past_present_share_buffer only".to_owned(),
             ));
         }
-        let added = Added {
+        let added = ScoreTerms {
             mask: 3,
             bias: Some(4),
         };
@@ -180,7 +180,7 @@ impl Replacement<'_> {
         [query, keys, values]: [String; 3],
         bias: Option<&String>,
         cache: Cache,
-        added: &Added,
+        added: &ScoreTerms,
     ) -> Written {
         if cache.length.is_some() && self.int("unidirectional", 0) != 0 {
             return Err(
@@ -237,7 +237,7 @@ impl Replacement<'_> {
         }
     }
 
-    /// Names further outputs of the last node written.
+    /// Adds outputs to the last written node, and returns their names.
     fn more_outputs<const N: usize>(&mut self) -> [String; N] {
         let names = std::array::from_fn(|_| self.fresh());
         if let Some(made) = self.made.last_mut() {
@@ -257,8 +257,8 @@ impl Replacement<'_> {
         )
     }
 
-    /// Splits keys or values into heads, behind the past ones. `part` selects the bias: the second part is
-    /// for keys, the last one for values.
+    /// Splits keys or values into heads, after the past ones. `part` selects the bias: the second part is for
+    /// keys, the last one for values.
     fn split_heads(&mut self, inputs: &[String], heads: i64, part: i64, past: Option<String>) -> String {
         let attributes = vec![int("num_heads", heads), int("part", part)];
         let made = self.newer("SplitHeads", inputs, attributes);
@@ -269,7 +269,7 @@ impl Replacement<'_> {
     }
 
     /// Weights values by scores and joins the heads.
-    fn weighted(&mut self, heads: Heads, added: &Added) -> String {
+    fn weighted(&mut self, heads: Heads, added: &ScoreTerms) -> String {
         let turned = self.newer("TransposeLast", &[heads.keys], vec![]);
         let mut scores = self.op("MatMul", &[heads.queries, turned], vec![]);
         if let Some(mask) = self.input(added.mask) {

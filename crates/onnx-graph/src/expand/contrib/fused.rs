@@ -1,4 +1,4 @@
-//! Operators with a fused activation, transposition or factor.
+//! Operators with a fused activation, transposition or scale factor.
 
 use super::Written;
 use crate::{
@@ -86,7 +86,8 @@ impl Replacement<'_> {
             factors[index] = match (turns[index], turns.contains(&true)) {
                 // TransposeLast works at any rank.
                 (true, _) => self.newer("TransposeLast", &[factor], vec![]),
-                // ONNX Runtime's product of a vector with a transposed matrix uses other rows.
+                // For a vector times a transposed matrix, ONNX Runtime uses the wrong rows, so such ranks are
+                // refused.
                 (false, true) => self.ranked(factor, name, 2..=i64::MAX),
                 (false, false) => factor,
             };
@@ -97,7 +98,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// Gelu of an input plus an optional bias.
+    /// Writes Gelu of an input plus an optional bias.
     pub(super) fn gelu(&mut self, by_tanh: bool) -> Written {
         let x = self.given(0)?;
         if self.node.op_type == "BiasGelu" {
@@ -116,7 +117,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// `x * sigmoid(alpha * x)`
+    /// Writes `x * sigmoid(alpha * x)`.
     pub(super) fn swish(&mut self, alpha: f32) -> Written {
         let x = self.given(0)?;
         let scaled = self.scaled(x.clone(), self.float("alpha", alpha));

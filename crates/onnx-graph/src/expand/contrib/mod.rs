@@ -1,8 +1,8 @@
 //! Rewrites ONNX Runtime's contrib operators, which its optimizer and quantizer produce, into ONNX's.
 //!
-//! Unsupported forms are refused here with the input, output or attribute that is the reason. Ranks are not
-//! known here; the operator `Ranked` of [`NEWEST`](onnx_operators::NEWEST) checks them at run time. Other
-//! contrib operators are kept for the runtime.
+//! Unsupported variants are refused here, and the message names the input, output or attribute responsible.
+//! Ranks are unknown here; the operator `Ranked` of [`NEWEST`](onnx_operators::NEWEST) checks them at run
+//! time. The runtime handles other contrib operators.
 
 mod attention;
 mod fused;
@@ -27,7 +27,7 @@ const DOMAIN: &str = "com.microsoft";
 /// Success, or the reason why an operator cannot be rewritten.
 type Written = Result<(), Unsupported>;
 
-/// Why a form of an operator is not supported.
+/// Why a variant of an operator is not supported.
 enum Unsupported {
     /// ONNX Runtime supports it.
     Here(String),
@@ -51,8 +51,8 @@ pub(super) fn are_used(model: &ModelProto) -> bool {
 
 fn is_replaceable(node: &NodeProto, opset: i64) -> bool {
     let is_meant = match node.op_type.as_str() {
-        // Its optimizer writes these two in ONNX's domain, which lacks them or has them only in a newer set
-        // than the model's.
+        // ONNX Runtime's optimizer writes these two in ONNX's domain, which lacks them or has them only in a
+        // newer set than the model's.
         "RMSNormalization" | "SimplifiedLayerNormalization" => true,
         "LayerNormalization" => opset < 17,
         "Swish" => opset >= 24,
@@ -61,10 +61,10 @@ fn is_replaceable(node: &NodeProto, opset: i64) -> bool {
     node.domain == DOMAIN || (is_meant && canonical_domain(&node.domain).is_empty())
 }
 
-/// Rewrites all operators that can be.
+/// Rewrites all operators that have a replacement.
 ///
 /// # Errors
-/// An unsupported form of an operator.
+/// Returns an error for an unsupported variant of an operator.
 pub(super) fn replace(model: &mut ModelProto) -> Result<(), Error> {
     if !are_used(model) {
         return Ok(());
@@ -128,13 +128,13 @@ impl Replacement<'_> {
         })
     }
 
-    /// A required input.
+    /// Returns a required input.
     fn given(&self, index: usize) -> Result<String, String> {
         self.input(index)
             .ok_or_else(|| format!("input {index} is not given"))
     }
 
-    /// Refuses a node that has an input, by the input's name.
+    /// Refuses a node that has input `index`; `name` is the input's name.
     fn without_input(&self, index: usize, name: &str) -> Result<(), String> {
         match self.input(index) {
             Some(_) => Err(format!("the input {name} is not supported")),
@@ -142,7 +142,7 @@ impl Replacement<'_> {
         }
     }
 
-    /// Refuses a node whose output is used, by the output's name.
+    /// Refuses a node whose output `index` is used; `name` is the output's name.
     fn without_output(&self, index: usize, name: &str) -> Result<(), String> {
         match self.wants(index) {
             true => Err(format!("the output {name} is not supported")),
@@ -160,7 +160,7 @@ impl Replacement<'_> {
         }
     }
 
-    /// Checks at run time that a value's rank is within a range, by the input's name.
+    /// Adds a run-time check that the rank of `x` is in `ranks`; `name` is the input's name.
     fn ranked(&mut self, x: String, name: &str, ranks: std::ops::RangeInclusive<i64>) -> String {
         let input = AttributeProto {
             name: "input".to_owned(),
@@ -172,7 +172,7 @@ impl Replacement<'_> {
         self.newer("Ranked", &[x], attributes)
     }
 
-    /// ONNX's operator of the same name, of the newest set or of the model's.
+    /// Writes ONNX's operator of the same name, of the newest set or of the model's.
     fn as_it_is(&mut self, is_newest: bool) -> Written {
         let (name, inputs) = (self.node.op_type.clone(), self.node.input.clone());
         let attributes = self.node.attribute.clone();
@@ -185,7 +185,7 @@ impl Replacement<'_> {
     }
 
     fn unique(&mut self) -> Written {
-        // In order of appearance, without the indices.
+        // Elements in order of appearance, without the indices.
         let y = self.newer("Unique", &[self.given(0)?], vec![int("sorted", 0)]);
         let others = [self.fresh(), self.fresh(), self.fresh()];
         if let Some(unique) = self.made.last_mut() {
@@ -198,7 +198,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// `Range`, with a step of 1 by default.
+    /// Writes `Range`, with a step of 1 by default.
     fn range(&mut self) -> Written {
         let (start, limit) = (self.given(0)?, self.given(1)?);
         let step = match self.input(2) {
@@ -260,7 +260,7 @@ mod tests {
                 graph: Some(graph),
                 ..ModelProto::default()
             };
-            // Some forms are refused.
+            // Some variants are refused.
             let is_replaced = match replace(&mut model) {
                 Ok(()) => !model.graph.unwrap_or_default().node.contains(&node),
                 Err(_) => true,

@@ -1,4 +1,4 @@
-//! Normalization of rows, of skip sums, and of embeddings.
+//! Normalizes rows, sums with skip connections, and embeddings.
 
 use super::Written;
 use crate::expand::{
@@ -11,7 +11,7 @@ const SKIP_EPSILON: f32 = 1e-12;
 
 impl Replacement<'_> {
     pub(super) fn layer_normalization(&mut self) -> Written {
-        // The newest operator set defines it as the one that introduced it.
+        // The newest operator set defines it like the one that introduced it.
         self.without_output(1, "Mean")?;
         self.without_output(2, "InvStdDev")?;
         let attributes = self.node.attribute.clone();
@@ -56,9 +56,9 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// The sum of an input, the skip connection, and a bias.
+    /// Writes the sum of an input, the skip connection, and a bias.
     fn skip_sum(&mut self, bias: usize) -> Result<String, String> {
-        // ONNX Runtime leaves them empty on CPUs.
+        // ONNX Runtime leaves these outputs empty on CPUs.
         self.without_output(1, "mean")?;
         self.without_output(2, "inv_std_var")?;
         let (input, skip) = (self.given(0)?, self.given(1)?);
@@ -68,7 +68,7 @@ impl Replacement<'_> {
         Ok(self.with_bias(sum, bias))
     }
 
-    /// The normalized sum of word, position and segment embeddings.
+    /// Writes the normalized sum of word, position and segment embeddings.
     pub(super) fn embed_layer_normalization(&mut self) -> Written {
         if self.opset < 10 {
             return Err(format!(
@@ -93,7 +93,7 @@ impl Replacement<'_> {
         };
         sum = self.op("Add", &[sum, places], vec![]);
         if let Some(table) = self.input(4) {
-            // Without segment ids, all words are in segment 0.
+            // Without segment ids, all words belong to segment 0.
             let segments = match self.input(1) {
                 Some(segments) => segments,
                 None => self.indices(&[0]),
@@ -108,7 +108,7 @@ impl Replacement<'_> {
             vec![int("axis", -1), float("epsilon", epsilon)],
         );
         if self.wants(1) {
-            // The length of each row; zeros without a mask.
+            // The length of each row; 0 without a mask.
             let mask = match self.input(7) {
                 Some(mask) => mask,
                 None => self.op("Sub", &[words.clone(), words], vec![]),
@@ -129,7 +129,7 @@ impl Replacement<'_> {
         self.op("ReduceSum", &[mask, axes], vec![int("keepdims", 0)])
     }
 
-    /// `x / sqrt(mean(x * x) + epsilon) * scale` for each row.
+    /// Writes `x / sqrt(mean(x * x) + epsilon) * scale` for each row.
     fn root_mean_square(&mut self, x: String, scale: String, epsilon: f32) -> String {
         let attributes = vec![int("axis", -1), float("epsilon", epsilon)];
         self.newer("RMSNormalization", &[x, scale], attributes)

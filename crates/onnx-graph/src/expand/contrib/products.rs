@@ -46,10 +46,10 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// The second factor: a matrix or a batch of them.
+    /// Returns the second factor: a matrix or a batch of matrices.
     fn weights(&mut self) -> Result<String, String> {
         let b = self.given(1)?;
-        // Only plain constants are packed for the product, so nothing may be in between.
+        // Only constants that are direct inputs are packed, so no check node may be in between.
         match self.dims(&b).map(<[i64]>::len) {
             Some(rank @ ..2) => Err(format!("the input B has {rank} dimensions, expected 2 or more")),
             Some(_) => Ok(b),
@@ -57,14 +57,14 @@ impl Replacement<'_> {
         }
     }
 
-    /// An integer product as scaled floats, plus an optional bias.
+    /// Writes an integer product as scaled floats, plus an optional bias.
     pub(super) fn rescaled(&mut self, product: String, scale: String, bias: usize) -> String {
         let product = self.op("Cast", &[product], vec![int("to", DataType::Float as i64)]);
         let y = self.op("Mul", &[product, scale], vec![]);
         self.with_bias(y, bias)
     }
 
-    /// `QGemm`: the bias is in units of the product of both scales.
+    /// Writes `QGemm`, whose bias is in units of the product of both scales.
     pub(super) fn quantized_gemm(&mut self) -> Written {
         if self.input(7).is_some() != self.input(8).is_some() {
             return Err("y_scale and y_zero_point must both be given, or none of them"

@@ -1,4 +1,4 @@
-//! 8-bit operators as float operators between `DequantizeLinear` and `QuantizeLinear`.
+//! Rewrites 8-bit operators as float operators between `DequantizeLinear` and `QuantizeLinear`.
 
 use super::Written;
 use crate::{
@@ -16,7 +16,7 @@ impl Replacement<'_> {
         self.give_quantized(y, [3, 4])
     }
 
-    /// `QLinearSoftmax`, whose `opset` attribute determines the meaning of `axis`.
+    /// Writes `QLinearSoftmax`, whose `opset` attribute determines the meaning of `axis`.
     pub(super) fn quantized_softmax(&mut self) -> Written {
         let attributes = vec![int("axis", self.int("axis", -1))];
         let opset = self.int("opset", self.opset);
@@ -58,7 +58,7 @@ impl Replacement<'_> {
         self.give_quantized(y, [3, 4])
     }
 
-    /// A pool of channels-last images.
+    /// Writes a pool of channels-last images.
     pub(super) fn channels_last_pool(&mut self) -> Written {
         let (x, attributes) = (self.given(0)?, self.node.attribute.clone());
         let y = self.of_channels_last(x, |new, x| new.newer("MaxPool", &[x], attributes))?;
@@ -66,7 +66,7 @@ impl Replacement<'_> {
         Ok(())
     }
 
-    /// A pool between two transpositions of channels-last images.
+    /// Writes a pool between two transpositions of channels-last images.
     fn of_channels_last(
         &mut self,
         x: String,
