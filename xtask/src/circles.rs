@@ -26,6 +26,35 @@ pub(crate) fn of_crate(root: &Path) -> Result<Vec<String>> {
     Ok(circles(&modules.arrows()))
 }
 
+/// Returns where files of the module `from` of a crate use items of its module `to`, one line for each pair of files.
+pub(crate) fn uses(root: &Path, from: &str, to: &str) -> Result<Vec<String>> {
+    let mut modules = Modules::default();
+    let folder = root.parent().unwrap_or_else(|| Path::new(""));
+    modules.read_file(root, folder, None)?;
+    let is_of = |file: &Path, module: &str| {
+        file.starts_with(folder.join(module)) || file == folder.join(format!("{module}.rs"))
+    };
+    let mut found = Vec::new();
+    for (file, others) in modules.arrows() {
+        let others = others
+            .iter()
+            .filter(|(other, _)| is_of(&file, from) && is_of(other, to));
+        found.extend(others.map(|(other, names)| takes(&file, names, other)));
+    }
+    Ok(found)
+}
+
+/// Says that a file uses items of another one.
+fn takes(from: &Path, names: &BTreeSet<String>, to: &Path) -> String {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    format!(
+        "{} takes {} from {}",
+        from.display(),
+        names.join(", "),
+        to.display()
+    )
+}
+
 /// Items used, by file and defining file.
 type Arrows = BTreeMap<PathBuf, BTreeMap<PathBuf, BTreeSet<String>>>;
 
@@ -62,13 +91,7 @@ fn circles(arrows: &Arrows) -> Vec<String> {
         for from in &circle {
             for (to, names) in arrows.get(*from).into_iter().flatten() {
                 if circle.contains(to.as_path()) {
-                    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                    ties.push(format!(
-                        "{} takes {} from {}",
-                        from.display(),
-                        names.join(", "),
-                        to.display()
-                    ));
+                    ties.push(takes(from, names, to));
                 }
             }
         }
@@ -407,6 +430,33 @@ mod tests {
             ("b.rs", "pub struct B(super::a::A); pub fn more() {}"),
         ]);
         assert_eq!(found, ["a.rs takes B, more from b.rs; b.rs takes A from a.rs"]);
+    }
+
+    #[test]
+    fn uses_of_a_module_are_found_in_its_files_and_in_no_others() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            ("lib.rs", "mod low; mod left; mod right; pub use left::deep::A;"),
+            ("low.rs", "pub struct Low;"),
+            ("left/mod.rs", "pub mod deep; use crate::low::Low;"),
+            ("left/deep.rs", "pub struct A(crate::low::Low);"),
+            ("right.rs", "pub struct B(crate::A);"),
+        ] {
+            let file = folder.path().join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        }
+        let uses = |from, to| {
+            let found = uses(&folder.path().join("lib.rs"), from, to).unwrap();
+            let prefix = format!("{}/", folder.path().display());
+            let lines = found.into_iter().map(|line| line.replace(&prefix, ""));
+            lines.collect::<Vec<_>>()
+        };
+        assert_eq!(uses("right", "left"), ["right.rs takes A from left/deep.rs"]);
+        assert_eq!(uses("left", "low").len(), 2);
+        for (from, to) in [("left", "right"), ("low", "left"), ("low", "right")] {
+            assert!(uses(from, to).is_empty());
+        }
     }
 
     #[test]

@@ -228,6 +228,17 @@ const CRATES: &[Crate] = &[
         never: &["tokio", "axum", "tonic", "hyper"],
     },
     Crate {
+        name: "model-repository",
+        may_use: &[
+            "tensor-core",
+            "tensor-mmap",
+            "oip-types",
+            "model-config",
+            "oip-service",
+        ],
+        never: &["tokio", "axum", "tonic", "hyper"],
+    },
+    Crate {
         name: "oip-shm",
         may_use: &["tensor-core", "tensor-mmap", "oip-types", "oip-service"],
         never: &["tokio", "axum", "tonic", "memmap2"],
@@ -304,6 +315,7 @@ const CRATES: &[Crate] = &[
             "tensor-mmap",
             "oip-types",
             "model-config",
+            "model-repository",
             "oip-service",
         ],
         never: &["axum", "tonic", "hyper"],
@@ -413,6 +425,7 @@ const CRATES: &[Crate] = &[
             // For the wheel, where one program is both (feature `tool`).
             "tensor-cli",
             "tensor-mmap",
+            "model-repository",
             "model-store",
             "backend-forest",
             "backend-onnx",

@@ -30,6 +30,7 @@ mod images;
 mod interop;
 mod interop_text;
 mod interop_ztensor;
+mod layers;
 mod links;
 mod monitor;
 mod promises;

@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf};
 
 use anyhow::{Result, bail};
 
-use crate::{circles, crate_pages, dependencies, documents, workspace};
+use crate::{circles, crate_pages, dependencies, documents, layers, workspace};
 
 /// What may stand at the top of the repository, beside dotfiles.
 const TOP_LEVEL: &[&str] = &[
@@ -57,6 +57,7 @@ fn broken_rules() -> Result<Vec<String>> {
     dependencies::check(&mut broken)?;
     check_sources(&mut broken)?;
     check_circles(&mut broken)?;
+    broken.extend(layers::broken()?);
     documents::check(&mut broken)?;
     broken.extend(crate_pages::lacking()?);
     Ok(broken)

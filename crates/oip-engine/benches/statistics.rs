@@ -22,7 +22,7 @@ use bench_kit::Comparison;
 
 // The recorder is private to the crate and depends on nothing else in it.
 #[allow(dead_code, unreachable_pub, reason = "only counting is measured")]
-#[path = "../src/run/statistics.rs"]
+#[path = "../src/statistics.rs"]
 mod statistics;
 
 use statistics::{Ending, Execution, Recorder};

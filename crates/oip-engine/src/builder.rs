@@ -2,19 +2,16 @@
 
 use std::{collections::BTreeSet, fmt, sync::Arc, time::Instant};
 
+use model_repository::{Repositories, Repository};
 use oip_service::Model;
 use tensor_core::Quoted;
 
 use crate::{
     config::EngineConfig,
     engine::Engine,
-    load::{
-        LoadError, loader,
-        registry::{LoadCost, Registry},
-        repositories::Repositories,
-        repository::Repository,
-    },
+    load::{LoadError, loader},
     run::others::Others,
+    versions::{entry::LoadCost, registry::Registry},
 };
 
 /// Builds an [`Engine`] from models of the embedding program. Nothing is read from disk and nothing panics:

@@ -8,6 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_channel::oneshot;
+use model_repository::{ModelNames, Repositories};
 use oip_service::{
     BoxFuture, Classes, Classification, InferenceService, ModelConfiguration, ModelRepository, Readiness,
     RequestContext, Responses, Statistics,
@@ -23,10 +24,9 @@ use crate::{
         control::{Action, Control, Task},
         lifecycle::{Cause, Lifecycle},
         poll::Poller,
-        registry::{ModelStatus, Registry},
-        repositories::{Names, Repositories},
     },
-    run::statistics::VersionMetrics,
+    statistics::VersionMetrics,
+    versions::{registry::Registry, status::ModelStatus},
 };
 
 /// Loads and runs the models of repositories; see the [crate](crate).
@@ -52,7 +52,7 @@ impl Engine {
         config: EngineConfig,
     ) -> Self {
         let all = || {
-            let Names { names, unread } = repository.names();
+            let ModelNames { names, unread, .. } = repository.names();
             for (repository, error) in &unread {
                 tracing::error!(repository, %error, "a model repository cannot be read");
             }
@@ -63,7 +63,7 @@ impl Engine {
             ModelControl::Explicit { load } if load.iter().any(|name| name == "*") => all(),
             ModelControl::Explicit { load } => load.clone(),
         };
-        models.iter().for_each(|name| registry.expect(name));
+        registry.expect(&models);
         let lifecycle = Arc::new(Lifecycle::new(repository, registry, config));
         let control = Control::new(lifecycle.clone());
         for model in models {

@@ -53,24 +53,21 @@ mod batching;
 mod builder;
 mod config;
 mod engine;
+mod generation;
+mod infer_result;
 mod load;
 mod pipeline;
 mod run;
+mod statistics;
+mod versions;
 
 pub use batching::scheduler::{BatchPolicy, PolicyError};
 pub use builder::{BuildError, EngineBuilder};
 pub use config::{EngineConfig, ModelControl};
 pub use engine::Engine;
-pub use load::{
-    digests::{DigestsError, RequiredDigests},
-    lifecycle::UNAVAILABLE,
-    registry::ModelStatus,
-    repositories::Repositories,
-    repository::{PassedOver, Repository},
-    repository_error::RepositoryError,
-    upstream::Upstream,
-};
-pub use run::{
-    in_place::InPlace,
-    statistics::{FailureReason, Histogram, VersionMetrics},
-};
+pub use load::lifecycle::UNAVAILABLE;
+// [`Engine::start`] takes them.
+pub use model_repository::{Repositories, Repository};
+pub use run::in_place::InPlace;
+pub use statistics::{FailureReason, Histogram, VersionMetrics};
+pub use versions::status::ModelStatus;

@@ -11,9 +11,10 @@ use std::{
 };
 
 use axum::Router;
+use model_repository::Repositories;
 use oip_auth::{Api, Gate, Guard};
 use oip_capture::{Captured, Recorder};
-use oip_engine::{Engine, Repositories};
+use oip_engine::Engine;
 use oip_listen::{
     Address, ConnectionCap, ConnectionLimits, Lanes, Peer, Protocol, Shutdown, Tls, serve_each,
 };

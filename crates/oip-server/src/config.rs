@@ -9,9 +9,10 @@ use std::{
     time::Duration,
 };
 
+use model_repository::RequiredDigests;
 use oip_capture::RecorderConfig;
 use oip_console::LogTail;
-use oip_engine::{EngineConfig, ModelControl, RequiredDigests};
+use oip_engine::{EngineConfig, ModelControl};
 use oip_grpc::{GrpcConfig, GrpcOutput};
 use oip_http::{AllowedHosts, HttpConfig};
 use oip_listen::{ConnectionCap, ConnectionLimits, TlsFiles};

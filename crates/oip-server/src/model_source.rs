@@ -6,7 +6,8 @@ use std::{
     sync::Arc,
 };
 
-use oip_engine::{ModelControl, Repositories, Repository};
+use model_repository::{Repositories, Repository};
+use oip_engine::ModelControl;
 use oip_service::Backend;
 
 use crate::{config::Config, failure::Failure};
@@ -70,8 +71,8 @@ fn is_url(text: &str) -> bool {
 
 #[cfg(feature = "stores")]
 mod remote {
+    use model_repository::Upstream;
     use model_store::{Location, Mirror, MirrorOptions, Scope};
-    use oip_engine::Upstream;
 
     use super::*;
     use oip_types::ByteSize;

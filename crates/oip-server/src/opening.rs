@@ -11,8 +11,8 @@ use std::{
 };
 
 use axum::http::{Request, Response};
+use model_repository::Repositories;
 use oip_auth::{Api, Call, Guard, Transport};
-use oip_engine::Repositories;
 use oip_grpc::{GrpcConfig, GrpcService};
 use oip_http::HttpConfig;
 use oip_listen::{ConnectionCap, ConnectionLimits, Peer, Protocol, Shutdown, Tls, serve_each};

@@ -7,7 +7,8 @@ use std::{
 };
 
 use anstream::{AutoStream, ColorChoice};
-use oip_engine::{ModelStatus, PassedOver};
+use model_repository::PassedOver;
+use oip_engine::ModelStatus;
 use oip_listen::Address;
 use oip_types::{Joining, ModelState, TensorMetadata};
 use serde_json::{Value, json};

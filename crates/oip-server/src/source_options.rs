@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use clap::Args;
-use oip_engine::RequiredDigests;
+use model_repository::RequiredDigests;
 use serde::Deserialize;
 
 use crate::failure::Failure;

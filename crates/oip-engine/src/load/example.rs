@@ -1,9 +1,8 @@
 //! The optional example request in a model's directory, for people who try the model.
 
 use bytes::Bytes;
+use model_repository::ModelDirectory;
 use oip_types::{ModelMetadata, ModelRef, RequestLimits, rest::decode_request};
-
-use crate::load::model_folder::ModelFolder;
 
 /// A file with the JSON body of an inference request.
 const FILE: &str = "example.json";
@@ -13,30 +12,36 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads the example of a version, if the model accepts it: from the version's directory, else from the
 /// model's. An invalid example only logs a warning.
-pub(crate) fn read(folder: &ModelFolder, version: Option<&str>, metadata: &ModelMetadata) -> Option<Bytes> {
+pub(crate) fn read(
+    directory: &ModelDirectory,
+    version: Option<&str>,
+    metadata: &ModelMetadata,
+) -> Option<Bytes> {
     // The model is a single file; other files in the directory are unrelated.
-    if folder.only_file.is_some() {
+    if directory.is_single_file() {
         return None;
     }
     let own = version.map(|version| [version, FILE]);
     let names: &[&str] = match &own {
-        Some(own) if folder.has(own) => own,
-        _ if folder.has(&[FILE]) => &[FILE],
+        Some(own) if directory.has(own) => own,
+        _ if directory.has(&[FILE]) => &[FILE],
         _ => return None,
     };
-    match checked(folder, names, metadata) {
+    match checked(directory, names, metadata) {
         Ok(example) => Some(example),
         Err(reason) => {
-            let (model, file) = (&*folder.name, names.join("/"));
+            let (model, file) = (directory.name(), names.join("/"));
             tracing::warn!(model, file, reason, "the example is not used");
             None
         }
     }
 }
 
-fn checked(folder: &ModelFolder, names: &[&str], metadata: &ModelMetadata) -> Result<Bytes, String> {
-    let body = folder.read(names, MAX_BYTES).map_err(|error| error.to_string())?;
-    let model = ModelRef::new(&folder.name, None).map_err(|error| error.to_string())?;
+fn checked(directory: &ModelDirectory, names: &[&str], metadata: &ModelMetadata) -> Result<Bytes, String> {
+    let body = directory
+        .read(names, MAX_BYTES)
+        .map_err(|error| error.to_string())?;
+    let model = ModelRef::new(directory.name(), None).map_err(|error| error.to_string())?;
     let decoded = decode_request(model, &body, None, &RequestLimits::default());
     decoded
         .and_then(|decoded| metadata.check_request(&decoded.request))

@@ -5,6 +5,9 @@ use std::{
 };
 
 use model_config::{Syntax, WrittenConfig, steps};
+use model_repository::{
+    Digest, DigestBy, FileSubset, ModelDirectory, ModelVersion, Repositories, Snapshot, VersionContent,
+};
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::Quoted;
 
@@ -12,16 +15,13 @@ use crate::{
     config::{EngineConfig, ModelControl},
     load::{
         LoadError,
-        files::{Digest, DigestBy, Part, Snapshot},
         loader::{self, Job},
         memory_shares::MemoryShares,
-        model_folder::{Content, FoundVersion, ModelFolder},
-        registry::{LoadCost, Registry},
-        repositories::Repositories,
         retirement::Retirement,
     },
     pipeline::{Change, Pipeline},
-    run::{cache::ResponseCache, others::Others, served_version::ServedVersion},
+    run::others::Others,
+    versions::{cache::ResponseCache, entry::LoadCost, registry::Registry, served_version::ServedVersion},
 };
 
 /// Target of log events about unavailable models, each with its `reason`. Programs that report reasons
@@ -105,8 +105,8 @@ impl Lifecycle {
     pub(crate) fn steps(&self, name: &str, config: Option<&str>) -> Vec<String> {
         let written = match config {
             Some(config) => WrittenConfig::read(config, Syntax::Json).ok(),
-            None => match self.repository.folder(name) {
-                Ok(Some(folder)) => folder.configuration().ok(),
+            None => match self.repository.model(name) {
+                Ok(Some(directory)) => directory.configuration().ok(),
                 _ => None,
             },
         };
@@ -153,8 +153,8 @@ impl Lifecycle {
             self.registry.fail(name, &text, is_waited_for && !is_coming);
             Err(failed(name, reason))
         };
-        let folder = match self.repository.folder(name) {
-            Ok(Some(folder)) => folder,
+        let directory = match self.repository.model(name) {
+            Ok(Some(directory)) => directory,
             Ok(None) => {
                 // A pipeline can name any model, so unknown names are not remembered.
                 if cause == Cause::Step && !has_ready {
@@ -169,14 +169,14 @@ impl Lifecycle {
                 }
                 return Err(failed(name, gone()));
             }
-            Err(reason) => return fail(reason),
+            Err(reason) => return fail(reason.into()),
         };
-        let snapshot = match folder.snapshot() {
+        let snapshot = match directory.snapshot() {
             Ok(snapshot) => snapshot,
             Err(reason) => return fail(reason.into()),
         };
         if let Some(reason) = self.repository.upstream_failure(name) {
-            self.remember(name, &folder, &snapshot, config);
+            self.remember(name, &directory, &snapshot, config);
             return fail(LoadError::NotFetched { reason });
         }
         let is_sent = config.is_some();
@@ -184,11 +184,11 @@ impl Lifecycle {
             // A client's invalid request affects only that client.
             Some(config) => WrittenConfig::read(config, Syntax::Json)
                 .map_err(|error| failed(name, LoadError::SentConfiguration(error.into())))?,
-            None => match folder.configuration() {
+            None => match directory.configuration() {
                 Ok(written) => written,
                 Err(reason) => {
-                    self.remember(name, &folder, &snapshot, config);
-                    return fail(reason);
+                    self.remember(name, &directory, &snapshot, config);
+                    return fail(reason.into());
                 }
             },
         };
@@ -196,20 +196,24 @@ impl Lifecycle {
             return Err(failed(name, LoadError::SentMapping));
         }
         if is_sent {
-            let own = folder.configuration().unwrap_or_default();
+            let own = directory.configuration().unwrap_or_default();
             if let Some(parameter) = operators_choice(&written, &own) {
                 return Err(failed(name, LoadError::SentProgram { parameter }));
             }
         }
-        let versions = match folder
+        let versions = match directory
             .check_name(&written)
-            .and_then(|()| folder.versions(&written))
+            .and_then(|()| directory.versions(&written))
         {
             Ok(versions) => versions,
             Err(reason) => {
-                self.remember(name, &folder, &snapshot, config);
+                self.remember(name, &directory, &snapshot, config);
                 let has_none = snapshot.is_empty() && reason.is_of_missing_files();
-                return fail(if has_none { LoadError::NoFiles } else { reason });
+                return fail(if has_none {
+                    LoadError::NoFiles
+                } else {
+                    reason.into()
+                });
             }
         };
         for warning in &written.warnings {
@@ -217,7 +221,7 @@ impl Lifecycle {
         }
         let plan = Plan {
             name,
-            folder,
+            directory,
             written: Arc::new(written),
             is_waited_for,
             is_polled: cause == Cause::Poll,
@@ -229,7 +233,7 @@ impl Lifecycle {
     fn carry_out(
         self: &Arc<Self>,
         plan: &Plan<'_>,
-        versions: Vec<FoundVersion>,
+        versions: Vec<ModelVersion>,
         snapshot: Snapshot,
         config: Option<String>,
     ) -> Result<(), ServiceError> {
@@ -237,10 +241,10 @@ impl Lifecycle {
         let wanted: Vec<Option<String>> = versions.iter().map(|found| found.version.clone()).collect();
         let wanted: Vec<Option<&str>> = wanted.iter().map(Option::as_deref).collect();
         let shared = match &wanted[..] {
-            [None] => Part::All,
-            _ => Part::Shared,
+            [None] => FileSubset::All,
+            _ => FileSubset::Shared,
         };
-        let shared = (plan.folder.digest(&snapshot, shared, by), config);
+        let shared = (plan.directory.digest(&snapshot, shared, by), config);
         let before = self.lock().get(name).cloned();
         let before = before.filter(|before| before.shared == shared);
         let mut known = ModelContents {
@@ -251,8 +255,8 @@ impl Lifecycle {
         let mut changed = Vec::new();
         for found in versions {
             let version = found.version.as_deref();
-            let part = version.map_or(Part::All, Part::Version);
-            let digest = plan.folder.digest(&known.snapshot, part, by);
+            let part = version.map_or(FileSubset::All, FileSubset::Version);
+            let digest = plan.directory.digest(&known.snapshot, part, by);
             let loaded = before
                 .as_ref()
                 .and_then(|before| before.versions.get(&found.version));
@@ -266,7 +270,7 @@ impl Lifecycle {
             .iter()
             .map(|(found, _)| found.version.as_deref())
             .collect();
-        let is_there = |version: &str| plan.folder.has_version(version);
+        let is_there = |version: &str| plan.directory.has_version(version);
         self.registry
             .start_loading(name, &loading, plan.is_waited_for, is_there);
         let mut failures = Vec::new();
@@ -296,18 +300,18 @@ impl Lifecycle {
     fn load_version(
         &self,
         plan: &Plan<'_>,
-        found: FoundVersion,
+        found: ModelVersion,
         snapshot: &Snapshot,
     ) -> Result<(), LoadError> {
         let (name, version) = (plan.name, found.version);
-        let is_pipeline = matches!(found.content, Ok(Content::Pipeline));
+        let is_pipeline = matches!(found.content, Ok(VersionContent::Pipeline));
         let share = self.memory_shares.begin();
         let start = Instant::now();
-        let loaded = found.content.and_then(|content| {
+        let loaded = found.content.map_err(LoadError::Model).and_then(|content| {
             let job = Job {
                 name: name.to_owned(),
                 version: version.clone(),
-                folder: plan.folder.clone(),
+                directory: plan.directory.clone(),
                 written: plan.written.clone(),
             };
             let served = loader::load(
@@ -318,11 +322,11 @@ impl Lifecycle {
                 Others::of(&self.registry),
             )?;
             // A file that changed while it was read is neither the old nor the new one.
-            let part = version.as_deref().map_or(Part::All, Part::Version);
+            let part = version.as_deref().map_or(FileSubset::All, FileSubset::Version);
             let stamps = |snapshot: &Snapshot| {
-                [Part::Shared, part].map(|part| plan.folder.digest(snapshot, part, DigestBy::Stamp))
+                [FileSubset::Shared, part].map(|part| plan.directory.digest(snapshot, part, DigestBy::Stamp))
             };
-            match plan.folder.snapshot() {
+            match plan.directory.snapshot() {
                 Ok(after) if stamps(&after) != stamps(snapshot) => Err(LoadError::Changed),
                 // A deleted directory is no change: everything was read.
                 _ => Ok(Arc::new(served)),
@@ -429,7 +433,7 @@ impl Lifecycle {
     /// embedding program.
     pub(crate) fn unload(self: &Arc<Self>, name: &str, forget: bool) -> Result<Vec<String>, ServiceError> {
         self.check_loadable(name)?;
-        if !self.registry.knows(name) && matches!(self.repository.folder(name), Ok(None)) {
+        if !self.registry.knows(name) && matches!(self.repository.model(name), Ok(None)) {
             let message = format!(
                 "failed to unload {}, it is not in the model repository",
                 Quoted(name)
@@ -476,10 +480,10 @@ impl Lifecycle {
     /// # Errors
     /// Why the directory cannot be listed.
     pub(crate) fn changed(&self, name: &str) -> Result<Option<Snapshot>, LoadError> {
-        let Some(folder) = self.repository.folder(name)? else {
+        let Some(directory) = self.repository.model(name)? else {
             return Ok(None);
         };
-        let snapshot = folder.snapshot()?;
+        let snapshot = directory.snapshot()?;
         let is_known = self
             .lock()
             .get(name)
@@ -493,8 +497,11 @@ impl Lifecycle {
     }
 
     /// Records the contents of a directory for which a load was attempted.
-    fn remember(&self, name: &str, folder: &ModelFolder, snapshot: &Snapshot, config: Option<String>) {
-        let shared = (folder.digest(snapshot, Part::Shared, self.digest_by()), config);
+    fn remember(&self, name: &str, directory: &ModelDirectory, snapshot: &Snapshot, config: Option<String>) {
+        let shared = (
+            directory.digest(snapshot, FileSubset::Shared, self.digest_by()),
+            config,
+        );
         let mut all = self.lock();
         let known = all.entry(name.to_owned()).or_insert_with(|| ModelContents {
             snapshot: Snapshot::default(),
@@ -545,7 +552,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// A load of a model.
 struct Plan<'n> {
     name: &'n str,
-    folder: ModelFolder,
+    directory: ModelDirectory,
     written: Arc<WrittenConfig>,
     is_waited_for: bool,
     /// Whether polling found it.

@@ -1,3 +1,5 @@
+//! Loads a version of a model: reads its file, calls the backend and checks the result.
+
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, mpsc},
@@ -6,6 +8,7 @@ use std::{
 };
 
 use model_config::{Axes, Completed, WrittenConfig, complete, complete_pipeline};
+use model_repository::{FileError, ModelDirectory, ModelFile, VersionContent};
 use oip_service::{
     Call, CancelToken, Capabilities, ConfiguredTensors, LoadContext, Model, ModelSource, Outcome,
     ResponseSink,
@@ -20,22 +23,18 @@ use tensor_mmap::Promise;
 use crate::{
     batching::scheduler::BatchPolicy,
     config::EngineConfig,
-    load::{
-        error::{FileError, LoadError},
-        example,
-        labels::Labels,
-        model_folder::{Content, FoundFile, ModelFolder},
-        row_settings::RowSettings,
-        warm_up::warm_up,
-    },
+    load::{error::LoadError, example, row_settings::RowSettings, warm_up::warm_up},
     pipeline::Pipeline,
     run::{
-        cache::ResponseCache,
         instances::{InstanceSettings, Instances},
         others::Others,
         runner::panic_message,
-        served_version::{Configs, Runs, ServedVersion},
         threads::{STACK_SIZE, thread_name},
+    },
+    versions::{
+        cache::ResponseCache,
+        labels::Labels,
+        served_version::{Configs, Runs, ServedVersion},
     },
 };
 
@@ -44,7 +43,7 @@ use crate::{
 pub(crate) struct Job {
     pub(crate) name: String,
     pub(crate) version: Option<String>,
-    pub(crate) folder: ModelFolder,
+    pub(crate) directory: ModelDirectory,
     pub(crate) written: Arc<WrittenConfig>,
 }
 
@@ -54,19 +53,19 @@ pub(crate) struct Job {
 /// Why the model is unavailable, for the operator.
 pub(crate) fn load(
     job: Job,
-    content: Content,
+    content: VersionContent,
     config: &EngineConfig,
     cache: Option<&Arc<ResponseCache>>,
     others: Others,
 ) -> Result<ServedVersion, LoadError> {
     let version = job.version.clone();
-    let folder = job.folder.clone();
+    let directory = job.directory.clone();
     let (runs, configs, labels) = match content {
-        Content::File(file) => start(job, file, config, others)?,
-        Content::Pipeline => {
+        VersionContent::File(file) => start(job, file, config, others)?,
+        VersionContent::Pipeline => {
             let completed = complete_pipeline(&job.written, &job.name, version.as_deref());
             let completed = completed.map_err(LoadError::NoPipeline)?;
-            let labels = Labels::read(&job.folder, job.version.as_deref(), &completed.config)?;
+            let labels = Labels::read(&job.directory, job.version.as_deref(), &completed.config)?;
             let config = Arc::new(completed.config);
             let pipeline = Pipeline::new(Arc::new(completed.metadata), config.clone());
             let configs = Configs {
@@ -91,7 +90,7 @@ pub(crate) fn load(
         (false, _) => None,
     };
     let mut served = ServedVersion::new(version, runs, configs, labels, cache);
-    let example = example::read(&folder, served.version(), served.metadata());
+    let example = example::read(&directory, served.version(), served.metadata());
     served.bring_example(example);
     Ok(served)
 }
@@ -154,7 +153,7 @@ pub(crate) fn embed(
 /// Why the model is unavailable, for the operator.
 fn start(
     job: Job,
-    file: FoundFile,
+    file: ModelFile,
     config: &EngineConfig,
     others: Others,
 ) -> Result<(Runs, Configs, Labels), LoadError> {
@@ -248,16 +247,16 @@ struct PreparedModel {
 /// The slow part of loading.
 fn prepare(
     job: &Job,
-    file: &FoundFile,
+    file: &ModelFile,
     mapping: Option<Promise>,
     deadline: Instant,
     config: &EngineConfig,
 ) -> Result<PreparedModel, LoadError> {
     let mapping = mapping.filter(|_| job.written.is_mapped);
-    let content = job.folder.open_model(file, mapping)?;
+    let content = job.directory.open_model(file, mapping)?;
     let backend = &file.backend;
     let beside = guarded(&job.name, "looking for the files it needs", || {
-        let files = job.folder.files_beside(file, mapping);
+        let files = job.directory.sibling_files(file, mapping);
         let gathered = backend.gather(&content, &files);
         gathered.map_err(|error| match files.into_failure() {
             Some(failure) => LoadError::File(failure),
@@ -308,7 +307,7 @@ fn prepare(
         warn_of_gpus(job, backend.name());
     }
     let policy = settings.policy(&mut completed)?;
-    let labels = Labels::read(&job.folder, job.version.as_deref(), &completed.config)?;
+    let labels = Labels::read(&job.directory, job.version.as_deref(), &completed.config)?;
     let model: Box<dyn Model> = if completed.is_narrowed {
         Box::new(ModelView {
             model,
@@ -327,7 +326,7 @@ fn prepare(
             &*model,
             &completed.metadata,
             &completed.config,
-            &job.folder,
+            &job.directory,
             &cancel,
         )
     })?;

@@ -1,3 +1,5 @@
+//! Polls the repositories for added, changed and removed models.
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
@@ -10,12 +12,11 @@ use std::{
     time::Duration,
 };
 
+use model_repository::{ModelNames, PassedOver, Snapshot};
+
 use crate::load::{
     control::{Action, Control, Task},
-    files::Snapshot,
     lifecycle::{Cause, Lifecycle},
-    repositories::Names,
-    repository::PassedOver,
 };
 
 /// A thread that polls the repository; ends when dropped.
@@ -75,10 +76,10 @@ struct View {
 impl View {
     fn look(&mut self, lifecycle: &Lifecycle, is_busy: impl Fn(&str) -> bool) -> Vec<(String, Action)> {
         lifecycle.repository.refresh(None);
-        for PassedOver { file, advice } in self.note_passed_over(lifecycle) {
+        for PassedOver { file, advice, .. } in self.note_passed_over(lifecycle) {
             tracing::warn!(file, advice, "a file is not served");
         }
-        let Names { names, unread } = lifecycle.repository.names();
+        let ModelNames { names, unread, .. } = lifecycle.repository.names();
         for (repository, error) in &unread {
             tracing::warn!(repository, %error, "a model repository cannot be read; running models continue");
         }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::run::served_version::ServedVersion;
+use crate::versions::served_version::ServedVersion;
 
 /// Ends versions after their last request, each on a thread of its own.
 #[derive(Default)]

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use model_repository::ModelDirectory;
 use oip_service::{Call, CancelToken, Model, Outcome, ResponseSink};
 use oip_types::{
     BytesTensor, DataType, ErrorCode, InferOutput, InferRequest, ModelConfig, ModelMetadata, ModelRef,
@@ -13,10 +14,7 @@ use tensor_core::{DType, Shape, TensorSpec};
 
 use crate::{
     batching::batch::measured_rows,
-    load::{
-        error::{InputError, LoadError, WarmUpError},
-        model_folder::ModelFolder,
-    },
+    load::error::{InputError, LoadError, WarmUpError},
 };
 
 /// Maximum bytes of one input.
@@ -33,7 +31,7 @@ pub(crate) fn warm_up(
     model: &dyn Model,
     metadata: &ModelMetadata,
     config: &ModelConfig,
-    folder: &ModelFolder,
+    directory: &ModelDirectory,
     cancel: &CancelToken,
 ) -> Result<Vec<(u64, Duration)>, LoadError> {
     let mut runs = Vec::new();
@@ -42,7 +40,7 @@ pub(crate) fn warm_up(
             name: warmup.name.clone(),
             source: source.into(),
         };
-        let request = request(warmup, metadata, config.max_batch_size > 0, folder).map_err(fail)?;
+        let request = request(warmup, metadata, config.max_batch_size > 0, directory).map_err(fail)?;
         let rows = measured_rows(metadata, &request);
         for _ in 0..warmup.count.clamp(1, MAX_RUNS) {
             let start = Instant::now();
@@ -89,7 +87,7 @@ fn request(
     warmup: &Warmup,
     metadata: &ModelMetadata,
     is_batched: bool,
-    folder: &ModelFolder,
+    directory: &ModelDirectory,
 ) -> Result<InferRequest, WarmUpError> {
     let model = ModelRef::new(&metadata.name, None).map_err(WarmUpError::Model)?;
     let mut request = InferRequest::new(model);
@@ -102,7 +100,7 @@ fn request(
     for (name, input) in &warmup.inputs {
         let has_rows = is_batched || omits_rows(name, input);
         let rows = has_rows.then(|| i64::from(warmup.batch_size.max(1)));
-        let value = value(input, rows, folder).map_err(|source| WarmUpError::Input {
+        let value = value(input, rows, directory).map_err(|source| WarmUpError::Input {
             name: name.clone(),
             source: Box::new(source),
         })?;
@@ -112,7 +110,11 @@ fn request(
     Ok(request)
 }
 
-fn value(input: &WarmupInput, rows: Option<i64>, folder: &ModelFolder) -> Result<TensorValue, InputError> {
+fn value(
+    input: &WarmupInput,
+    rows: Option<i64>,
+    directory: &ModelDirectory,
+) -> Result<TensorValue, InputError> {
     let dims = rows.into_iter().chain(input.dims.iter().copied());
     let dims: Result<Vec<u64>, _> = dims.map(u64::try_from).collect();
     let dims = dims.map_err(|_| InputError::FreeDims {
@@ -132,7 +134,7 @@ fn value(input: &WarmupInput, rows: Option<i64>, folder: &ModelFolder) -> Result
         });
     }
     let raw = match &input.data {
-        WarmupData::InputDataFile(file) => folder.read(&["warmup", file], MAX_INPUT_BYTES)?,
+        WarmupData::InputDataFile(file) => directory.read(&["warmup", file], MAX_INPUT_BYTES)?,
         WarmupData::ZeroData(_) => Bytes::from(vec![0; usize::try_from(length).unwrap_or(0)]),
         WarmupData::RandomData(_) => {
             let values = Values::default();

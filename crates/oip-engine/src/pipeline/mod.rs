@@ -38,11 +38,9 @@ pub(crate) use self::{
 use self::plan::Plan;
 use crate::{
     batching::batch,
-    run::{
-        cache::Generation,
-        client::{Answer, given_up},
-        statistics::{Ending, Execution, Recorder},
-    },
+    generation::Generation,
+    infer_result::{InferResult, given_up},
+    statistics::{Ending, Execution, Recorder},
 };
 
 /// A pipeline in service.
@@ -151,7 +149,7 @@ impl Pipeline {
         request: InferRequest,
         cx: &RequestContext,
         models: &dyn StepModels,
-    ) -> Answer {
+    ) -> InferResult {
         let start = Instant::now();
         let mut rows = 1;
         let running = Running::new(self, cx);

@@ -213,7 +213,7 @@ mod tests {
     use tensor_core::{Shape, Tensor};
 
     use super::*;
-    use crate::{pipeline::StepError, run::cache::Generation};
+    use crate::{generation::Generation, pipeline::StepError};
 
     type StepAnswer = BoxFuture<'static, Result<InferResponse, ServiceError>>;
 

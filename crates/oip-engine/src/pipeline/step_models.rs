@@ -4,7 +4,7 @@ use oip_service::{BoxFuture, RequestContext};
 use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError};
 
 use super::error::StepError;
-use crate::run::cache::Generation;
+use crate::generation::Generation;
 
 /// The models of a pipeline's steps: its only access to the rest of the engine.
 ///

@@ -2,12 +2,8 @@ use std::{sync::Arc, time::Instant};
 
 use futures_channel::oneshot;
 use oip_service::{CancelToken, Lease};
-use oip_types::{ErrorCode, InferOutput, ServiceError};
 
-use crate::run::several::Parts;
-
-/// The outputs of one request, or its error.
-pub(crate) type Answer = Result<Vec<InferOutput>, ServiceError>;
+use crate::{infer_result::InferResult, run::several::Parts};
 
 /// The waiting client of a request.
 pub(crate) struct Client {
@@ -21,7 +17,7 @@ pub(crate) struct Client {
     pub(crate) lease: Lease,
     /// The pipeline step that it is, for the request's notes.
     pub(crate) step: u32,
-    pub(crate) answer: oneshot::Sender<Answer>,
+    pub(crate) answer: oneshot::Sender<InferResult>,
     /// Channel for several responses; `answer` then signals the end.
     pub(crate) parts: Option<Arc<Parts>>,
 }
@@ -30,13 +26,5 @@ impl Client {
     /// Returns whether the client has received its last response.
     pub(crate) fn has_last_answer(&self) -> bool {
         self.parts.as_ref().is_some_and(|parts| parts.took_last())
-    }
-}
-
-/// Returns the error code for a request whose client is gone.
-pub(crate) fn given_up(cancel: &CancelToken) -> ErrorCode {
-    match cancel.is_expired() {
-        true => ErrorCode::DeadlineExceeded,
-        false => ErrorCode::Cancelled,
     }
 }

@@ -10,16 +10,15 @@ use oip_service::{Phase, RequestNotes, StageKind};
 
 use crate::{
     batching::scheduler::Turnstile,
-    run::{
-        client::{Answer, Client, given_up},
-        statistics::{Ending, Execution, Recorder},
-    },
+    infer_result::{InferResult, given_up},
+    run::client::Client,
+    statistics::{Ending, Execution, Recorder},
 };
 
 /// A finished request and its response.
 pub(crate) struct FinishedRequest {
     pub(crate) client: Client,
-    pub(crate) answer: Answer,
+    pub(crate) answer: InferResult,
     /// `None` if the model was not called for it.
     pub(crate) run: Option<Run>,
 }

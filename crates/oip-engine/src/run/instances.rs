@@ -17,17 +17,18 @@ use crate::{
         queue::{PushError, Queue, Runner},
         scheduler::{Ask, BatchPolicy, Scheduler, Ticket},
     },
+    infer_result::{InferResult, given_up},
     run::{
-        client::{Answer, Client, given_up},
+        client::Client,
         delivery::{Delivery, FinishedRequest},
         hang_watch::HangWatch,
         in_place::{self, Company, InPlace, Permit, Quickness},
         job::{Job, Rest},
         others::Others,
         several::{Part, Parts},
-        statistics::Recorder,
         threads::{MAX_IDLE, Threads},
     },
+    statistics::Recorder,
 };
 
 /// The instances of one version of a model: its threads and their queue.
@@ -87,7 +88,7 @@ pub(crate) struct ResponseStream {
 
 /// The end of a response stream.
 enum End {
-    Open(oneshot::Receiver<Answer>),
+    Open(oneshot::Receiver<InferResult>),
     /// Reported after the queued responses.
     Told(Result<(), ServiceError>),
     Over,
@@ -95,7 +96,7 @@ enum End {
 
 /// A request that entered the queue or bypassed it.
 struct QueuedRequest<'s> {
-    answer: oneshot::Receiver<Answer>,
+    answer: oneshot::Receiver<InferResult>,
     ticket: Ticket,
     runner: Runner,
     /// Set if the caller runs the request at once, without the queue.
@@ -175,7 +176,7 @@ impl Instances {
     /// Checks a request, queues it, and waits for its response.
     ///
     /// If the future is dropped, the request leaves the queue; if it runs already, the model is notified.
-    pub(crate) async fn infer(&self, request: InferRequest, cx: &RequestContext) -> Answer {
+    pub(crate) async fn infer(&self, request: InferRequest, cx: &RequestContext) -> InferResult {
         let shared = &*self.shared;
         let queued = shared.enqueue(request, cx, None).inspect_err(|error| {
             shared.recorder.failure(error.code(), cx.received().elapsed());

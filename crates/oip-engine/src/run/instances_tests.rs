@@ -23,12 +23,12 @@ use tensor_core::{Shape, Tensor};
 
 use crate::{
     batching::scheduler::BatchPolicy,
+    infer_result::InferResult,
     run::{
-        client::Answer,
         instances::{InstanceSettings, Instances},
         others::Others,
-        statistics::{FailureReason, VersionMetrics},
     },
+    statistics::{FailureReason, VersionMetrics},
 };
 
 /// A model that waits for the gate if the first value is [`GATE`], otherwise sleeps for that many
@@ -118,14 +118,14 @@ impl Bench {
     }
 
     /// Queues a request.
-    fn submit(&self, x: &[i32], priority: u64, timeout: Option<u64>) -> BoxFuture<'_, Answer> {
+    fn submit(&self, x: &[i32], priority: u64, timeout: Option<u64>) -> BoxFuture<'_, InferResult> {
         let mut request =
             InferRequest::new(ModelRef::new("m", None).unwrap()).with_input("x", vector(x.to_vec()));
         let timeout = timeout.map(ParameterValue::Uint64);
         request
             .parameters
             .extend(timeout.map(|timeout| ("timeout".to_owned(), timeout)));
-        let mut answer: BoxFuture<'_, Answer> = Box::pin(async move {
+        let mut answer: BoxFuture<'_, InferResult> = Box::pin(async move {
             let cx = RequestContext::new(None).with_priority(priority);
             self.instances.infer(request, &cx).await
         });
@@ -136,7 +136,7 @@ impl Bench {
     }
 
     /// Sends a request that blocks the only thread.
-    fn hold(&self) -> BoxFuture<'_, Answer> {
+    fn hold(&self) -> BoxFuture<'_, InferResult> {
         let held = self.submit(&[GATE], 0, None);
         while self.batches.lock().unwrap().is_empty() {
             thread::sleep(Duration::from_millis(1));
@@ -149,7 +149,7 @@ impl Bench {
     }
 }
 
-fn poll(answer: &mut BoxFuture<'_, Answer>) -> Poll<Answer> {
+fn poll(answer: &mut BoxFuture<'_, InferResult>) -> Poll<InferResult> {
     answer.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
@@ -157,7 +157,7 @@ fn vector(values: Vec<i32>) -> Tensor {
     Tensor::from_vec(Shape::vector(values.len() as u64), values).unwrap()
 }
 
-fn values(answer: Answer) -> Result<Vec<i32>, ErrorCode> {
+fn values(answer: InferResult) -> Result<Vec<i32>, ErrorCode> {
     let outputs = answer.map_err(|error| error.code())?;
     Ok(outputs[0].value.as_fixed().unwrap().to_vec().unwrap())
 }

@@ -1,7 +1,5 @@
-//! Running versions of models: their threads, statistics, and response cache.
+//! Runs models: their threads, and what a request needs on the way through them.
 
-pub(crate) mod cache;
-pub(crate) mod call_order;
 pub(crate) mod charging;
 pub(crate) mod client;
 pub(crate) mod delivery;
@@ -13,7 +11,5 @@ mod instances_tests;
 pub(crate) mod job;
 pub(crate) mod others;
 pub(crate) mod runner;
-pub(crate) mod served_version;
 pub(crate) mod several;
-pub(crate) mod statistics;
 pub(crate) mod threads;

@@ -19,17 +19,18 @@ use crate::{
         queue::Work,
         scheduler::{Expiry, Ticket},
     },
+    infer_result::InferResult,
     run::{
         charging::{self, Inputs},
-        client::{Answer, Client},
+        client::Client,
         delivery::{FinishedRequest, Run},
         in_place::{self, InPlace},
         instances::{DirectRequest, InPlaceSlot, Shared},
         job::{Job, ModelCall, Rest},
         several::{Parts, Sink, SinkEnd},
-        statistics::Execution,
         threads::{MOST_SPARE, ThreadState},
     },
+    statistics::Execution,
 };
 
 impl Shared {
@@ -262,7 +263,7 @@ impl Shared {
     }
 
     /// Sends the response of a request that was run alone.
-    fn finish_one(&self, one: ModelCall, given: Answer) {
+    fn finish_one(&self, one: ModelCall, given: InferResult) {
         let called = Instant::now();
         let ModelCall {
             client,
@@ -425,7 +426,7 @@ impl Shared {
         joined: InferRequest,
         execution: &mut Execution,
         taken: Instant,
-    ) -> Result<Vec<Answer>, ServiceError> {
+    ) -> Result<Vec<InferResult>, ServiceError> {
         let JoinedBatch {
             requests,
             rows,
@@ -492,7 +493,7 @@ impl Shared {
         Ok(given)
     }
 
-    fn charged(&self, lease: &Lease, inputs: &Inputs, outputs: Vec<InferOutput>) -> Answer {
+    fn charged(&self, lease: &Lease, inputs: &Inputs, outputs: Vec<InferOutput>) -> InferResult {
         charging::charge_outputs(lease, inputs, self.capabilities.lends_memory, outputs)
     }
 

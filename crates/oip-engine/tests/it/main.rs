@@ -12,7 +12,6 @@ mod in_place;
 mod joining;
 mod loading;
 mod memory;
-mod never_ignored;
 mod pipelines;
 mod polling;
 mod races;

@@ -1,14 +1,6 @@
-//! Tests of repository contents, and of the messages about other files.
+//! Tests of repositories in service: the versions of a directory, and several repositories.
 
-use std::{
-    fs,
-    io::{BufRead, BufReader},
-    os::unix::fs::symlink,
-    path::Path,
-    process::{Command, Stdio},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fs, os::unix::fs::symlink, path::Path, sync::Arc, time::Duration};
 
 use oip_engine::{Engine, EngineConfig, ModelControl, Repositories, Repository};
 use oip_service::{Backend, InferenceService};
@@ -33,13 +25,6 @@ fn found(root: &Path) -> Vec<(String, Option<String>, Option<String>)> {
             (model.name, model.version, reason)
         })
         .collect()
-}
-
-fn reason_of(root: &Path, name: &str) -> String {
-    let model = found(root).into_iter().find(|model| model.0 == name);
-    model
-        .and_then(|model| model.2)
-        .unwrap_or_else(|| panic!("{name} is not unavailable"))
 }
 
 #[test]
@@ -89,20 +74,6 @@ fn tritons_layout() {
     assert_eq!(error.to_string(), "model 'digits' version '11' does not exist");
 }
 
-/// The file names of a backend in order of precedence; errors name the file that exists.
-#[test]
-fn a_backend_may_have_several_file_names() {
-    let folder = repository(&[
-        ("both/1/model.text", "broken"),
-        ("both/1/model.word", "echo"),
-        ("text/1/model.text", "echo"),
-        ("folder/1/model.text/x", ""),
-    ]);
-    let root = folder.path();
-    assert_eq!(reason_of(root, "folder"), "model.text is not a regular file");
-    assert_eq!(found(root).iter().filter(|model| model.2.is_none()).count(), 2);
-}
-
 #[test]
 fn kserves_layout() {
     let folder = repository(&[("model.word", "echo"), ("1/readme.txt", "")]);
@@ -128,58 +99,6 @@ fn kserves_layout() {
     assert!(infer(&engine, request("mine", Some("1"), 5)).is_err());
 }
 
-/// MR-06: other files and directories in place of a model.
-#[test]
-fn mr_06_folders_without_a_model_say_why() {
-    let folder = repository(&[
-        ("empty/readme.txt", ""),
-        ("no_file/1/readme.txt", ""),
-        ("flat/model.word", "echo"),
-        ("file_for_folder/1", "echo"),
-        ("spaces/1 2/model.word", "echo"),
-        ("good/1/model.word", "echo"),
-        ("good/2/readme.txt", ""),
-        ("named/1/mine.word", "echo"),
-        ("loose/mine.word", "echo"),
-        ("foreign/1/weights.pt", ""),
-        ("foreign_folder/1/model.savedmodel/saved_model.pb", ""),
-    ]);
-    let root = folder.path();
-    assert_eq!(
-        reason_of(root, "foreign"),
-        "its version '1' has no model.word or model.text (there is '1/weights.pt', a file of PyTorch: export the model to ONNX)"
-    );
-    assert!(reason_of(root, "foreign_folder").contains("'1/model.savedmodel', a file of TensorFlow"));
-    assert_eq!(
-        reason_of(root, "named"),
-        "its version '1' has no model.word or model.text (there is '1/mine.word', which would be the model as '1/model.word', \
-         or with default_model_filename: \"mine.word\" in its configuration)"
-    );
-    assert_eq!(
-        reason_of(root, "loose"),
-        "it has no version folder with model.word or model.text in it (there is 'mine.word', which would be the model as \
-         '1/model.word')"
-    );
-    assert_eq!(
-        reason_of(root, "empty"),
-        "it has no version folder with model.word or model.text in it"
-    );
-    assert_eq!(
-        reason_of(root, "no_file"),
-        "its version '1' has no model.word or model.text"
-    );
-    assert!(reason_of(root, "flat").ends_with("move it into a version folder such as 1)"));
-    assert_eq!(
-        reason_of(root, "file_for_folder"),
-        "it has no version folder with model.word or model.text in it"
-    );
-    assert_eq!(
-        reason_of(root, "spaces"),
-        "it has no version folder with model.word or model.text in it"
-    );
-    assert_eq!(found(root).iter().filter(|model| model.0 == "good").count(), 1);
-}
-
 /// The directory of a single model, given as the repository.
 #[test]
 fn a_folder_of_versions_is_one_model() {
@@ -199,139 +118,6 @@ fn a_folder_of_versions_is_one_model() {
         (response.model_name.as_str(), response.model_version.as_deref()),
         ("mine", Some("2"))
     );
-
-    // With anything else that may be a model it is a repository, and also without a version number.
-    for other in [("good/1/model.word", "echo"), ("empty/readme.txt", "")] {
-        let folder = repository(&[("1/model.word", "echo"), other]);
-        let opened = Repository::open(folder.path(), &backends(), None).unwrap();
-        assert_eq!(opened.model_names().unwrap().len(), 2);
-    }
-    let folder = repository(&[("flat/model.word", "echo")]);
-    assert!(reason_of(folder.path(), "flat").ends_with("move it into a version folder such as 1)"));
-}
-
-#[test]
-fn files_of_other_frameworks_are_named() {
-    let folder = repository(&[("net.pt", ""), ("mine.word", ""), ("notes.md", "")]);
-    let opened = Repository::open(folder.path(), &backends(), None).unwrap();
-    assert_eq!(opened.misplaced_files(), ["mine.word"]);
-    let passed_over = opened.passed_over().into_iter();
-    let passed_over: Vec<_> = passed_over.map(|passed| (passed.file, passed.advice)).collect();
-    assert_eq!(
-        passed_over,
-        [
-            (
-                "mine.word".to_owned(),
-                "to serve it, move it to mine/1/model.word".to_owned()
-            ),
-            (
-                "net.pt".to_owned(),
-                "a file of PyTorch: export the model to ONNX".to_owned()
-            ),
-        ]
-    );
-    let file = folder.path().join("net.pt");
-    let error = Repository::open(&file, &backends(), None).map(drop).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        format!(
-            "{} is a file of PyTorch, which is not served: export the model to ONNX",
-            file.display()
-        )
-    );
-}
-
-/// MR-03: symbolic links out of the repository are not followed; those within it are.
-#[cfg(unix)]
-#[test]
-fn mr_03_links_out_are_refused() {
-    let outside = repository(&[("1/model.word", "secret")]);
-    let folder = repository(&[("good/1/model.word", "echo")]);
-    let root = folder.path();
-    symlink(outside.path(), root.join("model_link")).unwrap();
-    fs::create_dir(root.join("version_link")).unwrap();
-    symlink(outside.path().join("1"), root.join("version_link/1")).unwrap();
-    fs::create_dir_all(root.join("file_link/1")).unwrap();
-    symlink(
-        outside.path().join("1/model.word"),
-        root.join("file_link/1/model.word"),
-    )
-    .unwrap();
-    fs::create_dir_all(root.join("dangling/1")).unwrap();
-    symlink("nowhere", root.join("dangling/1/model.word")).unwrap();
-    symlink("good", root.join("alias")).unwrap();
-
-    assert_eq!(
-        reason_of(root, "model_link"),
-        "its folder is a link that leads out of the repository (--repository-also names folders that links may reach)"
-    );
-    for name in ["version_link", "file_link"] {
-        assert_eq!(
-            reason_of(root, name),
-            "model.word is a link that leads out of the repository (--repository-also names folders that links may reach)"
-        );
-    }
-    assert!(reason_of(root, "dangling").starts_with("model.word cannot be opened"));
-    assert_eq!(found(root).iter().filter(|model| model.2.is_none()).count(), 2);
-}
-
-/// FS-07: only regular files are opened.
-#[cfg(unix)]
-#[test]
-fn fs_07_folders_and_pipes_are_no_models() {
-    let folder = repository(&[("folder/1/model.word/x", ""), ("pipe/1/readme.txt", "")]);
-    let pipe = folder.path().join("pipe/1/model.word");
-    assert!(
-        std::process::Command::new("mkfifo")
-            .arg(&pipe)
-            .status()
-            .unwrap()
-            .success()
-    );
-    for name in ["folder", "pipe"] {
-        assert_eq!(reason_of(folder.path(), name), "model.word is not a regular file");
-    }
-}
-
-#[test]
-fn a_missing_repository_is_an_error_that_names_it() {
-    let pointer = "version https://git-lfs.github.com/spec/v1\nsize 7\n";
-    let folder = repository(&[("file", "some text"), ("empty.bin", ""), ("lfs.bin", pointer)]);
-    let place = folder.path().display();
-    for (path, message) in [
-        (
-            "nowhere",
-            &format!("there is no file or directory {place}/nowhere")[..],
-        ),
-        (
-            "flie",
-            &format!("there is no file or directory {place}/flie; did you mean {place}/file?"),
-        ),
-        (
-            "file",
-            " is neither a folder nor, by its extension, a model's file: expected one of .text, .word",
-        ),
-        ("empty.bin", " is an empty file: copy or download it again"),
-        (
-            "lfs.bin",
-            " is a pointer of Git LFS to a file of 7 bytes: run `git lfs pull` where it was cloned, or download the file itself",
-        ),
-    ] {
-        let error = Repository::open(&folder.path().join(path), &backends(), None)
-            .err()
-            .unwrap()
-            .to_string();
-        assert!(error.contains(path) && error.ends_with(message), "{error}");
-    }
-}
-
-#[test]
-fn a_folder_of_models_is_named_where_a_model_is_expected() {
-    let folder = repository(&[("shop/m/1/model.word", "echo"), ("shop/README.md", "")]);
-    assert_eq!(
-        reason_of(folder.path(), "shop"),
-        "it is no model but a folder of models, of which 'm' is one: serve this folder itself"
-    );
 }
 
 /// MR-11: changes to the files of a loaded model have no effect.
@@ -342,45 +128,6 @@ fn mr_11_a_loaded_model_needs_its_files_no_more() {
     write(folder.path(), "m/1/model.word", "");
     fs::remove_dir_all(folder.path().join("m")).unwrap();
     assert!(infer(&engine, request("m", None, 1)).is_ok());
-}
-
-/// KServe's modelcars: the repository is a link into the file system of another container, whose target does
-/// not resolve here. On systems without namespaces, `load/root.rs` has a test with a substitute.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_repository_in_another_mount_namespace() {
-    let place = tempfile::tempdir().unwrap();
-    let script = r#"
-        mount -t tmpfs none "$0" && mkdir -p "$0/models/m/1" "$0/models/n/1" && printf 'adds 1' > "$0/models/m/1/model.word" &&
-        ln -s ../../m/1/model.word "$0/models/n/1/model.word" && echo ready && read -r end"#;
-    let mut container = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--mount", "sh", "-c", script])
-        .arg(place.path())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut said = String::new();
-    let stdout = container.stdout.take().unwrap();
-    BufReader::new(stdout).read_line(&mut said).unwrap();
-    if said == "ready\n" {
-        assert!(
-            !place.path().join("models").exists(),
-            "it is only in the container"
-        );
-        let inside = format!("/proc/{}/root{}/models", container.id(), place.path().display());
-        let links = tempfile::tempdir().unwrap();
-        let link = links.path().join("models");
-        symlink(inside, &link).unwrap();
-        let (engine, _) = engine(&link, EngineConfig::default());
-        for model in ["m", "n"] {
-            assert_eq!(y(&infer(&engine, request(model, None, 1)).unwrap()), 2, "{model}");
-        }
-    }
-    // It ends when its standard input is closed.
-    drop(container.stdin.take());
-    container.wait().unwrap();
 }
 
 #[test]
@@ -441,18 +188,6 @@ fn engine_polling(path: &Path) -> Engine {
     let engine = Engine::start(Repository::open(path, &backends(), None).unwrap(), config);
     engine.wait_until_loaded();
     engine
-}
-
-#[test]
-fn files_that_would_be_models_elsewhere_are_told() {
-    let folder = repository(&[
-        ("ten.word", "adds 10"),
-        ("a.txt", ""),
-        (".b.word", ""),
-        ("m/1/model.word", "adds 1"),
-    ]);
-    let repository = Repository::open(folder.path(), &backends(), None).unwrap();
-    assert_eq!(repository.misplaced_files(), ["ten.word"]);
 }
 
 /// Several repositories act as one. A model in two of them is not served until one of them removes it.
@@ -556,39 +291,4 @@ fn a_second_model_of_a_name_is_shown_without_a_restart() {
     assert_eq!(y(&infer(&engine, request("a", None, 1)).unwrap()), 1);
     infer(&engine, request("new", None, 1)).unwrap();
     engine.stop(std::time::Instant::now() + Duration::from_secs(5));
-}
-
-/// A Hugging Face cache: its files are links to blobs in a sibling directory.
-#[test]
-fn links_may_lead_to_folders_that_are_named() {
-    let hub = repository(&[
-        ("blobs/abc", "echo"),
-        ("blobs/config", "name: \"pets\""),
-        ("snapshots/1/readme", ""),
-    ]);
-    let at = |name: &str| hub.path().join(name);
-    symlink("../../blobs/abc", at("snapshots/1/model.word")).unwrap();
-    symlink("../../blobs/config", at("snapshots/1/config.pbtxt")).unwrap();
-    let snapshot = at("snapshots/1");
-    let refused = Repository::open(&snapshot, &backends(), Some("m")).unwrap();
-    let engine = Engine::start(refused, EngineConfig::default());
-    engine.wait_until_loaded();
-    let reason = engine.models().remove(0).reason;
-    assert!(reason.contains("--repository-also names folders"), "{reason}");
-
-    let repository = Repository::open_with_links(&snapshot, &backends(), None, &[at("blobs")]).unwrap();
-    assert_eq!(repository.model_names().unwrap(), ["pets"]);
-    let engine = Engine::start(repository, EngineConfig::default());
-    engine.wait_until_loaded();
-    infer(&engine, request("pets", None, 1)).unwrap();
-
-    let error = Repository::open_with_links(&snapshot, &backends(), None, &[at("none")]);
-    let message = error.err().unwrap().to_string();
-    assert_eq!(
-        message,
-        format!("the folder {} does not exist", at("none").display())
-    );
-    let error = Repository::open_with_links(&snapshot, &backends(), None, &[at("blobs/abc")]);
-    let message = error.err().unwrap().to_string();
-    assert_eq!(message, format!("{} is not a folder", at("blobs/abc").display()));
 }

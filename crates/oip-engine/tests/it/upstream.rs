@@ -1,4 +1,4 @@
-//! Tests of a repository that an upstream keeps up to date, and of one with a list of trusted files.
+//! Tests of a repository that an upstream keeps up to date.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,7 +9,8 @@ use std::{
     time::Duration,
 };
 
-use oip_engine::{Engine, EngineConfig, ModelControl, Repository, RequiredDigests, Upstream};
+use model_repository::Upstream;
+use oip_engine::{Engine, EngineConfig, ModelControl, Repository};
 use oip_service::ModelRepository;
 use oip_types::{ErrorCode, LoadOptions, ModelRef, ServiceError};
 
@@ -130,73 +131,4 @@ fn a_poll_asks_first() {
     until("the model came and is served", || {
         infer(&engine, request("late", None, 1)).is_ok()
     });
-}
-
-fn sha256(content: &str) -> String {
-    use sha2::{Digest, Sha256};
-    Sha256::digest(content)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
-}
-
-/// Returns why the only model of a repository with a digest list is unavailable; empty if it is served.
-fn reason(root: &Path, list: &str) -> String {
-    let backend = Arc::new(WordBackend::default());
-    let digests = RequiredDigests::parse("list", list).unwrap();
-    let repository = Repository::open(root, &[backend], None)
-        .unwrap()
-        .with_required_digests(digests);
-    let engine = Engine::start(repository, EngineConfig::default());
-    engine.wait_until_loaded();
-    let models = engine.models();
-    if models[0].reason.is_empty() {
-        let name = models[0].name.clone();
-        infer(&engine, request(&name, None, 1)).unwrap();
-    }
-    models[0].reason.clone()
-}
-
-#[test]
-fn listed_files_are_loaded_by_their_names_in_the_repository() {
-    let (echo, config) = ("echo", "instance_group { count: 1 }");
-    let folder = repository(&[("m/1/model.word", echo), ("m/config.pbtxt", config)]);
-    let listed = |path: &str, content: &str| format!("{}  {path}\n", sha256(content));
-    let both = listed("m/1/model.word", echo) + &listed("./m/config.pbtxt", config);
-    assert_eq!(reason(folder.path(), &both), "");
-    assert_eq!(
-        reason(folder.path(), &listed("m/1/model.word", echo)),
-        format!(
-            "config.pbtxt has the SHA-256 {}, but list does not list m/config.pbtxt, so it is not used",
-            sha256(config)
-        )
-    );
-    write(folder.path(), "m/1/model.word", "echo ");
-    assert_eq!(
-        reason(folder.path(), &both),
-        format!(
-            "model.word has the SHA-256 {}, but list demands {} for m/1/model.word",
-            sha256("echo "),
-            sha256(echo)
-        )
-    );
-}
-
-/// A symbolic link is listed by its own name, as `sha256sum` prints it, whatever its target.
-#[test]
-fn links_and_single_models_are_listed_as_they_are_named() {
-    let folder = repository(&[("blobs/abc", "echo")]);
-    let root = folder.path().join("models");
-    std::fs::create_dir_all(&root).unwrap();
-    std::fs::rename(folder.path().join("blobs"), root.join(".blobs")).unwrap();
-    std::fs::create_dir_all(root.join("m/1")).unwrap();
-    std::os::unix::fs::symlink("../../.blobs/abc", root.join("m/1/model.word")).unwrap();
-    let line = |path: &str| format!("{}  {path}\n", sha256("echo"));
-    assert_eq!(reason(&root, &line("m/1/model.word")), "");
-
-    let folder = repository(&[("one/model.word", "echo")]);
-    let single = folder.path().join("one");
-    assert_eq!(reason(&single, &line("model.word")), "");
-    assert_eq!(reason(&single.join("model.word"), &line("model.word")), "");
-    assert!(reason(&single, &line("other")).contains("does not list model.word"));
 }

@@ -2,9 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use model_repository::{FileError, ModelDirectory};
 use oip_types::ModelConfig;
-
-use crate::load::{error::FileError, model_folder::ModelFolder};
 
 /// Class labels by output.
 #[derive(Debug, Default)]
@@ -25,7 +24,7 @@ impl Labels {
     /// # Errors
     /// Why a file cannot be used.
     pub(crate) fn read(
-        folder: &ModelFolder,
+        directory: &ModelDirectory,
         version: Option<&str>,
         config: &ModelConfig,
     ) -> Result<Self, FileError> {
@@ -36,9 +35,9 @@ impl Labels {
             .filter(|output| !output.label_filename.is_empty())
         {
             let name = output.label_filename.as_str();
-            let bytes = match version.filter(|version| folder.has(&[*version, name])) {
-                Some(version) => folder.read(&[version, name], Self::MAX_BYTES)?,
-                None => folder.read(&[name], Self::MAX_BYTES)?,
+            let bytes = match version.filter(|version| directory.has(&[*version, name])) {
+                Some(version) => directory.read(&[version, name], Self::MAX_BYTES)?,
+                None => directory.read(&[name], Self::MAX_BYTES)?,
             };
             let text = std::str::from_utf8(&bytes);
             let text = text.map_err(|_| FileError::NotUtf8 {

@@ -1,5 +1,4 @@
-//! Files of a repository: only regular files below its directory are read. Changes are detected by stamps or
-//! digests.
+//! The state of a model's files, by which changes are detected: stamps or digests.
 
 use std::{
     collections::BTreeMap,
@@ -7,111 +6,33 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use bytes::Bytes;
 use oip_service::available_memory;
 use rustix::fs::Stat;
 use sha2::{Digest as _, Sha256};
-use tensor_mmap::Promise;
 
-use crate::load::{
+use crate::{
     error::FileError,
+    files::length,
     root::{PathTarget, Root, is_file, is_folder, is_link},
 };
 
-/// Resolves a path below the repository's directory. It must lead to a regular file in that directory.
+/// The files of a model's directory at one time: paths, sizes, times and inodes. Two are equal if nothing has changed.
 ///
-/// # Errors
-/// Why the file cannot be used, without its resolved path.
-pub(crate) fn resolve(root: &Root, below: &Path) -> Result<PathBuf, FileError> {
-    let name = || FileError::name(below);
-    let cannot_open = |source| FileError::Open { name: name(), source };
-    let real = match root.resolve(below).map_err(cannot_open)? {
-        PathTarget::Inside(real) => real,
-        PathTarget::Outside => return Err(FileError::Outside { name: name() }),
-    };
-    match is_file(&root.stat(&real).map_err(cannot_open)?) {
-        true => Ok(real),
-        false => Err(FileError::NotRegular { name: name() }),
-    }
-}
-
-/// Reads a resolved file of at most `most` bytes.
+/// ```
+/// use model_repository::Repository;
 ///
-/// # Errors
-/// Why the file cannot be used, without its resolved path.
-pub(crate) fn read(root: &Root, path: &Path, most: u64) -> Result<Bytes, FileError> {
-    read_regular(root, path, most).map_err(|source| {
-        let name = FileError::name(path);
-        match source.kind() {
-            io::ErrorKind::FileTooLarge => FileError::TooLarge { name, limit: most },
-            _ => FileError::Read { name, source },
-        }
-    })
-}
-
-/// Maps a resolved file.
-///
-/// # Errors
-/// Why the file cannot be used, without its resolved path.
-pub(crate) fn map(root: &Root, path: &Path, promise: Promise) -> Result<Bytes, FileError> {
-    let mapped = root.open_file(path).and_then(|(file, _)| promise.map(&file));
-    mapped.map_err(|source| FileError::Map {
-        name: FileError::name(path),
-        source,
-    })
-}
-
-/// Returns the file size from its metadata.
-pub(crate) fn length(stat: &Stat) -> u64 {
-    u64::try_from(stat.st_size).unwrap_or(0)
-}
-
-fn read_regular(root: &Root, path: &Path, most: u64) -> io::Result<Bytes> {
-    let (mut file, stat) = root.open_file(path)?;
-    let length = length(&stat);
-    if length > most {
-        return Err(io::ErrorKind::FileTooLarge.into());
-    }
-    let mut content = Vec::new();
-    content.try_reserve_exact(usize::try_from(length).unwrap_or(usize::MAX))?;
-    file.by_ref().take(most).read_to_end(&mut content)?;
-    if file.read(&mut [0])? > 0 {
-        return Err(io::ErrorKind::FileTooLarge.into());
-    }
-    Ok(content.into())
-}
-
-/// Metadata that changes when a file does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
-    /// Path relative to the repository.
-    path: PathBuf,
-    length: u64,
-    /// Modification time: seconds and nanoseconds.
-    modified: (i64, i64),
-    /// Device and inode number.
-    inode: (u64, u64),
-}
-
-impl Stamp {
-    #[allow(
-        clippy::unnecessary_cast,
-        clippy::cast_lossless,
-        reason = "the fields' types differ between processors and systems"
-    )]
-    fn of(path: PathBuf, stat: &Stat) -> Self {
-        Self {
-            path,
-            length: length(stat),
-            modified: (stat.st_mtime as i64, stat.st_mtime_nsec as i64),
-            inode: (stat.st_dev as u64, stat.st_ino as u64),
-        }
-    }
-}
-
-/// The stamps of a model directory's files at one time, by relative path.
+/// # let folder = tempfile::tempdir()?;
+/// # let models = folder.path();
+/// std::fs::create_dir_all(models.join("digits/1"))?;
+/// let model = Repository::open(models, &[], None)?.model("digits")?.ok_or("no such model")?;
+/// let before = model.snapshot()?;
+/// assert!(before.is_empty());
+/// std::fs::write(models.join("digits/1/model.onnx"), b"...")?;
+/// assert_ne!(model.snapshot()?, before);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Snapshot {
+pub struct Snapshot {
     files: BTreeMap<PathBuf, Stamp>,
 }
 
@@ -140,12 +61,13 @@ impl Snapshot {
     }
 
     /// Returns whether there are no files.
-    pub(crate) fn is_empty(&self) -> bool {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
     fn add(&mut self, root: &Root, folder: &Path, below: &Path, depth: usize) -> Result<(), FileError> {
-        let entries = root.list(folder).map_err(|source| FileError::Folder {
+        let entries = root.list(folder).map_err(|source| FileError::Directory {
             name: FileError::name(&root.path(folder)),
             source,
         })?;
@@ -183,15 +105,15 @@ impl Snapshot {
         Ok(())
     }
 
-    fn part<'a>(&'a self, part: Part<'a>) -> impl Iterator<Item = (&'a PathBuf, &'a Stamp)> {
+    fn part<'a>(&'a self, part: FileSubset<'a>) -> impl Iterator<Item = (&'a PathBuf, &'a Stamp)> {
         let is_in = move |path: &Path| {
             let mut names = path.iter();
             let first = names.next().and_then(|first| first.to_str());
             let folder = first.filter(|_| names.next().is_some());
             match part {
-                Part::All => true,
-                Part::Version(version) => folder == Some(version),
-                Part::Shared => folder.is_none_or(|folder| folder == "warmup"),
+                FileSubset::All => true,
+                FileSubset::Version(version) => folder == Some(version),
+                FileSubset::Shared => folder.is_none_or(|folder| folder == "warmup"),
             }
         };
         self.files.iter().filter(move |(path, _)| is_in(path))
@@ -201,7 +123,7 @@ impl Snapshot {
     ///
     /// Files larger than the free memory are always compared by stamps: the model cannot be loaded anyway,
     /// and reading a sparse file could take hours.
-    pub(crate) fn digest(&self, root: &Root, part: Part<'_>, by: DigestBy) -> Digest {
+    pub(crate) fn digest(&self, root: &Root, part: FileSubset<'_>, by: DigestBy) -> Digest {
         let largest = match by {
             DigestBy::Stamp => 0,
             DigestBy::Content => available_memory().unwrap_or(u64::MAX),
@@ -209,7 +131,7 @@ impl Snapshot {
         self.digest_up_to(largest, root, part, by)
     }
 
-    fn digest_up_to(&self, largest: u64, root: &Root, part: Part<'_>, by: DigestBy) -> Digest {
+    fn digest_up_to(&self, largest: u64, root: &Root, part: FileSubset<'_>, by: DigestBy) -> Digest {
         let mut hasher = Sha256::new();
         for (path, stamp) in self.part(part) {
             let name = path.as_os_str().as_encoded_bytes();
@@ -232,8 +154,8 @@ impl Snapshot {
 }
 
 /// A subset of a model's files.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Part<'a> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileSubset<'a> {
     /// Every file, for a model without versions.
     All,
     /// Files in a version's directory.
@@ -244,16 +166,44 @@ pub(crate) enum Part<'a> {
 
 /// How changes are detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DigestBy {
+pub enum DigestBy {
     /// By time, size and inode: fast, but touching a file counts as a change.
     Stamp,
     /// By contents.
     Content,
 }
 
-/// A digest of a set of files.
+/// A digest of a set of files, which is compared with an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Digest([u8; 32]);
+pub struct Digest([u8; 32]);
+
+/// Metadata that changes when a file does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stamp {
+    /// Path relative to the repository.
+    path: PathBuf,
+    length: u64,
+    /// Modification time: seconds and nanoseconds.
+    modified: (i64, i64),
+    /// Device and inode number.
+    inode: (u64, u64),
+}
+
+impl Stamp {
+    #[allow(
+        clippy::unnecessary_cast,
+        clippy::cast_lossless,
+        reason = "the fields' types differ between processors and systems"
+    )]
+    fn of(path: PathBuf, stat: &Stat) -> Self {
+        Self {
+            path,
+            length: length(stat),
+            modified: (stat.st_mtime as i64, stat.st_mtime_nsec as i64),
+            inode: (stat.st_dev as u64, stat.st_ino as u64),
+        }
+    }
+}
 
 fn hash_file(root: &Root, path: &Path, hasher: &mut Sha256) -> io::Result<u64> {
     let (mut file, _) = root.open_file(path)?;
@@ -273,17 +223,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-
-    fn folder(files: &[(&str, &str)]) -> (tempfile::TempDir, Root) {
-        let folder = tempfile::tempdir().unwrap();
-        for (path, content) in files {
-            let path = folder.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, content).unwrap();
-        }
-        let root = Root::open(folder.path()).unwrap();
-        (folder, root)
-    }
+    use crate::files::tests::folder;
 
     #[test]
     fn digests_see_what_changes_and_only_that() {
@@ -297,8 +237,12 @@ mod tests {
         let at = |path: &str| folder.path().join(path);
         let digests = |by| {
             let snapshot = Snapshot::take(&root, Path::new("")).unwrap();
-            [Part::Shared, Part::Version("1"), Part::Version("2")]
-                .map(|part| snapshot.digest(&root, part, by))
+            [
+                FileSubset::Shared,
+                FileSubset::Version("1"),
+                FileSubset::Version("2"),
+            ]
+            .map(|part| snapshot.digest(&root, part, by))
         };
         let (content, stamps) = (digests(DigestBy::Content), digests(DigestBy::Stamp));
         assert_eq!(
@@ -326,50 +270,13 @@ mod tests {
         let (folder, root) = folder(&[("1/x", "1234")]);
         let digest = |largest| {
             let snapshot = Snapshot::take(&root, Path::new("")).unwrap();
-            snapshot.digest_up_to(largest, &root, Part::All, DigestBy::Content)
+            snapshot.digest_up_to(largest, &root, FileSubset::All, DigestBy::Content)
         };
         let (by_content, by_stamp) = (digest(4), digest(3));
         fs::write(folder.path().join("new"), "1234").unwrap();
         fs::rename(folder.path().join("new"), folder.path().join("1/x")).unwrap();
         assert_eq!(digest(4), by_content);
         assert_ne!(digest(3), by_stamp);
-    }
-
-    /// A directory on the path is replaced by a link after the path was checked.
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn mr_03_a_folder_swapped_after_the_check_is_not_followed() {
-        let (outside, _) = folder(&[("1/model.x", "secret")]);
-        let (folder, root) = folder(&[("m/1/model.x", "good")]);
-        let path = resolve(&root, Path::new("m/1/model.x")).unwrap();
-        assert_eq!(read(&root, &path, 100).unwrap(), "good");
-        fs::remove_dir_all(folder.path().join("m/1")).unwrap();
-        std::os::unix::fs::symlink(outside.path().join("1"), folder.path().join("m/1")).unwrap();
-        assert_eq!(
-            read(&root, &path, 100).unwrap_err().to_string(),
-            "model.x cannot be read: permission denied"
-        );
-    }
-
-    /// A disk error in the middle of a file.
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn mr_13_errors_while_reading_are_told() {
-        // Reading this file at offset 0 gives EIO: nothing is mapped there.
-        let root = Root::open(Path::new("/")).unwrap();
-        let own_memory = resolve(&root, Path::new("proc/self/mem")).unwrap();
-        let error = read(&root, &own_memory, 100).unwrap_err();
-        assert!(error.to_string().starts_with("mem cannot be read: "), "{error}");
-    }
-
-    #[test]
-    fn files_have_a_largest_size() {
-        let (_folder, root) = folder(&[("x", "12345")]);
-        assert_eq!(read(&root, Path::new("x"), 5).unwrap(), "12345");
-        assert_eq!(
-            read(&root, Path::new("x"), 4).unwrap_err().to_string(),
-            "x is larger than 4 bytes"
-        );
     }
 
     /// Deep trees and cyclic links are skipped.

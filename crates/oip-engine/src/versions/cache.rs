@@ -2,16 +2,15 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use bytes::Bytes;
 use futures_channel::oneshot;
 use lru::LruCache;
 use oip_types::{InferOutput, InferRequest, ParameterValue, ServiceError, TensorValue};
+
+use crate::generation::Generation;
 
 /// Request parameters that do not affect responses.
 const NOT_CONTENT: [&str; 2] = ["priority", "timeout"];
@@ -38,18 +37,6 @@ pub(crate) struct Leader<'c> {
     key: Key,
 }
 
-/// Part of the cache key: changes with each load of a model, and with each plan of a pipeline, which is
-/// replanned when one of its models changes. So no response outlives its model. Numbers are not reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Generation(u64);
-
-impl Generation {
-    pub(crate) fn next() -> Self {
-        static LAST: AtomicU64 = AtomicU64::new(0);
-        Self(LAST.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
 struct CacheState {
     answers: LruCache<Key, Answer>,
     bytes: u64,
@@ -71,7 +58,7 @@ impl Key {
     /// Computes the key of a request. Lists are prefixed with their length, so that encodings are injective.
     pub(crate) fn new(generation: Generation, request: &InferRequest) -> Self {
         let mut hasher = Hasher(blake3::Hasher::new());
-        hasher.number(generation.0);
+        hasher.number(generation.number());
         let content = |(name, _): &(&String, &ParameterValue)| !NOT_CONTENT.contains(&name.as_str());
         hasher.parameters(request.parameters.iter().filter(content));
         // By name: the order of inputs does not matter.
@@ -255,12 +242,12 @@ mod tests {
 
     #[test]
     fn keys_tell_apart_what_matters_and_nothing_else() {
-        let key = Key::new(Generation(1), &request());
+        let key = Key::new(Generation::of(1), &request());
         let mut same = request();
         same.id = Some("other".into());
         same.inputs.reverse();
         same.parameters.insert("timeout".into(), ParameterValue::Int64(5));
-        assert_eq!(Key::new(Generation(1), &same), key);
+        assert_eq!(Key::new(Generation::of(1), &same), key);
 
         let mut parameter = request();
         parameter
@@ -276,11 +263,11 @@ mod tests {
                 vector(&[2.0, 3.0]).reshape(Shape::new(&[1, 2]).unwrap()).unwrap(),
             );
         let others = [
-            Key::new(Generation(2), &request()),
-            Key::new(Generation(1), &parameter),
-            Key::new(Generation(1), &swapped),
-            Key::new(Generation(1), &reshaped),
-            Key::new(Generation(1), &request().with_output("y")),
+            Key::new(Generation::of(2), &request()),
+            Key::new(Generation::of(1), &parameter),
+            Key::new(Generation::of(1), &swapped),
+            Key::new(Generation::of(1), &reshaped),
+            Key::new(Generation::of(1), &request().with_output("y")),
         ];
         for (index, other) in others.iter().enumerate() {
             assert_ne!(*other, key);
@@ -295,12 +282,15 @@ mod tests {
         let mut one = request().with_output("y");
         one.outputs[0].parameters = Parameters::from([("output".to_owned(), value.clone())]);
         let two = request().with_output("y").with_output(format!("{value:?}"));
-        assert_ne!(Key::new(Generation(1), &one), Key::new(Generation(1), &two));
+        assert_ne!(
+            Key::new(Generation::of(1), &one),
+            Key::new(Generation::of(1), &two)
+        );
     }
 
     #[test]
     fn the_oldest_answers_go_when_the_budget_is_used_up() {
-        let key = |number| Key::new(Generation(number), &request());
+        let key = |number| Key::new(Generation::of(number), &request());
         let answer = |number: u64| vec![InferOutput::new("y", vector(&[number as f32; 256]))];
         let cache = ResponseCache::new(8 * (1024 + 1 + ResponseCache::OVERHEAD));
         (0..8).for_each(|number| cache.put(key(number), &answer(number)));
@@ -320,7 +310,7 @@ mod tests {
     #[test]
     fn equal_requests_wait_for_the_first_one_and_hear_of_its_end() {
         let (cache, key) = (ResponseCache::new(1 << 20), |number| {
-            Key::new(Generation(number), &request())
+            Key::new(Generation::of(number), &request())
         });
         let answer = vec![InferOutput::new("y", vector(&[1.0]))];
         for is_kept in [true, false] {
@@ -359,7 +349,7 @@ mod tests {
     /// Dropping the guard of a finished leader must not remove the key of the next leader.
     #[test]
     fn a_leader_that_is_done_does_not_end_the_next_one() {
-        let (cache, key) = (ResponseCache::new(0), Key::new(Generation(0), &request()));
+        let (cache, key) = (ResponseCache::new(0), Key::new(Generation::of(0), &request()));
         let Lookup::Nothing(leader) = cache.find(key) else {
             panic!("nobody has asked for it");
         };
@@ -375,8 +365,8 @@ mod tests {
         let batch = vector(&[7.0; 1000]);
         let outputs = [InferOutput::new("y", batch.rows(3..4).unwrap())];
         let cache = ResponseCache::new(1 << 20);
-        cache.put(Key::new(Generation(0), &request()), &outputs);
-        let kept = cache.get(&Key::new(Generation(0), &request())).unwrap();
+        cache.put(Key::new(Generation::of(0), &request()), &outputs);
+        let kept = cache.get(&Key::new(Generation::of(0), &request())).unwrap();
         assert_eq!(kept, outputs);
         assert_ne!(kept[0].value.raw().as_ptr(), outputs[0].value.raw().as_ptr());
     }

@@ -11,7 +11,7 @@ use std::{
 use oip_service::Backend;
 use tensor_core::FileKind;
 
-use crate::load::foreign::framework;
+use crate::foreign::framework;
 
 /// Why a repository's directory cannot be used.
 #[derive(Debug)]

@@ -13,14 +13,17 @@ use oip_service::RequestContext;
 use oip_types::{InferRequest, Joining, ModelConfig, ModelMetadata, Placement, ServiceError};
 
 use crate::{
-    load::labels::Labels,
+    generation::Generation,
+    infer_result::InferResult,
     pipeline::{Pipeline, StepModels},
     run::{
-        cache::{Generation, Key, Lookup, ResponseCache},
         charging::{Inputs, charge_outputs},
-        client::Answer,
         instances::{Instances, ResponseStream},
-        statistics::{Recorder, VersionMetrics},
+    },
+    statistics::{Recorder, VersionMetrics},
+    versions::{
+        cache::{Key, Lookup, ResponseCache},
+        labels::Labels,
     },
 };
 
@@ -161,7 +164,7 @@ impl ServedVersion {
         request: InferRequest,
         cx: &RequestContext,
         models: &dyn StepModels,
-    ) -> Answer {
+    ) -> InferResult {
         let run = async |request| match &self.runs {
             Runs::Instances(instances) => instances.infer(request, cx).await,
             Runs::Pipeline(pipeline) => pipeline.infer(request, cx, models).await,

@@ -1,17 +1,30 @@
+//! The order of versions.
+
 use std::cmp::Ordering;
 
 /// Sort key of versions: numbers by value, after names in lexical order.
 ///
-/// `"10"` is greater than `"9"`, `"2"` greater than `"experimental"`. Numbers may have any length.
+/// ```
+/// use model_repository::VersionKey;
+///
+/// assert!(VersionKey::new("10") > VersionKey::new("9"));
+/// assert!(VersionKey::new("2") > VersionKey::new("experimental"));
+/// ```
+///
+/// Numbers may have any length.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct VersionKey(String);
+pub struct VersionKey(String);
 
 impl VersionKey {
-    pub(crate) fn new(version: &str) -> Self {
+    /// Creates the key of a version.
+    #[must_use]
+    pub fn new(version: &str) -> Self {
         Self(version.to_owned())
     }
 
-    pub(crate) fn as_str(&self) -> &str {
+    /// Returns the version.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
         &self.0
     }
 

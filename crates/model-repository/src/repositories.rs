@@ -1,10 +1,10 @@
-//! Several repositories served as one.
+//! Several repositories as one.
 
 use std::{collections::BTreeSet, io};
 
-use crate::load::{
-    error::LoadError,
-    model_folder::ModelFolder,
+use crate::{
+    error::ModelError,
+    model_directory::ModelDirectory,
     repository::{PassedOver, Repository},
 };
 
@@ -12,25 +12,27 @@ use crate::load::{
 /// listed with the reason.
 ///
 /// ```
-/// # use oip_engine::{Engine, EngineConfig, Repositories, Repository};
+/// use model_repository::{Repositories, Repository};
+///
 /// # let (ours, theirs) = (tempfile::tempdir()?, tempfile::tempdir()?);
 /// # let (ours, theirs) = (ours.path(), theirs.path());
 /// let repositories = Repositories::from(vec![
 ///     Repository::open(ours, &[], None)?,
 ///     Repository::open(theirs, &[], None)?,
 /// ]);
-/// let engine = Engine::start(repositories, EngineConfig::default());
-/// # engine.wait_until_loaded();
+/// assert!(repositories.names().unread.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Repositories(Vec<Repository>);
 
 /// The models of all readable repositories.
-pub(crate) struct Names {
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ModelNames {
     /// Sorted and distinct.
-    pub(crate) names: Vec<String>,
+    pub names: Vec<String>,
     /// Labels of unreadable repositories, with the reasons.
-    pub(crate) unread: Vec<(String, io::Error)>,
+    pub unread: Vec<(String, io::Error)>,
 }
 
 impl From<Repository> for Repositories {
@@ -49,7 +51,7 @@ impl Repositories {
     /// Returns the name of the only model, if there is one repository with one model.
     #[must_use]
     pub fn only_model(&self) -> Option<String> {
-        let Names { mut names, unread } = self.names();
+        let ModelNames { mut names, unread } = self.names();
         let is_only = names.len() == 1 && unread.is_empty();
         if is_only { names.pop() } else { None }
     }
@@ -60,7 +62,9 @@ impl Repositories {
         self.0.iter().flat_map(Repository::passed_over).collect()
     }
 
-    pub(crate) fn names(&self) -> Names {
+    /// Lists all models.
+    #[must_use]
+    pub fn names(&self) -> ModelNames {
         let (mut names, mut unread) = (BTreeSet::new(), Vec::new());
         for repository in &self.0 {
             match repository.model_names() {
@@ -68,7 +72,7 @@ impl Repositories {
                 Err(error) => unread.push((repository.label(), error)),
             }
         }
-        Names {
+        ModelNames {
             names: names.into_iter().collect(),
             unread,
         }
@@ -78,24 +82,24 @@ impl Repositories {
     ///
     /// # Errors
     /// Why it cannot be used, for instance because two repositories have it.
-    pub(crate) fn folder(&self, name: &str) -> Result<Option<ModelFolder>, LoadError> {
-        let mut found: Option<(&Repository, Result<ModelFolder, LoadError>)> = None;
+    pub fn model(&self, name: &str) -> Result<Option<ModelDirectory>, ModelError> {
+        let mut found: Option<(&Repository, Result<ModelDirectory, ModelError>)> = None;
         let mut failure = None;
         for repository in &self.0 {
-            let folder = match repository.folder(name) {
+            let folder = match repository.model(name) {
                 Ok(None) => continue,
                 // A repository that cannot be opened may have it.
-                Err(error @ LoadError::Repository(_)) => {
+                Err(error @ ModelError::Repository(_)) => {
                     failure.get_or_insert(error);
                     continue;
                 }
                 // No repository can have a model of this name.
-                Err(error @ LoadError::Name(_)) => return Err(error),
+                Err(error @ ModelError::Name(_)) => return Err(error),
                 Ok(Some(folder)) => Ok(folder),
                 Err(error) => Err(error),
             };
             if let Some((first, _)) = found {
-                return Err(LoadError::TwoRepositories {
+                return Err(ModelError::TwoRepositories {
                     first: first.label(),
                     second: repository.label(),
                 });
@@ -110,14 +114,15 @@ impl Repositories {
     }
 
     /// Refreshes the directories, whole or for one model.
-    pub(crate) fn refresh(&self, model: Option<&str>) {
+    pub fn refresh(&self, model: Option<&str>) {
         for repository in &self.0 {
             repository.refresh(model);
         }
     }
 
     /// Returns why the directory of a model is out of date.
-    pub(crate) fn upstream_failure(&self, model: &str) -> Option<String> {
+    #[must_use]
+    pub fn upstream_failure(&self, model: &str) -> Option<String> {
         self.0
             .iter()
             .find_map(|repository| repository.upstream_failure(model))

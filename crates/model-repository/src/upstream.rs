@@ -1,13 +1,12 @@
-//! The interface to what keeps a repository's folder a copy of another place.
+//! The interface to what keeps a repository's directory a copy of another place.
 
 /// Keeps a [`Repository`](crate::Repository)'s directory in sync with another place, such as an object store.
-/// The engine serves the directory and does not know where its files come from.
+/// Readers of the directory do not know where its files come from.
 ///
-/// Calls block, and may take as long as a download. They come from the polling thread and from loading
-/// threads.
+/// Calls block, and may take as long as a download.
 ///
 /// ```
-/// use oip_engine::Upstream;
+/// use model_repository::Upstream;
 ///
 /// /// A store that can never be reached.
 /// struct Unplugged;

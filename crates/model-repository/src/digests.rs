@@ -8,13 +8,13 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use crate::load::error::FileError;
+use crate::error::FileError;
 
 /// The files of a repository that may be used, each with its SHA-256. All others are refused: models,
 /// configurations, weights and labels alike.
 ///
 /// ```
-/// use oip_engine::RequiredDigests;
+/// use model_repository::RequiredDigests;
 ///
 /// let sha256 = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 /// let list = RequiredDigests::parse("digests.txt", &format!("{sha256}  ./digits/1/model.onnx\n")).unwrap();

@@ -1,189 +1,58 @@
+//! The models of an engine: their versions and states, and the version that a request finds.
+
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    sync::{Arc, Mutex, PoisonError},
 };
 
+use arc_swap::ArcSwap;
+use model_repository::VersionKey;
 use oip_service::{BoxFuture, Readiness, RequestContext, ResponseStream, Responses, StreamedResponse};
-use oip_types::{
-    ErrorCode, InferRequest, InferResponse, Joining, ModelMetadata, ModelRef, ModelState, Placement,
-    ServiceError,
-};
+use oip_types::{ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceError};
 use tensor_core::Quoted;
 
 use crate::{
-    load::version_key::VersionKey,
+    generation::Generation,
     pipeline::{Pipeline, StepError, StepModels},
-    run::{cache::Generation, call_order::CallOrder, others::Callees, served_version::ServedVersion},
+    run::others::Callees,
+    versions::{
+        call_order::CallOrder,
+        entry::{Entry, LoadCost, State, Versions},
+        served_version::ServedVersion,
+        status::ModelStatus,
+    },
 };
 
 /// Models, their versions and states.
 ///
 /// Models without a load attempt are not in it, so requests for unknown names leave no trace.
+///
+/// Requests read snapshots, and wait for no lock. A snapshot holds its versions: a version that a request has
+/// found is not ended before the request has its own reference.
 #[derive(Default)]
 pub(crate) struct Registry {
-    models: Mutex<BTreeMap<String, Versions>>,
+    models: ArcSwap<Models>,
+    /// Held while a change is made, so that none gets lost.
+    changing: Mutex<()>,
     call_order: CallOrder,
 }
 
-/// Versions from oldest to newest; a model without versions has one entry, `None`.
-type Versions = BTreeMap<Option<VersionKey>, Entry>;
-
-struct Entry {
-    state: State,
-    /// Why it is not ready, or why the last attempt to replace it failed.
-    reason: String,
-    cost: Option<LoadCost>,
-    /// Whether the server waits for it to become ready.
-    is_waited_for: bool,
-}
-
-enum State {
-    Loading,
-    Ready(Arc<ServedVersion>),
-    Unloading,
-    Unloaded,
-    Failed,
-}
-
-impl Entry {
-    fn new(state: State, reason: impl Into<String>, is_waited_for: bool) -> Self {
-        Self {
-            state,
-            reason: reason.into(),
-            cost: None,
-            is_waited_for,
-        }
-    }
-
-    /// Returns the state and its reason.
-    fn status(&self) -> (ModelState, String) {
-        match &self.state {
-            State::Loading => (ModelState::Loading, String::new()),
-            State::Ready(served) => match served.unavailable() {
-                None => (ModelState::Ready, self.reason.clone()),
-                Some(reason) => (ModelState::Unavailable, reason),
-            },
-            State::Unloading => (ModelState::Unloading, String::new()),
-            State::Unloaded | State::Failed => (ModelState::Unavailable, self.reason.clone()),
-        }
-    }
-
-    fn served(&self) -> Option<&Arc<ServedVersion>> {
-        match &self.state {
-            State::Ready(served) => Some(served),
-            _ => None,
-        }
-    }
-}
-
-/// A model version and its state.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct ModelStatus {
-    /// Name of the model.
-    pub name: String,
-    /// Version; `None` for a model without versions.
-    pub version: Option<String>,
-    /// State.
-    pub state: ModelState,
-    /// Why it is not ready, or why it could not be replaced by the repository's current content; otherwise
-    /// empty.
-    pub reason: String,
-    /// Metadata, once ready.
-    pub metadata: Option<Arc<ModelMetadata>>,
-    /// Whether requests are joined, once ready; `None` for pipelines, whose steps join requests.
-    pub joining: Option<Joining>,
-    /// Devices and providers, once ready, if the backend reports them.
-    pub placement: Option<Placement>,
-    /// Duration of the load.
-    pub load_time: Option<Duration>,
-    /// Approximate memory in bytes: growth of the process and its children during the load, split evenly
-    /// among concurrent loads. `None` where the system does not report it, for pipelines, and for models of
-    /// the embedding program.
-    pub load_memory: Option<u64>,
-}
-
-/// Time and memory of a load.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LoadCost {
-    pub(crate) time: Duration,
-    /// As in [`ModelStatus`].
-    pub(crate) memory: Option<u64>,
-}
-
-impl ModelStatus {
-    /// Creates the status of a version that is not loaded.
-    #[must_use]
-    pub fn new(name: &str, version: Option<&str>, state: ModelState, reason: &str) -> Self {
-        let (name, version) = (name.to_owned(), version.map(str::to_owned));
-        Self {
-            name,
-            version,
-            state,
-            reason: reason.to_owned(),
-            metadata: None,
-            joining: None,
-            placement: None,
-            load_time: None,
-            load_memory: None,
-        }
-    }
-
-    /// Sets the metadata.
-    #[must_use]
-    pub fn with_metadata(self, metadata: Arc<ModelMetadata>) -> Self {
-        Self {
-            metadata: Some(metadata),
-            ..self
-        }
-    }
-
-    /// Sets whether requests are joined.
-    #[must_use]
-    pub fn with_joining(self, joining: Joining) -> Self {
-        Self {
-            joining: Some(joining),
-            ..self
-        }
-    }
-
-    /// Sets the placement.
-    #[must_use]
-    pub fn with_placement(self, placement: Placement) -> Self {
-        Self {
-            placement: Some(placement),
-            ..self
-        }
-    }
-
-    /// Sets the duration of the load.
-    #[must_use]
-    pub fn with_load_time(self, load_time: Duration) -> Self {
-        Self {
-            load_time: Some(load_time),
-            ..self
-        }
-    }
-
-    /// Sets the memory.
-    #[must_use]
-    pub fn with_load_memory(self, load_memory: u64) -> Self {
-        Self {
-            load_memory: Some(load_memory),
-            ..self
-        }
-    }
-}
+/// Models by name. Each has a snapshot of its own, so that a change to one model among thousands copies only
+/// its versions.
+type Models = BTreeMap<Arc<str>, Arc<ArcSwap<Versions>>>;
 
 impl Registry {
-    /// Adds a model that is about to be looked up.
-    pub(crate) fn expect(&self, name: &str) {
-        let entry = Entry::new(State::Loading, "it is being loaded", true);
-        self.lock()
-            .entry(name.to_owned())
-            .or_default()
-            .insert(None, entry);
+    /// Adds models that are about to be looked up.
+    pub(crate) fn expect(&self, names: &[String]) {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut models = Models::clone(&self.models.load());
+        for name in names {
+            let entry = Entry::new(State::Loading, "it is being loaded", true);
+            let versions = Versions::from([(None, entry)]);
+            let added = || Arc::new(ArcSwap::from_pointee(versions));
+            models.entry(name.as_str().into()).or_insert_with(added);
+        }
+        self.models.store(Arc::new(models));
     }
 
     /// Marks versions as loading, and removes failed ones and unloaded ones that are not in `there`. Ready
@@ -195,26 +64,26 @@ impl Registry {
         is_waited_for: bool,
         is_there: impl Fn(&str) -> bool,
     ) {
-        let mut models = self.lock();
-        let entries = models.entry(name.to_owned()).or_default();
-        entries.retain(|version, entry| match (&entry.state, version) {
-            (State::Ready(_), _) => {
-                // The reason of an earlier attempt no longer applies.
-                entry.reason.clear();
-                true
+        self.change(name, |entries| {
+            entries.retain(|version, entry| match (&entry.state, version) {
+                (State::Ready(_), _) => {
+                    // The reason of an earlier attempt no longer applies.
+                    entry.reason.clear();
+                    true
+                }
+                (State::Unloading, _) => true,
+                (State::Unloaded, Some(version)) => is_there(version.as_str()),
+                (State::Unloaded | State::Failed | State::Loading, _) => false,
+            });
+            for version in versions {
+                let entry = entries.entry(version.map(VersionKey::new));
+                let loading = || Entry::new(State::Loading, "it is being loaded", is_waited_for);
+                let entry = entry.or_insert_with(loading);
+                if entry.served().is_none() {
+                    *entry = loading();
+                }
             }
-            (State::Unloading, _) => true,
-            (State::Unloaded, Some(version)) => is_there(version.as_str()),
-            (State::Unloaded | State::Failed | State::Loading, _) => false,
         });
-        for version in versions {
-            let entry = entries.entry(version.map(VersionKey::new));
-            let loading = || Entry::new(State::Loading, "it is being loaded", is_waited_for);
-            let entry = entry.or_insert_with(loading);
-            if entry.served().is_none() {
-                *entry = loading();
-            }
-        }
     }
 
     /// Records the result of a load: the new version serves from now on, or the old one stays. Returns the
@@ -231,53 +100,53 @@ impl Registry {
         if result.is_ok() {
             self.call_order.forget(name);
         }
-        let mut models = self.lock();
-        let entries = models.entry(name.to_owned()).or_default();
-        let before = entries.get_mut(&version.map(VersionKey::new));
-        let is_waited_for = is_waited_for || before.as_ref().is_some_and(|entry| entry.is_waited_for);
-        let (state, reason) = match (result, before) {
-            (Ok(served), _) => (State::Ready(served), String::new()),
-            (Err(reason), Some(entry)) if entry.served().is_some() => {
-                entry.reason = outdated(&reason);
-                return None;
-            }
-            (Err(reason), _) => (State::Failed, reason),
-        };
-        let entry = Entry {
-            cost: Some(cost),
-            ..Entry::new(state, reason, is_waited_for)
-        };
-        let before = entries.insert(version.map(VersionKey::new), entry);
-        before.and_then(|entry| entry.served().cloned())
+        self.change(name, |entries| {
+            let before = entries.get_mut(&version.map(VersionKey::new));
+            let is_waited_for = is_waited_for || before.as_ref().is_some_and(|entry| entry.is_waited_for);
+            let (state, reason) = match (result, before) {
+                (Ok(served), _) => (State::Ready(served), String::new()),
+                (Err(reason), Some(entry)) if entry.served().is_some() => {
+                    entry.reason = outdated(&reason);
+                    return None;
+                }
+                (Err(reason), _) => (State::Failed, reason),
+            };
+            let entry = Entry {
+                cost: Some(cost),
+                ..Entry::new(state, reason, is_waited_for)
+            };
+            let before = entries.insert(version.map(VersionKey::new), entry);
+            before.and_then(|entry| entry.served().cloned())
+        })
     }
 
     /// Records that a whole model cannot be loaded. Ready versions stay.
     pub(crate) fn fail(&self, name: &str, reason: &str, is_waited_for: bool) {
-        let mut models = self.lock();
-        let entries = models.entry(name.to_owned()).or_default();
-        entries.retain(|_, entry| !matches!(entry.state, State::Loading | State::Failed));
-        let mut is_ready = false;
-        for entry in entries.values_mut().filter(|entry| entry.served().is_some()) {
-            entry.reason = outdated(reason);
-            is_ready = true;
-        }
-        if !is_ready {
-            entries.insert(None, Entry::new(State::Failed, reason, is_waited_for));
-        }
+        self.change(name, |entries| {
+            entries.retain(|_, entry| !matches!(entry.state, State::Loading | State::Failed));
+            let mut is_ready = false;
+            for entry in entries.values_mut().filter(|entry| entry.served().is_some()) {
+                entry.reason = outdated(reason);
+                is_ready = true;
+            }
+            if !is_ready {
+                entries.insert(None, Entry::new(State::Failed, reason, is_waited_for));
+            }
+        });
     }
 
     /// Returns whether a version of a model is being loaded.
     pub(crate) fn is_loading(&self, name: &str) -> bool {
-        let models = self.lock();
-        let mut entries = models.get(name).into_iter().flat_map(BTreeMap::values);
-        entries.any(|entry| matches!(entry.state, State::Loading))
+        let versions = self.versions(name);
+        versions
+            .values()
+            .any(|entry| matches!(entry.state, State::Loading))
     }
 
     /// Returns whether a model is recorded with this reason for not being loadable.
     pub(crate) fn shows(&self, name: &str, reason: &str) -> bool {
-        let models = self.lock();
-        let mut entries = models.get(name).into_iter().flat_map(BTreeMap::values);
-        entries.any(|entry| match &entry.state {
+        let versions = self.versions(name);
+        versions.values().any(|entry| match &entry.state {
             State::Failed => entry.reason == reason,
             State::Ready(_) => entry.reason == outdated(reason),
             State::Loading | State::Unloading | State::Unloaded => false,
@@ -292,50 +161,41 @@ impl Registry {
         name: &str,
         keep: &[Option<&str>],
     ) -> Vec<(Option<String>, Arc<ServedVersion>)> {
-        let mut models = self.lock();
-        let Some(entries) = models.get_mut(name) else {
-            return Vec::new();
-        };
-        let is_kept = |version: &Option<VersionKey>| keep.contains(&version.as_ref().map(VersionKey::as_str));
-        entries.retain(|version, entry| {
-            is_kept(version) || !matches!(entry.state, State::Loading | State::Failed)
-        });
-        let mut retired = Vec::new();
-        for (version, entry) in entries.iter_mut().filter(|(version, _)| !is_kept(version)) {
-            if let Some(served) = entry.served().cloned() {
-                *entry = Entry::new(State::Unloading, "it is being unloaded", false);
-                retired.push((
-                    version.as_ref().map(|version| version.as_str().to_owned()),
-                    served,
-                ));
+        self.change(name, |entries| {
+            let is_kept =
+                |version: &Option<VersionKey>| keep.contains(&version.as_ref().map(VersionKey::as_str));
+            entries.retain(|version, entry| {
+                is_kept(version) || !matches!(entry.state, State::Loading | State::Failed)
+            });
+            let mut retired = Vec::new();
+            for (version, entry) in entries.iter_mut().filter(|(version, _)| !is_kept(version)) {
+                if let Some(served) = entry.served().cloned() {
+                    *entry = Entry::new(State::Unloading, "it is being unloaded", false);
+                    retired.push((
+                        version.as_ref().map(|version| version.as_str().to_owned()),
+                        served,
+                    ));
+                }
             }
-        }
-        if entries.is_empty() {
-            models.remove(name);
-        }
-        retired
+            retired
+        })
     }
 
     /// Records that a retired version has ended; with `forget`, removes it.
     pub(crate) fn unloaded(&self, name: &str, version: Option<&str>, forget: bool) {
-        let mut models = self.lock();
-        let Some(entries) = models.get_mut(name) else {
-            return;
-        };
-        let key = version.map(VersionKey::new);
-        // It may have been loaded again meanwhile.
-        if let Some(entry) = entries
-            .get_mut(&key)
-            .filter(|entry| matches!(entry.state, State::Unloading))
-        {
-            *entry = Entry::new(State::Unloaded, "unloaded", false);
-            if forget {
-                entries.remove(&key);
+        self.change(name, |entries| {
+            let key = version.map(VersionKey::new);
+            // It may have been loaded again meanwhile.
+            if let Some(entry) = entries
+                .get_mut(&key)
+                .filter(|entry| matches!(entry.state, State::Unloading))
+            {
+                *entry = Entry::new(State::Unloaded, "unloaded", false);
+                if forget {
+                    entries.remove(&key);
+                }
             }
-        }
-        if entries.is_empty() {
-            models.remove(name);
-        }
+        });
     }
 
     /// Finds the version for requests to `model`: the named one, or the highest ready one.
@@ -386,9 +246,9 @@ impl Registry {
     /// wait; steps do.
     fn admit(&self, served: &ServedVersion, cx: &RequestContext) -> Result<(), ServiceError> {
         if let Some(caller) = cx.caller() {
-            let models = self.lock();
-            let entries = models.get(caller).into_iter().flat_map(BTreeMap::values);
-            entries
+            let versions = self.versions(caller);
+            versions
+                .values()
                 .filter_map(Entry::served)
                 .for_each(|caller| caller.note_asks_others());
         }
@@ -416,9 +276,9 @@ impl Registry {
 
     /// Like [`Registry::find`], but also returns versions that are temporarily unavailable.
     pub(crate) fn locate(&self, model: ModelRef<'_>) -> Result<Arc<ServedVersion>, ServiceError> {
-        let models = self.lock();
         let not_found = || ServiceError::new(ErrorCode::NotFound, format!("{model} does not exist"));
-        let versions = models.get(model.name()).ok_or_else(not_found)?;
+        let models = self.models.load();
+        let versions = models.get(model.name()).ok_or_else(not_found)?.load();
         let entry = match model.version() {
             Some(version) => versions.get(&Some(VersionKey::new(version))),
             None => {
@@ -441,20 +301,17 @@ impl Registry {
 
     /// Returns whether a version is in service and available.
     pub(crate) fn is_ready(&self, name: &str, version: Option<&str>) -> bool {
-        let served = {
-            let models = self.lock();
-            let versions = models.get(name);
-            let entry = versions.and_then(|versions| versions.get(&version.map(VersionKey::new)));
-            entry.and_then(Entry::served).cloned()
-        };
+        let versions = self.versions(name);
+        let served = versions
+            .get(&version.map(VersionKey::new))
+            .and_then(Entry::served);
         served.is_some_and(|served| served.unavailable().is_none())
     }
 
     /// Returns the versions of a model that can be requested, oldest first.
     pub(crate) fn ready_versions(&self, name: &str) -> Vec<String> {
-        let models = self.lock();
-        let versions = models.get(name).into_iter().flatten();
-        let ready = versions.filter(|(_, entry)| entry.served().is_some());
+        let versions = self.versions(name);
+        let ready = versions.iter().filter(|(_, entry)| entry.served().is_some());
         ready
             .filter_map(|(version, _)| version.as_ref().map(|version| version.as_str().to_owned()))
             .collect()
@@ -462,27 +319,23 @@ impl Registry {
 
     /// Returns whether a model is in the registry.
     pub(crate) fn knows(&self, name: &str) -> bool {
-        self.lock().contains_key(name)
+        self.models.load().contains_key(name)
     }
 
     /// Returns whether the server waits for a model to become ready.
     pub(crate) fn is_waited_for(&self, name: &str) -> bool {
-        let models = self.lock();
-        let mut entries = models.get(name).into_iter().flat_map(BTreeMap::values);
-        entries.any(|entry| entry.is_waited_for)
+        self.versions(name).values().any(|entry| entry.is_waited_for)
     }
 
     /// Returns whether a model has a version in service.
     pub(crate) fn has_ready(&self, name: &str) -> bool {
-        let models = self.lock();
-        models
-            .get(name)
-            .is_some_and(|versions| versions.values().any(|entry| entry.served().is_some()))
+        let versions = self.versions(name);
+        versions.values().any(|entry| entry.served().is_some())
     }
 
     /// Returns the readiness of the server. With `strict`, failed models make it unready.
     pub(crate) fn readiness(&self, strict: bool) -> Readiness {
-        let models = self.lock();
+        let models = self.models.load();
         let is_missing = |entry: &Entry| match &entry.state {
             State::Ready(served) => entry.is_waited_for && strict && served.unavailable().is_some(),
             State::Unloading | State::Unloaded => false,
@@ -491,8 +344,8 @@ impl Registry {
         };
         let names = models
             .iter()
-            .filter(|(_, versions)| versions.values().any(is_missing));
-        let names: Vec<&str> = names.map(|(name, _)| name.as_str()).collect();
+            .filter(|(_, versions)| versions.load().values().any(is_missing));
+        let names: Vec<&str> = names.map(|(name, _)| &**name).collect();
         match &names[..] {
             [] => Readiness::Ready,
             names => Readiness::NotReady(format!("models not ready: {}", names.join(", "))),
@@ -501,26 +354,25 @@ impl Registry {
 
     /// Returns the status of all versions of all models.
     pub(crate) fn statuses(&self) -> Vec<ModelStatus> {
-        let models = self.lock();
-        let entries = models
-            .iter()
-            .flat_map(|(name, versions)| versions.iter().map(move |entry| (name, entry)));
-        entries
-            .map(|(name, (version, entry))| {
+        let mut statuses = Vec::new();
+        for (name, versions) in self.models.load().iter() {
+            for (version, entry) in versions.load().iter() {
                 let (state, reason) = entry.status();
-                ModelStatus {
-                    name: name.clone(),
+                let served = entry.served();
+                statuses.push(ModelStatus {
+                    name: name.to_string(),
                     version: version.as_ref().map(|version| version.as_str().to_owned()),
                     state,
                     reason,
-                    metadata: entry.served().map(|served| served.metadata().clone()),
-                    joining: entry.served().and_then(|served| served.joining().cloned()),
-                    placement: entry.served().and_then(|served| served.placement().cloned()),
+                    metadata: served.map(|served| served.metadata().clone()),
+                    joining: served.and_then(|served| served.joining().cloned()),
+                    placement: served.and_then(|served| served.placement().cloned()),
                     load_time: entry.cost.map(|cost| cost.time),
                     load_memory: entry.cost.and_then(|cost| cost.memory),
-                }
-            })
-            .collect()
+                });
+            }
+        }
+        statuses
     }
 
     /// Returns whether a pipeline contains a model, directly or by another pipeline.
@@ -546,13 +398,43 @@ impl Registry {
 
     /// Returns all versions in service.
     pub(crate) fn served(&self) -> Vec<Arc<ServedVersion>> {
-        let models = self.lock();
-        let entries = models.values().flat_map(BTreeMap::values);
-        entries.filter_map(|entry| entry.served().cloned()).collect()
+        let mut all = Vec::new();
+        for versions in self.models.load().values() {
+            all.extend(versions.load().values().filter_map(Entry::served).cloned());
+        }
+        all
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Versions>> {
-        self.models.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the versions of a model; none for an unknown one.
+    fn versions(&self, name: &str) -> Arc<Versions> {
+        let models = self.models.load();
+        models
+            .get(name)
+            .map_or_else(Arc::default, |versions| versions.load_full())
+    }
+
+    /// Replaces the versions of a model by changed ones. A model without versions is not in the registry.
+    fn change<T>(&self, name: &str, change: impl FnOnce(&mut Versions) -> T) -> T {
+        // Ignores poisoning: what panicked has replaced nothing.
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let models = self.models.load();
+        let known = models.get(name);
+        let mut versions = known.map_or_else(Versions::new, |known| Versions::clone(&known.load()));
+        let result = change(&mut versions);
+        match known {
+            Some(known) if !versions.is_empty() => known.store(Arc::new(versions)),
+            None if versions.is_empty() => {}
+            _ => {
+                let mut models = Models::clone(&models);
+                if versions.is_empty() {
+                    models.remove(name);
+                } else {
+                    models.insert(name.into(), Arc::new(ArcSwap::from_pointee(versions)));
+                }
+                self.models.store(Arc::new(models));
+            }
+        }
+        result
     }
 }
 
@@ -651,4 +533,44 @@ fn answer_several(
 /// The reason recorded for a version that still runs although its replacement failed.
 fn outdated(reason: &str) -> String {
     format!("the files in the repository now cannot be loaded, so the earlier ones keep running: {reason}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use oip_types::ModelState;
+
+    use super::*;
+
+    /// Models that come, change and go at the same time: each change starts from the one before.
+    #[test]
+    fn no_change_is_lost() {
+        const MODELS: usize = 200;
+        let registry = Registry::default();
+        thread::scope(|scope| {
+            for thread in 0..4 {
+                let registry = &registry;
+                scope.spawn(move || {
+                    for model in (thread..MODELS).step_by(4) {
+                        let name = format!("m{model}");
+                        registry.start_loading(&name, &[Some("1"), Some("2")], false, |_| true);
+                        registry.fail(&name, "it is broken", false);
+                        if model % 2 == 0 {
+                            assert!(registry.retire(&name, &[]).is_empty());
+                        }
+                    }
+                });
+            }
+        });
+        let statuses = registry.statuses();
+        assert_eq!(statuses.len(), MODELS / 2);
+        for status in statuses {
+            assert_eq!(
+                (status.version, status.state, &*status.reason),
+                (None, ModelState::Unavailable, "it is broken")
+            );
+        }
+        assert!(!registry.knows("m0") && registry.knows("m1"));
+    }
 }

@@ -13,18 +13,30 @@ use oip_service::Backend;
 use oip_types::check_name;
 use rustix::fs::FileType;
 
-use crate::load::{
+use crate::{
     digests::RequiredDigests,
-    error::LoadError,
+    error::ModelError,
     foreign::framework,
     loose::{LOOKED_AT, looks_like_a_model},
-    model_folder::{ModelFolder, subfolders},
+    model_directory::{ModelDirectory, subfolders},
     repository_error::RepositoryError,
     root::{PathTarget, Root, is_file},
     upstream::Upstream,
 };
 
 /// A directory with models, and the backends that load them.
+///
+/// ```
+/// use model_repository::Repository;
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path();
+/// let repository = Repository::open(path, &[], None)?;
+/// for name in repository.model_names()? {
+///     println!("{name}: {:?}", repository.model(&name).map(|model| model.is_some()));
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Repository {
     /// Reopened at every access, so that the directory can be replaced.
     path: PathBuf,
@@ -73,7 +85,7 @@ impl Repository {
     /// cache. Other links out of the repository are refused.
     ///
     /// ```
-    /// # use oip_engine::Repository;
+    /// # use model_repository::Repository;
     /// # let folder = tempfile::tempdir()?;
     /// # let (snapshot, blobs) = (folder.path().join("snapshot"), folder.path().join("blobs"));
     /// # std::fs::create_dir(&snapshot)?;
@@ -122,7 +134,7 @@ impl Repository {
             also,
             label: None,
         };
-        let folder = repository.model_folder(&open, "", Path::new(""), false);
+        let folder = repository.model_directory(&open, "", Path::new(""), false);
         // Errors of the configuration are reported when the model is loaded.
         let written = folder.configuration().unwrap_or_default();
         let has_file = folder.has_model_file(&written);
@@ -152,7 +164,7 @@ impl Repository {
     fn has_version_folders(&self, root: &Arc<Root>, written: &WrittenConfig) -> bool {
         let folders = subfolders(root, Path::new("")).unwrap_or_default();
         let has_model = |name: &String| {
-            let folder = self.model_folder(root, name, Path::new(name), false);
+            let folder = self.model_directory(root, name, Path::new(name), false);
             folder.has_model_file(written)
         };
         self.has_numbered_folder(root) && folders.iter().all(has_model)
@@ -170,8 +182,8 @@ impl Repository {
         folders.any(|name| {
             let below = Path::new(&name);
             let versions = subfolders(root, below).unwrap_or_default().into_iter();
-            let folder = |version: String| self.model_folder(root, &name, &below.join(version), false);
-            let written = self.model_folder(root, &name, below, true).configuration();
+            let folder = |version: String| self.model_directory(root, &name, &below.join(version), false);
+            let written = self.model_directory(root, &name, below, true).configuration();
             let written = written.unwrap_or_default();
             versions.map(folder).any(|folder| folder.has_model_file(&written))
         })
@@ -218,7 +230,7 @@ impl Repository {
             ..Self::of_file(path, backends, name)
         };
         let root = Arc::new(Root::open(directory).ok()?);
-        let folder = repository.model_folder(&root, "", Path::new(""), false);
+        let folder = repository.model_directory(&root, "", Path::new(""), false);
         let mut able = backends.iter().filter(has_files_there);
         able.any(|backend| folder.is_accepted(&**backend))
             .then_some(repository)
@@ -232,7 +244,8 @@ impl Repository {
     }
 
     /// Returns the name in messages.
-    pub(crate) fn label(&self) -> String {
+    #[must_use]
+    pub fn label(&self) -> String {
         let path = || match &self.only_file {
             Some(file) => self.path.join(file).display().to_string(),
             None => self.path.display().to_string(),
@@ -257,14 +270,15 @@ impl Repository {
     }
 
     /// Refreshes the directory, whole or for one model.
-    pub(crate) fn refresh(&self, model: Option<&str>) {
+    pub fn refresh(&self, model: Option<&str>) {
         if let Some(upstream) = &self.upstream {
             upstream.refresh(model);
         }
     }
 
     /// Returns why the directory of a model is out of date.
-    pub(crate) fn upstream_failure(&self, model: &str) -> Option<String> {
+    #[must_use]
+    pub fn upstream_failure(&self, model: &str) -> Option<String> {
         self.upstream.as_ref()?.failure(model)
     }
 
@@ -317,7 +331,7 @@ impl Repository {
         let Ok(root) = self.root().map(Arc::new) else {
             return Vec::new();
         };
-        let in_folder = |below: &Path| self.model_folder(&root, "", below, true);
+        let in_folder = |below: &Path| self.model_directory(&root, "", below, true);
         let of = |place: PathBuf, names: Vec<&str>, advice: &str| {
             let passed = |name: &str| PassedOver {
                 file: place.join(name).display().to_string(),
@@ -335,7 +349,7 @@ impl Repository {
                 .parent()
                 .filter(|_| self.path.file_name().is_some_and(is_number));
             if let Some(root) = model.and_then(|model| Root::open(model).ok()) {
-                let above = self.model_folder(&Arc::new(root), "", Path::new(""), true);
+                let above = self.model_directory(&Arc::new(root), "", Path::new(""), true);
                 found.extend(of(PathBuf::from(".."), above.ignored_configurations(""), advice));
             }
             return found;
@@ -403,32 +417,38 @@ impl Repository {
     ///
     /// # Errors
     /// Why it cannot be used.
-    pub(crate) fn folder(&self, name: &str) -> Result<Option<ModelFolder>, LoadError> {
-        let root = self.root().map(Arc::new).map_err(LoadError::Repository)?;
+    pub fn model(&self, name: &str) -> Result<Option<ModelDirectory>, ModelError> {
+        let root = self.root().map(Arc::new).map_err(ModelError::Repository)?;
         if let Some(single) = &self.single_model {
-            let folder = || self.model_folder(&root, name, Path::new(""), self.has_versions);
+            let folder = || self.model_directory(&root, name, Path::new(""), self.has_versions);
             return Ok((single == name).then(folder));
         }
-        check_name("model name", name).map_err(LoadError::Name)?;
+        check_name("model name", name).map_err(ModelError::Name)?;
         let below = Path::new(name);
         let real = match root.resolve(below) {
             Ok(PathTarget::Inside(real)) => real,
             Ok(PathTarget::Outside) if root.path(below).is_file() => return Ok(None),
-            Ok(PathTarget::Outside) => return Err(LoadError::FolderOutside),
+            Ok(PathTarget::Outside) => return Err(ModelError::DirectoryOutside),
             // Nothing has this name, unless it is a dangling link.
             Err(error) if error.kind() == io::ErrorKind::NotFound && root.stat(below).is_err() => {
                 return Ok(None);
             }
-            Err(error) => return Err(LoadError::Folder(error)),
+            Err(error) => return Err(ModelError::Directory(error)),
         };
-        match root.stat(&real).map_err(LoadError::Folder)? {
+        match root.stat(&real).map_err(ModelError::Directory)? {
             stat if is_file(&stat) => Ok(None),
-            _ => Ok(Some(self.model_folder(&root, name, &real, true))),
+            _ => Ok(Some(self.model_directory(&root, name, &real, true))),
         }
     }
 
-    fn model_folder(&self, root: &Arc<Root>, name: &str, below: &Path, has_versions: bool) -> ModelFolder {
-        ModelFolder {
+    fn model_directory(
+        &self,
+        root: &Arc<Root>,
+        name: &str,
+        below: &Path,
+        has_versions: bool,
+    ) -> ModelDirectory {
+        ModelDirectory {
             root: root.clone(),
             backends: self.backends.clone(),
             name: name.to_owned(),

@@ -2,7 +2,7 @@
 
 use std::{
     cell::RefCell,
-    io,
+    fmt, io,
     path::{Component, Path, PathBuf},
     sync::Arc,
 };
@@ -14,18 +14,36 @@ use oip_types::{ServiceError, check_name, model_config::VersionPolicy};
 use rustix::fs::FileType;
 use tensor_mmap::Promise;
 
-use crate::load::{
+use crate::{
     digests::RequiredDigests,
-    error::{FileError, LoadError, Misnamed},
-    files::{Digest, DigestBy, Part, Snapshot, length, map, read, resolve},
+    error::{FileError, Misnamed, ModelError},
+    files::{length, map, read, resolve},
     foreign::framework,
     root::{PathTarget, Root, is_folder},
+    snapshot::{Digest, DigestBy, FileSubset, Snapshot},
     version_key::VersionKey,
 };
 
-/// A model's directory.
+/// A model's directory. Its files are found and read without leaving the repository.
+///
+/// ```
+/// use model_repository::{Repository, VersionContent};
+///
+/// # fn list(repository: &Repository) -> Result<(), Box<dyn std::error::Error>> {
+/// let model = repository.model("digits")?.ok_or("no such model")?;
+/// let written = model.configuration()?;
+/// model.check_name(&written)?;
+/// for found in model.versions(&written)? {
+///     if let VersionContent::File(file) = found.content? {
+///         let content = model.open_model(&file, None)?;
+///         println!("{:?}: {} bytes for {}", found.version, content.len(), file.backend.name());
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
-pub(crate) struct ModelFolder {
+pub struct ModelDirectory {
     /// The repository's directory.
     pub(crate) root: Arc<Root>,
     pub(crate) backends: Arc<[Arc<dyn Backend>]>,
@@ -38,44 +56,71 @@ pub(crate) struct ModelFolder {
     pub(crate) digests: Option<Arc<RequiredDigests>>,
 }
 
-/// A version found in a model's directory. A model without versions has a single one, without a name.
-pub(crate) struct FoundVersion {
-    pub(crate) version: Option<String>,
+/// A version of a model in a repository.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ModelVersion {
+    /// Name of the version; `None` for the only one of a model without versions.
+    pub version: Option<String>,
     /// Its content, or why it cannot be used.
-    pub(crate) content: Result<Content, LoadError>,
+    pub content: Result<VersionContent, ModelError>,
 }
 
-/// What a version consists of.
-pub(crate) enum Content {
+/// What a version consists of. Exhaustive: a reader has to handle each kind.
+#[derive(Debug)]
+pub enum VersionContent {
     /// A model file.
-    File(FoundFile),
+    File(ModelFile),
     /// Other models, named by the configuration.
     Pipeline,
 }
 
 /// A model file and the backend that loads it.
 #[derive(Clone)]
-pub(crate) struct FoundFile {
+#[non_exhaustive]
+pub struct ModelFile {
     /// Path relative to the repository, without links.
     below: PathBuf,
     /// The same path before links were resolved.
     named: PathBuf,
     /// Path for messages and backends.
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
     /// The directory that it was found in, before links were resolved.
     folder: PathBuf,
-    pub(crate) backend: Arc<dyn Backend>,
+    /// The backend that loads it.
+    pub backend: Arc<dyn Backend>,
 }
 
 /// A possible name of a model file, and the backend that loads it.
 type Candidate<'w> = (&'w str, Arc<dyn Backend>);
 
-impl ModelFolder {
+impl fmt::Debug for ModelFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ModelFile")
+            .field("path", &self.path)
+            .field("backend", &self.backend.name())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ModelDirectory {
+    /// Returns the model's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns whether the model is a single file, so that other files in its directory are unrelated.
+    #[must_use]
+    pub fn is_single_file(&self) -> bool {
+        self.only_file.is_some()
+    }
+
     /// Records the current state of its files.
     ///
     /// # Errors
     /// Why the directory cannot be listed.
-    pub(crate) fn snapshot(&self) -> Result<Snapshot, FileError> {
+    pub fn snapshot(&self) -> Result<Snapshot, FileError> {
         match &self.only_file {
             Some(file) => Ok(Snapshot::of_file(&self.root, Path::new(file))),
             None => Snapshot::take(&self.root, &self.below),
@@ -83,15 +128,16 @@ impl ModelFolder {
     }
 
     /// Computes a digest of some files, as recorded in `snapshot`.
-    pub(crate) fn digest(&self, snapshot: &Snapshot, part: Part<'_>, by: DigestBy) -> Digest {
-        snapshot.digest(&self.root, part, by)
+    #[must_use]
+    pub fn digest(&self, snapshot: &Snapshot, subset: FileSubset<'_>, by: DigestBy) -> Digest {
+        snapshot.digest(&self.root, subset, by)
     }
 
     /// Reads the configuration; the default if there is none.
     ///
     /// # Errors
     /// Which file is wrong, where, and why.
-    pub(crate) fn configuration(&self) -> Result<WrittenConfig, LoadError> {
+    pub fn configuration(&self) -> Result<WrittenConfig, ModelError> {
         if self.only_file.is_some() {
             return Ok(WrittenConfig::default());
         }
@@ -103,14 +149,14 @@ impl ModelFolder {
             [] => return Ok(WrittenConfig::default()),
             [(name, syntax)] => (*name, *syntax),
             [(first, _), (second, _), ..] => {
-                return Err(LoadError::TwoConfigurations { first, second });
+                return Err(ModelError::TwoConfigurations { first, second });
             }
         };
         let bytes = self.read(&[name], WrittenConfig::MAX_BYTES as u64)?;
         let text = std::str::from_utf8(&bytes).map_err(|_| FileError::NotUtf8 {
             name: name.to_owned(),
         })?;
-        WrittenConfig::read(text, syntax).map_err(|source| LoadError::Configuration {
+        WrittenConfig::read(text, syntax).map_err(|source| ModelError::Configuration {
             file: name,
             source: source.into(),
         })
@@ -140,11 +186,11 @@ impl ModelFolder {
 
     /// Returns why a Hugging Face model without an export is not served. `weights` is the file with its
     /// weights.
-    fn unexported(&self, version: Option<&str>, weights: Option<&FoundFile>) -> Option<LoadError> {
+    fn unexported(&self, version: Option<&str>, weights: Option<&ModelFile>) -> Option<ModelError> {
         let in_version = version.and_then(|version| self.hugging_face(&[version]));
         let model = in_version.or_else(|| self.hugging_face(&[]))?.model;
         let export = ["onnx", "model.onnx"];
-        Some(LoadError::NotExported {
+        Some(ModelError::NotExported {
             model,
             weights: weights.map(|file| (FileError::name(&file.named), file.backend.name())),
             exported: self.has(&export).then(|| export.join("/")),
@@ -156,32 +202,33 @@ impl ModelFolder {
     fn content(
         &self,
         version: Option<&str>,
-        file: Result<FoundFile, FileError>,
+        file: Result<ModelFile, FileError>,
         written: &WrittenConfig,
-    ) -> Result<Content, LoadError> {
-        let file = file.map_err(LoadError::File)?;
+    ) -> Result<VersionContent, ModelError> {
+        let file = file.map_err(ModelError::File)?;
         let is_asked_for = self.only_file.is_some()
             || written.backend_name().is_some()
             || !written.config.default_model_filename.is_empty();
         let unexported = (file.backend.holds_weights_only() && !is_asked_for)
             .then(|| self.unexported(version, Some(&file)))
             .flatten();
-        unexported.map_or(Ok(Content::File(file)), Err)
+        unexported.map_or(Ok(VersionContent::File(file)), Err)
     }
 
-    /// Returns whether a path below the directory exists.
-    pub(crate) fn has(&self, names: &[&str]) -> bool {
+    /// Returns whether the path of these components below the directory exists.
+    #[must_use]
+    pub fn has(&self, names: &[&str]) -> bool {
         let path = names
             .iter()
             .fold(self.below.clone(), |path, name| path.join(name));
         names.iter().all(|name| check_name("file name", name).is_ok()) && self.is_there(&path)
     }
 
-    /// Reads a file below the directory of at most `most` bytes.
+    /// Reads the file at the path of these components below the directory, if it has at most `most` bytes.
     ///
     /// # Errors
     /// Why the file cannot be used.
-    pub(crate) fn read(&self, names: &[&str], most: u64) -> Result<Bytes, FileError> {
+    pub fn read(&self, names: &[&str], most: u64) -> Result<Bytes, FileError> {
         let mut path = self.below.clone();
         for name in names {
             check_name("file name", name).map_err(FileError::Name)?;
@@ -210,14 +257,15 @@ impl ModelFolder {
     ///
     /// # Errors
     /// Why the file cannot be used.
-    pub(crate) fn open_model(&self, file: &FoundFile, mapping: Option<Promise>) -> Result<Bytes, FileError> {
+    pub fn open_model(&self, file: &ModelFile, mapping: Option<Promise>) -> Result<Bytes, FileError> {
         let content = self.open(&file.below, mapping)?;
         self.trusted(&file.named, content)
     }
 
     /// Returns access to the files next to a model file, under the same rules.
-    pub(crate) fn files_beside(&self, file: &FoundFile, mapping: Option<Promise>) -> FilesBeside<'_> {
-        FilesBeside::new(self, file.folder.clone(), mapping)
+    #[must_use]
+    pub fn sibling_files(&self, file: &ModelFile, mapping: Option<Promise>) -> SiblingFiles<'_> {
+        SiblingFiles::new(self, file.folder.clone(), mapping)
     }
 
     /// Opens a file below a directory of the model, under the rules of the model file.
@@ -252,10 +300,10 @@ impl ModelFolder {
     ///
     /// # Errors
     /// If it differs from the directory's.
-    pub(crate) fn check_name(&self, written: &WrittenConfig) -> Result<(), LoadError> {
+    pub fn check_name(&self, written: &WrittenConfig) -> Result<(), ModelError> {
         match written.config.name.as_str() {
             name if self.is_repository() || name.is_empty() || name == self.name => Ok(()),
-            other => Err(LoadError::ConfiguredName {
+            other => Err(ModelError::ConfiguredName {
                 found: other.to_owned(),
             }),
         }
@@ -267,7 +315,8 @@ impl ModelFolder {
     }
 
     /// Returns whether it has a directory for a version.
-    pub(crate) fn has_version(&self, version: &str) -> bool {
+    #[must_use]
+    pub fn has_version(&self, version: &str) -> bool {
         let is_dir = |real: &Path| self.root.stat(real).is_ok_and(|stat| is_folder(&stat));
         let resolved = self.root.resolve(&self.below.join(version));
         self.has_versions && matches!(resolved, Ok(PathTarget::Inside(real)) if is_dir(&real))
@@ -277,7 +326,7 @@ impl ModelFolder {
     ///
     /// # Errors
     /// Why there are none.
-    pub(crate) fn versions(&self, written: &WrittenConfig) -> Result<Vec<FoundVersion>, LoadError> {
+    pub fn versions(&self, written: &WrittenConfig) -> Result<Vec<ModelVersion>, ModelError> {
         if written.is_pipeline() {
             return self.pipeline_versions(written);
         }
@@ -287,7 +336,7 @@ impl ModelFolder {
                 Some(file) => self.content(None, file, written),
                 None => Err(self.why_no_file(written).unwrap_or_else(|error| error)),
             };
-            return Ok(vec![FoundVersion {
+            return Ok(vec![ModelVersion {
                 version: None,
                 content,
             }]);
@@ -312,7 +361,7 @@ impl ModelFolder {
         let (mut found, mut without_file) = (Vec::new(), Vec::new());
         for version in folders {
             match self.model_file(&self.below.join(&version), written)? {
-                Some(file) => found.push(FoundVersion {
+                Some(file) => found.push(ModelVersion {
                     content: self.content(Some(&version), file, written),
                     version: Some(version),
                 }),
@@ -337,30 +386,30 @@ impl ModelFolder {
 
     /// Returns the versions of a pipeline, whose directories are empty. Tools that drop empty directories
     /// lose them, so version 1 is the default.
-    fn pipeline_versions(&self, written: &WrittenConfig) -> Result<Vec<FoundVersion>, LoadError> {
+    fn pipeline_versions(&self, written: &WrittenConfig) -> Result<Vec<ModelVersion>, ModelError> {
         let mut folders = self.subfolders()?;
         folders.retain(|version| version.bytes().all(|byte| byte.is_ascii_digit()));
         folders.sort_by_cached_key(|version| VersionKey::new(version));
         if folders.is_empty() {
             folders.push("1".to_owned());
         }
-        let found = folders.into_iter().map(|version| FoundVersion {
+        let found = folders.into_iter().map(|version| ModelVersion {
             version: Some(version),
-            content: Ok(Content::Pipeline),
+            content: Ok(VersionContent::Pipeline),
         });
         self.select(found.collect(), &written.config.version_policy)
     }
 
-    fn subfolders(&self) -> Result<Vec<String>, LoadError> {
-        subfolders(&self.root, &self.below).map_err(LoadError::Folder)
+    fn subfolders(&self) -> Result<Vec<String>, ModelError> {
+        subfolders(&self.root, &self.below).map_err(ModelError::Directory)
     }
 
     /// Applies a version policy.
     fn select(
         &self,
-        mut found: Vec<FoundVersion>,
+        mut found: Vec<ModelVersion>,
         policy: &VersionPolicy,
-    ) -> Result<Vec<FoundVersion>, LoadError> {
+    ) -> Result<Vec<ModelVersion>, ModelError> {
         match policy {
             VersionPolicy::All {} => {}
             VersionPolicy::Latest { num_versions } => {
@@ -370,7 +419,7 @@ impl ModelFolder {
             VersionPolicy::Specific { versions } => {
                 let wanted: Vec<String> = versions.iter().map(ToString::to_string).collect();
                 let is_wanted =
-                    |found: &FoundVersion| found.version.as_ref().is_some_and(|found| wanted.contains(found));
+                    |found: &ModelVersion| found.version.as_ref().is_some_and(|found| wanted.contains(found));
                 found.retain(is_wanted);
                 for missing in wanted
                     .iter()
@@ -383,7 +432,7 @@ impl ModelFolder {
                     );
                 }
                 if found.is_empty() {
-                    return Err(LoadError::NoWantedVersion { wanted });
+                    return Err(ModelError::NoWantedVersion { wanted });
                 }
             }
         }
@@ -392,7 +441,7 @@ impl ModelFolder {
 
     /// Returns whether a backend accepts the directory as one of its models.
     pub(crate) fn is_accepted(&self, backend: &dyn Backend) -> bool {
-        backend.accepts(&FilesBeside::new(self, self.below.clone(), None))
+        backend.accepts(&SiblingFiles::new(self, self.below.clone(), None))
     }
 
     /// Returns whether the directory itself contains a model file.
@@ -406,12 +455,12 @@ impl ModelFolder {
         &self,
         folder: &Path,
         written: &WrittenConfig,
-    ) -> Result<Option<Result<FoundFile, FileError>>, LoadError> {
+    ) -> Result<Option<Result<ModelFile, FileError>>, ModelError> {
         let found = self.candidates(written)?.into_iter().find_map(|(name, backend)| {
             let named = folder.join(name);
-            let is_accepted = || backend.accepts(&FilesBeside::new(self, folder.to_owned(), None));
+            let is_accepted = || backend.accepts(&SiblingFiles::new(self, folder.to_owned(), None));
             (self.is_there(&named) && is_accepted()).then(|| {
-                resolve(&self.root, &named).map(|below| FoundFile {
+                resolve(&self.root, &named).map(|below| ModelFile {
                     path: self.root.path(&below),
                     below,
                     named: named.clone(),
@@ -435,14 +484,14 @@ impl ModelFolder {
 
     /// Returns the possible model files under a configuration with their backends; those of the first backend
     /// first.
-    fn candidates<'w>(&'w self, written: &'w WrittenConfig) -> Result<Vec<Candidate<'w>>, LoadError> {
+    fn candidates<'w>(&'w self, written: &'w WrittenConfig) -> Result<Vec<Candidate<'w>>, ModelError> {
         let named = written.backend_name();
         let is_named = |backend: &&Arc<dyn Backend>| {
             named.is_none_or(|(_, name)| backend.name() == name || backend.other_names().contains(&name))
         };
         let backends: Vec<_> = self.backends.iter().filter(is_named).collect();
         if let Some((field, name)) = named.filter(|_| backends.is_empty()) {
-            return Err(LoadError::UnknownBackend {
+            return Err(ModelError::UnknownBackend {
                 field,
                 name: name.to_owned(),
                 known: self.backends.iter().map(|backend| backend.name()).collect(),
@@ -466,7 +515,7 @@ impl ModelFolder {
             able.push(only);
         }
         if able.is_empty() {
-            return Err(LoadError::NoBackend {
+            return Err(ModelError::NoBackend {
                 file: file.to_owned(),
             });
         }
@@ -476,7 +525,7 @@ impl ModelFolder {
             .collect())
     }
 
-    fn describe_files(&self, written: &WrittenConfig) -> Result<String, LoadError> {
+    fn describe_files(&self, written: &WrittenConfig) -> Result<String, ModelError> {
         /// Maximum names in a message.
         const NAMED: usize = 4;
         let mut files: Vec<&str> = Vec::new();
@@ -510,10 +559,10 @@ impl ModelFolder {
     }
 
     /// Explains why a model without versions has no file.
-    fn why_no_file(&self, written: &WrittenConfig) -> Result<LoadError, LoadError> {
+    fn why_no_file(&self, written: &WrittenConfig) -> Result<ModelError, ModelError> {
         let unexported = self.unexported(None, None);
         let missing = || {
-            Ok(LoadError::NoFile {
+            Ok(ModelError::NoFile {
                 files: self.describe_files(written)?,
                 misnamed: self.misnamed(written, None)?,
             })
@@ -521,9 +570,9 @@ impl ModelFolder {
         unexported.map_or_else(missing, Ok)
     }
 
-    fn why_empty(&self, written: &WrittenConfig, version: Option<&String>) -> Result<LoadError, LoadError> {
+    fn why_empty(&self, written: &WrittenConfig, version: Option<&String>) -> Result<ModelError, ModelError> {
         if let Some(model) = self.inner_model(written) {
-            return Ok(LoadError::FolderOfModels { model });
+            return Ok(ModelError::DirectoryOfModels { model });
         }
         let misplaced = self.model_file(&self.below, written)?.and_then(Result::ok);
         let weights = misplaced
@@ -540,12 +589,12 @@ impl ModelFolder {
         let is_misplaced = self.model_file(&self.below, written)?.is_some();
         let misnamed = self.misnamed(written, version)?;
         Ok(match version.cloned() {
-            None => LoadError::NoVersion {
+            None => ModelError::NoVersion {
                 files,
                 is_misplaced,
                 misnamed,
             },
-            Some(version) => LoadError::EmptyVersion {
+            Some(version) => ModelError::EmptyVersion {
                 version,
                 files,
                 is_misplaced,
@@ -560,7 +609,7 @@ impl ModelFolder {
         &self,
         written: &WrittenConfig,
         version: Option<&String>,
-    ) -> Result<Option<Misnamed>, LoadError> {
+    ) -> Result<Option<Misnamed>, ModelError> {
         let candidates = self.candidates(written)?;
         let wanted = |found: &str| {
             let extension = Path::new(found).extension()?;
@@ -605,17 +654,29 @@ impl ModelFolder {
     }
 }
 
-/// Access to the files in a model's directory for a backend.
-pub(crate) struct FilesBeside<'f> {
-    model: &'f ModelFolder,
+/// The files next to a model file, for the backend that loads it ([`Backend::gather`]).
+///
+/// ```
+/// use model_repository::{ModelDirectory, ModelFile};
+/// use oip_service::ModelFiles;
+///
+/// # fn labels(model: &ModelDirectory, file: &ModelFile) {
+/// let files = model.sibling_files(file, None);
+/// if files.has("labels.txt") && files.read("labels.txt").is_err() {
+///     println!("{}", files.into_failure().map_or(String::new(), |failure| failure.to_string()));
+/// }
+/// # }
+/// ```
+pub struct SiblingFiles<'f> {
+    model: &'f ModelDirectory,
     folder: PathBuf,
     mapping: Option<Promise>,
     /// The first read error.
     failed: RefCell<Option<FileError>>,
 }
 
-impl<'f> FilesBeside<'f> {
-    fn new(model: &'f ModelFolder, folder: PathBuf, mapping: Option<Promise>) -> Self {
+impl<'f> SiblingFiles<'f> {
+    fn new(model: &'f ModelDirectory, folder: PathBuf, mapping: Option<Promise>) -> Self {
         Self {
             model,
             folder,
@@ -624,13 +685,14 @@ impl<'f> FilesBeside<'f> {
         }
     }
 
-    /// Returns the read error, if that made a backend fail.
-    pub(crate) fn into_failure(self) -> Option<FileError> {
+    /// Returns the first error of [`ModelFiles::read`], which says more than the backend's own.
+    #[must_use]
+    pub fn into_failure(self) -> Option<FileError> {
         self.failed.into_inner()
     }
 }
 
-impl ModelFiles for FilesBeside<'_> {
+impl ModelFiles for SiblingFiles<'_> {
     fn has(&self, path: &str) -> bool {
         is_inner_path(path) && self.model.is_there(&self.folder.join(path))
     }

@@ -1,0 +1,371 @@
+//! Why files, models and versions of a repository cannot be used: typed errors with sources.
+
+use std::{io, path::Path};
+
+use model_config::ConfigError;
+use oip_types::ServiceError;
+use tensor_core::Quoted;
+use thiserror::Error;
+
+/// Why a file of a repository cannot be used. Messages contain the file's name, not its resolved path.
+///
+/// ```
+/// use std::path::Path;
+/// use model_repository::FileError;
+///
+/// let name = FileError::name(Path::new("digits/labels.txt"));
+/// assert_eq!(FileError::NotUtf8 { name }.to_string(), "labels.txt is not UTF-8");
+/// ```
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// A model asks for a path that is no file name in its directory.
+    #[error("it asks for {}, which is not the name of a file in its folder", Quoted(name))]
+    NoName {
+        /// The path.
+        name: String,
+    },
+    /// The name is malformed.
+    #[error("{0}")]
+    Name(#[source] ServiceError),
+    /// The file does not exist, or may not be opened.
+    #[error("{name} cannot be opened: {}", source.kind())]
+    Open {
+        /// Name of the file.
+        name: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// Reading failed.
+    #[error("{name} cannot be read: {}", source.kind())]
+    Read {
+        /// Name of the file.
+        name: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// Mapping failed.
+    #[error("{name} cannot be mapped: {}", source.kind())]
+    Map {
+        /// Name of the file.
+        name: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A directory cannot be listed.
+    #[error("the folder {name} cannot be read: {}", source.kind())]
+    Directory {
+        /// Name of the directory.
+        name: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A link leads out of the repository.
+    #[error(
+        "{name} is a link that leads out of the repository (--repository-also names folders that links may reach)"
+    )]
+    Outside {
+        /// Name of the link.
+        name: String,
+    },
+    /// A directory, a FIFO, a socket or a device.
+    #[error("{name} is not a regular file")]
+    NotRegular {
+        /// Name of the file.
+        name: String,
+    },
+    /// The file exceeds the limit of its kind.
+    #[error("{name} is larger than {limit} bytes")]
+    TooLarge {
+        /// Name of the file.
+        name: String,
+        /// Maximum size in bytes.
+        limit: u64,
+    },
+    /// The file does not fit into memory.
+    #[error("{name} has {length} bytes, but only {left} bytes of memory are left")]
+    NoMemory {
+        /// Name of the file.
+        name: String,
+        /// Size in bytes.
+        length: u64,
+        /// Free memory in bytes.
+        left: u64,
+    },
+    /// A text file is not UTF-8.
+    #[error("{name} is not UTF-8")]
+    NotUtf8 {
+        /// Name of the file.
+        name: String,
+    },
+    /// The file has another digest than [`RequiredDigests`](crate::RequiredDigests) lists.
+    #[error("{name} has the SHA-256 {found}, but {list} demands {expected} for {listed}")]
+    Digest {
+        /// Name of the file.
+        name: String,
+        /// Path in the list.
+        listed: String,
+        /// The listed digest.
+        expected: String,
+        /// The file's digest.
+        found: String,
+        /// Name of the list.
+        list: String,
+    },
+    /// [`RequiredDigests`](crate::RequiredDigests) do not list the file.
+    #[error("{name} has the SHA-256 {found}, but {list} does not list {listed}, so it is not used")]
+    Unlisted {
+        /// Name of the file.
+        name: String,
+        /// Path in the list.
+        listed: String,
+        /// The file's digest.
+        found: String,
+        /// Name of the list.
+        list: String,
+    },
+    /// The directory has too many files.
+    #[error("its folder holds more than {limit} files")]
+    TooManyFiles {
+        /// Maximum number of files.
+        limit: usize,
+    },
+}
+
+impl FileError {
+    /// Formats a path for these errors: its last component.
+    #[must_use]
+    pub fn name(path: &Path) -> String {
+        path.file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    }
+}
+
+/// Why a model of a repository, or a version of it, cannot be used.
+///
+/// ```
+/// use model_repository::{ModelError, Repository};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let models = folder.path();
+/// std::fs::create_dir_all(models.join("digits/1"))?;
+/// let model = Repository::open(models, &[], None)?.model("digits")?.ok_or("no such model")?;
+/// let error = model.versions(&model.configuration()?).err().ok_or("it has no model file")?;
+/// assert!(matches!(error, ModelError::EmptyVersion { .. }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// A file cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// No model can have this name.
+    #[error("{0}")]
+    Name(#[source] ServiceError),
+    /// The repository's directory cannot be opened.
+    #[error("the repository's folder cannot be opened: {}", .0.kind())]
+    Repository(#[source] io::Error),
+    /// Two repositories have a model of this name.
+    #[error("it is in two repositories, {first} and {second}; rename or remove one of them")]
+    TwoRepositories {
+        /// Label of a repository.
+        first: String,
+        /// Label of the other one.
+        second: String,
+    },
+    /// The model's directory cannot be read.
+    #[error("its folder cannot be read: {}", .0.kind())]
+    Directory(#[source] io::Error),
+    /// The model's directory is a link out of the repository.
+    #[error(
+        "its folder is a link that leads out of the repository (--repository-also names folders that links may reach)"
+    )]
+    DirectoryOutside,
+    /// The directory has two configurations.
+    #[error("it has both a {first} and a {second}; one of them must go")]
+    TwoConfigurations {
+        /// Name of a configuration file.
+        first: &'static str,
+        /// Name of the other one.
+        second: &'static str,
+    },
+    /// The configuration is invalid.
+    #[error("{file}: {source}")]
+    Configuration {
+        /// Name of the configuration file.
+        file: &'static str,
+        /// What is wrong, and where.
+        source: Box<ConfigError>,
+    },
+    /// The configuration names another model.
+    #[error(
+        "its configuration has the name {}; expected that of the folder",
+        Quoted(found)
+    )]
+    ConfiguredName {
+        /// The name in the configuration.
+        found: String,
+    },
+    /// The configuration names an unknown backend.
+    #[error("{field} is {}, expected one of {}, or none", Quoted(name), known.join(", "))]
+    UnknownBackend {
+        /// Field of the configuration.
+        field: &'static str,
+        /// Its value.
+        name: String,
+        /// Names of the backends.
+        known: Vec<&'static str>,
+    },
+    /// The configuration names a file that no backend loads.
+    #[error(
+        "no backend has files like default_model_filename {}; the field backend can name one",
+        Quoted(file)
+    )]
+    NoBackend {
+        /// Name of the file.
+        file: String,
+    },
+    /// A model without versions has no model file.
+    #[error("it has no {files}{}", hint(false, misnamed.as_ref()))]
+    NoFile {
+        /// The expected names.
+        files: String,
+        /// What is there instead.
+        misnamed: Option<Misnamed>,
+    },
+    /// A Hugging Face model that computes nothing without its code.
+    #[error("{}", not_exported(model, weights.as_ref(), exported.as_deref()))]
+    NotExported {
+        /// The model type from config.json.
+        model: String,
+        /// The file with weights, and a backend that could serve them.
+        weights: Option<(String, &'static str)>,
+        /// Path of an ONNX export in the directory.
+        exported: Option<String>,
+    },
+    /// The directory is itself a repository.
+    #[error(
+        "it is no model but a folder of models, of which {} is one: serve this folder itself",
+        Quoted(model)
+    )]
+    DirectoryOfModels {
+        /// A directory with versions inside this one.
+        model: String,
+    },
+    /// There is no directory of a version.
+    #[error("it has no version folder with {files} in it{}", hint(*is_misplaced, misnamed.as_ref()))]
+    NoVersion {
+        /// The expected names.
+        files: String,
+        /// Whether the model's directory has the file.
+        is_misplaced: bool,
+        /// What is there instead.
+        misnamed: Option<Misnamed>,
+    },
+    /// No directory of a version has a model file.
+    #[error("its version {} has no {files}{}", Quoted(version), hint(*is_misplaced, misnamed.as_ref()))]
+    EmptyVersion {
+        /// The first version.
+        version: String,
+        /// The expected names.
+        files: String,
+        /// Whether the model's directory has the file.
+        is_misplaced: bool,
+        /// What is there instead.
+        misnamed: Option<Misnamed>,
+    },
+    /// The version policy selects versions that do not exist.
+    #[error("its version policy wants only {}, which are not there", wanted.join(", "))]
+    NoWantedVersion {
+        /// The versions of the policy.
+        wanted: Vec<String>,
+    },
+}
+
+impl ModelError {
+    /// Returns whether no version has a model file.
+    #[must_use]
+    pub fn is_of_missing_files(&self) -> bool {
+        matches!(self, Self::NoVersion { .. } | Self::EmptyVersion { .. })
+    }
+}
+
+/// What was found instead of a file with a model's expected name. Paths are relative to the model's
+/// directory.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Misnamed {
+    /// A file with a known extension.
+    Known {
+        /// Path of the file.
+        found: String,
+        /// Path where it would be served.
+        wanted: String,
+    },
+    /// A file or directory of a framework whose models need an export.
+    Foreign {
+        /// Path of the file or directory.
+        found: String,
+        /// Name of the framework.
+        framework: &'static str,
+    },
+}
+
+fn hint(is_misplaced: bool, misnamed: Option<&Misnamed>) -> String {
+    match (is_misplaced, misnamed) {
+        (true, _) => {
+            " (the model file stands in the model's folder: move it into a version folder such as 1)"
+                .to_owned()
+        }
+        (false, Some(Misnamed::Known { found, wanted })) => {
+            let (path, other) = (Path::new(found), Path::new(wanted));
+            // The file name can be configured, the directory cannot.
+            let configured = match path.parent() == other.parent() {
+                true => format!(
+                    ", or with default_model_filename: {:?} in its configuration",
+                    FileError::name(path)
+                ),
+                false => String::new(),
+            };
+            format!(
+                " (there is {}, which would be the model as {}{configured})",
+                Quoted(found),
+                Quoted(wanted)
+            )
+        }
+        (false, Some(Misnamed::Foreign { found, framework })) => {
+            format!(
+                " (there is {}, a file of {framework}: export the model to ONNX)",
+                Quoted(found)
+            )
+        }
+        (false, None) => String::new(),
+    }
+}
+
+/// The commands of an export, which needs no GPU.
+const EXPORT: &str = "pip install 'optimum[onnxruntime]' torch --extra-index-url https://download.pytorch.org/whl/cpu && optimum-cli export \
+                      onnx --model DIRECTORY OUTPUT";
+
+/// Describes a Hugging Face model and how to serve it.
+fn not_exported(model: &str, weights: Option<&(String, &str)>, exported: Option<&str>) -> String {
+    let is = match weights {
+        Some((file, _)) => format!("{file} has the weights of"),
+        None => "it is".to_owned(),
+    };
+    let what = format!("{is} a Hugging Face model ({model}, see config.json), which need");
+    let export = match exported {
+        Some(path) => format!("an export of it is there: serve {path}"),
+        None => format!("export the model to ONNX ({EXPORT}) and serve that"),
+    };
+    let as_tensors = weights.map_or(String::new(), |(_, backend)| {
+        format!(
+            "; to serve the weights as tensors, name the file itself, or write backend = \"{backend}\" into a config.toml"
+        )
+    });
+    let needs = if weights.is_some() { "" } else { "s" };
+    format!("{what}{needs} the package transformers to compute anything: {export}{as_tensors}")
+}

@@ -1,0 +1,88 @@
+//! Model repositories: from a directory to checked models with their versions, files and digests.
+//!
+//! A [`Repository`] is a directory, or a single model file, that is read without a server or an engine. Files are
+//! recognized by [`Backend`](oip_service::Backend)s, which load them later, or never.
+//!
+//! - Triton's layout `<root>/<model>/<version>/model.onnx`, KServe's (the model file in the directory itself), a
+//!   directory of versions, a single file, a directory of the Hugging Face Hub or its cache.
+//! - Configurations ([`model_config`]) select versions, files and backends. A directory that cannot be used has a
+//!   [`ModelError`], which says what was found, and what was expected where.
+//! - The directory is held open, and paths are resolved from its descriptor: links do not lead out of it, unless
+//!   [`Repository::open_with_links`] permits it. Only regular files are read.
+//! - [`RequiredDigests`] restrict it to files with known SHA-256 digests.
+//! - [`Snapshot`]s and [`Digest`]s tell whether a model or one of its versions has changed.
+//! - [`Repositories`] combines several; an [`Upstream`] keeps a directory in sync with another place.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use model_repository::{Repository, VersionContent};
+//! use oip_service::{Backend, LoadContext, Model, ModelSource};
+//! use oip_types::ServiceError;
+//!
+//! /// Recognizes ONNX models.
+//! struct Onnx;
+//!
+//! impl Backend for Onnx {
+//!     fn name(&self) -> &'static str {
+//!         "onnx"
+//!     }
+//!
+//!     fn file_names(&self) -> &[&str] {
+//!         &["model.onnx"]
+//!     }
+//!
+//!     fn load(&self, _: &ModelSource, _: &LoadContext) -> Result<Box<dyn Model>, ServiceError> {
+//!         Err(ServiceError::invalid("this program only lists models"))
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let path = std::path::Path::new("models");
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path();
+//! # for version in ["1", "2"] {
+//! #     std::fs::create_dir_all(path.join("digits").join(version))?;
+//! #     std::fs::write(path.join("digits").join(version).join("model.onnx"), b"...")?;
+//! # }
+//! let repository = Repository::open(path, &[Arc::new(Onnx)], None)?;
+//! let model = repository.model("digits")?.ok_or("no such model")?;
+//! let written = model.configuration()?;
+//! let mut files = Vec::new();
+//! // Without a configuration, the highest version is the one to serve.
+//! for found in model.versions(&written)? {
+//!     if let VersionContent::File(file) = found.content? {
+//!         files.push((found.version, model.open_model(&file, None)?.len()));
+//!     }
+//! }
+//! assert_eq!(files, [(Some("2".to_owned()), 3)]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The page `docs/models.md` of the repository describes the layouts.
+
+mod digests;
+mod error;
+mod files;
+mod foreign;
+mod loose;
+mod model_directory;
+mod repositories;
+mod repository;
+mod repository_error;
+mod root;
+mod snapshot;
+mod upstream;
+mod version_key;
+
+pub use crate::{
+    digests::{DigestsError, RequiredDigests},
+    error::{FileError, Misnamed, ModelError},
+    model_directory::{ModelDirectory, ModelFile, ModelVersion, SiblingFiles, VersionContent},
+    repositories::{ModelNames, Repositories},
+    repository::{PassedOver, Repository},
+    repository_error::RepositoryError,
+    snapshot::{Digest, DigestBy, FileSubset, Snapshot},
+    upstream::Upstream,
+    version_key::VersionKey,
+};

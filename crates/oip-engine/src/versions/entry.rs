@@ -1,0 +1,70 @@
+//! The states that a version of a model goes through.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use model_repository::VersionKey;
+use oip_types::ModelState;
+
+use crate::versions::served_version::ServedVersion;
+
+/// Versions from oldest to newest; a model without versions has one entry, `None`.
+pub(super) type Versions = BTreeMap<Option<VersionKey>, Entry>;
+
+#[derive(Clone)]
+pub(super) struct Entry {
+    pub(super) state: State,
+    /// Why it is not ready, or why the last attempt to replace it failed.
+    pub(super) reason: String,
+    pub(super) cost: Option<LoadCost>,
+    /// Whether the server waits for it to become ready.
+    pub(super) is_waited_for: bool,
+}
+
+/// The state of a version; as long as it is ready, the version is in service.
+#[derive(Clone)]
+pub(super) enum State {
+    Loading,
+    Ready(Arc<ServedVersion>),
+    Unloading,
+    Unloaded,
+    Failed,
+}
+
+impl Entry {
+    pub(super) fn new(state: State, reason: impl Into<String>, is_waited_for: bool) -> Self {
+        Self {
+            state,
+            reason: reason.into(),
+            cost: None,
+            is_waited_for,
+        }
+    }
+
+    /// Returns the state and its reason.
+    pub(super) fn status(&self) -> (ModelState, String) {
+        match &self.state {
+            State::Loading => (ModelState::Loading, String::new()),
+            State::Ready(served) => match served.unavailable() {
+                None => (ModelState::Ready, self.reason.clone()),
+                Some(reason) => (ModelState::Unavailable, reason),
+            },
+            State::Unloading => (ModelState::Unloading, String::new()),
+            State::Unloaded | State::Failed => (ModelState::Unavailable, self.reason.clone()),
+        }
+    }
+
+    pub(super) fn served(&self) -> Option<&Arc<ServedVersion>> {
+        match &self.state {
+            State::Ready(served) => Some(served),
+            _ => None,
+        }
+    }
+}
+
+/// Time and memory of a load.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoadCost {
+    pub(crate) time: Duration,
+    /// As in [`ModelStatus`](super::status::ModelStatus).
+    pub(crate) memory: Option<u64>,
+}

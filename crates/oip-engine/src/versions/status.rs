@@ -1,0 +1,96 @@
+//! What an engine tells of the versions of its models.
+
+use std::{sync::Arc, time::Duration};
+
+use oip_types::{Joining, ModelMetadata, ModelState, Placement};
+
+/// A model version and its state.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ModelStatus {
+    /// Name of the model.
+    pub name: String,
+    /// Version; `None` for a model without versions.
+    pub version: Option<String>,
+    /// State.
+    pub state: ModelState,
+    /// Why it is not ready, or why it could not be replaced by the repository's current content; otherwise
+    /// empty.
+    pub reason: String,
+    /// Metadata, once ready.
+    pub metadata: Option<Arc<ModelMetadata>>,
+    /// Whether requests are joined, once ready; `None` for pipelines, whose steps join requests.
+    pub joining: Option<Joining>,
+    /// Devices and providers, once ready, if the backend reports them.
+    pub placement: Option<Placement>,
+    /// Duration of the load.
+    pub load_time: Option<Duration>,
+    /// Approximate memory in bytes: growth of the process and its children during the load, split evenly
+    /// among concurrent loads. `None` where the system does not report it, for pipelines, and for models of
+    /// the embedding program.
+    pub load_memory: Option<u64>,
+}
+
+impl ModelStatus {
+    /// Creates the status of a version that is not loaded.
+    #[must_use]
+    pub fn new(name: &str, version: Option<&str>, state: ModelState, reason: &str) -> Self {
+        let (name, version) = (name.to_owned(), version.map(str::to_owned));
+        Self {
+            name,
+            version,
+            state,
+            reason: reason.to_owned(),
+            metadata: None,
+            joining: None,
+            placement: None,
+            load_time: None,
+            load_memory: None,
+        }
+    }
+
+    /// Sets the metadata.
+    #[must_use]
+    pub fn with_metadata(self, metadata: Arc<ModelMetadata>) -> Self {
+        Self {
+            metadata: Some(metadata),
+            ..self
+        }
+    }
+
+    /// Sets whether requests are joined.
+    #[must_use]
+    pub fn with_joining(self, joining: Joining) -> Self {
+        Self {
+            joining: Some(joining),
+            ..self
+        }
+    }
+
+    /// Sets the placement.
+    #[must_use]
+    pub fn with_placement(self, placement: Placement) -> Self {
+        Self {
+            placement: Some(placement),
+            ..self
+        }
+    }
+
+    /// Sets the duration of the load.
+    #[must_use]
+    pub fn with_load_time(self, load_time: Duration) -> Self {
+        Self {
+            load_time: Some(load_time),
+            ..self
+        }
+    }
+
+    /// Sets the memory.
+    #[must_use]
+    pub fn with_load_memory(self, load_memory: u64) -> Self {
+        Self {
+            load_memory: Some(load_memory),
+            ..self
+        }
+    }
+}
