@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use prost::Message;
 
-use crate::{readmes, rustfmt::rustfmt, schemas, workspace};
+use crate::{crate_map, readmes, rustfmt::rustfmt, schemas, workspace};
 
 /// A generated module.
 struct Target {
@@ -52,7 +52,9 @@ pub(crate) fn run(check: bool) -> Result<()> {
             }
         }
     }
-    for (path, text) in readmes::generate()? {
+    let mut pages = readmes::generate()?;
+    pages.push(crate_map::generate()?);
+    for (path, text) in pages {
         if fs::read_to_string(&path).is_ok_and(|committed| committed == text) {
             continue;
         }

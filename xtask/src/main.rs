@@ -16,6 +16,7 @@ mod codegen;
 mod compare;
 mod components;
 mod corpus;
+mod crate_map;
 mod crate_pages;
 mod dependencies;
 mod deploy;
