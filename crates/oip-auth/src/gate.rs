@@ -8,15 +8,12 @@ use std::{
 };
 
 use http::{Extensions, HeaderValue, Method, Request, Response, header::WWW_AUTHENTICATE};
-use oip_service::RequestNotes;
+use oip_service::{RequestNotes, route::Route};
 use oip_types::ServiceError;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use crate::{
-    call::Call,
-    guard::{Admission, Door, Guard, Sender, Stop},
-};
+use crate::guard::{Admission, Door, Guard, Sender, Stop};
 
 /// A service behind a [`Guard`].
 ///
@@ -38,6 +35,16 @@ pub struct Transport<B> {
     pub refuse: fn(&ServiceError) -> Response<B>,
     /// Returns the names in the client's certificate, as `uri:...`, `dns:...` or `email:...`.
     pub certificate: fn(&Extensions) -> Vec<String>,
+}
+
+impl<B> Transport<B> {
+    /// Adds the route of a request to its extensions, unless an outer layer did.
+    pub fn read_route<R>(&self, request: &mut Request<R>) {
+        match self.is_grpc {
+            true => Route::read_grpc(request),
+            false => Route::read_http(request),
+        }
+    }
 }
 
 impl<B> Clone for Transport<B> {
@@ -100,20 +107,17 @@ impl<S, B> Gate<S, B> {
         B: Send + 'static,
         R: Send + 'static,
     {
-        let path = request.uri().path();
-        let call = match self.transport.is_grpc {
-            true => Call::of_grpc(path),
-            false => Call::of_http(request.method(), path),
-        };
+        self.transport.read_route(&mut request);
+        let route = Route::of(&request);
         let certificate = || (self.transport.certificate)(request.extensions());
         // Without a table, clients are identified by the first name in their certificate.
         let by_certificate = || Some(certificate().first()?.escape_debug().to_string());
         // Other methods than POST only ask for permission (CORS) and change nothing.
-        let change = call.change.filter(|_| request.method() == Method::POST);
+        let change = route.change().filter(|_| request.method() == Method::POST);
         let notes = request.extensions().get::<Arc<RequestNotes>>();
         match self
             .guard
-            .admit(&self.door, &call, request.headers(), certificate, sender)
+            .admit(&self.door, route, request.headers(), certificate, sender)
         {
             Err(Stop::Unverified(unverified)) => {
                 let mut gate = self.clone();
@@ -130,7 +134,7 @@ impl<S, B> Gate<S, B> {
                 }
                 if let Some(change) = change {
                     let identity = refusal.shown.as_deref().unwrap_or("unknown");
-                    let (model, reason) = (call.model.as_deref(), refusal.error.message());
+                    let (model, reason) = (route.model_name(), refusal.error.message());
                     tracing::warn!(target: "audit", identity, change, model, reason, "refused");
                 }
                 let mut response = (self.transport.refuse)(&refusal.error);

@@ -10,7 +10,10 @@ use http::{
     HeaderMap,
     header::{AUTHORIZATION, HeaderValue},
 };
-use oip_service::{CpuPool, Grant, Lease, Rights};
+use oip_service::{
+    CpuPool, Grant, Lease, Rights,
+    route::{Api, Route},
+};
 use oip_types::{ErrorCode, ServiceError};
 use tokio::{
     task::spawn_blocking,
@@ -18,7 +21,6 @@ use tokio::{
 };
 
 use crate::{
-    call::{Api, Call},
     error::AuthError,
     jwt::TokenError,
     restricted::Restricted,
@@ -245,12 +247,12 @@ impl Guard {
     pub(crate) fn admit(
         &self,
         door: &Door,
-        call: &Call<'_>,
+        route: &Route,
         headers: &HeaderMap,
         certificate: impl FnOnce() -> Vec<String>,
         sender: Option<Sender>,
     ) -> Result<Admission, Stop> {
-        if call.api == Api::Page {
+        if route.api() == Api::Page {
             return Ok(Admission {
                 shown: None,
                 grant: None,
@@ -261,7 +263,7 @@ impl Guard {
         for restricted in door
             .restricted
             .iter()
-            .filter(|restricted| restricted.apis().contains(&call.api))
+            .filter(|restricted| restricted.apis().contains(&route.api()))
         {
             restricted.check(headers).map_err(denied)?;
             is_restricted = true;
@@ -277,7 +279,7 @@ impl Guard {
         match &door.answers {
             Answers::Everything => {}
             Answers::NoChanges(advice) => {
-                if let Some(change) = call.change
+                if let Some(change) = route.change()
                     && table.is_none()
                     && !is_restricted
                 {
@@ -288,10 +290,10 @@ impl Guard {
                 }
             }
             Answers::NoAdministration(advice) => {
-                let api = call.api;
+                let api = route.api();
                 let is_moved = matches!(api, Api::Logging | Api::Trace | Api::SharedMemory | Api::Metrics);
-                if is_moved || call.change.is_some() {
-                    let what = call.change.unwrap_or(api.name());
+                if is_moved || route.change().is_some() {
+                    let what = route.change().unwrap_or(api.name());
                     // The log names the sender even of refused requests.
                     let known = match table.as_ref().map(identify) {
                         Some(Err(Stop::Unverified(token))) => return Err(Stop::Unverified(token)),
@@ -305,14 +307,14 @@ impl Guard {
                 }
             }
         }
-        let model = || Arc::new(Mutex::new(call.model.as_deref().map(str::to_owned)));
-        let model: Asked = call.change.is_some().then(model);
+        let model = || Arc::new(Mutex::new(route.model_name().map(str::to_owned)));
+        let model: Asked = route.change().is_some().then(model);
         let Some(table) = table else {
             return Ok(Admission {
                 shown: None,
                 // gRPC calls that change a model name it in the message.
-                grant: call
-                    .change
+                grant: route
+                    .change()
                     .is_some()
                     .then(|| Grant::new(ContentChecks::new(None, &model))),
                 model,
@@ -320,13 +322,14 @@ impl Guard {
         };
         let known = identify(&table)?;
         let identity = table.identity(known.identity);
-        let allowed = identity.check_call(call).and_then(|()| identity.take_turn());
+        let allowed = identity.check_route(route).and_then(|()| identity.take_turn());
         allowed.map_err(|error| Refusal {
             error,
             challenge: None,
             shown: Some(known.shown.clone()),
         })?;
-        let is_asked_again = call.change.is_some() || !identity.may_use_all_models() || identity.has_rate();
+        let is_asked_again =
+            route.change().is_some() || !identity.may_use_all_models() || identity.has_rate();
         let shown = Some(known.shown);
         let who = Some((table.clone(), known.identity));
         Ok(Admission {

@@ -18,9 +18,10 @@
 //! apis = ["health"]
 //! ```
 //!
-//! The gate decides by the head of a request. If the decision needs the content, such as the model's name in
-//! a gRPC message, the request carries a [`Grant`](oip_service::Grant), which the transport checks. Internal
-//! requests, such as the steps of a pipeline, are not checked.
+//! The gate decides by the [`Route`](oip_service::route::Route) of a request, and the transport runs the same
+//! route. A layer that rewrites paths belongs outside of the gate. If the decision needs the content, such as
+//! the model's name in a gRPC message, the request carries a [`Grant`](oip_service::Grant), which the transport
+//! checks. Internal requests, such as the steps of a pipeline, are not checked.
 //!
 //! ```
 //! use std::{
@@ -67,7 +68,6 @@
 //! # }
 //! ```
 
-mod call;
 mod error;
 mod gate;
 mod guard;
@@ -79,7 +79,6 @@ mod remote_keys;
 mod restricted;
 mod table;
 
-pub use call::{Api, Call};
 pub use error::AuthError;
 pub use gate::{Answer, Gate, Transport};
 pub use guard::{Answers, Door, Guard, KeyFetches};

@@ -4,10 +4,9 @@
 use std::fmt;
 
 use http::{HeaderMap, HeaderName};
+use oip_service::route::Api;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
-
-use crate::call::Api;
 
 /// APIs that require a header with a certain value.
 ///

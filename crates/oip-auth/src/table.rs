@@ -11,6 +11,7 @@ use std::{
 };
 
 use lru::LruCache;
+use oip_service::route::{Api, Route};
 use oip_types::{ErrorCode, ServiceError};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -19,7 +20,6 @@ use tensor_core::Quoted;
 use toml::Spanned;
 
 use crate::{
-    call::{Api, Call},
     error::AuthError,
     jwt::{Keys, TokenError, VerifiedClaims, Verifier},
     key::read_set,
@@ -468,14 +468,14 @@ impl Identity {
         self.apis.as_ref().is_none_or(|apis| apis.contains(&api))
     }
 
-    /// Checks whether it may make a call, as far as the call is known.
-    pub(crate) fn check_call(&self, call: &Call<'_>) -> Result<(), ServiceError> {
+    /// Checks whether it may send a request with this route.
+    pub(crate) fn check_route(&self, route: &Route) -> Result<(), ServiceError> {
         // An unknown path may be anything.
-        if !self.may_use(call.api) {
-            let (name, api) = (&self.name, call.api.name());
+        if !self.may_use(route.api()) {
+            let (name, api) = (&self.name, route.api().name());
             return Err(denied(format!("identity '{name}' may not use the API '{api}'")));
         }
-        match &call.model {
+        match route.model_name() {
             Some(model) => self.check_model(model),
             None => Ok(()),
         }
@@ -579,7 +579,7 @@ mod tests {
         assert_eq!(known.shown, "ci");
         let identity = table.identity(known.identity);
         let check = |method: Method, path: &str| {
-            let refused = identity.check_call(&Call::of_http(&method, path));
+            let refused = identity.check_route(&Route::of_http(&method, path));
             refused.map_err(|error| error.to_string())
         };
         assert_eq!(check(Method::POST, "/v2/models/iris-1/infer"), Ok(()));
@@ -619,7 +619,7 @@ mod tests {
         assert!(
             table
                 .identity(known.identity)
-                .check_call(&Call::of_http(&Method::GET, "/unheard-of"))
+                .check_route(&Route::of_http(&Method::GET, "/unheard-of"))
                 .is_ok()
         );
         assert!(table.by_certificate(&names[..1]).is_none());
@@ -627,7 +627,7 @@ mod tests {
         assert!(
             table
                 .identity(anonymous.identity)
-                .check_call(&Call::of_grpc("/grpc.health.v1.Health/Check"))
+                .check_route(&Route::of_grpc("/grpc.health.v1.Health/Check"))
                 .is_ok()
         );
     }

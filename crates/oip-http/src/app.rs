@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use oip_service::{InferenceService, RequestIds};
+use axum::Extension;
+use oip_service::{InferenceService, RequestIds, route::Route};
 
 use crate::{HttpConfig, model_names::ModelNames};
 
@@ -14,6 +15,9 @@ pub(crate) struct App {
     pub(crate) request_ids: Arc<RequestIds>,
     pub(crate) model_names: Arc<ModelNames>,
 }
+
+/// The route by which a request's handler was chosen.
+pub(crate) type Routed = Extension<Route>;
 
 impl App {
     pub(crate) fn new(service: Arc<dyn InferenceService>, config: HttpConfig) -> Self {

@@ -9,6 +9,7 @@ use axum::http::{
     header::{HOST, ORIGIN},
     uri::Authority,
 };
+use oip_service::route::{Action, Route};
 use tensor_core::Quoted;
 
 /// The host names by which browsers may reach the server.
@@ -140,12 +141,15 @@ pub(crate) fn find_fault<B>(request: &Request<B>, allowed: &AllowedHosts) -> Opt
 /// Returns whether a request changes nothing: reading and inference, whose responses a browser hides from
 /// foreign pages.
 fn is_harmless<B>(request: &Request<B>) -> bool {
-    let path = request.uri().path().trim_end_matches('/');
     matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)
-        || ["/infer", "/generate", "/generate_stream", ":predict"]
-            .iter()
-            .any(|end| path.ends_with(end))
-        || path == "/v2/repository/index"
+        || matches!(
+            Route::of(request).action(),
+            Action::Infer
+                | Action::Generate
+                | Action::GenerateStream
+                | Action::PredictV1
+                | Action::RepositoryIndex
+        )
 }
 
 #[cfg(test)]

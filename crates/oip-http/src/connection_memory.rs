@@ -1,7 +1,7 @@
 //! Registers shared memory for a client's connection over a Unix socket; docs/oip.md describes the request.
 
 use axum::{
-    http::{Method, Request, StatusCode},
+    http::{Request, StatusCode},
     response::Response,
 };
 use oip_service::{ConnectionRegion, extensions::not_offered, not_passed};
@@ -17,11 +17,6 @@ use crate::{
 /// connection over a Unix socket and is sent with a descriptor. [`HttpService`](crate::HttpService) handles
 /// it, the router does not.
 pub const REGISTER_CONNECTION_MEMORY: &str = "/v2/connectionsharedmemory/register";
-
-/// Returns whether this is a registration request.
-pub(crate) fn is_for<B>(request: &Request<B>) -> bool {
-    *request.method() == Method::POST && request.uri().path() == REGISTER_CONNECTION_MEMORY
-}
 
 /// Opens the memory of the request's connection.
 pub(crate) fn register<B>(config: &HttpConfig, request: &Request<B>) -> Response {

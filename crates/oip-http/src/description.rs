@@ -17,8 +17,8 @@ use crate::{
     answer::{self, respond},
     app::App,
     described_models::{ready_models, with_models},
-    extensions::may_see,
     leased::leased,
+    missing::may_see,
 };
 
 /// The static `OpenAPI` 3.1 description; `/openapi.json` adds the service's models.

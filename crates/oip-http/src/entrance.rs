@@ -1,4 +1,4 @@
-//! The outermost layer for every request: checks the head, and turns panics into responses.
+//! The outermost layer for every request: reads its route, checks the head, and turns panics into responses.
 //!
 //! It is a single service, because axum's function middleware allocates boxes per request, and several layers
 //! would each copy the inner ones.
@@ -15,7 +15,7 @@ use axum::{
     http::{Request, StatusCode},
     response::Response,
 };
-use oip_service::{CatchPanic, catch_panic};
+use oip_service::{CatchPanic, catch_panic, route::Route};
 use oip_types::{ServiceError, rest::error_body};
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
@@ -85,6 +85,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> EntranceFuture<S::Future> {
+        Route::read_http(&mut request);
         match refusal(&mut request, &self.config) {
             Some(response) => EntranceFuture::refused(response),
             None => EntranceFuture::leasing(self.service.call(request), self.config.clone()),

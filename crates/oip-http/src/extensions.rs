@@ -7,7 +7,7 @@ use axum::{
     http::StatusCode,
     response::Response,
 };
-use oip_service::{Grant, InferenceService, Lease, extensions};
+use oip_service::{Grant, InferenceService, Lease, extensions, route::Route};
 use oip_types::{
     ErrorCode, ModelRef, ServiceError,
     rest::{decode_index_request, decode_log_settings, decode_parameters, decode_region, json_body},
@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 
 use crate::{
     answer::{self, respond},
-    app::App,
+    app::{App, Routed},
     infer::receive,
     leased::leased,
-    path::{Params, PathParams, with_model},
+    missing::may_see,
 };
 
 /// Maximum body size of such a request in bytes: the largest carries a model configuration.
@@ -72,85 +72,80 @@ async fn index(app: &App, request: Request) -> Result<Response, ServiceError> {
 }
 
 /// Rejects a repository name: there is one repository, and it has no name.
-pub(crate) async fn named_repository(State(app): State<App>, path: PathParams) -> Response {
+pub(crate) async fn named_repository(State(app): State<App>, route: Routed) -> Response {
     let refused = || {
         extensions::repository(&*app.service)?;
-        extensions::check_repository_name(Params::new(path)?.get("repository"))
+        extensions::check_repository_name(route.repository()?)
     };
     respond(refused().map(|()| done()))
 }
 
-pub(crate) async fn load(State(app): State<App>, path: PathParams, request: Request) -> Response {
+pub(crate) async fn load(State(app): State<App>, route: Routed, request: Request) -> Response {
     let loaded = async {
         extensions::repository(&*app.service)?;
-        let params = Params::new(path)?;
+        let model = route.model()?;
         let body = small_body(&app, request).await?;
         let parameters = decode_parameters(&body, &app.config.limits)?;
-        extensions::load(&*app.service, params.get("model"), parameters).await
+        extensions::load(&*app.service, model.name(), parameters).await
     };
     respond(loaded.await.map(|()| done()))
 }
 
 /// Returns whether a model may be loaded or unloaded by request: what `POST` to the same path would check,
 /// without doing it.
-pub(crate) async fn may_change(State(app): State<App>, path: PathParams) -> Response {
+pub(crate) async fn may_change(State(app): State<App>, route: Routed) -> Response {
     let allowed = || {
         let repository = extensions::repository(&*app.service)?;
-        ModelRef::new(Params::new(path)?.get("model"), None)?;
+        route.model()?;
         repository.allows_changes()
     };
     respond(allowed().map(|()| done()))
 }
 
-pub(crate) async fn unload(State(app): State<App>, path: PathParams, request: Request) -> Response {
+pub(crate) async fn unload(State(app): State<App>, route: Routed, request: Request) -> Response {
     let unloaded = async {
         extensions::repository(&*app.service)?;
-        let params = Params::new(path)?;
+        let model = route.model()?;
         let body = small_body(&app, request).await?;
         let parameters = decode_parameters(&body, &app.config.limits)?;
-        extensions::unload(&*app.service, params.get("model"), parameters).await
+        extensions::unload(&*app.service, model.name(), parameters).await
     };
     respond(unloaded.await.map(|()| done()))
 }
 
-pub(crate) async fn model_config(State(app): State<App>, path: PathParams) -> Response {
+pub(crate) async fn model_config(State(app): State<App>, route: Routed) -> Response {
     respond(
         extensions::configuration(&*app.service).and_then(|configuration| {
-            with_model(path, |model| configuration.model_config(model)).map(|config| ok(&*config))
+            configuration
+                .model_config(route.model()?)
+                .map(|config| ok(&*config))
         }),
     )
 }
 
 /// Returns the example that a model provides, as a request body.
-pub(crate) async fn model_example(State(app): State<App>, path: PathParams) -> Response {
+pub(crate) async fn model_example(State(app): State<App>, route: Routed) -> Response {
     respond(
         extensions::configuration(&*app.service).and_then(|configuration| {
-            with_model(path, |model| {
-                configuration.model_example(model)?.ok_or_else(|| {
-                    let message = format!("{model} brings no example.json that it takes");
-                    ServiceError::new(ErrorCode::NotFound, message)
-                })
-            })
-            .map(|example| answer::json(StatusCode::OK, example))
+            let model = route.model()?;
+            let example = configuration.model_example(model)?.ok_or_else(|| {
+                let message = format!("{model} brings no example.json that it takes");
+                ServiceError::new(ErrorCode::NotFound, message)
+            })?;
+            Ok(answer::json(StatusCode::OK, example))
         }),
     )
 }
 
-pub(crate) async fn model_statistics(State(app): State<App>, path: PathParams) -> Response {
-    respond(with_model(path, |model| {
-        statistics(&*app.service, Some(model), None)
-    }))
+pub(crate) async fn model_statistics(State(app): State<App>, route: Routed) -> Response {
+    let model = route.model();
+    respond(model.and_then(|model| statistics(&*app.service, Some(model), None)))
 }
 
 pub(crate) async fn all_statistics(State(app): State<App>, grant: Option<Extension<Grant>>) -> Response {
     let service = app.service.clone();
     let list = move || statistics(&*service, None, grant.as_deref());
     respond(elsewhere(&app, list).await)
-}
-
-/// Returns whether a client may see a model.
-pub(crate) fn may_see(grant: Option<&Grant>, model: &str) -> bool {
-    grant.is_none_or(|grant| grant.check_model(model).is_ok())
 }
 
 fn statistics(
@@ -182,20 +177,18 @@ pub(crate) async fn all_regions(State(app): State<App>) -> Response {
     respond(memory.and_then(|memory| memory.status(None).map(|regions| ok(&regions))))
 }
 
-pub(crate) async fn region_status(State(app): State<App>, path: PathParams) -> Response {
+pub(crate) async fn region_status(State(app): State<App>, route: Routed) -> Response {
     let status = || {
         let memory = extensions::shared_memory(&*app.service)?;
-        let params = Params::new(path)?;
-        memory.status(Some(region(&params)?))
+        memory.status(Some(region(&route)?))
     };
     respond(status().map(|regions| ok(&regions)))
 }
 
-pub(crate) async fn register_region(State(app): State<App>, path: PathParams, request: Request) -> Response {
+pub(crate) async fn register_region(State(app): State<App>, route: Routed, request: Request) -> Response {
     let registered = async {
         extensions::shared_memory(&*app.service)?;
-        let params = Params::new(path)?;
-        let name = region(&params)?;
+        let name = region(&route)?;
         let body = small_body(&app, request).await?;
         extensions::register_region(&*app.service, decode_region(name, &body, &app.config.limits)?)
     };
@@ -210,19 +203,18 @@ pub(crate) async fn unregister_all_regions(State(app): State<App>) -> Response {
     }))
 }
 
-pub(crate) async fn unregister_region(State(app): State<App>, path: PathParams) -> Response {
+pub(crate) async fn unregister_region(State(app): State<App>, route: Routed) -> Response {
     let unregistered = || {
         let memory = extensions::shared_memory(&*app.service)?;
-        let params = Params::new(path)?;
-        memory.unregister(Some(region(&params)?));
+        memory.unregister(Some(region(&route)?));
         Ok(())
     };
     respond(unregistered().map(|()| done()))
 }
 
-/// Returns the region named by the path. An empty segment is an error and must not mean all regions.
-fn region(params: &Params) -> Result<&str, ServiceError> {
-    let name = params.get("region");
+/// Returns the region named by the path. An empty name is an error and must not mean all regions.
+fn region(route: &Route) -> Result<&str, ServiceError> {
+    let name = route.region()?;
     extensions::check_region_name(name).map(|()| name)
 }
 

@@ -22,7 +22,7 @@ use axum::{
 use bytes::Bytes;
 use http_body::Frame;
 use oip_service::{
-    CancelGuard, Charge, Lease, Phase, RequestContext, RequestNotes, ResponseStream, Responses,
+    CancelGuard, Charge, Lease, Phase, RequestContext, RequestNotes, ResponseStream, Responses, route::Route,
 };
 use oip_types::{
     ErrorCode, InferResponse, ModelMetadata, ModelRef, ServiceError, TensorMetadata,
@@ -34,10 +34,9 @@ use tokio::time::{Sleep, sleep_until};
 
 use crate::{
     answer::{self, respond},
-    app::App,
+    app::{App, Routed},
     infer::{in_time, receive, run},
     leased::mark,
-    path::{PathParams, with_model},
 };
 
 /// Maximum size of a request and of a response's tensors in bytes, ample for text; the rest of the protocol
@@ -52,10 +51,10 @@ const MAX_VALUES: u64 = 16 << 10;
 const DECODED: u64 = 96;
 
 /// Responds with one JSON object.
-pub(crate) async fn generate(State(app): State<App>, path: PathParams, request: Request) -> Response {
+pub(crate) async fn generate(State(app): State<App>, route: Routed, request: Request) -> Response {
     let answered = async {
-        let started = start(&app, path, request).await?;
-        let model = started.model.reference()?;
+        let started = start(&app, route.0, request).await?;
+        let model = started.model.model()?;
         let answer = match started.answers {
             Responses::One(response) => show(&response, &started.lease, model)?,
             Responses::Several(answers) => {
@@ -69,10 +68,10 @@ pub(crate) async fn generate(State(app): State<App>, path: PathParams, request: 
 }
 
 /// Responds with server-sent events, one per response of the model.
-pub(crate) async fn generate_stream(State(app): State<App>, path: PathParams, request: Request) -> Response {
+pub(crate) async fn generate_stream(State(app): State<App>, route: Routed, request: Request) -> Response {
     let answered = async {
-        let started = start(&app, path, request).await?;
-        let model = started.model.reference()?;
+        let started = start(&app, route.0, request).await?;
+        let model = started.model.model()?;
         let body = match started.answers {
             Responses::One(response) => {
                 let answer = show(&response, &started.lease, model)?;
@@ -120,32 +119,13 @@ struct RunningRequest {
     lease: Lease,
     /// Dropped when the client disconnects, which cancels all work.
     guard: CancelGuard,
-    model: NamedModel,
+    model: Route,
     /// The charge for what the request uses in addition to its tensors.
     overhead: Charge,
 }
 
-/// A model reference as in the request.
-#[derive(Clone)]
-struct NamedModel {
-    name: String,
-    version: Option<String>,
-}
-
-impl NamedModel {
-    fn reference(&self) -> Result<ModelRef<'_>, ServiceError> {
-        ModelRef::new(&self.name, self.version.as_deref())
-    }
-}
-
-async fn start(app: &App, path: PathParams, request: Request) -> Result<RunningRequest, ServiceError> {
-    let named = with_model(path, |model| {
-        Ok(NamedModel {
-            name: model.name().to_owned(),
-            version: model.version().map(str::to_owned),
-        })
-    })?;
-    let model = named.reference()?;
+async fn start(app: &App, route: Route, request: Request) -> Result<RunningRequest, ServiceError> {
+    let model = route.model()?;
     app.service.model_ready(model)?;
     let lease = Lease::new(&app.config.budget, &app.config.time);
     let guard = lease.guard();
@@ -163,10 +143,10 @@ async fn start(app: &App, path: PathParams, request: Request) -> Result<RunningR
         let metadata = app.service.model_metadata(model)?;
         let bytes = body.len();
         let decoding = {
-            let (app, named, lease) = (app.clone(), named.clone(), lease.clone());
+            let (app, route, lease) = (app.clone(), route.clone(), lease.clone());
             move || {
                 let _tree = tree;
-                let model = named.reference()?;
+                let model = route.model()?;
                 let shared = oip_types::NoSharedMemory;
                 let decoded = rewrite(&body, &metadata).and_then(|body| {
                     decode_request_with(model, &body, None, &app.config.limits, &shared, &lease)
@@ -187,7 +167,7 @@ async fn start(app: &App, path: PathParams, request: Request) -> Result<RunningR
         answers,
         lease,
         guard,
-        model: named,
+        model: route,
         overhead,
     })
 }
@@ -218,7 +198,7 @@ struct Events {
     deadline: Option<Pin<Box<Sleep>>>,
     lease: Lease,
     guard: Option<CancelGuard>,
-    model: NamedModel,
+    model: Route,
     _overhead: Charge,
 }
 
@@ -238,10 +218,7 @@ impl Events {
     }
 
     fn shown(&self, response: &InferResponse) -> Result<Bytes, ServiceError> {
-        event(
-            &show(response, &self.lease, self.model.reference()?)?,
-            &self.lease,
-        )
+        event(&show(response, &self.lease, self.model.model()?)?, &self.lease)
     }
 }
 
@@ -273,7 +250,7 @@ impl http_body::Body for Events {
                 };
                 ready!(deadline.as_mut().poll(cx));
                 let passed = ServiceError::new(ErrorCode::DeadlineExceeded, "the deadline passed");
-                let passed = match this.model.reference() {
+                let passed = match this.model.model() {
                     Ok(model) => passed.within(model),
                     Err(_) => passed,
                 };

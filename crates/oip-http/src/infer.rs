@@ -18,6 +18,7 @@ use oip_service::ConnectionRegion;
 use oip_service::{
     CpuPool, Lease, Phase, RequestContext, RequestNotes, SharedInputs,
     compression::{deflate, inflate},
+    route::Route,
 };
 use oip_types::{
     DataType, ErrorCode, InferResponse, ModelRef, ServiceError,
@@ -33,6 +34,7 @@ use crate::{
     app::App,
     content_encoding::{self, ContentEncoding},
     head::HEADER_LENGTH,
+    missing::check_ready,
     negotiation::ResponsePreferences,
     read_body::read_body,
 };
@@ -49,12 +51,22 @@ const QUICK_COPY: u64 = 256 << 10;
 /// body, which is copied. Numbers stay in the body without copying.
 const LARGE_BYTES: usize = 1 << 20;
 
-/// Handles an inference request.
-pub(crate) async fn infer<B>(
-    app: App,
-    model: ModelRef<'_>,
+/// Handles an inference request, if its model is ready. The body for an unknown model is not read.
+pub(crate) async fn infer_ready<B>(
+    app: &App,
+    route: &Route,
     request: Request<B>,
 ) -> Result<Response, ServiceError>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let model = route.model()?;
+    check_ready(app, model, request.extensions().get().cloned()).await?;
+    infer(app, model, request).await
+}
+
+async fn infer<B>(app: &App, model: ModelRef<'_>, request: Request<B>) -> Result<Response, ServiceError>
 where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -75,14 +87,14 @@ where
     let wanted = ResponsePreferences::from_headers(&head.headers);
     let decoded = async {
         let limit = app.config.max_body_bytes;
-        let body = receive(&app, &head.headers, body, limit, &lease).await?;
+        let body = receive(app, &head.headers, body, limit, &lease).await?;
         laps.end(Phase::Read);
         let header_length = head.headers.get(HEADER_LENGTH);
         let header_length = header_length
             .map(|value| parse_header_length(value.as_bytes(), body.len()))
             .transpose()?;
         let is_other = header_length.is_none() && is_no_json(&body);
-        let decoded = decode(&app, model, body, header_length, &lease).await;
+        let decoded = decode(app, model, body, header_length, &lease).await;
         laps.end(Phase::Decode);
         decoded.map_err(|error| {
             let error = if is_other { advise_raw(error) } else { error };
@@ -107,7 +119,7 @@ where
         drop(overhead);
         lease.note_version(response.model_version.as_deref());
         laps.skip();
-        let encoded = encode(&app, response, binary_outputs, wanted, &lease).await;
+        let encoded = encode(app, response, binary_outputs, wanted, &lease).await;
         laps.end(Phase::Encode);
         encoded.map_err(|error| error.within(model))
     };

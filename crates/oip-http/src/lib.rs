@@ -62,7 +62,6 @@ mod leased;
 mod missing;
 mod model_names;
 mod negotiation;
-mod path;
 mod read_body;
 mod routes;
 mod service;

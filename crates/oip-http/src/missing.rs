@@ -6,7 +6,7 @@ use oip_service::{Grant, Lease, extensions};
 use oip_types::{ErrorCode, ModelRef, ServiceError};
 use tensor_core::Quoted;
 
-use crate::{app::App, extensions::may_see};
+use crate::app::App;
 
 /// Maximum number of models listed.
 const NAMED: usize = 5;
@@ -53,6 +53,11 @@ pub(crate) async fn with_names(
         ),
         false => error,
     }
+}
+
+/// Returns whether a client may see a model.
+pub(crate) fn may_see(grant: Option<&Grant>, model: &str) -> bool {
+    grant.is_none_or(|grant| grant.check_model(model).is_ok())
 }
 
 async fn names(app: &App) -> Result<Arc<[String]>, ServiceError> {

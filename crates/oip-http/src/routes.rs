@@ -1,6 +1,6 @@
 //! The router: every path with its handler.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use axum::{
     Extension, Router,
@@ -9,25 +9,29 @@ use axum::{
     response::Response,
     routing::{MethodRouter, any, get, post},
 };
-use oip_service::{Grant, InferenceService, Readiness, extensions::offered};
+use oip_service::{
+    Grant, InferenceService, Readiness,
+    extensions::offered,
+    route::{Action, PATHS, PathPattern, Route},
+};
 use oip_types::{
-    ErrorCode, ModelRef, ServiceError,
+    ErrorCode, ServiceError,
     rest::{error_body, json_body},
 };
 use serde_json::json;
+use tower_service::Service;
 
 use crate::{
     HttpConfig,
     answer::{self, respond},
-    app::App,
+    app::{App, Routed},
     description,
     entrance::Entrance,
     extensions,
     generate::{generate, generate_stream},
-    infer::infer,
+    infer::infer_ready,
     leased::mark,
-    missing::{check_ready, with_names},
-    path::{PathParams, with_model},
+    missing::with_names,
     text, v1,
 };
 
@@ -45,11 +49,13 @@ pub fn router(service: Arc<dyn InferenceService>, config: HttpConfig) -> Router 
 /// # Panics
 /// When `more` has a fallback, or a path of the protocol.
 pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more: Router) -> Router {
-    routed(App::new(service, config), more)
+    routed(&App::new(service, config), more)
 }
 
 /// Creates only the routes under `/v1` and `/v2`, without a fallback, to be merged into a program's router
 /// with its own fallback and pages.
+///
+/// Below a prefix, `oip-auth`'s gate belongs behind the prefix: both must see the same path.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -65,165 +71,111 @@ pub fn protocol_routes(service: Arc<dyn InferenceService>, config: HttpConfig) -
     let app = App::new(service, config);
     let entrance = Entrance::new(app.config.clone());
     let is_protocol = |path: &str| ["/v1", "/v2"].iter().any(|root| path.starts_with(root));
-    with_routes(Router::new(), is_protocol)
-        .method_not_allowed_fallback(method_not_allowed)
-        .route_layer(entrance)
-        .with_state(app)
+    with_routes(Router::new(), &app, is_protocol).route_layer(entrance)
 }
 
 /// Creates a router of everything and `more`.
-pub(crate) fn routed(app: App, more: Router) -> Router {
-    let config = app.config.clone();
-    with_routes(Router::new().merge(more.with_state(())), |_| true)
+pub(crate) fn routed(app: &App, more: Router) -> Router {
+    with_routes(more, app, |_| true)
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(Entrance::new(config))
-        .with_state(app)
+        .layer(Entrance::new(app.config.clone()))
 }
 
 /// Adds the selected paths, with and without a trailing slash.
-fn with_routes(mut router: Router<App>, is_wanted: impl Fn(&str) -> bool) -> Router<App> {
-    // In V1 paths the verb is in the same segment as the model's name.
-    let v1 = [
-        ("/v1/models", get(extensions::models_v1)),
-        ("/v1/models/{model}", any(v1::model)),
-        ("/v1/models/{model}/versions/{version}", any(v1::model)),
-    ];
-    let v1 = v1.map(|(path, handler)| (path.to_owned(), handler));
-    let all = routes().into_iter().chain(v1);
-    for (path, handler) in all.filter(|(path, _)| is_wanted(path)) {
+fn with_routes(mut router: Router, app: &App, is_wanted: impl Fn(&str) -> bool) -> Router {
+    let by_route = by_route(app);
+    // The router knows no verb in the segment of a parameter: it is part of the name there.
+    let patterns = paths().filter(|pattern| is_wanted(pattern) && !pattern.ends_with(":predict"));
+    for pattern in patterns {
         router = router
-            .route(&format!("{path}/"), handler.clone())
-            .route(&path, handler);
+            .route(&format!("{pattern}/"), by_route.clone())
+            .route(pattern, by_route.clone());
     }
     router
 }
 
-/// Returns every path, with parameters in braces and without the trailing-slash variant.
-pub fn paths() -> impl Iterator<Item = String> {
-    let v1 = [
-        "/v1/models",
-        "/v1/models/{model}",
-        "/v1/models/{model}:predict",
-        "/v1/models/{model}/versions/{version}",
-        "/v1/models/{model}/versions/{version}:predict",
-    ];
-    let paths = routes().into_iter().map(|(path, _)| path);
-    paths.chain(v1.map(str::to_owned))
+/// Handles requests by their [`Route`]. The router has compared the path only to tell these requests from those of
+/// other routes: handler and model are those that were authorized.
+fn by_route(app: &App) -> MethodRouter {
+    let handlers = PATHS.iter().filter_map(|path| {
+        let handler = handler(path)?.fallback(method_not_allowed);
+        Some((path.pattern, handler.with_state(app.clone())))
+    });
+    let handlers: Arc<HashMap<&str, MethodRouter>> = Arc::new(handlers.collect());
+    any(move |request: Request| {
+        let handler = handlers.get(Route::of(&request).pattern()).cloned();
+        async move {
+            match handler {
+                Some(mut handler) => handler.call(request).await,
+                None => Ok(not_found().await),
+            }
+        }
+    })
 }
 
-/// Returns every path with its handler.
-pub(crate) fn routes() -> Vec<(String, MethodRouter<App>)> {
-    let server: [(&str, MethodRouter<App>); 23] = [
-        ("/openapi.json", get(description::openapi)),
-        ("/docs", get(description::page)),
-        ("/v2", get(server_metadata)),
-        ("/v2/health/live", get(server_live)),
-        ("/v2/health/ready", get(server_ready)),
-        // Paths of platforms: the Kubernetes convention, and SageMaker.
-        ("/livez", get(server_live)),
-        ("/readyz", get(server_ready)),
-        ("/ping", get(server_ready)),
-        ("/v2/models", get(extensions::models)),
-        // A model of this name is not reachable here; Triton behaves the same.
-        ("/v2/models/stats", get(extensions::all_statistics)),
-        ("/v2/repository/index", post(extensions::repository_index)),
-        (
-            "/v2/repository/{repository}/index",
-            post(extensions::named_repository),
-        ),
-        (
-            "/v2/repository/models/{model}/load",
-            get(extensions::may_change).post(extensions::load),
-        ),
-        (
-            "/v2/repository/models/{model}/unload",
-            get(extensions::may_change).post(extensions::unload),
-        ),
-        (
-            "/v2/repository/{repository}/models/{model}/load",
-            post(extensions::named_repository),
-        ),
-        (
-            "/v2/repository/{repository}/models/{model}/unload",
-            post(extensions::named_repository),
-        ),
-        (
-            "/v2/logging",
-            get(extensions::log_settings).post(extensions::change_log_settings),
-        ),
-        (
-            "/v2/trace/setting",
-            get(extensions::trace_settings).post(extensions::trace_settings),
-        ),
-        ("/v2/systemsharedmemory/status", get(extensions::all_regions)),
-        (
-            "/v2/systemsharedmemory/region/{region}/status",
-            get(extensions::region_status),
-        ),
-        (
-            "/v2/systemsharedmemory/region/{region}/register",
-            post(extensions::register_region),
-        ),
-        (
-            "/v2/systemsharedmemory/region/{region}/unregister",
-            post(extensions::unregister_region),
-        ),
-        (
-            "/v2/systemsharedmemory/unregister",
-            post(extensions::unregister_all_regions),
-        ),
-    ];
-    let cuda = [
-        ("/v2/cudasharedmemory/status", get(extensions::cuda_shared_memory)),
-        (
-            "/v2/cudasharedmemory/region/{region}/status",
-            get(extensions::cuda_shared_memory),
-        ),
-        (
-            "/v2/cudasharedmemory/region/{region}/register",
-            post(extensions::cuda_shared_memory),
-        ),
-        (
-            "/v2/cudasharedmemory/region/{region}/unregister",
-            post(extensions::cuda_shared_memory),
-        ),
-        (
-            "/v2/cudasharedmemory/unregister",
-            post(extensions::cuda_shared_memory),
-        ),
-        (
-            "/v2/models/{model}/trace/setting",
-            get(extensions::trace_settings).post(extensions::trace_settings),
-        ),
-    ];
-    let texts = [
-        ("/v1/embeddings", post(text::openai::embeddings)),
-        ("/v1/rerank", post(text::cohere::rerank)),
-        ("/embed", post(text::tei::embed)),
-        ("/rerank", post(text::tei::rerank)),
-        ("/predict", post(text::tei::predict)),
-    ];
-    let models = [
-        ("", get(model_metadata)),
-        ("/ready", get(model_ready)),
-        ("/infer", post(model_infer)),
-        ("/generate", post(generate)),
-        ("/generate_stream", post(generate_stream)),
-        ("/config", get(extensions::model_config)),
-        ("/example", get(extensions::model_example)),
-        ("/stats", get(extensions::model_statistics)),
-    ];
-    let models = models.into_iter().flat_map(|(path, handler)| {
-        let prefixes = ["/v2/models/{model}", "/v2/models/{model}/versions/{version}"];
-        prefixes.map(|prefix| (format!("{prefix}{path}"), handler.clone()))
-    });
-    let server = server
-        .into_iter()
-        .chain(cuda)
-        .chain(texts)
-        .map(|(path, handler)| (path.to_owned(), handler));
-    server.chain(models).collect()
+/// Returns every path, with parameters in braces and without the trailing-slash variant.
+pub fn paths() -> impl Iterator<Item = &'static str> {
+    let served = PATHS.iter().filter(|path| handler(path).is_some());
+    served.map(|path| path.pattern)
+}
+
+/// Returns the handler of a path; none if it is not the router's.
+fn handler(path: &PathPattern) -> Option<MethodRouter<App>> {
+    let has = |param: &str| path.pattern.contains(param);
+    Some(match path.action {
+        Action::Infer => post(model_infer),
+        Action::PredictV1 => post(v1::predict),
+        Action::Generate => post(generate),
+        Action::GenerateStream => post(generate_stream),
+        Action::Embeddings => post(text::openai::embeddings),
+        Action::Rerank => post(text::cohere::rerank),
+        Action::TeiEmbed => post(text::tei::embed),
+        Action::TeiRerank => post(text::tei::rerank),
+        Action::TeiPredict => post(text::tei::predict),
+        Action::ServerMetadata => get(server_metadata),
+        Action::ServerLive => get(server_live),
+        Action::ServerReady => get(server_ready),
+        Action::Models => get(extensions::models),
+        Action::ModelsV1 => get(extensions::models_v1),
+        Action::ModelMetadata => get(model_metadata),
+        Action::ModelReady => get(model_ready),
+        Action::ModelReadyV1 => get(v1::model_ready),
+        Action::ModelConfig => get(extensions::model_config),
+        Action::ModelExample => get(extensions::model_example),
+        Action::ModelStatistics => get(extensions::model_statistics),
+        Action::AllStatistics => get(extensions::all_statistics),
+        Action::RepositoryIndex | Action::RepositoryLoad | Action::RepositoryUnload
+            if has("{repository}") =>
+        {
+            post(extensions::named_repository)
+        }
+        Action::RepositoryIndex => post(extensions::repository_index),
+        Action::RepositoryLoad => get(extensions::may_change).post(extensions::load),
+        Action::RepositoryUnload => get(extensions::may_change).post(extensions::unload),
+        Action::LogSettings => get(extensions::log_settings).post(extensions::change_log_settings),
+        Action::TraceSettings => get(extensions::trace_settings).post(extensions::trace_settings),
+        Action::SystemMemoryStatus if has("{region}") => get(extensions::region_status),
+        Action::SystemMemoryStatus => get(extensions::all_regions),
+        Action::SystemMemoryRegister => post(extensions::register_region),
+        Action::SystemMemoryUnregister if has("{region}") => post(extensions::unregister_region),
+        Action::SystemMemoryUnregister => post(extensions::unregister_all_regions),
+        Action::CudaMemoryStatus => get(extensions::cuda_shared_memory),
+        Action::CudaMemoryRegister | Action::CudaMemoryUnregister => post(extensions::cuda_shared_memory),
+        Action::ApiDescription => get(description::openapi),
+        Action::Page if path.pattern == "/docs" => get(description::page),
+        // The service handles it before the router.
+        Action::ConnectionMemoryRegister
+        // Routes of the program, next to those of the protocol.
+        | Action::Page
+        | Action::ConsoleLog
+        | Action::Metrics
+        // Over gRPC only.
+        | Action::StreamInfer
+        | Action::GrpcHealth
+        | Action::GrpcReflection
+        | Action::Unknown => return None,
+    })
 }
 
 async fn server_metadata(State(app): State<App>) -> Response {
@@ -250,14 +202,9 @@ async fn server_ready(State(app): State<App>) -> Response {
     }
 }
 
-async fn model_metadata(
-    State(app): State<App>,
-    grant: Option<Extension<Grant>>,
-    path: PathParams,
-) -> Response {
+async fn model_metadata(State(app): State<App>, grant: Option<Extension<Grant>>, route: Routed) -> Response {
     let answered = async {
-        let (name, version) = owned_names(path)?;
-        let model = ModelRef::new(&name, version.as_deref())?;
+        let model = route.model()?;
         match app.service.model_metadata(model) {
             Ok(metadata) => Ok(answer::json(StatusCode::OK, json_body(&*metadata))),
             Err(error) => Err(with_names(&app, model, grant.map(|Extension(grant)| grant), error).await),
@@ -266,41 +213,27 @@ async fn model_metadata(
     respond(answered.await)
 }
 
-/// Copies model and version from a path, to be kept across an await.
-fn owned_names(path: PathParams) -> Result<(String, Option<String>), ServiceError> {
-    with_model(path, |model| {
-        Ok((model.name().to_owned(), model.version().map(str::to_owned)))
-    })
-}
-
-async fn model_ready(State(app): State<App>, path: PathParams) -> Response {
-    let answer = with_model(path, |model| match app.service.model_ready(model) {
-        Ok(()) => {
-            let body = json!({ "name": model.name(), "ready": true });
-            Ok(answer::json(StatusCode::OK, json_body(&body)))
-        }
-        Err(error) if error.code() == ErrorCode::Unavailable => {
-            let body = json!({ "name": model.name(), "ready": false, "error": error.message() });
-            let mut response = answer::json(StatusCode::SERVICE_UNAVAILABLE, json_body(&body));
-            answer::retry_later(&mut response, &error);
-            Ok(response)
-        }
-        Err(error) => Err(error),
-    });
+async fn model_ready(State(app): State<App>, route: Routed) -> Response {
+    let answer = route
+        .model()
+        .and_then(|model| match app.service.model_ready(model) {
+            Ok(()) => {
+                let body = json!({ "name": model.name(), "ready": true });
+                Ok(answer::json(StatusCode::OK, json_body(&body)))
+            }
+            Err(error) if error.code() == ErrorCode::Unavailable => {
+                let body = json!({ "name": model.name(), "ready": false, "error": error.message() });
+                let mut response = answer::json(StatusCode::SERVICE_UNAVAILABLE, json_body(&body));
+                answer::retry_later(&mut response, &error);
+                Ok(response)
+            }
+            Err(error) => Err(error),
+        });
     respond(answer)
 }
 
-async fn model_infer(State(app): State<App>, path: PathParams, request: Request) -> Response {
-    let names = owned_names(path);
-    let answered = async {
-        let (name, version) = names?;
-        let model = ModelRef::new(&name, version.as_deref())?;
-        // Do not read a body for an unknown model.
-        let grant = request.extensions().get::<Grant>().cloned();
-        check_ready(&app, model, grant).await?;
-        infer(app, model, request).await
-    };
-    respond(answered.await.map(mark))
+async fn model_infer(State(app): State<App>, route: Routed, request: Request) -> Response {
+    respond(infer_ready(&app, &route, request).await.map(mark))
 }
 
 async fn not_found() -> Response {

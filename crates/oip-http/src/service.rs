@@ -1,12 +1,10 @@
 //! The REST API as one service, in which inference bypasses the router.
 //!
-//! A router costs a dozen allocations per request and additional cold code. Inference is nearly all traffic,
-//! and its path is recognised cheaply.
+//! A router costs a dozen allocations per request and additional cold code, and inference is nearly all traffic.
 
 use std::{
     convert::Infallible,
     error::Error,
-    future::ready,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -20,8 +18,10 @@ use axum::{
     routing::future::RouteFuture,
 };
 use bytes::Bytes;
-use oip_service::{Grant, InferenceService};
-use oip_types::ModelRef;
+use oip_service::{
+    InferenceService,
+    route::{Action, Route},
+};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
@@ -31,9 +31,8 @@ use crate::{
     HttpConfig, answer,
     app::App,
     entrance::{EntranceFuture, refusal},
-    infer::infer,
+    infer::infer_ready,
     leased::leased_or_refused,
-    missing::check_ready,
     routes::routed,
 };
 
@@ -53,7 +52,7 @@ pub fn service(service: Arc<dyn InferenceService>, config: HttpConfig) -> HttpSe
 pub fn service_with(service: Arc<dyn InferenceService>, config: HttpConfig, more: Router) -> HttpService {
     let app = App::new(service, config);
     HttpService {
-        router: routed(app.clone(), more),
+        router: routed(&app, more),
         app,
     }
 }
@@ -80,18 +79,10 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> HttpAnswer {
-        #[cfg(unix)]
-        if connection_memory::is_for(&request) {
-            let answer = match refusal(&mut request, &self.app.config) {
-                Some(response) => EntranceFuture::refused(response),
-                None => {
-                    let response = connection_memory::register(&self.app.config, &request);
-                    EntranceFuture::admitted(Box::pin(ready(Ok(response))) as Answering)
-                }
-            };
-            return HttpAnswer::Inference { answer };
-        }
-        if *request.method() != Method::POST || model_of(request.uri().path()).is_none() {
+        Route::read_http(&mut request);
+        let action = Route::of(&request).action();
+        let is_direct = action == Action::Infer || (cfg!(unix) && action == Action::ConnectionMemoryRegister);
+        if !is_direct || *request.method() != Method::POST {
             let answer = self.router.call(request);
             return HttpAnswer::Routed { answer };
         }
@@ -103,40 +94,23 @@ where
     }
 }
 
-/// Handles an inference request.
-fn answer<B>(app: App, request: Request<B>) -> Answering
+/// Handles a request that bypasses the router.
+fn answer<B>(app: App, mut request: Request<B>) -> Answering
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     Box::pin(async move {
-        let uri = request.uri().clone();
-        let (model, version) = model_of(uri.path()).unwrap_or_default();
-        let answered = async {
-            let model = ModelRef::new(model, version)?;
-            // Do not read a body for an unknown model.
-            let grant = request.extensions().get::<Grant>().cloned();
-            check_ready(&app, model, grant).await?;
-            infer(app.clone(), model, request).await
-        };
-        Ok(match answered.await {
+        let route = Route::take(&mut request);
+        #[cfg(unix)]
+        if route.action() == Action::ConnectionMemoryRegister {
+            return Ok(connection_memory::register(&app.config, &request));
+        }
+        Ok(match infer_ready(&app, &route, request).await {
             Ok(response) => response,
             Err(failure) => leased_or_refused(answer::error(&failure), &app.config),
         })
     })
-}
-
-/// Returns model and version if a path is for inference and needs no decoding.
-fn model_of(path: &str) -> Option<(&str, Option<&str>)> {
-    let path = path.strip_prefix("/v2/models/")?;
-    let path = path.strip_suffix('/').unwrap_or(path);
-    let path = path.strip_suffix("/infer")?;
-    let (model, version) = match path.split_once('/') {
-        Some((model, rest)) => (model, Some(rest.strip_prefix("versions/")?)),
-        None => (path, None),
-    };
-    let is_plain = |part: &str| !part.is_empty() && !part.bytes().any(|byte| matches!(byte, b'/' | b'%'));
-    (is_plain(model) && version.is_none_or(is_plain)).then_some((model, version))
 }
 
 type Answering = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
@@ -165,39 +139,6 @@ impl Future for HttpAnswer {
         match self.project() {
             HttpAnswerProjection::Inference { answer } => answer.poll(cx),
             HttpAnswerProjection::Routed { answer } => answer.poll(cx),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_of_inference_are_told_from_others() {
-        for (path, found) in [
-            ("/v2/models/m/infer", Some(("m", None))),
-            ("/v2/models/m/infer/", Some(("m", None))),
-            ("/v2/models/infer/infer", Some(("infer", None))),
-            ("/v2/models/m/versions/3/infer", Some(("m", Some("3")))),
-            ("/v2/models/m/versions/3/infer/", Some(("m", Some("3")))),
-            ("/v2/models/versions/infer", Some(("versions", None))),
-            ("/v2/models/a b/infer", Some(("a b", None))),
-            ("/v2/models//infer", None),
-            ("/v2/models/m//infer", None),
-            ("/v2/models/m/infer//", None),
-            ("/v2/models/m/versions//infer", None),
-            ("/v2/models/m/versions/infer", None),
-            ("/v2/models/m/versions/3/4/infer", None),
-            ("/v2/models/m/n/infer", None),
-            ("/v2/models/m%2Fn/infer", None),
-            ("/v2/models/m/versions/%33/infer", None),
-            ("/v2/models/m/generate", None),
-            ("/v2/models/infer", None),
-            ("/v2/models/m", None),
-            ("/v1/models/m/infer", None),
-        ] {
-            assert_eq!(model_of(path), found, "{path}");
         }
     }
 }

@@ -4,80 +4,45 @@ use std::sync::Arc;
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderValue, Method, StatusCode, header::ALLOW},
+    http::StatusCode,
     response::Response,
 };
 use bytes::Bytes;
-use oip_service::{Lease, Phase, RequestContext, RequestNotes};
+use oip_service::{Lease, Phase, RequestContext, RequestNotes, route::Route};
 use oip_types::{
     InferResponse, ModelRef, ServiceError, TensorValue,
-    rest::{DecodedV1Request, decode_v1_request, encode_v1_response, error_body, json_body},
+    rest::{DecodedV1Request, decode_v1_request, encode_v1_response, json_body},
 };
 use serde_json::json;
 
 use crate::{
     answer::{self, EncodedAnswer, respond},
-    app::App,
+    app::{App, Routed},
     infer::{in_time, receive, run},
     leased::mark,
-    path::{Params, PathParams},
 };
 
-/// The verb after the model's name.
-const PREDICT: &str = ":predict";
-
-/// Handles a GET for a model, or its prediction.
-pub(crate) async fn model(State(app): State<App>, path: PathParams, request: Request) -> Response {
-    let asked = Params::new(path).map(|params| {
-        let version = Some(params.get("version").to_owned()).filter(|version| !version.is_empty());
-        (params.get("model").to_owned(), version)
+/// Returns whether a model is ready.
+pub(crate) async fn model_ready(State(app): State<App>, route: Routed) -> Response {
+    let ready = route.model().and_then(|model| {
+        app.service.model_ready(model)?;
+        // The last four are for OpenAI's clients.
+        let body = json!({
+            "name": model.name(), "ready": true,
+            "id": model.name(), "object": "model", "created": 0, "owned_by": "server",
+        });
+        Ok(answer::json(StatusCode::OK, json_body(&body)))
     });
-    let (name, version) = match asked {
-        Ok(asked) => asked,
-        Err(error) => return answer::error(&error),
-    };
-    // It is part of the last segment.
-    let (name, version, is_predict) = match &version {
-        None => match name.strip_suffix(PREDICT) {
-            Some(name) => (name, None, true),
-            None => (&*name, None, false),
-        },
-        Some(version) => match version.strip_suffix(PREDICT) {
-            Some(version) => (&*name, Some(version), true),
-            None => (&*name, Some(&**version), false),
-        },
-    };
-    let allowed = if is_predict { "POST" } else { "GET,HEAD" };
-    let answered = async {
-        let model = ModelRef::new(name, version)?;
-        match (request.method(), is_predict) {
-            (&Method::POST, true) => predict(&app, model, request).await,
-            (&Method::GET | &Method::HEAD, false) => {
-                app.service.model_ready(model)?;
-                // The last four are for OpenAI's clients.
-                let body = json!({
-                    "name": model.name(), "ready": true,
-                    "id": model.name(), "object": "model", "created": 0, "owned_by": "server",
-                });
-                Ok(answer::json(StatusCode::OK, json_body(&body)))
-            }
-            _ => Ok(not_allowed(allowed)),
-        }
-    };
-    respond(answered.await)
-}
-
-fn not_allowed(allowed: &'static str) -> Response {
-    let body = error_body(&ServiceError::invalid("Method Not Allowed"));
-    let mut response = answer::json(StatusCode::METHOD_NOT_ALLOWED, body);
-    response
-        .headers_mut()
-        .insert(ALLOW, HeaderValue::from_static(allowed));
-    response
+    respond(ready)
 }
 
 /// Runs a model, like `infer` for V2.
-async fn predict(app: &App, model: ModelRef<'_>, request: Request) -> Result<Response, ServiceError> {
+pub(crate) async fn predict(State(app): State<App>, route: Routed, request: Request) -> Response {
+    respond(predicted(&app, &route, request).await)
+}
+
+async fn predicted(app: &App, route: &Route, request: Request) -> Result<Response, ServiceError> {
+    let model = route.model()?;
     app.service.model_ready(model)?;
     let lease = Lease::new(&app.config.budget, &app.config.time);
     // Dropping this future when the client disconnects cancels all work.

@@ -231,31 +231,3 @@ fn names(extensions: &Extensions) -> Vec<String> {
     let names = certificate.map_or(&[][..], ClientCertificate::names);
     names.iter().map(ToString::to_string).collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use axum::http::Method;
-    use oip_auth::{Api, Call};
-
-    /// An unknown path would require full rights.
-    #[test]
-    fn every_path_and_call_is_known() {
-        for path in oip_http::paths() {
-            let path = path.replace(['{', '}'], "");
-            for method in [Method::GET, Method::POST] {
-                assert_ne!(Call::of_http(&method, &path).api, Api::Unknown, "{path}");
-            }
-        }
-        let protocol = include_str!("../../../proto/inference.proto");
-        let calls = protocol
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix("rpc "));
-        let mut count = 0;
-        for call in calls.filter_map(|rest| rest.split('(').next()) {
-            let path = format!("/inference.GRPCInferenceService/{call}");
-            assert_ne!(Call::of_grpc(&path).api, Api::Unknown, "{call}");
-            count += 1;
-        }
-        assert!(count >= 20, "{count}");
-    }
-}

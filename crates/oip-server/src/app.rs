@@ -12,13 +12,13 @@ use std::{
 
 use axum::Router;
 use model_repository::Repositories;
-use oip_auth::{Api, Gate, Guard};
+use oip_auth::{Gate, Guard};
 use oip_capture::{Captured, Recorder};
 use oip_engine::Engine;
 use oip_listen::{
     Address, ConnectionCap, ConnectionLimits, Lanes, Peer, Protocol, Shutdown, Tls, serve_each,
 };
-use oip_service::{ByteBudget, Extended, InferenceService, RequestIds};
+use oip_service::{ByteBudget, Extended, InferenceService, RequestIds, route::Api};
 use oip_shm::Regions;
 use oip_types::ModelState;
 use tokio::{

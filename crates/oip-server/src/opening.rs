@@ -12,11 +12,14 @@ use std::{
 
 use axum::http::{Request, Response};
 use model_repository::Repositories;
-use oip_auth::{Api, Call, Guard, Transport};
+use oip_auth::{Guard, Transport};
 use oip_grpc::{GrpcConfig, GrpcService};
 use oip_http::HttpConfig;
 use oip_listen::{ConnectionCap, ConnectionLimits, Peer, Protocol, Shutdown, Tls, serve_each};
-use oip_service::{BoxFuture, InferenceService, Readiness, RequestContext};
+use oip_service::{
+    BoxFuture, InferenceService, Readiness, RequestContext,
+    route::{Api, Route},
+};
 use oip_types::{
     ErrorCode, InferRequest, InferResponse, ModelMetadata, ModelRef, ServerMetadata, ServiceError,
 };
@@ -277,13 +280,9 @@ where
         self.service.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<R>) -> Self::Future {
-        let path = request.uri().path();
-        let call = match self.transport.is_grpc {
-            true => Call::of_grpc(path),
-            false => Call::of_http(request.method(), path),
-        };
-        if call.api == Api::Health {
+    fn call(&mut self, mut request: Request<R>) -> Self::Future {
+        self.transport.read_route(&mut request);
+        if Route::of(&request).api() == Api::Health {
             return Box::pin(self.service.call(request));
         }
         let refused = (self.transport.refuse)(&starting());

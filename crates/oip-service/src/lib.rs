@@ -74,6 +74,7 @@ mod others;
 mod panics;
 mod request_ids;
 mod responses;
+pub mod route;
 mod row_independence;
 mod service;
 mod shared_inputs;

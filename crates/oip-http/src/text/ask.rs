@@ -19,10 +19,9 @@ use crate::{
     answer,
     app::App,
     described_models::{ready_models, takes_texts},
-    extensions::may_see,
     infer::{in_time, receive, run},
     leased::mark,
-    missing::check_ready,
+    missing::{check_ready, may_see},
 };
 
 /// Maximum memory per byte of JSON: an empty string in a list, `"",`, takes 24 bytes and an allocation, a

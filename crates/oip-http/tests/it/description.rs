@@ -284,8 +284,8 @@ async fn ht_14_every_path_has_the_methods_that_are_described() {
     let app = app();
     let mut described: Vec<&String> = object(&description["paths"]).keys().collect();
     for path in oip_http::paths() {
-        let filled = fill(&path);
-        let is_refused = ONLY_REFUSED.contains(&path.as_str());
+        let filled = fill(path);
+        let is_refused = ONLY_REFUSED.contains(&path);
         let mut found = Vec::new();
         let mut allowed = None;
         for method in [

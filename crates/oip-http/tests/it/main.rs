@@ -14,6 +14,7 @@ mod generate;
 mod leases;
 mod limits;
 mod panics;
+mod routes;
 mod support;
 mod texts;
 mod v1;

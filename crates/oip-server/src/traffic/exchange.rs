@@ -14,13 +14,15 @@ use std::{
 use axum::http::{HeaderMap, Method, Request, Response, StatusCode};
 use bytes::Buf;
 use http_body::{Body, Frame, SizeHint};
-use oip_service::RequestNotes;
+use oip_service::{
+    RequestNotes,
+    route::{Action, Route},
+};
 use pin_project_lite::pin_project;
 
 use super::{
     access_log::Entry,
     ids::Ids,
-    route::{self, Route},
     shared::Traffic,
     traces::{Outcome, TraceContext},
     transport::Transport,
@@ -30,7 +32,8 @@ use super::{
 pub(crate) struct Exchange {
     traffic: Arc<Traffic>,
     transport: Transport,
-    route: Route,
+    route: &'static str,
+    is_inference: bool,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
     /// The HTTP status or gRPC code.
@@ -87,15 +90,12 @@ impl Exchange {
         if traffic.totals.is_none() && traffic.log.is_none() && traffic.traces.is_none() {
             return None;
         }
-        let path = request.uri().path();
-        let route = match transport {
-            Transport::Http => route::of_http(path),
-            Transport::Grpc => route::of_grpc(path),
-        };
-        if let Some(totals) = traffic.totals.as_ref().filter(|_| route.is_inference) {
+        let route = Route::of(request);
+        let is_inference = route.action().is_inference();
+        if let Some(totals) = traffic.totals.as_ref().filter(|_| is_inference) {
             totals.begin(transport);
         }
-        let traces = traffic.traces.as_ref().filter(|_| route.is_inference);
+        let traces = traffic.traces.as_ref().filter(|_| is_inference);
         let traced = traces.and_then(|traces| traces.decide(ids.trace_parent()));
         let logged = (traffic.log.is_some() || traced.is_some()).then(|| {
             Box::new(LogFacts {
@@ -103,7 +103,8 @@ impl Exchange {
                 start: Instant::now(),
                 peer,
                 method: known(request.method()),
-                path: (route.name == route::OTHER).then(|| path.chars().take(MAX_PATH).collect()),
+                path: (route.action() == Action::Unknown)
+                    .then(|| request.uri().path().chars().take(MAX_PATH).collect()),
                 request_id: ids.request().map(str::to_owned),
                 trace: ids
                     .trace()
@@ -119,7 +120,8 @@ impl Exchange {
         Some(Arc::new(Self {
             traffic: traffic.clone(),
             transport,
-            route,
+            route: route.name(),
+            is_inference,
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             code: AtomicU32::new(UNKNOWN),
@@ -177,7 +179,7 @@ impl Drop for Exchange {
         let (code, is_failure) = self.outcome();
         let (bytes_in, bytes_out) = (self.bytes_in.load(Relaxed), self.bytes_out.load(Relaxed));
         if let Some(totals) = &self.traffic.totals {
-            if self.route.is_inference {
+            if self.is_inference {
                 totals.end(self.transport, bytes_in, bytes_out);
             }
             if is_failure {
@@ -189,7 +191,7 @@ impl Drop for Exchange {
             let outcome = Outcome {
                 transport: self.transport,
                 method: logged.method.as_str(),
-                route: self.route.name,
+                route: self.route,
                 code,
                 bytes_in,
                 bytes_out,
@@ -208,7 +210,7 @@ impl Drop for Exchange {
                 identity: logged.notes.identity(),
                 transport: self.transport.name(),
                 method: logged.method.as_str(),
-                route: self.route.name,
+                route: self.route,
                 path: logged.path.as_deref(),
                 model: logged.notes.model(),
                 version: logged.notes.version(),

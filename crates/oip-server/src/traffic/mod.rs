@@ -7,7 +7,6 @@ mod ids;
 mod load_report;
 mod observed;
 mod options;
-mod route;
 mod shared;
 mod totals;
 #[cfg_attr(not(feature = "otlp"), path = "no_traces.rs")]

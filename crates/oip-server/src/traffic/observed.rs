@@ -11,6 +11,7 @@ use std::{
 use axum::http::{HeaderValue, Request, Response, Version, header::CONTENT_TYPE};
 use http_body::Body;
 use oip_listen::Peer;
+use oip_service::route::Route;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
@@ -63,8 +64,12 @@ where
             AddressProtocol::Both if is_grpc(&request) => Transport::Grpc,
             AddressProtocol::Http | AddressProtocol::Both => Transport::Http,
         };
-        if transport == Transport::Http {
-            self.traffic.aliases.apply(&mut request);
+        match transport {
+            Transport::Http => {
+                self.traffic.aliases.apply(&mut request);
+                Route::read_http(&mut request);
+            }
+            Transport::Grpc => Route::read_grpc(&mut request),
         }
         let ids = Ids::of_request(request.headers(), &self.traffic);
         let wants_load = LoadFormat::of_request(request.headers());

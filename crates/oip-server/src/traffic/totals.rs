@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use super::{route::Route, transport::Transport};
+use super::transport::Transport;
 
 /// Counters of both transports. Their number does not depend on clients.
 #[derive(Debug, Default)]
@@ -71,9 +71,9 @@ impl Totals {
     }
 
     /// Counts a failed request of any kind.
-    pub(super) fn failed(&self, transport: Transport, route: Route, code: u16) {
+    pub(super) fn failed(&self, transport: Transport, route: &'static str, code: u16) {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        *failures.entry((transport, route.name, code)).or_default() += 1;
+        *failures.entry((transport, route, code)).or_default() += 1;
     }
 
     /// Returns the number of inference requests in progress.

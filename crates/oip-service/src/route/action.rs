@@ -1,0 +1,130 @@
+//! What requests ask for, and the access rights that it takes.
+
+macro_rules! actions {
+    ($($api:ident: $($action:ident)+;)+) => {
+        /// What a request asks for. The enum is exhaustive: a transport that forgets a new action does not build.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "the tables of paths and gRPC methods say what each is")]
+        pub enum Action {
+            $($($action,)+)+
+        }
+
+        impl Action {
+            /// Returns the API that it belongs to.
+            #[must_use]
+            pub fn api(self) -> Api {
+                match self {
+                    $($(Self::$action)|+ => Api::$api,)+
+                }
+            }
+        }
+    };
+}
+
+// Each action, behind its API. Names with V1 are of the V1 protocol and of OpenAI's API, names with Tei of
+// text-embeddings-inference. Registering memory for the client's own connection has no lasting effect and is only used
+// for inference.
+actions! {
+    Health: ServerLive ServerReady ModelReady ModelReadyV1 GrpcHealth;
+    Metadata: ServerMetadata Models ModelsV1 ModelMetadata ModelExample ApiDescription GrpcReflection;
+    ModelConfig: ModelConfig;
+    Inference: Infer StreamInfer PredictV1 Generate GenerateStream ConnectionMemoryRegister
+        Embeddings Rerank TeiEmbed TeiRerank TeiPredict;
+    Repository: RepositoryIndex RepositoryLoad RepositoryUnload;
+    Statistics: ModelStatistics AllStatistics;
+    Logging: LogSettings ConsoleLog;
+    Trace: TraceSettings;
+    SharedMemory: SystemMemoryStatus SystemMemoryRegister SystemMemoryUnregister
+        CudaMemoryStatus CudaMemoryRegister CudaMemoryUnregister;
+    Metrics: Metrics;
+    Page: Page;
+    Unknown: Unknown;
+}
+
+/// A group of actions that access rights refer to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Api {
+    /// Liveness and readiness of the server and its models.
+    Health,
+    /// Metadata of the server and its models.
+    Metadata,
+    /// Model configurations.
+    ModelConfig,
+    /// Running models.
+    Inference,
+    /// The model list; loading and unloading.
+    Repository,
+    /// Statistics of models.
+    Statistics,
+    /// Log settings and recent log lines.
+    Logging,
+    /// The trace extension, which is not supported.
+    Trace,
+    /// Shared memory regions.
+    SharedMemory,
+    /// Prometheus metrics.
+    Metrics,
+    /// Static files of the console and the API description. They are public and reveal nothing about the
+    /// server: browsers send no token when they open a page.
+    Page,
+    /// An unknown path.
+    Unknown,
+}
+
+impl Action {
+    /// Returns whether it runs a model.
+    #[must_use]
+    pub fn is_inference(self) -> bool {
+        self.api() == Api::Inference && self != Self::ConnectionMemoryRegister
+    }
+
+    /// Returns the state that it changes. Settings are read by other methods than POST, and over gRPC only the message
+    /// shows whether they are changed.
+    pub(super) fn change(self, is_post: bool) -> Option<&'static str> {
+        match self {
+            Self::RepositoryLoad => Some("load"),
+            Self::RepositoryUnload => Some("unload"),
+            Self::SystemMemoryRegister | Self::CudaMemoryRegister => Some("register shared memory"),
+            Self::SystemMemoryUnregister | Self::CudaMemoryUnregister => Some("unregister shared memory"),
+            Self::LogSettings if is_post => Some("log settings"),
+            Self::TraceSettings if is_post => Some("trace settings"),
+            _ => None,
+        }
+    }
+}
+
+impl Api {
+    /// Every API that can be granted or restricted.
+    pub const ALL: [Self; 10] = [
+        Self::Health,
+        Self::Metadata,
+        Self::ModelConfig,
+        Self::Inference,
+        Self::Repository,
+        Self::Statistics,
+        Self::Logging,
+        Self::Trace,
+        Self::SharedMemory,
+        Self::Metrics,
+    ];
+
+    /// Returns its name, spelled as in Triton where Triton has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Health => "health",
+            Self::Metadata => "metadata",
+            Self::ModelConfig => "model-config",
+            Self::Inference => "inference",
+            Self::Repository => "model-repository",
+            Self::Statistics => "statistics",
+            Self::Logging => "logging",
+            Self::Trace => "trace",
+            Self::SharedMemory => "shared-memory",
+            Self::Metrics => "metrics",
+            Self::Page => "page",
+            Self::Unknown => "unknown",
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The meaning of a request's head, read once: access rights, logs, metrics, traces and the transports decide by the
+//! same [`Route`].
+
+mod action;
+mod calls;
+mod paths;
+
+use http::{Method, Request};
+use oip_types::{ModelRef, ServiceError};
+
+use self::paths::Params;
+pub use self::{
+    action::{Action, Api},
+    paths::{PATHS, PathPattern},
+};
+
+/// What a request asks for, and for which model, as its method and path say.
+///
+/// The outermost layer reads it and leaves it among the request's extensions, where inner layers find it. A layer
+/// that rewrites paths belongs outside of all of these: the others keep to the route.
+///
+/// ```
+/// use oip_service::route::{Action, Api, Route};
+/// use http::{Method, Request};
+///
+/// let mut request = Request::post("/v2/models/my%20model/versions/3/infer/").body(()).unwrap();
+/// Route::read_http(&mut request);
+/// let route = Route::of(&request);
+/// assert_eq!((route.action(), route.api()), (Action::Infer, Api::Inference));
+/// assert_eq!(route.name(), "/v2/models/{model}/infer");
+/// let model = route.model().unwrap();
+/// assert_eq!((model.name(), model.version()), ("my model", Some("3")));
+/// assert_eq!(Route::of_http(&Method::GET, "/elsewhere").action(), Action::Unknown);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    action: Action,
+    pattern: &'static str,
+    name: &'static str,
+    change: Option<&'static str>,
+    params: Params,
+}
+
+/// Any request that is not known. Its name is that of all of them.
+static UNKNOWN: Route = Route {
+    action: Action::Unknown,
+    pattern: "",
+    name: "other",
+    change: None,
+    params: Params::NONE,
+};
+
+impl Route {
+    /// Returns the route of an HTTP request. Its path is split into segments, then each name is percent-decoded once.
+    #[must_use]
+    pub fn of_http(method: &Method, path: &str) -> Self {
+        let Some((found, params)) = paths::find(path) else {
+            return UNKNOWN.clone();
+        };
+        Self {
+            action: found.action,
+            pattern: found.pattern,
+            name: found.name(),
+            change: found.action.change(*method == Method::POST),
+            params,
+        }
+    }
+
+    /// Returns the route of a gRPC request. The model is in the message.
+    #[must_use]
+    pub fn of_grpc(path: &str) -> Self {
+        let Some((name, action)) = calls::find(path) else {
+            return UNKNOWN.clone();
+        };
+        Self {
+            action,
+            pattern: "",
+            name,
+            change: action.change(true),
+            params: Params::NONE,
+        }
+    }
+
+    /// Adds the route of an HTTP request to its extensions, unless an outer layer did.
+    pub fn read_http<B>(request: &mut Request<B>) {
+        if request.extensions().get::<Self>().is_none() {
+            let route = Self::of_http(request.method(), request.uri().path());
+            request.extensions_mut().insert(route);
+        }
+    }
+
+    /// Adds the route of a gRPC request to its extensions, unless an outer layer did.
+    pub fn read_grpc<B>(request: &mut Request<B>) {
+        if request.extensions().get::<Self>().is_none() {
+            let route = Self::of_grpc(request.uri().path());
+            request.extensions_mut().insert(route);
+        }
+    }
+
+    /// Returns the route among a request's extensions. Without one it is unknown.
+    pub fn of<B>(request: &Request<B>) -> &Self {
+        request.extensions().get().unwrap_or(&UNKNOWN)
+    }
+
+    /// Removes the route from a request's extensions. Without one it is unknown.
+    pub fn take<B>(request: &mut Request<B>) -> Self {
+        let route = request.extensions_mut().remove();
+        route.unwrap_or_else(|| UNKNOWN.clone())
+    }
+
+    /// Returns what the request asks for.
+    #[must_use]
+    pub fn action(&self) -> Action {
+        self.action
+    }
+
+    /// Returns the API that access rights refer to.
+    #[must_use]
+    pub fn api(&self) -> Api {
+        self.action.api()
+    }
+
+    /// Returns the pattern of an HTTP path; empty for gRPC methods and unknown paths.
+    #[must_use]
+    pub fn pattern(&self) -> &'static str {
+        self.pattern
+    }
+
+    /// Returns the name for metrics, logs and traces: a path with parameters in braces, or a gRPC method. It contains
+    /// nothing that a client chooses.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Returns the state that the request changes, if it has lasting effects.
+    #[must_use]
+    pub fn change(&self) -> Option<&'static str> {
+        self.change
+    }
+
+    /// Returns the model's name as in the path; `None` if the path has none. Invalid UTF-8 is replaced.
+    #[must_use]
+    pub fn model_name(&self) -> Option<&str> {
+        self.params.model.as_deref()
+    }
+
+    /// Returns the version as in the path, like [`Route::model_name`].
+    #[must_use]
+    pub fn version_name(&self) -> Option<&str> {
+        self.params.version.as_deref()
+    }
+
+    /// Returns model and version.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the path is not UTF-8, or a name is not safe; so
+    /// is the empty one of a path without a model.
+    pub fn model(&self) -> Result<ModelRef<'_>, ServiceError> {
+        let params = self.utf8_params()?;
+        ModelRef::new(
+            params.model.as_deref().unwrap_or_default(),
+            params.version.as_deref(),
+        )
+    }
+
+    /// Returns the shared memory region; empty if the path has none.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the path is not UTF-8.
+    pub fn region(&self) -> Result<&str, ServiceError> {
+        Ok(self.utf8_params()?.region.as_deref().unwrap_or_default())
+    }
+
+    /// Returns the repository; empty if the path has none.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the path is not UTF-8.
+    pub fn repository(&self) -> Result<&str, ServiceError> {
+        Ok(self.utf8_params()?.repository.as_deref().unwrap_or_default())
+    }
+
+    fn utf8_params(&self) -> Result<&Params, ServiceError> {
+        match self.params.is_not_utf8 {
+            true => Err(ServiceError::invalid("the path is not UTF-8")),
+            false => Ok(&self.params),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
