@@ -49,7 +49,10 @@ fn read(name: &str) -> String {
 fn crates() -> Result<BTreeSet<String>> {
     let mut crates = BTreeSet::from(["xtask".to_owned()]);
     for entry in fs::read_dir(workspace::root().join("crates"))? {
-        crates.insert(entry?.file_name().to_string_lossy().into_owned());
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            crates.insert(entry.file_name().to_string_lossy().into_owned());
+        }
     }
     Ok(crates)
 }
