@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
+import time
 import urllib.error
 import urllib.request
 
@@ -47,8 +48,19 @@ class Server:
         for line in self.process.stdout:
             if "HTTP" in line:
                 self.address = line.split()[-1].removeprefix("http://")
+                self.wait_until_ready()
                 return
         raise SystemExit("the server does not start")
+
+    def wait_until_ready(self):
+        """Waits until the server has read its repository; until then it only answers health checks."""
+        for _ in range(600):
+            try:
+                with urllib.request.urlopen(f"http://{self.address}/v2/health/ready", timeout=60):
+                    return
+            except urllib.error.HTTPError:
+                time.sleep(0.05)
+        raise SystemExit("the server does not become ready")
 
     def is_running(self):
         return self.process.poll() is None
