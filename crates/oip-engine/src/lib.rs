@@ -5,9 +5,10 @@
 //!
 //! - A model that fails or panics while loading does not affect other models; the reason is recorded and reported.
 //! - Requests are checked against the model's metadata first, and so are responses before they are sent.
-//! - A full queue refuses requests at once. A request whose client disconnected, or whose deadline has passed, is not run.
-//! - Waiting requests are batched if the model and the requests allow it ([`BatchPolicy`]); each response has exactly its
-//!   request's rows.
+//! - A full queue refuses requests at once. A request whose client disconnected, or whose deadline has passed, is not
+//!   run.
+//! - Waiting requests are batched if the model and the requests allow it ([`BatchPolicy`]); each response has exactly
+//!   its request's rows.
 //! - A model that is known to be quick runs on its caller's thread ([`EngineConfig::in_place`]), if the embedding
 //!   program enables that.
 //! - A panic in a model fails only the request that caused it, not its batch; the next request works.
