@@ -24,7 +24,7 @@ use crate::error::FileError;
 /// ```
 #[derive(Clone, Debug)]
 pub struct RequiredDigests {
-    /// Name of the list in messages.
+    /// Name of the list, used in messages.
     name: String,
     files: BTreeMap<PathBuf, String>,
 }

@@ -5,8 +5,8 @@
 //!
 //! - Supported layouts: Triton's `<root>/<model>/<version>/model.onnx`, KServe's (the model file in the directory
 //!   itself), a directory of versions, a single file, a directory of the Hugging Face Hub or its cache.
-//! - Configurations ([`model_config`]) select versions, files and backends. A directory that cannot be used has a
-//!   [`ModelError`], which says what was found, and what was expected where.
+//! - Configurations ([`model_config`]) select versions, files and backends. If a directory cannot be used, a
+//!   [`ModelError`] names what was found, and what was expected where.
 //! - The directory is held open, and paths are resolved from its descriptor: links do not lead out of it, unless
 //!   [`Repository::open_with_links`] permits it. Only regular files are read.
 //! - [`RequiredDigests`] restrict a repository to files with known SHA-256 digests.
