@@ -21,7 +21,6 @@ use crate::{
 /// A model's name, inputs and outputs come from its metadata; it has no versions. It is batched like an
 /// unconfigured model of a repository and has [`EngineConfig::instances`] threads, unless
 /// [`Model::capabilities`] say otherwise.
-/// say otherwise.
 ///
 /// ```
 /// use oip_engine::Engine;

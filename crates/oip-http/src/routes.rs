@@ -38,7 +38,6 @@ use crate::{
 /// Creates the REST API of a service.
 /// Paths may end with a slash. Every failed request, for any path and method, gets a JSON object with a
 /// string `error`.
-/// string `error`.
 pub fn router(service: Arc<dyn InferenceService>, config: HttpConfig) -> Router {
     router_with(service, config, Router::new())
 }

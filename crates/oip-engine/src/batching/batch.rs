@@ -66,7 +66,6 @@ pub(crate) fn ask(
 /// # Errors
 /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) if the request has more rows than `max_rows`,
 /// or if its inputs have different numbers of rows.
-/// number.
 pub(crate) fn rows(
     max_rows: u64,
     shared: &[String],
