@@ -17,7 +17,6 @@ use crate::{
 /// Resolves the path `below`, relative to the repository's directory. It must lead to a regular file in that
 /// directory.
 ///
-///
 /// # Errors
 /// The reason why the file cannot be used, without its resolved path.
 pub(crate) fn resolve(root: &Root, below: &Path) -> Result<PathBuf, FileError> {
@@ -35,7 +34,6 @@ pub(crate) fn resolve(root: &Root, below: &Path) -> Result<PathBuf, FileError> {
 
 /// Reads the file at a resolved path, if it has at most `most` bytes.
 ///
-///
 /// # Errors
 /// The reason why the file cannot be used, without its resolved path.
 pub(crate) fn read(root: &Root, path: &Path, most: u64) -> Result<Bytes, FileError> {
@@ -49,7 +47,6 @@ pub(crate) fn read(root: &Root, path: &Path, most: u64) -> Result<Bytes, FileErr
 }
 
 /// Maps the file at a resolved path.
-///
 ///
 /// # Errors
 /// The reason why the file cannot be used, without its resolved path.

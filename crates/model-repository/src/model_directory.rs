@@ -118,7 +118,6 @@ impl ModelDirectory {
 
     /// Records the current state of the model's files.
     ///
-    ///
     /// # Errors
     /// The reason why the directory cannot be listed.
     pub fn snapshot(&self) -> Result<Snapshot, FileError> {
@@ -135,7 +134,6 @@ impl ModelDirectory {
     }
 
     /// Reads the configuration; returns the default if there is none.
-    ///
     ///
     /// # Errors
     /// The file that is invalid, the position, and the reason.
@@ -229,7 +227,6 @@ impl ModelDirectory {
     /// Reads the file at the path with components `names`, relative to the model's directory, if it has at
     /// most `most` bytes.
     ///
-    ///
     /// # Errors
     /// The reason why the file cannot be used.
     pub fn read(&self, names: &[&str], most: u64) -> Result<Bytes, FileError> {
@@ -258,7 +255,6 @@ impl ModelDirectory {
 
     /// Opens a model file: maps it if `mapping` promises that it will not change; otherwise reads it, if it
     /// fits into memory.
-    ///
     ///
     /// # Errors
     /// The reason why the file cannot be used.
@@ -303,7 +299,6 @@ impl ModelDirectory {
 
     /// Checks the name in the configuration. A model without versions may have a different name.
     ///
-    ///
     /// # Errors
     /// The name differs from the directory's.
     pub fn check_name(&self, written: &WrittenConfig) -> Result<(), ModelError> {
@@ -329,7 +324,6 @@ impl ModelDirectory {
     }
 
     /// Returns the versions that the configuration selects, lowest first.
-    ///
     ///
     /// # Errors
     /// The reason why there are none.

@@ -80,7 +80,6 @@ impl Repositories {
 
     /// Finds a model's directory; `None` if there is no such model.
     ///
-    ///
     /// # Errors
     /// The reason why it cannot be used, for instance because it exists in two repositories.
     pub fn model(&self, name: &str) -> Result<Option<ModelDirectory>, ModelError> {

@@ -400,7 +400,6 @@ impl Repository {
 
     /// Lists all models.
     ///
-    ///
     /// # Errors
     /// The directory cannot be read.
     pub fn model_names(&self) -> io::Result<Vec<String>> {
@@ -415,7 +414,6 @@ impl Repository {
     }
 
     /// Finds a model's directory; `None` if there is no such model.
-    ///
     ///
     /// # Errors
     /// The reason why the directory cannot be used.

@@ -56,7 +56,6 @@ pub(crate) enum PathTarget {
 impl Root {
     /// Opens a directory. Links in `path` itself are followed, since the operator chose it.
     ///
-    ///
     /// # Errors
     /// The system's error.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
@@ -65,7 +64,6 @@ impl Root {
 
     /// Opens a directory like [`open`](Self::open), with additional directories that links may lead to.
     /// Missing ones are skipped, since no link can lead into them.
-    ///
     ///
     /// # Errors
     /// The system's error.
@@ -93,7 +91,6 @@ impl Root {
 
     /// Resolves the links in a path relative to the directory, or in a path in one of the additional
     /// directories.
-    ///
     ///
     /// # Errors
     /// The system's error, such as not found.
@@ -200,7 +197,6 @@ impl Root {
     /// Opens the regular file at a [resolved](Self::resolve) path, and returns its metadata. Never blocks,
     /// not even on a FIFO.
     ///
-    ///
     /// # Errors
     /// The system's error. It is an error if the path is not a regular file, or if a component has become a
     /// link since it was resolved.
@@ -219,7 +215,6 @@ impl Root {
 
     /// Lists the directory at a [resolved](Self::resolve) path: names and types, sorted, without hidden
     /// entries.
-    ///
     ///
     /// # Errors
     /// The system's error, even in the middle of the listing: a partial list would look as if files had been

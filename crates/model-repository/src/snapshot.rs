@@ -44,7 +44,6 @@ impl Snapshot {
     /// Records all files of a directory, given by its path relative to the repository. Hidden files are
     /// skipped. Links to directories are followed only at the top level, where versions may be links.
     ///
-    ///
     /// # Errors
     /// The reason why the directory cannot be listed.
     pub(crate) fn take(root: &Root, folder: &Path) -> Result<Self, FileError> {

@@ -134,7 +134,6 @@ impl Guard {
 
     /// Reloads the files, and returns whether they changed.
     ///
-    ///
     /// # Errors
     /// A file is unreadable or invalid. The previous table stays in use. The same contents are reported only
     /// once.
@@ -143,7 +142,6 @@ impl Guard {
     }
 
     /// Reloads like [`Guard::reload`], on an explicit request: invalid files are reported every time.
-    ///
     ///
     /// # Errors
     /// A file is unreadable or invalid. The previous table stays in use.

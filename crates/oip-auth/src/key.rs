@@ -81,7 +81,6 @@ pub(crate) enum Choice<'a> {
 
 /// Chooses the key of `keys` for a token with this `algorithm` and key `id`.
 ///
-///
 /// At most one key is tried: verification takes up to a millisecond, and a set has up to 64 keys. Keys
 /// without an id are used for tokens whose id is not in the set.
 pub(crate) fn choose<'a>(keys: &'a [Key], algorithm: &str, id: Option<&str>) -> Choice<'a> {
@@ -104,7 +103,6 @@ pub(crate) fn choose<'a>(keys: &'a [Key], algorithm: &str, id: Option<&str>) -> 
 
 /// Parses a key set. Returns the usable keys, and the error of the first key that should be usable but is
 /// not. Keys for other purposes and of unknown types are skipped.
-///
 ///
 /// # Errors
 /// The whole set is invalid.

@@ -51,7 +51,6 @@ impl Restricted {
 
     /// Parses the same format for gRPC, where the header is `triton-grpc-protocol-key`.
     ///
-    ///
     /// # Errors
     /// Like [`Restricted::of_http`].
     pub fn of_grpc(text: &str) -> Result<Self, String> {
@@ -121,7 +120,6 @@ impl Restricted {
 }
 
 /// Checks that the groups of several options do not overlap.
-///
 ///
 /// # Errors
 /// An API is in two groups. Triton rejects this too.

@@ -17,7 +17,6 @@ use crate::{
 /// Builds an [`Engine`] from models that the embedding program provides. Nothing is read from disk and
 /// nothing panics: invalid models give a [`BuildError`].
 ///
-///
 /// A model's name, inputs and outputs come from its metadata; it has no versions. It is batched like an
 /// unconfigured model of a repository and has [`EngineConfig::instances`] threads, unless
 /// [`Model::capabilities`] say otherwise.

@@ -69,7 +69,6 @@ impl ResponsePreferences {
 
     /// Selects the compression for a response of this size, with or without binary data.
     ///
-    ///
     /// Binary tensors are mostly floats, which hardly compress; they are compressed only for clients that
     /// name a single compression. If a client rejects uncompressed bodies, a response of any size is
     /// compressed, provided that the client accepts a supported compression. Otherwise the response is sent

@@ -36,6 +36,7 @@ use crate::{
 };
 
 /// Creates the REST API of a service.
+///
 /// Paths may end with a slash. Every failed request, for any path and method, gets a JSON object with a
 /// string `error`.
 pub fn router(service: Arc<dyn InferenceService>, config: HttpConfig) -> Router {
@@ -45,7 +46,6 @@ pub fn router(service: Arc<dyn InferenceService>, config: HttpConfig) -> Router 
 /// Creates the REST API with the additional routes `more`. Checks of heads, unknown paths and wrong methods
 /// apply to them too.
 ///
-///
 /// # Panics
 /// If `more` has a fallback, or a path of the protocol.
 pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more: Router) -> Router {
@@ -54,7 +54,6 @@ pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more:
 
 /// Creates only the routes under `/v1` and `/v2`, without a fallback, to be merged into a program's router
 /// with its own fallback and pages.
-///
 ///
 /// Under a prefix, `oip-auth`'s gate must come after the prefix is removed, so that both see the same path.
 ///

@@ -46,7 +46,6 @@ pub fn service(service: Arc<dyn InferenceService>, config: HttpConfig) -> HttpSe
 /// Creates the REST API with the additional routes `more`. Checks of heads, unknown paths and wrong methods
 /// apply to them too.
 ///
-///
 /// # Panics
 /// If `more` has a fallback, or a path of the protocol.
 #[must_use]

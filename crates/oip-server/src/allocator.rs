@@ -499,10 +499,8 @@ fn purge() {
 /// Makes the C library's allocator return large amounts of free memory, such as the memory of an ONNX Runtime
 /// session: on its own, it returns only memory that is free at the end of its arenas.
 ///
-///
 /// Returned memory still counts as free, so this runs again only when the count has changed. `last` is the
 /// count after the previous run; returns the current count.
-///
 ///
 /// The count has 32 bits, because `mallinfo2` with 64 bits needs glibc 2.33. Only changes matter.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]

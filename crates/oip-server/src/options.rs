@@ -358,7 +358,6 @@ impl Options {
 
     /// Returns a warning for each unknown variable in `names` whose name starts with `OIP_`.
     ///
-    ///
     /// Ignores variables such as `OIP_SERVER_SERVICE_HOST`, which Kubernetes sets for a service named
     /// `oip-server`.
     pub(crate) fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {

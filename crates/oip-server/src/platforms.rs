@@ -13,7 +13,6 @@ impl Aliases {
     /// Creates the aliases for a server with one model: always `SageMaker`'s, and Vertex AI's if its
     /// environment variables are set.
     ///
-    ///
     /// `/invocations` accepts V2 requests, as in Triton. Vertex AI's predictions use V1.
     pub(crate) fn new(only_model: Option<&str>, environment: &dyn Fn(&str) -> Option<String>) -> Self {
         let mut aliases = Self::default();

@@ -12,7 +12,6 @@ use crate::batching::scheduler::{Ask, BatchPolicy, JoinKey};
 /// Describes a request to the scheduler. The caller has checked `request` against the model's metadata, and
 /// sets the timeout and deadline afterwards.
 ///
-///
 /// # Errors
 /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) if the request has more rows than a configured
 /// `max_batch_size`, or if its inputs have different numbers of rows.
@@ -61,7 +60,6 @@ pub(crate) fn ask(
 
 /// Returns the number of rows of a request to a model with batches of up to `max_rows`; `None` if `max_rows`
 /// is 0 or no input has rows. Inputs listed in `shared` have no rows.
-///
 ///
 /// # Errors
 /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) if the request has more rows than `max_rows`,
@@ -301,7 +299,6 @@ pub(crate) fn check_rows(outputs: &[InferOutput], rows: u64) -> Result<(), Servi
 
 /// Splits checked outputs: each request gets its own rows of the outputs that it requested, in the order of
 /// the request.
-///
 ///
 /// # Errors
 /// [`Internal`](oip_types::ErrorCode::Internal) if the outputs do not have the batch's rows.

@@ -430,9 +430,7 @@ impl Lifecycle {
     /// Unloads a model. With `forget`, also removes it from the registry, since it was removed from the
     /// repository.
     ///
-    ///
     /// Returns the models that were loaded only as its steps and are no longer needed.
-    ///
     ///
     /// # Errors
     /// [`ErrorCode::NotFound`] if there is no such model; [`ErrorCode::InvalidArgument`] for a model of the

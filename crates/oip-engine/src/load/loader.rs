@@ -49,7 +49,6 @@ pub(crate) struct Job {
 
 /// Loads a version of a model. The caller plans pipelines afterwards.
 ///
-///
 /// # Errors
 /// The reason why the model is unavailable, for the operator.
 pub(crate) fn load(
@@ -97,7 +96,6 @@ pub(crate) fn load(
 }
 
 /// Returns the name in the model's own metadata.
-///
 ///
 /// # Errors
 /// The model panicked, or its name is not valid in requests.

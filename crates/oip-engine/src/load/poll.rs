@@ -27,7 +27,6 @@ pub(crate) struct Poller {
 impl Poller {
     /// Starts polling.
     ///
-    ///
     /// # Errors
     /// The system could not start a thread.
     pub(crate) fn start(

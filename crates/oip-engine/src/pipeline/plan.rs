@@ -55,7 +55,6 @@ impl Plan {
     /// `metadata` has the pipeline's own inputs and outputs. `find` returns the metadata of a step's model,
     /// or an error.
     ///
-    ///
     /// # Errors
     /// What is wrong, and at which tensor.
     pub(crate) fn new(

@@ -8,7 +8,6 @@ use crate::generation::Generation;
 
 /// The models of a pipeline's steps: the pipeline's only access to the rest of the engine.
 ///
-///
 /// A pipeline is planned with their metadata, and its steps send requests to them like clients do. The
 /// registry implements it.
 pub(crate) trait StepModels: Send + Sync {

@@ -53,7 +53,6 @@ pub(crate) fn charge_outputs(
 
 /// Joins requests. Charges their inputs before copying them; `shared` inputs are not copied.
 ///
-///
 /// # Errors
 /// See [`Lease::charge`] and [`batch::join`].
 pub(crate) fn join(
@@ -82,7 +81,6 @@ pub(crate) fn join(
 }
 
 /// Charges the strings that a model holds during a run: each string is an allocation, even an empty one.
-///
 ///
 /// # Errors
 /// See [`Lease::charge`].

@@ -10,7 +10,6 @@ use tensor_core::Quoted;
 
 /// Which models have called which, by name. The graph is acyclic.
 ///
-///
 /// A model holds its instance while it waits for a model that it called. With a cycle, requests could hold
 /// all instances of each model and wait for the next model forever, even if no single request forms a cycle.
 /// As in lock ordering, the first call determines the direction.
@@ -19,7 +18,6 @@ pub(crate) struct CallOrder(Mutex<BTreeMap<String, BTreeSet<String>>>);
 
 impl CallOrder {
     /// Records that `caller` calls `callee`.
-    ///
     ///
     /// # Errors
     /// `callee` calls `caller`, directly or through other models.

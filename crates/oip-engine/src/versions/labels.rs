@@ -21,7 +21,6 @@ impl Labels {
     /// Reads the label files of a configuration, one label per line. A file in the version's directory takes
     /// precedence over one in the model's, since versions may have different classes.
     ///
-    ///
     /// # Errors
     /// The reason why a file cannot be used.
     pub(crate) fn read(

@@ -29,7 +29,6 @@ use crate::{
 
 /// A version of a model that accepts requests, with its metadata.
 ///
-///
 /// Users hold it in an [`Arc`]. After the last one is dropped, the version can end without losing a request.
 pub(crate) struct ServedVersion {
     version: Option<String>,

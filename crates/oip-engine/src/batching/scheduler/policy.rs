@@ -8,7 +8,6 @@ use oip_types::{
 
 /// How long requests to a model version wait, and which of them run together.
 ///
-///
 /// A policy comes from a configuration with Triton's fields ([`BatchPolicy::from_config`]), or from known
 /// properties of the model's rows ([`BatchPolicy::derived`]).
 #[derive(Clone, Debug, PartialEq)]
@@ -60,7 +59,6 @@ impl BatchPolicy {
     /// Creates the policy of an unconfigured model with independent rows: requests of up to `max_rows` rows
     /// are joined into batches of up to `max_rows`. Larger requests, and those whose inputs have different
     /// numbers of rows, run alone.
-    ///
     ///
     /// In addition, the first dimension of all outputs, and of all inputs with rows, must be free in
     /// `metadata`. Otherwise, or if `max_rows` is 0, every request runs alone.
