@@ -393,7 +393,7 @@ class SavedObject:
             raise Refused(f"it cannot be read: {last_line(error)}", 400, traceback_of(error)) from None
 
     def _column_names(self):
-        """Returns the column names: estimators that were fitted with column names need them for prediction."""
+        """Returns a function that names the columns of an input; None unless the estimator was fitted with column names."""
         names = getattr(self._object, "feature_names_in_", None)
         if names is None:
             return None
