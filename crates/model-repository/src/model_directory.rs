@@ -81,7 +81,7 @@ pub enum VersionContent {
 pub struct ModelFile {
     /// Path relative to the repository, without links.
     below: PathBuf,
-    /// The same path with links not resolved.
+    /// Path relative to the repository, with links not resolved.
     named: PathBuf,
     /// Path for messages and backends.
     pub path: PathBuf,

@@ -316,17 +316,17 @@ fn entries_of(folder: OwnedFd) -> io::Result<Vec<(OsString, FileType)>> {
     Ok(entries)
 }
 
-/// Returns whether the metadata is that of a directory.
+/// Returns whether the metadata belongs to a directory.
 pub(crate) fn is_folder(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
-/// Returns whether the metadata is that of a symbolic link.
+/// Returns whether the metadata belongs to a symbolic link.
 pub(crate) fn is_link(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Symlink
 }
 
-/// Returns whether the metadata is that of a regular file.
+/// Returns whether the metadata belongs to a regular file.
 pub(crate) fn is_file(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
 }

@@ -13,7 +13,7 @@ pub(crate) struct Addresses {
     pub(crate) grpc: Vec<Address>,
     /// The admin address, if separate.
     pub(crate) admin: Option<Address>,
-    /// What clients need to know about TLS, if it is enabled.
+    /// The TLS properties that clients need to know, if TLS is enabled.
     pub(crate) encryption: Option<Encryption>,
     /// Whether running models requires authentication.
     pub(crate) wants_token: bool,

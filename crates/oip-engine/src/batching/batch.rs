@@ -226,7 +226,7 @@ fn push_parameters(key: &mut Vec<u8>, kind: u8, owner: &str, parameters: &Parame
 /// used. The joined request names the union of the requested outputs.
 ///
 /// # Errors
-/// As [`TensorValue::join_rows`].
+/// The errors of [`TensorValue::join_rows`].
 pub(crate) fn join(requests: &[InferRequest], shared: &[String]) -> Result<InferRequest, ServiceError> {
     let [first, ..] = requests else {
         return Err(ServiceError::internal("a batch without requests"));

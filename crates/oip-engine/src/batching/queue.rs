@@ -92,7 +92,7 @@ enum Wake {
     New,
 }
 
-/// Why an item was refused.
+/// The reason why an item was refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PushError {
     /// The queue is full.
@@ -101,7 +101,7 @@ pub(crate) enum PushError {
     Closed,
 }
 
-/// Who runs a pushed item.
+/// Whether a thread or the caller runs a pushed item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runner {
     /// A thread, which was woken if necessary.

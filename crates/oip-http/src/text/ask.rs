@@ -29,7 +29,7 @@ use crate::{
 /// number in a list takes 32.
 const DECODED: u64 = 24;
 
-/// Maximum length of an output value in text.
+/// Maximum length of an FP32 number in JSON, in bytes.
 const PRINTED: usize = 16;
 
 /// The decoded request of a text route.

@@ -71,7 +71,7 @@ impl OpenConnectionMemory for Gate {
     }
 }
 
-/// Sends a request on a connection with that region, with `inputs` inputs that each cover all of it.
+/// Sends a request with `inputs` inputs, each of which is the whole shared region of the connection.
 fn ask(app: &HttpService, gate: &Gate, inputs: u64) -> JoinHandle<StatusCode> {
     let region = ConnectionRegion::new(std::io::pipe().unwrap().0.into());
     region.open(gate).unwrap();

@@ -295,7 +295,7 @@ fn write_all(messages: &Receiver<Message>, mut out: Out, dropped: &AtomicU64) {
     }
 }
 
-/// Lines that are written at once.
+/// Lines that are collected for one write.
 #[derive(Default)]
 struct Block {
     bytes: Vec<u8>,

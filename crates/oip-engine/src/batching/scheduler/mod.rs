@@ -61,7 +61,8 @@ pub(crate) struct Ask {
     pub(crate) measured_rows: Option<u64>,
 }
 
-/// Requests with equal keys can be joined: same trailing dimensions, same parameters. Made by `batch.rs`.
+/// Requests with equal keys have the same trailing dimensions and parameters, and can be joined. `batch.rs`
+/// creates the keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct JoinKey(pub(crate) Vec<u8>);
 
@@ -88,7 +89,7 @@ pub(crate) enum Expiry {
     Timeout,
 }
 
-/// What a free instance should do.
+/// The next action of a free instance.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next<T> {
     /// Run these together; at least one.
@@ -128,7 +129,7 @@ struct Entry<T> {
 
 /// State of a group.
 enum Cut {
-    /// Run this many of its first requests.
+    /// Run this many requests from the start of the group.
     Take(usize),
     /// Wait for more requests until this time.
     WaitUntil(Instant),
