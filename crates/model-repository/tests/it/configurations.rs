@@ -116,8 +116,8 @@ fn a_directory_with_a_configuration_is_a_model_even_if_the_configuration_is_wron
 
 #[test]
 fn a_configuration_that_no_model_takes_gets_a_line() {
-    // Configurations are ignored next to models in a repository, next to a file that is given, and in a
-    // version's directory.
+    // Configurations are ignored next to the models of a repository, next to a model that is a single file,
+    // and in a version's directory.
     let folder = repository(&[
         ("m/1/model.word", "echo"),
         ("config.pbtxt", ""),
