@@ -1,8 +1,8 @@
-"""Uses every control of the console in Chromium, as a person would, and photographs each page.
+"""Uses every control of the console in Chromium, as a person would, and takes a screenshot of each page.
 
     python console.py --server PROGRAM --tensor PROGRAM --chromium PROGRAM --models FOLDER --rust FILE --shots FOLDER
 
-Fails when a control does not do what it should, when the page reports an error, or when it asks another host for anything.
+Fails if a control does not work, if the page reports an error, or if the page sends a request to another host.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from playwright.sync_api import expect, sync_playwright
 PATIENCE = 15_000
 
 
-# An image of four squares: black and white, red and blue.
+# An image of four squares: black, white, red and blue.
 SQUARES = [[(0, 0, 0), (255, 255, 255)], [(255, 0, 0), (0, 0, 255)]]
 SIDE = 16
 
@@ -36,7 +36,7 @@ def colour(row, column):
 
 
 def png():
-    """The squares as a PNG file."""
+    """Returns the squares as a PNG file."""
     rows = b"".join(b"\0" + bytes(value for column in range(SIDE) for value in colour(row, column)) for row in range(SIDE))
     chunk = lambda name, body: struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
     head = struct.pack(">IIBBBBB", SIDE, SIDE, 8, 2, 0, 0, 0)
@@ -44,7 +44,7 @@ def png():
 
 
 def identity(element, dims):
-    """An ONNX model that answers with its input: protobuf, written field by field."""
+    """Returns an ONNX model that returns its input, as protobuf written field by field."""
     def number(value):
         out = b""
         while value > 127:
@@ -59,7 +59,7 @@ def identity(element, dims):
     return varint(1, 8) + part(8, varint(2, 17)) + part(7, graph)
 
 
-# Models that answer with an image or a sound as they got it: the datatype's number in ONNX, and the shape.
+# Models that return an image or a sound unchanged: the datatype's number in ONNX, and the shape.
 IDENTITIES = {"colours": (1, ["n", 3, SIDE, SIDE]), "photo": (2, [1, SIDE, SIDE, 3]), "sound": (1, ["n"])}
 
 
@@ -71,7 +71,7 @@ def write_identities(folder):
 
 
 def write_words(rust, folder):
-    """A text model: `one` is [3, 0], `two` is [0, 4], and vectors have the length 1."""
+    """Writes a text model: `one` maps to [3, 0], `two` to [0, 4], and vectors are normalized to length 1."""
     shutil.copytree(rust.parents[3] / "oip-text/tests/fixtures/words", folder / "words" / "1")
 
 
@@ -87,7 +87,7 @@ class Console:
         self.page.goto(f"{self.url}/{path}")
 
     def run(self):
-        """Presses Run, and returns the answer that the page got."""
+        """Presses Run, and returns the response that the page got."""
         with self.page.expect_response(lambda answer: answer.url.endswith("/infer")) as answer:
             self.page.get_by_role("button", name="Run", exact=True).click()
         return answer.value
@@ -111,7 +111,7 @@ def a_model(console):
     page.get_by_role("link", name="digits", exact=True).click()
     expect(page.get_by_role("heading", name="digits")).to_be_visible()
     expect(page.locator(".tile .label", has_text="memory, about")).to_be_visible()
-    # The example that the form is filled with is the model's own, a handwritten 7, and is answered as it stands.
+    # The form is filled in with the model's own example, a handwritten 7, which can be sent unchanged.
     answer = console.run().json()
     assert next(output for output in answer["outputs"] if output["name"] == "label")["data"] == [7], answer
     for view in ["Bars", "Table", "JSON"]:
@@ -119,17 +119,17 @@ def a_model(console):
         expect(page.get_by_role("tab", name=view, exact=True).last).to_have_attribute("aria-selected", "true")
     page.get_by_role("tab", name="Bars", exact=True).last.click()
     console.shot("answer")
-    # By keyboard: from one tab to the next.
+    # Move from one tab to the next by keyboard.
     page.get_by_role("tab", name="Bars", exact=True).last.press("ArrowRight")
     expect(page.get_by_role("tab", name="Table", exact=True).last).to_be_focused()
 
-    # The shape, and Fill.
+    # The shape field, and the Fill button.
     page.locator("#shape-0").fill("3, 64")
     page.get_by_role("button", name="Fill").click()
     answer = console.run().json()
     assert answer["outputs"][0]["shape"] == [3], answer
     assert next(output for output in answer["outputs"] if output["name"] == "label")["data"] == [7, 7, 7], answer
-    # Data that does not fit is refused by the page, in words.
+    # The page rejects data that does not match, with a message.
     page.locator("#data-0").fill("[1, 2, 3]")
     page.get_by_role("button", name="Run", exact=True).click()
     expect(page.get_by_role("alert").first).to_contain_text("takes 192 values, the data has 3")
@@ -158,7 +158,7 @@ def files(console, folder):
     wrong.write_text("{")
     page.get_by_label("file for X").set_input_files(wrong)
     expect(page.locator("fieldset p.bad")).to_be_visible()
-    # A pipeline: its steps are boxes that lead to their models, with an arrow for each tensor between them.
+    # A pipeline: its steps are boxes that link to their models, with an arrow for each tensor between them.
     console.open("#/models/digit_portrait/1")
     page.get_by_label("file for X").set_input_files(folder / "one_digit.json")
     assert console.run().status == 200
@@ -173,7 +173,7 @@ def files(console, folder):
     console.shot("pipeline")
     boxes.first.click()
     expect(page.get_by_role("heading", level=1)).to_have_text(steps[0]["model_name"])
-    # A tensor file: rows, and leaving an input out.
+    # A tensor file: select rows, and leave out an input.
     console.open("#/models/digit_means/1")
     page.locator("#shape-0").fill("2")
     page.locator("#data-0").fill("[3, 8]")
@@ -198,7 +198,7 @@ RANGES = {
 
 
 def media(console, folder):
-    """Images and sounds as files, each range of pixels, the rate of samples, and the view of an answer as a picture."""
+    """Tests images and sounds as files, each range of pixel values, the sample rate, and showing a response as a picture."""
     page = console.page
     image = folder / "squares.png"
     image.write_bytes(png())
@@ -208,7 +208,7 @@ def media(console, folder):
     page.get_by_label("file for x").set_input_files(image)
     expect(page.get_by_text(f"{image.name}, ")).to_be_visible()
     for name, scaled in RANGES.items():
-        # Another range is for the file that was chosen before, too.
+        # A new range also applies to the file that was chosen before.
         before = page.locator("#data-0").input_value()
         if name != pixels.input_value():
             pixels.select_option(name)
@@ -225,7 +225,7 @@ def media(console, folder):
     expect(picture).to_be_visible()
     assert picture.evaluate("(canvas) => [canvas.width, canvas.height]") == [SIDE, SIDE]
     console.shot("picture")
-    # Whole numbers, with the channels last: each pixel of the picture has the colour of the file's.
+    # Integers, with the channels last: each pixel of the shown picture has the colour of the file's pixel.
     console.open("#/models/photo/1")
     page.get_by_label("file for x").set_input_files(image)
     expect(page.get_by_text(f"{image.name}, ")).to_be_visible()
@@ -237,7 +237,7 @@ def media(console, folder):
     page.get_by_label("file for x").set_input_files(folder / "wrong.json")
     expect(page.locator("fieldset p.bad")).to_be_visible()
 
-    # A second of a sound at 16 kHz, as it is and at half the rate.
+    # A second of sound at 16 kHz, unchanged and at half the sample rate.
     sound = folder / "tone.wav"
     with wave.open(str(sound), "wb") as file:
         file.setnchannels(1)
@@ -254,7 +254,7 @@ def media(console, folder):
         assert answer["shape"] == [rate], answer["shape"]
         assert least < max(answer["data"]) < 0.51 and -0.51 < min(answer["data"]) < -least, (max(answer["data"]), min(answer["data"]))
     console.shot("sound")
-    # A file with the type of a sound and other content.
+    # A file with the extension of a sound but other content.
     noise = folder / "noise.wav"
     noise.write_bytes(b"RIFF")
     page.get_by_label("file for x").set_input_files(noise)
@@ -262,7 +262,7 @@ def media(console, folder):
 
 
 def shell(command, tensor, **more):
-    """Runs what the page shows for a shell, in one where `tensor` is the program that was built."""
+    """Runs the page's shell command in a shell where `tensor` is the program that was built."""
     folder = str(pathlib.Path(tensor).resolve().parent)
     environment = {**os.environ, "PATH": folder + os.pathsep + os.environ["PATH"], **more}
     return subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, env=environment).stdout
@@ -273,7 +273,7 @@ def snippet(console, language):
     return console.page.get_by_role("tabpanel").last.locator("pre").inner_text()
 
 
-# A request with every datatype, for the same call in Rust. What the page makes of it stands in a test, which compiles it.
+# A request with every datatype, to compare the page's Rust code with a test that compiles it.
 EVERYTHING = {"inputs": [
     {"name": "bool", "datatype": "BOOL", "shape": [2], "data": [True, False]},
     {"name": "uint8", "datatype": "UINT8", "shape": [1, 2], "data": [0, 255]},
@@ -298,14 +298,14 @@ def code(console):
         assert text in shown[language], shown[language]
         page.get_by_role("button", name="Copy").click()
         assert page.evaluate("navigator.clipboard.readText()") == shown[language]
-    # What is shown runs: in a shell, and in Python.
+    # The commands on the page work in a shell and in Python.
     answer = json.loads(shell(shown["curl"], console.tensor))
     label = next(output for output in answer["outputs"] if output["name"] == "label")
     printed = shell(shown["tensor"], console.tensor)
     assert re.search(rf"^label\b.*\b{label['data'][0]}\b", printed, re.M | re.S), printed
     printed = subprocess.run([sys.executable, "-c", shown["tritonclient"]], capture_output=True, text=True, check=True).stdout
     assert f"label {label['data']}" in printed, printed
-    # Where the server has a certificate, lines say how to trust it, as the server's own lines do.
+    # If the server has a certificate, lines explain how to trust it, like the server's own output.
     secure = "async (request) => Object.fromEntries((await import('/console/snippets.js')).snippets('any', '1', request, false, new URL('https://models.example.com')))"
     texts = page.evaluate(secure, EVERYTHING)
     for language, option in [("curl", "--cacert FILE"), ("tensor", "--ca FILE"), ("Python", "authorities"), ("tritonclient", "ca_certs")]:
@@ -313,7 +313,7 @@ def code(console):
         assert first.startswith("#") and option in first, texts[language]
         assert "https://models.example.com" in texts[language] or "ssl=True" in texts[language], texts[language]
     assert all("trust" not in text for text in shown.values()), shown
-    # The one in Rust is compiled by a test; here it is compared with that.
+    # A test compiles the Rust code; here the page's code is compared with the test.
     make = "async ([request, hasToken]) => Object.fromEntries((await import('/console/snippets.js')).snippets('any', '1', request, hasToken))"
     page_code = page.evaluate(make, [EVERYTHING, True])
     plain = lambda text: [line.strip() for line in text.strip().splitlines()]
@@ -321,7 +321,7 @@ def code(console):
     compiled = console.rust.read_text().split(begin)[1].split(end)[0]
     made = page_code["Rust"].replace(console.url, "http://127.0.0.1:8080")
     assert plain(made) == plain(compiled), f"{console.rust} has another text than the page:\n{made}"
-    # Texts and booleans in Python are what they were.
+    # In Python, strings and booleans keep their values.
     for language in ["Python", "tritonclient"]:
         compile(page_code[language], "snippet", "exec")
         for wanted in ['["true", "it\'s", ', "[True, False]", 'os.environ["TOKEN"]']:
@@ -329,7 +329,7 @@ def code(console):
     page.get_by_text("Configuration", exact=True).click()
     expect(page.locator("details pre")).to_contain_text("max_batch_size")
     console.shot("about")
-    # What runs the model, how it is batched, and what it takes and gives.
+    # The runtime of the model, how it is batched, and its inputs and outputs.
     rows = lambda heading: page.locator("h2", has_text=re.compile(f"^{heading}$")).locator("xpath=following::table[1]").locator("tbody tr")
     facts = dict(row.split("\t") for row in rows("About").all_inner_texts())
     assert facts["backend"] == "onnx" and facts["runtime"] in ("built-in", "onnxruntime"), facts
@@ -339,7 +339,7 @@ def code(console):
     assert rows("Outputs").all_inner_texts() == ["label\tINT64\t[-1]", "probabilities\tFP32\t[-1, 10]"]
 
 
-# A model that may do without one of its inputs, as its own program says, and a file that is no model.
+# A model whose program declares one input optional, and a file that is not a model.
 LEAVES_OUT = """
 class Model:
     inputs = {"x": ("FP32", [2]), "plus": {"datatype": "FP32", "shape": [2], "optional": True}}
@@ -360,14 +360,14 @@ def write_others(folder):
 
 
 def checkpoint(count):
-    """A safetensors file of so many matrices."""
+    """Returns a safetensors file with `count` matrices."""
     entries = {f"layer.{i}.weight": {"dtype": "F32", "shape": [2, 2], "data_offsets": [16 * i, 16 * i + 16]} for i in range(count)}
     head = json.dumps(entries).encode()
     return struct.pack("<Q", len(head)) + head + bytes(16 * count)
 
 
 def many_tensors(console):
-    """A checkpoint of 104 tensors: one field, and the others by name."""
+    """Tests a checkpoint of 104 tensors: the page shows one field, and finds the others by name."""
     page = console.page
     console.open("#/models/checkpoint/1")
     expect(page.locator("fieldset")).to_have_count(1)
@@ -383,7 +383,7 @@ def many_tensors(console):
 
 
 def others(console):
-    """A model that failed, with its reason; and an input that can be left out."""
+    """Tests a model that failed to load, with the reason, and an optional input."""
     page = console.page
     console.open("")
     row = page.get_by_role("row", name="broken").first
@@ -418,7 +418,7 @@ def control(console):
 
 
 def fixed(console):
-    """Where models are not loaded by request, the page says so before somebody tries."""
+    """Tests a server that does not load models by request: the page says so beforehand."""
     page = console.page
     console.open("#/models/leaves_out/1")
     expect(page.get_by_text("needs --model-control-mode explicit")).to_be_visible()
@@ -441,7 +441,7 @@ def log(console):
 
 
 def looks(console, browser):
-    """Dark, and as wide as a phone: nothing is wider than the screen."""
+    """Tests dark mode and the width of a phone: nothing is wider than the screen."""
     for name, options in [
         ("dark", {"color_scheme": "dark", "viewport": {"width": 1200, "height": 800}}),
         ("phone", {"viewport": {"width": 375, "height": 740}, "is_mobile": True}),
@@ -457,7 +457,7 @@ def looks(console, browser):
             assert bright == (name == "dark"), f"{name} {place}: the text is {'bright' if bright else 'dark'}"
             wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
             assert wide <= 0, f"{name} {place}: {wide} pixels too wide"
-            # The log, metrics and /docs are as long as what they list.
+            # The pages of the log, the metrics and /docs may be long.
             wrong = heights(page, 8 if place not in ("#/log", "#/metrics", "docs") else math.inf)
             assert not wrong, (name, place, wrong)
             page.screenshot(path=console.shots / f"{name}-{place.strip('#/').replace('/', '-') or 'models'}.png", full_page=True)
@@ -465,7 +465,7 @@ def looks(console, browser):
 
 
 def keyboard(console):
-    """Everything that can be pressed is reached by Tab, the link past the header first."""
+    """Tests that Tab reaches every control, beginning with the link that skips the header."""
     page = console.page
     console.open("#/models/digits/1")
     expect(page.get_by_role("button", name="Run", exact=True)).to_be_visible()
@@ -477,7 +477,7 @@ def keyboard(console):
         reached.append(page.evaluate("document.activeElement.innerText || document.activeElement.id || document.activeElement.tagName"))
     for wanted in ["Skip to the content", "Log", "Load", "Unload", "shape-0", "Fill", "data-0", "Run"]:
         assert wanted in reached, (wanted, reached)
-    # And pressed there.
+    # Controls also work by keyboard.
     page.locator("#data-0").focus()
     while page.evaluate("document.activeElement.innerText") != "Run":
         page.keyboard.press("Tab")
@@ -487,7 +487,7 @@ def keyboard(console):
 
 
 def texts(console):
-    """The box for texts, one a line, of a text model."""
+    """Tests the text box of a text model, which has one text per line."""
     page = console.page
     console.open("#/models/words/1")
     box = page.get_by_label("texts for text", exact=True)
@@ -502,7 +502,7 @@ def texts(console):
     assert found["shape"] == [2, 2] and all(abs(one - other) < 1e-6 for one, other in zip(found["data"][:2], [0.6, 0.8])), found
     console.shot("texts")
     fits_a_phone(console, "texts")
-    # All of the box as one text, with its line breaks; and a second text, which is sent once somebody writes it.
+    # The whole box as one text, with its line breaks; and a second text, which is sent only if it is not empty.
     page.get_by_label("what is a text of text", exact=True).select_option(index=1)
     expect(page.locator("fieldset").first).to_contain_text("1 text")
     page.get_by_label("texts for text_pair").fill("one")
@@ -510,7 +510,7 @@ def texts(console):
     assert [(one["name"], one["data"]) for one in sent] == [("text", ["one two\n[two]\n"]), ("text_pair", ["one"])], sent
     page.locator("#used-1").uncheck()
     assert len(console.run().request.post_data_json["inputs"]) == 1
-    # A file of texts.
+    # A file with one text per line.
     file = console.shots / "texts.txt"
     file.write_text("one\ntwo\n")
     page.get_by_label("what is a text of text", exact=True).select_option(index=0)
@@ -518,7 +518,7 @@ def texts(console):
     expect(page.locator("fieldset").first).to_contain_text("2 texts of texts.txt")
     assert console.run().json()["outputs"][0]["data"] == [1, 0, 0, 1]
     file.unlink()
-    # The same on the page of the API: the box writes into the body.
+    # On the API page, the box writes into the request body.
     console.open("docs")
     box = page.locator("#embeddings")
     box.locator("summary").first.click()
@@ -536,7 +536,7 @@ def texts(console):
     assert body["inputs"][0]["shape"] == [3] and body["inputs"][0]["data"] == ["one", "two", "one"], body
     box.get_by_role("button", name="Send").click()
     expect(box.locator("pre").last).to_contain_text("200 OK in", timeout=PATIENCE)
-    # A body that is no JSON has no boxes, and gets them back.
+    # While the body is not valid JSON there is no box; it returns afterwards.
     box.get_by_label("body").fill("{")
     expect(box.get_by_label("text, a text on each line")).to_have_count(0)
     box.get_by_label("body").fill(json.dumps(body))
@@ -550,14 +550,14 @@ def api(console):
     expect(page).to_have_url(f"{console.url}/docs")
     expect(page.locator("body")).to_contain_text("/v2/models")
     console.shot("api")
-    # Each model that is served has a path of its own, first on the page, and its example is answered as it stands.
+    # Each served model has its own path, first on the page, and its example works unchanged.
     description = page.evaluate("fetch('/openapi.json').then((answer) => answer.json())")
     own = [operation for methods in description["paths"].values() for operation in methods.values() if operation["tags"][0].startswith("model ")]
     assert len(own) == 2 * (5 + len(IDENTITIES)), [operation["operationId"] for operation in own]
     for operation in own:
         send(console, operation["operationId"])
     console.shot("api-sent")
-    # What is there for any model is filled with one that is there.
+    # Operations for any model are filled in with a loaded model.
     for name in ["serverMetadata", "listModels", "modelMetadata", "modelVersionMetadata", "modelReady", "infer", "inferVersion", "generate", "generateStream", "predict", "modelConfig", "modelStatistics", "repositoryIndex", "logSettings", "changeLogSettings"]:
         send(console, name)
     wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
@@ -565,7 +565,7 @@ def api(console):
 
 
 def send(console, operation):
-    """Opens an operation on the page of the API, sends it as it stands, and expects that it succeeds."""
+    """Opens an operation on the API page, sends it unchanged, and expects success."""
     box = console.page.locator(f"[id='{operation}']")
     box.locator("summary").first.click()
     box.get_by_role("button", name="Send").click()
@@ -579,7 +579,7 @@ def metrics(console):
     expect(page.locator("pre.whole")).to_contain_text("nv_inference_request_success{")
 
 
-# Identities of the second server. The reader lacks states (repository) and numbers (metrics).
+# Identities of the second server. The reader may see neither states (repository) nor numbers (metrics).
 TABLE = """
 [identities.reader]
 token-sha256 = ["{reader}"]
@@ -592,10 +592,10 @@ apis = ["*"]
 
 
 def tokens(console):
-    """The console and /docs of a server that knows nobody without a token."""
+    """Tests the console and /docs on a server that requires a token."""
     page = console.page
     console.open("")
-    # The page is there for everybody, without data, and says what the server says.
+    # Everybody can load the page, without data, and it shows the server's message.
     expect(page.get_by_role("alert")).to_contain_text("The models are not listed: expected a header 'authorization: Bearer TOKEN'")
     expect(page.locator(".tiles")).to_contain_text("No numbers: expected a header")
     expect(page.locator("#ready")).to_have_text("readiness not shown")
@@ -617,7 +617,7 @@ def tokens(console):
     page.get_by_role("button", name="Use").click()
     expect(page.locator("#access-note")).to_contain_text("no spaces")
 
-    # Names without states, no numbers, no buttons that would be refused; the model runs.
+    # Names without states, no metrics, and no buttons for calls that would be refused; the model runs.
     use("reader-token")
     expect(page.get_by_role("row", name="digits").first).to_be_visible()
     expect(page.locator("main")).to_contain_text("Versions and states are not shown: identity 'reader' may not use the API 'model-repository' (HTTP 403)")
@@ -640,7 +640,7 @@ def tokens(console):
     page.get_by_role("link", name="Metrics", exact=True).click()
     expect(page.get_by_role("alert")).to_contain_text("identity 'reader' may not use the API 'metrics'")
 
-    # The description has the same token.
+    # The API page uses the same token.
     page.get_by_role("link", name="API", exact=True).click()
     expect(page.locator("#access-note")).to_contain_text("This tab sends its token")
     send(console, "listModels")
@@ -656,7 +656,7 @@ def tokens(console):
     expect(page.locator("#access-note")).to_contain_text("This tab sends its token")
     send(console, "repositoryIndex")
 
-    # With everything allowed the page is as without a table, and loading and unloading work.
+    # If everything is allowed, the page is the same as without a table, and loading and unloading work.
     console.open("")
     expect(page.get_by_role("row", name="digits_forest").first).to_contain_text("READY")
     expect(page.locator(".tile .label", has_text="processors in use")).to_be_visible()
@@ -673,7 +673,7 @@ def tokens(console):
 
 
 def fits_a_phone(console, name):
-    """What the page shows now is no wider than a phone's screen."""
+    """Checks that the page is currently no wider than a phone's screen."""
     page = console.page
     before = page.viewport_size
     page.set_viewport_size({"width": 375, "height": 740})
@@ -686,7 +686,8 @@ def fits_a_phone(console, name):
 
 
 def heights(page, screens):
-    """What breaks the laws of height: a page of more than so many screens, text in a column a few letters wide, a row of tiles with a hole."""
+    """Returns layout errors: a page longer than `screens` screens, a text column that is a few letters wide, a row of
+    tiles with a gap."""
     return page.evaluate("""(screens) => {
         const wrong = [];
         const high = document.documentElement.scrollHeight;
@@ -709,7 +710,7 @@ def heights(page, screens):
 
 @contextlib.contextmanager
 def serving(program, repositories, *more, mode="explicit"):
-    """A server with these repositories; gives its URL once everything is loaded."""
+    """Starts a server with these repositories. Returns its URL once everything is loaded."""
     arguments = [
         program, "--http-address", "127.0.0.1:0", "--grpc-address", "127.0.0.1:0", "--model-control-mode", mode,
         *(["--load-model", "*"] if mode == "explicit" else []), *more,

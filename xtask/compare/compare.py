@@ -1,10 +1,10 @@
-"""Measures servers of the Open Inference Protocol beside each other, each with the same network of scikit-learn.
+"""Compares servers of the Open Inference Protocol, each with the same scikit-learn network.
 
     python compare.py --server PROGRAM --models FOLDER --mlserver PYTHON --kserve PYTHON --triton PYTHON --folder FOLDER [--requests N]
 
-Figures of each: what is installed, from starting the process until it is ready, memory when idle and after the requests, the processor time
-that one request costs the server (all its processes), and the median time of one request on one connection, client included. Processor time
-is what other work on the machine disturbs least.
+For each server, it measures the installed size, the time from starting the process until it is ready, the memory when
+idle and after the requests, the server's CPU time per request (over all its processes), and the median time of a
+request on one connection, including the client. CPU time is least affected by other work on the machine.
 """
 
 import argparse
@@ -84,7 +84,7 @@ def free_port():
 
 
 def family(pid):
-    """The process and all that it has started."""
+    """Returns a process and all of its descendants."""
     pids, children = [], {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -173,14 +173,16 @@ def measure(name, command, size, port, path, body, requests, environment, folder
 
 
 def triton(python, home, port):
-    """The command that serves the model in `home` by the server in Triton's Python package, with its Python backend."""
+    """Returns the command that serves the model in `home` with the server in Triton's Python package and its Python
+    backend."""
     version = home / "digits/1"
     version.mkdir(parents=True)
     shutil.move(home / "model.joblib", version)
     (version / "model.py").write_text(TRITON)
     (home / "digits/config.pbtxt").write_text(TRITON_CONFIG)
     package = next((python.parent.parent / "lib").glob("python*/site-packages")) / "pytriton/tritonserver"
-    # The package has the process that runs models for each version of Python, and the backend looks for it beside itself.
+    # The package has an executable for model processes per version of Python, and the backend looks for it in its own
+    # directory.
     backends = home.parent / "backends"
     shutil.copytree(package / "backends", backends)
     shutil.copy(package / "python_backend_stubs" / package.parts[-4].removeprefix("python") / "triton_python_backend_stub", backends / "python")
@@ -210,7 +212,7 @@ def main():
     rows.append(measure("oip-server", command, installed(options.server), port, infer, request, options.requests, {}, folder))
 
     for name, python in [("mlserver", options.mlserver), ("kserve", options.kserve), ("triton", options.triton)]:
-        # Not resolved: a virtual environment's Python is a link to another.
+        # Not resolved, since a virtual environment's Python is a link to another Python.
         python = python.absolute()
         home = folder / name
         home.mkdir()

@@ -1,7 +1,8 @@
-"""Renders the chart of docs/deploy/helm with several values, and demands that each wrong set is refused with the expected message.
+"""Renders the chart of docs/deploy/helm with several sets of values, and checks that each invalid set is refused with the
+expected message.
 
-By helm where it is installed; else by helm's own code as a library (the package helm-python-sdk). Writes all documents to standard
-output.
+Uses helm if it is installed, and otherwise helm's code as a library (the package helm-python-sdk). Writes all documents
+to standard output.
 """
 
 import argparse
@@ -15,10 +16,10 @@ import tempfile
 import helm_python
 import yaml
 
-# The chart names no image of its own, so that each set of values needs one. A set's own values count before these.
+# The chart has no default image, so each set of values needs one. Values in the set take precedence over these.
 ALWAYS = {"image": {"repository": "registry.example.com/oip-server"}}
 
-# What must be rendered, and what must stand in it; behind a "!" what must not.
+# Sets of values that must be rendered, and strings that the output must contain; strings after a "!" must not occur.
 GOOD = {
     "a claim": (
         {"models": {"claim": "shop"}},
@@ -105,7 +106,7 @@ GOOD = {
     ),
 }
 
-# What must be refused, and a part of the message.
+# Sets of values that must be refused, and a part of the message.
 WRONG = {
     "no image": ({"models": {"claim": "a"}, "image": {"repository": ""}}, "image.repository: no image is named"),
     "no models": ({}, "models: expected exactly one of claim, volume and urls, found none"),
@@ -138,11 +139,11 @@ WRONG = {
 
 
 class Refused(Exception):
-    """A renderer's message."""
+    """Raised with the renderer's message."""
 
 
 def by_helm(chart, values, helm):
-    """What helm renders."""
+    """Renders the chart with helm."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(values, file)
         file.flush()
@@ -157,7 +158,7 @@ def by_helm(chart, values, helm):
 
 
 def by_library(chart, values):
-    """What helm's code renders, in this process."""
+    """Renders the chart with helm's code in this process."""
     try:
         with helm_python.Chart.load(chart) as loaded:
             loaded.validate_schema(values)
@@ -186,7 +187,7 @@ def main():
     failures = 0
     for name, (values, parts) in GOOD.items():
         text = render({**ALWAYS, **values})
-        # The whole file must be YAML, each document with what Kubernetes tells them by.
+        # The whole output must be YAML, and each document must have the fields that identify it in Kubernetes.
         for document in filter(None, yaml.safe_load_all(text)):
             assert document["metadata"]["name"], document
         wrong = [part for part in parts if (part.removeprefix("!") in text) == part.startswith("!")]

@@ -1,7 +1,7 @@
-"""Checks manifests against the schemas of Kubernetes, and kinds of others against their definitions where they are at hand.
+"""Checks manifests against the schemas of Kubernetes, and other kinds against their definitions, if available.
 
-Reads YAML documents from standard input. Fails when one does not fit, when a kind that is expected is not there, or when one is there
-that is expected with a "!". A line that ends in NOT CHECKED is a manifest without a definition.
+Reads YAML documents from standard input. Fails if a document is invalid, if an expected kind is missing, or if a kind
+occurs that is given with a "!". A line that ends in NOT CHECKED names a manifest without a definition.
 """
 
 import argparse
@@ -12,12 +12,12 @@ import jsonschema
 import kubernetes_validate
 import yaml
 
-# Kinds that no schema of Kubernetes knows.
+# Kinds that are not in the schemas of Kubernetes.
 FOREIGN = {"ClusterServingRuntime", "InferenceService", "PodMonitor", "ScaledObject"}
 
 
 def closed(schema):
-    """The same schema where members that it does not know are wrong, as `kubectl --validate=strict` has it."""
+    """Returns the schema with unknown members forbidden, as for `kubectl --validate=strict`."""
     if isinstance(schema, list):
         return [closed(item) for item in schema]
     if not isinstance(schema, dict):
@@ -33,7 +33,7 @@ def closed(schema):
 
 
 def definitions(folder):
-    """The schemas of definitions in a folder, by kind and version."""
+    """Returns the schemas of the definitions in a directory, by kind and version."""
     found = {}
     files = sorted(pathlib.Path(folder).rglob("*.yaml"))
     if not files:

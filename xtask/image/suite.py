@@ -1,7 +1,8 @@
-"""Builds the image of docs/deploy/Dockerfile with buildah, runs it with podman as manifests do (no root, no capabilities, a
-root that is read-only), and measures it: size, and time from the command to the first answer.
+"""Builds the image of docs/deploy/Dockerfile with buildah, runs it with podman as the manifests do (no root user, no
+capabilities, a read-only root file system), and measures its size and the time from the command to the first response.
 
-Everything is kept below one folder, and on this machine. The image stays there as an archive, to be pushed to a registry.
+Everything is kept in one directory on this machine. The image stays there as an archive that can be pushed to a
+registry.
 """
 
 import argparse
@@ -22,7 +23,8 @@ import urllib.request
 
 DEPLOY = pathlib.Path(__file__).parents[2] / "docs/deploy"
 STARTS = 5
-# How containers are run: as anywhere, or where limits cannot be raised and groups of processes not be made (in another container).
+# How to run containers: in the usual way, or where limits cannot be raised and cgroups cannot be created (in another
+# container).
 WAYS = [
     ([], []),
     (["--runtime=crun"], ["--cgroups=disabled", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000"]),
@@ -43,10 +45,11 @@ def must(command, **more):
 
 
 def libraries_of(program, foreign):
-    """The shared libraries that a program needs, its loader included: where they are here, and where they go in the image."""
+    """Returns the shared libraries that a program needs, including its loader, as pairs of the path here and the path in
+    the image."""
     if not foreign:
         return [(library, library) for library in re.findall(r"(/\S+) \(0x", must(["ldd", program]))]
-    # `ldd` runs the program's loader, which this processor cannot.
+    # `ldd` runs the program's loader, which needs the program's architecture.
     folder = pathlib.Path("/usr/aarch64-linux-gnu/lib")
     loader = re.search(r"program interpreter: (\S+)\]", must(["readelf", "--program-headers", program])).group(1)
     found = {pathlib.Path(loader).name: loader}
@@ -60,7 +63,7 @@ def libraries_of(program, foreign):
 
 
 def root_of(program, folder, foreign):
-    """The files of the image."""
+    """Returns the files of the image."""
     for source, target in [(program, "/usr/bin/oip-server"), *libraries_of(program, foreign)]:
         copy = folder / str(target).lstrip("/")
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +80,7 @@ def free_port():
 
 
 def answered(port, request, patience=60):
-    """Waits until a model answers."""
+    """Waits until a model responds."""
     end = time.monotonic() + patience
     while time.monotonic() < end:
         with contextlib.suppress(OSError):
@@ -90,7 +93,7 @@ def answered(port, request, patience=60):
 
 
 def seconds(start):
-    """Times of several starts; `start` gives a running process and what ends it."""
+    """Measures several starts; `start` returns a running process and a function that ends it."""
     times = []
     for _ in range(STARTS):
         port, began = free_port(), time.monotonic()
@@ -107,7 +110,7 @@ def seconds(start):
 
 
 def keep_only(archive):
-    """Removes what was made beside the archive, and says where that is."""
+    """Removes everything except the archive, and prints its path."""
     for entry in archive.parent.iterdir():
         if entry != archive:
             shutil.rmtree(entry, ignore_errors=True)
@@ -146,7 +149,7 @@ def main():
         print(f"  /{path.relative_to(root)} {path.stat().st_size}")
 
     models = folder / "models"
-    # On another processor an emulator runs the program, with the image's own loader and libraries.
+    # For another architecture, an emulator runs the program with the image's loader and libraries.
     program = [options.program]
     if options.emulator:
         if not shutil.which(options.emulator):
@@ -201,7 +204,7 @@ def main():
     expected = {"uid": "65532", "capabilities": 0, "root": "ro"}
     if inside != expected:
         sys.exit(f"the process in the container: expected {expected}, found {inside}")
-    # Nothing is mounted at /models: an empty repository, which is no error. A path that is not there is one.
+    # Without a mount at /models the repository is empty, which is allowed. A path that does not exist is an error.
     missing = done([*base, options.tag, "/nowhere"])
     if missing.returncode != 1 or "does not exist" not in missing.stderr:
         sys.exit(f"expected that /nowhere is said not to exist, found {missing.returncode}: {missing.stderr}")

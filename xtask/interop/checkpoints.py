@@ -1,6 +1,8 @@
-"""The program `tensor` on checkpoints that Hugging Face's own library writes and reads, with NumPy as the judge.
+"""Tests the program `tensor` with checkpoints that Hugging Face's library writes and reads. NumPy computes the expected
+values.
 
-Usage: checkpoints.py PROGRAM [--verbose] [--only TEXT]. The exit code is 1 when a check fails. `cargo xtask interop --files` calls it.
+Usage: checkpoints.py PROGRAM [--verbose] [--only TEXT]. The exit code is 1 if a check fails. Called by `cargo xtask
+interop --files`.
 """
 
 import argparse
@@ -22,13 +24,13 @@ NAMES = [f"model.layers.{layer}.{part}.weight" for layer in range(4) for part in
 
 
 def expect(found, expected, what):
-    """Fails unless both are equal."""
+    """Fails unless both values are equal."""
     if found != expected:
         raise AssertionError(f"{what}: expected {expected!r:.80}, found {found!r:.80}")
 
 
 class Place:
-    """A folder with a checkpoint, and the program."""
+    """A directory with a checkpoint, and the program."""
 
     def __init__(self, program, folder):
         self.program, self.folder = program, folder
@@ -40,7 +42,7 @@ class Place:
         self.hub()
 
     def hub(self):
-        """The same in three files with an index, as the Hub has it."""
+        """Writes the checkpoint as three files with an index, as on the Hub."""
         hub = self.folder / "hub"
         hub.mkdir()
         names, weight_map = sorted(self.tensors), {}
@@ -64,7 +66,7 @@ class Place:
         return load_file(self.folder / name)
 
     def loaded_by_index(self, folder):
-        """What Hugging Face's libraries do: the index, then its files."""
+        """Loads a checkpoint as Hugging Face's libraries do: first the index, then its files."""
         folder = self.folder / folder
         (path,) = folder.glob("*.index.json")
         index, tensors = json.loads(path.read_text()), {}
@@ -122,14 +124,15 @@ def checks(place):
             wide = {"f32": np.uint32, "f64": np.uint64}[source]
             bits = generator.integers(0, np.iinfo(wide).max, 400_000, dtype=wide, endpoint=True)
             numbers = bits.view(DTYPES[source])
-            # Random bits are mostly far too large or too small for 16 bits: as many of ordinary size.
+            # Random bits are mostly far out of the range of 16-bit floats, so as many numbers of usual size are added.
             ordinary = (generator.standard_normal(400_000) * 10.0 ** generator.integers(-6, 5, 400_000)).astype(DTYPES[source])
             numbers = np.concatenate([numbers[~np.isnan(numbers)], ordinary])
             save_file({"w": numbers}, place.folder / "random.safetensors")
             place.run("convert", "random.safetensors", "cast.safetensors", "--dtype", target, "--allow-loss=range")
             found = place.load("cast.safetensors")["w"]
             with np.errstate(over="ignore"):
-                # ml_dtypes goes from double by way of single, which rounds twice: only numbers that single has.
+                # ml_dtypes converts double to single first, which rounds twice, so only values that are exact in single
+                # are used.
                 if source == "f64" and target == "bf16":
                     exact = numbers == numbers.astype(np.float32).astype(np.float64)
                     numbers, found = numbers[exact], found[exact]
@@ -166,7 +169,7 @@ def checks(place):
         try:
             index.write_text(good.replace("model-00002-of", "../model-00002-of"))
             place.run("inspect", "hub", code=1)
-            # What the libraries pass over is no error.
+            # The libraries ignore this field, so a wrong value is not an error.
             index.write_text(good.replace('"total_size": ', '"total_size": 1'))
             place.run("diff", "hub", "model.safetensors")
             index.write_text(json.dumps({"weight_map": dict(list(json.loads(good)["weight_map"].items())[1:])}))
@@ -204,7 +207,7 @@ def main():
         place = Place(pathlib.Path(options.program).resolve(), pathlib.Path(folder))
         for group, name, function in checks(place):
             report.check(f"files: {group}", "safetensors", name, function)
-    # With --only there may be nothing to check here.
+    # With --only, this file may have no matching check.
     return 0 if not report.lines() or report.print_table() else 1
 
 

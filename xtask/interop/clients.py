@@ -1,10 +1,10 @@
-"""Triton's four clients behind one face, so that a check is written once; or, with the variable `INTEROP_COMPAT`, the clients
-of the package `tensorferry` that have the same names."""
+"""Gives Triton's four clients one interface, so that a check is written only once. With the variable `INTEROP_COMPAT`,
+uses the clients of the same names in the package `tensorferry`."""
 
 import asyncio
 import os
 
-#: Whether the clients are those of `tensorferry.compat`.
+#: Whether the clients are those in `tensorferry.compat`.
 IS_COMPAT = bool(os.environ.get("INTEROP_COMPAT"))
 
 if IS_COMPAT:
@@ -47,14 +47,14 @@ class Client:
         return self._loop.run_until_complete(make())
 
     def call(self, method, *arguments, **named):
-        """Calls the client's method of this name, and waits for its result."""
+        """Calls the client's method of this name, and waits for the result."""
         result = getattr(self.raw, method)(*arguments, **named)
         if self._loop is not None:
             result = self._loop.run_until_complete(result)
         return result
 
     def wait_for(self, coroutine):
-        """Runs a coroutine of an asynchronous client."""
+        """Runs a coroutine of an asynchronous client to its end."""
         return self._loop.run_until_complete(coroutine)
 
     @property
@@ -75,13 +75,13 @@ class Client:
         return self.module.InferRequestedOutput(name, class_count=class_count)
 
     def json(self, method, *arguments, **named):
-        """Calls a method whose answer is JSON with either transport."""
+        """Calls a method whose response is JSON over either transport."""
         if self.is_grpc:
             named["as_json"] = True
         return self.call(method, *arguments, **named)
 
     def fails(self, method, *arguments, **named):
-        """Calls a method that must fail; gives the status and the message."""
+        """Calls a method that must fail. Returns the status and the message."""
         try:
             result = self.call(method, *arguments, **named)
         except InferenceServerException as error:
@@ -90,13 +90,13 @@ class Client:
 
 
 def status_of(error):
-    """The HTTP status as a number, or the name of the gRPC code."""
+    """Returns the HTTP status as a number, or the name of the gRPC code."""
     status = str(error.status())
     return int(status) if status.isdigit() else status.removeprefix("StatusCode.")
 
 
 def connect(http, grpc):
-    """The four clients."""
+    """Connects the four clients."""
     loop = asyncio.new_event_loop()
     return [
         Client("http", http_client, http, concurrency=4, connection_timeout=120, network_timeout=120),

@@ -1,7 +1,7 @@
-"""Files of foreign programs through `tensor`, and its files through theirs.
+"""Reads files of other programs with `tensor`, and files of `tensor` with other programs.
 
-Usage: files.py TENSOR, with the program. Needs what requirements.txt has; checkpoints are compared too where torch can be
-imported. The exit code is 1 when a check fails. `cargo xtask interop --files` calls it.
+Usage: files.py TENSOR, where TENSOR is the program. Needs the packages in requirements.txt; checkpoints are compared
+too if torch can be imported. The exit code is 1 if a check fails. Called by `cargo xtask interop --files`.
 """
 
 import argparse
@@ -20,20 +20,20 @@ from report import Report
 
 
 def ensure(holds, message):
-    """Fails with the message unless it holds."""
+    """Fails with the message unless `holds` is true."""
     if not holds:
         raise AssertionError(str(message))
 
 
 class Tensor:
-    """The program, in a folder of its own."""
+    """The program `tensor`, run in its own directory."""
 
     def __init__(self, program, folder):
         self._program = program
         self._folder = folder
 
     def __call__(self, *arguments):
-        """What it prints; raises what it complains of."""
+        """Runs the program and returns its output. Raises an exception with its error message."""
         command = [self._program, *map(str, arguments)]
         run = subprocess.run(command, cwd=self._folder, capture_output=True, text=True)
         if run.returncode != 0:
@@ -41,7 +41,7 @@ class Tensor:
         return run.stdout
 
     def refuses(self, *arguments, wanted):
-        """That it fails, and says all of these."""
+        """Checks that the program fails with a message that contains all of `wanted`."""
         try:
             self(*arguments)
         except RuntimeError as error:
@@ -55,7 +55,7 @@ class Tensor:
 
 
 def gguf_contents(path):
-    """Values with their types, and tensors as bytes."""
+    """Returns a file's values with their types, and its tensors as bytes."""
     reader = gguf.GGUFReader(path)
     values = {
         key: ([kind.name for kind in field.types], field.contents())
@@ -69,7 +69,7 @@ def gguf_contents(path):
 
 
 def gguf_file(path, byte_order=gguf.GGUFEndian.LITTLE):
-    """Every type of value, and every type of tensor that the package can lay out."""
+    """Writes a file with every type of value, and every type of tensor that the package supports."""
     writer = gguf.GGUFWriter(path, "tiny", endianess=byte_order)
     writer.add_name("ä name")
     for kind in "uint8 int8 uint16 int16 uint32 int32 uint64 int64".split():
@@ -90,7 +90,7 @@ def gguf_file(path, byte_order=gguf.GGUFEndian.LITTLE):
         writer.add_tensor(np.dtype(kind).name, np.arange(7, dtype=kind))
     if byte_order == gguf.GGUFEndian.LITTLE:
         for kind, (_, size) in gguf.GGML_QUANT_SIZES.items():
-            # The package has other bytes for this one than GGML, which writes no files with it.
+            # For this type, the package's layout differs from that of GGML, which writes no files with it.
             if size > 8 and kind.name != "Q8_1":
                 blocks = 512 // gguf.GGML_QUANT_SIZES[kind][0]
                 data = random.integers(0, 256, (3, blocks * size), dtype=np.uint8)
@@ -172,7 +172,7 @@ def gguf_checks(report, tensor, folder):
         ensure(not [key for key in values if key.startswith("split.")], "the numbers of files are left")
         ensure(values["tiny.layers"] == (["UINT32"], 3), values)
         ensure(sorted(tensors) == list("abcde"), tensors)
-        # And back: the same keys with the same types, tensors in one file each.
+        # Convert back: the same keys with the same types, and one file per tensor.
         tensor("split", source, f"{ours}/", "--max-shard-size", "6000")
         parts = sorted(ours.iterdir())
         ensure(len(parts) > 2, parts)
@@ -200,7 +200,7 @@ def gguf_checks(report, tensor, folder):
 
 
 def numpy_arrays():
-    """Arrays of what NumPy saves, in all orders."""
+    """Returns arrays of all types that NumPy saves, in all memory orders."""
     kinds = "b1 i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16 S3 U3 M8[ns] m8[s] V5".split()
     for kind, order, shape in itertools.product(kinds, "<>", [(), (3,), (2, 3), (2, 0, 3), (2, 3, 4)]):
         count = int(np.prod(shape))
@@ -247,7 +247,7 @@ def numpy_checks(report, tensor, folder):
         tensor("convert", folder / "m.npz", folder / "m.safetensors")
         header = (folder / "m.safetensors").read_bytes()[8:300]
         ensure(b'"BF16"' in header and b'"F8_E5M2"' in header, header)
-        # NumPy does not read its own files of the other.
+        # NumPy does not read its own files of the other byte order.
         tensor("convert", folder / "m.safetensors", folder / "n.npz", "--allow-loss=tensors")
         with np.load(folder / "n.npz") as found:
             ensure(list(found) == ["brain"], list(found))
@@ -297,7 +297,7 @@ def safetensors_checks(report, tensor, folder):
 
 
 def named(torch, value, name=""):
-    """Tensors by the keys that lead to them."""
+    """Flattens nested values into tensors, named by the keys that lead to them."""
     if isinstance(value, torch.Tensor):
         yield name or "0", value.detach()
     elif isinstance(value, dict):

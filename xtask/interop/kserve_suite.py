@@ -1,4 +1,4 @@
-"""KServe's clients against the server of simple models. Called by suite.py; prints failures and result lines."""
+"""Tests KServe's clients against the server of simple models. Called by suite.py; prints failures and result lines."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ def request(model, values, is_binary):
 async def raised(awaitable):
     try:
         await awaitable
-    except Exception as error:  # each client has its own
+    except Exception as error:  # each client has its own exceptions
         return error
     raise AssertionError("it did not fail")
 
@@ -74,7 +74,7 @@ async def grpc_client(report, address):
         assert "model 'zz' does not exist" in str(error), error
 
     async def load_and_unload():
-        # KServe's messages for these calls have their name where Triton's have a repository's.
+        # KServe's messages for these calls have the model's name in the field of Triton's repository name.
         with grpc.insecure_channel(address) as channel:
             stub = GRPCInferenceServiceStub(channel)
             stub.RepositoryModelLoad(messages.RepositoryModelLoadRequest(model_name="nan"))
@@ -92,11 +92,11 @@ async def grpc_client(report, address):
 
 
 async def run(report, group, client, name, function):
-    """Runs an asynchronous check where it is, and reports how it ended."""
+    """Runs an asynchronous check in the current event loop, and reports its result."""
     try:
         await function()
         outcome = None
-    except Exception as error:  # a failure of this check alone
+    except Exception as error:  # a failure fails only this check
         outcome = error
 
     def result():

@@ -1,7 +1,7 @@
-"""Writes a repository of models in Python that answer as the simple models of the suite's first server do.
+"""Writes a repository of Python models that behave like the simple models of the suite's first server.
 
-Usage: python_models.py FOLDER. `cargo xtask interop --python` calls it. The vectors and scalars have our own form, the matrices
-that of Triton's Python backend.
+Usage: python_models.py FOLDER. Called by `cargo xtask interop --python`. The models of vectors and scalars have our own
+form, those of matrices the form of Triton's Python backend.
 """
 
 import pathlib
@@ -123,7 +123,7 @@ class Model:
 """,
 }
 
-#: The same as `repeat`, in the other form.
+#: The model `repeat` in the form of Triton's Python backend.
 TRITON_REPEAT = """
 import threading
 

@@ -1,10 +1,10 @@
-"""Checks by group and client, and the table of what passed."""
+"""Runs checks by group and client, and prints a table of the results."""
 
 import traceback
 
 
 class Report:
-    """Runs checks, one by one, and remembers how they ended."""
+    """Runs checks one by one, and records their results."""
 
     def __init__(self, only, is_verbose):
         self._only = only
@@ -13,7 +13,7 @@ class Report:
         self._clients = []
 
     def check(self, group, client, name, function):
-        """Runs one check: it fails by raising."""
+        """Runs one check, which fails by raising an exception."""
         full_name = f"{group} / {client} / {name}"
         if self._only and self._only not in full_name:
             return
@@ -25,14 +25,14 @@ class Report:
             passed += 1
             if self._is_verbose:
                 print(f"ok      {full_name}")
-        except Exception as error:  # whatever a client throws is a failure of this check alone
+        except Exception as error:  # any exception of a client fails only this check
             place = traceback.extract_tb(error.__traceback__)[-1]
             text = " ".join(str(error).split())[:400]
             print(f"FAILED  {full_name}: {type(error).__name__}: {text} (line {place.lineno} of {place.name})")
         self._results[group, client] = passed, total + 1
 
     def add(self, lines):
-        """Takes over results in the form of `lines`, those of another process."""
+        """Adds results of another process, as returned by `lines`."""
         for line in lines:
             group, client, passed, total = line.split("\t")
             if client not in self._clients:
@@ -41,11 +41,11 @@ class Report:
             self._results[group, client] = before[0] + int(passed), before[1] + int(total)
 
     def lines(self):
-        """The results for another process."""
+        """Returns the results for another process."""
         return [f"{group}\t{client}\t{passed}\t{total}" for (group, client), (passed, total) in self._results.items()]
 
     def print_table(self):
-        """Prints the table; true when everything passed."""
+        """Prints the table. Returns true if all checks passed."""
         groups = list(dict.fromkeys(group for group, _ in self._results))
         width = max([len(group) for group in groups] + [5])
         print(f"\n{'':{width}}  " + "  ".join(f"{client:>16}" for client in self._clients))
@@ -63,6 +63,6 @@ class Report:
 
 
 def expect(found, expected):
-    """Fails unless both are equal."""
+    """Fails unless both values are equal."""
     if found != expected:
         raise AssertionError(f"expected {expected!r}, found {found!r}")

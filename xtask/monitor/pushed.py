@@ -1,7 +1,8 @@
-"""Runs a server that sends traces and metrics by OTLP: straight to a receiver that reads them with OpenTelemetry's own message
-definitions (the package opentelemetry-proto), and by a collector of others (Rotel) to the same receiver.
+"""Runs a server that sends traces and metrics by OTLP, both directly to a receiver that decodes them with OpenTelemetry's
+own message definitions (the package opentelemetry-proto), and through another project's collector (Rotel) to the same
+receiver.
 
-Everything is on this machine and ends with this script.
+Everything runs on this machine and ends with this script.
 """
 
 import argparse
@@ -60,7 +61,7 @@ def check(condition, what):
 
 
 def known_only(message):
-    """A field that the definitions do not have would be ignored by everybody."""
+    """Fails if a message has unknown fields, which every receiver would ignore."""
     check(not len(UnknownFieldSet(message)), f"a field that {message.DESCRIPTOR.full_name} does not have")
     for field, value in message.ListFields():
         if field.message_type is not None:
@@ -70,7 +71,7 @@ def known_only(message):
 
 
 class Receiver(http.server.ThreadingHTTPServer):
-    """Takes everything, and keeps it."""
+    """Accepts and stores all messages."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -107,7 +108,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def rotel(behind):
-    """A collector of others that sends all it takes to a receiver; gives its URL."""
+    """Starts another project's collector, which forwards everything to a receiver. Returns its URL."""
     program = pathlib.Path(importlib.util.find_spec("rotel").origin).parent / "rotel-agent"
     port = free_port()
     with subprocess.Popen(
@@ -142,7 +143,7 @@ def running(server, models, variables):
 
 
 def collected(name, server, models, request, receiver, url):
-    """What reaches a receiver by a URL, read by the definitions of OpenTelemetry."""
+    """Returns what the receiver gets through a URL, decoded with OpenTelemetry's definitions."""
     variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_METRIC_EXPORT_INTERVAL": "1000"}
     with running(server, models, variables) as address:
         trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -1,8 +1,8 @@
-"""Runs a server under a little load and a real Prometheus that scrapes it, and demands samples of every query of the dashboard
-of every rule in docs/deploy/monitoring, and of what autoscalers ask. Of an alert, what is compared must have samples; most alerts should
-not fire.
+"""Runs a server under a small load and a real Prometheus that scrapes it, and checks that every query has samples: those
+of the dashboard, of every rule in docs/deploy/monitoring, and of autoscalers. For an alert, the compared expression
+must have samples; most alerts must not fire.
 
-Everything is on this machine and ends with this script.
+Everything runs on this machine and ends with this script.
 """
 
 import argparse
@@ -23,11 +23,12 @@ import urllib.request
 
 DEPLOY = pathlib.Path(__file__).parents[2] / "docs/deploy"
 MONITORING = DEPLOY / "monitoring"
-# What pods' labels become, and the namespace: by Prometheus' usual configuration, or by a PodMonitor with podTargetLabels.
+# The labels of pods and the namespace, as set by Prometheus' usual configuration, or by a PodMonitor with
+# podTargetLabels.
 LABELS = {"namespace": "models", "app_kubernetes_io_name": "oip-server", "app_kubernetes_io_instance": "shop"}
-# How long Prometheus scrapes, once a second, before the queries are run.
+# Seconds for which Prometheus scrapes, once per second, before the queries run.
 SECONDS = 25
-# What takes the place of Grafana's variables.
+# Values for Grafana's variables.
 VARIABLES = {
     "$__rate_interval": "20s",
     "$job": ".*",
@@ -63,7 +64,7 @@ def wait_for(what, url, seconds=60):
 
 
 def load(http, request, until):
-    """Requests that work, that fail in every way, and that the cache answers."""
+    """Sends requests that succeed, that fail in every way, and that the cache answers."""
     count = 0
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         while time.monotonic() < until:
@@ -84,7 +85,7 @@ def load(http, request, until):
 
 
 def repository(server, folder):
-    """The example repository, with a model that keeps its answers and one that is broken."""
+    """Writes the example repository, with a model that caches responses and one that is broken."""
     subprocess.run([server, "init", folder], check=True, stdout=subprocess.DEVNULL)
     shutil.copytree(folder / "digits", folder / "cached")
     with open(folder / "cached/config.pbtxt", "w") as file:
@@ -101,7 +102,7 @@ def filled(query):
 
 
 def dashboard_queries():
-    """The name, the query, and whether it may be without samples."""
+    """Yields the name of each query, the query, and whether it may have no samples."""
     dashboard = json.loads((MONITORING / "dashboard.json").read_text())
     for panel in dashboard["panels"]:
         for target in panel.get("targets", []):
@@ -116,7 +117,7 @@ def dashboard_queries():
 
 
 def rule_queries(prometheus):
-    """Rules as Prometheus has read them."""
+    """Returns the rules as Prometheus has parsed them."""
     answer = json.loads(call(f"{prometheus}/api/v1/rules")[1])
     for group in answer["data"]["groups"]:
         for rule in group["rules"]:
@@ -133,7 +134,7 @@ def rule_queries(prometheus):
 
 
 def autoscaler_queries():
-    """What KEDA asks, by the manifest and by the chart's template."""
+    """Returns the queries of KEDA, from the manifest and from the chart's template."""
     for line in (DEPLOY / "keda/scaledobject.yaml").read_text().splitlines():
         if line.strip().startswith("query: "):
             yield "keda", line.strip().removeprefix("query: "), False
@@ -209,7 +210,7 @@ def main():
             for name, query, may_be_empty in queries:
                 found, error = samples(prometheus, query)
                 if may_be_empty is None:
-                    # A query that must have none, for the others to mean anything.
+                    # This query must have no samples; otherwise the check of the others means nothing.
                     failures += bool(found or error)
                     continue
                 count += 1

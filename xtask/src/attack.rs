@@ -1,4 +1,4 @@
-//! Hostile clients against a release build of the server, from the crate `attack-kit`.
+//! Runs the hostile clients of the crate `attack-kit` against a release build of the server.
 
 use std::{env, path::PathBuf};
 
@@ -60,7 +60,7 @@ pub(crate) fn attack(options: &AttackOptions) -> Result<()> {
     run(&options.server, &arguments)
 }
 
-/// Runs the soak.
+/// Runs the soak test.
 pub(crate) fn soak(options: &SoakOptions) -> Result<()> {
     let (minutes, restarts) = (options.minutes.to_string(), options.restarts.to_string());
     let delay = options.shutdown_delay.to_string();

@@ -1,4 +1,4 @@
-//! The benchmarks of docs/measured/serving.md, operators.md and files.md.
+//! Runs the benchmarks of docs/measured/serving.md, operators.md and files.md.
 
 use std::{env, fs, path::PathBuf, process::Command};
 
@@ -34,7 +34,7 @@ pub(crate) enum Subject {
 }
 
 impl Subject {
-    /// Returns package and name of each benchmark.
+    /// Returns the package and the name of each benchmark of the subject.
     fn programs(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Files => &[
@@ -68,7 +68,7 @@ pub(crate) fn run(subject: Subject, more: &[String]) -> Result<()> {
     }
 }
 
-/// Defaults to a small network over HTTP and gRPC.
+/// Returns the arguments, or by default those for a small network over HTTP and gRPC.
 fn with_defaults(more: &[String]) -> Vec<String> {
     let mut all = vec!["--with-options".to_owned()];
     if !more.iter().any(|option| option.starts_with("--only")) {
@@ -127,7 +127,7 @@ fn text(more: &[String]) -> Result<()> {
 /// The packages of the Python server to compare with.
 const RIVAL: &[&str] = &["httptools", "orjson", "starlette", "uvicorn", "uvloop"];
 
-/// Measures the cost of requests, optionally next to bare echo servers.
+/// Measures the cost of requests, optionally compared with bare echo servers.
 fn cost_of_requests(with_floors: bool, more: &[String]) -> Result<()> {
     let echoes = [("oip-listen", "echo"), ("oip-grpc", "bare_echo")];
     for (package, echo) in echoes.into_iter().filter(|_| with_floors) {
@@ -140,7 +140,7 @@ fn cost_of_requests(with_floors: bool, more: &[String]) -> Result<()> {
     let built = workspace::root().join(target).join("release");
     let path = |name: &str| built.join(name).to_string_lossy().into_owned();
     let server = ["build", "--release", "--package", "oip-server"];
-    // Both builds have the same file name, so this one is built first and copied.
+    // Both builds write the same file name, so this one is built first and copied.
     let counting = path("oip-server-counting");
     if with_floors {
         cargo::run(&[&server[..], &["--features", "count-allocations"]].concat(), &[])?;

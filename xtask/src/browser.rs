@@ -21,11 +21,11 @@ pub(crate) struct Options {
     server: Option<PathBuf>,
 }
 
-/// The script's requirements: it drives an installed browser and downloads none. The client is for the Python
-/// request that the page shows.
+/// The script's requirements. It drives an installed browser and downloads none. The client package runs the
+/// Python request that the page shows.
 const REQUIREMENTS: &[&str] = &["playwright==1.55.0", "tritonclient[http]==2.73.0", "numpy"];
 
-/// The test that compiles the Rust request that the page shows.
+/// The test that compiles the Rust request shown on the page.
 const RUST: &str = "crates/oip-client/tests/it/console_snippet.rs";
 
 /// The script's virtual environment.
@@ -34,7 +34,8 @@ const ENVIRONMENT: &str = "target/browser-venv";
 /// Directory for screenshots.
 const SHOTS: &str = "target/browser";
 
-/// Runs in CI if a browser and the virtual environment of an earlier run exist, since CI fetches only crates.
+/// Runs in CI if a browser exists and a virtual environment is left from an earlier run, since CI downloads
+/// only crates.
 pub(crate) fn in_ci() -> Result<()> {
     let is_filled = venv::is_filled(&workspace::root().join(ENVIRONMENT), REQUIREMENTS);
     let missing = match (installed(), is_filled) {

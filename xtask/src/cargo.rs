@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::workspace;
 
-/// Every check uses the same flags, so that dependencies are built once.
+/// Flags that all checks share, so that dependencies are built only once.
 pub(crate) const FLAGS: &[(&str, &str)] = &[("RUSTFLAGS", "-Dwarnings"), ("RUSTDOCFLAGS", "-Dwarnings")];
 
 /// Runs cargo in the workspace's root with additional environment variables.
@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()
     Ok(())
 }
 
-/// Builds both programs with CI's flags, reusing what tests have built. Returns their directory.
+/// Builds both programs with CI's flags, reusing the builds of the tests. Returns their directory.
 pub(crate) fn programs_of_ci() -> Result<PathBuf> {
     run(
         &["build", "--package", "oip-server", "--package", "tensor-cli"],
@@ -33,7 +33,7 @@ pub(crate) fn programs_of_ci() -> Result<PathBuf> {
     Ok(workspace::built("debug"))
 }
 
-/// Returns whether the toolchain has a target's standard library.
+/// Returns whether the toolchain has the standard library of a target.
 pub(crate) fn has_target(target: &str) -> Result<bool> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output = Command::new(rustc)

@@ -1,4 +1,4 @@
-//! Everything that must pass before a change lands.
+//! Runs all checks that must pass before a change is merged.
 
 use std::{process::Command, time::Instant};
 
@@ -10,7 +10,7 @@ use crate::{browser, cargo, codegen, fuzz, tools, tutorials};
 struct Check {
     name: &'static str,
     arguments: &'static [&'static str],
-    /// Seconds on two cores, after the previous steps.
+    /// Usual duration in seconds on two cores, after the previous steps.
     usual: u64,
 }
 
@@ -128,7 +128,7 @@ const CHECKS: &[Check] = &[
         ],
         usual: 48,
     },
-    // This checks the wheel's extension module.
+    // Checks the extension module in the wheel.
     Check {
         name: "both programs in one",
         arguments: &["clippy", "--package", "oip-server", "--features", "tool"],
@@ -146,14 +146,15 @@ const CHECKS: &[Check] = &[
     },
 ];
 
-/// The second CPU architecture of servers. Architecture-dependent code, above all flags of system calls, must
-/// at least compile for it.
+/// The second CPU architecture for servers. Code that depends on the architecture, such as flags of system
+/// calls, must at least compile for it.
 const OTHER_TARGET: &str = "aarch64-unknown-linux-gnu";
 
 /// The C compiler for the other target.
 const OTHER_COMPILER: &str = "aarch64-linux-gnu-gcc";
 
-/// Checks the libraries for another architecture, if its standard library is installed; CI downloads nothing.
+/// Checks the libraries for another architecture if its standard library is installed, since CI downloads
+/// nothing.
 fn check_other_target() -> Result<()> {
     if !cargo::has_target(OTHER_TARGET)? {
         println!(
@@ -171,7 +172,7 @@ fn check_other_target() -> Result<()> {
         "--exclude",
         "xtask",
     ];
-    // These need C code and assembly: zstd and TLS.
+    // These need C code and assembly, for zstd and TLS.
     let without = [
         "fmt-zstd",
         "fmt-ztensor",
@@ -203,8 +204,8 @@ fn check_other_target() -> Result<()> {
 /// The target for the web. Readers must compile for 32-bit addresses without a file system.
 const WEB_TARGET: &str = "wasm32-unknown-unknown";
 
-/// Checks `tensor-core` and the readers for the web, if its standard library is installed; not zTensor, which
-/// needs zstd's C code.
+/// Checks `tensor-core` and the readers for the web, if the standard library for it is installed. zTensor is
+/// left out, because it needs zstd's C code.
 fn check_web_target() -> Result<()> {
     if !cargo::has_target(WEB_TARGET)? {
         println!(
@@ -271,7 +272,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Progress of the run.
+/// The progress of the run.
 struct Progress {
     done: usize,
     all: usize,
@@ -304,7 +305,7 @@ fn in_words(seconds: u64) -> String {
 mod tests {
     use super::*;
 
-    /// CI checks the feature combinations that the documentation recommends.
+    /// CI checks every combination of features that the documentation recommends.
     #[test]
     fn the_choices_of_features_that_people_build_are_checked() {
         let is_checked = |features: &str, has_default: bool| {

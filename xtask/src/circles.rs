@@ -1,4 +1,4 @@
-//! Finds circular dependencies between the files of a crate, from the paths that they use.
+//! Finds circular dependencies between the files of a crate, by the paths in its code.
 //!
 //! An edge goes from the file that uses an item to the file that defines it. Re-exports (`pub use`) are
 //! followed and do not count as uses. Tests and `mod` declarations are ignored.
@@ -17,8 +17,8 @@ use syn::{
     visit::{self, Visit},
 };
 
-/// Returns the cycles among the files of the crate with the root module `root`, one line each, with the items
-/// that cause them.
+/// Returns the cycles among the files of a crate, one line each, with the items that cause them. `root` is
+/// the file of the root module.
 pub(crate) fn of_crate(root: &Path) -> Result<Vec<String>> {
     let mut modules = Modules::default();
     let folder = root.parent().unwrap_or_else(|| Path::new(""));
@@ -26,7 +26,7 @@ pub(crate) fn of_crate(root: &Path) -> Result<Vec<String>> {
     Ok(circles(&modules.arrows()))
 }
 
-/// Returns where files of the module `from` of a crate use items of its module `to`, one line for each pair of files.
+/// Returns the uses of the crate's module `to` by its module `from`, one line for each pair of files.
 pub(crate) fn uses(root: &Path, from: &str, to: &str) -> Result<Vec<String>> {
     let mut modules = Modules::default();
     let folder = root.parent().unwrap_or_else(|| Path::new(""));
@@ -44,7 +44,7 @@ pub(crate) fn uses(root: &Path, from: &str, to: &str) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Says that a file uses items of another one.
+/// Formats a line about a file that uses items of another file.
 fn takes(from: &Path, names: &BTreeSet<String>, to: &Path) -> String {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     format!(
@@ -55,7 +55,7 @@ fn takes(from: &Path, names: &BTreeSet<String>, to: &Path) -> String {
     )
 }
 
-/// Items used, by file and defining file.
+/// The items used, by using file and defining file.
 type Arrows = BTreeMap<PathBuf, BTreeMap<PathBuf, BTreeSet<String>>>;
 
 fn circles(arrows: &Arrows) -> Vec<String> {
@@ -114,13 +114,13 @@ struct Module {
     file: PathBuf,
     parent: Option<usize>,
     children: BTreeMap<String, usize>,
-    /// Names of items defined here.
+    /// Names of items defined in the module.
     items: BTreeSet<String>,
-    /// Imported names, and their paths.
+    /// Imported names with their paths.
     imports: BTreeMap<String, Vec<String>>,
-    /// Glob imports.
+    /// Paths of glob imports.
     globs: Vec<Vec<String>>,
-    /// Paths used by code, private imports included.
+    /// Paths used in code, including private imports.
     paths: Vec<Vec<String>>,
 }
 
@@ -204,7 +204,7 @@ impl Modules {
         arrows
     }
 
-    /// Resolves a path of a module, if it stays in this crate.
+    /// Resolves a path used in a module; `None` if it leads out of the crate.
     fn resolve(&self, from: usize, path: &[String]) -> Option<Target> {
         let (first, mut rest) = path.split_first()?;
         let mut at = match first.as_str() {
@@ -283,7 +283,7 @@ impl Visit<'_> for Module {
         }
     }
 
-    /// Ignores visibilities, which are not dependencies.
+    /// Ignores visibilities, since paths in them are not dependencies.
     fn visit_visibility(&mut self, _: &Visibility) {}
 
     fn visit_path(&mut self, path: &syn::Path) {
@@ -298,7 +298,7 @@ impl Visit<'_> for Module {
 
     fn visit_macro(&mut self, call: &Macro) {
         visit::visit_macro(self, call);
-        // The arguments of most macros are expressions; other arguments are ignored.
+        // The arguments of most macros are expressions. Other arguments are ignored.
         if let Ok(arguments) = call.parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated) {
             for argument in &arguments {
                 self.visit_expr(argument);
@@ -307,7 +307,7 @@ impl Visit<'_> for Module {
     }
 }
 
-/// Flattens an import tree into paths, each with its local name (`None` for globs).
+/// Flattens an import tree into paths, each with its local name; `None` for globs.
 fn flatten(tree: &UseTree, before: &mut Vec<String>, leaves: &mut Vec<(Option<String>, Vec<String>)>) {
     match tree {
         UseTree::Path(path) => {
@@ -409,7 +409,7 @@ fn path_attribute(attributes: &[Attribute]) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Returns the dependency cycles among these files of a crate.
+    /// Returns the dependency cycles among these files.
     fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
         let folder = tempfile::tempdir().unwrap();
         for (name, text) in files {
@@ -469,7 +469,7 @@ mod tests {
                 ("b.rs", "fn f() -> usize { size_of::<crate::A>() } pub struct B;"),
             ]
         };
-        // `b` uses `a/inner` and `a` uses `b`, which is not a cycle.
+        // `b` uses `a/inner`, and `a` uses `b`; this is not a cycle.
         assert!(circles_of(&files("mod a; mod b; pub use a::A; pub use b::B;")).is_empty());
         let found = circles_of(&[
             ("lib.rs", "mod a; mod b; pub use a::*; pub use b::B as C;"),

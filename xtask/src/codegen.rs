@@ -1,4 +1,4 @@
-//! Generates committed code from `proto/` and `schemas/`.
+//! Generates the committed code from `proto/` and `schemas/`.
 
 use std::{
     collections::BTreeMap,
@@ -13,11 +13,11 @@ use crate::{crate_map, readmes, rustfmt::rustfmt, schemas, workspace};
 
 /// A generated module.
 struct Target {
-    /// The file below `proto/`.
+    /// The source file, relative to `proto/`.
     proto: &'static str,
-    /// Directory of the generated files.
+    /// The directory of the generated files.
     folder: &'static str,
-    /// Whether to generate a gRPC client, server and descriptor.
+    /// Whether to generate a gRPC client and server and a descriptor.
     has_service: bool,
 }
 
@@ -34,7 +34,7 @@ const TARGETS: &[Target] = &[
     },
 ];
 
-/// Generates all code; with `check`, compares it with the committed files.
+/// Generates all code; with `check`, only compares it with the committed files.
 pub(crate) fn run(check: bool) -> Result<()> {
     let mut stale = schemas::run(check)?;
     for target in TARGETS {
@@ -82,7 +82,7 @@ impl Target {
         let mut files = protox::compile([self.proto], [workspace::root().join("proto")])?;
         let out_dir = tempfile::tempdir()?;
         let mut config = prost_build::Config::new();
-        // Tensor contents stay slices of their message; maps are ordered.
+        // Tensor contents stay slices of their message, and maps are ordered.
         config.bytes(["."]).btree_map(["."]).out_dir(out_dir.path());
         if self.has_service {
             tonic_prost_build::configure()
@@ -111,7 +111,7 @@ impl Target {
         );
         generated.insert(folder.join(stem.with_extension("rs")), rustfmt(&code)?);
         if self.has_service {
-            // Reflection needs names and types, not comments.
+            // Server reflection needs names and types, but no comments.
             files
                 .file
                 .iter_mut()

@@ -1,5 +1,5 @@
-//! Compares this server with other servers for a scikit-learn model: installed size, start time, cost of a
-//! request.
+//! Compares this server with other servers on a scikit-learn model, by installed size, start time and cost of
+//! a request.
 
 use std::{path::PathBuf, process::Command};
 
@@ -22,7 +22,7 @@ pub(crate) struct Options {
     requests: u32,
 }
 
-/// Packages that the model needs in the other servers.
+/// Packages that the other servers need for the model.
 const MODEL: &[&str] = &["scikit-learn==1.9.1", "joblib"];
 
 /// The other servers, each in its own environment.
@@ -47,7 +47,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut arguments = Vec::new();
     for (name, requirements) in SERVERS {
         let requirements = match name {
-            // MLServer pins its own scikit-learn.
+            // MLServer pins its own version of scikit-learn.
             "mlserver" => requirements.to_vec(),
             _ => [requirements, MODEL].concat(),
         };

@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 
 use crate::workspace;
 
-/// The crates of some programs for one target.
+/// The crates that are linked into some programs for one target.
 pub(crate) struct Components {
     metadata: Metadata,
     roots: Vec<PackageId>,
-    /// Each crate and its dependencies.
+    /// Each crate with its dependencies.
     graph: BTreeMap<PackageId, BTreeSet<PackageId>>,
     checksums: BTreeMap<(String, String), String>,
 }
@@ -31,11 +31,11 @@ pub(crate) fn version() -> Result<String> {
     Ok(version.context("Cargo.toml has no version")?.to_owned())
 }
 
-/// Returns all crates linked into the packages' programs, without dev and build dependencies.
+/// Returns all crates that are linked into the programs of `packages`, without dev and build dependencies.
 pub(crate) fn of(packages: &[&str], target: &str) -> Result<Components> {
     let metadata = MetadataCommand::new()
         .manifest_path(workspace::root().join("Cargo.toml"))
-        // Everything was already downloaded for the build.
+        // The build has already downloaded everything.
         .other_options([
             "--filter-platform".into(),
             target.into(),
@@ -90,7 +90,7 @@ impl Components {
         self.packages().filter(|package| package.source.is_some())
     }
 
-    /// Returns each licence text once, with the crates that use it, as the licences require.
+    /// Returns each licence text once, with the crates that it applies to, as the licences require.
     pub(crate) fn licences(&self) -> Result<String> {
         let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut list = String::new();
@@ -137,7 +137,7 @@ impl Components {
                     "purl": reference(package),
                 });
                 if let Some(licence) = &package.license {
-                    // Cargo once permitted a slash for OR.
+                    // In the past, Cargo permitted a slash for OR.
                     component["licenses"] = json!([{"expression": licence.replace('/', " OR ")}]);
                 }
                 if let Some(sum) = self.checksums.get(&key) {
@@ -184,7 +184,7 @@ fn texts_in(folder: &Path) -> Result<Vec<String>> {
     Ok(texts)
 }
 
-/// Returns the checksums of a lock file by name and version.
+/// Returns the checksums in a lock file, keyed by name and version.
 fn checksums(lock: &str) -> BTreeMap<(String, String), String> {
     let mut checksums = BTreeMap::new();
     for package in lock.split("[[package]]").skip(1) {
@@ -234,7 +234,7 @@ mod tests {
             "{names:?}"
         );
         let bill: Value = serde_json::from_str(&components.sbom().unwrap()).unwrap();
-        // Some crates occur in two versions.
+        // Some crates are linked in two versions.
         let count = components.packages().count();
         assert_eq!(bill["components"].as_array().unwrap().len(), count);
     }

@@ -1,10 +1,10 @@
-//! Regenerates the corpora of the formats' tests.
+//! Regenerates the test files of the formats.
 
 use anyhow::Result;
 
 use crate::cargo;
 
-/// Writes the corpora and their expected results; `cargo test` compares the committed files with the code.
+/// Writes the test files and their expected results; `cargo test` compares the committed files with the code.
 pub(crate) fn run() -> Result<()> {
     for package in ["fmt-btf", "fmt-tbuf", "fmt-ztensor"] {
         update(package, "corpus")?;

@@ -1,4 +1,4 @@
-//! Checks each crate's presentation: README, example, keywords, documentation settings.
+//! Checks that each crate is ready for publication: README, example, keywords and documentation settings.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use cargo_metadata::{MetadataCommand, Package, TargetKind};
 
 use crate::workspace;
 
-/// Returns what published crates lack.
+/// Returns what each published crate lacks.
 pub(crate) fn lacking() -> Result<Vec<String>> {
     let metadata = MetadataCommand::new()
         .manifest_path(workspace::root().join("Cargo.toml"))
@@ -51,7 +51,7 @@ fn lacks(package: &Package) -> impl Iterator<Item = String> {
             package.metadata["docs"]["rs"].is_object(),
         ),
         ("no examples/", is_program || has(&TargetKind::Example)),
-        // No public repository exists yet, and anybody could register an invented URL.
+        // There is no public repository yet, and anybody could register an invented URL.
         ("an address of a repository", package.repository.is_none()),
     ];
     checks

@@ -1,4 +1,4 @@
-//! The dependencies that each crate may have, and the crates where `unsafe` is allowed.
+//! Defines which dependencies each crate may have, and which crates may use `unsafe`.
 
 use std::{collections::BTreeSet, fs};
 
@@ -7,7 +7,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 
 use crate::workspace;
 
-/// Checks dependencies, `unsafe`, and what manifests inherit from the workspace.
+/// Checks dependencies, `unsafe` code, and which settings manifests inherit from the workspace.
 pub(crate) fn check(broken: &mut Vec<String>) -> Result<()> {
     let manifest = workspace::root().join("Cargo.toml");
     let metadata = MetadataCommand::new()
@@ -28,7 +28,7 @@ pub(crate) fn check(broken: &mut Vec<String>) -> Result<()> {
             ));
             continue;
         };
-        // Tests and benchmarks may look upwards.
+        // Tests and benchmarks may also depend on crates of higher layers.
         for dependency in package
             .dependencies
             .iter()
@@ -67,13 +67,13 @@ pub(crate) fn check(broken: &mut Vec<String>) -> Result<()> {
 /// A crate and its allowed dependencies.
 struct Crate {
     name: &'static str,
-    /// Crates of this workspace that it may use.
+    /// Crates of this workspace that it may depend on.
     may_use: &'static [&'static str],
-    /// Packages that it must not use, of this workspace or of others.
+    /// Packages that it must not depend on, in this workspace or outside.
     never: &'static [&'static str],
 }
 
-/// The crates where `unsafe` is allowed, which therefore cannot inherit the workspace's lints.
+/// The crates that may use `unsafe`, and therefore cannot inherit the workspace's lints.
 const MAY_USE_UNSAFE: &[&str] = &[
     "fmt-tbuf",
     "oip-server",
@@ -83,7 +83,7 @@ const MAY_USE_UNSAFE: &[&str] = &[
     "tensorferry-python",
 ];
 
-/// All crates, lowest first. The table in docs/ARCHITECTURE.md says why.
+/// All crates, lowest layer first. The table in docs/ARCHITECTURE.md has the reasons.
 const CRATES: &[Crate] = &[
     Crate {
         name: "tensor-core",
@@ -422,7 +422,7 @@ const CRATES: &[Crate] = &[
             "oip-http",
             "oip-grpc",
             "oip-engine",
-            // For the wheel, where one program is both (feature `tool`).
+            // In the wheel, one program contains both (feature `tool`).
             "tensor-cli",
             "tensor-mmap",
             "model-repository",

@@ -1,6 +1,6 @@
-//! Checks the manifests of docs/deploy, built by kustomize, and its chart, rendered by helm, against the
-//! schemas of Kubernetes, and of KServe, KEDA and Prometheus' operator where available. Reports what was not
-//! checked.
+//! Checks the manifests of docs/deploy, built by kustomize, and the chart, rendered by helm, against the
+//! schemas of Kubernetes and, where available, of KServe, KEDA and Prometheus' operator. Reports which kinds
+//! were not checked.
 
 use std::{
     collections::BTreeSet,
@@ -36,14 +36,14 @@ pub(crate) struct Options {
 }
 
 const REQUIREMENTS: &[&str] = &[
-    // Helm 4.2.3 as a library.
+    // Helm 4.2.3 as a Python library.
     "helm-python-sdk==0.2.2",
     "kubernetes-validate==1.37.0",
     "jsonschema==4.26.0",
     "PyYAML==6.0.3",
 ];
 
-/// Directories, and the kinds that each must contain.
+/// Directories with manifests, and the kinds that each must contain.
 const FOLDERS: [(&str, &[&str]); 3] = [
     (
         "docs/deploy/kubernetes",
@@ -57,7 +57,7 @@ const FOLDERS: [(&str, &[&str]); 3] = [
     ),
     (
         "docs/deploy/keda",
-        // Used instead of a HorizontalPodAutoscaler.
+        // This kind replaces a HorizontalPodAutoscaler.
         &[
             "Deployment",
             "Service",
@@ -87,7 +87,7 @@ const CHART: (&str, &[&str]) = (
     ],
 );
 
-/// A misspelled field, which the check must find.
+/// A manifest with a misspelled field, which the check must reject.
 const WRONG: &str = "
 apiVersion: policy/v1
 kind: PodDisruptionBudget
@@ -141,10 +141,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Suffix of the script's line about a manifest without a schema; the line begins with the kind.
+/// The end of the script's line about a manifest without a schema. The line begins with the kind.
 const UNCHECKED: &str = ": NOT CHECKED";
 
-/// Validates manifests, checks that some kinds are present, and notes the kinds that could not be checked.
+/// Validates manifests, checks that the given kinds are present, and collects the kinds that could not be
+/// checked.
 fn validate(
     options: &Options,
     python: &Path,

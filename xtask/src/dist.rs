@@ -1,5 +1,5 @@
 //! Builds release archives: stripped programs, completions, man pages, docs/, licences, a bill of materials,
-//! and checksums. Each server is asked for a response before it is packed.
+//! and checksums. Before packing, each server must respond to a request.
 
 use std::{
     ffi::OsString,
@@ -35,15 +35,16 @@ pub(crate) struct Options {
 /// A release target.
 struct Target {
     triple: &'static str,
-    /// C compiler.
+    /// The C compiler.
     compiler: &'static str,
-    /// The linker. `musl-gcc` does not support static PIE and links programs that crash at start; Rust brings
-    /// everything else that the host's compiler needs to link with musl.
+    /// The linker. `musl-gcc` does not support static PIE and links programs that crash at start. With musl,
+    /// the host's compiler can link instead, since Rust provides everything else.
     linker: &'static str,
     strip: &'static str,
-    /// Whether the linker is Rust's own, which can fold identical functions.
+    /// Whether the linker is Rust's own, which can merge identical functions.
     folds: bool,
-    /// The emulator for another architecture, and the package that contains it.
+    /// The command of the emulator, if the architecture differs from the host's, and the package that
+    /// contains it.
     emulator: &'static [&'static str],
 }
 
@@ -77,28 +78,28 @@ const TARGETS: &[Target] = &[
     },
 ];
 
-/// Shipped packages and programs.
+/// The packages and programs in an archive.
 const PROGRAMS: [(&str, &str); 2] = [("oip-server", "oip-server"), ("tensor-cli", "tensor")];
 
-/// The oldest glibc that programs start with, as START.md says.
+/// The oldest glibc that each program runs with, as stated in START.md.
 const GLIBC: [(&str, Glibc); 2] = [("oip-server", Glibc(2, 35)), ("tensor", Glibc(2, 34))];
 
-/// Files from the repository's root, in addition to docs/.
+/// Files of the repository's root that are included in addition to docs/.
 const PAGES: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "README.md"];
 
-/// A page of the book that becomes the archive's first page.
+/// The page of the book that becomes the archive's first page, and its name there.
 const START: (&str, &str) = ("docs/archive.md", "START.md");
 
-/// Placeholder of an archive's name on that page.
+/// Placeholder for the archive's name on that page.
 const ANY_NAME: &str = "tensorferry-VERSION-TARGET";
 
-/// Note after the title of README.md in an archive.
+/// A note that is added after the title of README.md in an archive.
 const README_IN_ARCHIVE: &str = "\
 **In an archive, [START.md](START.md) is the first page.** This is the repository's: commands here that begin with `cargo`, and paths that
 begin with `crates/`, are for a clone of the sources.
 ";
 
-/// The directory in which man looks for pages of programs in `bin`.
+/// The directory where man looks for the pages of programs in `bin`.
 const MAN: &str = "man/man1";
 
 const SHELLS: [(&str, &str); 3] = [("bash", "bash"), ("zsh", "zsh"), ("fish", "fish")];
@@ -129,7 +130,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Returns the requested targets, or all that can be built here; prints what the others lack.
+/// Returns the requested targets, or all targets that can be built on this machine. Prints what is missing
+/// for the others.
 fn chosen(options: &Options) -> Result<Vec<&'static Target>> {
     let is_wanted = |target: &Target| {
         options.targets.is_empty() || options.targets.iter().any(|wanted| wanted == target.triple)
@@ -174,7 +176,7 @@ fn missing(target: &Target) -> Result<Option<String>> {
     Ok((!has_compiler).then(|| format!("the C compiler {}", target.compiler)))
 }
 
-/// Builds the server for a target triple, and returns the program.
+/// Builds the server for a target triple, and returns the path of the program.
 pub(crate) fn server(triple: &str) -> Result<PathBuf> {
     let options = Options {
         targets: vec![triple.to_owned()],
@@ -225,23 +227,24 @@ fn build(target: &Target, programs: &[(&str, &str)]) -> Result<PathBuf> {
     Ok(workspace::target().join(target.triple).join(PROFILE))
 }
 
-/// Returns directories of this machine that contain sources: the repository's and cargo's.
+/// Returns the directories of this machine that contain sources: the repository and cargo's registry.
 fn own_folders() -> Vec<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));
     [Some(workspace::root()), home].into_iter().flatten().collect()
 }
 
-/// Returns flags that keep this machine's directories out of programs: panics contain source locations.
+/// Returns compiler flags that remove this machine's directories from source locations, which panics would
+/// show.
 pub(crate) fn without_paths() -> String {
     let names = ["tensorferry", "cargo"];
     let flags = own_folders().into_iter().zip(names);
     let flags = flags.map(|(folder, name)| format!("--remap-path-prefix={}={name}", folder.display()));
-    // This character separates flags that contain spaces in cargo's variable.
+    // In cargo's variable, this character separates flags that may contain spaces.
     flags.collect::<Vec<_>>().join("\x1f")
 }
 
-/// Refuses a program that contains directories of the build machine.
+/// Rejects a program that contains directories of the build machine.
 pub(crate) fn check_paths(program: &Path) -> Result<()> {
     let bytes = fs::read(program)?;
     for folder in own_folders() {
@@ -252,7 +255,7 @@ pub(crate) fn check_paths(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a program that needs a newer glibc than START.md says.
+/// Rejects a program that needs a newer glibc than START.md states.
 fn check_glibc(program: &str, packed: &Path) -> Result<()> {
     let needed = elf::oldest_glibc(packed)?;
     let stated = GLIBC.iter().find(|(name, _)| *name == program);
@@ -289,7 +292,7 @@ fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
         check_glibc(program, &packed)?;
         describe(program, &runnable(target, &packed, program)?, &tree)?;
     }
-    // Programs built elsewhere contain directories of another machine.
+    // Programs built elsewhere contain directories of another machine, which this check does not know.
     let programs_here = workspace::target().join(target.triple).join(PROFILE);
     if programs == programs_here {
         for (_, program) in PROGRAMS {
@@ -308,7 +311,7 @@ fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
     fs::write(tree.join("sbom.cdx.json"), components.sbom()?)?;
 
     let archive = folder.join(format!("{name}.tar.gz"));
-    // Sorted and with a fixed time, so that archives are reproducible.
+    // Files are sorted and have a fixed time, so that archives are reproducible.
     call(
         Command::new("tar")
             .args([
@@ -328,7 +331,7 @@ fn pack(target: &Target, programs: &Path, folder: &Path) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// Returns the pages of an archive by path, with links adjusted.
+/// Returns the pages of an archive with their paths. Links are adjusted.
 fn pages(name: &str) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     fn collect(folder: &Path, pages: &mut Vec<(PathBuf, Vec<u8>)>) -> Result<()> {
         for entry in fs::read_dir(workspace::root().join(folder))? {
@@ -359,7 +362,8 @@ fn pages(name: &str) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     Ok(pages)
 }
 
-/// Returns the command that starts a target's program here; `None` without an emulator.
+/// Returns the command that starts a target's program on this machine; `None` if that needs a missing
+/// emulator.
 fn starter(target: &Target, program: &Path) -> Option<Vec<OsString>> {
     let mut command = Vec::new();
     if !target.triple.starts_with(std::env::consts::ARCH) {
@@ -371,13 +375,13 @@ fn starter(target: &Target, program: &Path) -> Option<Vec<OsString>> {
     Some(command)
 }
 
-/// Starts a target's server, and sends it a request.
+/// Starts a target's server and sends it a request.
 pub(crate) fn try_server(triple: &str, server: &Path) -> Result<()> {
     let target = TARGETS.iter().find(|target| target.triple == triple);
     try_out(target.with_context(|| format!("{triple} is not known"))?, server)
 }
 
-/// Starts the server, and sends it a request.
+/// Starts the server and sends it a request.
 fn try_out(target: &Target, server: &Path) -> Result<()> {
     let Some(command) = starter(target, server) else {
         let emulator = target.emulator.first().unwrap_or(&"an emulator");
@@ -402,7 +406,8 @@ fn try_out(target: &Target, server: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns a command that prints a program's help: of the target, or of the host built from the same sources.
+/// Returns a command that prints a program's help: the target's program, or the host's, built from the same
+/// sources.
 fn runnable(target: &Target, packed: &Path, program: &str) -> Result<Vec<OsString>> {
     if let Some(command) = starter(target, packed) {
         return Ok(command);
@@ -456,7 +461,7 @@ mod tests {
     use super::*;
     use crate::links;
 
-    /// All links work in an unpacked archive.
+    /// All links lead to files in the unpacked archive.
     #[test]
     fn links_of_packed_pages_lead_to_packed_pages() {
         let name = "tensorferry-1.2.3-x86_64-unknown-linux-musl";

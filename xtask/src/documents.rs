@@ -1,4 +1,4 @@
-//! Checks pages against the repository: tables of crates, names of files, links, examples.
+//! Checks pages against the repository: tables of crates, file names, links, and examples.
 
 use std::{collections::BTreeSet, fs};
 
@@ -24,7 +24,7 @@ pub(crate) fn check(broken: &mut Vec<String>) -> Result<()> {
     promises::check(promises, &read(promises), broken);
     let pages = workspace::pages()?;
     for path in &pages {
-        // Written by a test that failed while its output went into the page.
+        // This text comes from a test that failed while its output was written into the page.
         if fs::read_to_string(path)?.contains("rust_begin_unwind") {
             broken.push(format!(
                 "{}: contains a panic's stack trace",
@@ -40,12 +40,12 @@ pub(crate) fn check(broken: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// The text of a file of the repository; empty if there is none.
+/// Returns the text of a file in the repository; empty if there is none.
 fn read(name: &str) -> String {
     fs::read_to_string(workspace::root().join(name)).unwrap_or_default()
 }
 
-/// The directories of all crates, and `xtask`.
+/// Returns the directories of all crates, and `xtask`.
 fn crates() -> Result<BTreeSet<String>> {
     let mut crates = BTreeSet::from(["xtask".to_owned()]);
     for entry in fs::read_dir(workspace::root().join("crates"))? {
@@ -73,10 +73,10 @@ fn check_crates_named(document: &str, text: &str, crates: &BTreeSet<String>, bro
     }
 }
 
-/// Checks that README has the figures of the zoo's newest run.
+/// Checks that README.md has the figures of the latest run of the zoo.
 fn check_figures(broken: &mut Vec<String>) -> Result<()> {
     let said = zoo::summary(&read("docs/measured/zoo.md"))?;
-    // README breaks lines where it likes.
+    // README.md may break lines anywhere.
     let readme = read("README.md");
     let words: Vec<&str> = readme.split_whitespace().collect();
     if !words.join(" ").contains(&said) {
@@ -87,7 +87,7 @@ fn check_figures(broken: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the code of docs/crates.md is code that the tests compile, with all of its dependencies.
+/// Checks that the tests compile the code in docs/crates.md, with all of its dependencies.
 fn check_examples(crates: &BTreeSet<String>, broken: &mut Vec<String>) {
     let page = read("docs/crates.md");
     let example = read("crates/tensorferry/examples/echo.rs");
@@ -110,7 +110,7 @@ fn check_examples(crates: &BTreeSet<String>, broken: &mut Vec<String>) {
     }
 }
 
-/// Checks that the first pages are short enough to be read.
+/// Checks that the first pages are not too long.
 fn check_lengths(broken: &mut Vec<String>) {
     let lines = read("README.md").lines().count();
     if lines > 100 {
@@ -126,7 +126,7 @@ fn check_lengths(broken: &mut Vec<String>) {
     }
 }
 
-/// Whether code imports from a crate or names something in it.
+/// Returns whether code imports from a crate or names an item in it.
 fn uses(code: &str, name: &str) -> bool {
     code.contains(&format!("{}::", name.replace('-', "_")))
 }
@@ -142,13 +142,13 @@ fn check_files_named(page: &str, text: &str, broken: &mut Vec<String>) -> Result
     Ok(())
 }
 
-/// The names of Rust files in backticks.
+/// Returns the names of Rust files in backticks.
 fn quoted_files(text: &str) -> impl Iterator<Item = &str> {
     let quoted = text.split('`').skip(1).step_by(2);
     quoted.filter(|name| name.ends_with(".rs") && !name.contains(char::is_whitespace))
 }
 
-/// The names in the first column of a document's table of crates.
+/// Returns the names in the first column of a document's table of crates.
 fn rows_of_crates(text: &str) -> Vec<&str> {
     let table = text.lines().skip_while(|line| !line.starts_with("| crate |"));
     let rows = table.skip(2).take_while(|line| line.starts_with('|'));

@@ -1,4 +1,4 @@
-//! Reads ELF files: required glibc version, and linked libraries.
+//! Reads the required glibc version and the linked libraries from ELF files.
 
 use std::{fmt, fs, path::Path};
 
@@ -15,8 +15,8 @@ impl fmt::Display for Glibc {
 }
 
 impl Glibc {
-    /// Returns the glibc version in a wheel's name, such as 2.17 of
-    /// `x-1.0-cp311-abi3-manylinux_2_17_x86_64.whl`; the lowest of several.
+    /// Returns the glibc version in a wheel's name, such as 2.17 in
+    /// `x-1.0-cp311-abi3-manylinux_2_17_x86_64.whl`. If there are several, returns the lowest.
     pub(crate) fn of_wheel(name: &str) -> Option<Self> {
         let tags = name.split('.').flat_map(|part| part.split('-'));
         let versions = tags.filter_map(|tag| {
@@ -27,14 +27,14 @@ impl Glibc {
     }
 }
 
-/// Returns the oldest glibc that a file works with; `None` if it is not an ELF file or needs none.
+/// Returns the oldest glibc that a file works with; `None` if it is not an ELF file or needs no glibc.
 pub(crate) fn oldest_glibc(file: &Path) -> Result<Option<Glibc>> {
     let Some(needed) = of_elf(file, needed_versions)? else {
         return Ok(None);
     };
     let versions = needed.iter().filter_map(|version| {
         let (major, rest) = version.strip_prefix("GLIBC_")?.split_once('.')?;
-        // Only the major and minor version matter, so 2.2.5 is 2.2.
+        // Only the major and minor versions matter, so 2.2.5 counts as 2.2.
         let minor = rest.split('.').next()?;
         Some(Glibc(major.parse().ok()?, minor.parse().ok()?))
     });
@@ -58,11 +58,11 @@ fn of_elf<T>(file: &Path, read: impl FnOnce(&[u8]) -> Result<T>) -> Result<Optio
 const MAGIC: &[u8] = b"\x7fELF";
 const CLASS_64: u8 = 2;
 const LITTLE_ENDIAN: u8 = 1;
-/// Type of the section with required versions (`SHT_GNU_verneed`).
+/// Type of the section with required symbol versions (`SHT_GNU_verneed`).
 const VERSIONS_NEEDED: u64 = 0x6fff_fffe;
 
-/// Type of the dynamic section (`SHT_DYNAMIC`), pairs of tag and value, and its tags for a required library
-/// (`DT_NEEDED`) and for the end (`DT_NULL`).
+/// Type of the dynamic section (`SHT_DYNAMIC`), which consists of pairs of tag and value, and the tags for a
+/// required library (`DT_NEEDED`) and for the end (`DT_NULL`).
 const DYNAMIC: u64 = 6;
 const LIBRARY_NEEDED: u64 = 1;
 const END: u64 = 0;
@@ -71,7 +71,7 @@ const END: u64 = 0;
 struct Section {
     offset: u64,
     size: u64,
-    /// Number of entries, for types that have it.
+    /// Number of entries, for section types that have it.
     info: u64,
     /// Offset of the section's string table.
     names: u64,
@@ -175,7 +175,7 @@ pub(crate) mod tests {
         assert!(Glibc(2, 9) < Glibc(2, 17));
     }
 
-    /// Returns a file like a linker's output: two libraries, and versions of one of them.
+    /// Returns a file like those that linkers write: two libraries, and symbol versions of one of them.
     pub(crate) fn file() -> Vec<u8> {
         let names = b"\0GLIBC_2.2.5\0GLIBC_2.17\0GCC_3.0\0libc.so.6\0libgcc_s.so.1\0";
         let mut file = vec![0; 0x40];
@@ -261,7 +261,7 @@ pub(crate) mod tests {
     #[test]
     fn files_that_end_early_are_errors() {
         let file = file();
-        // The last 16 bytes are never read, because only the type of the last section is used.
+        // The last 16 bytes are never read, because only the type of the last section is needed.
         for length in 4..file.len() - 16 {
             assert!(oldest(&file[..length]).is_err(), "{length}");
         }

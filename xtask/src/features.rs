@@ -1,5 +1,5 @@
-//! Checks each crate with no features, with each alone and with all, since any combination must compile.
-//! Other checks use the features that the workspace needs together.
+//! Checks each crate with no features, with each feature alone and with all features, since any combination
+//! must compile. Other checks use only the features that the whole workspace needs.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -17,10 +17,10 @@ pub(crate) struct Options {
     only: Option<String>,
 }
 
-/// Crates that need at least one feature, and report an error without.
+/// Crates that need at least one feature, and fail to compile with an error message without any.
 const NEEDS_ONE: &[&str] = &["oip-client"];
 
-/// Checks every combination, in the target directory of the other checks.
+/// Checks every combination, in the same target directory as the other checks.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let metadata = MetadataCommand::new()
         .manifest_path(workspace::root().join("Cargo.toml"))
@@ -54,7 +54,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Returns the combinations: no feature, each alone, and all together.
+/// Returns the combinations: no feature, each feature alone, and all features.
 fn choices(features: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let names: Vec<&str> = features
         .keys()

@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz`: compiles the fuzz targets, and runs them with the coverage that stable Rust offers.
-//! cargo-fuzz, on nightly, adds the address sanitizer.
+//! `cargo xtask fuzz`: compiles the fuzz targets, and runs them with the coverage instrumentation of stable
+//! Rust. cargo-fuzz, on nightly Rust, adds the address sanitizer.
 
 use std::{
     fs,
@@ -24,7 +24,7 @@ pub(crate) struct Options {
     only: Option<String>,
 }
 
-/// Flags of coverage instrumentation, as in cargo-fuzz.
+/// Flags for coverage instrumentation, as in cargo-fuzz.
 const COVERAGE: &[&str] = &[
     "--cfg",
     "fuzzing",
@@ -35,7 +35,7 @@ const COVERAGE: &[&str] = &[
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
 
-/// Limits of memory and of time per input.
+/// Limits on memory, and on the time per input.
 const BOUNDS: [&str; 2] = ["-rss_limit_mb=2048", "-timeout=20"];
 
 /// Compiles the targets, and runs them.
@@ -54,7 +54,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     let folder = workspace::target().join("fuzz");
     let built = folder.to_str().context("the folder's name is not UTF-8")?;
-    // With an explicit target, build scripts are compiled without the flags.
+    // With an explicit target, cargo compiles build scripts without these flags.
     let here = cargo::host()?;
     let build = [
         &["build", "--release", "--target", &here, "--target-dir", built],
@@ -72,7 +72,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Compiles the targets in CI if their crates and a C++ compiler are available, since CI fetches only the
+/// Compiles the targets in CI if a C++ compiler and their crates are available, since CI downloads only the
 /// workspace's crates.
 pub(crate) fn in_ci() -> Result<()> {
     let manifest = workspace::root().join("crates/fuzz/Cargo.toml");
@@ -98,7 +98,7 @@ pub(crate) fn in_ci() -> Result<()> {
     Ok(())
 }
 
-/// Runs one target; a finding is an error with the path of the input.
+/// Runs one target. A failing input is an error with the path of that input.
 fn hunt(target: &str, program: &Path, folder: &Path, seconds: u32) -> Result<()> {
     let corpus = folder.join("corpus").join(target);
     let finds = folder.join("finds").join(target);
@@ -131,7 +131,7 @@ fn hunt(target: &str, program: &Path, folder: &Path, seconds: u32) -> Result<()>
     Ok(())
 }
 
-/// Returns all targets.
+/// Returns the names of all targets.
 fn targets() -> Result<Vec<String>> {
     let mut names = Vec::new();
     for file in fs::read_dir(workspace::root().join("crates/fuzz/fuzz_targets"))? {
@@ -143,8 +143,8 @@ fn targets() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Returns the seed corpora of a target: the test files of its reader. Other targets construct values from
-/// bytes.
+/// Returns the directories with seed inputs for a target: the test files of its reader. Targets that
+/// construct values from bytes have none.
 fn seeds(target: &str) -> Vec<PathBuf> {
     let Some(format) = target.strip_suffix("_read") else {
         return Vec::new();

@@ -1,5 +1,5 @@
 //! `cargo xtask image`: builds the server's container image with buildah, runs it with podman, and prints its
-//! size and the time to its first response.
+//! size and the time to the first response.
 
 use std::{path::PathBuf, process::Command};
 
@@ -52,7 +52,7 @@ impl Arch {
     }
 }
 
-/// Builds the program and its image, and runs the image.
+/// Builds the program and the image, and runs the image.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = workspace::root();
     let program = match &options.program {
@@ -65,7 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .arg(program)
         .arg(root.join("target/image"))
         .args(["--arch", options.arch.name()])
-        // The tag is the same as in the manifests of docs/deploy.
+        // The manifests of docs/deploy use the same tag.
         .arg("--tag")
         .arg(format!("localhost/oip-server:{}", components::version()?));
     if options.arch != Arch::here() {

@@ -1,5 +1,5 @@
-//! Checks images in docs/deploy: no file may invent an address in a public registry. There is no public image
-//! yet, so anybody could register such a name and decide what readers run.
+//! Checks the image names in docs/deploy: no file may contain an invented address in a public registry. There
+//! is no public image yet, so anybody could register such a name and decide what readers run.
 
 use std::{fs, path::Path};
 
@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::workspace;
 
-/// Returns the lines of docs/deploy that name one of our images in a registry.
+/// Returns the lines of docs/deploy that name one of our images in a public registry.
 pub(crate) fn invented() -> Result<Vec<String>> {
     let mut found = Vec::new();
     collect(&workspace::root().join("docs/deploy"), &mut found)?;
@@ -50,13 +50,13 @@ fn image(line: &str) -> Option<&str> {
         }
         None => return None,
     };
-    // `image:` without a value opens a mapping.
+    // `image:` without a value starts a nested mapping.
     let value = value.split_whitespace().next()?;
     Some(value.trim_matches(['"', '\'']))
 }
 
-/// Returns whether an image name is ours to use: empty values are filled in by users, templates take a value,
-/// and these host names cannot be registered.
+/// Returns whether we may use an image name: users fill in empty values and template values, and the accepted
+/// host names cannot be registered.
 fn is_ours_to_name(image: &str) -> bool {
     let host = image.split('/').next().unwrap_or_default();
     let host = host.split(':').next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Runs clients of other projects against the servers, and files of other projects through `tensor`:
-//! `xtask/interop/suite.py` and `files.py` in a separate virtual environment.
+//! Runs clients of other projects against the servers, and files of other projects through `tensor`. The
+//! scripts `xtask/interop/suite.py` and `files.py` run in a separate virtual environment.
 
 use std::{
     fs,
@@ -49,10 +49,10 @@ pub(crate) struct Options {
 
 /// The directory of the suite.
 const SUITE: &str = "xtask/interop";
-/// The directory of the virtual environment, which is kept because creating it takes long.
+/// The directory of the virtual environment. It is kept, because creating it takes long.
 const ENVIRONMENT: &str = "target/interop-venv";
 
-/// Builds and starts the servers, runs the suite, and fails when any check does.
+/// Builds and starts the servers and runs the suite. Returns an error if any check fails.
 pub(crate) fn run(options: &Options) -> Result<()> {
     if options.text {
         return interop_text::run(&options.python, options.verbose, options.only.as_deref());
@@ -121,7 +121,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Runs the suite against Python models, without the checks that concern only the server.
+/// Runs the suite against Python models, without the checks that concern only the server itself.
 fn run_python_models(python: &Path, options: &Options) -> Result<()> {
     cargo::run(&["build", "--package", "oip-server", "--bin", "oip-server"], &[])?;
     let suite = workspace::root().join(SUITE);
@@ -174,7 +174,7 @@ fn add_options(suite: &mut Command, options: &Options) {
     }
 }
 
-/// Runs files of other programs through `tensor`, and back.
+/// Reads files of other programs with `tensor`, and files of `tensor` with other programs.
 fn run_files(python: &Path, options: &Options) -> Result<()> {
     cargo::run(&["build", "--package", "tensor-cli"], &[])?;
     let mut suite = Command::new(python);
@@ -195,7 +195,7 @@ fn run_files(python: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Returns the Python of the virtual environment, which is recreated when the requirements have changed.
+/// Returns the Python of the virtual environment. The environment is recreated when the requirements change.
 fn environment(python: &str) -> Result<PathBuf> {
     let folder = workspace::root().join(ENVIRONMENT);
     let program = folder.join("bin/python");
@@ -233,7 +233,7 @@ fn environment(python: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// A running server; killed on drop.
+/// A running server. Dropping this kills it.
 struct Server {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -242,7 +242,7 @@ struct Server {
 }
 
 impl Server {
-    /// Starts a server that prints its addresses.
+    /// Starts a server, which prints its addresses.
     fn start(command: &mut Command) -> Result<Self> {
         let mut child = command
             .stdin(Stdio::null())
@@ -265,7 +265,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Returns the server's next output line that contains a string.
+    /// Returns the next line of the server's output that contains `text`.
     fn wait_for(&mut self, text: &str) -> Result<String> {
         loop {
             let mut line = String::new();

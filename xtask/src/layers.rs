@@ -1,10 +1,10 @@
-//! The order of modules within a crate, where a crate has one.
+//! Defines the order of a crate's modules, where a crate has one.
 
 use anyhow::Result;
 
 use crate::{circles, workspace};
 
-/// A module of a crate, and the modules above it or next to it, which it must not know.
+/// A module of a crate, and the modules that it must not use: those above it or next to it.
 struct Layer {
     of: &'static str,
     module: &'static str,
@@ -17,7 +17,7 @@ const LAYERS: &[Layer] = &[
         module: "batching",
         unknown: &["run", "pipeline", "versions", "load", "engine"],
     },
-    // The two ways to answer a request.
+    // These two modules answer requests independently of each other.
     Layer {
         of: "oip-engine",
         module: "run",
@@ -40,7 +40,7 @@ const LAYERS: &[Layer] = &[
     },
 ];
 
-/// Returns the uses that are against the order.
+/// Returns the uses that violate the order.
 pub(crate) fn broken() -> Result<Vec<String>> {
     let mut broken = Vec::new();
     for Layer { of, module, unknown } in LAYERS {

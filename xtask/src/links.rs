@@ -1,5 +1,5 @@
-//! Checks links between pages: each must lead to an existing file and heading, and each page of docs/ must be
-//! in the book.
+//! Checks the links between pages: each must lead to an existing file and heading, and the book must contain
+//! each page of docs/.
 
 use std::{
     collections::BTreeSet,
@@ -11,7 +11,7 @@ use anyhow::Result;
 
 use crate::workspace;
 
-/// Returns the broken links of these pages, and the pages of docs/ that the book lacks.
+/// Returns the broken links of these pages, and the pages of docs/ that the book does not contain.
 pub(crate) fn check(pages: &[PathBuf]) -> Result<Vec<String>> {
     let mut broken = Vec::new();
     for page in pages {
@@ -44,7 +44,7 @@ pub(crate) fn check(pages: &[PathBuf]) -> Result<Vec<String>> {
     Ok(broken)
 }
 
-/// Returns what is wrong with a link, if anything.
+/// Returns the problem with a link, if any.
 fn wrong(page: &Path, link: &str) -> Result<Option<String>> {
     if link.contains("://") || link.starts_with("mailto:") {
         return Ok(None);
@@ -103,7 +103,7 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
 pub(crate) fn links(text: &str) -> Vec<&str> {
     let mut links = Vec::new();
     for line in prose(text) {
-        // Code within a line may look like a link, but backticks within a link's brackets are allowed.
+        // Inline code may look like a link. Backticks inside a link's brackets are allowed.
         let mut rest = line;
         while let Some(start) = rest.find("](") {
             let is_code = rest[..start].matches('`').count() % 2 == 1;

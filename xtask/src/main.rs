@@ -1,4 +1,4 @@
-//! The project's own tasks. `cargo xtask --help` lists them.
+//! Runs the project's own tasks. `cargo xtask --help` lists them.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,

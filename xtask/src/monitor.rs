@@ -1,6 +1,6 @@
 //! `cargo xtask monitor`: runs a server under load, a real Prometheus that scrapes it, and every query of
-//! docs/deploy/monitoring. Then it checks the same metrics, and traces, sent by OTLP, directly and through
-//! another project's collector, with OpenTelemetry's own message definitions.
+//! docs/deploy/monitoring. Then it checks the same metrics, and traces, as sent by OTLP, both directly and
+//! through another project's collector. The messages are decoded with OpenTelemetry's own definitions.
 
 use std::{path::PathBuf, process::Command};
 
@@ -24,10 +24,10 @@ pub(crate) struct Options {
     only_otlp: bool,
 }
 
-/// OpenTelemetry's message definitions, and a collector.
+/// Packages with OpenTelemetry's message definitions, and with a collector.
 const REQUIREMENTS: &[&str] = &["opentelemetry-proto==1.45.2", "rotel==0.0.1a15"];
 
-/// Builds the server and runs the suite; fails when a query has no samples.
+/// Builds the server and runs the suite. Returns an error if a query has no samples.
 pub(crate) fn run(options: &Options) -> Result<()> {
     cargo::run(&["build", "--package", "oip-server", "--bin", "oip-server"], &[])?;
     let server = workspace::built("debug").join("oip-server");

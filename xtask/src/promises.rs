@@ -4,11 +4,11 @@ use std::fs;
 
 use crate::workspace;
 
-/// Sections where a person is not enough: each promise has a test or a suite.
+/// Sections in which each promise must be tested by a test or a suite, not by a person.
 const ALWAYS_TESTED: [&str; 2] = ["Invariants", "Limits and attacks"];
 
-/// Checks that each row of a page's tables names what it is tested by: files with their test functions, a suite, or a
-/// person.
+/// Checks that each row of a page's tables names how it is tested: files with their test functions, a suite,
+/// or a person.
 pub(crate) fn check(page: &str, text: &str, broken: &mut Vec<String>) {
     let rows = rows(text);
     for section in ALWAYS_TESTED {
@@ -32,7 +32,7 @@ pub(crate) fn check(page: &str, text: &str, broken: &mut Vec<String>) {
     }
 }
 
-/// Checks that a file has the functions that a row names, and that they are tests.
+/// Checks that a file contains the functions that a row names, and that they are tests.
 fn check_file(file: &File<'_>) -> Result<(), String> {
     let name = file.name;
     let folder = if name.starts_with("xtask/") { "" } else { "crates" };
@@ -53,7 +53,8 @@ fn check_file(file: &File<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the attributes at the end of a text, right before a function, make it a test.
+/// Returns whether `before`, the text right before a function, ends with attributes that make the function a
+/// test.
 fn has_test_attribute(before: &str) -> bool {
     let lines = before.rsplit('\n').skip(1).map(str::trim);
     lines
@@ -65,7 +66,7 @@ fn has_tests(text: &str) -> bool {
     text.contains("#[test]") || text.contains("#[tokio::test")
 }
 
-/// Whether a row says that a person, or `cargo xtask ci` itself, holds the promise.
+/// Returns whether a row is checked by a person, or by `cargo xtask ci` itself.
 fn is_by_person(tested_by: &str) -> bool {
     let mut words = tested_by.split(|character: char| !character.is_alphanumeric());
     words.any(|word| word == "read")
@@ -79,21 +80,21 @@ fn is_python(file: &str) -> bool {
 }
 
 struct Row<'a> {
-    /// The heading above the table.
+    /// The heading above the row's table.
     section: &'a str,
     promise: &'a str,
     tested_by: &'a str,
 }
 
-/// A file of tests in a row.
+/// A test file that a row names.
 struct File<'a> {
     name: &'a str,
     functions: Vec<&'a str>,
-    /// "All tests" of the file.
+    /// Whether the row names all tests of the file.
     is_whole: bool,
 }
 
-/// The rows of the tables that name tests.
+/// Returns the rows of the tables that have a column of tests.
 fn rows(text: &str) -> Vec<Row<'_>> {
     let mut rows = Vec::new();
     let mut section = "";
@@ -120,11 +121,11 @@ fn rows(text: &str) -> Vec<Row<'_>> {
     rows
 }
 
-/// The files in a cell, each with the functions that follow it.
+/// Returns the files in a cell, each with the functions that follow it.
 fn files(tested_by: &str) -> Vec<File<'_>> {
     let mut files: Vec<File<'_>> = Vec::new();
     let pieces: Vec<&str> = tested_by.split('`').collect();
-    // What is in backticks, and the text behind it.
+    // The text in backticks, and the text after it.
     for piece in pieces[1..].chunks(2) {
         let (code, behind) = (piece[0], piece.get(1).unwrap_or(&""));
         let is_function = code
@@ -147,7 +148,8 @@ fn files(tested_by: &str) -> Vec<File<'_>> {
 mod tests {
     use super::*;
 
-    /// Broken rules of a page with one promise in a section, and a tested one in each section that needs one.
+    /// Returns the broken rules of a page with one promise in `section`, and a tested one in each other
+    /// section that needs one.
     fn broken(section: &str, tested_by: &str) -> Vec<String> {
         let table = |heading: &str, tested_by: &str| {
             format!(
@@ -213,7 +215,7 @@ mod tests {
         }
     }
 
-    /// A row without a test that exists is told twice: what is wrong, and that nothing is left.
+    /// A row that names a missing test causes two errors: the wrong name, and that no test is left.
     #[test]
     fn a_wrong_name_is_no_test() {
         assert_eq!(

@@ -29,7 +29,7 @@ pub(crate) struct TestOptions {
     wheel: Option<PathBuf>,
 }
 
-/// Packages that the tests need in addition to the wheel.
+/// Packages that the tests need in addition to the wheel itself.
 const TEST_REQUIREMENTS: &[&str] = &[
     "pytest",
     "safetensors",
@@ -50,7 +50,7 @@ const TORCH_REQUIREMENTS: &[&str] = &["pytest", "safetensors", "ml_dtypes", "tor
 /// Packages that the benchmarks compare the wheel with.
 const BENCH_REQUIREMENTS: &[&str] = &["safetensors", "tritonclient[grpc,http]"];
 
-/// Builds the wheel and installs it into a prepared environment.
+/// Builds the wheel and installs it into an existing environment.
 pub(crate) fn install(python: &str, debug: bool, into: &Path) -> Result<()> {
     let wheel = build(&wheel::Options {
         python: python.to_owned(),
@@ -88,7 +88,7 @@ pub(crate) fn bench(subjects: &[String]) -> Result<()> {
 /// Builds the wheel, installs it into environments, and runs its tests there.
 pub(crate) fn test(options: &TestOptions) -> Result<()> {
     let wheel = match &options.wheel {
-        // An absolute path, because the tests run in separate directories.
+        // The path is absolute, because the tests run in other directories.
         Some(wheel) => std::path::absolute(wheel)?,
         None => build(&options.build)?,
     };
@@ -105,7 +105,7 @@ pub(crate) fn test(options: &TestOptions) -> Result<()> {
     types(&python, &folder)
 }
 
-/// Installs the wheel into an empty environment and uses it, because it may need only NumPy.
+/// Installs the wheel into an empty environment and uses it, to check that it needs only NumPy.
 fn alone(python: &str, wheel: &Path, folder: &Path) -> Result<()> {
     const USE: &str = "import numpy, tensorferry; \
         assert tensorferry.load(tensorferry.save({'x': numpy.ones(3)}))['x'].sum() == 3; \
@@ -123,11 +123,11 @@ fn alone(python: &str, wheel: &Path, folder: &Path) -> Result<()> {
         .stdout(Stdio::null()))
 }
 
-/// Runs the installed package's tests, or those of one file; returns the directory they ran in.
+/// Runs the installed package's tests, or those in one file. Returns the directory in which they ran.
 fn pytest(python: &Path, wheel: &Path, environment: &Path, file: &str) -> Result<PathBuf> {
     let reinstall = ["-m", "pip", "install", "--quiet", "--force-reinstall"];
     run(Command::new(python).args(reinstall).arg(wheel))?;
-    // The directory has no sources, so that only the wheel can be imported.
+    // This directory has no sources, so only the wheel can be imported.
     let folder = environment.join("run");
     fs::create_dir_all(&folder)?;
     run(Command::new(python)

@@ -1,5 +1,5 @@
-//! Generates each library's README.md from the front page of its documentation, so that both have the same
-//! text. Crates with a handwritten README keep it.
+//! Generates each library's README.md from the crate-level documentation, so that both have the same text.
+//! Handwritten READMEs stay.
 
 use std::{fs, path::PathBuf};
 
@@ -10,7 +10,7 @@ use crate::workspace;
 /// The first line of a generated README.
 const MARK: &str = "<!-- Made by `cargo xtask codegen` from the front of src/lib.rs. -->";
 
-/// Returns the files and their expected contents.
+/// Returns the paths and the expected contents of the files.
 pub(crate) fn generate() -> Result<Vec<(PathBuf, String)>> {
     let mut files = Vec::new();
     for folder in fs::read_dir(workspace::root().join("crates"))? {
@@ -51,7 +51,7 @@ fn dependency(name: &str) -> String {
     )
 }
 
-/// Returns the lines of the documentation at the front of a library's source.
+/// Returns the lines of the crate-level documentation in `source`.
 fn front(source: &str) -> impl Iterator<Item = &str> {
     let lines = source.lines().skip_while(|line| !line.starts_with("//!"));
     let lines = lines.take_while(|line| line.starts_with("//!"));
@@ -60,12 +60,12 @@ fn front(source: &str) -> impl Iterator<Item = &str> {
         .map(|line| line.strip_prefix(' ').unwrap_or(line))
 }
 
-/// Returns whether a line of an example is compiled but hidden.
+/// Returns whether a line of an example is compiled but not shown.
 fn is_hidden(line: &str) -> bool {
     line == "#" || line.starts_with("# ")
 }
 
-/// Returns the page at the front of a library's source, as plain Markdown.
+/// Returns the crate-level documentation as plain Markdown.
 fn page(source: &str) -> String {
     let mut page = String::new();
     let (mut is_code, mut is_rust) = (false, false);
@@ -98,15 +98,15 @@ fn page(source: &str) -> String {
     page.trim_end().to_owned() + "\n"
 }
 
-/// Returns the first Rust example at the front of a library's source, without hidden lines.
+/// Returns the first Rust example of the crate-level documentation, without hidden lines.
 pub(crate) fn example(source: &str) -> String {
     let page = page(source);
     let (_, code) = page.split_once("```rust\n").unwrap_or_default();
     code.split("```").next().unwrap_or_default().to_owned()
 }
 
-/// Returns names that examples use and only hidden lines define. Such an example compiles, but a reader
-/// cannot run the shown part.
+/// Returns the names that examples use but only hidden lines define. Such an example compiles, but a reader
+/// cannot run the visible part.
 fn missing_names(source: &str) -> Vec<&str> {
     let mut missing = Vec::new();
     let (mut is_code, mut defined, mut shown) = (false, Vec::new(), Vec::new());
@@ -131,8 +131,8 @@ fn missing_names(source: &str) -> Vec<&str> {
     missing
 }
 
-/// Returns the names that a line of Rust brings into scope: those of `let`, `struct` and `fn`, and the last
-/// segments of `use`.
+/// Returns the names that a line of Rust brings into scope, by `let`, `struct`, `fn` and the last segments of
+/// `use`.
 fn names_defined(line: &str) -> Vec<&str> {
     let line = line.trim_start_matches(['#', ' ']);
     if let Some(path) = line.strip_prefix("use ") {
@@ -154,9 +154,9 @@ fn names_defined(line: &str) -> Vec<&str> {
     }
 }
 
-/// Returns whether the code on a line uses a name, other than as a method or field.
+/// Returns whether the code on a line uses `name` other than as a method or field.
 fn is_named(line: &str, name: &str) -> bool {
-    // Comments and strings may contain the same words.
+    // Comments and strings may contain the same words, so they are skipped.
     let code: Vec<&str> = line.split('"').step_by(2).collect();
     let code = code.join("\"");
     let code = code.split("//").next().unwrap_or_default();
@@ -181,7 +181,7 @@ fn is_definition(line: &str) -> bool {
     })
 }
 
-/// Prefixes of item names that rustdoc uses to find the kind of an item and does not show.
+/// Prefixes by which rustdoc links give the kind of an item. rustdoc does not show them.
 const KINDS: [&str; 9] = [
     "struct@", "enum@", "trait@", "fn@", "mod@", "macro@", "type@", "const@", "derive@",
 ];
@@ -194,7 +194,7 @@ fn text_of_link(text: &str) -> String {
     kind.map_or_else(|| text.to_owned(), |name| format!("`{name}"))
 }
 
-/// Appends a part of a line. Inline code that follows inline code is merged with it.
+/// Appends a part of a line. Merges adjacent pieces of inline code.
 fn join(line: &mut String, part: &str) {
     match part.strip_prefix('`').filter(|_| line.ends_with('`')) {
         Some(rest) => {

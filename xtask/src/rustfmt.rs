@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::workspace;
 
-/// Formats code with the options of the committed code.
+/// Formats generated code with the workspace's options.
 pub(crate) fn rustfmt(code: &str) -> Result<Vec<u8>> {
     let mut child = Command::new("rustfmt")
         .arg("--config-path")

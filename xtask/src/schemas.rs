@@ -1,8 +1,8 @@
 //! Generates the committed files of `schemas/*.fbs`.
 //!
 //! The FlatBuffers compiler is a C++ program. Building it takes cmake, a C++ compiler and minutes, so it is
-//! behind the feature `flatc`, which is needed only to change a schema. The generated file records the
-//! digests of the schema and of itself, so that anybody can check that neither was changed without the other.
+//! behind the feature `flatc`, which is needed only for changing a schema. The generated file records the
+//! digests of the schema and of itself, so that anybody can check that neither was changed alone.
 
 use std::{fs, path::PathBuf};
 
@@ -11,11 +11,11 @@ use sha2::{Digest, Sha256};
 
 use crate::workspace;
 
-/// One generated module.
+/// A generated module.
 struct Target {
-    /// The file under `schemas/`.
+    /// The schema file, relative to `schemas/`.
     schema: &'static str,
-    /// The generated file.
+    /// Path of the generated file.
     code: &'static str,
 }
 
@@ -27,7 +27,7 @@ const TARGETS: &[Target] = &[Target {
 /// The command that runs the compiler.
 const WITH_COMPILER: &str = "cargo run --package xtask --features flatc -- codegen";
 
-/// Generates stale files; with `check` only reports them. Returns the stale files.
+/// Regenerates outdated files; with `check`, only reports them. Returns the outdated files.
 pub(crate) fn run(check: bool) -> Result<Vec<String>> {
     let mut stale = Vec::new();
     for target in TARGETS {
@@ -54,7 +54,7 @@ impl Target {
         workspace::root().join(self.code)
     }
 
-    /// Returns whether the committed file records the schema's digest and its own. If the compiler is
+    /// Returns whether the committed file records the digests of the schema and of itself. If the compiler is
     /// available, also compares the file with the compiler's output.
     fn is_fresh(&self) -> Result<bool> {
         let committed = fs::read_to_string(self.code_path()).unwrap_or_default();

@@ -31,8 +31,8 @@ struct Library {
 /// Features whose items may change at any time.
 const EXEMPT: &[&str] = &["testing", "count-allocations"];
 
-/// Documents both states of all libraries in one target directory, so that dependencies are compiled once and
-/// not for each library and state, and compares them.
+/// Compares the libraries of both states. Documents all libraries in one target directory, so that
+/// dependencies are compiled once and not per library and state.
 pub(crate) fn run(options: &Options) -> Result<()> {
     tools::SEMVER.ensure_installed()?;
     let folder = workspace::target().join("semver");
@@ -71,7 +71,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             "--current-rustdoc",
             path(&after)?,
         ];
-        // In the tool's terms, changes that break callers are major ones, whatever the version number.
+        // The tool calls changes that break callers major, whatever the version number.
         let output = tools::SEMVER
             .command()
             .args(["check-release", "--release-type", "minor"])
@@ -103,7 +103,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Writes the documentation of a state's libraries as JSON, and returns the libraries.
+/// Writes the documentation of a state's libraries as JSON. Returns the libraries.
 fn document(root: &Path, folder: &Path, state: &str) -> Result<Vec<Library>> {
     let metadata = MetadataCommand::new()
         .manifest_path(root.join("Cargo.toml"))
@@ -131,7 +131,7 @@ fn document(root: &Path, folder: &Path, state: &str) -> Result<Vec<Library>> {
             });
         }
     }
-    // Both states use the same directory, so this prevents cargo from considering its contents fresh.
+    // Both states use the same directory. The stamp prevents cargo from treating its contents as up to date.
     let stamp = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
     let flags = format!(
         "--cap-lints=allow --document-private-items --document-hidden-items -Zunstable-options --output-format=json \
@@ -143,7 +143,7 @@ fn document(root: &Path, folder: &Path, state: &str) -> Result<Vec<Library>> {
             .iter()
             .flat_map(|library| ["--package", library.package.as_str()])
     };
-    // The compiled libraries must also be removed, because sources of the other state may have older
+    // The compiled libraries must be removed too, because the other state's sources may have older
     // timestamps.
     let cleaned = Command::new(env!("CARGO"))
         .args(["clean", "--quiet", "--target-dir"])
@@ -161,7 +161,7 @@ fn document(root: &Path, folder: &Path, state: &str) -> Result<Vec<Library>> {
         .arg(&build)
         .env("RUSTDOCFLAGS", flags)
         .env_remove("RUSTFLAGS")
-        // The JSON format of rustdoc is not stable yet.
+        // rustdoc's JSON format is not stable yet.
         .env("RUSTC_BOOTSTRAP", "1")
         .current_dir(root)
         .status()

@@ -1,4 +1,4 @@
-//! Runs a server as its users do: starts it, sends HTTP requests, ends it.
+//! Runs a server as a user does: starts it, sends HTTP requests, and stops it.
 
 use std::{
     ffi::OsString,
@@ -13,11 +13,11 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// A running server; killed on drop.
+/// A running server. Dropping this kills it.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Running {
-    /// Asks the server to end, and waits until it has.
+    /// Sends the signal to terminate, and waits until the server has ended.
     fn end(mut self) -> Result<ExitStatus> {
         let id = self.0.id().to_string();
         Command::new("kill").args(["-TERM", &id]).status()?;
@@ -32,12 +32,12 @@ impl Drop for Running {
     }
 }
 
-/// Returns a local address on which nothing listens.
+/// Returns a local address on which no program listens.
 pub(crate) fn free_address() -> Result<String> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
 }
 
-/// Sends one request on a new connection, and returns the whole response, including its head.
+/// Sends one request on a new connection. Returns the whole response, including its head.
 pub(crate) fn ask(address: &str, method: &str, path: &str, body: &[u8]) -> Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
@@ -52,9 +52,9 @@ pub(crate) fn ask(address: &str, method: &str, path: &str, body: &[u8]) -> Resul
     Ok(answer)
 }
 
-/// Writes the example repository with a program, serves it, sends it a digit, and ends the server; returns
-/// the time from the start to the response. Words before the program in `command` run it, such as an emulator
-/// for another architecture.
+/// Writes the example repository, serves it, sends it the image of a digit, and stops the server. Returns the
+/// time from the start to the response. `command` is the program, which may be preceded by a command that
+/// runs it, such as an emulator.
 pub(crate) fn first_answer(command: &[OsString], folder: &Path) -> Result<Duration> {
     let [program, arguments @ ..] = command else {
         bail!("no program");
@@ -98,5 +98,5 @@ pub(crate) fn first_answer(command: &[OsString], folder: &Path) -> Result<Durati
     Ok(taken)
 }
 
-/// The timeout; an emulator takes about twenty times as long.
+/// Timeout for the first response. An emulator takes about twenty times as long as the processor.
 const PATIENCE: Duration = Duration::from_secs(120);

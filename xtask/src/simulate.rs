@@ -1,6 +1,6 @@
-//! `cargo xtask simulate`: simulates a burst from zero to many requests per second, and computes how many of
-//! them are served until autoscalers have started enough replicas. It is arithmetic with measured figures,
-//! not a measurement: docs/deploy/scaling.md.
+//! `cargo xtask simulate`: simulates a burst from zero to many requests per second, and computes how many
+//! requests are served until autoscalers have started enough replicas. This is arithmetic with measured
+//! figures, not a measurement; see docs/deploy/scaling.md.
 
 use std::collections::VecDeque;
 
@@ -70,7 +70,7 @@ impl Autoscaler {
         }
     }
 
-    /// Returns the length of the averaging window, and the minimum age of its values, in seconds.
+    /// Returns the length of the averaging window, and how old its values are at least, in seconds.
     fn window(self) -> (f64, f64) {
         match self {
             Self::Processors => (15.0, 15.0),
@@ -79,7 +79,7 @@ impl Autoscaler {
         }
     }
 
-    /// Returns the number of requests that it buffers while there is no replica.
+    /// Returns the number of requests that the autoscaler buffers while there is no replica.
     fn holds(self) -> f64 {
         match self {
             Self::Processors | Self::Running => 0.0,
@@ -98,12 +98,12 @@ struct Outcome {
     served: f64,
     refused: f64,
     waiting: f64,
-    /// When the last request was refused.
+    /// Time at which the last request was refused.
     last_refused: f64,
-    /// The longest waiting time of a request, in seconds.
+    /// The longest time that a request waited, in seconds.
     longest: f64,
     replicas: usize,
-    /// The number of replicas at each time when it changes.
+    /// The number of replicas after each change, with the time.
     changes: Vec<(f64, usize)>,
 }
 
@@ -113,9 +113,9 @@ fn simulate(options: &Options, autoscaler: Autoscaler) -> Outcome {
         replicas: options.replicas,
         ..Outcome::default()
     };
-    // The times at which replicas will be ready.
+    // Times at which new replicas will be ready.
     let mut coming: VecDeque<f64> = VecDeque::new();
-    // The fraction of CPUs in use, and the number of running or waiting requests, per step.
+    // For each step, the fraction of CPUs in use and the number of running or waiting requests.
     let (mut busy, mut running) = (Vec::new(), Vec::new());
     let steps = (options.seconds / STEP).round() as usize;
     for step in 0..steps {
@@ -149,7 +149,7 @@ fn simulate(options: &Options, autoscaler: Autoscaler) -> Outcome {
         busy.push(part);
         running.push(outcome.waiting + part * replicas * options.cores);
 
-        // The burst begins immediately after a decision.
+        // The burst begins right after a decision.
         let every = (autoscaler.period() / STEP).round() as usize;
         if (step + 1) % every != 0 {
             continue;
@@ -158,17 +158,17 @@ fn simulate(options: &Options, autoscaler: Autoscaler) -> Outcome {
         let mean = |values: &[f64]| {
             let end = values.len().saturating_sub((age / STEP) as usize);
             let count = (window / STEP) as usize;
-            // Values from before the burst count as zero.
+            // Values from before the burst are zero.
             values[end.saturating_sub(count)..end].iter().sum::<f64>() / count as f64
         };
         let known = outcome.replicas + coming.len();
         let wanted = match autoscaler {
             Autoscaler::Processors => (outcome.replicas as f64 * mean(&busy) / 0.7).ceil(),
-            // KEDA itself starts the first replica, at its next poll.
+            // KEDA itself starts the first replica at its next poll.
             Autoscaler::Running if known == 0 => 1.0,
             Autoscaler::Running | Autoscaler::Knative => (mean(&running) / options.target).ceil(),
         };
-        // The defaults of both: Kubernetes doubles the number, or adds four.
+        // The defaults of both autoscalers: Kubernetes doubles the number of replicas, or adds four.
         let at_once = match autoscaler {
             Autoscaler::Processors | Autoscaler::Running => (known * 2).max(known + 4),
             Autoscaler::Knative => options.most,

@@ -1,4 +1,4 @@
-//! Measures what depending on the protocol's crates costs.
+//! Measures how many crates the protocol's crates depend on, and how long they take to build.
 
 use std::{
     collections::BTreeSet,
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{cargo, workspace};
 
-/// A crate with a plausible choice of features.
+/// A crate, with the features that a user would typically choose.
 struct Choice {
     package: &'static str,
     features: &'static str,
@@ -43,7 +43,7 @@ const CHOICES: &[Choice] = &[
     },
 ];
 
-/// Prints the table; builds each crate in an empty directory.
+/// Prints the table. Each crate is built in an empty directory.
 pub(crate) fn run() -> Result<()> {
     println!("| crate | features | crates below it | build from nothing | processor time of that |");
     println!("|---|---|---|---|---|");
@@ -58,13 +58,13 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Returns the CPU time of all child processes that have ended, which varies less than wall-clock time on a
-/// busy machine. Linux only, 0 elsewhere.
+/// Returns the CPU time of all child processes that have ended. It varies less than wall-clock time on a busy
+/// machine. Returns 0 on systems other than Linux.
 fn children_time() -> Duration {
     /// Clock ticks per second in /proc, on every Linux that Rust supports.
     const PER_SECOND: u64 = 100;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name may contain blanks, so fields are counted after it.
+    // The process name may contain spaces, so fields are counted after it.
     let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
     let ticks: u64 = fields
         .skip(13)
@@ -85,8 +85,8 @@ impl Choice {
         ]
     }
 
-    /// Counts the crates that are compiled for it, including those of this workspace, of build scripts and of
-    /// macros.
+    /// Returns the number of crates that are compiled, including crates of this workspace, of build scripts
+    /// and of macros.
     fn dependencies(&self) -> Result<usize> {
         let output = Command::new(env!("CARGO"))
             .arg("tree")
@@ -101,7 +101,7 @@ impl Choice {
             String::from_utf8_lossy(&output.stderr)
         );
         let tree = String::from_utf8(output.stdout)?;
-        // A crate that is listed again is marked with an asterisk.
+        // An asterisk marks a crate that was listed before.
         let crates: BTreeSet<&str> = tree.lines().map(|line| line.trim_end_matches(" (*)")).collect();
         Ok(crates.len().saturating_sub(1))
     }

@@ -1,6 +1,6 @@
 //! `cargo xtask stores`: tests `oip-server` with models at URLs, against servers that implement the cloud
 //! protocols (moto for S3 and for Google's XML API, s3s-fs for S3 with verified signatures, Azurite for
-//! Azure) and a small one that imitates the Hub. `xtask/stores/suite.py` runs the tests.
+//! Azure), and against a small server that imitates the Hub. `xtask/stores/suite.py` runs the tests.
 
 use std::{
     fs,
@@ -29,14 +29,15 @@ pub(crate) struct Options {
 
 /// The directory of the suite.
 const SUITE: &str = "xtask/stores";
-/// The directory of installed programs, which is kept because filling it takes long.
+/// The directory for installed programs. It is kept, because filling it takes long.
 const ENVIRONMENT: &str = "target/stores-suite";
-/// The emulator of Azure's storage.
+/// An emulator of Azure's storage.
 const AZURITE: &str = "azurite@3.35.0";
-/// A server of S3's protocol that stores files and verifies signatures, and its version.
+/// A server for S3's protocol that stores files and verifies signatures, and its version.
 const S3S: (&str, &str) = ("s3s-fs", "0.14.1");
 
-/// Installs the suite's requirements, builds the server, and fails when any check does.
+/// Installs the suite's requirements, builds the server and runs the checks. Returns an error if any check
+/// fails.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let folder = workspace::root().join(ENVIRONMENT);
     let python = install(options, &folder)?;
@@ -55,8 +56,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Creates the virtual environment and installs Azurite and s3s-fs; recreates all of it when the requirements
-/// have changed.
+/// Creates the virtual environment, and installs Azurite and s3s-fs. Recreates all of it when the
+/// requirements change.
 fn install(options: &Options, folder: &Path) -> Result<PathBuf> {
     let python = folder.join("bin/python");
     let requirements = workspace::root().join(SUITE).join("requirements.txt");

@@ -1,4 +1,4 @@
-//! The house rules that a machine can hold.
+//! Checks the house rules that a machine can check.
 
 use std::{fs, path::PathBuf};
 
@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 
 use crate::{circles, crate_pages, dependencies, documents, layers, workspace};
 
-/// What may stand at the top of the repository, beside dotfiles.
+/// Files and directories that may be at the top of the repository, in addition to dotfiles.
 const TOP_LEVEL: &[&str] = &[
     "Cargo.lock",
     "Cargo.toml",
@@ -24,7 +24,7 @@ const TOP_LEVEL: &[&str] = &[
     "xtask",
 ];
 
-/// Lines before its tests above which a file is reported: it may hold two subjects.
+/// Number of lines, not counting tests, above which a file is reported: it may have two subjects.
 const LARGE_FILE: usize = 500;
 
 /// Checks all rules and prints the report.
@@ -87,7 +87,7 @@ fn check_sources(broken: &mut Vec<String>) -> Result<()> {
                 "{name}: has flags of `open` as numbers; use rustix::fs::OFlags, since they differ between processors"
             ));
         }
-        // Put together here, so that this file does not find itself.
+        // The words are concatenated here, so that this file does not match.
         for unfinished in [
             concat!("todo", "!("),
             concat!("unimplemented", "!("),
@@ -102,7 +102,7 @@ fn check_sources(broken: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// No two files of a crate need each other.
+/// Checks that no two files of a crate depend on each other.
 fn check_circles(broken: &mut Vec<String>) -> Result<()> {
     let mut folders = vec![workspace::root().join("xtask")];
     for entry in fs::read_dir(workspace::root().join("crates"))? {
@@ -127,7 +127,8 @@ fn check_circles(broken: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-/// Flags of `open` as numbers, which mean something else on other processors: `O_NOFOLLOW` of x86 is `O_DIRECT` on ARM.
+/// Returns whether code passes flags of `open` as numbers, which differ between processors: `O_NOFOLLOW` on
+/// x86 is `O_DIRECT` on ARM.
 fn has_numeric_flags(text: &str) -> bool {
     let mut lines = text.lines();
     lines.any(|line| {
@@ -139,7 +140,7 @@ fn has_numeric_flags(text: &str) -> bool {
     })
 }
 
-/// A file starts with its own documentation, or its first item has some.
+/// Returns whether a file starts with its own documentation, or its first item is documented.
 fn says_what_it_is(text: &str) -> bool {
     let mut in_use = false;
     for line in text.lines() {

@@ -1,5 +1,5 @@
-//! Checks that use external tools. Each runs if its tool is installed, and otherwise explains how to install
-//! it.
+//! Runs checks that need external tools. Each runs if its tool is installed, and otherwise explains how to
+//! install the tool.
 
 use std::{fs, process::Command};
 
@@ -49,7 +49,7 @@ impl Tool {
         command
     }
 
-    /// Runs the tool; fails if it is not installed.
+    /// Runs the tool. Returns an error if it is not installed.
     fn run(&self, arguments: &[&str]) -> Result<()> {
         self.ensure_installed()?;
         let arguments: Vec<&str> = [self.name].into_iter().chain(arguments.iter().copied()).collect();
@@ -57,14 +57,14 @@ impl Tool {
     }
 }
 
-/// Checks licences, sources and known vulnerabilities of the dependencies against deny.toml. Needs a network
-/// for the list of vulnerabilities.
+/// Checks licences, sources and known vulnerabilities of the dependencies against deny.toml. The list of
+/// vulnerabilities requires a network.
 pub(crate) fn deny() -> Result<()> {
     DENY.run(&["--workspace", "--all-features", "check"])
 }
 
-/// Runs the checks that need no list of vulnerabilities, for CI; fetches missing crates for other platforms.
-/// Prints a note if the tool is not installed.
+/// Runs the checks that need no list of vulnerabilities, for CI. Downloads missing crates for other
+/// platforms. Prints a note if the tool is not installed.
 pub(crate) fn deny_in_ci() -> Result<()> {
     if !DENY.is_installed() {
         println!("   skipped: cargo-deny is not installed ({})", DENY.install);
@@ -80,7 +80,7 @@ pub(crate) fn deny_in_ci() -> Result<()> {
     ])
 }
 
-/// Returns whether rustup has a version of Rust.
+/// Returns whether rustup has installed this version of Rust.
 fn has_toolchain(version: &str) -> bool {
     let asked = Command::new("rustup")
         .args(["run", version, "rustc", "--version"])
@@ -88,7 +88,7 @@ fn has_toolchain(version: &str) -> bool {
     asked.is_ok_and(|output| output.status.success())
 }
 
-/// Runs [`msrv`] if that toolchain is installed; prints a note otherwise.
+/// Runs [`msrv`] if that toolchain is installed; otherwise prints a note.
 pub(crate) fn msrv_in_ci() -> Result<()> {
     let version = minimum_version()?;
     if has_toolchain(&version) {
@@ -100,8 +100,8 @@ pub(crate) fn msrv_in_ci() -> Result<()> {
     Ok(())
 }
 
-/// Checks that the minimum supported Rust version, `rust-version` of Cargo.toml, compiles everything that
-/// users depend on.
+/// Checks that everything that users depend on compiles with the minimum supported Rust version,
+/// `rust-version` in Cargo.toml.
 pub(crate) fn msrv() -> Result<()> {
     let version = minimum_version()?;
     let toolchain = format!("+{version}");
@@ -142,10 +142,10 @@ fn minimum_version() -> Result<String> {
     Ok(version.context("Cargo.toml has no rust-version")?.to_owned())
 }
 
-/// Packages every crate as for a registry, and builds the packages. More cannot be tested without a registry
-/// account.
+/// Packages every crate as for a registry, and builds the packages. Without a registry account, nothing more
+/// can be tested.
 ///
-/// By default cargo uses a separate target directory for each package and would build all dependencies for
+/// By default, cargo uses a separate target directory for each package and would build all dependencies for
 /// each. With CI's flags, builds of the tests are reused.
 pub(crate) fn package(verify: bool) -> Result<()> {
     let mut arguments = vec!["publish", "--workspace", "--dry-run", "--locked", "--allow-dirty"];
@@ -161,7 +161,7 @@ pub(crate) fn package(verify: bool) -> Result<()> {
     cargo::run(&arguments, &[cargo::FLAGS, &shared].concat())
 }
 
-/// Runs the part that needs neither network nor compiler, for CI: checks every manifest, and lists the files
+/// Runs the part that needs neither network nor compiler, for CI: checks every manifest and lists the files
 /// of each package.
 pub(crate) fn package_offline() -> Result<()> {
     let arguments = [

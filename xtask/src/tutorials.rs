@@ -1,5 +1,5 @@
-//! Runs the tutorials of docs/tutorials unchanged: each block of a page is run in turn, and its output is
-//! compared with the block of text after it.
+//! Runs the tutorials of docs/tutorials unchanged: runs each block of a page in turn, and compares its output
+//! with the text block after it.
 
 use std::{
     fs,
@@ -32,7 +32,8 @@ pub(crate) struct Options {
     programs: Option<PathBuf>,
 }
 
-/// The versions that the pages were last run with; packages not listed are installed in their newest version.
+/// The versions with which the pages were last run. Packages that are not listed are installed in their
+/// newest version.
 const VERSIONS: &[(&str, &str)] = &[
     ("lightgbm", "4.7.0"),
     ("numpy", "2.4.6"),
@@ -51,10 +52,10 @@ const VERSIONS: &[(&str, &str)] = &[
 /// The server's address in the pages.
 const ADDRESS: &str = "127.0.0.1:8080";
 
-/// Timeout until a server is ready, because a debug build is slow.
+/// Timeout until a server is ready. It is long because a debug build is slow.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Runs the pages in CI whose environment already exists from an earlier run, since CI downloads nothing.
+/// Runs the pages in CI that have an environment from an earlier run, since CI downloads nothing.
 pub(crate) fn in_ci() -> Result<()> {
     let all = needs(&pages()?)?;
     for (page, _) in &all {
@@ -81,7 +82,7 @@ pub(crate) fn in_ci() -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a page's commands download packages each time.
+/// Returns whether a page's commands download packages on every run.
 fn fetches(page: &str) -> Result<bool> {
     let page = workspace::root().join(format!("docs/tutorials/{page}.md"));
     let blocks = blocks(&fs::read_to_string(page)?);
@@ -104,12 +105,12 @@ fn needs(pages: &[PathBuf]) -> Result<Vec<Needs>> {
     needs.collect()
 }
 
-/// Returns the directory of the Python environment of a page, which other pages may share.
+/// Returns the directory of the Python environment for a page. Other pages may share it.
 fn place_of_environment(page: &str) -> PathBuf {
     workspace::root().join(format!("target/tutorials/{page}-venv"))
 }
 
-/// Runs the pages, and fails when a command fails or its output differs from the page.
+/// Runs the pages. Returns an error if a command fails or its output differs from the page.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mut pages = pages()?;
     let all = needs(&pages)?;
@@ -150,8 +151,8 @@ fn name(page: &Path) -> String {
         .into_owned()
 }
 
-/// Returns the environment for a page: of the pages that install everything this one needs, the page that
-/// installs most. Sharing saves space, since PyTorch alone takes gigabytes.
+/// Returns the environment for a page: among the pages that install everything this page needs, the one that
+/// installs the most. Sharing saves space, since PyTorch alone takes gigabytes.
 fn environment<'all>(page: &str, all: &'all [Needs]) -> Option<&'all Needs> {
     let (_, needed) = all.iter().find(|(name, _)| name == page)?;
     let has_all = |has: &[String]| needed.iter().all(|requirement| has.contains(requirement));
@@ -217,7 +218,7 @@ struct Page {
 }
 
 impl Page {
-    /// Runs a block to its end, and returns its output.
+    /// Runs a block to the end, and returns its output.
     fn run(&self, program: &str, arguments: &[&str], block: &Block) -> Result<String> {
         let output = self
             .command(program)
@@ -281,21 +282,21 @@ fn is_ready(address: &str) -> Result<bool> {
 /// A fenced block of a page.
 #[derive(Debug, PartialEq, Eq)]
 struct Block {
-    /// The language after the opening fence.
+    /// The language named after the opening fence.
     language: String,
     text: String,
     line: usize,
 }
 
 impl Block {
-    /// Returns whether the block only installs packages into the page's environment, which already has them.
+    /// Returns whether the block only installs packages that the page's environment already has.
     fn installs(&self) -> bool {
         let mut lines = self.text.lines();
         lines.all(|line| line.starts_with(INSTALL) && !line.contains(" --target "))
     }
 }
 
-/// Prefix of lines that install packages.
+/// Beginning of lines that install packages.
 const INSTALL: &str = "pip install ";
 
 fn blocks(page: &str) -> Vec<Block> {
@@ -323,8 +324,8 @@ fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// Returns the packages that the page installs into its environment, with the versions it was last run with.
-/// Ignores options of pip, such as the index with CPU-only wheels, which are for readers.
+/// Returns the packages that the page installs, with the versions with which it was last run. Ignores options
+/// of pip, such as the index with CPU-only wheels, since they are for readers.
 fn requirements(blocks: &[Block]) -> Vec<String> {
     let lines = blocks
         .iter()
@@ -373,7 +374,7 @@ mod tests {
         assert!(environment("d", &all).is_none());
     }
 
-    /// A page that starts no server, or checks nothing, would pass without running anything.
+    /// A page that starts no server, or has no output to compare, would pass without checking anything.
     #[test]
     fn each_page_serves_and_checks() {
         let pages = fs::read_dir(workspace::root().join("docs/tutorials")).unwrap();

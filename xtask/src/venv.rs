@@ -1,4 +1,4 @@
-//! Python virtual environments.
+//! Creates Python virtual environments.
 
 use std::{
     fs,
@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::workspace;
 
-/// Returns the Python of a virtual environment that has the requirements, created with this interpreter if
-/// necessary; installing them needs a network.
+/// Returns the Python of a virtual environment that has the requirements. Creates the environment with the
+/// interpreter `python` if necessary; installing the requirements needs a network.
 pub(crate) fn environment(python: &str, folder: &Path, requirements: &[&str]) -> Result<PathBuf> {
     let program = folder.join("bin/python");
     let installed = format!("{}\n{}", interpreter(python)?, requirements.join("\n"));
@@ -27,7 +27,7 @@ pub(crate) fn environment(python: &str, folder: &Path, requirements: &[&str]) ->
     Ok(program)
 }
 
-/// Returns whether an environment has these packages from an earlier run, with any interpreter.
+/// Returns whether an environment has these packages from an earlier run, whatever its interpreter.
 pub(crate) fn is_filled(folder: &Path, requirements: &[&str]) -> bool {
     let installed = fs::read_to_string(folder.join(INSTALLED)).unwrap_or_default();
     let packages = installed.split_once('\n').map(|(_, packages)| packages);
@@ -49,10 +49,10 @@ fn interpreter(python: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().replace('\n', " "))
 }
 
-/// The file in an environment that records its interpreter and what was installed.
+/// The file in an environment that records its interpreter and the installed packages.
 const INSTALLED: &str = "installed.txt";
 
-/// Runs a program, and fails if the program does.
+/// Runs a program. Returns an error if the program fails.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let program = command.get_program().to_owned();
     let status = command
@@ -69,7 +69,7 @@ mod tests {
 
     use super::*;
 
-    /// Creates a fake Python that creates environments and records which version it was started for.
+    /// Creates a fake Python that creates environments and records the version that it was started as.
     fn python(folder: &Path, version: &str) -> String {
         let program = folder.join(version);
         let script = format!(

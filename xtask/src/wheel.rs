@@ -1,4 +1,4 @@
-//! Builds the Python package as a wheel that includes the programs: `cargo xtask wheel`.
+//! `cargo xtask wheel`: builds the Python package as a wheel that includes the programs.
 
 use std::{
     ffi::OsString,
@@ -33,7 +33,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Returns whether the wheel is for other machines, and must not contain paths of this one.
+    /// Returns whether the wheel is for other machines, so that it must not contain paths of this one.
     fn is_for_others(&self) -> bool {
         self.target.is_some() && !self.debug
     }
@@ -41,24 +41,24 @@ impl Options {
 
 /// The crate with the package's sources.
 pub(crate) const PACKAGE: &str = "crates/tensorferry-python";
-/// The program in the wheel. It also serves as `tensor`, most of which the server contains anyway.
+/// The program in the wheel. It also runs as `tensor`, most of whose code the server contains anyway.
 const PROGRAM: &str = "oip-server";
-/// The script that is installed as `tensor`. Links to it may be in a directory without the program.
+/// The script that is installed as `tensor`. A link to it may be in a directory without the program.
 const TENSOR: &str = r#"#!/bin/sh
 folder=${0%/*}
 [ -x "$folder/oip-server" ] || folder=$(dirname -- "$(readlink -f -- "$0")")
 exec "$folder/oip-server" --tensor "$@"
 "#;
-/// Packages that build the wheel and add the programs to it.
+/// Packages that build the wheel and add the programs.
 const BUILD_REQUIREMENTS: &[&str] = &["maturin>=1.9,<2", "wheel>=0.45"];
-/// Additional packages for wheels for older systems and for another architecture: a compiler that links with
-/// any version of glibc.
+/// Additional packages for wheels for older systems and for another architecture: a compiler that can link
+/// with any version of glibc.
 const ZIG_REQUIREMENTS: &[&str] = &["cargo-zigbuild>=0.24,<0.25", "ziglang>=0.17,<0.18"];
 /// The supported targets.
 const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
-/// The glibc version to link with: the oldest one that Rust's standard library supports.
+/// The glibc version to link with, which is the oldest one that Rust's standard library supports.
 const OLDEST_GLIBC: Glibc = Glibc(2, 17);
-/// The system's unwinder, and the functions of it that Rust's standard library calls.
+/// The system's unwinder, and the functions that Rust's standard library calls in it.
 const UNWINDER: &str = "libgcc_s.so.1";
 const UNWINDING: [&str; 14] = [
     "Backtrace",
@@ -87,10 +87,10 @@ pub(crate) fn wheel(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The tools that build a wheel, and their options.
+/// The tools and options for building a wheel.
 struct Build<'b> {
     options: &'b Options,
-    /// The Python of the environment with the tools.
+    /// The Python of the environment that contains the tools.
     python: PathBuf,
     /// The directory for output files.
     folder: PathBuf,
@@ -102,8 +102,8 @@ impl<'b> Build<'b> {
         let mut folder = workspace::root().join("target/python");
         let mut environment = Vec::new();
         if options.is_for_others() {
-            // The flags are those of archives. Other flags would rebuild everything, so a wheel for this
-            // machine uses those of all builds.
+            // These are the flags for archives. They differ from the flags of other builds and would rebuild
+            // everything, so a wheel for this machine does not use them.
             environment.push(("CARGO_ENCODED_RUSTFLAGS", dist::without_paths()));
         }
         let Some(target) = &options.target else {
@@ -121,7 +121,7 @@ impl<'b> Build<'b> {
         );
         let requirements = [BUILD_REQUIREMENTS, ZIG_REQUIREMENTS].concat();
         let python = venv::environment(&options.python, &folder.join("build-zig"), &requirements)?;
-        // Cargo finds its subcommands through PATH.
+        // Cargo finds its subcommands by PATH.
         let programs = python.with_file_name("");
         let path = std::env::var_os("PATH").unwrap_or_default();
         let path = std::env::join_paths(std::iter::once(programs).chain(std::env::split_paths(&path)))?;
@@ -138,8 +138,8 @@ impl<'b> Build<'b> {
         })
     }
 
-    /// Returns the profile and its directory, which differ for debug builds: cargo calls the profile `dev`
-    /// and the directory `debug`.
+    /// Returns the profile and its directory. They differ for debug builds: cargo's profile is `dev`, its
+    /// directory `debug`.
     fn profile(&self) -> (&'static str, &'static str) {
         match self.options.debug {
             true => ("dev", "debug"),
@@ -197,7 +197,7 @@ impl<'b> Build<'b> {
 
     /// Creates a library that replaces the system's `libgcc_s.so.1` while the module is linked.
     ///
-    /// zig links its own unwinder into its output. But when a program exits, Python ends other threads by
+    /// zig links its own unwinder into its output. But when a program exits, Python ends other threads with
     /// `pthread_exit`. The system's unwinder then also walks the module's functions, and calls functions of
     /// the module's unwinder with data that only that unwinder can read.
     fn unwinder(&self, target: &str) -> Result<PathBuf> {
@@ -240,7 +240,7 @@ pub(crate) fn build(options: &Options) -> Result<PathBuf> {
         .context("the wheel has no name")?;
     let scripts = tree.join(format!("{name}.data/scripts"));
     fs::create_dir_all(&scripts)?;
-    // The build profile strips symbols.
+    // The build profile already strips symbols.
     let server = scripts.join(PROGRAM);
     fs::copy(&program, &server).with_context(|| format!("copying {}", program.display()))?;
     let tensor = scripts.join("tensor");
@@ -270,11 +270,11 @@ pub(crate) fn build(options: &Options) -> Result<PathBuf> {
     Ok(wheel)
 }
 
-/// Checks that nothing in a wheel needs a newer glibc than the wheel's name says.
+/// Checks that nothing in a wheel needs a newer glibc than the wheel's name states.
 fn check_glibc(tree: &Path, wheel: &Path) -> Result<()> {
     let name = wheel.file_name().unwrap_or_default().to_string_lossy();
     let Some(promised) = Glibc::of_wheel(&name) else {
-        // The wheel is for another system, or only for this machine.
+        // The wheel is for a different system, or only for this machine.
         return Ok(());
     };
     for file in files(tree)? {
@@ -289,9 +289,9 @@ fn check_glibc(tree: &Path, wheel: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the extension module uses Python's unwinder. Threads that are in Python code when the
-/// interpreter exits are unwound by the C library with `libgcc_s.so.1`, and crash in frames of a module that
-/// has its own unwinder.
+/// Checks that the extension module uses Python's unwinder. Threads in Python code when the interpreter exits
+/// are unwound by the C library with `libgcc_s.so.1`, and crash in frames of a module that has its own
+/// unwinder.
 fn check_unwinder(tree: &Path) -> Result<()> {
     let is_module = |file: &PathBuf| file.extension().is_some_and(|end| end == "so");
     let modules: Vec<PathBuf> = files(tree)?.into_iter().filter(is_module).collect();
@@ -313,8 +313,8 @@ fn check_unwinder(tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Renames the wheel for the glibc that its content needs: maturin considers only the module, but the program
-/// may need a newer one.
+/// Renames the wheel according to the glibc that its content needs: maturin considers only the module, but
+/// the program may need a newer glibc.
 fn with_tag_of_programs(build: &Build<'_>, tree: &Path, wheel: &Path) -> Result<PathBuf> {
     let mut needed = OLDEST_GLIBC;
     for file in files(tree)? {
@@ -329,7 +329,7 @@ fn with_tag_of_programs(build: &Build<'_>, tree: &Path, wheel: &Path) -> Result<
     only_entry(wheel.parent().unwrap_or(wheel))
 }
 
-/// Checks the size of the wheel, which registries store and images download.
+/// Checks the size of the wheel, since registries store it and images download it.
 fn check_size(wheel: &Path) -> Result<()> {
     let size = fs::metadata(wheel)?.len();
     ensure!(
@@ -357,8 +357,8 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Adds licences to the wheel, its own and those of its dependencies, and one bill of materials for the
-/// programs and the module. maturin's own covers only the module, and contains paths of this machine.
+/// Adds to the wheel its own licences, those of its dependencies, and one bill of materials for the programs
+/// and the module. maturin's bill covers only the module, and contains paths of this machine.
 fn add_licences(tree: &Path, name: &str, target: &str) -> Result<()> {
     let info = tree.join(format!("{name}.dist-info"));
     let components = components::of(&[PROGRAM, "tensor-cli", "tensorferry-python"], target)?;
@@ -382,7 +382,7 @@ fn add_licences(tree: &Path, name: &str, target: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns a wheel's metadata with another licence file in its header.
+/// Returns a wheel's metadata with `name` as an additional licence file in the header.
 fn with_licence_file(metadata: &str, name: &str) -> String {
     // The package's description, if any, follows an empty line.
     let end = metadata.find("\n\n").unwrap_or_else(|| metadata.trim_end().len());
@@ -390,7 +390,7 @@ fn with_licence_file(metadata: &str, name: &str) -> String {
     format!("{head}\nLicense-File: {name}{text}")
 }
 
-/// Creates an empty directory, removing a previous one.
+/// Creates an empty directory, and removes a previous one.
 fn fresh(folder: &Path) -> Result<PathBuf> {
     if folder.exists() {
         fs::remove_dir_all(folder)?;

@@ -1,4 +1,4 @@
-//! Paths of the workspace.
+//! Finds the workspace's directories and files.
 
 use std::{
     fs,
@@ -9,13 +9,13 @@ use anyhow::Result;
 
 /// Returns the root of the repository.
 pub(crate) fn root() -> PathBuf {
-    // The directory of xtask is directly below the root.
+    // The directory of xtask is in the root.
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .map_or_else(PathBuf::new, Path::to_owned)
 }
 
-/// Returns the directory in which cargo writes programs of a profile, `debug` or `release`.
+/// Returns the directory into which cargo writes programs of a profile, `debug` or `release`.
 pub(crate) fn built(profile: &str) -> PathBuf {
     target().join(profile)
 }
@@ -27,24 +27,24 @@ pub(crate) fn target() -> PathBuf {
     root().join(folder.unwrap_or_else(|| "target".into()))
 }
 
-/// Returns a path as shown in messages: relative to the root of the repository.
+/// Returns a path for messages, relative to the repository's root.
 pub(crate) fn display(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }
 
-/// All Rust files of the workspace.
+/// Returns all Rust files of the workspace.
 pub(crate) fn sources() -> Result<Vec<PathBuf>> {
     files(&["crates", "xtask"], "rs")
 }
 
-/// All Markdown files of the repository.
+/// Returns all Markdown files of the repository.
 pub(crate) fn pages() -> Result<Vec<PathBuf>> {
     let mut pages = files(&["crates", "docs", "xtask"], "md")?;
     pages.push(root().join("README.md"));
     Ok(pages)
 }
 
-/// The files with an extension below some folders of the repository, in order.
+/// Returns the files with an extension in some directories of the repository, in order.
 fn files(folders: &[&str], extension: &str) -> Result<Vec<PathBuf>> {
     fn collect(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) -> Result<()> {
         for entry in fs::read_dir(folder)? {

@@ -1,6 +1,6 @@
-//! Compares models with ONNX Runtime over a release build of the server: real ONNX models from public Python
-//! packages, exports of models trained here, randomly generated graphs, and single operators including ONNX
-//! Runtime's own. Also tests hostile models. The scripts are in `xtask/zoo`.
+//! Compares models on a release build of the server with ONNX Runtime: real ONNX models from public Python
+//! packages, exports of models that are trained here, randomly generated graphs, and single operators
+//! including ONNX Runtime's own. Also tests malicious models. The scripts are in `xtask/zoo`.
 
 use std::{path::PathBuf, process::Command};
 
@@ -73,7 +73,7 @@ pub(crate) struct Options {
     server: Option<PathBuf>,
 }
 
-/// The directory for generated models to which a server responds wrongly or not at all.
+/// The directory for generated models that a server answers wrongly or not at all.
 const KEPT: &str = "target/mutants";
 
 /// Packages that the script imports.
@@ -84,16 +84,17 @@ const REQUIREMENTS: &[&str] = &[
     "tritonclient[http]==2.73.0",
 ];
 
-/// Returns a Python with the packages that the script imports, created with this interpreter.
+/// Returns a Python with the packages that the script imports. Its environment is created with the
+/// interpreter `python`.
 pub(crate) fn environment(python: &str) -> Result<PathBuf> {
     venv::environment(python, &workspace::root().join("target/zoo-venv"), REQUIREMENTS)
 }
 
-/// Packages that the script of extreme values imports, and the versions of ONNX Runtime that it tests.
+/// Packages that the script for extreme values imports, and the versions of ONNX Runtime that it tests.
 const EXTREMES: &[&str] = &["numpy==2.4.6", "onnx==1.18.0"];
 const VERSIONS: &[&str] = &["1.31.1", "1.32.0"];
 
-/// Packages that the script of `ai.onnx.ml` operators imports; it tests the same versions.
+/// Packages that the script for `ai.onnx.ml` operators imports; it tests the same versions of ONNX Runtime.
 const LEARNED: &[&str] = &["numpy==2.4.6", "onnx==1.18.0", "tritonclient[http]==2.73.0"];
 
 /// Additional packages that the training script imports.
@@ -106,8 +107,8 @@ const TRAINING: &[&str] = &[
     "xgboost-cpu==3.2.0",
 ];
 
-/// Downloads the models, runs them, and fails when a response is wrong, a request fails, or the server
-/// crashes.
+/// Downloads the models and runs them. Returns an error if a response is wrong, a request fails, or the
+/// server crashes.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let root = workspace::root();
     if options.extremes {
@@ -193,7 +194,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Returns the server given by the options, or builds one.
+/// Returns the server that the options name, or builds one.
 fn server(options: &Options) -> Result<PathBuf> {
     if let Some(server) = &options.server {
         return Ok(server.clone());
@@ -202,7 +203,7 @@ fn server(options: &Options) -> Result<PathBuf> {
     Ok(workspace::built("release").join("oip-server"))
 }
 
-/// Runs a script once with each version of ONNX Runtime.
+/// Runs a script once for each version of ONNX Runtime.
 fn with_each_version(options: &Options, name: &str, requirements: &[&str], wrong: &str) -> Result<()> {
     let root = workspace::root();
     let server = server(options)?;
@@ -237,8 +238,8 @@ fn with_each_version(options: &Options, name: &str, requirements: &[&str], wrong
     Ok(())
 }
 
-/// Returns the README's sentence about the results in docs/measured/zoo.md, from that page's summary of the
-/// built-in runtime.
+/// Returns the README's sentence about the results in docs/measured/zoo.md, generated from that page's
+/// summary of the built-in runtime.
 pub(crate) fn summary(page: &str) -> Result<String> {
     let line = page.lines().find_map(|line| line.strip_prefix("Built-in, of "));
     let summary = line.context("docs/measured/zoo.md has no line that begins with \"Built-in, of\"")?;

@@ -1,6 +1,7 @@
-"""Serves models from stores of others: moto and s3s-fs as S3, moto as Google's store too, Azurite as Azure's, and a Hub of our own.
+"""Serves models from emulated stores: moto and s3s-fs for S3, moto for Google's store too, Azurite for Azure, and our own
+imitation of the Hub.
 
-Arguments: the program oip-server, the folder of npm's packages, and the program s3s-fs.
+Arguments: the program oip-server, the directory of npm's packages, and the program s3s-fs.
 """
 
 import argparse
@@ -30,7 +31,7 @@ def free_port():
 
 
 def tensors(numbers):
-    """A safetensors file with one tensor of bytes."""
+    """Returns a safetensors file with one tensor of bytes."""
     header = json.dumps({"w": {"dtype": "U8", "shape": [len(numbers)], "data_offsets": [0, len(numbers)]}}).encode()
     header += b" " * (-len(header) % 8)
     return struct.pack("<Q", len(header)) + header + bytes(numbers)
@@ -86,7 +87,7 @@ class Suite:
         return done.returncode, {model["name"]: model for model in models}, done.stderr
 
     def serves(self, url, more, put, remove, arguments=()):
-        """A whole life of a bucket: served, changed while it is polled, gone."""
+        """Tests the life cycle of a bucket: it is served, changed while it is polled, and removed."""
         cache = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
         for key, content in MODELS.items():
             put(key, content)
@@ -154,7 +155,7 @@ def s3(suite):
 
 
 def encrypted(context, port):
-    """A port that speaks TLS in front of one that does not."""
+    """Opens a port with TLS in front of a port without."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def copy(source, target):
@@ -174,7 +175,7 @@ def encrypted(context, port):
         try:
             outside = context.wrap_socket(connection, server_side=True)
         except OSError:
-            # A client that does not know the authority.
+            # The client does not trust the authority.
             return
         inside = socket.create_connection(("127.0.0.1", port))
         threading.Thread(target=copy, args=(inside, outside), daemon=True).start()
@@ -189,7 +190,8 @@ def encrypted(context, port):
 
 
 def signed(suite):
-    """A store of others that checks signatures, behind TLS by an authority of its own: wrong keys, none, and an authority nobody knows."""
+    """Tests a store that checks signatures, behind TLS with its own authority: wrong keys, no keys, and an unknown
+    authority."""
     import boto3
     import trustme
 
@@ -225,7 +227,7 @@ def signed(suite):
     )
 
     def refused(name, changed, arguments, *parts):
-        """A start without a cache fails with these words, and with no secret."""
+        """Checks that starting without a cache fails with these words, and that the message contains no secret."""
         code, models, log = suite.check("s3://models/production", changed, suite.folder / name, arguments)
         assert code == 1 and not models, (name, code, models, log)
         missing = [part for part in parts if part not in log]
@@ -234,14 +236,14 @@ def signed(suite):
     access = "access to the list of objects is refused; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     refused("wrong-secret", {**more, "AWS_SECRET_ACCESS_KEY": "not-the-secret"}, trusted, access, "SignatureDoesNotMatch")
     refused("wrong-id", {**more, "AWS_ACCESS_KEY_ID": "nobody"}, trusted, access, "NotSignedUp")
-    # There is no service for the machine's role.
+    # There is no service that provides credentials for the machine's role.
     without = {name: value for name, value in more.items() if "KEY" not in name}
     refused("no-key", {**without, "AWS_METADATA_ENDPOINT": f"http://127.0.0.1:{free_port()}"}, trusted, access)
     refused("unsigned", {**without, "AWS_SKIP_SIGNATURE": "true"}, trusted, access, "AccessDenied")
     refused("unknown-authority", more, [], "UnknownIssuer")
     code, _, log = suite.check("s3://no-such-bucket", more, suite.folder / "absent-signed", trusted)
     assert code == 1 and "does not exist; check the URL" in log, log
-    # Keys, region and endpoint from the files of `aws configure`.
+    # Keys, region and endpoint come from the files of `aws configure`.
     aws = suite.folder / ".aws"
     aws.mkdir()
     (aws / "credentials").write_text("[shop]\naws_access_key_id = the-id\naws_secret_access_key = the-secret\n")
@@ -251,7 +253,8 @@ def signed(suite):
 
 
 def google(suite):
-    """Google's XML API is S3's dialect, and no emulator from the registries lists objects by it: moto answers in its place."""
+    """Tests Google's XML API, a dialect of S3's. No emulator in the registries lists objects with it, so moto takes its
+    place."""
     import boto3
 
     port = free_port()
@@ -276,7 +279,7 @@ def azure(suite):
     program = suite.node_modules / "azurite/dist/src/blob/main.js"
     suite.start(["node", str(program), "--blobHost", "127.0.0.1", "--blobPort", str(port), "--skipApiVersionCheck",
                  "--location", str(suite.folder / "azurite")], port)
-    # The emulator's account, which is the same everywhere.
+    # The emulator's account, which is the same for all users.
     key = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
     service = BlobServiceClient(f"http://127.0.0.1:{port}/devstoreaccount1", credential=key)
     container = service.create_container("models")
@@ -292,7 +295,7 @@ def azure(suite):
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """Answers as the Hub does: a commit, a tree in pages, files by a redirect to another path."""
+    """Imitates the Hub: a commit, a tree in pages, and files by a redirect to another path."""
 
     protocol_version = "HTTP/1.1"
     files, delay = {}, 0.0
@@ -344,7 +347,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 class HubServer(http.server.ThreadingHTTPServer):
     def handle_error(self, *_):
-        """Clients that are killed leave in the midst of an answer."""
+        """Ignores errors: clients that are killed disconnect during a response."""
 
 
 def start_hub():
@@ -369,14 +372,15 @@ def hub(suite):
 
 
 def killed(suite):
-    """A server that is killed while it fetches leaves nothing that is taken for a model, and the next one goes on."""
+    """Tests a server that is killed while it downloads: it leaves nothing that could be taken for a model, and the next
+    server resumes."""
     Hub.files = {"large/1/model.safetensors": tensors(os.urandom(60_000_000)), "small/1/model.safetensors": tensors(b"a")}
     Hub.delay = 0.5
     more = start_hub()
     cache = suite.folder / "killed"
     command = [suite.server, "check", "--log=off", "--repository-cache", str(cache), "hf://owner/repo"]
     for _ in range(3):
-        # That of the server before is there until this one removes it.
+        # The previous server's file stays until this server removes it.
         before = set(cache.glob("partial/*.part"))
         server = subprocess.Popen(command, env=suite.environment(more), stdout=subprocess.DEVNULL)
         end = time.monotonic() + 30

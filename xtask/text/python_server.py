@@ -1,8 +1,9 @@
-"""The server that one writes for embeddings in Python: `tokenizers`, ONNX Runtime on one thread, Starlette on uvicorn with its C parts.
+"""A typical Python server for embeddings: `tokenizers`, ONNX Runtime on one thread, and Starlette on uvicorn with its C
+extensions.
 
     python python_server.py DIRECTORY PORT MAX_LENGTH
 
-Answers `POST /v1/embeddings` as OpenAI's clients know it: mean over the mask, normalized.
+Answers `POST /v1/embeddings` in OpenAI's format: the mean over the mask, normalized.
 """
 
 import pathlib

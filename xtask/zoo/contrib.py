@@ -1,12 +1,13 @@
-"""ONNX Runtime's own operators (`com.microsoft`) in all their forms: a server's answers beside ONNX Runtime's.
+"""Compares a server with ONNX Runtime on ONNX Runtime's own operators (`com.microsoft`) in all their forms.
 
     python contrib.py --server PROGRAM [--only REGEX] [--pairs N]
 
-`contrib_forms.py` has an operator's usual form and its changes: every optional input given or left out, every attribute at another value than
-its default, every rank that is admitted. Asked are each form, each change of it, and each pair of changes, with fixed and with free sizes.
-What ONNX Runtime's own schema of the operator has and no change touches is an error, so that a new release shows what is new. ONNX Runtime
-answers in a process of its own, since some forms end it. An answer must be equal, or the reason of the refusal must name the operator; the
-exit code is 1 otherwise. Called by `cargo xtask zoo --contrib`.
+`contrib_forms.py` has the usual form of each operator and changes to it: every optional input present or omitted, every
+attribute at a value other than its default, every permitted rank. Each form, each change and each pair of changes is
+requested, with fixed and with free sizes. If no change covers a part of ONNX Runtime's schema for the operator, that is
+an error, so that a new release shows what is new. ONNX Runtime runs in a separate process, since some forms crash it. A
+response must be equal, or the reason of the refusal must name the operator; otherwise the exit code is 1. Called by
+`cargo xtask zoo --contrib`.
 """
 
 import argparse
@@ -35,7 +36,7 @@ SCHEMAS = {(schema.domain, schema.name): schema for schema in get_all_operator_s
 # Seconds after which ONNX Runtime counts as hanging.
 PATIENCE = 60
 WRONG = ("differs", "fails", "misleads", "server ended")
-# What is answered otherwise on purpose, by the case: docs/onnx.md says so.
+# Intended differences, by case; docs/onnx.md describes them.
 CHOICES = [
     (r"MatMulNBits: .*accuracy_level=4", "input A is not rounded to 8 bits, which the attribute allows"),
     (r"MultiHeadAttention: (?!.*present).*past", "ONNX Runtime reads keys that it has not written where the present ones are not wanted"),
@@ -47,7 +48,7 @@ SPECIAL = ("outputs", "free", "computed")
 
 
 class Case:
-    """A form of an operator: its inputs by the names of the schema, its attributes, and the outputs that are asked for."""
+    """A form of an operator: its inputs, keyed by their names in the schema, its attributes, and the requested outputs."""
 
     def __init__(self, form, labels, values):
         self.op, self.domain, self.label = form.op, form.domain, ", ".join(labels) or "plain"
@@ -63,7 +64,7 @@ class Case:
         self.names, self.inputs, self.constants = [], {}, {}
         for port in names:
             given = values.get(port)
-            # The last input of some operators is a list.
+            # The last input of some operators is variadic.
             for at, value in enumerate(given if isinstance(given, list) else [given]):
                 name = "" if value is None else f"{port}{at or ''}"
                 self.names.append(name)
@@ -78,7 +79,7 @@ class Case:
         return f"{self.op}: {self.label}"
 
     def model(self, kinds):
-        """The model, whose outputs have these types, or none that are written down."""
+        """Builds the model. Its outputs have the types `kinds`, or no declared types."""
         count = max(self.outputs) + 1
         outputs = [f"y{at}" if at in self.outputs else "" for at in range(count)]
         attributes = {name: value for name, value in self.attributes.items()}
@@ -100,11 +101,11 @@ class Case:
 
 
 def cases(form, pairs):
-    """The form, its changes, and pairs of them that do not touch the same thing."""
+    """Yields the form, its changes, and pairs of changes that do not affect the same thing."""
     changes = [("free sizes", {"free": True}), ("computed weights", {"computed": True}), *form.changes.items()]
     chosen = [(), *((change,) for change in changes)]
     both = [pair for pair in itertools.combinations(changes, 2) if not set(pair[0][1]) & set(pair[1][1])]
-    # Spread over all of them where there are too many.
+    # If there are too many pairs, takes a sample spread over all of them.
     step = max(1, -(-len(both) // pairs)) if pairs else len(both) + 1
     for picked in chosen + both[::step]:
         values = dict(form.values)
@@ -116,7 +117,7 @@ def cases(form, pairs):
 
 
 def untouched(form):
-    """What the schema has and no change gives another value, leaves out or adds."""
+    """Returns the parts of the schema that no change sets to a different value, omits or adds."""
     schema = SCHEMAS[form.domain, form.op]
     touched = {name for change in form.changes.values() for name in change}
     optional = [port.name for port in schema.inputs if "Optional" in str(port.option)]
@@ -126,7 +127,7 @@ def untouched(form):
 
 
 def answers_of(connection):
-    """Answers models until there are no more: the types of outputs and the outputs, or why there are none."""
+    """Runs models until the connection closes: sends the types of the outputs and the outputs, or the error."""
     onnxruntime.set_default_logger_severity(4)
     kinds = {"bool": TensorProto.BOOL, "string": TensorProto.STRING, "float": TensorProto.FLOAT, "double": TensorProto.DOUBLE}
     while (task := connection.recv()) is not None:
@@ -136,12 +137,12 @@ def answers_of(connection):
             types = [port.type[len("tensor("):-1] for port in session.get_outputs()]
             types = [kinds.get(name) or TensorProto.DataType.Value(name.upper()) for name in types]
             connection.send((types, session.run(None, inputs)))
-        except Exception as error:  # its exceptions have no common type
+        except Exception as error:  # ONNX Runtime's exceptions have no common type
             connection.send((None, str(error).replace("\n", " ")[:200]))
 
 
 class Reference:
-    """ONNX Runtime in a process of its own."""
+    """ONNX Runtime in a separate process."""
 
     def __init__(self, patience=PATIENCE):
         self.process, self.patience = None, patience
@@ -166,7 +167,7 @@ class Reference:
 
 
 def judged(server, reference, repository, case):
-    """The verdict, and why."""
+    """Returns the verdict and the reason."""
     types, wanted = reference.answer(case.model(None).SerializeToString(), case.inputs)
     kinds = types or [TensorProto.FLOAT] * len(case.outputs)
     folder = repository / "form" / "1"
@@ -190,7 +191,7 @@ def judged(server, reference, repository, case):
     if refusal is not None:
         if "[500]" in refusal or "the model failed" in refusal:
             return "fails", refusal
-        # A reason that names a piece of what the operator was rewritten to says nothing about the file.
+        # A reason about an operator that this one was rewritten to does not help users, since it is not in the file.
         named = case.op in refusal and "operators of the domain" not in refusal
         if choice := chosen(case):
             return "choice", choice

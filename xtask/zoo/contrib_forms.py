@@ -1,4 +1,4 @@
-"""The forms of ONNX Runtime's own operators that `contrib.py` asks for: a usual one of each, and what can be changed about it."""
+"""The forms of ONNX Runtime's own operators that `contrib.py` tests: the usual form of each, and changes to it."""
 
 import numpy as np
 from operators import Constant, floats, whole
@@ -7,7 +7,7 @@ INT32, INT64, UINT8, INT8 = np.int32, np.int64, np.uint8, np.int8
 
 
 class Form:
-    """An operator with the values of its inputs and attributes, and changes of these by what they are called."""
+    """An operator with the values of its inputs and attributes, and changes to these, by name."""
 
     def __init__(self, op, values, changes, domain="com.microsoft", opset=17):
         self.op, self.values, self.changes, self.domain, self.opset = op, values, changes, domain, opset
@@ -34,7 +34,7 @@ def byte(value, kind=UINT8):
 
 
 def each(name, values):
-    """A change for each value of an input or attribute."""
+    """Returns a change for each value of an input or attribute."""
     return {f"{name} {label}": {name: value} for label, value in values.items()}
 
 
@@ -448,7 +448,7 @@ def quantized_operators():
     small = dict(X=signed(2, 3, 4), x_zero_point=byte(-5, INT8), y_zero_point=byte(-128, INT8))
     softmax = dict(X=unsigned(2, 3, 4), X_scale=scale(0.05), x_zero_point=byte(120), y_scale=scale(1 / 256), y_zero_point=byte(0), opset=17)
     for opset in (12, 17):
-        # `opset` is an attribute of the operator, too.
+        # `opset` is also an attribute of the operator.
         yield Form("QLinearSoftmax", softmax | dict(opset=opset), {
             "signed": small, "no zero point of X": dict(x_zero_point=None), "a list": dict(X=unsigned(9)), "matrix": dict(X=unsigned(3, 9)), "four axes": dict(X=unsigned(2, 2, 3, 4)),
             **numbers("axis", -1, 1, 0, 2), **numbers("opset", 12, 13),

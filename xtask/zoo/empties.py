@@ -1,10 +1,12 @@
-"""Operators of ONNX Runtime that end its process where an input has no elements, and whether a server with this library survives them.
+"""Finds operators of ONNX Runtime that crash its process if an input has no elements, and checks that a server with this
+library survives them.
 
     python empties.py [--server PROGRAM] [--only REGEX]
 
-Each operator has the shapes of its inputs in names of dimensions. Asked are all sets of at most two names that are 0 everywhere, and each
-dimension of each input that is 0 alone. ONNX Runtime answers in a process of its own; it is written down what ends that. With a server,
-what ends ONNX Runtime must be refused with 400, and what does not must be answered as it answers. Called by `cargo xtask zoo --empties`.
+The input shapes of each operator consist of symbolic dimensions. Tested are all sets of at most two dimensions that are
+0 wherever they occur, and each dimension of each input that alone is 0. ONNX Runtime runs in a separate process, and
+the cases that crash it are reported. With a server, the cases that crash ONNX Runtime must be refused with 400, and the
+others must give the same response. Called by `cargo xtask zoo --empties`.
 """
 
 import argparse
@@ -37,7 +39,7 @@ PAST = dict(past_key="batch heads past width", past_value="batch heads past widt
 
 
 class Operator:
-    """An operator, the dimensions and types of its inputs, and how many outputs are asked for."""
+    """An operator, the dimensions and types of its inputs, and the number of requested outputs."""
 
     def __init__(self, op, inputs, outputs=1, domain="", opset=17, label="", sizes=None, values=None, **attributes):
         self.op, self.outputs, self.domain, self.opset, self.label, self.attributes = op, outputs, domain, opset, label, attributes
@@ -78,7 +80,7 @@ class Operator:
         return inputs
 
     def forms(self):
-        """Which dimensions are 0, and the shapes."""
+        """Yields the dimensions that are 0, with the resulting shapes."""
         used = list(dict.fromkeys(dim for _, port in self.ports if port for dim in port[0]))
         yield "nothing", self.shapes(self.sizes)
         for zeros in [(dim,) for dim in used] + list(itertools.combinations(used, 2)):
@@ -91,7 +93,7 @@ class Operator:
 
 
 def body(*names):
-    """A graph that adds to a state and gives an element."""
+    """Returns a graph that adds to a state and returns an element."""
     nodes = [helper.make_node("Add", ["state", "element"], ["next"]), helper.make_node("Identity", ["next"], ["made"])]
     inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("state", "element")]
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("next", "made")]
@@ -217,7 +219,7 @@ def main():
                     ours = [response.as_numpy(f"y{at}") for at in range(operator.outputs)]
                     verdict = "answered" if found is None else next(filter(None, map(zoo.difference, "abcd", answers, ours)), None)
                 except Exception as error:
-                    # Without a status it is an answer that did not come.
+                    # An error without a status means that no response arrived.
                     refusal = str(error)
                     verdict = f"refused: {refusal}" if found else None if "[400]" in refusal or "ONNX Runtime cannot run" in refusal else refusal if ends else None
                 if not server.is_running():

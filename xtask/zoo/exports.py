@@ -1,11 +1,12 @@
-"""Models of scikit-learn, XGBoost, LightGBM and CatBoost, exported to ONNX as people do it, answered by a server and by ONNX Runtime.
+"""Compares a server with ONNX Runtime on models of scikit-learn, XGBoost, LightGBM and CatBoost that are exported to ONNX
+in the usual ways.
 
     python exports.py --server PROGRAM --folder FOLDER [--only REGEX] [--page FILE | --both]
 
-Needs numpy, onnxruntime, tritonclient[http], catboost, lightgbm, onnx 1.18, onnxmltools, scikit-learn, skl2onnx and xgboost-cpu.
-Every model is made anew; FOLDER keeps the files. The last section of the page is written anew. The exit code is 1 unless all
-are answered as ONNX Runtime does, or as far away as it is from itself. With --both each has servers of its own, with the built-in runtime
-and with ONNX Runtime (both.py).
+Needs numpy, onnxruntime, tritonclient[http], catboost, lightgbm, onnx 1.18, onnxmltools, scikit-learn, skl2onnx and
+xgboost-cpu. Every model is trained anew; the files stay in FOLDER. The last section of the page is rewritten. The exit
+code is 1 unless all responses agree with ONNX Runtime's, within its own numerical error. With --both, each model has
+two servers of its own, with the built-in runtime and with ONNX Runtime (both.py).
 """
 
 import argparse
@@ -73,7 +74,7 @@ def register():
 
 
 class Export:
-    """A fitted model, and rows to check it against."""
+    """A fitted model, and rows for checking it."""
 
     def __init__(self, name, model, rows=X, types=None, options=None, catboost=False):
         self.name, self.model, self.rows, self.types, self.options, self.catboost = name, model, rows, types, options, catboost
@@ -268,19 +269,20 @@ def exports():
 
 
 def exact(export, rows, path):
-    """What ONNX Runtime answers to rows when the model is exported in float64; `None` where that cannot be done."""
+    """Returns ONNX Runtime's outputs for the rows if the model is exported in float64; `None` if it cannot be."""
     wide = copy.copy(export)
     wide.rows = export.rows.astype(np.float64)
     try:
         wide.save(path)
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         return [zoo.table(answer) for answer in session.run(None, {session.get_inputs()[0].name: rows.astype(np.float64)})]
-    except Exception:  # the converters' and ONNX Runtime's own
+    except Exception:  # exceptions of the converters and of ONNX Runtime
         return None
 
 
 def is_noise(wanted, answers, found):
-    """Whether floats are at most twice as far from those computed in float64 as ONNX Runtime's own are, and all else is equal."""
+    """Returns whether floats are at most twice as far from the float64 results as ONNX Runtime's own, and everything else
+    is equal."""
     if wanted is None:
         return False
     for exact, answer, ours in zip(wanted, answers, found):
@@ -298,7 +300,7 @@ def is_noise(wanted, answers, found):
 
 
 def compared(export, rows, names, answers, found):
-    """The result for answers that were found, and why."""
+    """Returns the verdict on the server's outputs, and the reason."""
     differences = [zoo.difference(*triple) for triple in zip(names, answers, found)]
     differences = [text for text in differences if text]
     if not differences:
@@ -311,19 +313,20 @@ def compared(export, rows, names, answers, found):
 
 
 def reference(path, export):
-    """Names of outputs, and pairs of inputs and answers of ONNX Runtime: for all rows and for half of them; or why there are none."""
+    """Returns the output names, and pairs of inputs and outputs of ONNX Runtime, for all rows and for half of them; or the
+    error."""
     try:
         session = ort.session_of(path)
         port = session.get_inputs()[0]
         pairs = [{port.name: rows} for rows in (export.rows, export.rows[: len(export.rows) // 2])]
         pairs = [(inputs, [zoo.table(answer) for answer in session.run(None, inputs)]) for inputs in pairs]
-    except Exception as error:  # its own exceptions have no common type
+    except Exception as error:  # ONNX Runtime's exceptions have no common type
         return str(error)
     return [output.name for output in session.get_outputs()], pairs
 
 
 def case_of(export, path):
-    """An export for both runtimes, or why there is none."""
+    """Returns the export as a case for both runtimes, or the reason why there is none."""
     expected = reference(path, export)
     if isinstance(expected, str):
         return expected
@@ -357,7 +360,7 @@ def verdict(server, repository, path, export):
 
 
 def section(rows):
-    """The page's section: which models had which verdict."""
+    """Returns the page's section: which models had which verdict."""
     packages = ("catboost", "lightgbm", "onnxmltools", "scikit-learn", "skl2onnx", "xgboost-cpu")
     versions = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in packages)
     lines = [
@@ -381,14 +384,14 @@ def shortened(why):
 
 
 def saved(options):
-    """Exports with their files, or why there is none."""
+    """Returns the exports with their files, or the reason why there is none."""
     for export in exports():
         if not re.search(options.only, export.name):
             continue
         path = options.folder / f"{export.name}.onnx"
         try:
             export.save(path)
-        except Exception as error:  # the converters' own
+        except Exception as error:  # exceptions of the converters
             yield export, str(error)
         else:
             yield export, path

@@ -1,4 +1,4 @@
-"""The operators of extremes.py, each with a valid request."""
+"""The operators that extremes.py tests, each with a valid request."""
 
 import itertools
 import pathlib
@@ -45,7 +45,8 @@ REGIONS = numbers(0, 0, 4, 4, 1, 1, 5, 6, 0, 2, 3, 7, 2, 2, 6, 6, kind=np.float3
 
 
 class Case:
-    """An operator, or some nodes, with a valid request. An input of `None` is left out. `more` has requests beside those that are made."""
+    """An operator, or several nodes, with a valid request. An input of `None` is omitted. `more` has requests in addition
+    to the generated ones."""
 
     def __init__(self, op, *inputs, label="", nodes=None, opset=18, domain="", outputs=1, kinds=None, more=None, fixed=(), extra=None, **attributes):
         self.name = f"{domain.removeprefix('com.')}{'.' if domain else ''}{op}{' ' if label else ''}{label}"
@@ -81,7 +82,7 @@ class Case:
 def arithmetic():
     for kind in INTEGERS:
         name = np.dtype(kind).name
-        # Short rows and long ones are computed by different code.
+        # Short and long rows are computed by different code.
         pair = whole(9, 3, 5, kind=kind) + kind(1), whole(9, 3, 5, kind=kind) + kind(1)
         wide = whole(9, 2, 64, kind=kind) + kind(1), whole(9, 2, 64, kind=kind) + kind(1)
         for op in ("Div", "Mod", "Mul", "Sub", "Add"):
@@ -474,7 +475,7 @@ EXTREMES = (0, -1, 1, 2**31 - 1, 2**31, 2**63 - 1, -(2**31), -(2**63))
 
 
 class ChangedFile:
-    """A case whose file has an extreme integer, and its valid request alone."""
+    """A case whose file contains an extreme integer, and only its valid request."""
 
     more = {}
     is_request_fixed = True
@@ -507,7 +508,7 @@ class ChangedFile:
 
 
 def places(count):
-    """All elements of a list, then the first and the last alone."""
+    """Yields all elements of a list, then only the first, then only the last."""
     yield "all", range(count)
     if count > 1:
         yield "the first", [0]
@@ -515,7 +516,8 @@ def places(count):
 
 
 def files():
-    """The cases with extreme integers in the file: attributes, and inputs that are constants; with and without fixed dimensions."""
+    """Yields the cases with extreme integers in the file: in attributes and in constant inputs, with and without fixed
+    dimensions."""
     for case in cases():
         for at, attribute in enumerate(case.model.graph.node[0].attribute):
             if attribute.type not in (onnx.AttributeProto.INT, onnx.AttributeProto.INTS):
@@ -531,7 +533,7 @@ def files():
                     yield ChangedFile(case, f"{place} of the constant {name} is {value}", is_fixed).with_constant(name, positions, value)
 
 
-# Of the tests of the onnx package, those with tensors of these types.
+# Only tests of the onnx package with tensors of these types are used.
 KNOWN = {
     getattr(TensorProto, name)
     for name in ("FLOAT", "DOUBLE", "FLOAT16", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "BOOL", "STRING")
@@ -539,7 +541,7 @@ KNOWN = {
 
 
 class Recorded:
-    """A test of the onnx package, with free dimensions."""
+    """A test from the onnx package, with free dimensions."""
 
     more = {}
     is_request_fixed = False
@@ -565,7 +567,7 @@ class Recorded:
 
 
 def recorded():
-    """The tests of single operators that the onnx package has, of tensors that numpy knows."""
+    """Yields the onnx package's tests of single operators, for tensors that NumPy supports."""
     root = pathlib.Path(onnx.__file__).parent / "backend/test/data/node"
     for folder in sorted(root.glob("test_*")):
         model = onnx.load(folder / "model.onnx")

@@ -1,14 +1,17 @@
-"""Single operators with extreme values: which of them end a process of ONNX Runtime, and that none ends a server.
+"""Runs single operators with extreme values: finds those that crash a process of ONNX Runtime, and checks that none
+crashes a server.
 
     python extremes.py [--server PROGRAM] [--library PATH] [--only REGEX] [--threads N]
 
-Needs numpy, onnx and onnxruntime; called by `cargo xtask zoo --extremes`. Every case is one operator whose inputs all come with the request and
-have free dimensions: those of extreme_cases.py, and the tests of operators that the onnx package has. Integers in the file, which are attributes
-and constant inputs, get extreme values too, with free and with fixed dimensions. A valid request is changed in one place at
-a time: an input, or its first element, becomes the smallest, the largest, -1, 0, NaN or infinite; a dimension becomes 0; pairs of integers
-meet. ONNX Runtime runs the changed requests in processes that may die, with limits of memory and time. With `--server`, the changes that ended
-a process, and some of the others, are sent to a server that has the library: it must go on. The exit code is 1 when it does not, or when an
-operator that is not KNOWN ends a process; the server's rules are in `onnx_runtime/traps/table.rs` of backend-onnx.
+Needs numpy, onnx and onnxruntime; called by `cargo xtask zoo --extremes`. Every case is one operator whose inputs all
+come with the request and have free dimensions: those in extreme_cases.py, and the onnx package's tests of operators.
+Integers in the file (attributes and constant inputs) get extreme values too, with free and with fixed dimensions. A
+valid request is changed in one place at a time: an input, or its first element, becomes the smallest or largest value,
+-1, 0, NaN or infinite; a dimension becomes 0; or two integers are combined. ONNX Runtime runs the changed requests in
+processes that may crash, with limits on memory and time. With `--server`, the changes that crashed a process, and some
+others, are sent to a server with the library, which must keep running. The exit code is 1 if it does not, or if an
+operator that is not in KNOWN crashes a process. The server's rules are in `onnx_runtime/traps/table.rs` of
+backend-onnx.
 """
 
 import argparse
@@ -32,17 +35,17 @@ import onnxruntime
 
 import extreme_cases
 
-# Bytes of address space, and of data, of a process that runs cases; of a server, which holds what its threads reserve too; which a
-# server may really take, with a limit of 512 MiB for values.
+# Limits in bytes: the address space and data of a process that runs cases; those of a server, including memory that its
+# threads reserve; and the memory that a server may actually use, with a limit of 512 MiB for values.
 MEMORY, SERVER_MEMORY, SERVER_PEAK = 4 << 30, 12 << 30, 3 << 30
-# Seconds for one request in a process.
+# Timeout of a request in a process, in seconds.
 PATIENCE = 8
-# Deaths of one model after which its other changes are left out.
+# Number of crashes of one model after which its other changes are skipped.
 MOST_DEATHS = 40
-# Of the changes that end no process, the server gets one of so many.
+# Of the changes that crash no process, the server gets one in this many.
 SAMPLED = 15
 
-# Operators with values that end the process, in some version from 1.31 on.
+# Operators with values that crash the process, in some version since 1.31.
 KNOWN = {
     "Attention", "AttnLSTM", "Conv", "ConvTranspose", "DequantizeLinear", "Div", "DynamicQuantizeLSTM", "FeatureVectorizer", "FusedConv", "GRU", "GatherND", "InstanceNormalization", "Inverse", "LSTM",
     "LinearAttention", "Loop", "MoE", "Mod", "MultiHeadAttention", "QAttention", "QLinearConv", "QuantizeLinear", "RNN", "RoiAlign", "RotaryEmbedding", "STFT", "Scan",
@@ -54,7 +57,7 @@ TEXT = [b"", b"a", b"-1", b"9223372036854775808", "\u00e9\u4e2d".encode(), b"x" 
 
 
 def extremes(dtype):
-    """The values that an input of this type is filled with."""
+    """Yields the values that an input of this type is filled with."""
     if dtype == object:
         return TEXT
     if dtype == bool:
@@ -68,7 +71,7 @@ def extremes(dtype):
 
 
 def changes(case):
-    """A valid request of a case, and others that differ from it in one place: what was changed, and the inputs."""
+    """Yields a valid request of a case, and requests that differ from it in one place: the change, and the inputs."""
     yield "as it is", dict(case.inputs)
     if case.is_request_fixed:
         return
@@ -80,7 +83,7 @@ def changes(case):
                 changed = array.copy()
                 flat = changed.reshape(-1)
                 at = {"all": slice(None), "first": 0, "last": -1}[places]
-                # Not as a slice: one of strings would be taken apart.
+                # Assigning to a slice would split strings into characters.
                 if places == "all":
                     flat[:] = [value] * flat.size
                 else:
@@ -108,7 +111,7 @@ def changes(case):
             shape = [0 if axis == size or size == max(a.ndim for a in case.inputs.values()) else dim for axis, dim in enumerate(array.shape)]
             empty[name] = np.zeros(shape, array.dtype) if array.dtype != object else np.full(shape, b"", object)
         yield (f"all: axis {size} has 0" if size < max(a.ndim for a in case.inputs.values()) else "all empty"), empty
-    # What has the same size is often the same dimension: all of these lose it together.
+    # Dimensions of the same size are often the same dimension, so all of them become 0 together.
     for size in sorted({dim for array in case.inputs.values() for dim in array.shape if dim > 1}):
         empty = {}
         for name, array in case.inputs.items():
@@ -126,7 +129,7 @@ def decoded(array):
 def run_once(session, inputs):
     if any(array.dtype == object for array in inputs.values()):
         return session.run(None, {name: decoded(array) for name, array in inputs.items()})
-    # As between operators, a value without elements has no memory: what reads it ends the process.
+    # Like a value between two operators, a value without elements has no memory, so reading it crashes the process.
     kind = onnxruntime.OrtValue
     return session.run_with_ort_values(None, {
         name: kind.ortvalue_from_numpy(array) if array.size else kind.ortvalue_from_shape_and_type(array.shape, array.dtype)
@@ -135,7 +138,7 @@ def run_once(session, inputs):
 
 
 def child(case, first, pipe, threads):
-    """Runs the changes of a case from one on; says which before each, and how it went after it."""
+    """Runs the changes of a case, starting at index `first`. Reports each before it runs, and its result afterwards."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -153,7 +156,7 @@ def child(case, first, pipe, threads):
     signal.alarm(PATIENCE if case.is_request_fixed else 0)
     try:
         session = onnxruntime.InferenceSession(case.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # The case is not one.
+    except Exception as error:  # this case does not apply
         say(b"R", 0, str(error))
         return
     for number, (_, inputs) in enumerate(changes(case)):
@@ -190,7 +193,7 @@ def message(pipe):
 
 
 def run(case, threads):
-    """Runs all changes of a case; a new process goes on behind one that ended."""
+    """Runs all changes of a case. After a crash, a new process continues with the next change."""
     outcome, first = Outcome(), 0
     while True:
         reading, writing = os.pipe()
@@ -221,7 +224,7 @@ def run(case, threads):
         name = signal.Signals(os.WTERMSIG(status)).name
         name = "time" if name == "SIGALRM" else name
         if current is None:
-            # While the model was loaded, or after all.
+            # The crash was during the model's load, or after all changes.
             outcome.deaths[0] = name
             return outcome
         outcome.deaths[current] = name
@@ -235,7 +238,7 @@ def operators(case):
 
 
 class Server:
-    """A server with the library, and models that are loaded one after another."""
+    """A server with the library, which loads one model after the other."""
 
     def __init__(self, program, library, repository):
         arguments = [
@@ -257,7 +260,7 @@ class Server:
         return self.process.poll() is None
 
     def peak(self):
-        """The most memory that it has had, in bytes."""
+        """Returns the peak memory of the server in bytes."""
         status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) << 10
 
@@ -269,7 +272,7 @@ class Server:
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode(errors="replace")[:200]
         except OSError as error:
-            # If it ends, that takes a moment.
+            # A crashing server takes a moment to end.
             try:
                 self.process.wait(2)
             except subprocess.TimeoutExpired:
@@ -289,7 +292,8 @@ class Server:
 
 
 def served(server, repository, case, outcome):
-    """What a server does with the changes that ended a process and with some others, by their status; and the one that ended it."""
+    """Sends to a server the changes that crashed a process and some others. Returns them by status, and the one that
+    crashed the server."""
     folder = pathlib.Path(repository) / "extremes" / "1"
     folder.mkdir(parents=True, exist_ok=True)
     onnx.save(case.model, folder / "model.onnx")

@@ -1,4 +1,4 @@
-"""Graphs that are grown by chance, node by node, each with the values that ONNX Runtime computes: see `graphs.py`."""
+"""Randomly grown graphs, node by node, each with the values that ONNX Runtime computes; used by `graphs.py`."""
 
 import numpy as np
 import onnx
@@ -8,14 +8,14 @@ from onnx import TensorProto, helper, numpy_helper
 OPSETS = [13, 17, 18, 21]
 TYPES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int64): TensorProto.INT64, np.dtype(np.int32): TensorProto.INT32, np.dtype(bool): TensorProto.BOOL}
 TYPES |= {np.dtype(np.float16): TensorProto.FLOAT16, np.dtype(np.uint8): TensorProto.UINT8, np.dtype(np.int8): TensorProto.INT8}
-# Sizes of the free dimensions while a graph grows: what is the same for both follows from none.
+# Sizes of the free dimensions while a graph grows. A value that is equal for both sets depends on none.
 GROWN = {"n": 7, "m": 11}
 ALSO = {"n": 4, "m": 6}
-# Sequences and images.
+# Shapes of sequences and images.
 USUAL = [["n", "m", 4], ["n", 3, "m", "m"], ["n", 2, 5, "m"], ["m", "n", 2], ["n", 4], ["n", "m"]]
 MOST_ELEMENTS = 60_000
 LARGEST = 2**63 - 1
-# Of what rounds or compares floats, the noise of sums would show.
+# Operators that round or compare floats are left out, since they would amplify the noise of sums.
 UNARY = ["Relu", "Neg", "Abs", "Sigmoid", "Tanh", "Erf", "Identity", "Exp", "Softplus", "Softsign", "Elu", "Selu", "LeakyRelu", "HardSigmoid", "HardSwish"]
 REDUCTIONS = ["ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceSum", "ReduceProd", "ReduceSumSquare"]
 EQUATIONS = ["ij,jk->ik", "ij,kj->ik", "ij,ij->i", "ij,jk->ki", "ij,ik->jk", "ij,kj->ijk"]
@@ -35,12 +35,12 @@ def model_of(opset, nodes, inputs, outputs, constants):
 
 
 def nameless(name):
-    """A value that something else says all about."""
+    """Returns a value whose type and shape are implied by other parts of the graph."""
     return onnx.ValueInfoProto(name=name)
 
 
 def reads(node):
-    """What a node reads, its bodies too."""
+    """Yields the names that a node reads, including those in its bodies."""
     names = set(node.input)
     for attribute in node.attribute:
         if attribute.HasField("g"):
@@ -68,7 +68,8 @@ def has_axes(value):
 
 
 class Graph:
-    """A graph with values for everything in it, for the sizes it is grown with: those that decide, and those for other sizes."""
+    """A graph with the values of all its tensors: for the sizes with which it grows, which decide what may be added, and
+    for other sizes."""
 
     def __init__(self, seed, number):
         self.random = np.random.default_rng([seed, number])
@@ -99,7 +100,7 @@ class Graph:
         return int(self.random.integers(start, end))
 
     def pick(self, fits=lambda value: True, fixed=()):
-        """The name of a value, newer ones first of all, of which these axes are fixed."""
+        """Returns the name of a value that fits, preferring newer ones. The axes in `fixed` must have fixed sizes."""
         fitting = (name for name, value in self.values.items() if fits(value))
         names = [name for name in fitting if all(self.is_fixed(name, axis) for axis in fixed)]
         return names[-1 - min(len(names) - 1, int(self.random.exponential(2.5)))] if names else None
@@ -113,7 +114,7 @@ class Graph:
         return self.constant((self.random.integers(least, 5 if least < 1 else 9, shape) / 4).astype(np.float32))
 
     def add(self, op, inputs, outputs=1, **attributes):
-        """Adds a node if there are its inputs and ONNX Runtime computes it; the names of its outputs."""
+        """Adds a node if its inputs exist and ONNX Runtime can compute it. Returns the names of its outputs."""
         if None in inputs:
             return None
         self.count += 1
@@ -125,7 +126,7 @@ class Graph:
         try:
             runs = session(model_of(self.opset, [node], ports, [nameless(name) for name in names], constants))
             found, other = (runs.run(None, {port.name: values[port.name] for port in ports}) for values in (self.values, self.others))
-        except Exception:  # its exceptions have no common type
+        except Exception:  # ONNX Runtime's exceptions have no common type
             return None
         if any(value.size > MOST_ELEMENTS or value.dtype not in TYPES or not np.all(np.isfinite(value)) for value in found):
             return None
@@ -138,17 +139,17 @@ class Graph:
         return names
 
     def value(self, op, inputs, **attributes):
-        """The name of the only output of a node that is added, if it is."""
+        """Adds a node, and returns the name of its only output if the node was added."""
         names = self.add(op, inputs, **attributes)
         return names[0] if names else None
 
     def port(self, name):
-        """A value of which the type and the number of dimensions are known."""
+        """Returns a value with a known type and rank."""
         value = self.values[name]
         return helper.make_tensor_value_info(name, TYPES[value.dtype], [None] * value.ndim)
 
     def is_fixed(self, name, axis):
-        """Whether a size follows from no free dimension."""
+        """Returns whether a size does not depend on a free dimension."""
         return self.values[name].shape[axis] == self.others[name].shape[axis]
 
     def axis(self, name):
@@ -180,14 +181,14 @@ class Graph:
 
     def add_whole_with_constant(self):
         x = self.pick(is_whole)
-        # Beyond 64 bits numbers wrap in other places.
+        # Large numbers only where results stay within 64 bits, since implementations wrap differently.
         op = self.one_of(["Add", "Sub", "Mul", "Max", "Min", "Div", "Mod"])
         number = self.one_of([1, 2, 3, 7] + [-1, 2**40, LARGEST] * (op in ("Max", "Min")))
         y = self.constant(np.array(number) if self.chance(0.5) else np.array([number]))
         self.add(op, [x, y] if self.chance(0.8) or op in ("Div", "Mod") else [y, x])
 
     def add_product(self):
-        # ONNX Runtime's sums of nothing are what stood in memory.
+        # ONNX Runtime returns uninitialized memory for sums without terms.
         x, y = (self.pick(lambda value: is_float(value) and has_axes(value) and value.size) for _ in range(2))
         if x and y and self.chance(0.5):
             order = list(range(self.values[y].ndim))
@@ -265,7 +266,7 @@ class Graph:
     def add_reduction(self):
         x = self.pick(lambda value: (is_float(value) or is_whole(value)) and has_axes(value))
         if x:
-            # Sums of what is beyond 64 bits end in other places.
+            # Sums beyond 64 bits wrap differently.
             sums = ["ReduceSum"] if np.abs(self.values[x]).max(initial=0) < 2**40 else []
             op = self.one_of(REDUCTIONS if is_float(self.values[x]) else ["ReduceMax", "ReduceMin", *sums])
             axes, keeps = sorted({self.axis(x), self.axis(x)}), self.below(2)
@@ -283,7 +284,7 @@ class Graph:
             self.add(self.one_of(["Softmax", "LogSoftmax"]), [x], axis=axis)
         elif self.chance(0.4):
             self.add("CumSum", [x, self.constant(axis)], exclusive=self.below(2), reverse=self.below(2))
-        # Which one of equal numbers comes first is left open.
+        # The order of equal numbers is not specified.
         elif np.unique(self.values[x]).size == self.values[x].size:
             self.add(self.one_of(["ArgMax", "ArgMin"]), [x], axis=axis, keepdims=self.below(2))
             self.add("TopK", [x, self.constant([1])], 2, axis=axis)
@@ -317,7 +318,7 @@ class Graph:
             self.add("Where", [self.pick(lambda value: value.dtype == bool), x, y])
 
     def add_cast(self):
-        # Nothing says what floats that are too large for it become as INT32.
+        # The conversion of floats that are too large for INT32 is not specified.
         x = self.pick(lambda value: not is_float(value))
         self.add("Cast", [x], to=self.one_of([TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL, TensorProto.INT32]))
 
@@ -365,7 +366,7 @@ class Graph:
         if self.chance(0.4):
             self.add("Clip", [x, self.constant(np.float32(-1)), self.constant(np.float32(self.below(3)))])
         elif self.chance(0.5):
-            # The root of next to nothing is no longer next to it.
+            # The square root amplifies differences close to zero.
             x = self.value("Add", [self.value("Abs", [x]), self.constant(np.float32(1))])
             self.add("Sqrt", [x])
         else:
@@ -449,12 +450,12 @@ class Graph:
         self.add(op, [x, *weights], 2 + (op == "LSTM"), hidden_size=hidden, direction=direction, **more)
 
     def body(self, nodes, inputs, outputs):
-        """A graph inside a node. Types of its outputs are said where it may not run."""
+        """Returns a subgraph for a node. Its outputs get declared types, since it may not run."""
         ports = [helper.make_tensor_value_info(name, kind, [None] * rank) if kind else nameless(name) for name, kind, rank in outputs]
         return helper.make_graph(nodes, "body", inputs, ports)
 
     def small_body(self, x, result):
-        """Nodes that make something of a value outside."""
+        """Returns nodes that compute something from a value of the outer graph."""
         kind = self.below(4)
         if kind == 0:
             return [helper.make_node(self.one_of(["Relu", "Neg", "Tanh"]), [x], [result])]
@@ -477,7 +478,7 @@ class Graph:
             self.add("If", [test], then_branch=bodies[0], else_branch=bodies[1])
 
     def add_loop(self):
-        # Nothing says which sizes rows have of which there are none.
+        # The sizes of rows are not specified if there are no rows.
         x = self.pick(lambda value: is_float(value) and has_axes(value) and value.shape[0])
         if x is None:
             return
@@ -574,7 +575,7 @@ class Graph:
         else:
             nodes = [helper.make_node("SequenceConstruct", [x] * self.below(4, 1), [parts])]
             nodes.append(helper.make_node("ConcatFromSequence", [parts], [parts + "r"], axis=axis, new_axis=self.below(2)))
-        # As one branch, so that it is one node.
+        # As a branch, so that it is one node.
         body = self.body(nodes, [], [(parts + "r", None, 0)])
         self.add("If", [self.constant(True)], then_branch=body, else_branch=body)
 
@@ -605,7 +606,7 @@ class Graph:
             chosen = self.value("Less", [places, self.constant(self.below(4, 1))])
             self.add("Compress", [x, chosen], axis=0)
         elif x:
-            # Floats that differ in their last bits are more of them.
+            # Floats that differ only in their last bits would be distinct values.
             self.add("Unique", [self.pick(is_whole)], sorted=1)
 
     def add_reversed(self):
@@ -616,7 +617,7 @@ class Graph:
         self.add("ReverseSequence", [x, lengths], batch_axis=1, time_axis=0)
 
     def model(self):
-        """The model, its inputs and its outputs, `None` if there are none."""
+        """Returns the model, its inputs and its outputs; `None` if there are none."""
         used = {name for node in self.nodes for name in reads(node)}
         outputs = [name for node in self.nodes for name in node.output if name not in used][-4:]
         needed, nodes = set(outputs), []

@@ -1,12 +1,13 @@
-"""Small ONNX graphs made by chance, answered by a server and by ONNX Runtime, for several sizes of their free dimensions.
+"""Compares a server with ONNX Runtime on small random ONNX graphs, for several sizes of their free dimensions.
 
     python graphs.py --server PROGRAM [--count N] [--seed N] [--first N] [--steps N] [--keep FOLDER] [--verbose]
 
-Needs numpy, onnx and onnxruntime; called by `cargo xtask zoo --graphs N`. Each graph is grown node by node: operators of shapes, slices,
-products, sums and windows, each applied to values that are there already, if ONNX Runtime computes it. Free dimensions are two numbers
-that no constant depends on, so that the graph makes sense for others too. What both answer must be the same in shape and value, and what
-ONNX Runtime refuses must not be the server's failure. Refused graphs are counted with their reasons. A graph is the same for the same
-number and seed. The exit code is 1 when something differs; the graph is then kept.
+Needs numpy, onnx and onnxruntime; called by `cargo xtask zoo --graphs N`. Each graph grows node by node: operators on
+shapes, slices, products, sums and windows, each applied to existing values, if ONNX Runtime can compute it. The two
+free dimensions occur in no constant, so that the graph is also valid for other sizes. Both must return the same shapes
+and values, and if ONNX Runtime refuses a request, the server must not fail with an internal error. Refused graphs are
+counted with their reasons. The same number and seed give the same graph. The exit code is 1 if something differs; that
+graph is kept.
 """
 
 import argparse
@@ -29,13 +30,13 @@ import graph as grown
 from graph import GROWN
 from served import Server
 
-# Sizes of the free dimensions that are asked with.
+# Sizes of the free dimensions in requests.
 ASKED = [GROWN, {"n": 2, "m": 3}, {"n": 3, "m": 3}, {"n": 1, "m": 1}, {"n": 4, "m": 1}, {"n": 8, "m": 16}]
 DATATYPES = {np.dtype(kind): name for kind, name in [(np.float32, "FP32"), (np.int64, "INT64"), (np.int32, "INT32"), (bool, "BOOL"), (np.uint8, "UINT8")]}
 
 
 class Asked:
-    """A server that is given one graph after the other."""
+    """A server that gets one graph after the other."""
 
     def __init__(self, address, repository):
         self.address, self.repository = address, repository
@@ -50,7 +51,7 @@ class Asked:
             connection.close()
 
     def load(self, model):
-        """Why the model is refused, or nothing."""
+        """Loads a model. Returns the reason if it is refused, or else None."""
         shutil.rmtree(self.repository / "graph", ignore_errors=True)
         folder = self.repository / "graph" / "1"
         folder.mkdir(parents=True)
@@ -67,7 +68,8 @@ class Asked:
 
 
 def difference(answer, outputs, expected, is_coarse):
-    """How an answer differs from ONNX Runtime's, or nothing. Numbers of 16 and 8 bits may be the next ones, here and there."""
+    """Returns how a response differs from ONNX Runtime's, or None. Numbers of 16 and 8 bits may occasionally differ by one
+    step."""
     found = {output["name"]: output for output in answer["outputs"]}
     for name, wanted in zip(outputs, expected):
         if found[name]["shape"] != list(wanted.shape):
@@ -90,14 +92,14 @@ def difference(answer, outputs, expected, is_coarse):
 
 
 def tried(graph, asked):
-    """The outcome for a graph, and its model; findings begin with a capital letter."""
+    """Returns the outcome for a graph, and its model. Outcomes that are findings begin with a capital letter."""
     made = graph.model()
     if made is None:
         return "nothing to ask", None
     model, inputs, outputs = made
     try:
         reference = grown.session(model)
-    except Exception:  # its exceptions have no common type
+    except Exception:  # ONNX Runtime's exceptions have no common type
         return "not for all sizes", None
     refusal = asked.load(model)
     if refusal is not None:
@@ -107,7 +109,7 @@ def tried(graph, asked):
         given = {name: graph.values[name] if sizes is GROWN else graph.filled(*graph.inputs[name], sizes) for name in inputs}
         try:
             expected = reference.run(None, given)
-        except Exception:  # its exceptions have no common type
+        except Exception:  # ONNX Runtime's exceptions have no common type
             expected = None
         status, answer = asked.infer(given)
         if status >= 500:
@@ -152,7 +154,7 @@ def main():
         while not is_done:
             if server is None or not server.is_running():
                 server = Server(options.server, temporary)
-            # ONNX Runtime ends its process at some graphs.
+            # Some graphs crash ONNX Runtime's process.
             outcomes, sent = multiprocessing.Pipe(False)
             asked = Asked(server.address, pathlib.Path(temporary))
             process = multiprocessing.get_context("spawn").Process(target=work, args=(options, first, asked, sent))

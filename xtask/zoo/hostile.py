@@ -1,10 +1,11 @@
-"""Small ONNX files and requests that are made to hurt: what a server takes for them.
+"""Sends small malicious ONNX files and requests to a server, and measures their cost.
 
     python hostile.py --server PROGRAM [--only REGEX]
 
-Needs what zoo.py needs; called by `cargo xtask zoo --hostile`. Each case has a server of its own, which takes the file, and a request that
-has three seconds. The exit code is 1 when a server ends, answers with 500, loads for more than a minute, takes more memory than the case may,
-or is still busy some seconds after its answer: a large value is zeroed at once, without a look at the deadline.
+Needs the packages of zoo.py; called by `cargo xtask zoo --hostile`. Each case has its own server, which loads the file,
+and one request with a deadline of three seconds. The exit code is 1 if a server crashes, answers with 500, loads for
+more than a minute, uses more memory than the case allows, or is still busy some seconds after its response: a large
+value is zeroed in one step, without checking the deadline.
 """
 
 import argparse
@@ -26,9 +27,9 @@ from served import Server, place
 
 FLOAT, DOUBLE, INT64, TEXT = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.STRING
 LIMITS = ("--request-timeout", "3s")
-# Seconds.
+# In seconds.
 LONGEST_LOAD, BUSY_AFTER = 60, 12
-# MiB that a case may take unless it says otherwise.
+# MiB that a case may use by default.
 MEMORY = 1024
 
 
@@ -45,7 +46,7 @@ def model(nodes, inputs, output=FLOAT, constants=(), opset=18, functions=()):
 
 
 class Case:
-    """A file, a request, and how much memory both may take, in MiB."""
+    """A file, a request, and the memory that both may use, in MiB."""
 
     def __init__(self, name, file, inputs=None, memory=MEMORY):
         self.name, self.file, self.memory = name, file, memory
@@ -128,7 +129,7 @@ def lists():
 
 
 def given_sizes():
-    """Sizes that values of a request decide, known only while the model runs."""
+    """Yields cases with sizes that depend on values in a request, and are known only while the model runs."""
     chain = [node("SequenceConstruct", ["n"], ["q"]), node("SequenceAt", ["q", "zero"], ["m"]), node("ConstantOfShape", ["m"], ["e0"])]
     chain += [node("Sin", [f"e{at}"], [f"e{at + 1}"]) for at in range(200)] + [node("ReduceSum", ["e200"], ["y"], keepdims=0)]
     yield Case("a size that is given", model(chain, [("n", INT64, [1])], constants=[("zero", 0)]), {"n": [1 << 27]}, 4096)
@@ -194,7 +195,8 @@ EXTREMES = (0, 1, -1, 1 << 31, (1 << 63) - 1, -1 << 63)
 
 
 def numbers():
-    """Extreme numbers where a file has a size, an axis, a position or a step. A test of the crate does so for every operator."""
+    """Yields cases with extreme numbers for sizes, axes, positions and steps in the file. A Rust test does this for every
+    operator."""
     x = [("x", FLOAT, ["n", 2, 4, 4])]
     size = [node("Shape", ["x"], ["s"], start=0, end=1)]
     made = node("ConstantOfShape", ["c"], ["y"])
@@ -229,7 +231,7 @@ def cases():
 
 
 def asked(server, inputs):
-    """The status of the answer and its text, or why there is none."""
+    """Returns the status and the text of the response, or the reason why there is none."""
     tensors, content = [], b""
     for name, value in inputs.items():
         encoded = serialize_byte_tensor(value).item() if value.dtype == object else value.tobytes()
@@ -249,7 +251,7 @@ def asked(server, inputs):
 
 
 def seconds_busy(server):
-    """For how long it still computes."""
+    """Returns for how many seconds the server still computes."""
     for seconds in range(BUSY_AFTER + 1):
         before = server.processor_time()
         time.sleep(1)
@@ -259,7 +261,7 @@ def seconds_busy(server):
 
 
 def faults(options, case):
-    """What is wrong with what a server did, and what it did."""
+    """Returns the faults of a server in a case, and a summary of what it did."""
     with tempfile.TemporaryDirectory() as folder:
         place(folder, "hostile", case.file)
         size = case.file.ByteSize()

@@ -1,11 +1,12 @@
-"""Every operator of ai.onnx.ml with its options in all settings, answered by a server and by ONNX Runtime.
+"""Compares a server with ONNX Runtime on every operator of ai.onnx.ml with all settings of its options.
 
     python learned.py --server PROGRAM [--only REGEX] [--keep FOLDER] [--verbose]
 
-Needs numpy, onnx and onnxruntime; called by `cargo xtask zoo --learned`. Exports of trained models use few of the options; here each case
-is one node, and its numbers are made up: signs of weights, classes that no leaf scores, base values, missing values, types of inputs and
-labels, one row and many. All outputs must be equal. Refused cases are counted with their reasons; differences that docs/onnx.md names as
-choices are counted apart. The exit code is 1 when something else differs; the model and its inputs are then kept.
+Needs numpy, onnx and onnxruntime; called by `cargo xtask zoo --learned`. Exports of trained models use few of the
+options. Here each case is one node with invented numbers: signs of weights, classes that no leaf scores, base values,
+missing values, types of inputs and labels, one row and many. All outputs must be equal. Refused cases are counted with
+their reasons; differences that docs/onnx.md lists as intended are counted separately. The exit code is 1 if anything
+else differs; that model and its inputs are kept.
 """
 
 import argparse
@@ -48,7 +49,7 @@ def unpacked(datatype, shape, data):
 
 
 class Asked:
-    """A server that is given one model after the other."""
+    """A server that gets one model after the other."""
 
     def __init__(self, address, repository):
         self.connection, self.repository = http.client.HTTPConnection(address, timeout=60), pathlib.Path(repository)
@@ -60,7 +61,7 @@ class Asked:
         return response, response.read()
 
     def load(self, model):
-        """Why the model is refused, or nothing."""
+        """Loads a model. Returns the reason if it is refused, or else None."""
         folder = self.repository / "case" / "1"
         shutil.rmtree(self.repository / "case", ignore_errors=True)
         folder.mkdir(parents=True)
@@ -69,7 +70,7 @@ class Asked:
         return None if response.status == 200 else json.loads(body)["error"]
 
     def infer(self, inputs):
-        """The outputs by name, or the error's status and message."""
+        """Returns the outputs by name, or the status and message of the error."""
         parts = [packed(value) for value in inputs.values()]
         tensors = [
             {"name": name, "shape": value.shape, "datatype": DATATYPES[str(value.dtype)], "parameters": {"binary_data_size": len(part)}}
@@ -89,7 +90,8 @@ class Asked:
 
 
 def difference(found, expected, is_coarse):
-    """How outputs differ, or nothing. PROBIT of nearly a half is the root of a difference: few of its digits are known."""
+    """Returns how outputs differ, or None. PROBIT of nearly one half is the root of a small difference, so few of its
+    digits are accurate."""
     for (name, found), wanted in zip(found.items(), expected):
         if found.shape != wanted.shape or found.dtype != wanted.dtype:
             return f"{name} is {found.dtype}{list(found.shape)}, expected {wanted.dtype}{list(wanted.shape)}"
@@ -104,7 +106,7 @@ def difference(found, expected, is_coarse):
 
 
 def outcome(case, asked):
-    """The result of a case; findings begin with a capital letter."""
+    """Returns the result of a case. Findings begin with a capital letter."""
     model = case.model()
     reason = None
     try:
@@ -112,7 +114,7 @@ def outcome(case, asked):
         options.intra_op_num_threads = 1
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         expected = session.run(None, case.inputs)
-    except Exception as error:  # its exceptions have no common type
+    except Exception as error:  # ONNX Runtime's exceptions have no common type
         reason = re.sub(r"\d+", "_", str(error))[-80:]
     refusal = asked.load(model)
     if refusal is not None:

@@ -1,4 +1,4 @@
-"""Cases of learned.py: nodes of ai.onnx.ml with their inputs, made up for every option."""
+"""Cases for learned.py: nodes of ai.onnx.ml with inputs, invented for every option."""
 
 import collections
 import itertools
@@ -12,7 +12,8 @@ LABELS = [[0, 1, 2, 3], [7, -3, 0, 5], ["no", "yes", "", "maybe"]]
 
 
 class Case:
-    """A node with its inputs, of which the first dimension is free. `choice` says what docs/onnx.md has on a difference."""
+    """A node with its inputs, whose first dimension is free. `choice` is the description of an intended difference in
+    docs/onnx.md."""
 
     def __init__(self, name, op, *inputs, outputs=(np.float32,), opset=3, choice=None, **attributes):
         self.name, self.op, self.opset, self.choice = name, op, opset, choice
@@ -42,7 +43,7 @@ def texts(values):
 
 
 def rows_of(random, kind, count, width, missing=False):
-    """Features on a grid, so that some are equal to a threshold."""
+    """Returns features on a grid, so that some are equal to a threshold."""
     values = np.round(random.normal(size=(count, width)) * 3) / 2
     if np.dtype(kind).kind != "f":
         return (values * 2).astype(kind)
@@ -59,13 +60,13 @@ def labelled(labels, count, ints="classlabels_ints"):
 
 
 def signed(random, sign, *shape):
-    """Weights of a sign: positive, negative, both, or so many that sums are between 0 and 1."""
+    """Returns weights with a sign: positive, negative, mixed, or small enough that sums are between 0 and 1."""
     values = np.round(random.random(shape) * 8 + 1) / 16
     return {"+": values, "-": -values, "0": values * (random.random(shape) < 0.5), "+-": values * random.choice([-1, 1], shape)}[sign].astype(np.float32)
 
 
 def trees(random, count, depth, scores, sign, modes, missing, prefix, width=3, weights="one"):
-    """The attributes of a forest. `scores` are those that leaves write."""
+    """Returns the attributes of a forest. `scores` are the targets or classes that leaves add to."""
     nodes = collections.defaultdict(list)
     leaves = collections.defaultdict(list)
     for tree in range(count):
@@ -95,7 +96,7 @@ def trees(random, count, depth, scores, sign, modes, missing, prefix, width=3, w
 
 
 def doubled(attributes):
-    """The attributes with tensors of FP64 in place of lists of floats, as operator set 3 has them for inputs of FP64."""
+    """Returns the attributes with FP64 tensors instead of lists of floats, as in operator set 3 for FP64 inputs."""
     changed = dict(attributes)
     for name in ("nodes_values", "nodes_hitrates", "base_values", "class_weights", "target_weights"):
         if changed.get(name) is not None:
@@ -184,7 +185,7 @@ def tree_ensembles(random):
         roots = [inner * tree for tree in range(count)]
         name = f"{targets} targets, {sign}, function {function}, post {post}, {count} trees, {missing}"
         values = rows_of(random, kind, int(random.choice([1, 20, 60])), 3, missing=True)
-        # ONNX Runtime takes 1.5 for 1 where it looks into a set of three numbers and more.
+        # When it tests for membership in a set of at least three numbers, ONNX Runtime treats 1.5 as 1.
         values = np.floor(values) if members else values
         yield Case(name, "TreeEnsemble", values, outputs=(kind,), opset=5, aggregate_function=function, post_transform=post, n_targets=targets,
                    tree_roots=roots, leaf_targetids=leaves, **attributes)

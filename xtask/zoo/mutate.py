@@ -1,14 +1,15 @@
-"""Real ONNX models with their structure changed, given to a server: none may end it, hang it or make it balloon.
+"""Gives a server real ONNX models with changes to their structure: none may crash it, hang it or exhaust its memory.
 
     python mutate.py --server PROGRAM --folder FOLDER [--count N] [--seed N] [--first N] [--jobs N] [--only REGEX] [--keep FOLDER]
 
-FOLDER has the models that `cargo xtask zoo` fetched; called by `cargo xtask zoo --mutations N`. Each mutant is a small model with one
-to four changes: sizes and axes in shapes, attributes and constants, datatypes, operators, links between nodes, nodes that are lost,
-repeated, or moved into branches of branches and into loops without an end. It is loaded, and asked with inputs of the sizes that it
-takes and of others. The server is watched from outside: it must stay alive, answer health requests, keep its time limits, let go of
-the processor, and stay within its memory; what it answers with status 200 must have the shapes that its metadata say, and those of
-ONNX Runtime. A mutant is the same for the same number and seed. The exit code is 1 when something is found; the mutant is then kept, and so
-are those that are answered with 500 or with other values than ONNX Runtime's.
+FOLDER has the models that `cargo xtask zoo` downloaded; called by `cargo xtask zoo --mutations N`. Each mutant is a
+small model with one to four changes: sizes and axes in shapes, attributes and constants, datatypes, operators, edges
+between nodes, and nodes that are removed, repeated, or moved into nested branches and endless loops. It is loaded, and
+gets inputs of the sizes that it accepts and of others. The server is watched from outside: it must stay alive, answer
+health requests, keep its time limits, stop computing afterwards, and stay within its memory. Responses with status 200
+must have the shapes in the metadata, and the shapes of ONNX Runtime's outputs. The same number and seed give the same
+mutant. The exit code is 1 if something is found. The mutant is then kept, and so are those that give status 500 or
+other values than ONNX Runtime's.
 """
 
 import argparse
@@ -35,25 +36,25 @@ import zoo
 from mutations import Mutation
 from served import Server
 
-# Bytes of a model.
+# Maximum size of a model in bytes.
 LARGEST = 128 << 10
-# What a load and a run may take: the server's own limits, and some patience on a busy machine.
+# Maximum seconds for loading and for running: the server's own limits, with tolerance for a busy machine.
 LOAD_SECONDS, RUN_SECONDS = 8, 3
 PATIENCE = 30
-# Health requests are answered within so many seconds.
+# Maximum seconds until a health request is answered.
 HEALTH_SECONDS = 5
-# A load that was given up may go on until it looks at the clock, and then no longer.
+# Seconds for which an abandoned load may continue until it checks the time.
 SETTLED_SECONDS = 90
-# Resident memory of the server beyond what it had when it started, in bytes: while it works, and afterwards. The largest value of 4 GiB may
-# be made of one that is half as large, as by a loop that doubles it.
+# Maximum resident memory of the server in addition to that at its start, in bytes: while it works, and afterwards. The
+# largest value of 4 GiB may be computed from one of half the size, for example by a loop that doubles it.
 MOST_MEMORY, KEPT_MEMORY = (6 << 30) + (128 << 20), 512 << 20
-# Elements of an input.
+# Maximum number of elements in an input.
 MOST_ELEMENTS = 1 << 20
-# Memory that ONNX Runtime may take beside, and seconds, when it is asked for its answer.
+# Additional memory and seconds that ONNX Runtime may take for its outputs.
 REFERENCE_MEMORY, REFERENCE_SECONDS = 6 << 30, 20
 
 
-# NumPy has no BF16; its bytes are as good as others.
+# NumPy has no BF16; any bytes will do.
 KINDS = {"FP32": np.float32, "FP64": np.float64, "FP16": np.float16, "BF16": np.uint16, "BOOL": np.bool_, "BYTES": object}
 
 
@@ -62,7 +63,7 @@ def kind_of(datatype):
 
 
 class Watched:
-    """A server, its memory and its health, which threads of their own look at all the time."""
+    """A server, with threads that continuously watch its memory and health."""
 
     def __init__(self, program, repository):
         limits = ["--request-timeout", f"{RUN_SECONDS}s", "--max-request-timeout", f"{RUN_SECONDS}s", "--load-timeout", f"{LOAD_SECONDS}s"]
@@ -74,7 +75,7 @@ class Watched:
             threading.Thread(target=look, daemon=True).start()
 
     def resident(self):
-        """Bytes, as `ps` gives them."""
+        """Returns the resident memory in bytes, as given by `ps`."""
         pages = pathlib.Path(f"/proc/{self.server.process.pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
@@ -85,7 +86,7 @@ class Watched:
             except (OSError, IndexError):  # it has just ended
                 return
             if self.peak - self.idle > MOST_MEMORY + (2 << 30):
-                # Before it takes others' memory.
+                # End it before it takes the memory of other processes.
                 self.server.process.kill()
             time.sleep(0.02)
 
@@ -105,7 +106,7 @@ class Watched:
         return self.server.is_running()
 
     def ask(self, method, path, body=None, headers=None, timeout=60.0):
-        """Status, headers and content of an answer."""
+        """Returns the status, the headers and the content of a response."""
         host, port = self.server.address.rsplit(":", 1)
         connection = http.client.HTTPConnection(host, int(port), timeout=timeout)
         try:
@@ -116,7 +117,7 @@ class Watched:
             connection.close()
 
     def settles(self):
-        """Whether the processor is let go of."""
+        """Returns whether the server stops computing in time."""
         end = time.monotonic() + SETTLED_SECONDS + PATIENCE
         while time.monotonic() < end and self.is_running():
             before = self.server.processor_time()
@@ -126,7 +127,7 @@ class Watched:
         return not self.is_running()
 
     def infer(self, name, inputs):
-        """Status, and the outputs by name or the reason for none."""
+        """Returns the status, and the outputs by name or the error."""
         described, content = [], b""
         for key, (datatype, values) in inputs.items():
             if values.dtype == object:
@@ -151,7 +152,8 @@ class Watched:
 
 
 def sizes_of_inputs(ports, random):
-    """Shapes of all inputs together: of the sizes that the model takes, small ones first, and of sizes that it may not take."""
+    """Yields the shapes of all inputs together: first small sizes that the model accepts, then sizes that it may not
+    accept."""
     chosen = []
     for size in (1, int(random.choice([2, 3, 7, 16]))):
         chosen.append([[size if dim < 0 else dim for dim in port["shape"]] for port in ports])
@@ -174,7 +176,7 @@ def sizes_of_inputs(ports, random):
 
 
 def made_up(ports, shapes, random):
-    """Values for inputs: ones, or whatever; nothing for sizes that are too large for a request."""
+    """Returns values for inputs, ones or random; None if the sizes are too large for a request."""
     inputs = {}
     is_odd = random.random() < 0.5
     for port, shape in zip(ports, shapes):
@@ -197,7 +199,7 @@ def made_up(ports, shapes, random):
 
 
 def reference_loop(pipe):
-    """Answers of ONNX Runtime, in a process of its own: it may crash, or take what time and memory it likes."""
+    """Runs models with ONNX Runtime in a separate process, which may crash or use any amount of time and memory."""
     import resource
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -212,7 +214,7 @@ def reference_loop(pipe):
                 session = ort.session_of(path)
             outputs = {} if session is None else dict(zip([port.name for port in session.get_outputs()], session.run(None, inputs)))
             pipe.send({name: values for name, values in outputs.items() if isinstance(values, np.ndarray)})
-        except BaseException:  # its own exceptions have no common type
+        except BaseException:  # ONNX Runtime's exceptions have no common type
             pipe.send({})
 
 
@@ -221,7 +223,7 @@ class Reference:
         self.process = None
 
     def answers(self, number, path, inputs):
-        """What ONNX Runtime answers, if anything; a model is known by its number."""
+        """Returns ONNX Runtime's outputs, or None. `number` identifies the model."""
         if self.process is None or not self.process.is_alive():
             context = multiprocessing.get_context("spawn")
             self.pipe, other = context.Pipe()
@@ -240,12 +242,12 @@ class Reference:
 
 
 def has_other_rank(port, shape):
-    """Whether nothing but -1 is said of a shape, and the number of dimensions is wrong: that is what the file says."""
+    """Returns whether a declared shape consists only of -1 but has the wrong rank; the file itself declares it."""
     return len(shape) != len(port["shape"]) and all(dim == -1 for dim in port["shape"])
 
 
 def faults(metadata, outputs):
-    """What is wrong with a good answer in itself."""
+    """Returns the faults in a successful response, regardless of ONNX Runtime."""
     for port in metadata["outputs"]:
         if port["name"] not in outputs:
             return f"{port['name']} is missing"
@@ -263,7 +265,7 @@ def faults(metadata, outputs):
 
 
 def compared(outputs, expected):
-    """How an answer differs from ONNX Runtime's: in a shape, in values, or not."""
+    """Returns how a response differs from ONNX Runtime's: in a shape, in values, or not."""
     other = None
     for name, wanted in expected.items():
         datatype, shape, raw = outputs.get(name, ("", [], b""))
@@ -279,7 +281,7 @@ def compared(outputs, expected):
 
 
 def asked(watched, reference, number, path, random):
-    """What the requests at a loaded mutant give, the worst first."""
+    """Sends requests to a loaded mutant. Returns their results, worst first."""
     status, _, content = watched.ask("GET", "/v2/models/mutant")
     if status != 200:
         return f"NO METADATA: {status}"
@@ -316,7 +318,7 @@ def asked(watched, reference, number, path, random):
 
 
 def tried(watched, reference, number, repository, content, random):
-    """The result for a mutant."""
+    """Loads and tests a mutant. Returns the result."""
     folder = repository / "mutant" / "1"
     folder.mkdir(parents=True)
     path = folder / "model.onnx"
@@ -336,13 +338,13 @@ def tried(watched, reference, number, repository, content, random):
     finally:
         try:
             watched.ask("POST", "/v2/repository/models/mutant/unload", b"{}")
-        except (OSError, http.client.HTTPException):  # it has ended, or hangs, which shows next
+        except (OSError, http.client.HTTPException):  # it has crashed or hangs, which the next check shows
             pass
         shutil.rmtree(repository / "mutant")
 
 
 class Job:
-    """Tries mutants, one after the other, at a server of its own."""
+    """Tests mutants one after the other, on its own server."""
 
     def __init__(self, options, paths, next_number, say):
         self.options, self.paths, self.next_number, self.say = options, paths, next_number, say
@@ -356,7 +358,7 @@ class Job:
                 self.watched.server.stop()
 
     def mutant(self, number, repository):
-        """The source, the changes, the result and the content of a mutant."""
+        """Returns the source, the changes, the result and the content of a mutant."""
         random = np.random.default_rng([self.options.seed, number])
         path = self.paths[random.integers(len(self.paths))]
         model = onnx.load(path, load_external_data=False)
@@ -365,7 +367,7 @@ class Job:
             while not any(done):
                 done = [mutation.apply(model) for _ in range(random.integers(1, 5))]
             content = model.SerializeToString()
-        except Exception:  # too deep or too odd for its own package
+        except Exception:  # the onnx package cannot write it: too deep or malformed
             return path, done, "cannot be written", b""
         return path, done, self.result(number, repository, content, random), content
 
@@ -392,7 +394,8 @@ class Job:
         return result
 
     def kept_memory(self, watched):
-        """What is not given back some time after the model is unloaded: a load that was given up may go on for a while."""
+        """Returns the memory that is still in use some time after the model was unloaded; an abandoned load may continue
+        for a while."""
         end = time.monotonic() + SETTLED_SECONDS
         kept = watched.resident() - watched.idle
         while kept > KEPT_MEMORY and time.monotonic() < end and watched.is_running():
@@ -402,20 +405,20 @@ class Job:
 
 
 def outcome(result):
-    """A result without its details."""
+    """Returns a result without its details."""
     return re.match("[A-Z ]+", result)[0].strip() if result[0].isupper() else result.split(":")[0]
 
 
 def is_suspect(result):
-    """Whether to look at a mutant. Damaged models may be refused."""
+    """Returns whether a mutant should be inspected. Damaged models may be refused."""
     return result[0].isupper() or result.startswith(("answered with 500", "other values"))
 
 
 def can_be_read(path):
-    """Not a pointer to a file, as some packages have them."""
+    """Returns whether a file is a model; some packages contain pointers to files instead."""
     try:
         onnx.load(path, load_external_data=False)
-    except Exception:  # its own exceptions have no common type
+    except Exception:  # the onnx package's exceptions have no common type
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""Changes of the structure of ONNX models, of kinds that chance chooses; `mutate.py` gives the results to a server."""
+"""Random changes to the structure of ONNX models. `mutate.py` gives the results to a server."""
 
 import numpy as np
 import onnx
@@ -17,7 +17,7 @@ def graphs(graph):
 
 
 class Mutation:
-    """One change of a model, of a kind that chance chooses; says what it did, or nothing if there was no place for it."""
+    """A random change to a model. `apply` returns its description, or None if there was nothing to change."""
 
     def __init__(self, random):
         self.random = random
@@ -48,7 +48,7 @@ class Mutation:
         return "input size"
 
     def constant(self, model, graph):
-        """A number of a constant of whole numbers: mostly shapes, axes and pads."""
+        """Changes a number in an integer constant; most of these are shapes, axes and pads."""
         tensors = [tensor for tensor in graph.initializer if tensor.data_type == TensorProto.INT64]
         tensors += [
             attribute.t for node in graph.node if node.op_type == "Constant" for attribute in node.attribute
@@ -65,7 +65,7 @@ class Mutation:
         return "constant"
 
     def constant_shape(self, model, graph):
-        """A constant of another shape, with as many numbers as that takes, or not."""
+        """Changes the shape of a constant, with or without the matching number of elements."""
         tensor = self.pick(graph.initializer)
         if tensor is None or not tensor.dims:
             return None
@@ -139,7 +139,7 @@ class Mutation:
         return "constant of another type"
 
     def constant_bytes(self, model, graph):
-        """A constant with fewer or more bytes than its shape has, or other ones."""
+        """Changes the bytes of a constant: fewer or more than its shape needs, or different values."""
         tensor = self.pick(tensor for tensor in graph.initializer if tensor.raw_data)
         if tensor is None:
             return None
@@ -156,7 +156,7 @@ class Mutation:
         return "bytes of a constant"
 
     def twice(self, model, graph):
-        """A node that stands there twice, with the same outputs or with others that nobody uses."""
+        """Duplicates a node, with the same outputs or with unused ones."""
         node = self.pick(graph.node)
         if node is None:
             return None
@@ -175,7 +175,7 @@ class Mutation:
         return "dropped node"
 
     def repeat(self, model, graph):
-        """A node that is applied to its own result, again and again: sizes may double each time."""
+        """Applies a node to its own result repeatedly, so that sizes may double each time."""
         node = self.pick(node for node in graph.node if node.input and len(node.output) == 1 and node.input[0])
         if node is None:
             return None
@@ -206,7 +206,7 @@ class Mutation:
         return copy, outputs
 
     def branch(self, model, graph):
-        """A node inside of branches of branches."""
+        """Moves a node into nested branches."""
         node = self.pick(node for node in graph.node if node.output and all(node.output))
         if node is None:
             return None
@@ -216,7 +216,7 @@ class Mutation:
             copy, outputs = self.inner(node)
             condition = helper.make_node("Constant", [], [f"{node.name}~{place}~c{level}"], value=helper.make_tensor("c", TensorProto.BOOL, [], [1]))
             taken = helper.make_graph([copy], f"b{level}", [], outputs)
-            # The other one is small, or the model would double with each level.
+            # The other branch is small; otherwise the model would double with each level.
             numbers = [
                 helper.make_node("Constant", [], [output.name], value=helper.make_tensor("x", TensorProto.FLOAT, [1], [0.0]))
                 for output in outputs
@@ -231,7 +231,8 @@ class Mutation:
         return "branches"
 
     def choice(self, model, graph):
-        """A node in a branch that a shape or a value of an input decides on while the model runs; the other branch gives something else."""
+        """Moves a node into a branch that depends on the shape or a value of an input at run time. The other branch
+        returns something else."""
         node = self.pick(node for node in graph.node if len(node.output) == 1 and node.output[0])
         port = self.pick(model.graph.input)
         if node is None or port is None:
@@ -259,7 +260,7 @@ class Mutation:
         return "branch at run time"
 
     def growth(self, model, graph):
-        """A value that grows with each iteration of a loop: twice as large, or kept of each."""
+        """Adds a value that grows with each iteration of a loop: it doubles, or a copy is kept per iteration."""
         node = self.pick(node for node in graph.node if len(node.output) == 1 and node.output[0])
         if node is None:
             return None
@@ -293,7 +294,7 @@ class Mutation:
         return "growth"
 
     def scan(self, model, graph):
-        """A node that is computed for each row of its first input."""
+        """Computes a node for each row of its first input."""
         node = self.pick(node for node in graph.node if len(node.output) == 1 and node.output[0] and node.input and node.input[0])
         if node is None:
             return None
@@ -311,7 +312,7 @@ class Mutation:
         return "scan"
 
     def loop(self, model, graph):
-        """A node that is computed without end, or very often."""
+        """Computes a node in an endless or very long loop."""
         node = self.pick(node for node in graph.node if len(node.output) == 1 and node.output[0])
         if node is None:
             return None

@@ -1,12 +1,13 @@
-"""Single ONNX operators, each with a value of a usual size: a server's answers and processor time beside ONNX Runtime's.
+"""Compares a server with ONNX Runtime on single ONNX operators with inputs of usual size, by responses and CPU time.
 
     python operators.py --server PROGRAM --folder FOLDER [--only REGEX] [--page FILE | --both]
 
-Needs what zoo.py needs; called by `cargo xtask zoo --operators`. The models of the zoo have few of each operator, and their median hides
-one that is fifty times as slow. Answers must be equal, as zoo.py says; the exit code is 1 when one is not. Times are no condition. For them
-a model gives the first element of its result alone, and the time is that of a request less that of a model that takes the same inputs and
-gives the first element of one of them, so that the way to the model does not count. With --both each operator has servers of its own, with
-the built-in runtime and with ONNX Runtime (both.py), and times include the way to the model.
+Needs the packages of zoo.py; called by `cargo xtask zoo --operators`. The zoo's models use each operator only a few
+times, and a median over models hides an operator that is fifty times slower. Responses must be equal as defined in
+zoo.py; otherwise the exit code is 1. Times do not affect it. For timing, a model returns only the first element of its
+result, and the time is that of a request minus that of a model that takes the same inputs and returns the first element
+of one of them, so that the cost of transport is excluded. With --both, each operator has two servers of its own, with
+the built-in runtime and with ONNX Runtime (both.py), and times include transport.
 """
 
 import argparse
@@ -29,9 +30,9 @@ import ort
 import zoo
 from served import Server
 
-# Seconds of runs by which the processor time of one is measured.
+# Seconds of runs over which the CPU time of one run is measured.
 MEASURED = 0.3
-# What takes more than so many times ONNX Runtime's time, and at least so many milliseconds, is slow.
+# An operator is slow if it takes more than this many times ONNX Runtime's time, and at least this many milliseconds.
 SLOW, LONG = 5, 2
 # The heading of the page's last section, which is written by hand from `cargo bench -p onnx-gemm`.
 PRODUCTS = "## Matrix products"
@@ -57,7 +58,7 @@ class Constant:
 
 
 class Case:
-    """An operator with its inputs, which are arrays or constants. An input of `None` is left out."""
+    """An operator with its inputs, which are arrays or constants. An input of `None` is omitted."""
 
     def __init__(self, name, op, *inputs, opset=17, outputs=1, **attributes):
         self.name, self.op, self.opset = name, op, opset
@@ -95,7 +96,7 @@ class Case:
         return self.graph(node, "y0", outputs, self.constants)
 
     def nothing(self):
-        """A model that takes the same inputs and uses one of them."""
+        """Returns a model that takes the same inputs and uses only one of them."""
         return self.graph([], next(iter(self.inputs)), [], {})
 
 
@@ -249,7 +250,7 @@ def along_axes():
 
 def functions():
     since = {"Gelu": 20, "Mish": 18}
-    # What they are defined for.
+    # The ranges on which the functions are defined.
     within, positive = np.tanh(MATRIX) * np.float32(0.99), np.abs(MATRIX)
     given = {"Acos": within, "Asin": within, "Atanh": within, "Acosh": positive + 1, "Log": positive, "Sqrt": positive}
     for op in (
@@ -317,7 +318,7 @@ def cases():
 
 
 def processor_time(server, name, inputs):
-    """Milliseconds that the server takes for the first element of a model's result."""
+    """Returns the milliseconds that the server needs for the first element of a model's result."""
     tensors = []
     for key, value in inputs.items():
         tensors.append(client.InferInput(key, list(value.shape), np_to_triton_dtype(value.dtype)))
@@ -328,7 +329,7 @@ def processor_time(server, name, inputs):
 
 
 def chosen(options):
-    """Cases with their names and files."""
+    """Returns the cases with their names and files."""
     for case in cases():
         name = f"{case.op} {case.name}".strip()
         if re.search(options.only, name):
@@ -342,7 +343,7 @@ def cases_of_both(options, _known):
         try:
             session = ort.session_of(path)
             answers = session.run(None, case.inputs)
-        except Exception as error:  # its exceptions have no common type
+        except Exception as error:  # ONNX Runtime's exceptions have no common type
             print(f"{name}\n  left out: {str(error).splitlines()[0][:100]}", flush=True)
             continue
         outputs = [output.name for output in session.get_outputs()]
@@ -354,11 +355,11 @@ def cases_of_both(options, _known):
 
 
 def measured(server, repository, case_name, path, case):
-    """A row of the page: the case, what it takes, its verdict and why."""
+    """Returns a row of the page: the case, its times, its verdict and the reason."""
     try:
         session = ort.session_of(path)
         answers = session.run(None, case.inputs)
-    except Exception as error:  # its exceptions have no common type
+    except Exception as error:  # ONNX Runtime's exceptions have no common type
         return case_name, case.shapes(), None, None, "left out", str(error).splitlines()[0][:100]
     alone = zoo.milliseconds(lambda: session.run(["first"], case.inputs), time.process_time)
     verdict, why, _ = zoo.verdict(server, repository, path, "checked", (session, case.inputs, answers))

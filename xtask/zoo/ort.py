@@ -1,4 +1,5 @@
-"""ONNX Runtime with the settings of all suites: one thread, and no log. As a program, `python ort.py MODEL`, it runs a model for `Model`."""
+"""Runs ONNX Runtime with the settings of all suites: one thread, and no log. As a program, `python ort.py MODEL` runs a
+model for `Model`."""
 
 import pathlib
 import pickle
@@ -14,8 +15,8 @@ LIBRARY = next((pathlib.Path(onnxruntime.__file__).parent / "capi").glob("libonn
 
 
 def session_of(path, level=None, has_exact_sums=False):
-    """A session of ONNX Runtime. Where a processor has no instructions for products of 8 bits, its sums of them are cut off at 16
-    bits, unless it is asked for exact ones."""
+    """Creates a session of ONNX Runtime. If the processor has no instructions for 8-bit products, ONNX Runtime saturates
+    their sums at 16 bits, unless exact sums are requested."""
     options = onnxruntime.SessionOptions()
     if has_exact_sums:
         options.add_session_config_entry("session.x64quantprecision", "1")
@@ -28,22 +29,24 @@ def session_of(path, level=None, has_exact_sums=False):
 
 
 class Model:
-    """A model in a process of its own, so that time and memory are the model's. `served.ServedModel` has the same functions."""
+    """A model in a separate process, so that time and memory are the model's alone. `served.ServedModel` has the same
+    methods."""
 
     def __init__(self, path):
         self.process = subprocess.Popen([sys.executable, __file__, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        # It says that it is there before it loads the model, which the first request makes it do.
+        # The process reports that it has started, before the first request makes it load the model.
         pickle.load(self.process.stdout)
         self.idle = memory(self.process, "VmRSS")
 
     def ask(self, inputs, outputs=None, count=1):
-        """The answers to `count` equal runs, by name, and the mean milliseconds of processor time of one."""
+        """Runs the model `count` times with the same inputs. Returns the outputs by name, and the mean CPU time of a run
+        in milliseconds."""
         pickle.dump((inputs, outputs, count), self.process.stdin)
         self.process.stdin.flush()
         return pickle.load(self.process.stdout)
 
     def peak(self):
-        """Bytes that it took at most, without what ONNX Runtime has before it loads a model."""
+        """Returns the peak memory in bytes, without the memory that ONNX Runtime uses before it loads a model."""
         return memory(self.process, "VmHWM") - self.idle
 
     def stop(self):
@@ -57,7 +60,7 @@ def respond(value):
 
 
 def run_requests(path):
-    """Runs a model for `Model`, until that closes its end."""
+    """Runs a model for `Model`, until the pipe is closed."""
     respond("ready")
     session = None
     while True:

@@ -1,4 +1,4 @@
-"""What a process takes, seen from outside."""
+"""Measures the memory and CPU time of a process from outside."""
 
 import pathlib
 import re
@@ -6,13 +6,14 @@ import time
 
 
 def memory(process, field):
-    """Bytes of a process that runs: `VmRSS` is resident now, `VmHWM` was at most; `None` once it has ended."""
+    """Returns the memory of a running process in bytes: `VmRSS` is the current resident size, `VmHWM` the peak. `None` if
+    it has ended."""
     status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
     found = re.search(rf"{field}:\s*(\d+)", status)
     return int(found[1]) << 10 if found else None
 
 
 def processor_time(process):
-    """Seconds, of all threads."""
-    # Linux's number for the clock of a process; /proc counts in steps of 10 ms.
+    """Returns the CPU time of all threads in seconds."""
+    # Linux's number of a process's CPU clock; /proc has a resolution of only 10 ms.
     return time.clock_gettime((~process.pid << 3) | 2)

@@ -1,8 +1,9 @@
-"""What ONNX's own schemas say of the versions of operators, as crates/onnx-operators/src/schemas.rs has it.
+"""Generates crates/onnx-operators/src/schemas.rs from ONNX's own schemas of all versions of operators.
 
     python xtask/zoo/schemas.py crates/onnx-operators/src > new.rs
 
-Needs the Python package onnx, which carries the schemas of all operator sets. Operators are those of the table (table/).
+Needs the Python package onnx, which contains the schemas of all operator sets. The operators are those in the table
+(table/).
 """
 
 import collections
@@ -12,14 +13,14 @@ import sys
 
 from onnx import defs
 
-# Operator sets after this one are not read by the table.
+# The newest operator sets that the table supports.
 NEWEST = {"": 25, "ai.onnx.ml": 5}
-# As many as the node names.
+# Any number: as many as the node has.
 ANY = 1 << 20
 
 
 def changes(versions, value):
-    """The operator sets in which a value became another one, with the value."""
+    """Yields the operator sets in which a value changes, with the new value."""
     found = []
     for schema in versions:
         if not found or found[-1][1] != value(schema):
@@ -28,7 +29,8 @@ def changes(versions, value):
 
 
 def required(schema):
-    """Inputs that a node must name, if only by an empty name. The schema's own count has optional ones before a list that may be empty."""
+    """Returns the number of inputs that a node must list, with empty names if necessary. The schema's own number includes
+    optional inputs before a list that may be empty."""
     option = defs.OpSchema.FormalParameterOption
     last = 0
     for index, parameter in enumerate(schema.inputs):

@@ -1,4 +1,4 @@
-"""A server that is given models and asked, and one of a single model that is measured."""
+"""Runs a server that models are added to, and a server with a single model that is measured."""
 
 import json
 import os
@@ -20,13 +20,13 @@ from processes import memory, processor_time
 
 
 def place(repository, name, model, runtime=None):
-    """Puts a model, a file or a graph, into a repository, with the runtime that its configuration names, if any."""
+    """Adds a model, given as a file or a graph, to a repository, with the runtime in its configuration, if any."""
     version = pathlib.Path(repository) / name / "1"
     version.mkdir(parents=True)
     if isinstance(model, onnx.ModelProto):
         onnx.save(model, version / "model.onnx")
     else:
-        # No link: the server follows none that lead out of the repository.
+        # A copy, because the server follows no links that lead out of the repository.
         shutil.copy(model, version / "model.onnx")
     if runtime is not None:
         (version.parent / "config.pbtxt").write_text(f'runtime: "{runtime}"\n')
@@ -40,7 +40,7 @@ class Server:
         ]
         if library is not None:
             arguments += ["--onnxruntime", str(library)]
-        # Without the option the server would take the library that this variable names.
+        # Without an option, the server would use the library that this variable names.
         environment = {key: value for key, value in os.environ.items() if key != "ORT_DYLIB_PATH"}
         self.process = subprocess.Popen(
             arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment,
@@ -71,7 +71,7 @@ class Server:
             self.process.wait(60)
 
     def processor_time(self):
-        """Seconds, of all threads."""
+        """Returns the CPU time of all threads in seconds."""
         return processor_time(self.process)
 
     def call(self, path):
@@ -91,7 +91,7 @@ class Server:
             return json.load(answer)
 
     def infer(self, name, inputs, outputs=None):
-        """The response; `outputs` are the names of those that are wanted, instead of all."""
+        """Returns the response. `outputs` are the names of the requested outputs; None requests all."""
         wanted = outputs and [client.InferRequestedOutput(output) for output in outputs]
         tensors = []
         for key, value in inputs.items():
@@ -105,11 +105,11 @@ class Server:
 
 
 class Refused(Exception):
-    """A model that the server does not load, with its reason."""
+    """Raised with the reason if the server does not load a model."""
 
 
 class ServedModel:
-    """One model in a server of its own, so that time and memory are the model's. `ort.Model` has the same functions."""
+    """A model on its own server, so that time and memory are the model's alone. `ort.Model` has the same methods."""
 
     def __init__(self, program, path, runtime):
         self.repository = tempfile.TemporaryDirectory()
@@ -125,7 +125,7 @@ class ServedModel:
             raise
 
     def ask(self, inputs, outputs=None, count=1):
-        """The answers to `count` equal requests, by name, and the mean milliseconds of processor time of one."""
+        """Sends `count` equal requests. Returns the outputs by name, and the mean CPU time of a request in milliseconds."""
         start = self.server.processor_time()
         for _ in range(count):
             response = self.server.infer("model", inputs, outputs)
@@ -134,11 +134,12 @@ class ServedModel:
         return {name: response.as_numpy(name) for name in named}, 1000 * taken / count
 
     def peak(self):
-        """Bytes that it took at most, without what the server has before it loads a model."""
+        """Returns the peak memory in bytes, without the memory that the server uses before it loads a model."""
         return memory(self.server.process, "VmHWM") - self.idle
 
     def exit_code(self):
-        """`None` while it runs. A server that has just closed its connections may take a moment to end."""
+        """Returns the exit code, or `None` while the server runs. A server that has just closed its connections may take a
+        moment to end."""
         try:
             return self.server.process.wait(0.5)
         except subprocess.TimeoutExpired:

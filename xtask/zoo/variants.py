@@ -1,11 +1,12 @@
-"""Real ONNX models as people change them before they ship them: quantized, in FP16, optimized, of another operator set. Each is
-answered by a server with its own runtime and by ONNX Runtime.
+"""Tests real ONNX models with changes that are usual before deployment: quantized, in FP16, optimized, or in another
+operator set. A server with the built-in runtime is compared with ONNX Runtime on each.
 
     python variants.py --server PROGRAM --folder FOLDER [--only REGEX] [--kind REGEX] [--results FILE]
 
-FOLDER has the models that `cargo xtask zoo` fetched. Variants are made with the tools of the packages `onnx` and `onnxruntime`, of
-models of at most 16 MB; they stay in FOLDER/variants. What a tool cannot make, or ONNX Runtime not run, is left out. FILE has a line
-for each variant and is continued. The exit code is 1 when an answer is wrong, fails, or ends the server.
+FOLDER has the models that `cargo xtask zoo` downloaded. Variants are made with the tools of the packages `onnx` and
+`onnxruntime`, from models of at most 16 MB; they stay in FOLDER/variants. Variants that a tool cannot make, or ONNX
+Runtime cannot run, are skipped. FILE has a line per variant and is continued. The exit code is 1 if a response is
+wrong, a request fails, or the server crashes.
 """
 
 import argparse
@@ -35,7 +36,7 @@ NEWEST_OPSET = 22
 
 
 class Samples(quantization.CalibrationDataReader):
-    """One request, to calibrate with."""
+    """One request, for calibration."""
 
     def __init__(self, inputs):
         self.left = [inputs]
@@ -107,8 +108,8 @@ KINDS = [
 
 
 def nearer_to(source, expected):
-    """Says of answers to a model in FP16 whether they are nearer to those of the model in FP32 than ONNX Runtime's, which rounds after
-    each operator."""
+    """Returns a function that tells whether the outputs of an FP16 model are closer to those of the FP32 model than ONNX
+    Runtime's, which rounds after each operator."""
     _, inputs, answers = expected
     inputs = {name: values.astype(np.float32) if values.dtype == np.float16 else values for name, values in inputs.items()}
 
@@ -125,7 +126,7 @@ def nearer_to(source, expected):
 
 
 def made(kind, source, target):
-    """Whether a variant could be made."""
+    """Makes a variant. Returns whether that was possible."""
     if target.exists():
         return target.stat().st_size > 0
     try:
@@ -136,7 +137,7 @@ def made(kind, source, target):
         if not all(np.isfinite(onnx.numpy_helper.to_array(scale)).all() for scale in scales):
             raise ValueError("it was calibrated with infinite values")
         return True
-    except Exception:  # each tool has its own
+    except Exception:  # each tool has its own exceptions
         target.write_bytes(b"")
         return False
 

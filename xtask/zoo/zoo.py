@@ -1,12 +1,13 @@
-"""Real ONNX models out of public Python packages, each answered by a server, with its own runtime and with ONNX Runtime,
-and by ONNX Runtime itself.
+"""Compares a server, with the built-in runtime and with ONNX Runtime, to ONNX Runtime itself on real ONNX models from
+public Python packages.
 
     python zoo.py --server PROGRAM --folder FOLDER [--only REGEX] [--results FILE] [--page FILE | --both]
 
-`models.json` beside this file names the packages, with versions and checksums; the models are their authors' and stay in
-FOLDER. FILE of results has a line for each model and is continued: models that it has are not run again. Called by
-`cargo xtask zoo`. The exit code is 1 when an answer is wrong, fails, or ends the server. With --both each model has servers of its own,
-with the built-in runtime and with ONNX Runtime (both.py), and the exit code is 1 when a verdict is not equal, random or noise.
+`models.json` in this directory lists the packages, with versions and checksums; the models belong to their authors and
+stay in FOLDER. The file of results has a line per model and is continued: models in it are not run again. Called by
+`cargo xtask zoo`. The exit code is 1 if a response is wrong, a request fails, or the server crashes. With --both, each
+model has two servers of its own, with the built-in runtime and with ONNX Runtime (both.py), and the exit code is 1 if a
+verdict is not equal, random or noise.
 """
 
 import argparse
@@ -33,7 +34,8 @@ import ort
 from served import Server, place
 
 HERE = pathlib.Path(__file__).parent
-# Sizes for free dimensions: images of channels, height and width, and everything else. The first that ONNX Runtime takes is used.
+# Sizes for free dimensions: channels, height and width of images, and all others. The first one that ONNX Runtime
+# accepts is used.
 SIZES = [
     (3, 320, 320, 16), (3, 48, 320, 512), (1, 64, 160, 64), (3, 224, 224, 128), (1, 32, 32, 1), (3, 640, 640, 256),
     (1, 28, 28, 80), (3, 32, 320, 1600), (2, 64, 64, 16000), (3, 112, 112, 96),
@@ -43,20 +45,23 @@ TYPES = {
     "int8": np.int8, "uint64": np.uint64, "uint32": np.uint32, "uint16": np.uint16, "uint8": np.uint8, "bool": np.bool_,
     "string": object,
 }
-# Of the largest value of an output: what two orders of summation in FP32 may differ by in a deep network.
+# Tolerance relative to the largest value of an output: how much two orders of FP32 summation may differ in a deep
+# network.
 TOLERANCE = 1e-3
-# What 1 and the next number of FP32 are apart: sums that begin with 1/2, as ONNX Runtime's Sigmoid has them, know no less.
+# The difference between 1 and the next FP32 number: sums that begin with 1/2, as in ONNX Runtime's Sigmoid, are not
+# more accurate.
 LAST_BIT = 1.2e-7
 WRONG = ("differs", "fails", "server ended")
 # The runtimes that a server is started with.
 RUNTIMES = ("built-in", "onnxruntime")
 # The heading of the page's last section, which `exports.py` writes.
 EXPORTS = "## Exports of models that are trained here"
-# Seconds of runs by which the processor time of one is measured.
+# Seconds of runs over which the CPU time of one run is measured.
 MEASURED = 1.0
 
 
-# Models whose inputs must fit together: what their free dimensions are, the values of scalars, and the bound of indices.
+# Models whose inputs must be consistent: the sizes of their free dimensions, the values of scalars, and the bound of
+# indices.
 GRAPH = {"num_nodes": 24, "num_edges": 60, "num_graphs": 1, "below": 24, "k": 5}
 ANCHORS = {"batch": 1, "n_anchors_8": 3200, "n_anchors_16": 800, "n_anchors_32": 200, "fh": 40, "fw": 40}
 TOGETHER = {
@@ -74,7 +79,7 @@ def name_of(model):
 
 
 def fetch(models, folder):
-    """Gets what is not there yet, with pip. What cannot be had is left out."""
+    """Downloads missing models with pip. Skips models that cannot be downloaded."""
     missing = collections.defaultdict(list)
     for model in models:
         if not (folder / f"{name_of(model)}.onnx").exists():
@@ -94,7 +99,7 @@ def fetch(models, folder):
 
 
 def made_up(ports, size, batch=1):
-    """Inputs whose values make sense for most models, by their names."""
+    """Returns inputs whose values are plausible for most models, by the names of the inputs."""
     channels, height, width, other = size
     random = np.random.default_rng(1)
     known, inputs = {}, {}
@@ -118,7 +123,7 @@ def made_up(ports, size, batch=1):
         elif kind is np.bool_:
             values = random.random(shape) < 0.5
         elif label == "scales":
-            # Of voices: how much noise is mixed in, at two places, and how long sounds are.
+            # For speech synthesis: two noise scales, and the length of the sounds.
             values = np.resize([0, 1, 0], shape)
         elif np.issubdtype(kind, np.floating):
             values = np.ones(shape) if "mask" in label or "ratio" in label else random.random(shape)
@@ -139,7 +144,7 @@ def made_up(ports, size, batch=1):
 
 
 def chosen_inputs(name, ports):
-    """Inputs for models whose inputs belong together in ways that no guess finds; `None` for others."""
+    """Returns inputs for models whose inputs depend on each other in ways that cannot be guessed; `None` for other models."""
     sizes = next((sizes for part, sizes in TOGETHER.items() if part in name), None)
     if sizes is None:
         return None
@@ -161,10 +166,10 @@ def chosen_inputs(name, ports):
 
 
 def reference(path):
-    """Session, inputs and answers of ONNX Runtime, or why there are none."""
+    """Returns the session, the inputs and the outputs of ONNX Runtime, or the reason why there are none."""
     try:
         session = ort.session_of(path)
-    except Exception as error:  # its own exceptions have no common type
+    except Exception as error:  # ONNX Runtime's exceptions have no common type
         return f"ONNX Runtime does not load it: {str(error)[:80]}"
     end = time.monotonic() + 30
     for size in [None, *SIZES]:
@@ -182,7 +187,8 @@ def reference(path):
 
 
 def with_other_shapes(path, session, inputs):
-    """Inputs of other shapes and their answers, where free dimensions allow it: other sizes, or else a batch of two."""
+    """Returns inputs of other shapes and their outputs, if free dimensions allow it: with other sizes, or else a batch of
+    two."""
     ports = session.get_inputs()
     if any(part in path.stem for part in TOGETHER):
         return None
@@ -196,7 +202,7 @@ def with_other_shapes(path, session, inputs):
                 continue
             try:
                 answers = [table(answer) for answer in session.run(None, others)]
-            except Exception:  # its own exceptions have no common type
+            except Exception:  # ONNX Runtime's exceptions have no common type
                 continue
             if all(isinstance(answer, np.ndarray) for answer in answers):
                 return others, answers
@@ -204,7 +210,7 @@ def with_other_shapes(path, session, inputs):
 
 
 def table(answer):
-    """Maps of probabilities, which ZipMap makes, as the matrix that they were made of."""
+    """Converts the maps of probabilities that ZipMap creates back to a matrix."""
     if isinstance(answer, list) and answer and isinstance(answer[0], dict):
         return np.array([list(row.values()) for row in answer], dtype=np.float32)
     return answer
@@ -234,19 +240,20 @@ def difference(name, wanted, found):
 
 
 def distance(wanted, found):
-    """How far floats are apart, as a part of the largest one."""
+    """Returns the largest difference between floats, relative to the largest one."""
     finite = np.isfinite(wanted) & np.isfinite(found)
     wanted, found = wanted[finite].astype(np.float64), found[finite].astype(np.float64)
     return np.abs(wanted - found).max() / max(np.abs(wanted).max(), 1e-9) if wanted.size else 0.0
 
 
 def is_noise(path, inputs, answers, found):
-    """Whether no answer is farther away than ONNX Runtime's own move: at most twice as far as without its graph
-    optimisations, with exact sums of 8 bits or with other last bits in the weights or inputs, or by less than the last bit of 1."""
+    """Returns whether no output differs by more than ONNX Runtime's own variation: at most twice the difference without
+    its graph optimisations, with exact 8-bit sums, or with other last bits in the weights or inputs; or by less than
+    the last bit of 1."""
     others = [
         ort.session_of(path, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL).run(None, inputs),
         *exact_answers(path, inputs),
-        # Where numbers are rounded to 8 bits, few of the last bits matter, and those a lot.
+        # When numbers are rounded to 8 bits, few of the last bits matter, but those matter a lot.
         *(ort.session_of(shaken(path, seed)).run(None, inputs) for seed in range(8)),
         *(ort.session_of(path).run(None, shaken_inputs(inputs, seed)) for seed in range(8)),
     ]
@@ -269,15 +276,15 @@ def is_noise(path, inputs, answers, found):
 
 
 def exact_answers(path, inputs):
-    """What ONNX Runtime answers with exact sums of 8 bits, if it can: for some models it fails to prepare them."""
+    """Returns ONNX Runtime's outputs with exact 8-bit sums, if possible: for some models it cannot prepare them."""
     try:
         return [ort.session_of(path, has_exact_sums=True).run(None, inputs)]
-    except Exception:  # its own exceptions have no common type
+    except Exception:  # ONNX Runtime's exceptions have no common type
         return []
 
 
 def shaken_inputs(inputs, seed):
-    """Inputs whose floats differ in their last bit."""
+    """Returns inputs whose floats differ in their last bit."""
     random = np.random.default_rng(seed)
     shaken = {}
     for name, values in inputs.items():
@@ -289,11 +296,11 @@ def shaken_inputs(inputs, seed):
 
 
 def shaken(path, seed):
-    """The model with weights of FP32 that differ in their last bit."""
+    """Returns the model with FP32 weights that differ in their last bit."""
     model = onnx.load(path)
     random = np.random.default_rng(seed)
     for tensor in model.graph.initializer:
-        # Few numbers may be sizes, such as the scales of a Resize.
+        # A small tensor may contain sizes, such as the scales of a Resize.
         if tensor.data_type != onnx.TensorProto.FLOAT or np.prod(tensor.dims) <= 16:
             continue
         values = onnx.numpy_helper.to_array(tensor)
@@ -304,14 +311,14 @@ def shaken(path, seed):
 
 
 def is_random(path, inputs, answers):
-    """Whether two sessions of ONNX Runtime give different answers to the same inputs."""
+    """Returns whether two sessions of ONNX Runtime return different outputs for the same inputs."""
     names = [str(index) for index in range(len(answers))]
     return any(map(difference, names, answers, ort.session_of(path).run(None, inputs)))
 
 
 def compared(path, outputs, inputs, answers, found, is_nearer=None):
-    """The result for answers that were found, and why. `is_nearer` says of them whether they are nearer to the truth than ONNX Runtime's,
-    where that is known."""
+    """Returns the verdict on the server's outputs, and the reason. `is_nearer` tells whether they are closer to the exact
+    values than ONNX Runtime's, if those are known."""
     differences = [difference(*triple) for triple in zip(outputs, answers, found)]
     differences = [text for text in differences if text]
     if not differences:
@@ -327,7 +334,7 @@ def compared(path, outputs, inputs, answers, found, is_nearer=None):
 
 
 def case_of(name, path):
-    """A model for both runtimes, or why there is none."""
+    """Returns a model as a case for both runtimes, or the reason why there is none."""
     expected = reference(path)
     if isinstance(expected, str):
         return expected
@@ -342,7 +349,7 @@ def case_of(name, path):
 
 
 def verdict(server, repository, path, name, expected, is_nearer=None):
-    """The result for a model, why, and the milliseconds of processor time that a run takes the server."""
+    """Returns the verdict on a model, the reason, and the server's CPU time per run in milliseconds."""
     session, inputs, answers = expected
     outputs = [port.name for port in session.get_outputs()]
     place(repository, name, path)
@@ -363,7 +370,8 @@ def verdict(server, repository, path, name, expected, is_nearer=None):
 
 
 def milliseconds(run, processor_time):
-    """Processor time of one run, by as many as fit into the time for it. The first of them is not counted."""
+    """Returns the CPU time of one run, measured over as many runs as fit into the time limit. The first run is not
+    counted."""
     run()
     start = time.perf_counter()
     run()
@@ -375,7 +383,7 @@ def milliseconds(run, processor_time):
 
 
 def judged(model, path, servers, repository):
-    """A line of results."""
+    """Returns a line of results."""
     name = name_of(model)
     row = {"name": name}
     expected = reference(path)
@@ -394,7 +402,7 @@ def judged(model, path, servers, repository):
 
 
 def cases(models, folder, known):
-    """Models for both runtimes; of those that are left out nothing is known."""
+    """Returns models as cases for both runtimes. Skipped models are not mentioned."""
     for model in models:
         name = name_of(model)
         path = folder / f"{name}.onnx"
@@ -407,7 +415,7 @@ def cases(models, folder, known):
 
 
 def summary(rows, runtime):
-    """How many models were answered how, and how long they took beside ONNX Runtime alone."""
+    """Returns how many models had which verdict, and their times relative to ONNX Runtime alone."""
     ran = [row for row in rows if runtime in row]
     counts = collections.Counter(row[runtime]["verdict"] for row in ran)
     share = 100 * (counts["equal"] + counts["noise"] + counts["random"]) / max(len(ran), 1)
@@ -423,7 +431,7 @@ def summary(rows, runtime):
 
 
 def processor():
-    """What of the processor decides how fast both runtimes are."""
+    """Returns the properties of the processor that determine the speed of both runtimes."""
     known = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_vnni": "VNNI"}
     info = pathlib.Path("/proc/cpuinfo")
     text = info.read_text() if info.exists() else ""
@@ -491,7 +499,7 @@ def main():
     rows = []
     if options.results and options.results.exists():
         rows = [json.loads(line) for line in options.results.read_text().splitlines()]
-        # A run with --both may have the same file.
+        # A run with --both may use the same file, so skip its lines.
         rows = [row for row in rows if both.RUNTIMES[0] not in row]
     known = {row["name"] for row in rows}
     running = {}

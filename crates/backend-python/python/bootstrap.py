@@ -1,6 +1,7 @@
 import sys
 
-# The folder that the server was started in holds none of the model's modules: a json.py there is not to be run.
+# Removes the server's current directory from the path: it contains none of the model's modules, and a json.py there
+# must not run.
 sys.path[:] = [folder for folder in sys.path if folder]
 import json, os, socket, types
 

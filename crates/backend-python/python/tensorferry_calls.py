@@ -1,4 +1,4 @@
-"""Requests to other models of the server, for both forms of a model."""
+"""Calls from a model to other models of the server. Both forms of models use them."""
 
 import asyncio
 import concurrent.futures
@@ -14,22 +14,23 @@ import numpy as np
 
 from tensorferry_tensors import as_array, datatype_of
 
-#: The request that this code answers, as its worker and its number, in a process that answers several at once. Coroutines have it, and
-#: the tasks and threads that they start.
+#: The worker and the number of the request that the current code answers, in a process that answers several requests at
+#: once. Coroutines, and the tasks and threads that they start, inherit it.
 _current = contextvars.ContextVar("request", default=None)
 
-#: How long the server may be ahead with the answer to a call of telling that the request that asks is cancelled.
+#: Seconds by which the server's response to a call may arrive before the message that the calling request is cancelled.
 _BEHIND = 0.02
 
 
 def _lender():
-    """The worker and the number of a request that is being answered, for code that knows none that is; set once there is a worker.
-    The number is None where there is only one at a time."""
+    """Returns the worker and the number of a request in progress, for code that does not know its own request. The number
+    is None if only one request is answered at a time. Replaced once there is a worker."""
     return None
 
 
 def hand_on():
-    """From here on threads of models, and what is given to thread pools, have the request of the code that starts them."""
+    """From now on, threads of models and functions submitted to thread pools inherit the request of the code that starts
+    them."""
     start, submit = threading.Thread.start, concurrent.futures.ThreadPoolExecutor.submit
 
     @functools.wraps(start)
@@ -62,7 +63,7 @@ def hand_on():
         request = _current.get()
         if request is None:
             return submit(self, function, *args, **kwargs)
-        # A thread that the pool starts now is for other requests too.
+        # A thread that the pool starts now also serves other requests, so it must not inherit this one.
         before = _current.set(None)
         try:
             return submit(self, _run_for, request, function, args, kwargs)
@@ -82,7 +83,7 @@ def _run_for(request, function, args, kwargs):
 
 
 class Failed(Exception):
-    """Why there is no answer; `is_over`: because there is no request any more that asks."""
+    """The error of a call without a response. `is_over` tells whether the calling request has ended."""
 
     def __init__(self, message, status, is_over=False):
         super().__init__(message)
@@ -90,27 +91,29 @@ class Failed(Exception):
 
 
 class Call:
-    """A request to another model. Its answers are put by the thread that reads what the server says."""
+    """A call to another model. The thread that reads from the server adds its responses."""
 
     def __init__(self, message, tensors):
-        #: SimpleQueue, since its `put` may interrupt its `get` in the same thread (a garbage collection can).
+        #: A SimpleQueue, because a garbage collection can run `put` in the middle of `get` in the same thread.
         self._answers = queue.SimpleQueue()
         self._waiter = None
         self._message, self._tensors = message, tensors
-        #: Through which it is asked, for which request, and its number there.
+        #: The worker that sends the call, the request that the call belongs to, and the number of the call.
         self.worker = self._request = self.number = None
-        #: Whether the request is one that may have nothing to do with it, so that it is made again when that ends.
+        #: Whether the request is unrelated to the calling code. If it ends first, the call is repeated for another
+        #: request.
         self._is_lent = False
 
     def ask(self):
-        """Makes it for the request that this code answers, or, where it knows none that goes on, for another one."""
+        """Sends the call for the request that the current code answers or, if that is unknown or over, for another
+        request."""
         known = _current.get()
         if known is not None and known[0].answers() == known[1]:
             self._ask(*known)
         else:
             self._ask_for_another()
         if self._is_lent:
-            # The model may change them once this has returned.
+            # The model may change the arrays once this has returned.
             self._tensors = [(name, datatype, array.copy()) for name, datatype, array in self._tensors]
         else:
             self._message = self._tensors = None
@@ -142,7 +145,7 @@ class Call:
             try:
                 loop.call_soon_threadsafe(_set, future)
             except RuntimeError:
-                # The loop is closed, so nobody waits.
+                # The loop is closed, so no coroutine waits.
                 pass
 
     def take(self):
@@ -163,7 +166,7 @@ class Call:
             except queue.Empty:
                 future = loop.create_future()
                 self._waiter = (loop, future)
-                # It may have come meanwhile.
+                # The response may have arrived meanwhile.
                 if self._answers.empty():
                     await future
                 continue
@@ -175,9 +178,9 @@ class Call:
             return _checked(answer)
 
     def _may_be_made_again(self, answer):
-        """Whether it may have failed with a request that has nothing to do with it."""
+        """Returns whether the call may have failed only because an unrelated request ended."""
         if self._is_lent and not isinstance(answer, Failed):
-            # From the first answer on another request would get others.
+            # After the first response the call cannot be repeated, since another call could give different responses.
             self._is_lent, self._message, self._tensors = False, None, None
         return self._is_lent and (answer.is_over or answer.status in (499, 504))
 
@@ -203,7 +206,8 @@ def _checked(answer):
 
 
 class Answers:
-    """Any number of answers, for `for` and `async for`: each as `of_outputs` gives it, which gets (name, datatype, array)s."""
+    """Any number of responses, for `for` and `async for`. `of_outputs` converts the outputs of each response, a list of
+    (name, datatype, array)."""
 
     def __init__(self, call, of_outputs, of_failure):
         self._call = call
@@ -252,7 +256,7 @@ class Answers:
         return None if outputs is None else (self._of_outputs(outputs),)
 
     def close(self):
-        """No more answers are wanted; the other model is told."""
+        """Tells the other model that no more responses are wanted."""
         if not self._is_over:
             self._is_over = True
             self._call.worker.leave(self._call.number)
@@ -260,13 +264,13 @@ class Answers:
     cancel = close
 
     def __del__(self):
-        # In the middle of anything: no locks.
+        # A garbage collection may run this at any point, so it must not take locks.
         if not self._is_over:
             self._call.worker.leave_later(self._call.number)
 
 
 def tensors_of(inputs):
-    """Names and arrays as (name, datatype, array)."""
+    """Returns names and arrays as a list of (name, datatype, array)."""
     tensors = []
     for name, value in inputs:
         if not isinstance(value, np.ndarray):
@@ -274,7 +278,7 @@ def tensors_of(inputs):
                 value = value.detach().cpu().numpy()
             else:
                 array = np.asarray(value)
-                # NumPy's own strings would lose zero bytes at the end.
+                # NumPy's own strings would lose trailing zero bytes.
                 value = np.asarray(value, dtype=object) if array.dtype.kind in "SU" else array
         datatype = datatype_of(value.dtype)
         tensors.append((name, datatype, as_array(value, datatype, name)))
@@ -282,7 +286,7 @@ def tensors_of(inputs):
 
 
 def ask(model, inputs, *, version=None, outputs=(), parameters=None, id=None, timeout=None, several=False):
-    """Asks a model. `timeout` is in microseconds."""
+    """Calls a model. `timeout` is in microseconds."""
     for name, value in (parameters or {}).items():
         if not isinstance(value, (bool, int, str)) and not (isinstance(value, float) and math.isfinite(value)):
             raise Failed(f"the parameter {name!r} is {value!r}, expected text, a finite number or a bool", 400)
@@ -292,7 +296,7 @@ def ask(model, inputs, *, version=None, outputs=(), parameters=None, id=None, ti
     message.update({"id": str(id)} if id else {})
     message.update({"timeout": int(timeout)} if timeout is not None else {})
     tensors = tensors_of(inputs)
-    # What is no text would not be JSON for the server either.
+    # Raises an error for strings that are not valid Unicode, which the server would not accept as JSON.
     json.dumps([message, [name for name, _, _ in tensors]], ensure_ascii=False).encode()
     call = Call(message, tensors)
     call.ask()

@@ -1,9 +1,11 @@
-"""The forms that a model can have: our own class, Triton's, a saved object. All answer the same calls:
+"""The forms that a model can have: our own class, a class for Triton, or a saved object. All have the same methods:
 
-`about()`: metadata and defaults for the server; `infer(number, message, arrays)`: outputs as (name, datatype, array), or, if
-`is_decoupled`, `stream(number, message, arrays, give, free)`: calls `give(outputs, is_last)` for each of any number of answers, which tells
-whether another one is wanted, and `free()` once another request can be begun beside this one; `runs_beside`: whether it does that, from
-threads of its requests while `main` runs the model's code by `loop`, if it has one; `may_write_inputs`; `finish()`.
+`about()` returns metadata and defaults for the server. `infer(number, message, arrays)` returns outputs as a list of
+(name, datatype, array). If `is_decoupled` is set, `stream(number, message, arrays, give, free)` is called instead: it
+calls `give(outputs, is_last)` for each response, which returns whether another one is wanted, and `free()` once another
+request can start while this one continues. If `runs_beside` is set, the model does so: its requests run on their own
+threads, while `main` runs the model's code, in the event loop `loop` if there is one. `may_write_inputs` tells whether
+the model may modify its inputs. `finish()` ends the model.
 """
 
 import asyncio
@@ -25,7 +27,7 @@ from tensorferry_worker import Ended, Refused, last_line, traceback_of
 
 
 def model_of(order, content):
-    """The model of a file, by its name and what is in it."""
+    """Creates the model of a file from the file's name and content."""
     path = os.path.abspath(order["path"])
     if order["backend"] == "sklearn":
         return SavedObject(order, path, content)
@@ -42,7 +44,7 @@ def model_of(order, content):
 
 
 class _Loader(importlib.abc.InspectLoader):
-    """Runs the source that the server has read, whatever the file holds by now."""
+    """Runs the source that the server has read, even if the file has changed since."""
 
     def __init__(self, path, content):
         self._path, self._content = path, content
@@ -58,11 +60,12 @@ class _Loader(importlib.abc.InspectLoader):
 
 
 def load_module(path, content, version):
-    """The module of a model.py. As in Triton it is `<version>.model` of a package, so that `from .beside import x` works, and what
-    is in its folder and in the one above can be imported by plain names. `model` is a second name for it."""
+    """Loads a model.py as a module. As in Triton, it is `<version>.model` in a package, so that `from .beside import x`
+    works, and modules in its directory and in the parent directory can be imported by plain names. `model` is an alias
+    of the module."""
     folder = os.path.dirname(path)
     if b"TritonPythonModel" in content:
-        # Triton has both at the end: a file of the model's does not stand for a module of Python's.
+        # Triton also puts both directories last, so that a file of the model does not replace a module of Python.
         sys.path.append(folder)
     else:
         sys.path.insert(0, folder)
@@ -94,7 +97,7 @@ def install_triton_modules():
 
 
 def written_config(order):
-    """The configuration as a dict, with the inputs and outputs that it describes."""
+    """Returns the configuration as a dict, with the inputs and outputs that it describes."""
     config = dict(order["config"])
     config["name"] = order["name"]
     config["input"] = order["tensors"]["inputs"]
@@ -103,7 +106,7 @@ def written_config(order):
 
 
 def port(name, datatype, shape, optional=False):
-    """An input or output as the server is told of it."""
+    """Describes an input or output for the server."""
     dims = []
     for size in shape:
         size = int(size)
@@ -114,7 +117,7 @@ def port(name, datatype, shape, optional=False):
 
 
 def ports_of_config(tensors, max_batch_size):
-    """What the configuration says, with the batch's dimension that it leaves out."""
+    """Returns the tensors of the configuration, with the batch dimension that the configuration omits."""
     rows = [-1] if max_batch_size else []
     return [
         port(tensor["name"], datatype_of(tensor["data_type"]), rows + list(tensor["dims"]), tensor.get("optional", False))
@@ -123,8 +126,8 @@ def ports_of_config(tensors, max_batch_size):
 
 
 class model_code:
-    """Around calls of a model: whatever it raises, also `SystemExit` or asyncio's `CancelledError`, becomes what the client is told;
-    the log has all of it."""
+    """A context for calls of a model. Converts any exception of the model, even `SystemExit` or asyncio's
+    `CancelledError`, to the error that the client receives; the log gets the traceback."""
 
     def __init__(self, what="its model.py"):
         self._what = what
@@ -141,7 +144,7 @@ class model_code:
 
 
 def _kind_of(function):
-    """What a function that may be decorated is, as the function of `inspect` that says so; None for others."""
+    """Returns the function of `inspect` that holds for a function, which may be decorated; None for a plain function."""
     for each in (function, inspect.unwrap(function)):
         for kind in (inspect.isgeneratorfunction, inspect.isasyncgenfunction, inspect.iscoroutinefunction):
             if kind(each):
@@ -150,9 +153,9 @@ def _kind_of(function):
 
 
 class OwnModel:
-    """`class Model` with `infer`."""
+    """A model in our own form: `class Model` with `infer`."""
 
-    #: So that outputs which are inputs need not be copied.
+    #: False, so that outputs that share memory with inputs need not be copied.
     may_write_inputs = False
 
     #: Runs the steps of an asynchronous generator.
@@ -181,9 +184,9 @@ class OwnModel:
         self._infer = self._model.infer
         self._bind(self._infer)
         form = _kind_of(self._infer)
-        #: Whether infer gives any number of answers.
+        #: Whether infer may give any number of responses.
         self.is_decoupled = form in (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-        #: Generators that wait leave the others their time.
+        #: While asynchronous generators wait, other requests can run.
         self.runs_beside = form is inspect.isasyncgenfunction
         is_async = form in (inspect.iscoroutinefunction, inspect.isasyncgenfunction)
         self.loop = asyncio.new_event_loop() if is_async else None
@@ -221,7 +224,7 @@ class OwnModel:
         return ports
 
     def _bind(self, infer):
-        """Finds the parameter for each input."""
+        """Maps each input to a parameter of `infer`."""
         parameters = inspect.signature(infer).parameters
         by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         named = {name for name, parameter in parameters.items() if parameter.kind in by_name}
@@ -251,7 +254,7 @@ class OwnModel:
         arguments, wanted = self._arguments(number, message, arrays)
         with model_code():
             answer = self._infer(**arguments)
-            # A decorator may have waited for it already.
+            # A decorator may already have awaited the response.
             if self.loop is not None and inspect.isawaitable(answer):
                 answer = self.loop.run_until_complete(answer)
             return self._outputs_of(answer, wanted)
@@ -272,7 +275,7 @@ class OwnModel:
                     if not give(self._outputs_of(answer, wanted), False) or number in _cancelled:
                         break
             finally:
-                # What it has left to do when nobody wants more: its `finally` and `with`.
+                # Runs the remaining `finally` and `with` blocks when no more responses are wanted.
                 answers.close()
 
     def _arguments(self, number, message, arrays):
@@ -309,7 +312,8 @@ class OwnModel:
 
 
 class _Steps:
-    """An asynchronous generator, step by step. A step that waits when the request is cancelled gets asyncio.CancelledError there."""
+    """Runs an asynchronous generator step by step. If the request is cancelled while a step waits, the step gets
+    asyncio.CancelledError."""
 
     def __init__(self, answers, number, main, free):
         self._answers, self._number, self._free = main.generation(answers), number, free
@@ -319,7 +323,7 @@ class _Steps:
         return self
 
     def __next__(self):
-        # While the first step waits, others can take theirs.
+        # While the first step waits, other requests can take steps.
         free, self._free = self._free, None
         try:
             return self._answers.step(free)
@@ -340,7 +344,7 @@ class SavedObject:
     may_write_inputs = True
     is_decoupled = runs_beside = False
 
-    #: What estimators can do, under the names that they have for it.
+    #: Methods of estimators that can be served.
     _METHODS = ("predict", "predict_proba", "transform")
 
     def __init__(self, order, path, content):
@@ -370,7 +374,7 @@ class SavedObject:
                 raise Refused(f"its configuration has an output {unknown[0]!r}, but the estimator has {', '.join(methods)}", 400)
         else:
             self._outputs = self._try(methods)
-        # Given when they are named only.
+        # Optional outputs: they are computed only if the request names them.
         self._outputs[1:] = [{**output, "optional": True} for output in self._outputs[1:]]
 
     @staticmethod
@@ -389,7 +393,7 @@ class SavedObject:
             raise Refused(f"it cannot be read: {last_line(error)}", 400, traceback_of(error)) from None
 
     def _column_names(self):
-        """Estimators that were fitted with names for their columns want them again."""
+        """Returns a function that names the columns of an input; None unless the estimator was fitted with column names."""
         names = getattr(self._object, "feature_names_in_", None)
         if names is None:
             return None
@@ -400,7 +404,7 @@ class SavedObject:
         return lambda x: pandas.DataFrame(x, columns=names)
 
     def _try(self, methods):
-        """Which outputs there are, by an example."""
+        """Finds the outputs by running the methods on an example."""
         shape = [1 if size is None else size for size in self._inputs[0]["dims"]]
         dtype = dtype_of(self._inputs[0]["datatype"])
         example = np.zeros(shape, dtype) if dtype != object else np.full(shape, "", dtype=object)
@@ -409,7 +413,7 @@ class SavedObject:
             try:
                 answer = self._call(name, example)
             except Exception as error:
-                # Some have a method that only works when they were fitted for it.
+                # Some estimators have methods that work only if they were fitted for them.
                 reason = last_line(error)
                 continue
             outputs.append(port(name, datatype_of(answer.dtype), [-1, *answer.shape[1:]]))
@@ -432,12 +436,13 @@ class SavedObject:
         return np.asarray(answer)
 
     def about(self):
-        # Steps of a pipeline may be anybody's code.
+        # The steps of a pipeline may be arbitrary code.
         rows = {"unproven": "nothing says that the rows of a saved estimator are independent"}
         return {"platform": "sklearn_pickle", "inputs": self._inputs, "outputs": self._outputs, "instances": 1, "rows": rows}
 
     def infer(self, number, message, arrays):
-        # As in KServe, a request that names no outputs gets the first: predictions, without a second run for probabilities.
+        # As in KServe, a request that names no outputs gets only the first: predictions, without a second run for
+        # probabilities.
         wanted = message.get("outputs") or [self._outputs[0]["name"]]
         x = arrays[self._inputs[0]["name"]]
         with model_code(type(self._object).__name__):
@@ -452,7 +457,8 @@ class SavedObject:
 
 
 class Booster:
-    """A model of XGBoost or LightGBM, run by its own package. Names and answers are those of the server's own runtime for them."""
+    """A model of XGBoost or LightGBM that its own package runs. Names and responses are the same as with the server's
+    built-in runtime."""
 
     may_write_inputs = True
     is_decoupled = runs_beside = False
@@ -488,7 +494,7 @@ class Booster:
 
     def about(self):
         about = {"platform": self._platform, "inputs": self._inputs, "outputs": self._outputs, "instances": 1}
-        # Each row goes down the trees alone.
+        # Trees evaluate each row independently.
         return {**about, "rows": {"proven": {"shared_inputs": [], "equal_dims": []}}}
 
     def infer(self, number, message, arrays):

@@ -1,10 +1,11 @@
-"""What a `model.py` may import: how to refuse a request, and what a model is told."""
+"""The module that a `model.py` may import: the error to refuse a request, and information about the model."""
 
 import threading
 
 
 class InferenceError(Exception):
-    """The model's refusal of a request: the client gets the message and the HTTP status (gRPC: the code for it)."""
+    """Raised by a model to refuse a request. The client receives the message and the HTTP status (over gRPC, the
+    corresponding code)."""
 
     def __init__(self, message, status=400):
         super().__init__(message)
@@ -12,24 +13,25 @@ class InferenceError(Exception):
 
 
 class Context:
-    """What a model is told when it is made."""
+    """Information for a model, passed to its constructor."""
 
     def __init__(self, name, version, folder, config):
-        #: The model's name and version; the version is "" for models without.
+        #: The model's name and version; the version is "" for models without versions.
         self.name = name
         self.version = version
-        #: The folder of model.py.
+        #: The directory of model.py.
         self.folder = folder
-        #: The configuration as a dict, spelled as in config.pbtxt.
+        #: The configuration as a dict, with the field names of config.pbtxt.
         self.config = config
-        #: The parameters of the configuration: name to text.
+        #: The parameters in the configuration: strings by name.
         self.parameters = {name: value.get("string_value", "") for name, value in config.get("parameters", {}).items()}
 
     def infer(self, model, inputs, *, version=None, outputs=(), parameters=None, timeout=None):
-        """Asks another model of the server: its outputs as a dict of arrays.
+        """Calls another model of the server. Returns its outputs as a dict of arrays.
 
-        `inputs` is a dict of names and arrays; `timeout` are seconds, at most what is left to the request that is being answered.
-        Raises InferenceError with what the other model says; a model that lets it pass refuses its own request with it.
+        `inputs` is a dict of names and arrays. `timeout` is in seconds, and at most the time that is left to the
+        request being answered. Raises InferenceError with the other model's error; if a model does not catch it, its
+        own request fails with that error.
         """
         call = _ask(model, inputs, version, outputs, parameters, timeout)
         try:
@@ -38,7 +40,7 @@ class Context:
             raise InferenceError(str(failure), failure.status) from None
 
     async def infer_async(self, model, inputs, *, version=None, outputs=(), parameters=None, timeout=None):
-        """The same for `await`: others can be asked meanwhile, up to 256 at once."""
+        """Calls another model like `infer`, for `await`. Other models can be called meanwhile, up to 256 at once."""
         call = _ask(model, inputs, version, outputs, parameters, timeout)
         try:
             return _outputs((await call.take_later())[0])
@@ -46,7 +48,7 @@ class Context:
             raise InferenceError(str(failure), failure.status) from None
 
     def stream(self, model, inputs, *, version=None, outputs=(), parameters=None, timeout=None):
-        """Asks a model that gives any number of answers: an iterator over them, for `for` and `async for`, with `close()`."""
+        """Calls a model that sends any number of responses. Returns an iterator for `for` and `async for`, with `close()`."""
         call = _ask(model, inputs, version, outputs, parameters, timeout, several=True)
         return _calls().Answers(call, _outputs, _raise)
 
@@ -75,31 +77,32 @@ def _raise(failure):
 
 
 class Request:
-    """What a request has besides its inputs; `infer` gets it when it has a parameter called `request`."""
+    """The properties of a request other than its inputs. `infer` receives it if it has a parameter named `request`."""
 
     def __init__(self, number, id, parameters, outputs):
         self._number = number
-        #: The client's name for the request, or None.
+        #: The id that the client gave the request, or None.
         self.id = id
-        #: Its parameters.
+        #: The request's parameters.
         self.parameters = parameters
-        #: The names of the outputs that are wanted; empty for all. Others may be left out.
+        #: The names of the requested outputs; empty for all. Other outputs may be omitted.
         self.outputs = outputs
 
     def is_cancelled(self):
-        """Whether nobody waits for the answer any more. A model that goes on for four seconds then is killed."""
+        """Returns whether no client waits for the response any more. A model that continues for four seconds after that is
+        killed."""
         return self._number in _cancelled
 
 
 class _Cancelled:
-    """Numbers of requests that are cancelled and not over; added by a thread that reads what the server says meanwhile."""
+    """Numbers of requests that are cancelled but have not ended. The thread that reads from the server adds them."""
 
-    #: A number that comes after the end of its request stays until there are so many.
+    #: Maximum number of entries: numbers that arrive after their request has ended stay until this is exceeded.
     _MOST = 1000
 
     def __init__(self):
         self._numbers = set()
-        #: What to do once a request is cancelled, by its number.
+        #: Actions to run once a request is cancelled, by the request's number.
         self._actions = {}
         self._changing = threading.Lock()
 
@@ -116,7 +119,7 @@ class _Cancelled:
             action()
 
     def when(self, number, action):
-        """Calls it once the request is cancelled, from any thread, unless it is over by then."""
+        """Calls `action`, from any thread, once the request is cancelled, unless the request has ended by then."""
         with self._changing:
             if number not in self._numbers:
                 self._actions[number] = action

@@ -1,4 +1,4 @@
-"""Tensors as NumPy has them, and as the protocol does."""
+"""Converts tensors between the protocol and NumPy."""
 
 import struct
 
@@ -6,7 +6,7 @@ import numpy as np
 
 _LENGTH = struct.Struct("<I")
 
-#: The protocol's datatypes and NumPy's.
+#: NumPy's dtypes by the protocol's datatypes.
 DTYPES = {
     "BOOL": np.dtype(np.bool_),
     "UINT8": np.dtype("<u1"),
@@ -34,7 +34,7 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def dtype_of(datatype):
-    """NumPy's dtype for one of the protocol's datatypes."""
+    """Returns NumPy's dtype for a datatype of the protocol."""
     dtype = DTYPES.get(datatype)
     if dtype is None and datatype == "BF16":
         raise ValueError("BF16 needs the package ml_dtypes in the model's Python: pip install ml_dtypes")
@@ -44,7 +44,7 @@ def dtype_of(datatype):
 
 
 def datatype_of(written):
-    """The protocol's datatype for what a model writes: "FP32", "float32", numpy.float32, "TYPE_FP32", str, bytes."""
+    """Returns the protocol's datatype for a model's notation: "FP32", "float32", numpy.float32, "TYPE_FP32", str, bytes."""
     if isinstance(written, str):
         name = written.removeprefix("TYPE_").upper() if written.isupper() else written
         name = "BYTES" if name == "STRING" else name
@@ -66,7 +66,7 @@ def datatype_of(written):
 
 
 def decode_strings(raw, shape):
-    """An object array of bytes from length-prefixed strings."""
+    """Decodes length-prefixed strings into an object array of bytes."""
     elements, at, end = [], 0, len(raw)
     unpack = _LENGTH.unpack_from
     while at < end:
@@ -80,7 +80,7 @@ def decode_strings(raw, shape):
 
 
 def encode_strings(array):
-    """Length-prefixed strings from an array of bytes or str objects, or of NumPy's own strings."""
+    """Encodes an array of bytes or str objects, or of NumPy's own strings, as length-prefixed strings."""
     parts = []
     for element in array.ravel(order="C").tolist():
         if isinstance(element, str):
@@ -93,11 +93,11 @@ def encode_strings(array):
 
 
 def as_array(value, datatype, name):
-    """What a model gave for an output, as an array of the datatype that it has declared."""
+    """Converts a model's value for an output to an array of the declared datatype."""
     if type(value) is np.ndarray and value.dtype is DTYPES.get(datatype) and datatype != "BYTES":
         return value
     if hasattr(value, "detach") and not isinstance(value, np.ndarray):
-        # A tensor of torch, which may be part of a graph or on a device.
+        # A tensor of PyTorch, which may be part of a graph or on a device.
         value = value.detach().cpu().numpy()
     if datatype == "BYTES":
         if isinstance(value, (bytes, str)):
@@ -108,7 +108,7 @@ def as_array(value, datatype, name):
             return value
         array = np.asarray(value)
         if array.dtype.kind in "SU" and not isinstance(value, np.ndarray):
-            # NumPy's own strings would lose zero bytes at the end.
+            # NumPy's own strings would lose trailing zero bytes.
             array = np.asarray(value, dtype=object)
         if array.dtype.kind not in "SUO":
             raise TypeError(f"the output {name!r} has dtype {array.dtype}, expected strings for BYTES")
@@ -123,14 +123,14 @@ def as_array(value, datatype, name):
 
 
 def _cast(array, dtype, datatype, name):
-    """An array of another dtype; a number that would become another one, and not only a less precise one, is refused."""
+    """Converts an array to another dtype. Refuses numbers that would change other than by losing precision."""
     if np.can_cast(array.dtype, dtype, "safe") or array.size == 0:
         return array.astype(dtype)
     if dtype.kind in "iu":
         least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
         if least <= int(array.min()) and int(array.max()) <= most:
             return array.astype(dtype)
-        # Compared as Python's numbers: NumPy's of 64 bits would become floats.
+        # Compares as Python integers, because NumPy would convert 64-bit integers to floats.
         wrong = np.vectorize(lambda value: not least <= int(value) <= most, otypes=[bool])(array)
         expected = f"{least} to {most}"
     else:

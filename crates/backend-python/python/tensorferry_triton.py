@@ -1,6 +1,7 @@
-"""`triton_python_backend_utils` as model.py files for Triton's Python backend import it, and what runs such a model.
+"""Implements `triton_python_backend_utils`, which model.py files for Triton's Python backend import, and runs such models.
 
-Names and behaviour follow the Python backend's README. What is not here says so by its name when it is used.
+Names and behaviour follow the Python backend's README. Using a name that is not implemented raises an error with that
+name.
 """
 
 import asyncio
@@ -31,18 +32,18 @@ TRITONSERVER_MEMORY_GPU = 2
 
 
 class TritonModelException(Exception):
-    """What goes wrong with a call of this module."""
+    """An error in a call of this module."""
 
 
 class _Unsupported(TritonModelException, AttributeError):
-    """A name that is not here: `hasattr` says no, and a model that uses it gets the reason."""
+    """Raised for a name that is not implemented: `hasattr` returns False, and a model that uses the name gets the reason."""
 
 
 def _unsupported(what):
     raise TritonModelException(f"{what} is not supported by this server")
 
 
-#: The folder of model.py; set before it is run.
+#: The directory of model.py; set before the model's code runs.
 _model_dir = None
 
 
@@ -55,7 +56,7 @@ class TritonError:
 
     UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = range(8)
 
-    #: Triton's code for an HTTP status, of errors that come from other models.
+    #: Triton's codes for HTTP statuses, used for errors of other models.
     _CODES = {400: INVALID_ARG, 404: NOT_FOUND, 413: INVALID_ARG, 429: UNAVAILABLE, 499: CANCELLED, 501: UNSUPPORTED, 503: UNAVAILABLE}
 
     _STATUS = {NOT_FOUND: 404, INVALID_ARG: 400, UNAVAILABLE: 503, UNSUPPORTED: 501, ALREADY_EXISTS: 400, CANCELLED: 499}
@@ -81,7 +82,7 @@ _CONFIG_NAMES = {
     **{f"TYPE_{name}": name for name in ("FP16", "FP32", "FP64", "BF16")},
 }
 
-#: Triton's numbers for datatypes.
+#: Triton's numbers of the datatypes.
 _NUMBERS = ("INVALID", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64")
 _NUMBERS += ("FP16", "FP32", "FP64", "BYTES", "BF16")
 
@@ -92,7 +93,7 @@ def _numpy_types():
         try:
             found[name] = np.object_ if datatype == "BYTES" else dtype_of(datatype).type
         except ValueError:
-            # BF16, without ml_dtypes.
+            # BF16 is missing without ml_dtypes.
             pass
     return found
 
@@ -101,7 +102,8 @@ TRITON_STRING_TO_NUMPY = _numpy_types()
 
 
 def triton_string_to_numpy(triton_type_string):
-    """NumPy's type for a datatype as configurations spell it: object_ for TYPE_STRING, None for what NumPy has not."""
+    """Returns NumPy's type for a datatype in a configuration: object_ for TYPE_STRING, None for datatypes that NumPy
+    lacks."""
     return TRITON_STRING_TO_NUMPY.get(triton_type_string)
 
 
@@ -115,14 +117,14 @@ def numpy_to_triton_type(data_type):
 
 
 def serialize_byte_tensor(input_tensor):
-    """The raw form of a tensor of strings, as bytes; None for other tensors."""
+    """Returns the serialized form of a tensor of strings, as bytes; None for other tensors."""
     if input_tensor.dtype.kind not in "SUO":
         return None
     return encode_strings(_as_strings(input_tensor))
 
 
 def _as_strings(array):
-    """Objects that are no strings as what `str` makes of them, as Triton does."""
+    """Converts objects that are not strings with `str`, as Triton does."""
     if array.dtype != object:
         return array
     elements = array.ravel().tolist()
@@ -191,7 +193,7 @@ class Tensor:
     def __dlpack__(self, **arguments):
         if datatype_of(self._array.dtype) != "BF16":
             return self._array.__dlpack__(**arguments)
-        # NumPy lends no datatypes that are not its own.
+        # NumPy exports only its own datatypes by DLPack.
         capsule = self._array.view(np.uint16).__dlpack__(**arguments)
         _DLPack(capsule).code = _DLPack.BFLOAT
         return capsule
@@ -220,7 +222,7 @@ class Tensor:
 
 
 class _Seen:
-    """A tensor as NumPy is lent it: one of BF16, which NumPy does not know, as UINT16."""
+    """A BF16 tensor in the form that NumPy can import: as UINT16, since NumPy has no BF16."""
 
     def __init__(self, tensor):
         self._tensor = tensor
@@ -239,12 +241,12 @@ class _Seen:
 
 
 class _DLPack:
-    """The datatype's code in a capsule that nobody has taken yet."""
+    """The code of the datatype in a capsule that has not been consumed yet."""
 
     UINT, BFLOAT = 1, 4
 
-    #: Where the code stands: behind the data's pointer, the device and the number of dimensions; in the newer form all that is
-    #: behind version, context, deleter and flags.
+    #: Offset of the code in the capsule's structure: after the data pointer, the device and the number of dimensions;
+    #: in the newer form, additionally after version, context, deleter and flags.
     _PLACES = {b"dltensor": 20, b"dltensor_versioned": 52}
 
     def __init__(self, capsule):
@@ -275,7 +277,7 @@ class PreferredMemory:
 
 
 class InferenceTrace:
-    """What a request is traced by; requests are not, so it is empty."""
+    """Tracing information of a request. It is empty, because requests to Python models are not traced."""
 
     def get_context(self):
         return None
@@ -291,7 +293,7 @@ def _warn_once(message):
 
 
 class InferenceResponse:
-    """Outputs, or an error."""
+    """A response: outputs, or an error."""
 
     def __init__(self, output_tensors=(), error=None, parameters=None):
         self._outputs = list(output_tensors or ())
@@ -319,13 +321,14 @@ class InferenceResponse:
 
 
 class _Stream:
-    """The answers to one request of a decoupled model, which threads of the model's may give after `execute` has returned."""
+    """The responses to one request of a decoupled model. Threads of the model may send them after `execute` has returned."""
 
     def __init__(self, give):
         self._give = give
         self._lock = threading.Lock()
-        #: Gets something at the end. `abandon` runs in the middle of a garbage collection, and so maybe of a wait in the same
-        #: thread: the `put` of this queue may interrupt anything, `Event.set` waits for a lock that `Event.wait` has.
+        #: Receives an item at the end. `abandon` may run during a garbage collection, and so in the middle of a wait in
+        #: the same thread: this queue's `put` may interrupt anything, whereas `Event.set` waits for a lock that
+        #: `Event.wait` holds.
         self._end = queue.SimpleQueue()
         self._is_over = False
         self._is_wanted = True
@@ -342,7 +345,7 @@ class _Stream:
             if self._is_over:
                 raise TritonModelException("a response was sent after the final one")
             try:
-                # Nothing comes after an error, or to a client that is gone, but the model may go on to its end.
+                # Nothing is sent after an error or to a disconnected client, but the model may run to its end.
                 if response is not None and self._is_wanted:
                     self._is_wanted = self._give(response, is_final)
             except Refused as refusal:
@@ -359,7 +362,7 @@ class _Stream:
         self._end.put(None)
 
     def abandon(self, of_sender):
-        """The request, or its sender, is gone from the model; without a sender nothing can come any more."""
+        """Notes that the model has dropped the request, or its sender; without a sender no more responses can come."""
         if (of_sender or not self.has_sender) and not self._is_over:
             self.failure = self.failure or Refused(
                 "its model.py let go of a request without a response with the flag TRITONSERVER_RESPONSE_COMPLETE_FINAL"
@@ -367,7 +370,7 @@ class _Stream:
             self._finish()
 
     def close(self):
-        """Nothing is sent any more; waits for an answer that is on its way."""
+        """Stops sending, after waiting for a response that is being sent."""
         with self._lock:
             self._is_wanted = False
             self._is_over = True
@@ -382,7 +385,7 @@ class _Stream:
 
 
 class _Single(_Stream):
-    """The one answer to a request of a model that is not decoupled, where it is sent rather than returned."""
+    """The one response to a request of a model that is not decoupled, if it is sent by a sender instead of returned."""
 
     def __init__(self):
         super().__init__(self._keep)
@@ -405,12 +408,12 @@ class _Single(_Stream):
         return self.response
 
 
-#: Requests are given what takes their answers one at a time.
+#: Held while requests are given their senders, one at a time.
 _attaching = threading.Lock()
 
 
 class _StreamSender:
-    """Sends the answers to a request."""
+    """Sends the responses to a request."""
 
     def __init__(self, stream, is_cancelled):
         self._stream = stream
@@ -421,7 +424,7 @@ class _StreamSender:
 
 
 class InferenceRequest:
-    """What a model is asked, or asks of another one (BLS)."""
+    """A request to the model, or from the model to another one (BLS)."""
 
     def __init__(
         self,
@@ -461,12 +464,12 @@ class InferenceRequest:
         return request
 
     def _answers_by(self, stream):
-        """From here on it is answered by a sender."""
+        """From now on, a sender answers the request."""
         self._stream = stream
         weakref.finalize(self, stream.abandon, False).atexit = False
 
     def _pending(self):
-        """What takes the one answer of a sender."""
+        """Returns the object that receives the sender's single response."""
         with _attaching:
             if self._stream is None:
                 self._answers_by(_Single())
@@ -534,9 +537,9 @@ class InferenceRequest:
         return self._sender
 
     def exec(self, decoupled=False):
-        """Asks the model that it names and waits for its answer; with `decoupled` for each of them, as an iterator.
+        """Calls the named model and waits for its response; with `decoupled`, returns an iterator over its responses.
 
-        What the other model, or the server, refuses is a response with an error.
+        If the other model, or the server, refuses the request, the response contains an error.
         """
         try:
             call = self._ask(decoupled)
@@ -547,7 +550,8 @@ class InferenceRequest:
             return iter([_failed_response(failure)]) if decoupled else _failed_response(failure)
 
     def async_exec(self, decoupled=False):
-        """The same as a future of the running event loop; several can be under way at once. The request is made now."""
+        """Calls the named model like `exec`, as a future of the running event loop. Several calls can run at once. The
+        request is sent immediately."""
         loop = asyncio.get_running_loop()
         found = None
         try:
@@ -597,14 +601,14 @@ class LogLevel:
 
 
 class Logger:
-    """Writes to the server's log; what is verbose is logged for debugging."""
+    """Writes to the server's log. Verbose messages have the level debug."""
 
     LogLevel = LogLevel
     INFO, WARNING, ERROR, VERBOSE = LogLevel.INFO, LogLevel.WARNING, LogLevel.ERROR, LogLevel.VERBOSE
 
     @staticmethod
     def log(message, level=LogLevel.INFO):
-        # The server takes the level from how a line begins.
+        # The server reads the level from the beginning of a line.
         mark = "\x1e" + {LogLevel.WARNING: "W", LogLevel.ERROR: "E", LogLevel.VERBOSE: "D"}.get(level, "I")
         sys.stderr.write("".join(f"{mark}{line}\n" for line in str(message).splitlines()))
         sys.stderr.flush()
@@ -627,7 +631,7 @@ class Logger:
 
 
 class ModelConfig:
-    """What `auto_complete_config` completes."""
+    """The configuration that `auto_complete_config` completes."""
 
     def __init__(self, config):
         self._config = config
@@ -682,7 +686,7 @@ def __getattr__(name):
 
 
 def _parts(message, arrays):
-    """The requests that were joined into one: what is said of each, and its rows of the inputs as views."""
+    """Returns the requests that were joined into one: the description of each, and views of its rows of the inputs."""
     if not message.get("parts"):
         return [(message, arrays)]
     parts, start = [], 0
@@ -696,8 +700,8 @@ def _parts(message, arrays):
 
 
 def _joined(answers, parts):
-    """The outputs for several requests as those for one; None is for a request that failed. What does not fit is refused: then
-    each request is run by itself."""
+    """Joins the outputs of several requests into one; None stands for a failed request. Outputs that cannot be joined are
+    refused, and then each request runs alone."""
     kinds = {}
     for answer in filter(None, answers):
         kinds.update({name: (datatype, array) for name, datatype, array in answer})
@@ -724,7 +728,8 @@ def _joined(answers, parts):
 
 
 def _instance_name(model, groups, number):
-    """The name of the instance with this number, as Triton has it: that of its group, `<model>_<group>` if it has none, and its number there."""
+    """Returns the name of the instance with this number, as in Triton: the group's name (`<model>_<group>` if the group
+    has none) and the index in the group."""
     for place, group in enumerate(groups):
         count = group.get("count") or 1
         if number < count or place == len(groups) - 1:
@@ -736,7 +741,7 @@ def _instance_name(model, groups, number):
 class TritonModel:
     """Runs a `TritonPythonModel`."""
 
-    #: As in Triton, where models change inputs in place.
+    #: True as in Triton, where models may modify inputs in place.
     may_write_inputs = True
 
     #: Runs `execute` of a decoupled model.
@@ -754,13 +759,13 @@ class TritonModel:
         if callable(complete):
             completed = complete(ModelConfig(config))
             config = completed.as_dict() if isinstance(completed, ModelConfig) else config
-        #: Triton joins requests into batches only where it is told to.
+        #: Triton joins requests into batches only if the configuration enables it.
         self._is_batching = config.get("dynamic_batching") is not None
         if callable(getattr(kind, "is_ready", None)):
             _warn_once("is_ready of a TritonPythonModel is not called by this server: its model is ready while it is loaded")
-        #: Whether it answers by response senders only, any number of times.
+        #: Whether the model responds only by response senders, any number of times.
         self.is_decoupled = using_decoupled_model_transaction_policy(config)
-        #: As in Triton, `execute` is called again while senders of requests before are open.
+        #: As in Triton, `execute` is called again while senders of earlier requests are still open.
         self.runs_beside = self.is_decoupled
         if not config["output"]:
             raise Refused(
@@ -774,7 +779,7 @@ class TritonModel:
         self._max_batch_size = rows
         folder = os.path.dirname(path)
         self._model = kind()
-        # For models that look for files of theirs where Triton's have them.
+        # Models use these arguments to find their own files, as in Triton.
         arguments = {
             "model_config": json.dumps(config),
             "model_instance_kind": "CPU",
@@ -788,7 +793,7 @@ class TritonModel:
         if callable(initialize):
             initialize(arguments)
         self.loop = asyncio.new_event_loop() if inspect.iscoroutinefunction(kind.execute) else None
-        #: An event loop in a thread of its own, where it is not the main thread's.
+        #: An event loop in a separate thread, unless it runs in the main thread.
         self._looped = None
         self._model_code = forms.model_code
         InferenceRequest._all_outputs = [output["name"] for output in self._outputs]
@@ -802,7 +807,7 @@ class TritonModel:
         parts = _parts(message, arrays)
         requests = [self._request(number, part, inputs) for part, inputs in parts]
         responses = self._responses_of(requests, self._execute(requests))
-        # From here on only the model holds on to requests that a sender answers.
+        # From now on, only the model holds references to requests that a sender answers.
         del requests
         wanted = [part.get("outputs", []) for part, _ in parts]
         if len(responses) == 1:
@@ -831,15 +836,15 @@ class TritonModel:
                 given = self.main.call(self._model.execute, requests)
             else:
                 return self.main.wait_for(self._model.execute(requests), free)
-            # As in Triton, what counts is what `execute` gives: a decorator may hide that it is a coroutine.
+            # As in Triton, the result of `execute` decides: a decorator may hide that it is a coroutine.
             return self._loop_beside().wait_for(given, free) if inspect.isawaitable(given) else given
 
     def _loop_beside(self):
-        """The event loop, in a thread of its own."""
+        """Returns the event loop in a separate thread."""
         with _attaching:
             if self._looped is None:
                 self._looped = EventLoop(self.loop or asyncio.new_event_loop())
-                # It is for all requests, not for the one that this code answers.
+                # The loop serves all requests, so it must not inherit the current one.
                 contextvars.Context().run(threading.Thread(target=self._looped.serve, daemon=True).start)
             return self._looped
 
@@ -851,18 +856,19 @@ class TritonModel:
         try:
             if self._execute([request], free) is not None:
                 raise Refused("execute() of its model.py gave responses, but it is decoupled: it answers by response senders only")
-            # From here on only the model holds on to the request.
+            # From now on, only the model holds references to the request.
             del request, arrays
             if not stream.is_over():
                 free()
             stream.wait()
         finally:
-            # A thread of the model's that goes on must not answer the next request.
+            # A thread of the model that is still running must not answer the next request.
             stream.close()
 
     @staticmethod
     def _responses_of(requests, responses):
-        """The response to each request, or what takes the one that its sender gives: maybe later, from another thread."""
+        """Returns the response to each request, or the object that receives the sender's response, maybe later and from
+        another thread."""
         if responses is None:
             responses = [None] * len(requests)
         count = len(responses) if isinstance(responses, (list, tuple)) else None

@@ -1,8 +1,8 @@
-"""One model for a server: loaded from what the server sends, run one request at a time, or, where the model goes on with some after it
-was given them, several.
+"""Runs one model for a server: loads what the server sends, and runs one request at a time, or several if the model
+continues requests after their call has returned.
 
-The other side is the crate oip-worker, whose page has the protocol. Nothing here may be imported before the server was greeted,
-but for the standard library, so that whatever is missing can be told.
+The other side is the crate oip-worker, whose documentation describes the protocol. Before the handshake with the
+server, only the standard library may be imported, so that a missing package can be reported.
 """
 
 import _thread
@@ -30,41 +30,42 @@ HELLO, LOAD, LOADED, INFER, OUTPUTS, FAILED, RUN, RESULTS, ROOM, REGION, PART, T
 
 #: Numbers on the control socket.
 _NUMBER = struct.Struct("<Q")
-#: Stands there for a connection, whose file comes with it.
+#: This number announces a connection, whose descriptor comes with it.
 _CONNECTION = (1 << 64) - 1
 
 _HEAD = struct.Struct("<IIQQ")
-#: As a number: the enumeration's own `&` runs Python code for each message.
+#: A plain integer, because the enumeration's own `&` runs Python code for each message.
 _TRUNCATED = int(socket.MSG_CTRUNC)
-#: Reads JSON without looking for spaces before and after it.
+#: Parses JSON without skipping surrounding whitespace.
 _scan = json.JSONDecoder().scan_once
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _ALIGNMENT = 16
 _REGION_ALIGNMENT = 64
-#: Bytes of outputs up to which they are sent behind the JSON.
+#: Maximum size of outputs that are sent in the frame after the JSON, in bytes.
 _MOST_IN_FRAME = 64 << 10
-#: What is read at once: a frame of usual size.
+#: Number of bytes that are read at once: a frame of usual size.
 _BUFFER = 256 << 10
-#: Bytes of the two regions of a connection that are used again.
+#: Maximum total size of a connection's two regions that are kept for reuse, in bytes.
 _KEPT = 112 << 20
-#: Stack of the threads that speak to the server. The system's own is 8 MiB, which a memory limit counts in full.
+#: Stack size of the threads that talk to the server. The default is 8 MiB, which counts in full against a memory limit.
 _STACK = 512 << 10
-#: What a service manager sends to all processes of a service; the server says when this one is to end.
+#: Signals that a service manager sends to all processes of a service. They are ignored, because the server tells this
+#: process when to end.
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-#: Requests to other models that one request may have open.
+#: Maximum number of calls to other models that one request may have open.
 _MOST_CALLS = 256
-#: Characters of a traceback that are sent to the log.
+#: Maximum number of characters of a traceback that are sent to the log.
 _MOST_DETAILS = 60 << 10
-#: How long a model may take to finish when the server wants no more of it.
+#: Seconds that a model may take to finish after the server unloads it.
 _FAREWELL = 1.0
 
 
 class Ended(Exception):
-    """The server has closed the connection."""
+    """Raised when the server has closed the connection."""
 
 
 class Refused(Exception):
-    """What the server is told instead of an answer."""
+    """An error that is sent to the server instead of a response."""
 
     def __init__(self, message, status=500, details=None):
         super().__init__(message)
@@ -74,7 +75,7 @@ class Refused(Exception):
 
 
 def _failure(refusal):
-    """What the server is told. Messages come from models, and may hold what no text can."""
+    """Returns an error for the server. Messages come from models, and may contain characters that cannot be encoded."""
     status = refusal.status
     is_status = isinstance(status, int) and 400 <= status < 600
     message = str(refusal).encode("utf-8", "replace").decode()
@@ -84,18 +85,19 @@ def _failure(refusal):
     return failed
 
 
-#: The sockets to the server, which processes that a model forks must not have.
+#: The sockets to the server. Processes that a model forks must close them.
 _sockets = set()
-#: Whether a model has forked this process off its own.
+#: Whether this process was forked by a model.
 _is_forked = False
-#: Held while a thread is started: the size of stacks is one for the whole process.
+#: Held while a thread is started, since the stack size is a setting of the whole process.
 _starting = threading.Lock()
 
 
 def start_thread(function, *arguments):
-    """Starts a thread with a small stack, which is for what is here and not for models.
+    """Starts a thread with a small stack, for this module and not for models.
 
-    Not by `threading.Thread`, whose `start` waits for the thread: models' threads that start meanwhile would get a small stack too.
+    Does not use `threading.Thread`, whose `start` waits for the thread: models' threads that start meanwhile would get
+    a small stack too.
     """
     with _starting:
         before = threading.stack_size(_STACK)
@@ -106,11 +108,11 @@ def start_thread(function, *arguments):
 
 
 class Connection:
-    """Frames on a socket. One thread at a time receives, any number may send."""
+    """Sends and receives frames on a socket. Only one thread may receive at a time; any number may send."""
 
     def __init__(self, data=None):
         self._socket = None
-        #: Frames of several threads do not mix.
+        #: Held while a frame is sent, so that frames of several threads do not mix.
         self._sending = threading.Lock()
         self._buffer = memoryview(bytearray(_BUFFER))
         self._start = self._end = 0
@@ -119,7 +121,7 @@ class Connection:
             self.attach(data)
 
     def attach(self, data):
-        """Gives it its socket, where that comes later than its memory."""
+        """Sets the socket, if it arrives after the memory was allocated."""
         self._socket = data
         _sockets.add(data)
 
@@ -127,21 +129,21 @@ class Connection:
         try:
             received, ancillary, flags, _ = self._socket.recvmsg_into([view], 256)
         except ConnectionError:
-            # A model may have connections too; only this one's end is the worker's.
+            # Other connections in the process may belong to the model; only the end of this one ends the worker.
             raise Ended from None
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 whole = len(content) - len(content) % 4
                 self._files.extend(struct.unpack(f"{whole // 4}i", content[:whole]))
         if flags & _TRUNCATED:
-            # The process has no number left for a file.
+            # The process has no free file descriptor.
             self._files.append(None)
         if received == 0:
             raise Ended
         return received
 
     def _peek(self, count):
-        """So many bytes of the buffer, which they fit."""
+        """Returns the next `count` bytes, which must fit into the buffer, without consuming them."""
         if self._end - self._start < count:
             if self._start + count > _BUFFER:
                 left = bytes(self._buffer[self._start : self._end])
@@ -152,7 +154,8 @@ class Connection:
         return self._buffer[self._start : self._start + count]
 
     def take(self, count):
-        """The next bytes: part of the buffer where they fit it, which are gone with the next call, or bytes of their own."""
+        """Returns the next `count` bytes: a view of the buffer if they fit, which is valid until the next call, or else a
+        new object."""
         if count <= _BUFFER:
             view = self._peek(count)
             self._start += count
@@ -168,7 +171,8 @@ class Connection:
         return whole
 
     def frame(self):
-        """The next frame: kind, number, what its JSON says, and its binary part as a view that the next call overwrites."""
+        """Returns the next frame: kind, number, the decoded JSON, and the binary part as a view, which the next call
+        overwrites."""
         kind, count, number, binary = _HEAD.unpack(self.take(_HEAD.size))
         body = self.take(count + binary)
         message = _scan(str(body[:count], "utf-8"), 0)[0]
@@ -184,7 +188,7 @@ class Connection:
         self.send_text(kind, number, _encode(message), parts)
 
     def fail(self, number, message, status, details=None):
-        """Tells why there is no answer."""
+        """Sends an error instead of a response."""
         self.send(FAILED, number, _failure(Refused(message, status, details)))
 
     def send_text(self, kind, number, text, parts=()):
@@ -211,7 +215,7 @@ class Connection:
 
 
 class Joined:
-    """The outputs for several requests that were joined into one, and what to tell those that failed."""
+    """The outputs of several requests that were joined into one, and the errors of those that failed."""
 
     def __init__(self, outputs, refusals):
         self.outputs = outputs
@@ -229,7 +233,7 @@ class Region:
             self.memory = mmap.mmap(file, length, access=access)
         finally:
             os.close(file)
-        #: References to the memory when nobody else looks at it.
+        #: Number of references to the memory while no array uses it.
         self.references = sys.getrefcount(self.memory)
 
     def is_held(self):
@@ -242,31 +246,34 @@ class Worker:
         self.calls = calls
         self._tensors = tensors
         self._cancelled = cancelled
-        #: Held by what uses the region for outputs, and by what waits for the server: a model may have threads.
+        #: Held by code that uses the region for outputs, or waits for the server, since a model may have several
+        #: threads.
         self._turn = threading.Lock()
-        #: Whether a thread reads what the server says, from the first request to another model on: its answers come at any time.
+        #: Whether a thread reads from the server. It starts with the first call to another model, whose responses
+        #: arrive at any time.
         self._has_reader = False
-        #: What threads do from then on, without those that were started.
+        #: Functions of the threads that start with that call and have not started yet.
         self._not_started = [Worker._keep_telling, Worker._read]
-        #: What the reader leaves to others, None at the end.
+        #: Frames that the reader passes to other threads; None at the end.
         self._frames = queue.SimpleQueue()
-        #: The request that is being answered, and what it asks of other models, by number.
+        #: The number of the request that is being answered, and its calls to other models, by number.
         self._current = None
         self._calls = {}
-        #: Whether no more is asked for it: its answer is on its way.
+        #: Whether the request accepts no more calls, because its response is being sent.
         self._is_ending = False
-        #: The request that the server is to be told of when another can be begun beside it.
+        #: The request for which the server waits to be told that another one can start.
         self._blocking = None
         self._freeing = threading.Lock()
-        #: Whether there are others beside this one.
+        #: Whether other workers run requests at the same time.
         self._is_beside = False
-        #: Makes ready for a connection by which another request comes, and tells whether it can come.
+        #: Prepares for another connection with the next request, and returns whether it can be accepted.
         self.make_ready = lambda: True
-        #: The request that was run last.
+        #: The number of the last request that ran.
         self.last = 0
         self._last_call = 0
-        #: Calls that a garbage collection found to be given up, and what wakes the thread that tells the server. A collection may
-        #: run in the middle of anything, so noting a call takes no lock; taking one out does, until the server was told of it.
+        #: Calls that a garbage collection found abandoned, and the queue that wakes the thread that tells the server. A
+        #: collection may run at any point, so adding a call takes no lock; removing one holds a lock until the server
+        #: has been told.
         self._left = collections.deque()
         self._has_left = queue.SimpleQueue()
         self._telling = threading.Lock()
@@ -275,13 +282,13 @@ class Worker:
         self._limit = None
         self._inputs = None
         self._outputs = None
-        #: Whether the inputs of the current request are in their region.
+        #: Whether the inputs of the current request are in the shared region.
         self._is_in_region = False
-        #: Bytes of the regions that are not used again, as long as a model holds on to their memory.
+        #: Sizes in bytes of regions that are no longer used, while a model still holds references to their memory.
         self._held = {}
-        #: Why the last region for inputs could not be mapped.
+        #: The reason why the last region for inputs could not be mapped.
         self._unmapped = None
-        #: Names of outputs as JSON has them.
+        #: Names of outputs in JSON.
         self._names = {}
 
     def load(self, order, content, model_of):
@@ -291,14 +298,14 @@ class Worker:
         self._connection.send(LOADED, 0, self._model.about())
 
     def beside(self, connection):
-        """A worker for the same model, with a connection of its own."""
+        """Creates a worker for the same model, with a separate connection."""
         other = Worker(connection, self._tensors, self.calls, self._cancelled)
         other._max_answer, other._limit, other._model = self._max_answer, self._limit, self._model
         other._is_beside = True
         return other
 
     def runs_beside(self):
-        """Whether its model is run for several requests at once, and the event loop that it has."""
+        """Returns whether the model runs for several requests at once, and the model's event loop."""
         self._is_beside = self._model.runs_beside
         return self._is_beside, getattr(self._model, "loop", None)
 
@@ -312,16 +319,16 @@ class Worker:
         self._connection.close()
 
     def answers(self):
-        """The request that is being answered and not cancelled, or None."""
+        """Returns the request that is being answered and not cancelled, or None."""
         current = self._current
         return None if current is None or self._is_ending or current in self._cancelled else current
 
     def is_full(self):
-        """Whether its request cannot ask any more now."""
+        """Returns whether the request has the maximum number of open calls."""
         return len(self._calls) >= _MOST_CALLS
 
     def _next(self):
-        """The next frame that is no answer of another model."""
+        """Returns the next frame that is not a response from another model."""
         if not self._has_reader:
             return self._connection.frame()
         frame = self._frames.get()
@@ -356,7 +363,7 @@ class Worker:
                 self._end_request()
                 self._cancelled.forget(number)
             if results is None:
-                # Without what the exception held on to: it was dropped when its clause ended.
+                # The references that the exception held were dropped when its clause ended.
                 if self._is_full():
                     sys.stderr.write("MemoryError: the process is at the limit of its memory and ends\n")
                     sys.stderr.flush()
@@ -368,7 +375,7 @@ class Worker:
             self._forget(keeps_inputs)
 
     def _forget(self, keeps_inputs):
-        """Lets go of the regions that the server does not use again either."""
+        """Releases the regions that the server does not reuse either."""
         left = _KEPT
         if self._inputs is not None:
             if keeps_inputs or self._inputs.length > left:
@@ -389,7 +396,7 @@ class Worker:
         except OSError as error:
             if not message["is_for_inputs"]:
                 raise
-            # Told when a request needs them.
+            # The error is reported when a request needs the region.
             self._unmapped = last_line(error)
             return
         if message["is_for_inputs"]:
@@ -403,8 +410,8 @@ class Worker:
             self._count_while_held(region)
 
     def _count_while_held(self, region):
-        """Shared memory is not under the limit of the process, so what a model holds of it is counted. Its arrays alone keep it
-        alive, and the last of them takes it out of the count: `dict.pop` may interrupt anything, in any thread."""
+        """Counts a region for as long as arrays of the model refer to it, since shared memory does not count against the
+        limit of the process. The last array removes the region: `dict.pop` may run at any point, in any thread."""
         self._held[weakref.ref(region.memory, self._held.pop)] = region.length
 
     def _is_full(self):
@@ -419,7 +426,7 @@ class Worker:
                         used += int(line.split()[1]) << 10
         except (OSError, MemoryError):
             return True
-        # A small allocation that failed means that nearly all is taken; a large one may just have been too large.
+        # If a small allocation failed, nearly all memory is in use; a large one may simply have been too large.
         return used > self._limit - self._limit // 10
 
     def _run(self, number, message, binary):
@@ -442,7 +449,7 @@ class Worker:
             placed, parts, end = "", [], ',"is_end":true'
         else:
             outputs = self._model.infer(number, message, arrays)
-            # Of joined requests some may have failed.
+            # Some of the joined requests may have failed.
             end = ""
             if isinstance(outputs, Joined):
                 end = f',"failed":{_encode(outputs.failed)}' if outputs.failed else ""
@@ -454,18 +461,18 @@ class Worker:
         return f'{{"outputs":[{placed}],"keeps_inputs":{"true" if is_held else "false"}{end}}}', parts, is_held
 
     def _free(self, number):
-        """Tells the server that the model can be given another request while it goes on with this one."""
+        """Tells the server that the model can accept another request while it continues this one."""
         with self._freeing:
             if self._blocking == number and self.make_ready():
                 self._blocking = None
                 try:
                     self._connection.send(FREE, number, {})
                 except (Ended, OSError):
-                    # The thread of the request finds out.
+                    # The request's own thread will notice.
                     pass
 
     def _give(self, number, region, outputs, is_last):
-        """Sends one of several answers, waits until the server has taken it, and tells whether another one is wanted."""
+        """Sends one of several responses, and waits until the server has taken it. Returns whether another one is wanted."""
         try:
             with self._turn:
                 placed, parts = self._place(outputs, region, number)
@@ -478,24 +485,24 @@ class Worker:
         except Ended:
             if not self._is_beside:
                 raise
-            # The server has given up this request, and not the model.
+            # The server has abandoned this request, but not the model.
             is_wanted = False
         if not is_wanted:
             self._cancelled.note(number)
         return is_wanted
 
     def ask(self, message, tensors, call, request):
-        """Asks another model for the request with this number, or, if that is None, for the one that is being answered. Returns the number
-        of the call, whose answers are `put`."""
+        """Calls another model for the request with this number or, if that is None, for the request that is being
+        answered. Returns the number of the call; `put` receives its responses."""
         if _is_forked:
-            # Before any lock, which a thread of the parent may have held.
+            # Checked before any lock is taken, since a thread of the parent process may hold it.
             raise self._failure("a process that the model has forked cannot ask other models: let its parent ask", 501)
         try:
             return self._ask(message, tensors, call, request)
         except Ended:
             if not self._is_beside:
                 raise
-            # The server has given it up.
+            # The server has abandoned the request.
             self._cancelled.note(request)
             raise self._over() from None
 
@@ -522,7 +529,8 @@ class Worker:
             text = f'{{"call":{number},"inputs":[{placed}],{_encode(message)[1:]}'
             self._connection.send_text(ASK, self._current, text, parts)
             if '"place":"region"' in placed or '"place":"inputs"' in placed:
-                # The region is used again, and the model may change its inputs.
+                # The region will be reused, and the model may modify its inputs, so wait until the server has read
+                # them.
                 kind, _, _, _ = self._next()
                 if kind != TAKEN:
                     raise Ended
@@ -541,13 +549,13 @@ class Worker:
         self._say_next(number, True)
 
     def leave(self, number):
-        # Told first: the server has never more calls open than are counted here.
+        # The server is told first, so that it never has more calls open than are counted here.
         if number in self._calls:
             self._say_next(number, False)
             self._calls.pop(number, None)
 
     def leave_later(self, number):
-        """The same from a garbage collection, which may be in the middle of all else here."""
+        """Leaves a call from within a garbage collection, which may interrupt any other code here."""
         self._left.append(number)
         self._has_left.put(None)
 
@@ -557,7 +565,8 @@ class Worker:
                 self.leave(self._left.popleft())
 
     def _keep_telling(self):
-        """The life of the thread that tells of them while the model waits, maybe for what they occupy."""
+        """Runs the thread that tells the server about abandoned calls while the model waits, maybe for the resources that
+        they hold."""
         try:
             while True:
                 self._has_left.get()
@@ -574,11 +583,11 @@ class Worker:
         except Ended:
             if not self._is_beside:
                 raise
-            # The server has given up the request, and what it asked with it.
+            # The server has abandoned the request, and its calls with it.
             self._cancelled.note(current)
 
     def _end_request(self):
-        """The request is answered: the server drops what it has asked and not waited for."""
+        """Ends the request: the server drops its calls that were not waited for."""
         if self._current is None:
             return
         with self._freeing:
@@ -597,7 +606,7 @@ class Worker:
         return self.calls.Failed(message, status)
 
     def _read(self):
-        """The life of the reader."""
+        """Runs the reader thread."""
         try:
             while True:
                 kind, number, message, binary = self._connection.frame()
@@ -609,7 +618,7 @@ class Worker:
             if not isinstance(error, (Ended, OSError)):
                 log_traceback(error)
         self._frames.put(None)
-        # Of several connections only this one is closed: its request was given up.
+        # If there are several connections, only this one is closed: its request was abandoned.
         gone = self._over() if self._is_beside else self._failure("the server has closed the connection", 503)
         for call in list(self._calls.values()):
             call.put(gone)
@@ -624,7 +633,7 @@ class Worker:
                 access = mmap.ACCESS_WRITE if self._model.may_write_inputs else mmap.ACCESS_READ
                 region = Region(message["file"], message["region"], access)
             if call is None:
-                # It was given up meanwhile.
+                # The call was abandoned meanwhile.
                 return
             if "failed" in message:
                 failed = message["failed"]
@@ -641,7 +650,7 @@ class Worker:
                 call.put(self._failure(f"its answer cannot be read: {last_line(error)}", 500))
 
     def _input(self, place, region, binary):
-        """An input as an array: over shared memory, or over bytes of its own."""
+        """Returns an input as an array, which shares the region's memory or has its own bytes."""
         np = self._tensors.np
         offset, length, datatype, shape = place["offset"], place["length"], place["datatype"], place["shape"]
         if datatype == "BYTES":
@@ -656,7 +665,8 @@ class Worker:
         return np.frombuffer(own(binary[offset : offset + length]), dtype).reshape(shape)
 
     def _place(self, outputs, region, number):
-        """Where the outputs are: what they share with the inputs stays there, all else is sent or copied once."""
+        """Returns where the outputs are. Outputs that share memory with the inputs stay there; all others are sent or
+        copied once."""
         begin = end = 0
         if region is not None:
             np = self._tensors.np
@@ -729,17 +739,18 @@ class Worker:
 
 
 def last_line(error):
-    """What a traceback ends with: the type and the message, in one line of bounded length."""
+    """Returns the last line of a traceback, with the type and the message of the error, in bounded length."""
     said = "".join(traceback.format_exception_only(type(error), error)).strip()
     if isinstance(error, SyntaxError):
-        # Before it come the place and the line, which the log has.
+        # The lines before it give the position in the source; the log has them.
         said = said.splitlines()[-1]
     line = " ".join(said.split("\n"))
     return line if len(line) <= 500 else line[:500] + "..."
 
 
 def traceback_of(error):
-    """The traceback without the frames that lead to the model; of a very long one the beginning and the end."""
+    """Returns the traceback without the frames that lead to the model's code; of a very long one, the beginning and the
+    end."""
     frames = error.__traceback__
     ours = ("<tensorferry", *asyncio.__path__, *concurrent.futures.__path__)
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(ours):
@@ -757,15 +768,16 @@ def traceback_of(error):
 
 
 def log_traceback(error):
-    """Writes it to the log as lines, where there is no request that fails with it."""
+    """Writes the traceback to the log, if no request fails with the error."""
     sys.stderr.write(traceback_of(error))
     sys.stderr.flush()
 
 
 def _settle():
-    """What makes a process a good neighbour; none of it is needed to work."""
+    """Makes the process behave well among others. The worker also works without this."""
     for number in _ENDING:
-        # Ignored, or blocked, they would be so in the programs that a model starts too, which could not be ended then.
+        # Ignored or blocked signals would be inherited by programs that the model starts, which could not be ended
+        # then.
         signal.signal(number, _pass_over)
         signal.siginterrupt(number, False)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
@@ -781,7 +793,7 @@ def _settle():
     try:
         import ctypes
 
-        # The thread that started this process lives as long as the model does.
+        # The thread that started this process lives as long as the model.
         ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)
     except (ImportError, OSError, AttributeError):
         pass
@@ -792,7 +804,7 @@ def _pass_over(number, frame):
 
 
 def _settle_child():
-    """What a model forks is its own process: it ends by signals, and does not speak to the server."""
+    """Resets a process that a model forks: signals end it, and it does not talk to the server."""
     global _is_forked
     _is_forked = True
     for number in _ENDING:
@@ -814,23 +826,23 @@ def _limit_memory(limit):
 
 
 class EventLoop:
-    """Runs coroutines at once, in one thread. As in Triton it does not stop between requests: what they have begun, such as tasks
-    that give the answers, goes on when they have returned."""
+    """Runs coroutines concurrently in one thread. As in Triton, the loop does not stop between requests: tasks that a
+    coroutine has started, such as those that send responses, continue after it has returned."""
 
     def __init__(self, loop):
         self._loop = loop
 
     def serve(self):
-        """The life of the thread."""
+        """Runs the thread."""
         asyncio.set_event_loop(self._loop)
         while True:
             try:
                 self._loop.run_forever()
                 return
             except BaseException as error:
-                # `sys.exit` in a task, which would end the loop.
+                # `sys.exit` in a task would end the loop.
                 log_traceback(error)
-                # Its frames lead back to the task, which would keep its response sender until a garbage collection.
+                # The traceback refers to the task, and would keep its response sender alive until a garbage collection.
                 error.__traceback__ = None
 
     def end(self):
@@ -840,7 +852,8 @@ class EventLoop:
         return Generation(self._loop, answers)
 
     def wait_for(self, awaited, on_begun=None):
-        """What a coroutine gives, or raises. `on_begun` is called once it waits for something, or is done."""
+        """Waits for a coroutine, and returns its result or raises its exception. Calls `on_begun` once the coroutine waits
+        for something or is done."""
 
         async def run():
             if on_begun is not None:
@@ -848,7 +861,7 @@ class EventLoop:
             try:
                 return await awaited, None
             except BaseException as error:
-                # Some exceptions would end the loop, or be taken for a cancellation of what waits here.
+                # Some exceptions would end the loop, or look like a cancellation of the waiting thread.
                 return None, error
 
         result, error = asyncio.run_coroutine_threadsafe(run(), self._loop).result()
@@ -857,30 +870,32 @@ class EventLoop:
         try:
             raise error
         finally:
-            # Its traceback has this frame: together they would keep the model's inputs until a garbage collection.
+            # The traceback contains this frame: the cycle would keep the model's inputs alive until a garbage
+            # collection.
             error = None
 
 
 class Generation:
-    """An asynchronous generator, which one task runs from its first step to its end, as in a loop of `async for`: `asyncio.timeout`,
-    task groups and context variables hold across its `yield`s. Another thread asks for each step."""
+    """An asynchronous generator that one task runs from its first step to its end, as in an `async for` loop, so that
+    `asyncio.timeout`, task groups and context variables work across its `yield`s. Another thread requests each step."""
 
     def __init__(self, loop, answers):
         self._loop, self._answers = loop, answers
         self._task = None
-        #: What is asked for, and what the task waits by for that.
+        #: The requested step, and the future by which the task waits for it.
         self._order = self._waiter = None
         self._is_stepping = self._is_cancelled = False
 
     def step(self, on_begun=None):
-        """What it gives next, or raises. `on_begun` is called once it waits for something, or is done."""
+        """Returns the next item, or raises the generator's exception. Calls `on_begun` once the generator waits for
+        something or is done."""
         return self._ask(True, on_begun)
 
     def close(self):
         self._ask(False, None)
 
     def cancel(self):
-        """Cancels the step that it is at, from any thread; there is no other one then."""
+        """Cancels the current step, from any thread; no other step follows."""
         self._loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self):
@@ -892,7 +907,7 @@ class Generation:
         future = concurrent.futures.Future()
         self._loop.call_soon_threadsafe(self._put, (is_step, on_begun, future))
         result, error = future.result()
-        # Tracebacks have this frame.
+        # Tracebacks contain this frame.
         del future
         if error is None:
             return result
@@ -916,7 +931,8 @@ class Generation:
                 try:
                     await self._waiter
                 except asyncio.CancelledError as error:
-                    # By what the generator has open around its `yield`, such as a timeout: it gets it there.
+                    # Something that the generator has open around its `yield`, such as a timeout, has cancelled it:
+                    # raise the error at the `yield`.
                     cancelled = error
             (is_step, on_begun, future), self._order, self._waiter = self._order, None, None
             if on_begun is not None:
@@ -927,7 +943,8 @@ class Generation:
         self._task = None
 
     async def _outcome(self, is_step, thrown):
-        """What a step gives, and what it raises: some exceptions would end the loop, or be taken for a cancellation of who waits."""
+        """Returns the result of a step and its exception, which is not raised: some exceptions would end the loop, or look
+        like a cancellation of the waiting thread."""
         self._is_stepping = is_step
         try:
             if not is_step:
@@ -945,13 +962,13 @@ class Generation:
 
 
 class Functions:
-    """Runs functions one after the other, in one thread."""
+    """Runs functions one after the other in one thread."""
 
     def __init__(self):
         self._jobs = queue.SimpleQueue()
 
     def serve(self):
-        """The life of the thread."""
+        """Runs the thread."""
         while True:
             job = self._jobs.get()
             if job is None:
@@ -965,21 +982,21 @@ class Functions:
             result, error = context.run(function, *arguments), None
         except BaseException as raised:
             result, error = None, raised
-        # What only the model holds on to from here on is gone with it.
+        # Drop these references, so that objects end with the model's last reference to them.
         job.clear()
         del context, function, arguments
         if error is None:
             future.set_result(result)
         else:
             future.set_exception(error)
-        # The error's traceback has this frame.
+        # The error's traceback contains this frame.
         del future, error
 
     def end(self):
         self._jobs.put(None)
 
     def call(self, function, *arguments):
-        """What a function gives, or raises."""
+        """Calls a function in the thread, and returns its result or raises its exception."""
         future = concurrent.futures.Future()
         self._jobs.put([future, contextvars.copy_context(), function, arguments])
         del arguments
@@ -987,13 +1004,14 @@ class Functions:
 
 
 class Beside:
-    """The requests that a model answers at once: each worker has a connection and a thread, and runs one at a time."""
+    """The concurrent requests of a model. Each worker has a connection and a thread, and runs one request at a time."""
 
     def __init__(self, first, main, control):
         self._first, self._main, self._control = first, main, control
         self._changing = threading.Lock()
         self._workers = set()
-        #: A worker whose thread waits for its connection, and what wakes it. The server gives away one connection at a time.
+        #: A worker whose thread waits for its connection, and the queue that wakes the thread. The server sends one
+        #: connection at a time.
         self._parked = None
         self._parking = threading.Lock()
         self._has_warned = False
@@ -1007,11 +1025,12 @@ class Beside:
         start_thread(self._serve, self._first, ready)
 
     def _make_ready(self):
-        """Whether there is a thread, with its memory, for the next connection: where there is none the server is not told to send one."""
+        """Returns whether there is a thread, with its memory, for the next connection. If not, the server is not told to
+        send one."""
         with self._parking:
             if self._parked is None:
                 try:
-                    # The connection is a file.
+                    # Checks that a file descriptor is free for the connection.
                     os.close(os.dup(0))
                     worker, ready = self._first.beside(Connection()), queue.SimpleQueue()
                     worker.make_ready = self._make_ready
@@ -1030,7 +1049,7 @@ class Beside:
         sys.stderr.flush()
 
     def connect(self, data):
-        """Takes another connection of the server's."""
+        """Accepts another connection from the server."""
         with self._parking:
             parked, self._parked = self._parked, None
         if parked is None:
@@ -1042,10 +1061,12 @@ class Beside:
         ready.put(None)
 
     def lender(self):
-        """The worker and the number of a request that somebody waits for, for a call of code that knows none; None if there is none.
+        """Returns the worker and the number of a request in progress, for a call from code that does not know its own
+        request; None if no request is in progress.
 
-        It is the oldest one. A call whose request ends before it is made again for the next one, and younger ones are not counted on, so
-        that ends, at the latest with the request that it is for.
+        It selects the oldest request. If that request ends before the call does, the call is repeated for the next one.
+        Younger requests are not selected, so the repetition ends at the latest with the request that the call belongs
+        to.
         """
         with self._changing:
             answering = [(worker.is_full(), worker.answers(), worker) for worker in self._workers]
@@ -1056,7 +1077,7 @@ class Beside:
         return worker, number
 
     def _serve(self, worker, ready):
-        """The life of a worker's thread."""
+        """Runs a worker's thread."""
         ready.get()
         try:
             worker.serve()
@@ -1070,7 +1091,7 @@ class Beside:
             os._exit(1)
         worker.close()
         try:
-            # For a server that has given up what it ran.
+            # Tells a server that abandoned the request that it has ended.
             self._control.send(_NUMBER.pack(worker.last), socket.MSG_DONTWAIT)
         except OSError:
             pass
@@ -1082,9 +1103,9 @@ class Beside:
 
 
 class Control:
-    """Reads numbers of requests that are cancelled, and takes connections, until the server is gone."""
+    """Reads the numbers of cancelled requests, and accepts connections, until the server closes the socket."""
 
-    #: Takes a connection.
+    #: Accepts a connection.
     connect = None
 
     def __init__(self, control, cancelled):
@@ -1092,7 +1113,7 @@ class Control:
         self._received = b""
 
     def listen(self):
-        """The life of the thread. Without it no cancellation would reach the model, so nothing but the server's end ends it."""
+        """Runs the thread. Without it no cancellation would reach the model, so it ends only with the server."""
         while True:
             try:
                 if not self._hear():
@@ -1121,12 +1142,12 @@ class Control:
     def _take(self, file):
         data = None
         try:
-            # Not for programs that the model starts.
+            # Programs that the model starts must not inherit the descriptor.
             os.set_inheritable(file, False)
             data = socket.socket(fileno=file)
             self.connect(data)
         except Exception as error:
-            # The server sees the end of it.
+            # The server notices that its end is closed.
             os.close(file) if data is None else data.close()
             self._log(error)
 
@@ -1135,14 +1156,14 @@ class Control:
         try:
             log_traceback(error)
         except Exception:
-            # No memory for that either.
+            # There is no memory for the message either.
             pass
 
 
 def main(data, control, install):
     _settle()
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")
-    # A repository that is looked at for changes is not to be changed by being run.
+    # A repository that is polled for changes must not change when its code runs.
     sys.dont_write_bytecode = True
     cancelled = install("tensorferry_model")._cancelled
     connection = Connection(data)
@@ -1174,14 +1195,14 @@ def main(data, control, install):
             connection.fail(0, f"its model.py ended the process: {last_line(error)}", 400, traceback_of(error))
             return
         except BaseException as error:
-            # Which Python it is missing from: a package is often installed in another one.
+            # Names the Python, because a missing package is often installed in a different one.
             where = f" (its Python is {sys.executable})" if isinstance(error, ModuleNotFoundError) else ""
             connection.fail(0, f"its model.py cannot be loaded: {last_line(error)}{where}", 400, traceback_of(error))
             return
         runs_beside, loop = worker.runs_beside()
         if not runs_beside:
             worker.serve()
-        # What models expect of the main thread.
+        # Models expect their code to run in the main thread.
         main_thread = Functions() if loop is None else EventLoop(loop)
         worker.set_main(main_thread)
         beside = Beside(worker, main_thread, control)
@@ -1196,5 +1217,5 @@ def main(data, control, install):
             worker.finish()
     sys.stdout.flush()
     sys.stderr.flush()
-    # What libraries do at the end of a process can hang.
+    # Exits without cleanup, since libraries may hang when a process ends.
     os._exit(0)

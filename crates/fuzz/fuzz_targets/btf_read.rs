@@ -1,4 +1,4 @@
-//! Any bytes as a BTF file: opened strictly and leniently, read in every way, and written again.
+//! Opens arbitrary bytes as a BTF file, strictly and leniently, reads it in every way, and writes it again.
 #![no_main]
 
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let head = &data[..data.len().min(512)];
-    // A file of no tensors with something behind could be anything.
+    // A file without tensors that is followed by other bytes could be of any format.
     if !strict.is_empty() {
         assert_eq!(Btf.sniff(head, data.len() as u64), Sniff::Possible);
     }

@@ -1,4 +1,5 @@
-//! Any tensors, written in any pieces, are read again as they were; and the same tensors give the same bytes.
+//! Arbitrary tensors, written in arbitrary pieces, must be read back unchanged. The same tensors must give
+//! the same bytes.
 #![no_main]
 
 use fmt_btf::{BtfReader, BtfWriter, CooCode, RecordSpec, WriteOptions};
@@ -46,7 +47,7 @@ fn tensor(planned: &Planned) -> Option<Any> {
     let dtype = DTYPES[usize::from(planned.dtype) % DTYPES.len()];
     let spec = TensorSpec::new(dtype, Shape::new(&dims).ok()?).ok()?;
     let len = usize::try_from(spec.byte_len()).ok().filter(|len| *len <= 4096)?;
-    // Short of bytes, the rest is zeros, which makes sparse tensors.
+    // Missing bytes are filled with zeros, which also makes sparse tensors.
     let mut bytes = planned.bytes.clone();
     bytes.resize(len, 0);
     let tensor = Tensor::new(spec, bytes).ok()?;

@@ -1,4 +1,5 @@
-//! Any bytes as a model of XGBoost or LightGBM: refused, or run on rows that meet every kind of branch.
+//! Loads arbitrary bytes as a model of XGBoost or LightGBM. If accepted, the model runs on rows that reach
+//! every kind of branch.
 #![no_main]
 
 use backend_forest::ForestBackend;
@@ -7,7 +8,7 @@ use oip_service::{Backend, CancelToken, LoadContext, ModelSource};
 use oip_types::{InferRequest, ModelRef};
 use tensor_core::{Shape, Tensor};
 
-/// What a model of LightGBM begins with, up to its trees.
+/// The beginning of a LightGBM model, up to its trees.
 const HEAD: &[u8] = b"tree\nversion=v4\nnum_tree_per_iteration=1\nmax_feature_idx=3\nobjective=regression\n\nTree=0\n";
 
 fuzz_target!(|data: &[u8]| {

@@ -1,4 +1,5 @@
-//! Any bytes as a GGUF file: opened, and read in every way. What is read can be written, and read again.
+//! Opens arbitrary bytes as a GGUF file and reads it in every way. The content is then written and read
+//! again.
 #![no_main]
 
 use std::sync::Arc;
@@ -36,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
             assert_eq!(len, 4 * entry.shape.element_count());
         }
     }
-    // The header alone, as a plan of the same tensors.
+    // The header alone, written from a plan of the same tensors.
     let entries = reader.entries().iter().map(|entry| match &entry.dtype {
         StoredDType::Opaque(dtype) => PlannedEntry::opaque(&*entry.name, dtype.clone(), entry.shape.clone()),
         _ => entry.spec().map(|spec| PlannedEntry::dense(&*entry.name, spec)),

@@ -1,5 +1,5 @@
-//! Any bytes as the message of an inference over gRPC, through the whole service: malformed is what `prost` calls so, and no
-//! memory stays charged.
+//! Sends arbitrary bytes as the message of a gRPC inference request through the whole service. Exactly the
+//! messages that `prost` rejects must count as malformed, and no memory may stay charged.
 #![no_main]
 
 use std::sync::{Arc, LazyLock};
@@ -34,7 +34,7 @@ fuzz_target!(|message: &[u8]| {
     let framed = [&[0][..], &(message.len() as u32).to_be_bytes(), message].concat();
     let request = Request::post("/inference.GRPCInferenceService/ModelInfer")
         .header("content-type", "application/grpc")
-        // Of some models the test service never answers.
+        // The test service never answers requests to some models, so the request has a timeout.
         .header("grpc-timeout", "5m")
         .body(Full::new(Bytes::from(framed)))
         .unwrap();
@@ -43,10 +43,11 @@ fuzz_target!(|message: &[u8]| {
     let said = said.unwrap_or_default();
     let is_malformed = said.starts_with("failed to decode Protobuf message");
     match ModelInferRequest::decode(message) {
-        // prost does not look at the form of a map's entry; a number there is taken for the entry's length.
+        // prost does not check the wire type in a map's entry, and reads a number there as the entry's
+        // length.
         Ok(_) if is_malformed => assert!(said.contains(".parameters: ") && said.contains("(expected"), "{said}"),
         Ok(_) => {}
-        // What is too much is refused before it is known to be malformed.
+        // A message that exceeds a limit may be refused before it is known to be malformed.
         Err(error) => assert!(is_malformed || said.contains("too many"), "{error} {said}"),
     }
     drop(response);

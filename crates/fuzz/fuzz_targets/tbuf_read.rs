@@ -1,6 +1,6 @@
-//! Any bytes: opening them as a TensorBuffers file and reading everything in it never fails otherwise than with an
-//! error that names its rule; what a strict reader takes, a lenient one takes too, and every way of reading a tensor
-//! gives the same bytes.
+//! Opening arbitrary bytes as a TensorBuffers file and reading everything in it must succeed, or fail with an
+//! error that names its rule. The lenient reader must accept every file that the strict one accepts, and
+//! every way of reading a tensor must give the same bytes.
 #![no_main]
 
 use std::sync::Arc;

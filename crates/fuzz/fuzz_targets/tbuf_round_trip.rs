@@ -1,5 +1,5 @@
-//! Any tensors: what is written as a TensorBuffers file is read again, equal, and writing that again gives the same
-//! bytes; what is refused is refused before anything is written.
+//! Arbitrary tensors that are written as a TensorBuffers file must be read back equal, and writing them again
+//! must give the same bytes. Tensors that are refused must be refused before anything is written.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -24,7 +24,7 @@ fuzz_target!(|input: Input| {
     };
     let mut plan = Plan::default();
     plan.metadata.extend(input.model.map(|model| ("model".to_owned(), model)));
-    // More tensors find no more, only later.
+    // A larger number of tensors finds no more bugs, it only takes longer.
     for (name, dtype, dims) in input.tensors.into_iter().take(6) {
         let dims: Vec<u64> = dims.iter().map(|dim| u64::from(dim % 5)).collect();
         let dtype = DType::ALL[usize::from(dtype) % DType::ALL.len()];
@@ -65,7 +65,7 @@ fuzz_target!(|input: Input| {
         rest = later;
     }
     assert_eq!(again.finish().expect("every byte was written"), file);
-    // Typed access may find the data misaligned, and nothing else wrong.
+    // The data may be misaligned for typed access; no other lint is allowed.
     let lints = reader.lints().expect("bytes in memory can be read");
     assert!(lints.iter().all(|lint| lint.message.ends_with("(T3)")), "{lints:?}");
 });

@@ -1,7 +1,8 @@
-//! Any bytes as a PyTorch checkpoint, or as the pickle of one: opened, and read in every way.
+//! Opens arbitrary bytes as a PyTorch checkpoint, or as the pickle of one, and reads it in every way.
 //!
-//! An input that does not begin like an archive is taken for the pickles of a checkpoint, by its first bit of one before
-//! PyTorch 1.6 or of one in an archive, so that marks and directories are no hurdle.
+//! An input that does not begin like an archive becomes the pickles of a checkpoint, so that the fuzzer need
+//! not find magic numbers and zip directories. The first bit selects a checkpoint from before PyTorch 1.6 or
+//! one in an archive.
 #![no_main]
 
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use fmt_core::{ReadOptions, TensorReader, testing::read_everything};
 use fmt_torch::TorchReader;
 use libfuzzer_sys::fuzz_target;
 
-/// What a checkpoint before PyTorch 1.6 begins with: the magic number and the version. Pickles follow.
+/// The beginning of a checkpoint from before PyTorch 1.6: the magic number and the version. Pickles follow.
 const LEGACY: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03.";
 
 fuzz_target!(|data: &[u8]| {
@@ -28,7 +29,7 @@ fuzz_target!(|data: &[u8]| {
         TorchReader::open(Arc::new(file.clone()), &options)
     };
     let strict = open(false);
-    // Most inputs are refused, by both readers alike: another bit says which of them are tried twice.
+    // Both readers refuse most inputs alike, so a second bit selects which inputs are also opened leniently.
     let lenient = (strict.is_ok() || data[0] & 2 != 0).then(|| open(true));
     if let (Ok(strict), Some(lenient)) = (&strict, &lenient) {
         let lenient = lenient.as_ref().expect("a lenient reader takes what a strict one takes");
@@ -43,7 +44,7 @@ fuzz_target!(|data: &[u8]| {
             let is_earlier = found.is_some_and(|first| first < index);
             assert!(found == Some(index) || !is_strict && is_earlier, "{found:?} is not {index}");
         }
-        // A tensor may be expanded to any length; what is larger than this is refused.
+        // A tensor can be expanded to any size; reading one that is larger than this is refused.
         let len = |entry: &fmt_core::Entry| entry.byte_len().unwrap_or(0).min(1 << 20);
         if reader.entries().iter().map(len).sum::<u64>() <= 1 << 20 {
             read_everything(&reader);
@@ -51,7 +52,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// An archive of the pickle and two storages, without checksums.
+/// Builds an archive of the pickle and two storages, without checksums.
 fn archive(pickle: &[u8]) -> Vec<u8> {
     let storage: Vec<u8> = (0..=255).cycle().take(512).collect();
     let members = [("a/data.pkl", pickle), ("a/data/0", &storage), ("a/data/1", &storage[..64])];

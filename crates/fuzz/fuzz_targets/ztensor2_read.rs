@@ -1,8 +1,10 @@
-//! Any bytes: opening them as a zTensor file of version 1 or 2 and reading everything in it never fails otherwise than with
-//! an error that names its rule; memory stays in proportion, and every way of reading a tensor gives the same bytes.
+//! Opening arbitrary bytes as a zTensor file of version 1 or 2 and reading everything in it must succeed, or
+//! fail with an error that names its rule. Memory must stay in proportion to the file, and every way of
+//! reading a tensor must give the same bytes.
 //!
-//! An input that does not begin like a file is taken for a manifest behind some data, of version 1 or 2 by its first bit, so
-//! that lengths and the hash are no hurdle. The hash of a whole file of version 2 is made to fit, too.
+//! An input that does not begin like a file becomes a manifest after some data, so that the fuzzer need not
+//! find lengths and hashes. The first bit selects version 1 or 2. The hash of a whole file of version 2 is
+//! corrected too.
 #![no_main]
 
 use std::sync::Arc;
@@ -32,7 +34,7 @@ fuzz_target!(|data: &[u8]| {
     let open = |lenient| {
         let options = ReadOptions {
             lenient,
-            // What is legal and large is not what is looked for.
+            // Large but valid tensors are not of interest.
             limits: Limits {
                 decoded_bytes: 1 << 20,
                 ..Limits::default()
@@ -60,7 +62,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Some blobs at multiples of 64, and a manifest.
+/// Builds a file of version 1: some blobs at multiples of 64, and a manifest.
 fn v1(manifest: &[u8]) -> Vec<u8> {
     let mut file = MAGIC_V1.to_vec();
     file.resize(64, 0);
@@ -71,7 +73,7 @@ fn v1(manifest: &[u8]) -> Vec<u8> {
     file
 }
 
-/// Two blobs of a page, and a manifest.
+/// Builds a file of version 2: two blobs of one page each, and a manifest.
 fn v2(manifest: &[u8]) -> Vec<u8> {
     let mut file = MAGIC_V2.to_vec();
     file.resize(4096, 0);

@@ -1,9 +1,9 @@
-//! Any bytes: opening them as a zTensor file and reading everything in it never fails otherwise than with an error that
-//! names its rule; what a strict reader takes, a lenient one takes too, every way of reading a tensor gives the same
-//! bytes, and rewriting the index loses nothing of it.
+//! Opening arbitrary bytes as a zTensor file and reading everything in it must succeed, or fail with an error
+//! that names its rule. The lenient reader must accept every file that the strict one accepts, every way of
+//! reading a tensor must give the same bytes, and rewriting the index must lose nothing.
 //!
-//! An input that does not begin like a file is taken for an index behind some data, so that the length at the end is no
-//! hurdle.
+//! An input that does not begin like a file becomes an index after some data, so that the fuzzer need not
+//! find the length at the end.
 #![no_main]
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fuzz_target!(|data: &[u8]| {
     let open = |lenient| {
         let options = ReadOptions {
             lenient,
-            // What is legal and large is not what is looked for.
+            // Large but valid tensors are not of interest.
             limits: Limits {
                 decoded_bytes: 1 << 20,
                 ..Limits::default()

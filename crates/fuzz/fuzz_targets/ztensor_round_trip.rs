@@ -1,5 +1,5 @@
-//! Any tensors: what is written as a zTensor file is read again, equal, and writing that again gives the same bytes; what
-//! is refused is refused before anything is written.
+//! Arbitrary tensors that are written as a zTensor file must be read back equal, and writing them again must
+//! give the same bytes. Tensors that are refused must be refused before anything is written.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -39,7 +39,7 @@ enum Value {
     Cbor(Vec<u8>),
 }
 
-/// The tensor and how it is to be stored, if that is small and can be.
+/// Returns the tensor and how to store it, if the tensor is small and can be stored.
 fn planned(planned: &Planned) -> Option<(Tensor, TensorOptions)> {
     let dims: Vec<u64> = planned.dims.iter().map(|dim| u64::from(dim % 5)).collect();
     let dtype = DType::ALL[usize::from(planned.dtype) % DType::ALL.len()];
@@ -56,7 +56,7 @@ fn planned(planned: &Planned) -> Option<(Tensor, TensorOptions)> {
             Value::Bytes(bytes) => CborValue::from(&**bytes),
             Value::Cbor(bytes) => CborValue::from_cbor(bytes).ok()?,
         };
-        // Printing does not fail, whatever is in it.
+        // Formatting must not fail for any value.
         let _ = value.to_string();
         fields.push(CustomField::new(key, value).ok()?);
     }
@@ -102,7 +102,7 @@ fuzz_target!(|input: Input| {
     }
     let trial = trial.finish().expect("every byte was written");
     let file = write(&tensors, &options, usize::from(input.piece) + 1);
-    // What was refused in between has left no trace.
+    // Refused tensors must leave no trace in the file.
     assert_eq!(file, trial);
 
     let reader = ZtensorReader::from_bytes(file.clone()).expect("what is written can be read");

@@ -1,4 +1,4 @@
-//! Lists the models of a directory with their versions, and says what is wrong with the others.
+//! Lists the models of a directory with their versions, and the reason for each model that cannot be used.
 //!
 //! ```sh
 //! cargo run --package model-repository --example list -- crates/oip-server/examples/models
@@ -11,7 +11,7 @@ use model_repository::{ModelError, Repository, VersionContent};
 use oip_service::{Backend, LoadContext, Model, ModelSource};
 use oip_types::ServiceError;
 
-/// Recognizes ONNX models by their file name, and loads none.
+/// Recognizes ONNX models by their file name. Cannot load them.
 struct OnnxFiles;
 
 impl Backend for OnnxFiles {

@@ -1,4 +1,4 @@
-//! Allow-list of files by SHA-256.
+//! An allow-list of files with their SHA-256 digests.
 
 use std::{
     collections::BTreeMap,
@@ -10,8 +10,8 @@ use sha2::{Digest, Sha256};
 
 use crate::error::FileError;
 
-/// The files of a repository that may be used, each with its SHA-256. All others are refused: models,
-/// configurations, weights and labels alike.
+/// The files of a repository that may be used, each with its SHA-256. All other files are refused, whether
+/// models, configurations, weights or labels.
 ///
 /// ```
 /// use model_repository::RequiredDigests;
@@ -24,12 +24,12 @@ use crate::error::FileError;
 /// ```
 #[derive(Clone, Debug)]
 pub struct RequiredDigests {
-    /// Name of the list in messages.
+    /// Name of the list, used in messages.
     name: String,
     files: BTreeMap<PathBuf, String>,
 }
 
-/// Why a list of digests is invalid.
+/// The reason why a list of digests is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DigestsError(String);
 
@@ -39,7 +39,8 @@ impl RequiredDigests {
     /// lines that begin with `#` are ignored. `name` identifies the list in messages.
     ///
     /// # Errors
-    /// The first invalid line and the reason; an empty list, since it would forbid every file.
+    /// The first invalid line and the reason. An empty list is an error too, since it would forbid every
+    /// file.
     pub fn parse(name: &str, text: &str) -> Result<Self, DigestsError> {
         let mut files = BTreeMap::new();
         for (index, line) in text.lines().enumerate() {
@@ -56,7 +57,7 @@ impl RequiredDigests {
                      tensor manifest --files writes them",
                 );
             }
-            // sha256sum puts a backslash in front of lines whose names contain escapes.
+            // sha256sum puts a backslash in front of a line if its file name contains escapes.
             let (line, is_escaped) = match line.strip_prefix('\\') {
                 Some(line) => (line, true),
                 None => (line, false),
@@ -122,7 +123,7 @@ impl RequiredDigests {
     /// Checks a file's bytes against the list.
     ///
     /// # Errors
-    /// If the file is not listed, or has another digest.
+    /// The file is not listed, or has a different digest.
     pub(crate) fn check(&self, path: &Path, content: &[u8]) -> Result<(), FileError> {
         let found: String = Sha256::digest(content)
             .iter()
@@ -227,7 +228,7 @@ mod tests {
                 "tensor-manifest 1 sha256\n".to_owned(),
                 "this is a manifest of tensors",
             ),
-            // A two-byte character at the position where the digest ends.
+            // A two-byte character spans the position where the digest should end.
             (
                 format!("{}é  x", "0".repeat(63)),
                 "line 1: expected 64 hexadecimal digits",

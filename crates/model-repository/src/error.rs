@@ -1,4 +1,4 @@
-//! Why files, models and versions of a repository cannot be used: typed errors with sources.
+//! Typed errors, with sources, for files, models and versions of a repository that cannot be used.
 
 use std::{io, path::Path};
 
@@ -7,7 +7,8 @@ use oip_types::ServiceError;
 use tensor_core::Quoted;
 use thiserror::Error;
 
-/// Why a file of a repository cannot be used. Messages contain the file's name, not its resolved path.
+/// The reason why a file of a repository cannot be used. Messages contain the file's name, not its resolved
+/// path.
 ///
 /// ```
 /// use std::path::Path;
@@ -19,7 +20,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// A model asks for a path that is no file name in its directory.
+    /// A model requests a path that is not a file name in its directory.
     #[error("it asks for {}, which is not the name of a file in its folder", Quoted(name))]
     NoName {
         /// The path.
@@ -28,12 +29,12 @@ pub enum FileError {
     /// The name is malformed.
     #[error("{0}")]
     Name(#[source] ServiceError),
-    /// The file does not exist, or may not be opened.
+    /// The file does not exist, or the server may not open it.
     #[error("{name} cannot be opened: {}", source.kind())]
     Open {
         /// Name of the file.
         name: String,
-        /// The system's error.
+        /// The operating system's error.
         source: io::Error,
     },
     /// Reading failed.
@@ -41,7 +42,7 @@ pub enum FileError {
     Read {
         /// Name of the file.
         name: String,
-        /// The system's error.
+        /// The operating system's error.
         source: io::Error,
     },
     /// Mapping failed.
@@ -49,7 +50,7 @@ pub enum FileError {
     Map {
         /// Name of the file.
         name: String,
-        /// The system's error.
+        /// The operating system's error.
         source: io::Error,
     },
     /// A directory cannot be listed.
@@ -57,7 +58,7 @@ pub enum FileError {
     Directory {
         /// Name of the directory.
         name: String,
-        /// The system's error.
+        /// The operating system's error.
         source: io::Error,
     },
     /// A link leads out of the repository.
@@ -68,13 +69,13 @@ pub enum FileError {
         /// Name of the link.
         name: String,
     },
-    /// A directory, a FIFO, a socket or a device.
+    /// The path is a directory, a FIFO, a socket or a device.
     #[error("{name} is not a regular file")]
     NotRegular {
         /// Name of the file.
         name: String,
     },
-    /// The file exceeds the limit of its kind.
+    /// The file exceeds the size limit for files of its kind.
     #[error("{name} is larger than {limit} bytes")]
     TooLarge {
         /// Name of the file.
@@ -98,7 +99,7 @@ pub enum FileError {
         /// Name of the file.
         name: String,
     },
-    /// The file has another digest than [`RequiredDigests`](crate::RequiredDigests) lists.
+    /// The file's digest differs from the one in [`RequiredDigests`](crate::RequiredDigests).
     #[error("{name} has the SHA-256 {found}, but {list} demands {expected} for {listed}")]
     Digest {
         /// Name of the file.
@@ -112,7 +113,7 @@ pub enum FileError {
         /// Name of the list.
         list: String,
     },
-    /// [`RequiredDigests`](crate::RequiredDigests) do not list the file.
+    /// The file is not listed in [`RequiredDigests`](crate::RequiredDigests).
     #[error("{name} has the SHA-256 {found}, but {list} does not list {listed}, so it is not used")]
     Unlisted {
         /// Name of the file.
@@ -133,7 +134,7 @@ pub enum FileError {
 }
 
 impl FileError {
-    /// Formats a path for these errors: its last component.
+    /// Returns the last component of a path, to be used as the name in these errors.
     #[must_use]
     pub fn name(path: &Path) -> String {
         path.file_name()
@@ -143,7 +144,7 @@ impl FileError {
     }
 }
 
-/// Why a model of a repository, or a version of it, cannot be used.
+/// The reason why a model of a repository, or a version of it, cannot be used.
 ///
 /// ```
 /// use model_repository::{ModelError, Repository};
@@ -162,7 +163,7 @@ pub enum ModelError {
     /// A file cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// No model can have this name.
+    /// The name is not valid for a model.
     #[error("{0}")]
     Name(#[source] ServiceError),
     /// The repository's directory cannot be opened.
@@ -179,7 +180,7 @@ pub enum ModelError {
     /// The model's directory cannot be read.
     #[error("its folder cannot be read: {}", .0.kind())]
     Directory(#[source] io::Error),
-    /// The model's directory is a link out of the repository.
+    /// The model's directory is a link that leads out of the repository.
     #[error(
         "its folder is a link that leads out of the repository (--repository-also names folders that links may reach)"
     )]
@@ -189,7 +190,7 @@ pub enum ModelError {
     TwoConfigurations {
         /// Name of a configuration file.
         first: &'static str,
-        /// Name of the other one.
+        /// Name of the other configuration file.
         second: &'static str,
     },
     /// The configuration is invalid.
@@ -200,7 +201,7 @@ pub enum ModelError {
         /// What is wrong, and where.
         source: Box<ConfigError>,
     },
-    /// The configuration names another model.
+    /// The configuration names a different model.
     #[error(
         "its configuration has the name {}; expected that of the folder",
         Quoted(found)
@@ -212,9 +213,9 @@ pub enum ModelError {
     /// The configuration names an unknown backend.
     #[error("{field} is {}, expected one of {}, or none", Quoted(name), known.join(", "))]
     UnknownBackend {
-        /// Field of the configuration.
+        /// Name of the field in the configuration.
         field: &'static str,
-        /// Its value.
+        /// Value of the field.
         name: String,
         /// Names of the backends.
         known: Vec<&'static str>,
@@ -228,20 +229,20 @@ pub enum ModelError {
         /// Name of the file.
         file: String,
     },
-    /// A model without versions has no model file.
+    /// A model without versions lacks a model file.
     #[error("it has no {files}{}", hint(false, misnamed.as_ref()))]
     NoFile {
-        /// The expected names.
+        /// The expected file names.
         files: String,
-        /// What is there instead.
+        /// The misnamed file that was found instead.
         misnamed: Option<Misnamed>,
     },
-    /// A Hugging Face model that computes nothing without its code.
+    /// A Hugging Face model that can run only with its Python code.
     #[error("{}", not_exported(model, weights.as_ref(), exported.as_deref()))]
     NotExported {
         /// The model type from config.json.
         model: String,
-        /// The file with weights, and a backend that could serve them.
+        /// The weights file, and a backend that could serve it.
         weights: Option<(String, &'static str)>,
         /// Path of an ONNX export in the directory.
         exported: Option<String>,
@@ -252,60 +253,59 @@ pub enum ModelError {
         Quoted(model)
     )]
     DirectoryOfModels {
-        /// A directory with versions inside this one.
+        /// Name of a directory in this one that contains versions.
         model: String,
     },
-    /// There is no directory of a version.
+    /// The model's directory contains no version directory.
     #[error("it has no version folder with {files} in it{}", hint(*is_misplaced, misnamed.as_ref()))]
     NoVersion {
-        /// The expected names.
+        /// The expected file names.
         files: String,
-        /// Whether the model's directory has the file.
+        /// Whether the file is in the model's directory itself.
         is_misplaced: bool,
-        /// What is there instead.
+        /// The misnamed file that was found instead.
         misnamed: Option<Misnamed>,
     },
-    /// No directory of a version has a model file.
+    /// No version directory contains a model file.
     #[error("its version {} has no {files}{}", Quoted(version), hint(*is_misplaced, misnamed.as_ref()))]
     EmptyVersion {
-        /// The first version.
+        /// Name of the first version.
         version: String,
-        /// The expected names.
+        /// The expected file names.
         files: String,
-        /// Whether the model's directory has the file.
+        /// Whether the file is in the model's directory itself.
         is_misplaced: bool,
-        /// What is there instead.
+        /// The misnamed file that was found instead.
         misnamed: Option<Misnamed>,
     },
     /// The version policy selects versions that do not exist.
     #[error("its version policy wants only {}, which are not there", wanted.join(", "))]
     NoWantedVersion {
-        /// The versions of the policy.
+        /// The versions that the policy selects.
         wanted: Vec<String>,
     },
 }
 
 impl ModelError {
-    /// Returns whether no version has a model file.
+    /// Returns whether the error is that no version has a model file.
     #[must_use]
     pub fn is_of_missing_files(&self) -> bool {
         matches!(self, Self::NoVersion { .. } | Self::EmptyVersion { .. })
     }
 }
 
-/// What was found instead of a file with a model's expected name. Paths are relative to the model's
-/// directory.
+/// A file that was found instead of one with the expected name. Paths are relative to the model's directory.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Misnamed {
-    /// A file with a known extension.
+    /// A file with a known extension but the wrong name or directory.
     Known {
         /// Path of the file.
         found: String,
-        /// Path where it would be served.
+        /// Path at which the file would be served.
         wanted: String,
     },
-    /// A file or directory of a framework whose models need an export.
+    /// A file or directory of a framework whose models must be exported first.
     Foreign {
         /// Path of the file or directory.
         found: String,
@@ -322,7 +322,7 @@ fn hint(is_misplaced: bool, misnamed: Option<&Misnamed>) -> String {
         }
         (false, Some(Misnamed::Known { found, wanted })) => {
             let (path, other) = (Path::new(found), Path::new(wanted));
-            // The file name can be configured, the directory cannot.
+            // The file name can be configured; the directory cannot.
             let configured = match path.parent() == other.parent() {
                 true => format!(
                     ", or with default_model_filename: {:?} in its configuration",
@@ -346,11 +346,11 @@ fn hint(is_misplaced: bool, misnamed: Option<&Misnamed>) -> String {
     }
 }
 
-/// The commands of an export, which needs no GPU.
+/// The commands that export a model. They need no GPU.
 const EXPORT: &str = "pip install 'optimum[onnxruntime]' torch --extra-index-url https://download.pytorch.org/whl/cpu && optimum-cli export \
                       onnx --model DIRECTORY OUTPUT";
 
-/// Describes a Hugging Face model and how to serve it.
+/// Formats the message about a Hugging Face model that is not exported, and how to serve it.
 fn not_exported(model: &str, weights: Option<&(String, &str)>, exported: Option<&str>) -> String {
     let is = match weights {
         Some((file, _)) => format!("{file} has the weights of"),

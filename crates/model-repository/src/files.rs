@@ -14,10 +14,11 @@ use crate::{
     root::{PathTarget, Root, is_file},
 };
 
-/// Resolves a path below the repository's directory. It must lead to a regular file in that directory.
+/// Resolves the path `below`, relative to the repository's directory. It must lead to a regular file in that
+/// directory.
 ///
 /// # Errors
-/// Why the file cannot be used, without its resolved path.
+/// The reason why the file cannot be used, without its resolved path.
 pub(crate) fn resolve(root: &Root, below: &Path) -> Result<PathBuf, FileError> {
     let name = || FileError::name(below);
     let cannot_open = |source| FileError::Open { name: name(), source };
@@ -31,10 +32,10 @@ pub(crate) fn resolve(root: &Root, below: &Path) -> Result<PathBuf, FileError> {
     }
 }
 
-/// Reads a resolved file of at most `most` bytes.
+/// Reads the file at a resolved path, if it has at most `most` bytes.
 ///
 /// # Errors
-/// Why the file cannot be used, without its resolved path.
+/// The reason why the file cannot be used, without its resolved path.
 pub(crate) fn read(root: &Root, path: &Path, most: u64) -> Result<Bytes, FileError> {
     read_regular(root, path, most).map_err(|source| {
         let name = FileError::name(path);
@@ -45,10 +46,10 @@ pub(crate) fn read(root: &Root, path: &Path, most: u64) -> Result<Bytes, FileErr
     })
 }
 
-/// Maps a resolved file.
+/// Maps the file at a resolved path.
 ///
 /// # Errors
-/// Why the file cannot be used, without its resolved path.
+/// The reason why the file cannot be used, without its resolved path.
 pub(crate) fn map(root: &Root, path: &Path, promise: Promise) -> Result<Bytes, FileError> {
     let mapped = root.open_file(path).and_then(|(file, _)| promise.map(&file));
     mapped.map_err(|source| FileError::Map {
@@ -95,7 +96,7 @@ pub(crate) mod tests {
         (folder, root)
     }
 
-    /// A directory on the path is replaced by a link after the path was checked.
+    /// A directory on the path is replaced with a link after the path was checked.
     #[cfg(target_os = "linux")]
     #[test]
     fn mr_03_a_folder_swapped_after_the_check_is_not_followed() {
@@ -111,11 +112,11 @@ pub(crate) mod tests {
         );
     }
 
-    /// A disk error in the middle of a file.
+    /// A disk error occurs in the middle of a file.
     #[cfg(target_os = "linux")]
     #[test]
     fn mr_13_errors_while_reading_are_told() {
-        // Reading this file at offset 0 gives EIO: nothing is mapped there.
+        // Reading this file at offset 0 fails with EIO, since nothing is mapped at address 0.
         let root = Root::open(Path::new("/")).unwrap();
         let own_memory = resolve(&root, Path::new("proc/self/mem")).unwrap();
         let error = read(&root, &own_memory, 100).unwrap_err();

@@ -1,10 +1,11 @@
-//! Recognizes files of frameworks that are not served directly, so that the log can say what to do.
+//! Recognizes files of frameworks that are not served directly, so that the log can tell how to convert them.
 
 use std::path::Path;
 
-/// Returns the framework of a file or directory by its name, if its models have to be exported.
+/// Returns the framework whose models have to be exported first, if `name` is one of its files or
+/// directories.
 pub(crate) fn framework(name: &str) -> Option<&'static str> {
-    // Case matters: Core ML's extension ends in the same letters.
+    // The case matters: Core ML's files have the extension `mlmodel`.
     if name == "MLmodel" {
         return Some("MLflow");
     }

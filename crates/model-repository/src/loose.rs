@@ -1,23 +1,23 @@
-//! Single files in a repository's directory: decides which are models where the extension is ambiguous.
+//! Decides which single files in a repository's directory are models, if the extension is ambiguous.
 
 use std::path::Path;
 
-/// Bytes of a file's beginning that are inspected.
+/// Number of bytes at the start of a file that are inspected.
 pub(crate) const LOOKED_AT: u64 = 64 << 10;
 
-/// Returns whether a file with a backend's extension looks like a model, by name and first bytes. Only
-/// `.json`, `.txt` and `.py` are ambiguous.
+/// Returns whether a file with a backend's extension looks like a model, by its name and first bytes. Only
+/// the extensions `.json`, `.txt` and `.py` are ambiguous.
 pub(crate) fn looks_like_a_model(name: &str, head: &[u8]) -> bool {
     let head = head.trim_ascii_start();
     match Path::new(name)
         .extension()
         .and_then(|extension| extension.to_str())
     {
-        // XGBoost files begin with a known member.
+        // XGBoost: the file starts with a known member.
         Some("json") => head
             .strip_prefix(b"{")
             .is_some_and(|rest| rest.trim_ascii_start().starts_with(b"\"learner\"")),
-        // LightGBM.
+        // LightGBM: the first lines are known.
         Some("txt") => {
             let mut lines = head.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
             lines.next() == Some(b"tree") && lines.next().is_some_and(|line| line.starts_with(b"version="))
@@ -27,7 +27,7 @@ pub(crate) fn looks_like_a_model(name: &str, head: &[u8]) -> bool {
     }
 }
 
-/// Returns whether a line of Python begins a model class.
+/// Returns whether a line of Python starts the definition of a model class.
 fn is_model_class(line: &str) -> bool {
     ["Model", "TritonPythonModel"].iter().any(|class| {
         let rest = line

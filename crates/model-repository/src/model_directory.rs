@@ -1,4 +1,4 @@
-//! A model's directory: its versions, files and configuration, found without leaving the repository.
+//! A model's directory: finds its versions, files and configuration without leaving the repository.
 
 use std::{
     cell::RefCell,
@@ -51,7 +51,7 @@ pub struct ModelDirectory {
     /// Path relative to the repository, without links.
     pub(crate) below: PathBuf,
     pub(crate) has_versions: bool,
-    /// The file that is the whole model; other files in the directory are ignored.
+    /// Name of the file if the model is a single file; other files in the directory are ignored.
     pub(crate) only_file: Option<String>,
     pub(crate) digests: Option<Arc<RequiredDigests>>,
 }
@@ -60,18 +60,18 @@ pub struct ModelDirectory {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ModelVersion {
-    /// Name of the version; `None` for the only one of a model without versions.
+    /// Name of the version; `None` for a model without versions.
     pub version: Option<String>,
-    /// Its content, or why it cannot be used.
+    /// The version's content, or the reason why it cannot be used.
     pub content: Result<VersionContent, ModelError>,
 }
 
-/// What a version consists of. Exhaustive: a reader has to handle each kind.
+/// The content of a version. The enum is exhaustive: readers must handle each kind.
 #[derive(Debug)]
 pub enum VersionContent {
     /// A model file.
     File(ModelFile),
-    /// Other models, named by the configuration.
+    /// A pipeline of other models, which the configuration names.
     Pipeline,
 }
 
@@ -81,17 +81,17 @@ pub enum VersionContent {
 pub struct ModelFile {
     /// Path relative to the repository, without links.
     below: PathBuf,
-    /// The same path before links were resolved.
+    /// Path relative to the repository, with links not resolved.
     named: PathBuf,
     /// Path for messages and backends.
     pub path: PathBuf,
-    /// The directory that it was found in, before links were resolved.
+    /// The directory in which the file was found, with links not resolved.
     folder: PathBuf,
     /// The backend that loads it.
     pub backend: Arc<dyn Backend>,
 }
 
-/// A possible name of a model file, and the backend that loads it.
+/// A possible file name of a model, and the backend that loads such files.
 type Candidate<'w> = (&'w str, Arc<dyn Backend>);
 
 impl fmt::Debug for ModelFile {
@@ -116,10 +116,10 @@ impl ModelDirectory {
         self.only_file.is_some()
     }
 
-    /// Records the current state of its files.
+    /// Records the current state of the model's files.
     ///
     /// # Errors
-    /// Why the directory cannot be listed.
+    /// The reason why the directory cannot be listed.
     pub fn snapshot(&self) -> Result<Snapshot, FileError> {
         match &self.only_file {
             Some(file) => Ok(Snapshot::of_file(&self.root, Path::new(file))),
@@ -127,16 +127,16 @@ impl ModelDirectory {
         }
     }
 
-    /// Computes a digest of some files, as recorded in `snapshot`.
+    /// Computes the digest of a subset of the files recorded in `snapshot`.
     #[must_use]
     pub fn digest(&self, snapshot: &Snapshot, subset: FileSubset<'_>, by: DigestBy) -> Digest {
         snapshot.digest(&self.root, subset, by)
     }
 
-    /// Reads the configuration; the default if there is none.
+    /// Reads the configuration; returns the default if there is none.
     ///
     /// # Errors
-    /// Which file is wrong, where, and why.
+    /// The file that is invalid, the position, and the reason.
     pub fn configuration(&self) -> Result<WrittenConfig, ModelError> {
         if self.only_file.is_some() {
             return Ok(WrittenConfig::default());
@@ -162,30 +162,30 @@ impl ModelDirectory {
         })
     }
 
-    /// Returns whether it has a configuration file, of this server or of Hugging Face.
+    /// Returns whether the model has a configuration file, of this server or of Hugging Face.
     pub(crate) fn has_configuration(&self) -> bool {
         let mut files = WrittenConfig::FILES.iter();
         files.any(|(name, _)| self.root.stat(&self.below.join(name)).is_ok())
     }
 
-    /// Returns the configuration files in a subdirectory, where they are not read.
+    /// Returns the configuration files in a subdirectory, where they have no effect.
     pub(crate) fn ignored_configurations(&self, directory: &str) -> Vec<&'static str> {
         let is_there = |name: &&str| self.root.stat(&self.below.join(directory).join(name)).is_ok();
-        // Many programs have a config.json.
+        // Many programs write a config.json, so it is not reported.
         let files = WrittenConfig::FILES.iter();
         let files = files.filter(|(_, syntax)| *syntax != Syntax::Json);
         files.map(|(name, _)| *name).filter(is_there).collect()
     }
 
-    /// Reads `config.json` of the model or a subdirectory, if it has Hugging Face's format.
+    /// Reads `config.json` of the model or a subdirectory, if it is in Hugging Face's format.
     fn hugging_face(&self, directory: &[&str]) -> Option<HuggingFaceConfig> {
         let names = [directory, &["config.json"]].concat();
         let bytes = self.read(&names, HuggingFaceConfig::MAX_BYTES as u64).ok()?;
         HuggingFaceConfig::recognize(std::str::from_utf8(&bytes).ok()?)
     }
 
-    /// Returns why a Hugging Face model without an export is not served. `weights` is the file with its
-    /// weights.
+    /// Returns the reason why a Hugging Face model without an ONNX export is not served. `weights` is its
+    /// weights file.
     fn unexported(&self, version: Option<&str>, weights: Option<&ModelFile>) -> Option<ModelError> {
         let in_version = version.and_then(|version| self.hugging_face(&[version]));
         let model = in_version.or_else(|| self.hugging_face(&[]))?.model;
@@ -197,8 +197,8 @@ impl ModelDirectory {
         })
     }
 
-    /// Returns the content of a version with a file. Weights without their network are served only on
-    /// request.
+    /// Returns the content of a version that has a file. A weights file whose network is missing is served
+    /// only if it is explicitly requested.
     fn content(
         &self,
         version: Option<&str>,
@@ -215,7 +215,7 @@ impl ModelDirectory {
         unexported.map_or(Ok(VersionContent::File(file)), Err)
     }
 
-    /// Returns whether the path of these components below the directory exists.
+    /// Returns whether the path with components `names`, relative to the model's directory, exists.
     #[must_use]
     pub fn has(&self, names: &[&str]) -> bool {
         let path = names
@@ -224,10 +224,11 @@ impl ModelDirectory {
         names.iter().all(|name| check_name("file name", name).is_ok()) && self.is_there(&path)
     }
 
-    /// Reads the file at the path of these components below the directory, if it has at most `most` bytes.
+    /// Reads the file at the path with components `names`, relative to the model's directory, if it has at
+    /// most `most` bytes.
     ///
     /// # Errors
-    /// Why the file cannot be used.
+    /// The reason why the file cannot be used.
     pub fn read(&self, names: &[&str], most: u64) -> Result<Bytes, FileError> {
         let mut path = self.below.clone();
         for name in names {
@@ -238,8 +239,8 @@ impl ModelDirectory {
         self.trusted(&path, content)
     }
 
-    /// Checks the bytes that were read against the list of digests, so that replacing the file meanwhile has
-    /// no effect.
+    /// Checks bytes that were already read against the list of digests, so that replacing the file meanwhile
+    /// has no effect.
     fn trusted(&self, named: &Path, content: Bytes) -> Result<Bytes, FileError> {
         if let Some(digests) = &self.digests {
             let below = named.strip_prefix(&self.below).unwrap_or(named);
@@ -252,11 +253,11 @@ impl ModelDirectory {
         Ok(content)
     }
 
-    /// Opens a model file: maps it if `mapping` promises that it will not change, and reads it otherwise,
-    /// memory permitting.
+    /// Opens a model file: maps it if `mapping` promises that it will not change; otherwise reads it, if it
+    /// fits into memory.
     ///
     /// # Errors
-    /// Why the file cannot be used.
+    /// The reason why the file cannot be used.
     pub fn open_model(&self, file: &ModelFile, mapping: Option<Promise>) -> Result<Bytes, FileError> {
         let content = self.open(&file.below, mapping)?;
         self.trusted(&file.named, content)
@@ -268,7 +269,7 @@ impl ModelDirectory {
         SiblingFiles::new(self, file.folder.clone(), mapping)
     }
 
-    /// Opens a file below a directory of the model, under the rules of the model file.
+    /// Opens a file below a directory of the model. The rules for model files apply.
     fn open_below(&self, folder: &Path, path: &str, mapping: Option<Promise>) -> Result<Bytes, FileError> {
         if !is_inner_path(path) {
             return Err(FileError::NoName {
@@ -296,10 +297,10 @@ impl ModelDirectory {
         read(&self.root, below, available)
     }
 
-    /// Checks the name in the configuration. A model without versions may be named elsewhere.
+    /// Checks the name in the configuration. A model without versions may have a different name.
     ///
     /// # Errors
-    /// If it differs from the directory's.
+    /// The name differs from the directory's.
     pub fn check_name(&self, written: &WrittenConfig) -> Result<(), ModelError> {
         match written.config.name.as_str() {
             name if self.is_repository() || name.is_empty() || name == self.name => Ok(()),
@@ -309,12 +310,12 @@ impl ModelDirectory {
         }
     }
 
-    /// Returns whether the model is the whole repository instead of a directory in it.
+    /// Returns whether the model is the whole repository, not a directory in it.
     fn is_repository(&self) -> bool {
         self.below.as_os_str().is_empty()
     }
 
-    /// Returns whether it has a directory for a version.
+    /// Returns whether the model has a directory for `version`.
     #[must_use]
     pub fn has_version(&self, version: &str) -> bool {
         let is_dir = |real: &Path| self.root.stat(real).is_ok_and(|stat| is_folder(&stat));
@@ -322,10 +323,10 @@ impl ModelDirectory {
         self.has_versions && matches!(resolved, Ok(PathTarget::Inside(real)) if is_dir(&real))
     }
 
-    /// Returns the versions to serve by the configuration, lowest first.
+    /// Returns the versions that the configuration selects, lowest first.
     ///
     /// # Errors
-    /// Why there are none.
+    /// The reason why there are none.
     pub fn versions(&self, written: &WrittenConfig) -> Result<Vec<ModelVersion>, ModelError> {
         if written.is_pipeline() {
             return self.pipeline_versions(written);
@@ -384,7 +385,7 @@ impl ModelDirectory {
         self.select(found, &written.config.version_policy)
     }
 
-    /// Returns the versions of a pipeline, whose directories are empty. Tools that drop empty directories
+    /// Returns the versions of a pipeline. Their directories are empty, and tools that drop empty directories
     /// lose them, so version 1 is the default.
     fn pipeline_versions(&self, written: &WrittenConfig) -> Result<Vec<ModelVersion>, ModelError> {
         let mut folders = self.subfolders()?;
@@ -404,7 +405,7 @@ impl ModelDirectory {
         subfolders(&self.root, &self.below).map_err(ModelError::Directory)
     }
 
-    /// Applies a version policy.
+    /// Selects versions by a version policy.
     fn select(
         &self,
         mut found: Vec<ModelVersion>,
@@ -472,7 +473,7 @@ impl ModelDirectory {
         Ok(found)
     }
 
-    /// Returns whether a name exists, dangling links included.
+    /// Returns whether a name exists, even if it is a dangling link.
     fn is_there(&self, named: &Path) -> bool {
         let (folder, name) = (named.parent().unwrap_or(Path::new("")), named.file_name());
         match self.root.resolve(folder) {
@@ -482,8 +483,8 @@ impl ModelDirectory {
         }
     }
 
-    /// Returns the possible model files under a configuration with their backends; those of the first backend
-    /// first.
+    /// Returns the file names that a model with this configuration may have, with their backends, in the
+    /// order of backends.
     fn candidates<'w>(&'w self, written: &'w WrittenConfig) -> Result<Vec<Candidate<'w>>, ModelError> {
         let named = written.backend_name();
         let is_named = |backend: &&Arc<dyn Backend>| {
@@ -526,7 +527,7 @@ impl ModelDirectory {
     }
 
     fn describe_files(&self, written: &WrittenConfig) -> Result<String, ModelError> {
-        /// Maximum names in a message.
+        /// Maximum number of names in a message.
         const NAMED: usize = 4;
         let mut files: Vec<&str> = Vec::new();
         for (name, _) in self.candidates(written)? {
@@ -535,14 +536,14 @@ impl ModelDirectory {
             }
         }
         Ok(match files.len() {
-            // A backend without usual names.
+            // The backend has no default file names.
             0 => "file that its configuration names as default_model_filename".to_owned(),
             1..=NAMED => files.join(" or "),
             all => format!("{} or another of the {all} names of model files", files[0]),
         })
     }
 
-    /// Finds a subdirectory that is a model with versions, as in a repository.
+    /// Finds a subdirectory that is a model with versions, as in a repository's directory.
     fn inner_model(&self, written: &WrittenConfig) -> Option<String> {
         let is_model = |name: &String| {
             let folder = self.below.join(name);
@@ -558,7 +559,7 @@ impl ModelDirectory {
         self.subfolders().ok()?.into_iter().find(is_model)
     }
 
-    /// Explains why a model without versions has no file.
+    /// Returns the reason why a model without versions has no model file.
     fn why_no_file(&self, written: &WrittenConfig) -> Result<ModelError, ModelError> {
         let unexported = self.unexported(None, None);
         let missing = || {
@@ -603,8 +604,8 @@ impl ModelDirectory {
         })
     }
 
-    /// Finds a file in the version's or the model's directory with a model's extension but another name, or
-    /// of another framework.
+    /// Finds a file in the version's or the model's directory that has a model's extension but a different
+    /// name, or that belongs to another framework.
     fn misnamed(
         &self,
         written: &WrittenConfig,
@@ -613,7 +614,7 @@ impl ModelDirectory {
         let candidates = self.candidates(written)?;
         let wanted = |found: &str| {
             let extension = Path::new(found).extension()?;
-            // Ordinary files have these extensions.
+            // Other files often have these extensions too.
             let is_telling = extension != "json" && extension != "txt";
             let mut names = candidates.iter().map(|(name, _)| *name);
             names.find(|name| is_telling && Path::new(name).extension() == Some(extension))
@@ -671,7 +672,7 @@ pub struct SiblingFiles<'f> {
     model: &'f ModelDirectory,
     folder: PathBuf,
     mapping: Option<Promise>,
-    /// The first read error.
+    /// The first error of a read.
     failed: RefCell<Option<FileError>>,
 }
 
@@ -685,7 +686,7 @@ impl<'f> SiblingFiles<'f> {
         }
     }
 
-    /// Returns the first error of [`ModelFiles::read`], which says more than the backend's own.
+    /// Returns the first error of [`ModelFiles::read`]; it is more precise than the backend's error.
     #[must_use]
     pub fn into_failure(self) -> Option<FileError> {
         self.failed.into_inner()
@@ -707,21 +708,21 @@ impl ModelFiles for SiblingFiles<'_> {
     }
 }
 
-/// Returns whether a path consists of names only, without `..` and root.
+/// Returns whether a path is relative and consists of names only, without `..`.
 fn is_inner_path(path: &str) -> bool {
     let mut parts = Path::new(path).components();
     let is_plain = parts.clone().next().is_some() && parts.all(|part| matches!(part, Component::Normal(_)));
     is_plain && !path.ends_with('/')
 }
 
-/// Lists subdirectories in order, without hidden ones.
+/// Lists the subdirectories in sorted order, without hidden ones.
 pub(crate) fn subfolders(root: &Root, folder: &Path) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
     for (name, kind) in root.list(folder)? {
         let below = folder.join(&name);
         let leads_to_folder = || match root.resolve(&below) {
             Ok(PathTarget::Inside(real)) => root.stat(&real).is_ok_and(|stat| is_folder(&stat)),
-            // Listed anyway, so that the reason why it is not served is visible.
+            // Such a link is listed anyway, so that clients see the reason why it is not served.
             Ok(PathTarget::Outside) => root.path(&below).is_dir(),
             Err(_) => false,
         };

@@ -1,4 +1,4 @@
-//! Several repositories as one.
+//! Combines several repositories into one.
 
 use std::{collections::BTreeSet, io};
 
@@ -8,7 +8,7 @@ use crate::{
     repository::{PassedOver, Repository},
 };
 
-/// Repositories that are served together. A model that exists in two of them is served from neither, and
+/// Repositories that are served together. A model that exists in two of them is served from neither, and is
 /// listed with the reason.
 ///
 /// ```
@@ -25,13 +25,13 @@ use crate::{
 /// ```
 pub struct Repositories(Vec<Repository>);
 
-/// The models of all readable repositories.
+/// The names of the models in all readable repositories.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ModelNames {
-    /// Sorted and distinct.
+    /// Names of the models, sorted and distinct.
     pub names: Vec<String>,
-    /// Labels of unreadable repositories, with the reasons.
+    /// Labels of unreadable repositories, each with the reason.
     pub unread: Vec<(String, io::Error)>,
 }
 
@@ -48,7 +48,7 @@ impl From<Vec<Repository>> for Repositories {
 }
 
 impl Repositories {
-    /// Returns the name of the only model, if there is one repository with one model.
+    /// Returns the name of the only model, if all repositories are readable and contain one model in total.
     #[must_use]
     pub fn only_model(&self) -> Option<String> {
         let ModelNames { mut names, unread } = self.names();
@@ -56,7 +56,7 @@ impl Repositories {
         if is_only { names.pop() } else { None }
     }
 
-    /// Returns the files without effect ([`Repository::passed_over`]).
+    /// Returns the files that have no effect ([`Repository::passed_over`]).
     #[must_use]
     pub fn passed_over(&self) -> Vec<PassedOver> {
         self.0.iter().flat_map(Repository::passed_over).collect()
@@ -81,19 +81,19 @@ impl Repositories {
     /// Finds a model's directory; `None` if there is no such model.
     ///
     /// # Errors
-    /// Why it cannot be used, for instance because two repositories have it.
+    /// The reason why it cannot be used, for instance because it exists in two repositories.
     pub fn model(&self, name: &str) -> Result<Option<ModelDirectory>, ModelError> {
         let mut found: Option<(&Repository, Result<ModelDirectory, ModelError>)> = None;
         let mut failure = None;
         for repository in &self.0 {
             let folder = match repository.model(name) {
                 Ok(None) => continue,
-                // A repository that cannot be opened may have it.
+                // A repository that cannot be opened may contain the model.
                 Err(error @ ModelError::Repository(_)) => {
                     failure.get_or_insert(error);
                     continue;
                 }
-                // No repository can have a model of this name.
+                // The name is invalid, so no repository can have such a model.
                 Err(error @ ModelError::Name(_)) => return Err(error),
                 Ok(Some(folder)) => Ok(folder),
                 Err(error) => Err(error),
@@ -113,14 +113,14 @@ impl Repositories {
         }
     }
 
-    /// Refreshes the directories, whole or for one model.
+    /// Updates the directories from their upstreams, entirely or for one model.
     pub fn refresh(&self, model: Option<&str>) {
         for repository in &self.0 {
             repository.refresh(model);
         }
     }
 
-    /// Returns why the directory of a model is out of date.
+    /// Returns the reason why a model's directory is out of date.
     #[must_use]
     pub fn upstream_failure(&self, model: &str) -> Option<String> {
         self.0

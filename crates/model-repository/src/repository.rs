@@ -38,38 +38,38 @@ use crate::{
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Repository {
-    /// Reopened at every access, so that the directory can be replaced.
+    /// Path of the directory. It is reopened at every access, so that the directory can be replaced.
     path: PathBuf,
     backends: Arc<[Arc<dyn Backend>]>,
-    /// Name of the model if the repository is one: KServe's layout with version directories, or a single
-    /// file.
+    /// Name of the model if the repository is a single model: a model file in the directory itself (KServe),
+    /// a directory of versions, or a single file.
     single_model: Option<String>,
-    /// Whether that model has version directories.
+    /// Whether that single model has version directories.
     has_versions: bool,
     /// The model file, if the repository is a single file.
     only_file: Option<String>,
-    /// Keeps the directory up to date, if it mirrors another place.
+    /// Updates the directory, if it mirrors another place.
     upstream: Option<Arc<dyn Upstream>>,
-    /// Allowed files; `None` for all.
+    /// The allowed files; `None` allows all files.
     digests: Option<Arc<RequiredDigests>>,
-    /// Directories outside that links may lead to.
+    /// Directories outside the repository that links may lead to.
     also: Vec<PathBuf>,
-    /// Name in messages, instead of the path.
+    /// Name in messages, used instead of the path.
     label: Option<String>,
 }
 
 impl Repository {
-    /// Opens a directory. `backends` recognize model files by their names. Models are looked up when they are
-    /// loaded.
+    /// Opens a directory. `backends` recognize model files by their names. Models are looked up only when they
+    /// are loaded.
     ///
     /// - A directory with a model file is one model without versions, named `single_model_name`, or by its configuration, or
     ///   after the directory.
     /// - A file is one model, named `single_model_name` or after the file. Configurations next to it are not read.
-    /// - A directory whose subdirectories all have a model file, at least one of them with a number for a name, is one model
-    ///   with versions, named likewise. So is a directory with a configuration, even an invalid one, unless it
+    /// - A directory whose subdirectories all have a model file, at least one of them named by a number, is one model
+    ///   with versions, named in the same way. So is a directory with a configuration, even an invalid one, unless it
     ///   has models in subdirectories.
     /// - Any other directory is a repository: `<model>/<version>/<file>`. Hidden directories are skipped. Directories that
-    ///   are no models are listed with the reason.
+    ///   are not models are listed with the reason.
     ///
     /// # Errors
     /// [`RepositoryError`] if the directory cannot be read.
@@ -81,8 +81,8 @@ impl Repository {
         Self::open_with_links(root, backends, single_model_name, &[])
     }
 
-    /// Like [`open`](Self::open), but links may also lead into `also`, such as the blobs of a Hugging Face
-    /// cache. Other links out of the repository are refused.
+    /// Opens a repository like [`open`](Self::open), but links may also lead into the directories `also`,
+    /// such as the blobs of a Hugging Face cache. Other links out of the repository are refused.
     ///
     /// ```
     /// # use model_repository::Repository;
@@ -116,7 +116,7 @@ impl Repository {
         }
         let also = also.iter().map(|folder| {
             let real = folder.canonicalize();
-            // Fails unless it is a directory that can be entered.
+            // Fails unless the path is a directory that can be opened.
             let entered = real.and_then(|real| Root::open(&real).map(|_| real));
             entered.map_err(|source| RepositoryError::of_links(folder, source))
         });
@@ -135,10 +135,10 @@ impl Repository {
             label: None,
         };
         let folder = repository.model_directory(&open, "", Path::new(""), false);
-        // Errors of the configuration are reported when the model is loaded.
+        // Errors in the configuration are reported when the model is loaded.
         let written = folder.configuration().unwrap_or_default();
         let has_file = folder.has_model_file(&written);
-        // An invalid configuration still makes it a model, which is unavailable then.
+        // A directory with an invalid configuration still counts as a model, which is then unavailable.
         let is_configured = folder.has_configuration() && !repository.has_models(&open);
         let has_versions = || {
             let is_versioned = is_configured && repository.has_numbered_folder(&open);
@@ -146,7 +146,7 @@ impl Repository {
         };
         repository.has_versions = !has_file && has_versions();
         if has_file || is_configured || repository.has_versions {
-            // Prefer the directory's own name over that of a link to it.
+            // Prefer the directory's own name to the name of a link to it.
             let real = repository
                 .path
                 .canonicalize()
@@ -159,8 +159,8 @@ impl Repository {
         Ok(repository)
     }
 
-    /// Returns whether the directory is a model with versions. As a repository, each subdirectory would be a
-    /// model without versions.
+    /// Returns whether the directory is a single model with versions. If it were a repository, each
+    /// subdirectory would be a model without versions.
     fn has_version_folders(&self, root: &Arc<Root>, written: &WrittenConfig) -> bool {
         let folders = subfolders(root, Path::new("")).unwrap_or_default();
         let has_model = |name: &String| {
@@ -170,7 +170,7 @@ impl Repository {
         self.has_numbered_folder(root) && folders.iter().all(has_model)
     }
 
-    /// Returns whether a subdirectory is named by a number, as version directories are.
+    /// Returns whether the name of a subdirectory is a number, as for version directories.
     fn has_numbered_folder(&self, root: &Root) -> bool {
         let mut folders = subfolders(root, Path::new("")).unwrap_or_default().into_iter();
         folders.any(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
@@ -189,7 +189,7 @@ impl Repository {
         })
     }
 
-    /// Creates the repository of a single file, by its path without links.
+    /// Creates the repository of a single file. `path` contains no links.
     fn of_file(path: &Path, backends: &[Arc<dyn Backend>], name: Option<&str>) -> Self {
         let text = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
         let stem = Some(text(path.file_stem())).filter(|name| check_name("model name", name).is_ok());
@@ -208,7 +208,7 @@ impl Repository {
     }
 
     /// Creates the repository of a file that belongs to the model in its parent's directory, if a backend
-    /// accepts such files: an export in `onnx/` of a Hugging Face directory.
+    /// accepts such files, for example an export in `onnx/` of a Hugging Face directory.
     fn of_inner_file(path: &Path, backends: &[Arc<dyn Backend>], name: Option<&str>) -> Option<Self> {
         let folder = path.parent()?;
         let (inner, directory) = (folder.file_name()?, folder.parent()?);
@@ -236,14 +236,14 @@ impl Repository {
             .then_some(repository)
     }
 
-    /// Sets the name in messages, such as the URL that the directory mirrors.
+    /// Sets the name used in messages, such as the URL that the directory mirrors.
     #[must_use]
     pub fn with_label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());
         self
     }
 
-    /// Returns the name in messages.
+    /// Returns the name used in messages.
     #[must_use]
     pub fn label(&self) -> String {
         let path = || match &self.only_file {
@@ -253,8 +253,8 @@ impl Repository {
         self.label.clone().unwrap_or_else(path)
     }
 
-    /// Sets what keeps the directory in sync with another place. It is called before each poll, and before a
-    /// load that a client requests.
+    /// Sets the upstream that keeps the directory in sync with another place. It is called before each poll,
+    /// and before a load that a client requests.
     #[must_use]
     pub fn with_upstream(mut self, upstream: Arc<dyn Upstream>) -> Self {
         self.upstream = Some(upstream);
@@ -269,22 +269,22 @@ impl Repository {
         self
     }
 
-    /// Refreshes the directory, whole or for one model.
+    /// Updates the directory from its upstream, entirely or for one model.
     pub fn refresh(&self, model: Option<&str>) {
         if let Some(upstream) = &self.upstream {
             upstream.refresh(model);
         }
     }
 
-    /// Returns why the directory of a model is out of date.
+    /// Returns the reason why a model's directory is out of date.
     #[must_use]
     pub fn upstream_failure(&self, model: &str) -> Option<String> {
         self.upstream.as_ref()?.failure(model)
     }
 
     /// Returns files in the repository's directory that look like models but are not served, since each
-    /// belongs into its own directory. Hidden files are skipped. Files named `.json`, `.txt` or `.py` are
-    /// inspected: boosters and Python models are recognized by their first bytes.
+    /// belongs in its own directory. Hidden files are skipped. Files with the extensions `.json`, `.txt` and
+    /// `.py` are read: boosters and Python models are recognized by their first bytes.
     #[must_use]
     pub fn misplaced_files(&self) -> Vec<String> {
         if self.single_model.is_some() {
@@ -299,9 +299,9 @@ impl Repository {
             .collect()
     }
 
-    /// Returns files that have no effect although they look as if they should:
-    /// [misplaced](Self::misplaced_files) models, files of other frameworks in the repository's directory,
-    /// and configurations where none is read.
+    /// Returns files that have no effect although their names suggest one: [misplaced](Self::misplaced_files)
+    /// models, files of other frameworks in the repository's directory, and configurations in directories
+    /// where none is read.
     #[must_use]
     pub fn passed_over(&self) -> Vec<PassedOver> {
         let mut passed_over = self.ignored_configurations();
@@ -377,7 +377,7 @@ impl Repository {
         }
     }
 
-    /// Returns whether a backend has files with this extension.
+    /// Returns whether a backend loads files with this extension.
     fn is_known(&self, name: &str) -> bool {
         let Some(extension) = Path::new(name).extension() else {
             return false;
@@ -401,7 +401,7 @@ impl Repository {
     /// Lists all models.
     ///
     /// # Errors
-    /// If the directory cannot be read.
+    /// The directory cannot be read.
     pub fn model_names(&self) -> io::Result<Vec<String>> {
         match &self.single_model {
             Some(name) => Ok(vec![name.clone()]),
@@ -416,7 +416,7 @@ impl Repository {
     /// Finds a model's directory; `None` if there is no such model.
     ///
     /// # Errors
-    /// Why it cannot be used.
+    /// The reason why the directory cannot be used.
     pub fn model(&self, name: &str) -> Result<Option<ModelDirectory>, ModelError> {
         let root = self.root().map(Arc::new).map_err(ModelError::Repository)?;
         if let Some(single) = &self.single_model {
@@ -429,7 +429,7 @@ impl Repository {
             Ok(PathTarget::Inside(real)) => real,
             Ok(PathTarget::Outside) if root.path(below).is_file() => return Ok(None),
             Ok(PathTarget::Outside) => return Err(ModelError::DirectoryOutside),
-            // Nothing has this name, unless it is a dangling link.
+            // Nothing has this name, not even a dangling link.
             Err(error) if error.kind() == io::ErrorKind::NotFound && root.stat(below).is_err() => {
                 return Ok(None);
             }
@@ -460,13 +460,13 @@ impl Repository {
     }
 }
 
-/// A file without effect that looks as if it should have one.
+/// A file that has no effect although its name suggests one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub struct PassedOver {
     /// Path in the repository.
     pub file: String,
-    /// What the file is, or how to make it effective.
+    /// The kind of file, or how to put it into effect.
     pub advice: String,
 }
 
@@ -474,7 +474,7 @@ pub struct PassedOver {
 fn head(root: &Root, name: &str) -> Vec<u8> {
     let mut head = Vec::new();
     if let Ok((file, _)) = root.open_file(Path::new(name)) {
-        // After a read error, inspect what was read so far.
+        // After a read error, inspect the bytes read so far.
         let _ = file.take(LOOKED_AT).read_to_end(&mut head);
     }
     head

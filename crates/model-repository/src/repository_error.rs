@@ -1,4 +1,4 @@
-//! Why a repository cannot be opened, and what the user may have meant.
+//! The error when a repository cannot be opened, with the path that the user may have meant.
 
 use std::{
     collections::BTreeSet,
@@ -13,15 +13,15 @@ use tensor_core::FileKind;
 
 use crate::foreign::framework;
 
-/// Why a repository's directory cannot be used.
+/// The reason why a repository's directory cannot be used.
 #[derive(Debug)]
 pub struct RepositoryError {
     path: PathBuf,
-    /// Whether it is one of the directories that links may lead to.
+    /// Whether the path is one of the directories that links may lead to.
     is_for_links: bool,
-    /// A similar path that exists.
+    /// An existing path with a similar name.
     meant: Option<PathBuf>,
-    /// What the file at the path is, and which files would be models.
+    /// The kind of file at the path, and which files would be models.
     file: Option<String>,
     source: io::Error,
 }
@@ -55,13 +55,13 @@ impl RepositoryError {
     }
 }
 
-/// Describes a file that no backend serves.
+/// Describes the file at `path`, which no backend serves.
 fn described(path: &Path, backends: &[Arc<dyn Backend>]) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     if let Some(framework) = framework(&name) {
         return format!("is a file of {framework}, which is not served: export the model to ONNX");
     }
-    // Any text file may have been meant.
+    // A text file could be anything.
     let kind = kind_of(path).filter(|kind| !matches!(kind, FileKind::Text(_)));
     if let Some((kind, advice)) = kind.as_ref().and_then(|kind| Some((kind, kind.advice()?))) {
         return format!("is {kind}: {advice}");
@@ -86,9 +86,9 @@ fn kind_of(path: &Path) -> Option<FileKind> {
     FileKind::of(&head, length)
 }
 
-/// Finds a path next to a missing one with nearly the same name, or another extension.
+/// Finds a path next to a missing one with nearly the same name, or with a different extension.
 fn nearest(path: &Path) -> Option<PathBuf> {
-    /// Maximum entries that are compared.
+    /// Maximum number of entries that are compared.
     const SEARCHED: usize = 10_000;
     let name = path.file_name()?.to_str()?;
     let slips = match name.chars().count() {

@@ -1,9 +1,9 @@
-//! The repository's directory, held open: all paths are resolved from its descriptor, component by component,
+//! The repository's directory, held open. All paths are resolved from its descriptor, component by component,
 //! and never leave it.
 //!
-//! Paths are not compared as strings. The directory may be reached by a link without a readable target, such
-//! as `/proc/<pid>/root/models` of another container (KServe's modelcars), and links in it may change
-//! meanwhile.
+//! Paths are not compared as strings: the directory may be reached through a link whose target cannot be
+//! resolved, such as `/proc/<pid>/root/models` of another container (KServe's modelcars), and links in it may
+//! change at any time.
 
 use std::{
     collections::VecDeque,
@@ -27,11 +27,11 @@ use rustix::{
 pub(crate) struct Root {
     folder: OwnedFd,
     path: PathBuf,
-    /// Directories outside that links may lead to, by canonical path.
+    /// Directories outside this one that links may lead to, each with its canonical path.
     also: Vec<(OwnedFd, PathBuf)>,
 }
 
-/// Flags for intermediate directories; where supported, without the right to list them.
+/// Flags for opening intermediate directories. Where supported, the right to list them is not needed.
 const ON_THE_WAY: OFlags = {
     #[cfg(target_os = "linux")]
     let way = OFlags::PATH;
@@ -40,21 +40,21 @@ const ON_THE_WAY: OFlags = {
     way.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC)
 };
 
-/// Maximum links per path, as in the kernel.
+/// Maximum number of links in a path, as in the kernel.
 const MAX_LINKS: usize = 40;
 
-/// Where a path in a [`Root`] leads.
+/// The target of a path in a [`Root`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PathTarget {
-    /// Inside: a path relative to the directory without links, or an absolute path in one of the additional
-    /// directories.
+    /// The target is inside: a path relative to the directory without links, or an absolute path in one of
+    /// the additional directories.
     Inside(PathBuf),
-    /// Out of all of them.
+    /// The target is outside of all these directories.
     Outside,
 }
 
 impl Root {
-    /// Opens a directory. Links in `path` itself are the operator's and followed.
+    /// Opens a directory. Links in `path` itself are followed, since the operator chose it.
     ///
     /// # Errors
     /// The system's error.
@@ -62,12 +62,11 @@ impl Root {
         Self::open_with(path, &[])
     }
 
-    /// The same, with additional directories that links may lead to. Missing ones are skipped, since nothing
-    /// can lead into them.
+    /// Opens a directory like [`open`](Self::open), with additional directories that links may lead to.
+    /// Missing ones are skipped, since no link can lead into them.
     ///
     /// # Errors
     /// The system's error.
-    /// What the system says.
     pub(crate) fn open_with(path: &Path, also: &[PathBuf]) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
         let open = |path: &Path| rustix::fs::open(path, ON_THE_WAY, Mode::empty());
@@ -90,7 +89,8 @@ impl Root {
         }
     }
 
-    /// Resolves the links of a path below the directory, or below one of the additional directories.
+    /// Resolves the links in a path relative to the directory, or in a path in one of the additional
+    /// directories.
     ///
     /// # Errors
     /// The system's error, such as not found.
@@ -112,7 +112,7 @@ impl Root {
         if self.also.iter().any(|(_, folder)| real.starts_with(folder)) {
             return Ok(PathTarget::Inside(real));
         }
-        // Out by one link, and in again by another.
+        // One link leads out and another one back in.
         let home = self.path.canonicalize()?;
         Ok(match real.strip_prefix(home) {
             Ok(inside) => PathTarget::Inside(inside.to_owned()),
@@ -131,7 +131,7 @@ impl Root {
     }
 
     fn resolve_within(&self, below: &Path) -> io::Result<PathTarget> {
-        // Stack of entered directories with their names; the next name is looked up in the last one.
+        // A stack of the entered directories with their names. The next name is looked up in the last one.
         let mut entered: Vec<(OwnedFd, OsString)> = Vec::new();
         let mut ahead = names(below)?;
         let mut links = 0;
@@ -162,7 +162,7 @@ impl Root {
                     let target = readlinkat(at, name.as_os_str(), Vec::new())?;
                     let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
                     let target = if target.is_absolute() {
-                        // An absolute link into the directory itself counts as relative to it.
+                        // An absolute link into the directory itself is treated as relative to it.
                         let Ok(inside) = target.strip_prefix(&self.path) else {
                             return Ok(PathTarget::Outside);
                         };
@@ -185,7 +185,7 @@ impl Root {
     /// Returns the metadata of a [resolved](Self::resolve) path.
     ///
     /// # Errors
-    /// The system's error; a link that has been put on the path since is an error.
+    /// The system's error. It is an error if a component of the path has become a link since it was resolved.
     pub(crate) fn stat(&self, resolved: &Path) -> io::Result<Stat> {
         let (base, within) = self.base(resolved)?;
         match (within.parent(), within.file_name()) {
@@ -194,11 +194,12 @@ impl Root {
         }
     }
 
-    /// Opens the regular file at a [resolved](Self::resolve) path, and returns its metadata.
+    /// Opens the regular file at a [resolved](Self::resolve) path, and returns its metadata. Never blocks,
+    /// not even on a FIFO.
     ///
     /// # Errors
-    /// The system's error; if it is no regular file, or a link has been put on the path since. Never blocks,
-    /// not even on a FIFO.
+    /// The system's error. It is an error if the path is not a regular file, or if a component has become a
+    /// link since it was resolved.
     pub(crate) fn open_file(&self, resolved: &Path) -> io::Result<(File, Stat)> {
         let (base, within) = self.base(resolved)?;
         let name = within.file_name().ok_or(io::ErrorKind::InvalidInput)?;
@@ -212,11 +213,11 @@ impl Root {
         }
     }
 
-    /// Lists a directory at a [resolved](Self::resolve) path: names and types, sorted, without hidden
+    /// Lists the directory at a [resolved](Self::resolve) path: names and types, sorted, without hidden
     /// entries.
     ///
     /// # Errors
-    /// The system's error, also in the middle of the listing: a partial list would look as if files had been
+    /// The system's error, even in the middle of the listing: a partial list would look as if files had been
     /// deleted.
     pub(crate) fn list(&self, resolved: &Path) -> io::Result<Vec<(OsString, FileType)>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -239,7 +240,7 @@ fn enter(base: &OwnedFd, within: &Path) -> io::Result<OwnedFd> {
         use rustix::fs::{ResolveFlags, openat2};
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         match openat2(base, within, ON_THE_WAY, Mode::empty(), how) {
-            // An old kernel, or a container that forbids the system call.
+            // The kernel is too old, or a container forbids the system call.
             Err(Errno::NOSYS | Errno::PERM) => {}
             entered => return entered.map_err(swapped),
         }
@@ -247,7 +248,7 @@ fn enter(base: &OwnedFd, within: &Path) -> io::Result<OwnedFd> {
     enter_name_by_name(base, within)
 }
 
-/// The portable variant.
+/// Opens a directory without `openat2`, one component at a time.
 fn enter_name_by_name(base: &OwnedFd, within: &Path) -> io::Result<OwnedFd> {
     let mut folder = openat(base, ".", ON_THE_WAY, Mode::empty())?;
     for name in names(within)? {
@@ -265,7 +266,7 @@ fn enter_name_by_name(base: &OwnedFd, within: &Path) -> io::Result<OwnedFd> {
     Ok(folder)
 }
 
-/// The error for a path that changed after it was resolved.
+/// Returns the error for a path that changed after it was resolved.
 fn swapped(error: Errno) -> io::Error {
     match error {
         Errno::LOOP | Errno::XDEV => io::ErrorKind::PermissionDenied.into(),
@@ -277,7 +278,7 @@ fn stat_of(folder: BorrowedFd<'_>, name: &OsStr) -> io::Result<Stat> {
     Ok(statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-/// Returns the components of a relative path, `..` included; `.` is dropped.
+/// Splits a relative path into its components. Keeps `..` and drops `.`.
 fn names(path: &Path) -> io::Result<VecDeque<OsString>> {
     let mut names = VecDeque::new();
     for component in path.components() {
@@ -301,7 +302,8 @@ fn entries_of(folder: OwnedFd) -> io::Result<Vec<(OsString, FileType)>> {
             continue;
         }
         let kind = match entry.file_type() {
-            // Not every file system reports the type here. Entries deleted meanwhile are skipped.
+            // Not every file system reports the type in the listing. Entries that were deleted meanwhile are
+            // skipped.
             FileType::Unknown => match stat_of(stream.fd()?, name) {
                 Ok(stat) => FileType::from_raw_mode(stat.st_mode),
                 Err(_) => continue,
@@ -314,17 +316,17 @@ fn entries_of(folder: OwnedFd) -> io::Result<Vec<(OsString, FileType)>> {
     Ok(entries)
 }
 
-/// Returns whether it is a directory.
+/// Returns whether the metadata belongs to a directory.
 pub(crate) fn is_folder(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
-/// Returns whether it is a symbolic link.
+/// Returns whether the metadata belongs to a symbolic link.
 pub(crate) fn is_link(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Symlink
 }
 
-/// Returns whether it is a regular file.
+/// Returns whether the metadata belongs to a regular file.
 pub(crate) fn is_file(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
 }
@@ -387,7 +389,7 @@ mod tests {
         assert!(resolve("m/round").is_err());
     }
 
-    /// A directory that is replaced by a link after its path was resolved is not followed, with or without
+    /// A directory that is replaced with a link after its path was resolved is not followed, with or without
     /// kernel support.
     #[test]
     fn mr_03_what_is_swapped_after_it_was_resolved_is_not_followed() {
@@ -403,7 +405,7 @@ mod tests {
         assert!(enter_name_by_name(&root.folder, Path::new("m")).is_ok());
     }
 
-    /// The path may be a link whose target does not exist here, or is another one by now.
+    /// The path may be a link whose target does not exist here, or has been replaced.
     #[cfg(target_os = "linux")]
     #[test]
     fn a_folder_whose_path_does_not_exist_any_more_is_read() {
@@ -432,8 +434,8 @@ mod tests {
         fs::remove_dir_all(&moved).unwrap();
     }
 
-    /// Links may lead to directories that the operator names: relative or absolute, to files and to
-    /// directories.
+    /// Links may lead to directories that the operator names. Relative and absolute links, to files and to
+    /// directories, are followed.
     #[test]
     fn links_may_lead_to_folders_that_are_named() {
         let hub = folder(&["snapshots/a/config", "blobs/abc", "blobs/deep/1/x", "refs/secret"]);
@@ -479,7 +481,7 @@ mod tests {
         assert_eq!(text, "blobs/deep/1/x");
         let outside = root.open_file(&home.join("refs/secret")).unwrap_err();
         assert_eq!(outside.kind(), io::ErrorKind::PermissionDenied);
-        // A link that replaced what was resolved is not followed.
+        // A link that replaced the resolved directory is not followed.
         fs::remove_dir_all(home.join("blobs/deep/1")).unwrap();
         symlink(home.join("refs"), home.join("blobs/deep/1")).unwrap();
         assert!(root.open_file(&folder.join("1/secret")).is_err());
@@ -500,7 +502,7 @@ mod tests {
     #[test]
     fn a_list_that_fails_is_an_error() {
         let folder = folder(&["x"]);
-        // The kernel refuses to list what was opened without read permission.
+        // The kernel refuses to list a directory that was opened without read permission.
         let unreadable = rustix::fs::open(folder.path(), ON_THE_WAY, Mode::empty()).unwrap();
         assert!(entries_of(unreadable).is_err());
     }

@@ -1,4 +1,4 @@
-//! The state of a model's files, by which changes are detected: stamps or digests.
+//! Records the state of a model's files, to detect changes by stamps or digests.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ use crate::{
     root::{PathTarget, Root, is_file, is_folder, is_link},
 };
 
-/// The files of a model's directory at one time: paths, sizes, times and inodes. Two are equal if nothing has changed.
+/// The files of a model's directory at one time: paths, sizes, times and inodes. Two snapshots are equal if nothing changed.
 ///
 /// ```
 /// use model_repository::Repository;
@@ -41,11 +41,11 @@ impl Snapshot {
     const MAX_DEPTH: usize = 8;
     const MAX_FILES: usize = 100_000;
 
-    /// Records all files of a directory below the repository's. Hidden files are skipped. Links to
-    /// directories are followed only at the top level, where versions may be links.
+    /// Records all files of a directory, given by its path relative to the repository. Hidden files are
+    /// skipped. Links to directories are followed only at the top level, where versions may be links.
     ///
     /// # Errors
-    /// Why the directory cannot be listed.
+    /// The reason why the directory cannot be listed.
     pub(crate) fn take(root: &Root, folder: &Path) -> Result<Self, FileError> {
         let mut snapshot = Self::default();
         snapshot.add(root, folder, Path::new(""), 0)?;
@@ -60,7 +60,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns whether there are no files.
+    /// Returns whether the snapshot has no files.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
@@ -119,7 +119,7 @@ impl Snapshot {
         self.files.iter().filter(move |(path, _)| is_in(path))
     }
 
-    /// Computes a digest of some files, by contents or by stamps.
+    /// Computes a digest of a subset of the files, by contents or by stamps.
     ///
     /// Files larger than the free memory are always compared by stamps: the model cannot be loaded anyway,
     /// and reading a sparse file could take hours.
@@ -142,7 +142,7 @@ impl Snapshot {
                 DigestBy::Content if stamp.length <= largest => {
                     match hash_file(root, &stamp.path, &mut hasher) {
                         Ok(length) => hasher.update(length.to_le_bytes()),
-                        // The model cannot read it either, and will report why.
+                        // Loading the model fails on this file too, and reports the reason.
                         Err(error) => hasher.update(format!("{:?}", error.kind())),
                     }
                 }
@@ -156,28 +156,28 @@ impl Snapshot {
 /// A subset of a model's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSubset<'a> {
-    /// Every file, for a model without versions.
+    /// All files, for a model without versions.
     All,
-    /// Files in a version's directory.
+    /// The files in a version's directory.
     Version(&'a str),
-    /// Files shared by all versions: those in the model's directory itself, and warm-up data.
+    /// The files that all versions share: those in the model's directory itself, and warm-up data.
     Shared,
 }
 
 /// How changes are detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DigestBy {
-    /// By time, size and inode: fast, but touching a file counts as a change.
+    /// By time, size and inode. This is fast, but touching a file counts as a change.
     Stamp,
-    /// By contents.
+    /// By the files' contents.
     Content,
 }
 
-/// A digest of a set of files, which is compared with an earlier one.
+/// A digest of a set of files, to be compared with an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digest([u8; 32]);
 
-/// Metadata that changes when a file does.
+/// File metadata that changes when the file does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stamp {
     /// Path relative to the repository.
@@ -250,7 +250,7 @@ mod tests {
             (content, stamps)
         );
 
-        // The same bytes in another file.
+        // The same bytes in a different file.
         fs::write(at("1/new"), "b").unwrap();
         fs::rename(at("1/new"), at("1/model.x")).unwrap();
         assert_eq!(digests(DigestBy::Content), content);
@@ -279,7 +279,7 @@ mod tests {
         assert_ne!(digest(3), by_stamp);
     }
 
-    /// Deep trees and cyclic links are skipped.
+    /// MR-14: deep trees and cyclic links are skipped.
     #[cfg(unix)]
     #[test]
     fn mr_14_deep_trees_and_circles_are_left() {

@@ -1,9 +1,9 @@
-//! The interface to what keeps a repository's directory a copy of another place.
+//! The interface of programs that keep a repository's directory in sync with another place.
 
 /// Keeps a [`Repository`](crate::Repository)'s directory in sync with another place, such as an object store.
 /// Readers of the directory do not know where its files come from.
 ///
-/// Calls block, and may take as long as a download.
+/// Calls block, possibly for as long as a download takes.
 ///
 /// ```
 /// use model_repository::Upstream;
@@ -20,12 +20,12 @@
 /// }
 /// ```
 pub trait Upstream: Send + Sync {
-    /// Updates the directory, whole or for one model. Called before each poll, and before a load that a
-    /// client or pipeline requests. A model's directory must be replaced atomically. On failure the current
-    /// files stay and are served.
+    /// Updates the directory, entirely or for one model. It is called before each poll, and before a load
+    /// that a client or pipeline requests. A model's directory must be replaced atomically. On failure the
+    /// current files stay and are served.
     fn refresh(&self, model: Option<&str>);
 
-    /// Returns why the directory of a model, if any, is not the model; `None` if it is. It becomes the reason
-    /// why the model is unavailable.
+    /// Returns the reason why the directory of `model` is out of date or missing; `None` if it is up to date.
+    /// It becomes the reason why the model is unavailable.
     fn failure(&self, model: &str) -> Option<String>;
 }

@@ -1,8 +1,8 @@
-//! The order of versions.
+//! Defines the order of versions.
 
 use std::cmp::Ordering;
 
-/// Sort key of versions: numbers by value, after names in lexical order.
+/// A sort key for versions. Names come first, in lexical order, then numbers by value.
 ///
 /// ```
 /// use model_repository::VersionKey;
@@ -28,7 +28,7 @@ impl VersionKey {
         &self.0
     }
 
-    /// Returns the digits without leading zeros, if it is a number.
+    /// Returns the digits without leading zeros, if the version is a number.
     fn number(&self) -> Option<&str> {
         let is_number = !self.0.is_empty() && self.0.bytes().all(|byte| byte.is_ascii_digit());
         is_number.then(|| self.0.trim_start_matches('0'))

@@ -2,11 +2,11 @@
 
 use std::{fmt, path::Path};
 
-/// Why a file or a key set at a URL is unusable: which one, where, and what is wrong. Contains no secrets.
+/// An error in a file, or in a key set at a URL, with the position and the reason. Contains no secrets.
 #[derive(Debug)]
 pub struct AuthError {
     text: String,
-    /// Whether a remote server caused it rather than the local files.
+    /// Whether a remote server caused the error, rather than a local file.
     is_of_server: bool,
 }
 

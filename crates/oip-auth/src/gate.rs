@@ -1,4 +1,4 @@
-//! The guard as a tower service around another service.
+//! The gate: a tower service that puts a guard in front of another service.
 
 use std::{
     convert::Infallible,
@@ -17,9 +17,9 @@ use crate::guard::{Admission, Door, Guard, Sender, Stop};
 
 /// A service behind a [`Guard`].
 ///
-/// Admitted requests carry a [`Grant`](oip_service::Grant) if only the content shows whether they are
+/// An admitted request carries a [`Grant`](oip_service::Grant) if its content determines whether it is
 /// allowed. Each call that changes state is logged with the target `audit`. If the request carries
-/// [`RequestNotes`], its identity is recorded there.
+/// [`RequestNotes`], the gate records the client's identity there.
 pub struct Gate<S, B> {
     service: S,
     guard: Guard,
@@ -38,7 +38,7 @@ pub struct Transport<B> {
 }
 
 impl<B> Transport<B> {
-    /// Adds the route of a request to its extensions, unless an outer layer did.
+    /// Adds a request's route to its extensions, unless an outer layer already did.
     pub fn read_route<R>(&self, request: &mut Request<R>) {
         match self.is_grpc {
             true => Route::read_grpc(request),
@@ -99,7 +99,7 @@ where
 }
 
 impl<S, B> Gate<S, B> {
-    /// Admits or refuses a request by its head, and by the verified sender if verification was necessary.
+    /// Admits or refuses a request by its head, and by the verified `sender` if its token had to be verified.
     fn decide<R>(&mut self, mut request: Request<R>, sender: Option<Sender>) -> Answer<S::Future, B>
     where
         S: Service<Request<R>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
@@ -110,9 +110,9 @@ impl<S, B> Gate<S, B> {
         self.transport.read_route(&mut request);
         let route = Route::of(&request);
         let certificate = || (self.transport.certificate)(request.extensions());
-        // Without a table, clients are identified by the first name in their certificate.
+        // Without a table, a client's identity is the first name in its certificate.
         let by_certificate = || Some(certificate().first()?.escape_debug().to_string());
-        // Other methods than POST only ask for permission (CORS) and change nothing.
+        // Only POST changes state; other methods to the same path only ask for permission (CORS).
         let change = route.change().filter(|_| request.method() == Method::POST);
         let notes = request.extensions().get::<Arc<RequestNotes>>();
         match self
@@ -165,7 +165,7 @@ impl<S, B> Gate<S, B> {
     }
 }
 
-/// The audit record, logged when a call has its response or is cancelled.
+/// The audit record of a call. It is logged when the call has its response or is cancelled.
 struct Audit {
     admitted: Admission,
     change: &'static str,
@@ -178,7 +178,7 @@ impl Audit {
         let model = model.and_then(|model| model.lock().unwrap_or_else(PoisonError::into_inner).clone());
         let change = self.change;
         let status = response.map(|response| response.status().as_u16());
-        // A successful gRPC call has its status in the trailers.
+        // A successful gRPC call has its status in the trailers, and not here.
         let grpc_status = response.and_then(|response| response.headers().get("grpc-status"));
         let grpc_status = grpc_status.and_then(|status| HeaderValue::to_str(status).ok());
         let outcome = match response {
@@ -195,7 +195,7 @@ impl Audit {
 }
 
 pin_project! {
-    /// The response of a [`Gate`].
+    /// The response future of a [`Gate`].
     #[project = AnswerProjection]
     pub enum Answer<F, B> {
         #[doc(hidden)]
@@ -279,7 +279,7 @@ mod tests {
         }
     }
 
-    /// Returns a gate with one thread for signatures, and an issuer of tokens for it.
+    /// Returns a gate with one thread for verifying signatures, and a token issuer that it trusts.
     fn gate() -> (Gate<AlwaysOk, String>, CpuPool, Issuer) {
         let (folder, issuer, cpu) = (tempfile::tempdir().unwrap(), Issuer::new(), CpuPool::new(1));
         let path = folder.path().join("auth.toml");
@@ -331,7 +331,7 @@ mod tests {
                 "it does not wait for the pool"
             );
         }
-        // Requests without a signature, and tokens that are not JWTs, are decided immediately.
+        // Requests without a token, and tokens that are not JWTs, are decided immediately.
         let live = gate.call(Request::get("/livez").body(()).unwrap()).await.unwrap();
         assert_eq!(live.status(), 200);
         assert_eq!(gate.call(with_token("s3cret")).await.unwrap().status(), 401);
@@ -344,7 +344,7 @@ mod tests {
         }
         assert_eq!(statuses, [(200, false), (401, true)]);
         blocking.await.unwrap();
-        // A valid token is cached: the pool is not used again.
+        // A valid token is cached, so the pool is not used again.
         assert!(
             Box::pin(gate.call(with_token(&good)))
                 .as_mut()

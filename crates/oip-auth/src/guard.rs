@@ -1,4 +1,4 @@
-//! Decides on requests by their heads, and writes the audit log.
+//! Admits or refuses requests by their heads, and writes the audit log.
 
 use std::{
     path::{Path, PathBuf},
@@ -44,11 +44,11 @@ struct SharedState {
 /// The contents of the files.
 struct FileSnapshot {
     contents: Contents,
-    /// Whether they were usable.
+    /// Whether the contents were valid.
     is_used: bool,
 }
 
-/// Statistics of fetching JWT keys.
+/// Statistics about fetching JWT keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyFetches {
@@ -56,35 +56,35 @@ pub struct KeyFetches {
     pub succeeded: u64,
     /// Number of failed fetches.
     pub failed: u64,
-    /// Whether keys are available, current or old.
+    /// Whether keys are available, current or outdated.
     pub has_keys: bool,
 }
 
-/// Which calls an address accepts.
+/// The calls that an address accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answers {
     /// All calls.
     Everything,
-    /// No calls that change the server, unless there is a table or the API is restricted. The string advises
-    /// what to do.
+    /// No calls that change the server, unless there is a table or the API is restricted. The string tells
+    /// the client what to do instead.
     NoChanges(&'static str),
-    /// No calls that change the server, and no logging, shared memory or metrics: those have a separate
-    /// address. The string advises what to do.
+    /// No calls that change the server, and no logging, shared memory or metrics calls: a separate address
+    /// accepts those. The string tells the client what to do instead.
     NoAdministration(&'static str),
 }
 
-/// The rules of an address that receives requests.
+/// The rules of an address on which the server listens.
 #[derive(Clone)]
 pub struct Door {
-    /// The calls that it accepts.
+    /// The calls that the address accepts.
     pub answers: Answers,
     /// APIs that require a header.
     pub restricted: Arc<[Restricted]>,
 }
 
 impl Default for Door {
-    /// Creates a door that accepts everything.
+    /// Creates a door that accepts all calls.
     fn default() -> Self {
         Self {
             answers: Answers::Everything,
@@ -95,15 +95,15 @@ impl Default for Door {
 
 /// An admitted request.
 pub(crate) struct Admission {
-    /// The sender's identity for the log; empty without a table.
+    /// The client's identity for the log; empty without a table.
     pub(crate) shown: Option<String>,
-    /// The remaining checks.
+    /// The checks that need the request's content.
     pub(crate) grant: Option<Grant>,
-    /// The model last checked, for a call that changes state.
+    /// The model checked last, for a call that changes state.
     pub(crate) model: Asked,
 }
 
-/// The model that a request turned out to concern.
+/// The name of the model that a request concerns, once its content is read.
 pub(crate) type Asked = Option<Arc<Mutex<Option<String>>>>;
 
 impl Guard {
@@ -116,7 +116,7 @@ impl Guard {
     /// Creates a guard from a table file. JWT signatures are verified on the threads of `cpu`.
     ///
     /// # Errors
-    /// When a file is unreadable or invalid.
+    /// A file is unreadable or invalid.
     pub fn with_table(path: impl Into<PathBuf>, cpu: CpuPool) -> Result<Self, AuthError> {
         let path = path.into();
         let contents = Contents::read(&path)?;
@@ -132,18 +132,19 @@ impl Guard {
         })))
     }
 
-    /// Reloads the files; returns whether they changed.
+    /// Reloads the files, and returns whether they changed.
     ///
     /// # Errors
-    /// When a file is unusable. The previous table stays in use. The same contents are reported only once.
+    /// A file is unreadable or invalid. The previous table stays in use. The same contents are reported only
+    /// once.
     pub fn reload(&self) -> Result<bool, AuthError> {
         self.look(false)
     }
 
-    /// Reloads like [`Guard::reload`] on explicit request, which reports unusable files every time.
+    /// Reloads like [`Guard::reload`], on an explicit request: invalid files are reported every time.
     ///
     /// # Errors
-    /// When a file is unusable. The previous table stays in use.
+    /// A file is unreadable or invalid. The previous table stays in use.
     pub fn reload_on_request(&self) -> Result<bool, AuthError> {
         self.look(true)
     }
@@ -162,7 +163,7 @@ impl Guard {
         }
         let before = self.table();
         let made = Table::new(path, &contents, before.as_deref());
-        // A key server may respond differently next time, even if the files are unchanged.
+        // A key server may respond differently next time, even with unchanged files.
         let is_settled = !made.as_ref().is_err_and(AuthError::is_of_server);
         let is_used = made.is_ok();
         *seen = is_settled.then_some(FileSnapshot { contents, is_used });
@@ -178,7 +179,7 @@ impl Guard {
         }
         let mut ticks = interval(period.max(Duration::from_millis(1)));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // The last failure, which is logged once.
+        // The last failure, which was already logged.
         let mut said = None;
         loop {
             ticks.tick().await;
@@ -213,8 +214,8 @@ impl Guard {
             .clone()
     }
 
-    /// Returns statistics of fetching JWT keys; none if the keys are not at a URL. Counts restart when the
-    /// table names another URL.
+    /// Returns statistics about fetching JWT keys; `None` if the keys are not at a URL. The counts restart
+    /// when the table names a different URL.
     #[must_use]
     pub fn key_fetches(&self) -> Option<KeyFetches> {
         let table = self.table()?;
@@ -227,13 +228,13 @@ impl Guard {
         })
     }
 
-    /// Returns the file of the table.
+    /// Returns the path of the table file.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.0.path.as_deref()
     }
 
-    /// Returns whether clients without credentials may call this API for any model.
+    /// Returns whether clients without credentials may call this API for all models.
     #[must_use]
     pub fn is_open_to_all(&self, api: Api) -> bool {
         let Some(table) = self.table() else {
@@ -243,7 +244,7 @@ impl Guard {
         anonymous.is_some_and(|known| table.identity(known.identity).may_use(api))
     }
 
-    /// Decides on a request: immediately, or after [`Guard::verify`] with the sender that it returned.
+    /// Decides on a request, either immediately or with the `sender` that [`Guard::verify`] returned.
     pub(crate) fn admit(
         &self,
         door: &Door,
@@ -294,7 +295,7 @@ impl Guard {
                 let is_moved = matches!(api, Api::Logging | Api::Trace | Api::SharedMemory | Api::Metrics);
                 if is_moved || route.change().is_some() {
                     let what = route.change().unwrap_or(api.name());
-                    // The log names the sender even of refused requests.
+                    // The log names the client even if its request is refused.
                     let known = match table.as_ref().map(identify) {
                         Some(Err(Stop::Unverified(token))) => return Err(Stop::Unverified(token)),
                         known => known.and_then(Result::ok),
@@ -312,7 +313,7 @@ impl Guard {
         let Some(table) = table else {
             return Ok(Admission {
                 shown: None,
-                // gRPC calls that change a model name it in the message.
+                // gRPC calls that change a model name the model in the message.
                 grant: route
                     .change()
                     .is_some()
@@ -341,12 +342,12 @@ impl Guard {
 }
 
 impl Guard {
-    /// Verifies the signature of a token off the transport's thread.
+    /// Verifies a token's signature off the transport's thread.
     pub(crate) async fn verify(&self, unverified: UnverifiedToken) -> Sender {
         let UnverifiedToken { table, value, digest } = unverified;
         let (held, bytes) = (table.clone(), value.len() as u64);
         let verify = move || Ok(held.by_signature(token(&value).unwrap_or_default(), digest));
-        // Dropping this future when the client disconnects cancels the work.
+        // When the client disconnects, this future is dropped, which cancels the work.
         let found = match self.0.cpu.run(&Lease::unlimited(), bytes, verify).await {
             Ok(found) => found.map_err(Refusal::from),
             Err(error) => Err(error.into()),
@@ -355,10 +356,10 @@ impl Guard {
     }
 }
 
-/// Why a request cannot continue yet.
+/// The reason why a request cannot continue yet.
 pub(crate) enum Stop {
     Refused(Refusal),
-    /// The signature of its token has to be verified first.
+    /// The signature of its token must be verified first.
     Unverified(UnverifiedToken),
 }
 
@@ -368,26 +369,26 @@ impl<R: Into<Refusal>> From<R> for Stop {
     }
 }
 
-/// A JWT, and the table with the keys to verify it.
+/// A JWT, and the table with the keys to verify its signature.
 pub(crate) struct UnverifiedToken {
     table: Arc<Table>,
-    /// The header value, which shares the request's bytes.
+    /// The header value. It shares the request's memory.
     value: HeaderValue,
     digest: [u8; 32],
 }
 
-/// The sender of a request by its verified token, and the table that knows it.
+/// The client that sent a request, identified by a verified token, and the table with its identity.
 pub(crate) struct Sender {
     table: Arc<Table>,
     found: Result<RequestIdentity, Refusal>,
 }
 
-/// Why a request may not go on.
+/// A refused request: the error, with details for the client and the log.
 pub(crate) struct Refusal {
     pub(crate) error: ServiceError,
-    /// For the header `WWW-Authenticate`.
+    /// Value of the header `WWW-Authenticate`.
     pub(crate) challenge: Option<HeaderValue>,
-    /// The identity, if known.
+    /// The client's identity, if known.
     pub(crate) shown: Option<String>,
 }
 
@@ -414,7 +415,7 @@ impl From<TokenError> for Refusal {
     }
 }
 
-/// The challenges for clients without credentials, and with wrong ones.
+/// Challenges for clients without credentials, and for clients with wrong ones.
 const NONE: HeaderValue = HeaderValue::from_static("Bearer realm=\"models\"");
 const WRONG: HeaderValue = HeaderValue::from_static("Bearer realm=\"models\", error=\"invalid_token\"");
 
@@ -428,7 +429,7 @@ impl Refusal {
     }
 }
 
-/// Identifies the sender of a request by its token, otherwise by its certificate.
+/// Identifies the client by its token, or else by its certificate.
 fn identify(
     table: &Arc<Table>,
     headers: &HeaderMap,
@@ -463,7 +464,7 @@ fn token(value: &HeaderValue) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// The checks that need the request's content.
+/// Checks that need the request's content.
 struct ContentChecks {
     who: Option<(Arc<Table>, usize)>,
     model: Asked,

@@ -1,6 +1,6 @@
-//! JSON Web Tokens (RFC 7519), signed with one of the keys of a JSON Web Key Set (RFC 7517).
+//! JSON Web Tokens (RFC 7519), signed with a key from a JSON Web Key Set (RFC 7517).
 //!
-//! The key determines the algorithm, never the token. This rules out `none` and key confusion.
+//! The key determines the algorithm, never the token. This prevents the algorithm `none` and key confusion.
 
 use std::{sync::Arc, time::SystemTime};
 
@@ -13,7 +13,7 @@ use crate::{
     remote_keys::RemoteKeys,
 };
 
-/// Keys, and required claims.
+/// Keys and required claims for verifying tokens.
 pub(crate) struct Verifier {
     keys: Keys,
     issuer: String,
@@ -24,9 +24,9 @@ pub(crate) struct Verifier {
 /// The source of keys.
 #[derive(Clone)]
 pub(crate) enum Keys {
-    /// A file: the keys do not change.
+    /// A file, whose keys do not change.
     File(Arc<Vec<Key>>),
-    /// A server: the keys may change, or be missing at first.
+    /// A server, whose keys may change, or be missing at first.
     Server(Arc<RemoteKeys>),
 }
 
@@ -40,19 +40,19 @@ impl Keys {
     }
 }
 
-/// Why a token is rejected.
+/// The reason why a token is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenError {
-    /// It is invalid; the message for its sender quotes nothing of it.
+    /// The token is invalid. The message is for the client and quotes nothing from the token.
     Token(&'static str),
-    /// The keys to verify it have not been fetched yet.
+    /// The keys that could verify it have not been fetched yet.
     NoKeys,
 }
 
 /// The claims of a valid token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VerifiedClaims {
-    /// The values of the claim: one, or a list.
+    /// The values of the identity claim: one value, or a list.
     pub(crate) values: Vec<String>,
     /// Expiry in seconds since 1970, including the leeway.
     pub(crate) until: u64,
@@ -60,7 +60,7 @@ pub(crate) struct VerifiedClaims {
     pub(crate) keys: u64,
 }
 
-/// Tolerated difference between the clocks of issuer and server, in seconds.
+/// Tolerated difference between the clocks of the issuer and the server, in seconds.
 const LEEWAY: f64 = 10.0;
 
 #[derive(Deserialize)]
@@ -80,7 +80,7 @@ impl Verifier {
         }
     }
 
-    /// Returns the version number of the current keys; none if there are none yet.
+    /// Returns the version number of the current keys; `None` before the first fetch.
     pub(crate) fn keys(&self) -> Option<u64> {
         self.keys.now().map(|(_, number)| number)
     }
@@ -93,7 +93,7 @@ impl Verifier {
         }
     }
 
-    /// Checks a token at time `now`.
+    /// Verifies a token and checks its claims at time `now`.
     pub(crate) fn verify(&self, token: &str, now: SystemTime) -> Result<VerifiedClaims, TokenError> {
         let (keys, number) = self.keys.now().ok_or(TokenError::NoKeys)?;
         let verified = self.verify_with(&keys, token, now).map_err(TokenError::Token)?;
@@ -128,7 +128,7 @@ impl Verifier {
             }
         };
         if !is_signed {
-            // Its issuer may have a new key.
+            // The issuer may have a new key.
             let is_known = |kid: &String| keys.iter().any(|key| key.id() == Some(kid));
             if let Some(fetched) = self.fetched()
                 && !header.kid.as_ref().is_some_and(is_known)
@@ -179,7 +179,7 @@ impl Verifier {
         };
         Ok(VerifiedClaims {
             values,
-            // Times beyond the type's range count as never.
+            // Times beyond the type's range mean that the token never expires.
             until: until as u64,
             keys: 0,
         })
@@ -199,7 +199,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::key::read_set;
 
-    /// Signs tokens, and publishes its key set.
+    /// A test issuer that signs tokens and publishes its key set.
     pub(crate) struct Issuer {
         p256: EcdsaKeyPair,
         ed25519: Ed25519KeyPair,
@@ -286,7 +286,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Trying all of 64 keys would cost as much as 64 tokens.
+    /// Trying all 64 keys would cost as much as verifying 64 tokens.
     #[test]
     fn a_token_is_verified_with_one_key_or_refused() {
         const SEVERAL: &str =
@@ -316,14 +316,14 @@ pub(crate) mod tests {
         let refused = |reason| Err(TokenError::Token(reason));
         let (nameless, named) = (json!({"alg": "ES256"}), json!({"alg": "ES256", "kid": "ec"}));
         let own = keys(&issuer, Some(""));
-        // Tokens without a key id: one key fits the algorithm, or several do.
+        // Tokens without a key id: either one key fits the algorithm, or several do.
         assert_eq!(verify(std::slice::from_ref(&own), &nameless), ci());
         assert_eq!(
             verify(&[own.clone(), keys(&other, Some("x-"))], &nameless),
             refused(SEVERAL)
         );
         assert_eq!(verify(&[own, keys(&other, Some("x-"))], &named), ci());
-        // Keys without an id apply to tokens whose id is not in the set.
+        // Keys without an id are used for tokens whose id is not in the set.
         let unnamed = keys(&issuer, None);
         assert_eq!(verify(&[unnamed.clone(), keys(&other, Some("x-"))], &named), ci());
         assert_eq!(
@@ -335,7 +335,7 @@ pub(crate) mod tests {
 
     #[test]
     fn an_rsa_signature_of_another_program_is_taken() {
-        // From the example in RFC 7515, appendix A.2, whose claims belong to another protocol.
+        // The example in RFC 7515, appendix A.2. Its claims belong to another protocol.
         let n = "ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt0Bm4d4QlL-yRT-SFd2lZS-pCgNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSXndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2R2CapHg665xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5IhlJH7aGhyxXFvUK-DWNmoudF8NAco9_h9iaGNj8q2ethFkMLs91kzk2PAcDTW9gb54h4FRWyuXpoQ";
         let token = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ.cC4hiUPoj9Eetdgtv3hF80EGrhuB__dzERat0XF9g2VtQgr9PJbu3XOiZj5RZmh7AAuHIm4Bh-0Qc_lF5YKt_O8W2Fp5jujGbds9uJdbF9CUAr7t1dnZcAcQjbKBYNX4BAynRFdiuB--f_nZLgrnbyTyWzO75vRK5h6xBArLIARNPvkSjtQBMHlb1L07Qe7K0GarZRmB_eSN9383LcOLn6_dO--xi12jzDwusC-eOkHWEsqtFZESc6BfI7noOPqvhJ1phCnvWh6IeYI2w9QOYEUipUTI8np6LbgGY9Fs98rqVt5AXLIhWkWywlVmtVrBp0igcN_IoypGlUPQGe77Rw";
         let set = json!({"keys": [{"kty": "RSA", "n": n, "e": "AQAB"}]}).to_string();
@@ -387,7 +387,7 @@ pub(crate) mod tests {
                 issuer.sign(&json!({"alg": "ES256", "kid": "ed"}), &claims()),
                 unsigned,
             ),
-            // A key works with one algorithm only, whatever the token says.
+            // A key works with only one algorithm, whatever the token's header says.
             (
                 issuer.sign(&json!({"alg": "HS256", "kid": "ec"}), &claims()),
                 unsigned,

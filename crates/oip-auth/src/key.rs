@@ -20,7 +20,7 @@ enum Public {
         n: Vec<u8>,
         e: Vec<u8>,
     },
-    /// A point of P-256, uncompressed.
+    /// An uncompressed point on P-256.
     P256(Vec<u8>),
     Ed25519(Vec<u8>),
 }
@@ -63,26 +63,26 @@ impl Key {
         self.id.as_deref()
     }
 
-    /// Verifies the signature of a message.
+    /// Returns whether `signature` is valid for `message`.
     pub(crate) fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
         self.public.verifies(message, signature)
     }
 }
 
-/// The key that verifies a token.
+/// The result of choosing a key for a token.
 #[derive(Debug)]
 pub(crate) enum Choice<'a> {
     One(&'a Key),
-    /// No key fits.
+    /// No key fits the token.
     None,
     /// The token has no key id, and several keys fit its algorithm.
     Several,
 }
 
-/// Finds the key of `keys` for a token's `algorithm` and key `id`.
+/// Chooses the key of `keys` for a token with this `algorithm` and key `id`.
 ///
-/// A token is verified with one key at most: verification takes up to a millisecond, and a set has up to 64
-/// keys. Keys without an id apply to tokens whose id is not in the set.
+/// At most one key is tried: verification takes up to a millisecond, and a set has up to 64 keys. Keys
+/// without an id are used for tokens whose id is not in the set.
 pub(crate) fn choose<'a>(keys: &'a [Key], algorithm: &str, id: Option<&str>) -> Choice<'a> {
     let fitting = |is_meant: &dyn Fn(&Key) -> bool| {
         let mut fitting = keys
@@ -101,11 +101,11 @@ pub(crate) fn choose<'a>(keys: &'a [Key], algorithm: &str, id: Option<&str>) -> 
     }
 }
 
-/// Parses a key set. Returns its usable keys, skipping those of other purposes and unknown types, and the
-/// problem of the first key that should be usable and is not.
+/// Parses a key set. Returns the usable keys, and the error of the first key that should be usable but is
+/// not. Keys for other purposes and of unknown types are skipped.
 ///
 /// # Errors
-/// When the whole set is invalid.
+/// The whole set is invalid.
 pub(crate) fn read_set(set: &[u8]) -> Result<(Vec<Key>, Option<String>), String> {
     let set: Set = serde_json::from_slice(set).map_err(|error| format!("not a JSON Web Key Set: {error}"))?;
     if set.keys.len() > MOST_KEYS {
@@ -132,8 +132,8 @@ pub(crate) fn read_set(set: &[u8]) -> Result<(Vec<Key>, Option<String>), String>
     }
 }
 
-/// Returns the key unless it repeats an earlier one. Another key with the same id and algorithm is an error:
-/// it could never be chosen.
+/// Returns the key, or `None` if it repeats an earlier one. A different key with the same id and algorithm is
+/// an error, since it could never be chosen.
 fn distinct(key: Key, before: &[Key]) -> Result<Option<Key>, String> {
     if before.contains(&key) {
         return Ok(None);
@@ -148,7 +148,7 @@ fn distinct(key: Key, before: &[Key]) -> Result<Option<Key>, String> {
     }
 }
 
-/// Parses a key; none if it is irrelevant here.
+/// Parses a key. Returns `None` if it has another purpose or an unknown type.
 fn read_key(key: &Map<String, Value>) -> Result<Option<Key>, String> {
     let text = |name: &str| key.get(name).and_then(Value::as_str);
     let bytes = |name: &str| {
@@ -221,7 +221,7 @@ mod tests {
             let error = read_set(set.as_bytes()).err().unwrap();
             assert!(error.contains(expected), "{error}");
         }
-        // A bad key next to a good one is reported, and the good one is used.
+        // If one key of a set is bad, it is reported, and the good one is used.
         let set = r#"{"keys": [{"kty": "oct", "k": "AAAA"}, {"kty": "OKP", "crv": "Ed25519", "kid": "a", "x": "AA"}]}"#;
         let (keys, complaint) = read_set(set.as_bytes()).unwrap();
         assert_eq!((keys.len(), keys[0].id()), (1, Some("a")));

@@ -1,10 +1,10 @@
 //! Access control for an Open Inference Protocol server: a [`Gate`] in front of its services, for any
 //! transport.
 //!
-//! A [`Guard`] identifies clients by a table file, which is reloaded when it changes: bearer tokens (as
-//! SHA-256), JSON Web Tokens (RS256, ES256, EdDSA, with a key set in a file or at a URL), and names in client
+//! A [`Guard`] identifies clients with a table file, which is reloaded when it changes: by bearer tokens (as
+//! SHA-256), JSON Web Tokens (RS256, ES256, EdDSA, with a key set in a file or at a URL), or names in client
 //! certificates. Each identity has a set of allowed APIs and models, and a rate limit. [`Restricted`]
-//! implements Triton's option: a header with a secret value. A [`Door`] describes which calls an address
+//! implements Triton's option of requiring a header with a secret value. A [`Door`] describes which calls an address
 //! accepts, so that calls that change the server can have a separate address.
 //!
 //! ```toml
@@ -19,7 +19,7 @@
 //! ```
 //!
 //! The gate decides by the [`Route`](oip_service::route::Route) of a request, and the transport runs the same
-//! route. A layer that rewrites paths belongs outside of the gate. If the decision needs the content, such as
+//! route. A layer that rewrites paths must come before the gate. If the decision needs the content, such as
 //! the model's name in a gRPC message, the request carries a [`Grant`](oip_service::Grant), which the transport
 //! checks. Internal requests, such as the steps of a pipeline, are not checked.
 //!
@@ -34,7 +34,7 @@
 //! use oip_auth::{Answers, Door, Gate, Guard, Transport};
 //! use tower_service::Service;
 //!
-//! /// What stands behind the gate: `oip-http`'s router, for one.
+//! /// The service behind the gate, such as `oip-http`'s router.
 //! #[derive(Clone)]
 //! struct Hello;
 //!

@@ -9,12 +9,12 @@ impl Pattern {
         Self(text.to_owned())
     }
 
-    /// Returns whether it matches every name.
+    /// Returns whether the pattern matches every name.
     pub(crate) fn takes_all(&self) -> bool {
         self.0 == "*"
     }
 
-    /// Matches a name, in time proportional to the product of both lengths.
+    /// Returns whether the pattern matches `name`, in time proportional to the product of both lengths.
     pub(crate) fn takes(&self, name: &str) -> bool {
         let mut parts = self.0.split('*');
         let first = parts.next().unwrap_or_default();

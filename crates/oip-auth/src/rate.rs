@@ -1,11 +1,11 @@
-//! Rate limits of identities.
+//! Rate limits for identities.
 
 use std::{
     sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-/// A token bucket of calls.
+/// A token bucket that limits the calls of an identity.
 #[derive(Debug)]
 pub(crate) struct Rate {
     per_second: f64,
@@ -20,7 +20,7 @@ struct State {
 }
 
 impl Rate {
-    /// Creates a full bucket with `per_second` refill and capacity `burst`.
+    /// Creates a full bucket that refills at `per_second` up to `burst`.
     pub(crate) fn new(per_second: f64, burst: u32, now: Instant) -> Self {
         let burst = f64::from(burst.max(1));
         Self {
@@ -33,7 +33,7 @@ impl Rate {
         }
     }
 
-    /// Takes one call, or returns the time until one is available.
+    /// Takes a token for one call, or returns the time until one is available.
     pub(crate) fn take(&self, now: Instant) -> Result<(), Duration> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let elapsed = now.saturating_duration_since(state.since).as_secs_f64();
@@ -43,7 +43,7 @@ impl Rate {
             state.left -= 1.0;
             return Ok(());
         }
-        // At most the time for one call at the lowest rate, which fits a `Duration`.
+        // The result is at most the time for one call at the lowest rate, which fits into a `Duration`.
         Err(Duration::from_secs_f64((1.0 - state.left) / self.per_second))
     }
 }
@@ -63,13 +63,13 @@ mod tests {
         let later = start + Duration::from_millis(500);
         assert_eq!(rate.take(later), Ok(()));
         assert!(rate.take(later).is_err());
-        // An idle period yields no more than the burst.
+        // After an idle period, only `burst` calls are available.
         let much_later = later + Duration::from_secs(1000);
         for _ in 0..3 {
             assert_eq!(rate.take(much_later), Ok(()));
         }
         assert!(rate.take(much_later).is_err());
-        // Threads may see slightly different times.
+        // Different threads may read slightly different times.
         assert!(rate.take(later).is_err());
     }
 }

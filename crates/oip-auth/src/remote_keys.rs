@@ -1,5 +1,6 @@
 //! A key set at a URL. A background thread fetches it, keeps the old keys while the URL is unreachable, and
-//! refetches it when it expires or a token is signed with an unknown key. Requests never wait for it.
+//! fetches it again when it expires or a token is signed with an unknown key. Requests never wait for a
+//! fetch.
 
 use std::{
     net::IpAddr,
@@ -24,21 +25,21 @@ use crate::key::{Key, read_set};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) url: String,
-    /// CA certificates (PEM) for the server, instead of the built-in ones.
+    /// CA certificates (PEM) that verify the server, instead of the built-in ones.
     pub(crate) authorities: Option<Vec<u8>>,
 }
 
-/// Intervals of fetching.
+/// Intervals for fetching keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// The default lifetime, if the server sends none.
+    /// Lifetime of the keys if the server sends none.
     usual: Duration,
-    /// The minimum lifetime.
+    /// Minimum lifetime of the keys.
     least: Duration,
     most: Duration,
     /// Minimum interval between fetches caused by unknown keys, and maximum back-off after a failure.
     pause: Duration,
-    /// Initial back-off after a failure; doubles each time.
+    /// Initial back-off after a failure. It doubles with each failure.
     back_off: Duration,
     /// Timeout of a fetch.
     patience: Duration,
@@ -60,7 +61,7 @@ impl Default for Pace {
 /// Maximum size of a key set in bytes; typical ones have a few thousand.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// A key set that a thread keeps up to date until this is dropped.
+/// A key set that a background thread keeps up to date until this is dropped.
 pub(crate) struct RemoteKeys {
     place: Place,
     held: Arc<CurrentKeys>,
@@ -69,7 +70,7 @@ pub(crate) struct RemoteKeys {
 
 #[derive(Default)]
 struct CurrentKeys {
-    /// The keys and the number of changes so far; none before the first fetch.
+    /// The keys and the number of changes so far; `None` before the first fetch.
     keys: RwLock<Option<(Arc<Vec<Key>>, u64)>>,
     counts: Counts,
 }
@@ -80,11 +81,11 @@ struct Counts {
     failed: AtomicU64,
 }
 
-/// Why keys could not be fetched.
+/// The reason why keys could not be fetched.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) reason: String,
-    /// Whether a retry may succeed without any change of configuration.
+    /// Whether a retry may succeed without a change of the configuration.
     pub(crate) is_passing: bool,
 }
 
@@ -101,7 +102,7 @@ impl Place {
         keys.contains("://")
     }
 
-    /// Checks that keys at the URL cannot be tampered with on the way (HTTPS, or this machine).
+    /// Checks that the connection to the URL protects the keys (HTTPS, or a server on this machine).
     pub(crate) fn check(url: &str) -> Result<(), String> {
         // Credentials in the URL would be logged.
         if url.contains('@') {
@@ -136,14 +137,14 @@ impl Place {
             .get(..5)
             .is_some_and(|scheme| scheme.eq_ignore_ascii_case("http:"))
         {
-            // The host is this machine: bypass proxies.
+            // The host is this machine, so bypass proxies.
             config = config.proxy(None);
         }
         Ok(config
             .tls_config(tls.build())
             .timeout_global(Some(pace.patience))
             .http_status_as_error(false)
-            // A redirect could lead to another scheme or host.
+            // A redirect could lead to a different scheme or host.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .accept("application/jwk-set+json, application/json")
@@ -153,7 +154,7 @@ impl Place {
     }
 }
 
-/// Parses PEM certificates, at least one.
+/// Parses PEM certificates. There must be at least one.
 fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, String> {
     let mut found = Vec::new();
     for item in parse_pem(pem) {
@@ -173,8 +174,9 @@ pub(crate) fn check_authorities(pem: &[u8]) -> Result<(), String> {
 }
 
 impl RemoteKeys {
-    /// Fetches keys and starts the background thread. Waits for a slow server, but continues without keys if
-    /// it is unreachable, so that an outage of the issuer does not prevent this server from starting.
+    /// Fetches the keys and starts the background thread. Waits for a slow server, but continues without keys
+    /// if the server is unreachable, so that an outage of the issuer does not prevent this server from
+    /// starting.
     pub(crate) fn start(place: Place) -> Result<Self, Failure> {
         Self::start_with(place, Pace::default())
     }
@@ -216,7 +218,7 @@ impl RemoteKeys {
             .clone()
     }
 
-    /// Requests a refetch because a token is signed with an unknown key. Fetches are rate-limited, so forged
+    /// Requests a fetch because a token is signed with an unknown key. Fetches are rate-limited, so forged
     /// tokens cannot cause many.
     pub(crate) fn ask(&self) {
         // A full channel means that a refetch is already requested.
@@ -230,7 +232,7 @@ impl RemoteKeys {
     }
 }
 
-/// The background thread.
+/// The state of the background thread.
 struct Fetcher {
     url: String,
     agent: Agent,
@@ -238,7 +240,7 @@ struct Fetcher {
     held: Arc<CurrentKeys>,
     /// Back-off after the next failure.
     wait: Duration,
-    /// A failure is logged once, and so is the recovery.
+    /// Whether the last fetch failed. A failure is logged once, and so is the recovery.
     is_failing: bool,
 }
 
@@ -271,7 +273,7 @@ impl Fetcher {
         }
     }
 
-    /// Logs a failure and returns the back-off.
+    /// Logs a failure and returns how long to wait.
     fn failed(&mut self, failure: &Failure) -> Duration {
         self.held.counts.failed.fetch_add(1, Relaxed);
         if !std::mem::replace(&mut self.is_failing, true) {
@@ -375,7 +377,7 @@ fn body(mut answer: Response<Body>) -> Result<Vec<u8>, Failure> {
 
 fn of_agent(error: &ureq::Error) -> Failure {
     let text = error.to_string();
-    // An unknown CA stays unknown until the files change; retrying does not help.
+    // An unknown CA stays unknown until the files change, so a retry does not help.
     if text.contains("certificate") {
         return Failure::lasting(format!(
             "{text}: expected a certificate by an authority that browsers trust, or by one of the file `ca`"
@@ -438,7 +440,7 @@ mod tests {
 
     type Answer = Arc<Mutex<(String, String)>>;
 
-    /// Serves the same head and body for each request, until the test changes them.
+    /// Serves the same head and body to every request, until the test changes them.
     fn serve(listener: TcpListener, tls: Option<Arc<ServerConfig>>, answer: Answer) -> Arc<AtomicU64> {
         let count = Arc::new(AtomicU64::new(0));
         let counted = count.clone();
@@ -551,7 +553,7 @@ mod tests {
         assert!(verify(&token(&first, "ed")).is_err(), "the old key is gone");
         assert_ne!(verifier.keys().unwrap(), known.keys, "tokens are verified anew");
 
-        // A response that is not a key set is rejected, and the old keys stay.
+        // A response that is not a key set is rejected, and the old keys stay in use.
         let (_, failed) = fetched.counts();
         *served.lock().unwrap() = ("200 OK".to_owned(), "<html>".to_owned());
         until("it fails", || {
@@ -582,7 +584,7 @@ mod tests {
         let served = answer("200 OK\r\ncache-control: public, max-age=0", &set.to_string());
         serve(listener, None, served.clone());
         until("keys are there", || fetched.keys().is_some());
-        // Its lifetime is what the server says, but not less than the minimum.
+        // The lifetime is the one that the server sends, but at least the minimum.
         let (before, _) = fetched.counts();
         until("it is fetched again and again", || {
             fetched.counts().0 > before + 2

@@ -21,17 +21,17 @@ use subtle::ConstantTimeEq;
 pub struct Restricted {
     apis: Vec<Api>,
     header: HeaderName,
-    /// A digest: the value itself is not stored.
+    /// A digest of the value; the value itself is not stored.
     value: [u8; 32],
-    /// Triton's word for a group of calls.
+    /// Triton's word for a group of calls, used in messages.
     noun: &'static str,
 }
 
-/// The prefix of header names over gRPC.
+/// Prefix of the header name over gRPC.
 const GRPC_PREFIX: &str = "triton-grpc-protocol-";
 
 impl fmt::Debug for Restricted {
-    /// Omits the value.
+    /// Formats the group without the secret value.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Restricted")
             .field("apis", &self.apis)
@@ -44,15 +44,15 @@ impl Restricted {
     /// Parses `API,API,...:key=value` for HTTP: requests to these APIs require the header `key`.
     ///
     /// # Errors
-    /// When the string is malformed; the message omits the value.
+    /// The string is malformed. The message omits the value.
     pub fn of_http(text: &str) -> Result<Self, String> {
         Self::parse(text, "", "API")
     }
 
-    /// Parses the same for gRPC, where the header is `triton-grpc-protocol-key`.
+    /// Parses the same format for gRPC, where the header is `triton-grpc-protocol-key`.
     ///
     /// # Errors
-    /// Same as [`Restricted::of_http`].
+    /// Like [`Restricted::of_http`].
     pub fn of_grpc(text: &str) -> Result<Self, String> {
         Self::parse(text, GRPC_PREFIX, "protocol")
     }
@@ -110,7 +110,7 @@ impl Restricted {
         .into();
         match bool::from(given.ct_eq(&self.value)) {
             true => Ok(()),
-            // Triton's wording.
+            // Triton's wording of the message.
             false => Err(format!(
                 "This {} is restricted, expecting header '{}'",
                 self.noun, self.header
@@ -119,10 +119,10 @@ impl Restricted {
     }
 }
 
-/// Checks the groups of several options.
+/// Checks that the groups of several options do not overlap.
 ///
 /// # Errors
-/// When an API is in two of them, which Triton rejects too.
+/// An API is in two groups. Triton rejects this too.
 pub fn check_restricted(groups: &[Restricted]) -> Result<(), String> {
     let mut seen = Vec::new();
     for api in groups.iter().flat_map(Restricted::apis) {

@@ -28,21 +28,21 @@ use crate::{
     remote_keys::{Place, RemoteKeys, check_authorities},
 };
 
-/// Identities and their credentials.
+/// Identities and their credentials, as read from the table file.
 pub(crate) struct Table {
     identities: Vec<Identity>,
     /// The identity of clients without credentials.
     anonymous: Option<usize>,
-    /// Digests of tokens.
+    /// Digests of tokens, with the index of their identity.
     tokens: Vec<([u8; 32], usize)>,
-    /// Name patterns for certificates.
+    /// Patterns for the names in certificates, with the index of their identity.
     certificates: Vec<(Pattern, usize)>,
     jwt: Option<Jwt>,
 }
 
 struct Jwt {
     verifier: Verifier,
-    /// Patterns for the values of the claim.
+    /// Patterns for the values of the JWT claim, with the index of their identity.
     values: Vec<(Pattern, usize)>,
     /// Cache (LRU) of verified tokens, by digest.
     known: Mutex<LruCache<[u8; 32], VerifiedClaims>>,
@@ -51,7 +51,7 @@ struct Jwt {
 /// An identity and its rights.
 pub(crate) struct Identity {
     name: String,
-    /// The allowed APIs; none for all.
+    /// The allowed APIs; `None` allows all.
     apis: Option<Vec<Api>>,
     models: Vec<Pattern>,
     rate: Option<Rate>,
@@ -60,15 +60,15 @@ pub(crate) struct Identity {
 /// The identity of a request.
 pub(crate) struct RequestIdentity {
     pub(crate) identity: usize,
-    /// For people: the identity's name, and the credential where that adds information.
+    /// Display name: the identity's name, plus the credential where that adds information.
     pub(crate) shown: String,
 }
 
-/// The result of checking a bearer token without verifying a signature.
+/// The result of looking up a bearer token without verifying a signature.
 pub(crate) enum Bearer {
     Known(RequestIdentity),
     Refused(TokenError),
-    /// The digest of a JWT whose signature has to be verified by [`Table::by_signature`].
+    /// The digest of a JWT; [`Table::by_signature`] must verify its signature.
     Unverified([u8; 32]),
 }
 
@@ -78,7 +78,7 @@ const MOST_TOKENS: usize = 1024;
 /// Capacity of the cache of verified tokens.
 const KNOWN_TOKENS: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
 
-/// Maximum file size in bytes.
+/// Maximum size of a file in bytes.
 const MAX_BYTES: u64 = 4 << 20;
 
 #[derive(Deserialize)]
@@ -117,23 +117,23 @@ struct RightsFile {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct JwtFile {
-    /// A file or a URL.
+    /// A path or a URL.
     keys: Spanned<String>,
-    /// A file with CA certificates, for a URL.
+    /// A file with CA certificates, used if the keys are at a URL.
     ca: Option<Spanned<PathBuf>>,
     issuer: String,
     audience: String,
     claim: Option<String>,
 }
 
-/// The contents of a table's files.
+/// The contents of the table file and of the files that it names.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Contents {
     table: String,
     keys: Option<KeysFrom>,
 }
 
-/// The source of the JWT keys, with the keys if it is a file.
+/// The source of the JWT keys; for a file, with its contents.
 #[derive(Clone, PartialEq, Eq)]
 enum KeysFrom {
     File(PathBuf, Vec<u8>),
@@ -175,7 +175,7 @@ impl Contents {
 }
 
 impl KeysFrom {
-    /// Returns the keys; reuses fetched ones of the previous table.
+    /// Returns the keys. If they are at a URL, reuses the keys fetched for the previous table.
     fn keys(&self, before: Option<&Arc<RemoteKeys>>) -> Result<Keys, AuthError> {
         match self {
             Self::File(path, contents) => match read_set(contents) {
@@ -230,7 +230,7 @@ fn parse(path: &Path, text: &str) -> Result<TableFile, AuthError> {
 }
 
 impl Table {
-    /// Parses a table. Reuses keys that the previous table fetched.
+    /// Parses a table. Reuses keys fetched for the previous table, `before`.
     pub(crate) fn new(path: &Path, contents: &Contents, before: Option<&Self>) -> Result<Self, AuthError> {
         let text = &contents.table;
         let file = parse(path, text)?;
@@ -247,7 +247,7 @@ impl Table {
             let number = table.identities.len();
             for token in &identity.token_sha256 {
                 let digest = digest(token.get_ref()).ok_or_else(|| {
-                    // Do not quote it: it may be a token entered by mistake.
+                    // The message does not quote the value, since it may be a token entered by mistake.
                     wrong(token.span().start, "expected the SHA-256 of a token, 64 hexadecimal digits (printf %s TOKEN | sha256sum)")
                 })?;
                 if table.tokens.iter().any(|(known, _)| *known == digest) {
@@ -298,7 +298,7 @@ impl Table {
                 .identities
                 .push(Identity::new("anonymous".to_owned(), &rights, &wrong)?);
         }
-        // Last, so that errors in the file are reported without network access.
+        // This comes last, so that errors in the file are reported without network access.
         if let (Some(jwt), Some(keys)) = (file.jwt, &contents.keys) {
             let claim = jwt.claim.unwrap_or_else(|| "sub".to_owned());
             let keys = keys.keys(before.and_then(Self::fetched))?;
@@ -311,7 +311,7 @@ impl Table {
         Ok(table)
     }
 
-    /// Returns the fetched key set, if there is one.
+    /// Returns the fetched key set, if the keys are at a URL.
     pub(crate) fn fetched(&self) -> Option<&Arc<RemoteKeys>> {
         self.jwt.as_ref()?.verifier.fetched()
     }
@@ -320,10 +320,10 @@ impl Table {
         &self.identities[number]
     }
 
-    /// Identifies a bearer token as far as that is cheap.
+    /// Identifies a bearer token without verifying a signature.
     pub(crate) fn by_token(&self, token: &str) -> Bearer {
         let digest: [u8; 32] = Sha256::digest(token).into();
-        // Compares all of them, so that timing does not depend on the match.
+        // Compares with all tokens, so that the time does not reveal which one matches.
         let mut found = None;
         for (known, identity) in &self.tokens {
             if bool::from(known.ct_eq(&digest)) {
@@ -367,7 +367,7 @@ impl Table {
         ))
     }
 
-    /// Returns the identity of a certificate with these names.
+    /// Returns the identity for a certificate with these names.
     pub(crate) fn by_certificate(&self, names: &[String]) -> Option<RequestIdentity> {
         names.iter().find_map(|name| {
             let found = self.certificates.iter().find(|(pattern, _)| pattern.takes(name));
@@ -393,7 +393,7 @@ impl Table {
 }
 
 impl Jwt {
-    /// Returns the cached claims of a token that was verified with the current keys and has not expired.
+    /// Returns the cached claims of a token, if it was verified with the current keys and has not expired.
     fn remembered(&self, digest: &[u8; 32], now: SystemTime) -> Option<VerifiedClaims> {
         let seconds = now
             .duration_since(SystemTime::UNIX_EPOCH)
@@ -463,14 +463,14 @@ impl Identity {
         })
     }
 
-    /// Returns whether it may call an API.
+    /// Returns whether the identity may call an API.
     pub(crate) fn may_use(&self, api: Api) -> bool {
         self.apis.as_ref().is_none_or(|apis| apis.contains(&api))
     }
 
-    /// Checks whether it may send a request with this route.
+    /// Checks that the identity may send a request with this route.
     pub(crate) fn check_route(&self, route: &Route) -> Result<(), ServiceError> {
-        // An unknown path may be anything.
+        // An unknown path may belong to any API.
         if !self.may_use(route.api()) {
             let (name, api) = (&self.name, route.api().name());
             return Err(denied(format!("identity '{name}' may not use the API '{api}'")));
@@ -481,7 +481,7 @@ impl Identity {
         }
     }
 
-    /// Returns whether it may use a model.
+    /// Checks that the identity may use a model.
     pub(crate) fn check_model(&self, model: &str) -> Result<(), ServiceError> {
         match self.models.iter().any(|pattern| pattern.takes(model)) {
             true => Ok(()),
@@ -493,7 +493,7 @@ impl Identity {
         }
     }
 
-    /// Returns whether it may use all models.
+    /// Returns whether the identity may use all models.
     pub(crate) fn may_use_all_models(&self) -> bool {
         self.models.iter().any(Pattern::takes_all)
     }
@@ -502,7 +502,7 @@ impl Identity {
         self.rate.is_some()
     }
 
-    /// Takes a call from its rate limit.
+    /// Takes one call from the identity's rate limit.
     pub(crate) fn take_turn(&self) -> Result<(), ServiceError> {
         let Some(rate) = &self.rate else { return Ok(()) };
         rate.take(Instant::now()).map_err(|wait| {
@@ -516,7 +516,7 @@ pub(crate) fn denied(message: impl Into<String>) -> ServiceError {
     ServiceError::new(ErrorCode::PermissionDenied, message)
 }
 
-/// The table's names for groups of APIs.
+/// Names in the table for groups of APIs.
 const GROUPS: [(&str, &[Api]); 8] = [
     ("health", &[Api::Health]),
     ("metadata", &[Api::Metadata, Api::ModelConfig]),
@@ -560,7 +560,7 @@ mod tests {
         Table::new(&path, &contents, None).map_err(|error| error.to_string())
     }
 
-    /// Identifies a token, verifying its signature if necessary.
+    /// Identifies the client of a token, and verifies the token's signature if necessary.
     fn identify(table: &Table, token: &str) -> Result<RequestIdentity, TokenError> {
         match table.by_token(token) {
             Bearer::Known(known) => Ok(known),

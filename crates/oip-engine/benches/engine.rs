@@ -94,7 +94,7 @@ fn digits(runtime: &Runtime) {
             })),
         );
         let request = image_request(&model, rows);
-        // The batch sizes are measured after a first run, which is not counted.
+        // The first run is only for warm-up; the batch sizes of the next run are measured.
         drive(runtime, &engine, &request, callers, requests);
         drive(runtime, &single, &request, callers, requests);
         let sizes = batch_sizes(&engine);
@@ -162,7 +162,7 @@ fn drive(runtime: &Runtime, engine: &Arc<Engine>, request: &InferRequest, caller
         .for_each(|caller| runtime.block_on(caller).unwrap());
 }
 
-/// Calls the backend from as many threads as the engine has, until `rows` rows are done. `sizes` has the
+/// Calls the backend from as many threads as the engine has, until `rows` rows are done. `sizes` lists the
 /// batch sizes and how often each occurs.
 fn bare(model: &Arc<dyn Model>, sizes: &[(u64, u64)], rows: usize) {
     let total: u64 = sizes.iter().map(|(size, count)| size * count).sum();

@@ -1,5 +1,5 @@
-//! Measures the cost of the statistics: the clock and the recorder, as `src/runner.rs` uses them for each
-//! batch.
+//! Measures the cost of the statistics: the clock and the recorder, used for each batch as in
+//! `src/run/runner.rs`.
 //!
 //! ```text
 //! cargo bench -p oip-engine --bench statistics
@@ -20,7 +20,7 @@ use std::{
 
 use bench_kit::Comparison;
 
-// The recorder is private to the crate and depends on nothing else in it.
+// The recorder is private, so this compiles its file, which depends on nothing else in the crate.
 #[allow(dead_code, unreachable_pub, reason = "only counting is measured")]
 #[path = "../src/statistics.rs"]
 mod statistics;
@@ -42,7 +42,7 @@ fn main() {
                 on_threads(threads, || (0..each).for_each(|_| _ = black_box(clock())));
             });
             let medians = comparison.run();
-            // CPU time: each thread has a processor.
+            // CPU time per request: each thread has its own processor.
             let per_request =
                 |median: Duration| median.as_secs_f64() * 1e9 * threads as f64 / REQUESTS as f64;
             let [both, clock] = [0, 1].map(|index| per_request(medians[index]));

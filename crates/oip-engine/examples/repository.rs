@@ -1,5 +1,5 @@
-//! Lists what an engine finds in a repository. The engine has no backend, so each model reports the one it
-//! needs.
+//! Lists the models that an engine finds in a repository. The engine has no backend, so each model reports
+//! which backend it needs.
 //!
 //! ```sh
 //! cargo run --package oip-engine --example repository -- crates/oip-server/examples/models

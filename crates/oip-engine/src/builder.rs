@@ -14,12 +14,12 @@ use crate::{
     versions::{entry::LoadCost, registry::Registry},
 };
 
-/// Builds an [`Engine`] from models of the embedding program. Nothing is read from disk and nothing panics:
-/// invalid models give a [`BuildError`].
+/// Builds an [`Engine`] from models that the embedding program provides. Nothing is read from disk and
+/// nothing panics: invalid models give a [`BuildError`].
 ///
 /// A model's name, inputs and outputs come from its metadata; it has no versions. It is batched like an
-/// unconfigured model of a repository, with [`EngineConfig::instances`] threads, unless [`Model::capabilities`]
-/// say otherwise.
+/// unconfigured model of a repository and has [`EngineConfig::instances`] threads, unless
+/// [`Model::capabilities`] say otherwise.
 ///
 /// ```
 /// use oip_engine::Engine;
@@ -79,8 +79,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Adds a repository. Its models' names must differ from those given here. A model that is added to the
-    /// repository later under such a name is not loaded, and clients cannot unload the given models.
+    /// Adds a repository. The names of its models must differ from those of the models given here. If the
+    /// repository gets such a model later, it is not loaded. Clients cannot unload the given models.
     pub fn repository(mut self, repository: Repository) -> Self {
         self.repositories.push(repository);
         self
@@ -92,7 +92,7 @@ impl EngineBuilder {
         self
     }
 
-    /// Starts the models, and loads those of the repositories in the background.
+    /// Starts the models, and loads the repositories' models in the background.
     ///
     /// # Errors
     /// [`BuildError`] for the first invalid model: a malformed or duplicate name, inconsistent metadata.
@@ -134,7 +134,7 @@ impl fmt::Debug for EngineBuilder {
     }
 }
 
-/// Why an engine cannot be built.
+/// The reason why an engine cannot be built.
 #[derive(Debug)]
 pub struct BuildError {
     message: String,

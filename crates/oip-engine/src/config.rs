@@ -29,12 +29,12 @@ pub struct EngineConfig {
     /// Default maximum rows of a batch ([`BatchPolicy::DEFAULT_MAX_ROWS`]); 0 to join requests only where
     /// configured.
     pub default_max_batch_size: u64,
-    /// How long an instance may run a request without a client before it counts as lost (5 s).
+    /// How long an instance may run a request whose client is gone before the instance counts as hung (5 s).
     pub hang_timeout: Duration,
-    /// Runs quick models on their callers' threads, if set (not set).
+    /// If set, runs quick models on their callers' threads (not set).
     pub in_place: Option<InPlace>,
-    /// Called first on each thread that loads or runs models, for instance to set up an allocator (does
-    /// nothing).
+    /// Called once at the start of each thread that loads or runs models, for instance to set up an allocator
+    /// (does nothing).
     pub on_model_thread: fn(),
     /// Maximum waiting requests per model version (256).
     pub queue_capacity: usize,
@@ -42,9 +42,9 @@ pub struct EngineConfig {
     pub control: ModelControl,
     /// Size of the response cache for models that enable it, in bytes; 0 for none (0).
     pub response_cache_bytes: u64,
-    /// Promise that the repository's files do not change, which permits mapping them (none).
+    /// Promise that the repository's files do not change, which permits mapping them into memory (none).
     pub mapping: Option<Promise>,
-    /// Models that are loaded concurrently (number of cores).
+    /// Maximum models that load concurrently (number of cores).
     pub parallel_loads: usize,
     /// Load timeout per model (120 s).
     pub load_timeout: Duration,
@@ -52,19 +52,19 @@ pub struct EngineConfig {
     pub strict_readiness: bool,
 }
 
-/// Which models of a repository are loaded, and when; by Triton's names.
+/// Which models of a repository are loaded, and when. The variants have Triton's names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ModelControl {
-    /// All, at start. Later changes are ignored.
+    /// Load all models at start, and ignore later changes.
     None,
-    /// All at start, and added, changed or removed ones at each poll. A change counts once two polls see the
-    /// same.
+    /// Load all models at start, and added, changed or removed ones at each poll. A change takes effect once
+    /// two consecutive polls see the same files.
     Poll {
         /// Polling interval.
         interval: Duration,
     },
-    /// Those that clients request.
+    /// Load the models that clients request.
     Explicit {
         /// Models to load at start; `*` for all.
         load: Vec<String>,
@@ -72,7 +72,7 @@ pub enum ModelControl {
 }
 
 impl EngineConfig {
-    /// Applies `change` to the configuration.
+    /// Applies `change` to the configuration and returns it.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
         change(&mut self);

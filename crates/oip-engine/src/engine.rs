@@ -45,7 +45,7 @@ impl Engine {
         Self::start_with(Arc::default(), repositories.into(), config)
     }
 
-    /// As [`Engine::start`], with a registry that may already have models.
+    /// Starts like [`Engine::start`], with a registry that may already have models.
     pub(crate) fn start_with(
         registry: Arc<Registry>,
         repository: Repositories,
@@ -91,7 +91,7 @@ impl Engine {
         }
     }
 
-    /// Waits until all current loads have succeeded or failed.
+    /// Waits until all loads in progress have succeeded or failed.
     pub fn wait_until_loaded(&self) {
         self.control.wait_until_idle();
     }
@@ -124,11 +124,11 @@ impl Engine {
     }
 
     /// Refuses new requests, finishes queued ones and running pipelines, and ends the threads. Returns
-    /// whether all ended before the deadline; a thread that hangs in its model is abandoned.
+    /// whether all threads ended before the deadline; a thread that hangs in its model is abandoned.
     pub fn stop(&self, deadline: Instant) -> bool {
         self.start_draining();
         self.is_stopped.store(true, Ordering::SeqCst);
-        // Pipelines first: until they end, their steps are still requests to the models.
+        // Pipelines first: as long as they run, their steps send requests to the models.
         let (pipelines, models): (Vec<_>, Vec<_>) = self
             .registry()
             .served()
@@ -183,12 +183,12 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // Queued loads are not needed any more.
+        // Queued loads are no longer needed.
         self.control.close();
     }
 }
 
-/// Repository index; loading and unloading with [`ModelControl::Explicit`].
+/// Lists the repository index; loads and unloads models under [`ModelControl::Explicit`].
 impl ModelRepository for Engine {
     fn allows_changes(&self) -> Result<(), ServiceError> {
         if matches!(self.config().control, ModelControl::Explicit { .. }) {

@@ -8,8 +8,8 @@ use oip_types::{BatchStatistics, ErrorCode, InferStatistics, ModelStatistics, St
 
 /// The statistics of the requests to one version of a model.
 ///
-/// A batch takes two locks, one for the run and one for its responses. The size does not depend on the
-/// requests.
+/// A batch takes two locks: one for the run, one for its responses. The memory does not grow with the number
+/// of requests.
 #[derive(Default)]
 pub(crate) struct Recorder(Mutex<Record>);
 
@@ -41,7 +41,7 @@ pub(crate) struct Execution {
 
 /// The outcome of one request.
 pub(crate) struct Ending {
-    /// Its run, unless it was not run.
+    /// The run that computed it; `None` if the request was not run.
     pub(crate) execution: Option<Execution>,
     pub(crate) rows: u64,
     /// The time in the queue.
@@ -58,16 +58,16 @@ pub(crate) struct Ending {
 pub enum FailureReason {
     /// Not run: the queue was full, the deadline passed, or the model was unavailable.
     Rejected,
-    /// The client left.
+    /// The client disconnected.
     Canceled,
-    /// The model failed.
+    /// The model returned an error.
     Backend,
     /// The request did not match the model, or its deadline or memory ran out during the run.
     Other,
 }
 
 impl FailureReason {
-    /// All reasons.
+    /// All failure reasons.
     pub const ALL: [Self; 4] = [Self::Rejected, Self::Canceled, Self::Backend, Self::Other];
 
     /// Returns the label value of Triton's metrics.
@@ -88,7 +88,7 @@ impl FailureReason {
         match code {
             ErrorCode::Cancelled => Self::Canceled,
             ErrorCode::Internal => Self::Backend,
-            // For example, its process has ended.
+            // For example, the model's process has exited.
             ErrorCode::Unavailable if was_run => Self::Backend,
             ErrorCode::Overloaded | ErrorCode::Unavailable | ErrorCode::DeadlineExceeded if !was_run => {
                 Self::Rejected
@@ -104,7 +104,7 @@ impl FailureReason {
 pub struct VersionMetrics {
     /// The statistics of the protocol's extension.
     pub statistics: ModelStatistics,
-    /// The number of failed requests by reason, without zeros.
+    /// The number of failed requests by reason, without zero counts.
     pub failures: Vec<(FailureReason, u64)>,
     /// The number of queued requests.
     pub waiting: u64,
@@ -155,7 +155,7 @@ impl Recorder {
         record.total.add(&TIMES, total.as_micros() as u64);
     }
 
-    /// Records a cache miss. `time` is that of the lookup and the insertion.
+    /// Records a cache miss. `time` covers the lookup and the insertion.
     pub(crate) fn miss(&self, time: Duration) {
         add(&mut self.lock().requests.cache_miss, time);
     }
@@ -203,7 +203,7 @@ impl Record {
         self.last_inference = now.as_millis() as u64;
         self.execution_count += 1;
         self.rows.add(&ROWS, execution.rows);
-        // Requests without a row limit must not grow this map without bound.
+        // Requests with unlimited row counts must not grow this map without bound.
         let is_known = self.batches.contains_key(&execution.rows);
         if is_known || self.batches.len() < MAX_BATCH_SIZES {
             let batch = self.batches.entry(execution.rows).or_default();
@@ -277,7 +277,7 @@ const ROWS: [u64; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
 const MAX_BUCKETS: usize = TIMES.len() + 1;
 
-/// The maximum number of distinct batch sizes; others count in the sums only.
+/// The maximum number of distinct batch sizes. Other sizes count in the sums only.
 const MAX_BATCH_SIZES: usize = 256;
 
 #[cfg(test)]
@@ -351,7 +351,7 @@ mod tests {
             (metrics.waiting, metrics.queue.sum, metrics.compute.sum),
             (7, 100, 660)
         );
-        // 40 is at most 50, 60 at most 100.
+        // 40 falls into the bucket up to 50, 60 into the bucket up to 100.
         assert_eq!(metrics.queue.counts[..3], [1, 1, 0]);
         assert_eq!(metrics.total.counts[4..6], [2, 0], "a bound is included");
         assert_eq!(metrics.batch_rows.counts[3], 1);
@@ -390,7 +390,7 @@ mod tests {
         }
     }
 
-    /// Tensors without elements may have the maximum row count of an integer.
+    /// Tensors without elements may have the largest row count that an integer can hold.
     #[test]
     fn sums_stay_at_their_largest_value() {
         let recorder = Recorder::default();

@@ -18,12 +18,12 @@ use oip_types::{
     ServiceError, TensorMetadata,
 };
 
-/// One model, `double`, that doubles its input.
+/// A service with one model, `double`, which doubles its input.
 struct Double;
 
 impl InferenceService for Double {
     fn server_metadata(&self) -> ServerMetadata {
-        // The transports add the extensions that they and this service implement.
+        // The transports add the extensions that they and this service support.
         ServerMetadata::new("double", "1.0")
     }
 
@@ -46,7 +46,7 @@ impl InferenceService for Double {
         _: RequestContext,
     ) -> BoxFuture<'_, Result<InferResponse, ServiceError>> {
         Box::pin(async move {
-            // The transport has checked the request against the metadata, and picks the outputs that are asked for.
+            // The transport has checked the request against the metadata, and filters the requested outputs.
             let x = request.take::<f32>("x")?;
             let y = InferOutput::new("y", x.map(|x| 2.0 * x));
             Ok(InferResponse::new("double", vec![y]))

@@ -1,5 +1,5 @@
-//! A custom server over HTTP and gRPC with one model, `echo`, which returns its input. docs/crates.md shows
-//! this file.
+//! A custom server over HTTP and gRPC with one model, `echo`, which returns its input. This file is shown in
+//! docs/crates.md.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ async fn main() -> std::io::Result<()> {
     let calls = oip_grpc::service(service, Default::default());
     let http = listen(([127, 0, 0, 1], 8080).into())?;
     let grpc = listen(([127, 0, 0, 1], 9000).into())?;
-    // `shutdown.drain()` ends both after open requests have finished, `shutdown.cut()` immediately.
+    // `shutdown.drain()` ends both after open requests have finished, `shutdown.cut()` ends them immediately.
     tokio::join!(
         serve(http, Protocol::Http1, rest, limits.clone(), shutdown.clone()),
         serve(grpc, Protocol::Http2, calls, limits, shutdown),

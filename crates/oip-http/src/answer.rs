@@ -27,7 +27,7 @@ use crate::{
     head::HEADER_LENGTH,
 };
 
-/// Exactly the type that KServe's client compares with: no charset.
+/// KServe's client compares with exactly this type, so there is no charset.
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
@@ -112,8 +112,8 @@ pub(crate) fn inference(encoded: EncodedAnswer) -> Response {
     response
 }
 
-/// A body of known length in several buffers, which are not joined. Each is charged to the request until it
-/// is sent.
+/// A body of known length in several buffers, which are not joined. Each buffer is charged to the request
+/// until it is sent.
 struct Parts(VecDeque<Bytes>);
 
 impl http_body::Body for Parts {

@@ -16,7 +16,7 @@ pub(crate) struct App {
     pub(crate) model_names: Arc<ModelNames>,
 }
 
-/// The route by which a request's handler was chosen.
+/// The route that selected the request's handler.
 pub(crate) type Routed = Extension<Route>;
 
 impl App {

@@ -1,4 +1,4 @@
-//! Protects against malicious web pages: a page in a browser on this machine or network can send requests to
+//! Protects against malicious web pages. A page in a browser on this machine or network can send requests to
 //! any address that the browser reaches, including to this server under the page's own host name (DNS
 //! rebinding).
 
@@ -16,8 +16,8 @@ use tensor_core::Quoted;
 ///
 /// A page may send requests that change the server (anything but inference and reading) only if its origin is
 /// the server itself or one of these hosts. Programs other than browsers send no `Origin` and are not
-/// affected. With [`AllowedHosts::only`] the `Host` header must also be one of these names, or one that a web
-/// page cannot have: an IP address, a name without a dot, a name under `localhost`.
+/// affected. With [`AllowedHosts::only`], the `Host` header must also be one of these names, or a name that a
+/// web page cannot have: an IP address, a name without a dot, or a name under `localhost`.
 ///
 /// ```
 /// use oip_http::{AllowedHosts, HttpConfig};
@@ -34,13 +34,13 @@ pub struct AllowedHosts {
 }
 
 impl AllowedHosts {
-    /// Accepts every `Host`. Suitable behind a proxy, and where the server's names are unknown.
+    /// Accepts every `Host`. Suitable behind a proxy, or if the server's names are unknown.
     #[must_use]
     pub fn any() -> Self {
         Self::default()
     }
 
-    /// Accepts only these names (without ports), and those that no web page can have. Suitable for loopback
+    /// Accepts only `names` (without ports), and names that no web page can have. Suitable for loopback
     /// addresses: a page whose name resolves to 127.0.0.1 is rejected.
     pub fn only(names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         Self {
@@ -62,10 +62,10 @@ impl AllowedHosts {
         is_local || self.names.contains(&host)
     }
 
-    /// Returns whether pages of this origin may change the server that was reached as `host`.
+    /// Returns whether pages of this origin may change the server that was requested as `host`.
     fn allow_origin(&self, origin: &HeaderValue, host: Option<&HeaderValue>) -> bool {
         let Some((scheme, page)) = origin.to_str().ok().and_then(|origin| origin.split_once("://")) else {
-            // `null`: a page without a host, such as a sandboxed one.
+            // The origin `null` has no host, for example a sandboxed page.
             return false;
         };
         let Some(page) = authority(page.as_bytes()) else {
@@ -85,8 +85,8 @@ impl AllowedHosts {
     }
 }
 
-/// Returns whether a host is an IPv4 address or a name without a dot, with or without port: the common case,
-/// decided without allocation.
+/// Returns whether a host is an IPv4 address or a name without a dot, with or without a port. This common
+/// case needs no allocation.
 fn is_plainly_local(value: &[u8]) -> bool {
     let Ok(value) = std::str::from_utf8(value) else {
         return false;
@@ -110,10 +110,10 @@ fn authority(bytes: &[u8]) -> Option<Authority> {
         .filter(|authority| !authority.host().is_empty())
 }
 
-/// Returns why a request is rejected as coming from a web page, if it is.
+/// Returns the reason for rejecting a request that comes from a web page; `None` if the request is allowed.
 pub(crate) fn find_fault<B>(request: &Request<B>, allowed: &AllowedHosts) -> Option<String> {
     let headers = request.headers();
-    // Over HTTP/2 it is part of the target.
+    // Over HTTP/2, the host is part of the target.
     let of_target = request
         .uri()
         .authority()
@@ -138,7 +138,7 @@ pub(crate) fn find_fault<B>(request: &Request<B>, allowed: &AllowedHosts) -> Opt
     ))
 }
 
-/// Returns whether a request changes nothing: reading and inference, whose responses a browser hides from
+/// Returns whether a request changes nothing, as reading and inference do. Browsers hide these responses from
 /// foreign pages.
 fn is_harmless<B>(request: &Request<B>) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS)

@@ -32,7 +32,7 @@ pub struct HttpConfig {
     pub max_header_bytes: usize,
     /// Maximum size of a request target in bytes (default 8 KiB).
     pub max_uri_bytes: usize,
-    /// What a request may ask for.
+    /// Limits on the content of a request.
     pub limits: RequestLimits,
     /// How long requests may take.
     pub time: TimeLimits,
@@ -40,7 +40,7 @@ pub struct HttpConfig {
     pub budget: ByteBudget,
     /// The host names accepted from browsers (default [any](AllowedHosts::any)).
     pub allowed_hosts: AllowedHosts,
-    /// Thread pool for long work such as decompression; share one between transports.
+    /// Thread pool for long tasks such as decompression; share one between transports.
     pub cpu: CpuPool,
     /// Opens memory that clients share over their connection (`None`: not supported). The server's listener
     /// must turn received descriptors into a [`ConnectionRegion`](oip_service::ConnectionRegion).

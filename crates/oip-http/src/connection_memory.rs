@@ -1,4 +1,4 @@
-//! Registers shared memory for a client's connection over a Unix socket; docs/oip.md describes the request.
+//! Registers shared memory for a client's connection over a Unix socket. docs/oip.md describes the request.
 
 use axum::{
     http::{Request, StatusCode},
@@ -14,11 +14,11 @@ use crate::{
 };
 
 /// The path of requests that register a connection's shared memory region. Such a request is the first on a
-/// connection over a Unix socket and is sent with a descriptor. [`HttpService`](crate::HttpService) handles
-/// it, the router does not.
+/// Unix socket connection and carries a file descriptor. [`HttpService`](crate::HttpService) handles it; the
+/// router does not.
 pub const REGISTER_CONNECTION_MEMORY: &str = "/v2/connectionsharedmemory/register";
 
-/// Opens the memory of the request's connection.
+/// Opens the shared memory of the request's connection.
 pub(crate) fn register<B>(config: &HttpConfig, request: &Request<B>) -> Response {
     let opener = config.connection_memory.as_deref();
     let opened = opener

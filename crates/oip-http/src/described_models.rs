@@ -1,5 +1,5 @@
-//! Adds the service's current models to the API description: each gets its own path with schemas of inputs
-//! and outputs, and working examples.
+//! Adds the service's current models to the API description. Each model gets its own path with schemas of its
+//! inputs and outputs, and working examples.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use serde_json::{Map, Value, json};
 /// Maximum number of models described; a server may have thousands.
 const MAX_MODELS: usize = 64;
 
-/// Maximum number of inputs, and of outputs, described per model; a tensor file has one for every tensor.
+/// Maximum number of inputs, and of outputs, described per model; a tensor file has one output per tensor.
 const MAX_TENSORS: usize = 16;
 
-/// Maximum number of elements in an example. For larger ones the description contains the shapes, from which
+/// Maximum number of elements in an example. For larger tensors the description has the shapes, from which
 /// `/docs` generates data.
 const MAX_ELEMENTS: u64 = 4096;
 
-/// Returns the ready models visible to a client, sorted by name; one more than the maximum if there are more.
+/// Returns the ready models visible to a client, sorted by name, up to one more than the maximum.
 pub(crate) fn ready_models(
     service: &dyn InferenceService,
     may_see: &dyn Fn(&str) -> bool,
@@ -39,11 +39,11 @@ pub(crate) fn ready_models(
         .collect()
 }
 
-/// Returns the description with these models added.
+/// Returns the description extended by these models.
 ///
 /// # Errors
-/// [`Internal`](oip_types::ErrorCode::Internal) when the static description is not a JSON object, which a
-/// test excludes.
+/// [`Internal`](oip_types::ErrorCode::Internal) if the static description is not a JSON object; a test
+/// ensures that it is.
 pub(crate) fn with_models(
     description: &str,
     models: &[Arc<ModelMetadata>],
@@ -64,7 +64,7 @@ pub(crate) fn with_models(
     Ok(json_body(&description))
 }
 
-/// Replaces the examples of generic operations by a loaded model's name and a body that it accepts.
+/// Replaces the examples of generic operations with a loaded model's name and a body that it accepts.
 fn fill_in_general_examples(description: &mut Value, models: &[Arc<ModelMetadata>]) {
     let with_example = || models.iter().filter(|model| !small_example(model).is_empty());
     // `generate` supports lists along the last dimension only.
@@ -113,12 +113,13 @@ fn fill_in_general_examples(description: &mut Value, models: &[Arc<ModelMetadata
     for (path, body) in v2.chain(v1) {
         let operation = &mut description["paths"][path.as_str()]["post"];
         set_example(operation, BODY, (!example.is_empty()).then(|| body.clone()));
-        // The described response belongs to another model.
+        // The example response in the description comes from a different model.
         set_example(operation, ANSWER, None);
     }
 }
 
-/// Operations for texts get the name of a model that has their output; without one no model is named.
+/// Puts into each text operation the name of a model with the operation's outputs. Without such a model, the
+/// operation names none.
 fn fill_in_text_examples(description: &mut Value, models: &[Arc<ModelMetadata>]) {
     let operations: [(&str, &[&str]); 5] = [
         ("/v1/embeddings", &["embedding"]),
@@ -137,12 +138,12 @@ fn fill_in_text_examples(description: &mut Value, models: &[Arc<ModelMetadata>])
                 None => drop(example.remove("model")),
             }
         }
-        // The answer that the description shows is that of another model.
+        // The example response in the description comes from a different model.
         set_example(operation, ANSWER, None);
     }
 }
 
-/// Whether a model takes texts and gives one of these outputs.
+/// Returns whether a model accepts texts and has one of these outputs.
 pub(crate) fn takes_texts(model: &ModelMetadata, outputs: &[&str]) -> bool {
     let mut inputs = model.inputs.iter();
     let has_text = inputs.any(|input| input.name == "text" && input.datatype == DataType::BYTES);
@@ -150,7 +151,7 @@ pub(crate) fn takes_texts(model: &ModelMetadata, outputs: &[&str]) -> bool {
     has_text && outputs.iter().any(has)
 }
 
-/// The JSON pointer to an operation's example of a body.
+/// JSON pointer to an operation's example body.
 const BODY: &str = "/requestBody/content/application~1json";
 
 /// JSON pointer to an operation's example response.
@@ -166,7 +167,7 @@ fn set_example(value: &mut Value, pointer: &str, example: Option<Value>) {
     }
 }
 
-/// Returns the inputs of an example, if it is small enough to be shown.
+/// Returns the inputs of an example, if they are small enough to be shown.
 fn small_example(model: &ModelMetadata) -> Vec<ExampleInput<'_>> {
     let example = ExampleInput::all_of(model);
     let total = example
@@ -188,7 +189,7 @@ fn add_models(description: &mut Value, models: &[Arc<ModelMetadata>]) {
     for (number, model) in models.iter().enumerate() {
         let tag = format!("model {}", model.name);
         tags.push(json!({ "name": tag, "description": headline(model) }));
-        // Names of functions in generated clients: letters and digits, made unique by the number.
+        // Function names in generated clients consist of letters and digits; the number makes them unique.
         let id = |action: &str| {
             let is_plain = |char: &char| char.is_ascii_alphanumeric() || *char == '_';
             let name: String = model.name.chars().filter(is_plain).collect();
@@ -223,7 +224,7 @@ fn add_models(description: &mut Value, models: &[Arc<ModelMetadata>]) {
         *others = tags;
     }
     if let Some(Value::Object(others)) = description.get_mut("paths") {
-        // Paths without parameters precede those with parameters.
+        // Paths without parameters come before those with parameters.
         others.extend(paths);
     }
 }
@@ -281,8 +282,8 @@ fn response_schema(model: &ModelMetadata) -> Value {
     })
 }
 
-/// Returns the schema of a list item: one of these tensors, in any order; any tensor if not all are
-/// described.
+/// Returns the schema of a list item: one of these tensors, in any order; or any tensor, if not all of them
+/// are described.
 fn one_of(tensors: &[TensorMetadata], general: &str, schema: &dyn Fn(&TensorMetadata) -> Value) -> Value {
     let mut schemas: Vec<Value> = tensors.iter().take(MAX_TENSORS).map(schema).collect();
     if schemas.len() < tensors.len() {
@@ -295,7 +296,7 @@ fn one_of(tensors: &[TensorMetadata], general: &str, schema: &dyn Fn(&TensorMeta
     }
 }
 
-/// Returns the schema of a tensor with this name, type and shape. It includes the shape of an example, for
+/// Returns the schema of a tensor with this name, type and shape. It includes the shape of the example, for
 /// clients that generate data.
 fn tensor_schema(tensor: &TensorMetadata, example: Option<&[u64]>) -> Value {
     let dims = tensor.shape.dims();

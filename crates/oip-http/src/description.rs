@@ -1,5 +1,5 @@
-//! The REST API's description for programs (`OpenAPI` 3.1) and for people (a page to browse and try it),
-//! including the ready models.
+//! Serves the REST API's description, for programs (`OpenAPI` 3.1) and for people (a page to browse and try
+//! the API). It includes the ready models.
 
 use axum::{
     Extension,
@@ -28,7 +28,7 @@ pub const OPENAPI: &str = include_str!("openapi.json");
 
 const PAGE: &str = include_str!("docs.html");
 
-/// Memory per byte of text while the description is handled as a tree.
+/// Memory that the parsed description takes per byte of text.
 const TREE: u64 = 12;
 
 pub(crate) async fn openapi(State(app): State<App>, grant: Option<Extension<Grant>>) -> Response {
@@ -52,7 +52,7 @@ pub(crate) async fn openapi(State(app): State<App>, grant: Option<Extension<Gran
     respond(written)
 }
 
-/// Returns the documentation page, which loads only the description from this server.
+/// Returns the documentation page. The page loads nothing from this server but the description.
 pub(crate) async fn page() -> Response {
     let headers: [(HeaderName, HeaderValue); 3] = [
         (CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),

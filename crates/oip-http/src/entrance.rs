@@ -23,8 +23,8 @@ use tower_service::Service;
 
 use crate::{HttpConfig, answer, browsers, head, leased::leased_or_refused};
 
-/// Rejects heads that are too large or do not have exactly one `Host`, and requests that web pages may not
-/// send. If the service panics, responds with 500 and keeps the connection open.
+/// Rejects requests whose head is too large or does not have exactly one `Host`, and requests that web pages
+/// may not send. If the service panics, responds with 500 and keeps the connection open.
 #[derive(Clone)]
 pub(crate) struct Entrance {
     config: Arc<HttpConfig>,
@@ -94,14 +94,14 @@ where
 }
 
 pin_project! {
-    /// A response future.
+    /// The future of a response.
     #[project = EnteredProjection]
     pub enum EntranceFuture<F> {
         Refused { response: Option<Response> },
         Admitted {
             #[pin]
             answer: CatchPanic<F>,
-            // Charges the response, unless it charges itself.
+            // The configuration with the budget to charge; `None` if the response charges itself.
             lease_by: Option<Arc<HttpConfig>>,
         },
     }
@@ -114,7 +114,7 @@ impl<F: Future> EntranceFuture<F> {
         }
     }
 
-    /// Creates a future whose response charges itself.
+    /// Creates a future for a response that charges itself.
     pub(crate) fn admitted(answer: F) -> Self {
         Self::Admitted {
             answer: catch_panic(answer),
@@ -122,7 +122,7 @@ impl<F: Future> EntranceFuture<F> {
         }
     }
 
-    /// Creates a future whose response is charged here.
+    /// Creates a future that charges the response.
     fn leasing(answer: F, config: Arc<HttpConfig>) -> Self {
         Self::Admitted {
             answer: catch_panic(answer),

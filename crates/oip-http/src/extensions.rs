@@ -22,7 +22,7 @@ use crate::{
     missing::may_see,
 };
 
-/// Maximum body size of such a request in bytes: the largest carries a model configuration.
+/// Maximum body size of these requests in bytes. The largest carries a model configuration.
 const MAX_BODY: usize = 1 << 20;
 
 /// Returns the names of the repository's models.
@@ -30,7 +30,7 @@ pub(crate) async fn models(State(app): State<App>, grant: Option<Extension<Grant
     listed(app, grant, |names| json!({ "models": names })).await
 }
 
-/// Returns the same for the V1 protocol, with a second list in the form of `OpenAI`'s API.
+/// Returns the names of the models for the V1 protocol, and a second list in the form of `OpenAI`'s API.
 pub(crate) async fn models_v1(State(app): State<App>, grant: Option<Extension<Grant>>) -> Response {
     let print = |names: &[String]| {
         let entry =
@@ -91,8 +91,8 @@ pub(crate) async fn load(State(app): State<App>, route: Routed, request: Request
     respond(loaded.await.map(|()| done()))
 }
 
-/// Returns whether a model may be loaded or unloaded by request: what `POST` to the same path would check,
-/// without doing it.
+/// Returns whether a model may be loaded or unloaded by request: makes the same checks as `POST` to the same
+/// path, without loading or unloading.
 pub(crate) async fn may_change(State(app): State<App>, route: Routed) -> Response {
     let allowed = || {
         let repository = extensions::repository(&*app.service)?;
@@ -212,7 +212,7 @@ pub(crate) async fn unregister_region(State(app): State<App>, route: Routed) -> 
     respond(unregistered().map(|()| done()))
 }
 
-/// Returns the region named by the path. An empty name is an error and must not mean all regions.
+/// Returns the region named in the path. An empty name is an error, since it must not select all regions.
 fn region(route: &Route) -> Result<&str, ServiceError> {
     let name = route.region()?;
     extensions::check_region_name(name).map(|()| name)
@@ -228,12 +228,12 @@ pub(crate) async fn trace_settings() -> Response {
     answer::error(&extensions::not_offered("trace"))
 }
 
-/// Runs work that reads directories or visits all models off the reactor thread.
+/// Runs work that reads directories or visits all models on a pool thread, off the reactor.
 async fn elsewhere(
     app: &App,
     work: impl FnOnce() -> Result<Response, ServiceError> + Send + 'static,
 ) -> Result<Response, ServiceError> {
-    /// Its cost for the pool's queue: a small job.
+    /// Estimated cost of the work for the pool's queue: a small job.
     const BYTES: u64 = 64 << 10;
     let lease = Lease::new(&app.config.budget, &app.config.time);
     let guard = lease.guard();

@@ -1,7 +1,8 @@
 //! Triton's generate extension: inference with plain JSON, for text models.
 //!
-//! A request's members are inputs by name, or else parameters; a response's members are outputs. The request
-//! is rewritten as a protocol request and decoded as such, so there is one set of rules for tensors.
+//! Members of a request are inputs, if the model has an input of that name, or else parameters. Members of a
+//! response are outputs. The request is rewritten as a protocol request and decoded like one, so there is one
+//! set of rules for tensors.
 
 use std::{
     convert::Infallible,
@@ -39,15 +40,15 @@ use crate::{
     leased::mark,
 };
 
-/// Maximum size of a request and of a response's tensors in bytes, ample for text; the rest of the protocol
+/// Maximum size in bytes of a request, and of a response's tensors; ample for text. The rest of the protocol
 /// has no such limit.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Maximum number of values in a response, which is printed on the connection's thread.
+/// Maximum number of values in a response; the connection's thread encodes them as JSON.
 const MAX_VALUES: u64 = 16 << 10;
 
-/// Maximum memory per byte of JSON as a tree: each single-member object, `{"":1}`, has a node of about 600
-/// bytes.
+/// Maximum memory per byte of JSON as a tree: each object with one member, such as `{"":1}`, takes a node of
+/// about 600 bytes.
 const DECODED: u64 = 96;
 
 /// Responds with one JSON object.
@@ -79,7 +80,7 @@ pub(crate) async fn generate_stream(State(app): State<App>, route: Routed, reque
                 Body::from(event(&answer, &started.lease)?)
             }
             Responses::Several(mut answers) => {
-                // An error before the first answer has its own status.
+                // An error before the first response is sent with its own HTTP status.
                 let first = in_time(&started.lease, model, async { answers.next().await.transpose() });
                 let first = first.await?.map(|answer| {
                     let shown = show(&answer.response, &started.lease, model)?;
@@ -113,14 +114,14 @@ pub(crate) async fn generate_stream(State(app): State<App>, route: Routed, reque
     respond(answered.await)
 }
 
-/// A request that is being answered.
+/// A request whose responses are being sent.
 struct RunningRequest {
     answers: Responses,
     lease: Lease,
-    /// Dropped when the client disconnects, which cancels all work.
+    /// Cancels all work when it is dropped because the client disconnected.
     guard: CancelGuard,
     model: Route,
-    /// The charge for what the request uses in addition to its tensors.
+    /// The charge for memory that the request uses in addition to its tensors.
     overhead: Charge,
 }
 
@@ -172,7 +173,7 @@ async fn start(app: &App, route: Route, request: Request) -> Result<RunningReque
     })
 }
 
-/// The answer of a model that may give several, if it gives one.
+/// Returns the response of a model that may send several, if it sends exactly one.
 async fn only(
     mut answers: ResponseStream,
     lease: &Lease,
@@ -190,10 +191,10 @@ async fn only(
     show(&first.response, lease, model)
 }
 
-/// Responses as server-sent events, each produced when the client has room for it.
+/// Responses as server-sent events. Each event is produced when the client can receive it.
 struct Events {
     first: Option<Bytes>,
-    /// `None` once no event comes any more.
+    /// `None` after the last event.
     answers: Option<ResponseStream>,
     deadline: Option<Pin<Box<Sleep>>>,
     lease: Lease,
@@ -271,7 +272,7 @@ fn event(json: &[u8], lease: &Lease) -> Result<Bytes, ServiceError> {
     Ok(charge.own(framed(json)))
 }
 
-/// Frames JSON, which has no line breaks, as one event.
+/// Frames JSON without line breaks as one event.
 fn framed(json: &[u8]) -> Vec<u8> {
     [b"data: ", json, b"\n\n"].concat()
 }
@@ -321,8 +322,8 @@ fn rewrite(body: &Bytes, metadata: &ModelMetadata) -> Result<Bytes, ServiceError
     ))
 }
 
-/// Converts a value or a list to an input tensor: the list's length is the last dimension, all others are
-/// one.
+/// Converts a value or a list to an input tensor: the last dimension is the list's length, all other
+/// dimensions are one.
 fn tensor(input: &TensorMetadata, value: Value) -> Result<Value, ServiceError> {
     let data = match value {
         Value::Array(values) => values,
@@ -344,7 +345,7 @@ fn tensor(input: &TensorMetadata, value: Value) -> Result<Value, ServiceError> {
     Ok(json!({ "name": input.name, "datatype": input.datatype.name(), "shape": shape, "data": data }))
 }
 
-/// Encodes a response for this extension: one element as a value, several as a list.
+/// Encodes a response for this extension: a tensor of one element as a value, of several as a list.
 fn show(response: &InferResponse, lease: &Lease, model: ModelRef<'_>) -> Result<Bytes, ServiceError> {
     lease.note_version(response.model_version.as_deref());
     let outputs = response.outputs.iter();

@@ -39,7 +39,7 @@ use crate::{
     read_body::read_body,
 };
 
-/// JSON larger than this is parsed and printed off the reactor thread: at about a nanosecond per byte, other
+/// JSON larger than this is parsed and encoded off the reactor thread: at about a nanosecond per byte, other
 /// connections would notice the delay.
 const LARGE: usize = 64 << 10;
 
@@ -47,11 +47,11 @@ const LARGE: usize = 64 << 10;
 /// mapped, so copying takes less time than waking another thread.
 const QUICK_COPY: u64 = 256 << 10;
 
-/// Binary data larger than this is decoded elsewhere if it is BYTES, whose elements are all visited, or a raw
-/// body, which is copied. Numbers stay in the body without copying.
+/// Binary data larger than this is decoded off the reactor thread if its elements are all visited (BYTES), or
+/// if it is copied (a raw body). Numbers stay in the body without copying.
 const LARGE_BYTES: usize = 1 << 20;
 
-/// Handles an inference request, if its model is ready. The body for an unknown model is not read.
+/// Handles an inference request if its model is ready. The request body for an unknown model is not read.
 pub(crate) async fn infer_ready<B>(
     app: &App,
     route: &Route,
@@ -114,7 +114,7 @@ where
 
     let answered = async {
         let mut response = oip_service::respond(&app.service, &app.config.cpu, request, cx).await?;
-        // The model sees what the client has sent: over gRPC there is no id either, then.
+        // The model sees the request as the client sent it, without an id, as over gRPC.
         response.id.get_or_insert_with(|| app.request_ids.next_id());
         drop(overhead);
         lease.note_version(response.model_version.as_deref());
@@ -128,7 +128,7 @@ where
     Ok(answer::inference(encoded))
 }
 
-/// Returns whether a body that should be JSON certainly is not, such as an image or array.
+/// Returns whether a body that should be JSON is certainly not JSON, such as an image or an array file.
 fn is_no_json(body: &[u8]) -> bool {
     let start = body.iter().take(64).find(|byte| !byte.is_ascii_whitespace());
     start.is_some_and(|byte| !matches!(byte, b'{' | b'[' | b'"'))
@@ -146,7 +146,7 @@ fn advise_raw(error: ServiceError) -> ServiceError {
     ))
 }
 
-/// Awaits part of the work until the lease's deadline. Pin the work in place: it is expensive to move.
+/// Awaits part of the work until the lease's deadline. Pin the work in place, since moving it is expensive.
 pub(crate) async fn in_time<T>(
     lease: &Lease,
     model: ModelRef<'_>,
@@ -178,7 +178,7 @@ where
     let Some(encoding) = encoding else {
         return Ok(body);
     };
-    // Upper bound for the decompressed size.
+    // Upper bound on the decompressed size.
     let bytes = (body.len() as u64).saturating_mul(1000).min(limit as u64);
     let inflating = {
         let lease = lease.clone();
@@ -208,7 +208,8 @@ async fn decode(
         }
         copied = shared.asked();
     }
-    // A short body may cause a large copy, which shows only on the way; then start over as a large job.
+    // A short body can require a large copy, which is known only during decoding; then start over as a large
+    // job.
     let bytes = body.len() as u64;
     let reading = Reading {
         app,
@@ -236,7 +237,8 @@ struct Reading<'r> {
 }
 
 impl Reading<'_> {
-    /// Decodes as a job of `bytes`. `None` if more than `most` bytes would be copied.
+    /// Decodes the request as a job of `bytes` bytes. Returns `None` if more than `most` bytes would be
+    /// copied.
     async fn on_pool(&self, bytes: u64, most: u64) -> Result<Option<DecodedRequest>, ServiceError> {
         let (app, lease, body) = (self.app.clone(), self.lease.clone(), self.body.clone());
         let (name, version) = (
@@ -257,7 +259,7 @@ impl Reading<'_> {
     }
 }
 
-/// Returns whether a model has BYTES inputs. Errors about the model are reported later.
+/// Returns whether a model has BYTES inputs. Errors about the model are reported elsewhere.
 fn takes_bytes(app: &App, model: ModelRef<'_>) -> bool {
     let metadata = app.service.model_metadata(model);
     metadata.is_ok_and(|metadata| {
@@ -266,7 +268,7 @@ fn takes_bytes(app: &App, model: ModelRef<'_>) -> bool {
     })
 }
 
-/// Returns whether inputs may be in shared memory. The parameter's name may contain escapes.
+/// Returns whether the JSON may refer to shared memory. The parameter's name may contain escapes.
 fn may_name_shared_memory(json: &[u8]) -> bool {
     static NAME: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("shared_memory_region"));
     let has_escape = || memchr_iter(b'\\', json).any(|at| json.get(at + 1) == Some(&b'u'));
@@ -323,7 +325,7 @@ async fn encode(
     run(&config.cpu, lease, bytes, compressing).await
 }
 
-/// Compresses a response. Each part is freed after it is compressed.
+/// Compresses a response. Each part is freed once it is compressed.
 fn compress(
     lease: &Lease,
     body: EncodedPieces,
@@ -337,7 +339,7 @@ fn compress(
     })
 }
 
-/// Runs work of `bytes`, on the pool if it is large.
+/// Runs work on `bytes` bytes, on the pool if that is large.
 pub(crate) async fn run<T: Send + 'static>(
     cpu: &CpuPool,
     lease: &Lease,

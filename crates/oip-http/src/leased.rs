@@ -1,8 +1,8 @@
-//! Charges responses to the request budget until their last byte is sent: a client that does not read
-//! occupies memory.
+//! Charges responses to the request budget until their last byte is sent: responses to a client that does not
+//! read occupy memory.
 //!
-//! Inference bodies own their charges and are marked. All others are charged here, including those of other
-//! crates.
+//! Inference bodies own their charges and are marked. All other bodies are charged here, including those of
+//! other crates.
 
 use std::{
     pin::Pin,
@@ -24,13 +24,13 @@ struct OwnsCharge;
 /// Bodies up to this size are not charged, so health responses need no budget.
 const SMALL: u64 = 1 << 10;
 
-/// Charges a response's body to a lease, as long as any byte of it is in memory. Call it where the body is
-/// created, on a pool thread, rather than when the response reaches its connection.
+/// Charges a response's body to a lease, for as long as any byte of it is in memory. Call this on the pool
+/// thread that creates the body, not only when the response reaches its connection.
 ///
-/// Bodies of unknown length pass unchanged: they charge what they send.
+/// Bodies of unknown length pass through unchanged, since they charge what they send themselves.
 ///
 /// # Errors
-/// Same as [`Lease::charge`].
+/// See [`Lease::charge`].
 pub fn leased(response: Response, lease: &Lease) -> Result<Response, ServiceError> {
     let bytes = match response.body().size_hint().exact() {
         Some(bytes) if bytes > SMALL && response.extensions().get::<OwnsCharge>().is_none() => bytes,
@@ -46,7 +46,7 @@ pub(crate) fn mark(mut response: Response) -> Response {
     response
 }
 
-/// Charges the response's body, or returns an error response if there is no room.
+/// Charges the response's body. Returns an error response if the budget is exhausted.
 pub(crate) fn leased_or_refused(response: Response, config: &HttpConfig) -> Response {
     let lease = Lease::new(&config.budget, &config.time);
     leased(response, &lease).unwrap_or_else(|failure| answer::error(&failure))

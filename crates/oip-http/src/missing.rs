@@ -1,4 +1,4 @@
-//! The error for an unknown model, which lists existing ones.
+//! The error for an unknown model. It lists existing models.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -10,13 +10,14 @@ use crate::app::App;
 
 /// Maximum number of models listed.
 const NAMED: usize = 5;
-/// Cost of reading the list for the pool's queue: a small job.
+/// Estimated cost of reading the list, for the pool's queue: a small job.
 const JOB_BYTES: u64 = 64 << 10;
 
 /// Checks that a model is ready.
 ///
 /// # Errors
-/// Why it is not; for an unknown model, with the names of models visible to the client.
+/// The reason why the model is not ready; for an unknown model, with the names of models visible to the
+/// client.
 pub(crate) async fn check_ready(
     app: &App,
     model: ModelRef<'_>,
@@ -41,7 +42,7 @@ pub(crate) async fn with_names(
     let Ok(names) = names(app).await else {
         return error;
     };
-    // Otherwise its version is unknown, or it is unloaded.
+    // If the name is known, the version is unknown or the model is unloaded.
     let is_unknown = names
         .binary_search_by(|name| name.as_str().cmp(model.name()))
         .is_err();
@@ -81,9 +82,9 @@ async fn names(app: &App) -> Result<Arc<[String]>, ServiceError> {
     Ok(names)
 }
 
-/// Formats the first names.
+/// Formats the first few names.
 fn told<'n>(mut names: impl Iterator<Item = &'n String>) -> String {
-    // Quoting bounds the length of each.
+    // Quoting limits the length of each name.
     let shown: Vec<String> = names
         .by_ref()
         .take(NAMED)

@@ -5,15 +5,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A cached sorted list of all model names: clients that request unknown models cost at most one list per
-/// second in total.
+/// A cached sorted list of all model names. Because of it, all clients together that request unknown models
+/// cause at most one listing per second.
 #[derive(Default)]
 pub(crate) struct ModelNames(Mutex<Option<(Instant, Arc<[String]>)>>);
 
 impl ModelNames {
     const FRESH: Duration = Duration::from_secs(1);
 
-    /// Returns the names, unless they are too old.
+    /// Returns the cached names, unless they are too old.
     pub(crate) fn fresh(&self) -> Option<Arc<[String]>> {
         let kept = self.kept();
         let kept = kept.as_ref().filter(|(when, _)| when.elapsed() < Self::FRESH);

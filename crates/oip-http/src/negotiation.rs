@@ -7,16 +7,17 @@ use axum::http::{
 
 use crate::content_encoding::ContentEncoding;
 
-/// The client's wishes for an inference response.
+/// The client's preferences for an inference response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResponsePreferences {
-    /// JSON only, whatever the request says about binary outputs.
+    /// Whether the response must be JSON only, even if the request wants binary outputs.
     pub(crate) json_only: bool,
-    /// The preferred supported compression.
+    /// The preferred supported compression, if any.
     pub(crate) encoding: Option<ContentEncoding>,
-    /// The client names a single compression and means it; libraries list all they support on every request.
+    /// Whether the client names a single compression, which is deliberate; libraries list all that they
+    /// support on every request.
     pub(crate) insists: bool,
-    /// The client rejects uncompressed bodies (`identity;q=0`, or `*;q=0` without `identity`).
+    /// Whether the client rejects uncompressed bodies (`identity;q=0`, or `*;q=0` without `identity`).
     pub(crate) refuses_plain: bool,
 }
 
@@ -35,8 +36,8 @@ impl ResponsePreferences {
         let any = weight_of(&["*"]);
         let identity = weight_of(&["identity"]);
         let refuses_plain = identity.or(any) == Some(0);
-        // A `*` alone does not say what the client can decode, so it selects a compression only if the
-        // response must have one (RFC 9110, 12.5.3).
+        // A `*` alone does not say which encodings the client can decode, so it selects a compression only if
+        // the response must have one (RFC 9110, 12.5.3).
         let unnamed = any.filter(|_| refuses_plain || identity.is_some());
         let known = [
             (ContentEncoding::Gzip, &["gzip", "x-gzip"][..]),
@@ -44,7 +45,7 @@ impl ResponsePreferences {
         ];
         let known =
             known.map(|(encoding, names)| (encoding, names, weight_of(names).or(unnamed).unwrap_or(0)));
-        // Must be preferred over no compression; of equals the first one wins.
+        // Compression must be preferred to no compression. Among equal weights the first encoding is used.
         let least = identity.unwrap_or(0);
         let best = known.iter().map(|(_, _, weight)| *weight).max().unwrap_or(0);
         let place = |names: &[&str]| {
@@ -66,12 +67,12 @@ impl ResponsePreferences {
         }
     }
 
-    /// Chooses the compression for a response of this size, with or without binary data.
+    /// Selects the compression for a response of this size, with or without binary data.
     ///
     /// Binary tensors are mostly floats, which hardly compress; they are compressed only for clients that
-    /// insist. For clients that reject uncompressed bodies, a response of any size is compressed if they
-    /// accept a supported compression; otherwise it is sent uncompressed, which helps them more than an
-    /// error.
+    /// name a single compression. If a client rejects uncompressed bodies, a response of any size is
+    /// compressed, provided that the client accepts a supported compression. Otherwise the response is sent
+    /// uncompressed, which is more useful than an error.
     pub(crate) fn encoding(
         self,
         bytes: usize,
@@ -83,7 +84,7 @@ impl ResponsePreferences {
     }
 }
 
-/// Parses a header into names and weights in thousandths, of which 0 means rejection.
+/// Parses a header into names and weights in thousandths. A weight of 0 means that the name is rejected.
 fn weighted(headers: &HeaderMap, header: &HeaderName) -> Vec<(String, u16)> {
     let values = headers
         .get_all(header)
@@ -94,7 +95,7 @@ fn weighted(headers: &HeaderMap, header: &HeaderName) -> Vec<(String, u16)> {
         let mut parts = entry.split(';').map(str::trim);
         let name = parts.next().unwrap_or_default().to_ascii_lowercase();
         let weight = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
-        // A malformed weight counts as missing.
+        // A malformed weight is treated as missing.
         let weight = weight
             .and_then(|weight| {
                 weight

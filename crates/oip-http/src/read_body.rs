@@ -18,10 +18,10 @@ use crate::head::HEADER_LENGTH;
 
 /// Reads a body of at most `limit` bytes.
 ///
-/// A body whose announced length exceeds the limit or the total budget is rejected before it is read.
-/// Otherwise bytes are charged as they arrive, so that clients which announce much and send little do not
-/// occupy memory. A single-frame body is not copied; others are joined in one buffer, which grows up to the
-/// announced length and is padded so that binary tensors after the JSON are aligned.
+/// A body whose declared length exceeds the limit or the total budget is rejected before it is read.
+/// Otherwise bytes are charged as they arrive, so that clients that declare a large length and send little do
+/// not occupy memory. A body in a single frame is not copied. Several frames are joined in one buffer, which
+/// grows up to the declared length and is padded so that binary tensors after the JSON are aligned.
 pub(crate) async fn read_body<B>(
     headers: &HeaderMap,
     body: B,
@@ -44,7 +44,7 @@ where
     if announced.is_some_and(|bytes| bytes > limit as u64) {
         return Err(too_large());
     }
-    // Tests whether it fits now and in principle.
+    // Checks that the declared length fits the budget, without keeping the charge.
     drop(lease.charge(announced.unwrap_or(0))?);
     let mut first: Option<(Bytes, Charge)> = None;
     let mut joined: Option<Buffer> = None;
@@ -98,7 +98,7 @@ fn gap_before(headers: &HeaderMap) -> usize {
     length.map_or(0, |length| length.wrapping_neg() % ALIGNMENT)
 }
 
-/// Creates the error for a body that failed: too slow, or truncated.
+/// Creates the error for a body that arrived too slowly or was truncated.
 fn broken(error: &(dyn Error + 'static)) -> ServiceError {
     let mut io_errors = causes(error).filter_map(|cause| cause.downcast_ref::<io::Error>());
     if io_errors.any(|error| error.kind() == io::ErrorKind::TimedOut) {

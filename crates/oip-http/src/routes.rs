@@ -1,4 +1,4 @@
-//! The router: every path with its handler.
+//! The router: maps every path to its handler.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -37,17 +37,17 @@ use crate::{
 
 /// Creates the REST API of a service.
 ///
-/// Paths may end in a slash. Every failed request, on any path and with any method, gets a JSON object with a
+/// Paths may end with a slash. Every failed request, for any path and method, gets a JSON object with a
 /// string `error`.
 pub fn router(service: Arc<dyn InferenceService>, config: HttpConfig) -> Router {
     router_with(service, config, Router::new())
 }
 
-/// Creates the REST API with additional routes `more`. The rules for heads, unknown paths and wrong methods
+/// Creates the REST API with the additional routes `more`. Checks of heads, unknown paths and wrong methods
 /// apply to them too.
 ///
 /// # Panics
-/// When `more` has a fallback, or a path of the protocol.
+/// If `more` has a fallback, or a path of the protocol.
 pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more: Router) -> Router {
     routed(&App::new(service, config), more)
 }
@@ -55,7 +55,7 @@ pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more:
 /// Creates only the routes under `/v1` and `/v2`, without a fallback, to be merged into a program's router
 /// with its own fallback and pages.
 ///
-/// Below a prefix, `oip-auth`'s gate belongs behind the prefix: both must see the same path.
+/// Under a prefix, `oip-auth`'s gate must come after the prefix is removed, so that both see the same path.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -74,7 +74,7 @@ pub fn protocol_routes(service: Arc<dyn InferenceService>, config: HttpConfig) -
     with_routes(Router::new(), &app, is_protocol).route_layer(entrance)
 }
 
-/// Creates a router of everything and `more`.
+/// Creates a router of all routes and `more`.
 pub(crate) fn routed(app: &App, more: Router) -> Router {
     with_routes(more, app, |_| true)
         .fallback(not_found)
@@ -85,7 +85,7 @@ pub(crate) fn routed(app: &App, more: Router) -> Router {
 /// Adds the selected paths, with and without a trailing slash.
 fn with_routes(mut router: Router, app: &App, is_wanted: impl Fn(&str) -> bool) -> Router {
     let by_route = by_route(app);
-    // The router knows no verb in the segment of a parameter: it is part of the name there.
+    // The router cannot match a verb at the end of a parameter's segment: it is part of the parameter there.
     let patterns = paths().filter(|pattern| is_wanted(pattern) && !pattern.ends_with(":predict"));
     for pattern in patterns {
         router = router
@@ -95,8 +95,8 @@ fn with_routes(mut router: Router, app: &App, is_wanted: impl Fn(&str) -> bool) 
     router
 }
 
-/// Handles requests by their [`Route`]. The router has compared the path only to tell these requests from those of
-/// other routes: handler and model are those that were authorized.
+/// Handles requests by their [`Route`]. The router compares the path only to tell these requests from those
+/// of other routes: the handler and the model are the ones that were authorized.
 fn by_route(app: &App) -> MethodRouter {
     let handlers = PATHS.iter().filter_map(|path| {
         let handler = handler(path)?.fallback(method_not_allowed);
@@ -114,13 +114,13 @@ fn by_route(app: &App) -> MethodRouter {
     })
 }
 
-/// Returns every path, with parameters in braces and without the trailing-slash variant.
+/// Returns every path, with parameters in braces and without the variant with a trailing slash.
 pub fn paths() -> impl Iterator<Item = &'static str> {
     let served = PATHS.iter().filter(|path| handler(path).is_some());
     served.map(|path| path.pattern)
 }
 
-/// Returns the handler of a path; none if it is not the router's.
+/// Returns the handler of a path; `None` if the router does not serve the path.
 fn handler(path: &PathPattern) -> Option<MethodRouter<App>> {
     let has = |param: &str| path.pattern.contains(param);
     Some(match path.action {
@@ -164,13 +164,13 @@ fn handler(path: &PathPattern) -> Option<MethodRouter<App>> {
         Action::CudaMemoryRegister | Action::CudaMemoryUnregister => post(extensions::cuda_shared_memory),
         Action::ApiDescription => get(description::openapi),
         Action::Page if path.pattern == "/docs" => get(description::page),
-        // The service handles it before the router.
+        // The service handles this path before the router.
         Action::ConnectionMemoryRegister
-        // Routes of the program, next to those of the protocol.
+        // The embedding program adds these routes.
         | Action::Page
         | Action::ConsoleLog
         | Action::Metrics
-        // Over gRPC only.
+        // Available over gRPC only.
         | Action::StreamInfer
         | Action::GrpcHealth
         | Action::GrpcReflection
@@ -188,7 +188,7 @@ async fn server_live() -> Response {
     answer::json(StatusCode::OK, json_body(&json!({ "live": true })))
 }
 
-/// Also reports that it is live: the specification's example shows that, while clients look for "ready".
+/// Returns readiness. Also reports "live", as in the specification's example; clients look for "ready".
 async fn server_ready(State(app): State<App>) -> Response {
     match app.service.readiness() {
         Readiness::Ready => answer::json(StatusCode::OK, json_body(&json!({ "live": true, "ready": true }))),
@@ -240,7 +240,7 @@ async fn not_found() -> Response {
     answer::error(&ServiceError::new(ErrorCode::NotFound, "Not Found"))
 }
 
-/// Rejects a method: every path supports GET or POST, so the other one is meant.
+/// Rejects a method. Every path of the protocol accepts GET or POST, so a client that sent GET meant POST.
 async fn method_not_allowed(method: Method, uri: Uri) -> Response {
     let is_get = method == Method::GET || method == Method::HEAD;
     let message = match is_get && uri.path().starts_with("/v2/") {

@@ -36,18 +36,18 @@ use crate::{
     routes::routed,
 };
 
-/// Creates the REST API of a service as a tower service: the same as [`router`](crate::router), with less
+/// Creates the REST API of a service as a tower service. It behaves like [`router`](crate::router), with less
 /// overhead for inference.
 #[must_use]
 pub fn service(service: Arc<dyn InferenceService>, config: HttpConfig) -> HttpService {
     service_with(service, config, Router::new())
 }
 
-/// Creates the REST API with additional routes `more`. The rules for heads, unknown paths and wrong methods
+/// Creates the REST API with the additional routes `more`. Checks of heads, unknown paths and wrong methods
 /// apply to them too.
 ///
 /// # Panics
-/// When `more` has a fallback, or a path of the protocol.
+/// If `more` has a fallback, or a path of the protocol.
 #[must_use]
 pub fn service_with(service: Arc<dyn InferenceService>, config: HttpConfig, more: Router) -> HttpService {
     let app = App::new(service, config);
@@ -61,7 +61,7 @@ pub fn service_with(service: Arc<dyn InferenceService>, config: HttpConfig, more
 #[derive(Clone)]
 pub struct HttpService {
     app: App,
-    /// For everything except inference.
+    /// Handles everything except inference.
     router: Router,
 }
 

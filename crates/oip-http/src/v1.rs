@@ -1,4 +1,4 @@
-//! The V1 protocol, KServe's default. `docs/oip.md` describes the responses.
+//! The V1 protocol, which is KServe's default. `docs/oip.md` describes the responses.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::{
 pub(crate) async fn model_ready(State(app): State<App>, route: Routed) -> Response {
     let ready = route.model().and_then(|model| {
         app.service.model_ready(model)?;
-        // The last four are for OpenAI's clients.
+        // OpenAI's clients use the last four members.
         let body = json!({
             "name": model.name(), "ready": true,
             "id": model.name(), "object": "model", "created": 0, "owned_by": "server",
@@ -36,7 +36,7 @@ pub(crate) async fn model_ready(State(app): State<App>, route: Routed) -> Respon
     respond(ready)
 }
 
-/// Runs a model, like `infer` for V2.
+/// Runs a model, like `infer` in V2.
 pub(crate) async fn predict(State(app): State<App>, route: Routed, request: Request) -> Response {
     respond(predicted(&app, &route, request).await)
 }
@@ -100,7 +100,7 @@ async fn decode(
     run(&app.config.cpu, lease, bytes, decoding).await
 }
 
-/// Estimates the work of printing a tensor as nested lists, in bytes: empty lists cost too.
+/// Estimates the work of encoding a tensor as nested lists, in bytes; empty lists count too.
 fn printing(value: &TensorValue) -> usize {
     const LIST: u64 = 16;
     let mut lists = 0u64;

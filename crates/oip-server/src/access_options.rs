@@ -77,7 +77,7 @@ pub(crate) struct Access {
     auth: Option<PathBuf>,
     http: Arc<[Restricted]>,
     grpc: Arc<[Restricted]>,
-    /// Whether anyone may change the server, or all clients are authenticated.
+    /// Whether every client may change the server, or all clients are authenticated.
     allows_all: bool,
     /// The CORS layer.
     pub(crate) cors: Option<CorsLayer>,
@@ -86,7 +86,7 @@ pub(crate) struct Access {
 }
 
 impl AccessOptions {
-    /// Merges with `other`, which these options override.
+    /// Merges these options with `other`, which they override.
     pub(crate) fn or(self, other: Self) -> Self {
         let either = |these: Vec<String>, others: Vec<String>| if these.is_empty() { others } else { these };
         Self {
@@ -99,7 +99,7 @@ impl AccessOptions {
         }
     }
 
-    /// Validates the options. `knows_clients` is whether all clients need a certificate.
+    /// Validates the options. `knows_clients` says whether all clients need a certificate.
     pub(crate) fn resolve(self, knows_clients: bool) -> Result<Access, Failure> {
         let restricted = |option: &str, texts: &[String], parse: fn(&str) -> Result<Restricted, String>| {
             let wrong = |error: String| Failure::usage(format!("{option}: {error}"));
@@ -128,7 +128,7 @@ impl AccessOptions {
     }
 }
 
-/// Returns the CORS layer for these origins, if there are any.
+/// Returns the CORS layer for these origins; `None` if there are none.
 fn cors(origins: &[String]) -> Result<Option<CorsLayer>, Failure> {
     let allowed = match origins {
         [] => return Ok(None),
@@ -156,7 +156,7 @@ fn cors(origins: &[String]) -> Result<Option<CorsLayer>, Failure> {
     ))
 }
 
-/// Normalizes an origin to the form that browsers send: scheme, host, and port if it is not the default.
+/// Normalizes an origin to the form that browsers send: scheme, host, and the port if it is not the default.
 fn origin(text: &str) -> Result<HeaderValue, Failure> {
     let wrong = || {
         let expected = "expected an origin such as https://app.example.com, or * alone";
@@ -179,7 +179,7 @@ fn origin(text: &str) -> Result<HeaderValue, Failure> {
 }
 
 impl Access {
-    /// Returns the calls accepted at an address.
+    /// Returns which calls are accepted at an address.
     pub(crate) fn door(&self, is_grpc: bool, is_admin: bool, is_local: bool) -> Door {
         const ADMIN: &str = "it is answered on the address of --admin-address";
         const ADVICE: &str = "give --admin-address an address for such calls, --auth a table of who may make them, or \
@@ -211,14 +211,14 @@ impl Access {
     }
 }
 
-/// How a gate handles HTTP.
+/// The gate's settings for HTTP.
 pub(crate) const HTTP: Transport<axum::body::Body> = Transport {
     is_grpc: false,
     refuse: oip_http::error_response,
     certificate: names,
 };
 
-/// How a gate handles gRPC.
+/// The gate's settings for gRPC.
 pub(crate) const GRPC: Transport<oip_grpc::Body> = Transport {
     is_grpc: true,
     refuse: oip_grpc::error_response,

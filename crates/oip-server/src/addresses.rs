@@ -58,10 +58,10 @@ pub(crate) struct AddressOptions {
 }
 
 impl AddressOptions {
-    /// Merges with `other`, which these options override.
+    /// Merges these options with `other`, which they override.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
-            // The command line's --port overrides the file's address, and the reverse.
+            // --port on the command line overrides the address in the file, and vice versa.
             port: self.port.or(other.port.filter(|_| self.address.is_none())),
             address: self.address.or(other.address.filter(|_| self.port.is_none())),
             http_address: self.http_address.or(other.http_address),
@@ -113,7 +113,7 @@ pub(crate) enum AddressProtocol {
 }
 
 impl AddressProtocol {
-    /// Returns its name for messages.
+    /// Returns the protocol's name for messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Http => "HTTP",
@@ -123,13 +123,13 @@ impl AddressProtocol {
     }
 }
 
-/// A listening address with its origin.
+/// A listening address and the option that it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) speaks: AddressProtocol,
-    /// The option that set it, or the options that could, for messages.
+    /// The option that set the address, or the options that could set it, for messages.
     pub(crate) option: &'static str,
-    /// As the user wrote it, for messages.
+    /// The address as the user wrote it, for messages.
     pub(crate) text: String,
     pub(crate) at: Endpoint,
 }
@@ -137,13 +137,13 @@ pub(crate) struct Place {
 /// The resolved address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
-    /// Candidates; the first one available on this machine is used.
+    /// Candidate addresses; the first one that is available on this machine is used.
     Tcp(Vec<SocketAddr>),
     Unix(PathBuf),
 }
 
 impl Endpoint {
-    /// Returns whether it is reachable only from this machine.
+    /// Returns whether the address is reachable only from this machine.
     pub(crate) fn is_local(&self) -> bool {
         match self {
             Self::Tcp(addresses) => addresses.iter().all(|address| address.ip().is_loopback()),
@@ -157,21 +157,21 @@ impl Endpoint {
 pub(crate) struct Addresses {
     pub(crate) places: Vec<Place>,
     pub(crate) unix_socket_mode: u32,
-    /// The environment variable that set the port, if one did.
+    /// The environment variable that set the port, if any.
     pub(crate) from_variable: Option<&'static str>,
 }
 
-/// Environment variables with which hosting platforms set the port, most specific first: Vertex AI's, and
-/// that of Knative, Cloud Run and many others.
+/// Environment variables that hosting platforms use to set the port, most specific first: Vertex AI's, then
+/// the one of Knative, Cloud Run and many others.
 const PORT_VARIABLES: [&str; 2] = ["AIP_HTTP_PORT", "PORT"];
 
-/// Default permissions of Unix sockets: owner and group.
+/// Default permissions of Unix sockets: read and write for owner and group.
 const SOCKET_MODE: SocketMode = SocketMode(0o660);
 
 const DEFAULT_HOST: &str = "127.0.0.1";
 
 impl Addresses {
-    /// Resolves the options, with the environment as fallback.
+    /// Resolves the options, with environment variables as fallback.
     pub(crate) fn resolve(
         options: &AddressOptions,
         environment: &dyn Fn(&str) -> Option<String>,
@@ -251,7 +251,7 @@ impl Addresses {
         })
     }
 
-    /// Parses the address given by a separate option.
+    /// Parses an address that has its own option.
     pub(crate) fn read_one(option: &'static str, text: &str) -> Result<Option<Place>, Failure> {
         let reader = Reader {
             option,
@@ -280,7 +280,7 @@ fn everywhere(port: u16) -> Vec<SocketAddr> {
     ]
 }
 
-/// Parses one transport's options.
+/// Parses the options of one transport.
 struct Reader<'a> {
     option: &'static str,
     port_option: Option<&'static str>,
@@ -289,7 +289,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Combines address and port; without either, uses the default port.
+    /// Combines address and port. Without either, uses the default port.
     fn read(
         &self,
         address: Option<&str>,
@@ -321,7 +321,7 @@ impl Reader<'_> {
             ));
         };
         let place = |text: String, at| place_of(self.option, text, at);
-        // A bare host, as in Triton: its port comes from another option, or is the default.
+        // A host without a port, as in Triton: the port comes from another option, or is the default.
         if text.parse::<IpAddr>().is_ok() || text == "localhost" {
             let usual = match self.speaks {
                 AddressProtocol::Grpc => 9000,
@@ -343,7 +343,7 @@ impl Reader<'_> {
             return Ok(None);
         }
         if let Some(path) = text.strip_prefix("unix:") {
-            // An empty URL host adds two slashes.
+            // A URL with an empty host has two extra slashes.
             let path = path.strip_prefix("//").unwrap_or(path);
             if path.is_empty() {
                 return Err(self.wrong(text));
@@ -360,7 +360,7 @@ impl Reader<'_> {
             let port = port.parse().map_err(|_| self.wrong(text))?;
             return Ok(place(text.to_owned(), Endpoint::Tcp(everywhere(port))));
         }
-        // A host cannot contain a slash, so do not look it up.
+        // A host cannot contain a slash, so such text is not looked up.
         let found = (!text.contains('/'))
             .then(|| text.to_socket_addrs().ok())
             .flatten();
@@ -402,7 +402,7 @@ fn look_up(option: &str, host: &str, port: u16) -> Result<Vec<SocketAddr>, Failu
 mod tests {
     use super::*;
 
-    /// Resolves options to protocol and address, as strings.
+    /// Resolves options to protocols and addresses, as strings.
     fn places(
         change: impl FnOnce(&mut AddressOptions),
         environment: &[(&str, &str)],
@@ -474,7 +474,7 @@ mod tests {
             let found = places(|options| options.http_address = some(address), &[]).unwrap();
             assert_eq!(found[0], format!("HTTP {expected}"), "{address}");
         }
-        // Triton's spelling.
+        // The options as Triton's users write them.
         let triton = |options: &mut AddressOptions| {
             options.http_address = some("0.0.0.0");
             options.http_port = Some(8000);

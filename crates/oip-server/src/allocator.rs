@@ -1,19 +1,20 @@
-//! The allocator: mimalloc for small buffers; large ones are mapped individually, and some are cached for a
-//! while after they are freed.
+//! The allocator: mimalloc for small buffers. Large buffers are mapped individually, and some are cached for
+//! a while after they are freed.
 //!
 //! In the C library's allocator, threads share arenas, each with a lock. A thread that needs ten bytes for a
-//! liveness response then waits for a low-priority thread that holds the lock without a CPU, or that grows
-//! the arena while others change the address space: tens of milliseconds under attack. mimalloc has a heap
-//! per thread. But large buffers would stay in those heaps (a gigabyte under attack), so they are mapped
-//! individually and returned to the system. Since intermediate tensors of a network are such buffers, and a
-//! third of a run's time was spent on page faults, [`CachingAllocator`] caches freed buffers for reuse at the same
-//! size, for a few seconds only and with eviction of the oldest. Buffers of several megabytes for models use
-//! huge pages, for which one fault maps 512 times as much. Buffers for requests do not, large or small: on
-//! first touch of a huge page the system clears 2 MiB, which the memory budget does not account for. mimalloc
-//! requests huge pages unless built without them (its feature `no_thp`); under attack, half of the liveness
-//! thread's work was clearing them.
+//! liveness response then waits for a low-priority thread that holds the lock but has no CPU, or that grows
+//! the arena while other threads change the address space: this takes tens of milliseconds under attack.
+//! mimalloc has a heap per thread. Large buffers, however, would stay in those heaps (a gigabyte under
+//! attack), so they are mapped individually and returned to the system. The intermediate tensors of a network
+//! are such buffers, and a third of a run's time was spent on page faults, so [`CachingAllocator`] caches
+//! freed buffers for reuse at the same size, for only a few seconds and with eviction of the oldest. Buffers
+//! of several megabytes for models use huge pages, for which one page fault maps 512 times as much. Buffers
+//! for requests do not, whatever their size: on the first touch of a huge page the system clears 2 MiB, which
+//! the memory budget does not account for. mimalloc requests huge pages unless it is built without them (its
+//! feature `no_thp`); under attack, half of the liveness thread's work was clearing them.
 //!
-//! Debug builds do not use it: the workspace's tests link a counting allocator, and there can be only one.
+//! Debug builds do not use this allocator: the workspace's tests link a counting allocator, and a program can
+//! have only one.
 #![cfg_attr(
     debug_assertions,
     allow(dead_code, reason = "it is the program's allocator in release builds only")
@@ -38,19 +39,19 @@ use oip_service::ByteBudget;
 const LEAST: usize = 128 << 10;
 /// Maximum size of cached buffers.
 const MOST: usize = 32 << 20;
-/// Page alignment, valid on any machine.
+/// Alignment of pages, valid on any machine.
 const PAGE: usize = 4 << 10;
 
 /// Maximum size of the cache in bytes, and in buffers.
 const MAX_BYTES: usize = 32 << 20;
 const MAX_BLOCKS: usize = 192;
-/// Maximum size of the cache for buffers that models free while requests use little memory: the intermediate
-/// tensors of one run of a vision network.
+/// Maximum size of the cache for buffers that models free while requests use little memory. It holds the
+/// intermediate tensors of one run of a vision network.
 const MAX_BYTES_OF_MODELS: usize = 128 << 20;
 /// Requests use little memory if they hold at most this fraction of the budget.
 const LITTLE: u64 = 8;
 
-/// Interval of returning unused buffers; a buffer stays for one to two intervals.
+/// Interval at which unused buffers are returned to the system. A buffer stays for one to two intervals.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 #[cfg(all(not(debug_assertions), not(feature = "count-allocations")))]
@@ -61,7 +62,7 @@ static ALLOCATOR: CachingAllocator = CachingAllocator;
 #[global_allocator]
 static ALLOCATOR: counting::CountingAllocator = counting::CountingAllocator;
 
-/// Counts allocations, to measure the cost of a request; not part of production builds.
+/// Counts allocations, to measure the cost of a request. Production builds do not contain it.
 #[cfg(feature = "count-allocations")]
 pub(crate) mod counting {
     use std::{
@@ -74,7 +75,8 @@ pub(crate) mod counting {
     static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
     static BYTES: AtomicU64 = AtomicU64::new(0);
 
-    /// Returns the numbers of allocations and allocated bytes since the start. A reallocation counts again.
+    /// Returns the number of allocations, and of allocated bytes, since the start. A reallocation counts as
+    /// one more.
     pub(crate) fn counted() -> (u64, u64) {
         (ALLOCATIONS.load(Ordering::Relaxed), BYTES.load(Ordering::Relaxed))
     }
@@ -84,32 +86,32 @@ pub(crate) mod counting {
         BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// The global allocator with counters.
+    /// The global allocator, extended by counters.
     pub(super) struct CountingAllocator;
 
-    // SAFETY: delegates everything to `CachingAllocator`.
+    // SAFETY: every call is delegated to `CachingAllocator`.
     #[allow(unsafe_code, reason = "an allocator can only be written so")]
     unsafe impl GlobalAlloc for CountingAllocator {
         unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
             count(layout.size());
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller upholds the contract.
             unsafe { CachingAllocator.alloc(layout) }
         }
 
         unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
             count(layout.size());
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller upholds the contract.
             unsafe { CachingAllocator.alloc_zeroed(layout) }
         }
 
         unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller upholds the contract.
             unsafe { CachingAllocator.dealloc(block, layout) }
         }
 
         unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
             count(new_size);
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller upholds the contract.
             unsafe { CachingAllocator.realloc(block, layout, new_size) }
         }
     }
@@ -126,7 +128,7 @@ pub(crate) fn note_model_thread() {
     IS_MODELS.set(true);
 }
 
-/// Whether this process runs only a model.
+/// Whether this process only runs a model.
 static IS_WORKER: AtomicBool = AtomicBool::new(false);
 
 /// Marks all allocations of this process as belonging to a model.
@@ -137,7 +139,7 @@ pub(crate) fn note_worker() {
 /// The request memory budget.
 static BUDGET: OnceLock<ByteBudget> = OnceLock::new();
 
-/// Sets the request memory budget. The first call wins.
+/// Sets the request memory budget. Later calls have no effect.
 pub(crate) fn note_budget(budget: ByteBudget) {
     let _ = BUDGET.set(budget);
 }
@@ -147,7 +149,8 @@ fn is_short(budget: &ByteBudget) -> bool {
     budget.used() > budget.limit() / LITTLE
 }
 
-/// Returns the maximum cache size after a model thread or another thread freed a buffer.
+/// Returns the maximum size of the cache, given whether a model thread frees the buffer and whether memory is
+/// short.
 fn most(is_models: bool, is_short: bool) -> usize {
     match is_models && !is_short {
         true => MAX_BYTES_OF_MODELS,
@@ -169,7 +172,7 @@ struct CachingAllocator;
 static SMALL: MiMalloc = MiMalloc;
 
 impl CachingAllocator {
-    /// Takes a buffer from the cache. Does not wait: if another thread holds the lock, returns none.
+    /// Takes a buffer from the cache. Never waits: if another thread holds the lock, returns `None`.
     fn take(layout: Layout) -> Option<*mut u8> {
         let mut shelf = match SHELF.try_lock() {
             Ok(shelf) => shelf,
@@ -179,7 +182,7 @@ impl CachingAllocator {
         shelf.take(layout)
     }
 
-    /// Maps memory; if the system has none left, empties the cache and retries.
+    /// Maps memory. If the system has none left, empties the cache and retries.
     fn map(layout: Layout) -> *mut u8 {
         let block = pages::map(layout);
         if !block.is_null() || give_back(0) == 0 {
@@ -188,7 +191,7 @@ impl CachingAllocator {
         pages::map(layout)
     }
 
-    /// Adds a buffer to the cache, evicting the oldest ones. Returns whether it was added.
+    /// Adds a buffer to the cache, and evicts the oldest ones. Returns whether it was added.
     fn put(block: *mut u8, layout: Layout) -> bool {
         let is_short = BUDGET.get().is_some_and(is_short);
         let most = most(is_for_models(), is_short);
@@ -201,16 +204,16 @@ impl CachingAllocator {
             if shelf.put(block, layout, most) {
                 return true;
             }
-            // A model's buffers displace no buffers of requests, unless the cache must shrink.
+            // A model's buffers do not evict buffers of requests, unless the cache must shrink.
             if layout.size() > MOST || (shelf.bytes > most && !is_short) {
                 return false;
             }
             let Some(oldest) = shelf.take_old(0) else {
                 return false;
             };
-            // Unmap outside the lock.
+            // The buffer is unmapped after the lock is released.
             drop(shelf);
-            // SAFETY: it was mapped with this layout, and nothing else refers to it.
+            // SAFETY: the buffer was mapped with this layout, and nothing else refers to it.
             #[allow(unsafe_code, reason = "as for the allocator")]
             unsafe {
                 pages::unmap(oldest.address, oldest.layout);
@@ -219,8 +222,8 @@ impl CachingAllocator {
     }
 }
 
-/// Returns the rounded layout with which buffers of about this size are mapped, `None` for small ones. It is
-/// a fixed point of this function, and at least as large as `layout`.
+/// Returns the rounded layout with which buffers of about this size are mapped; `None` for small ones.
+/// Applying this function to its result gives the same layout, which is at least as large as `layout`.
 fn mapped(layout: Layout) -> Option<Layout> {
     if layout.size() < LEAST || layout.align() > PAGE {
         return None;
@@ -233,16 +236,16 @@ fn mapped(layout: Layout) -> Option<Layout> {
     Layout::from_size_align(size, PAGE).ok()
 }
 
-/// Returns whether mimalloc's default alignment suffices for a layout, which halves the work: blocks are
-/// aligned to 16 bytes, those smaller than 16 bytes to 8.
+/// Returns whether mimalloc's default alignment suffices for a layout; then allocating takes half the work.
+/// mimalloc aligns blocks of at least 16 bytes to 16, smaller ones to 8.
 fn is_aligned_anyway(layout: Layout) -> bool {
     layout.align() <= 8 || (layout.align() == 16 && layout.size() >= 16)
 }
 
-// SAFETY: memory is mapped, or allocated by mimalloc, with the layout that `mapped` returns for the caller's,
-// or with the caller's own if it returns none, and is freed the same way: `mapped` depends only on the
-// layout, which callers repeat. Cached buffers have no other owner: they enter the cache when freed, and
-// leave it when reused.
+// SAFETY: a buffer is mapped with the layout that `mapped` returns for the caller's layout; if `mapped`
+// returns none, mimalloc allocates it with the caller's layout. It is freed the same way: `mapped` depends
+// only on the layout, and callers free with the layout of the allocation. Cached buffers have no other owner:
+// they enter the cache when they are freed, and leave it when they are reused.
 #[allow(unsafe_code, reason = "an allocator can only be written so")]
 unsafe impl GlobalAlloc for CachingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -251,7 +254,7 @@ unsafe impl GlobalAlloc for CachingAllocator {
                 // SAFETY: any size is allowed, and the block has the required alignment.
                 return unsafe { libmimalloc_sys::mi_malloc(layout.size()) }.cast();
             }
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller upholds the contract.
             return unsafe { SMALL.alloc(layout) };
         };
         Self::take(layout).unwrap_or_else(|| Self::map(layout))
@@ -259,7 +262,7 @@ unsafe impl GlobalAlloc for CachingAllocator {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let Some(larger) = mapped(layout) else {
-            // SAFETY: the caller's contract.
+            // SAFETY: the caller upholds the contract.
             return unsafe { SMALL.alloc_zeroed(layout) };
         };
         if let Some(block) = Self::take(larger) {
@@ -274,9 +277,9 @@ unsafe impl GlobalAlloc for CachingAllocator {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         match mapped(layout) {
             Some(layout) if Self::put(block, layout) => {}
-            // SAFETY: it was mapped with this layout.
+            // SAFETY: the buffer was mapped with this layout.
             Some(layout) => unsafe { pages::unmap(block, layout) },
-            // SAFETY: mimalloc allocated it with this layout.
+            // SAFETY: mimalloc allocated the buffer with this layout.
             None => unsafe { SMALL.dealloc(block, layout) },
         }
     }
@@ -287,16 +290,16 @@ unsafe impl GlobalAlloc for CachingAllocator {
         };
         match (mapped(layout), mapped(new_layout)) {
             (Some(old), Some(new)) if old == new => block,
-            // SAFETY: it was mapped with the old layout.
+            // SAFETY: the buffer was mapped with the old layout.
             (Some(old), Some(new)) => unsafe { pages::remap(block, old, new) },
-            // SAFETY: mimalloc allocated it with the old layout.
+            // SAFETY: mimalloc allocated the buffer with the old layout.
             (None, None) => unsafe { SMALL.realloc(block, layout, new_size) },
             _ => {
-                // SAFETY: the caller's contract about the size.
+                // SAFETY: the caller guarantees that the size is valid.
                 let new = unsafe { self.alloc(new_layout) };
                 if !new.is_null() {
                     let length = layout.size().min(new_size);
-                    // SAFETY: both blocks have this size, and the new one is not aliased.
+                    // SAFETY: both blocks are at least this large, and nothing else refers to the new one.
                     unsafe {
                         ptr::copy_nonoverlapping(block, new, length);
                         self.dealloc(block, layout);
@@ -340,16 +343,16 @@ mod pages {
     /// Minimum size of a mapping with huge pages.
     const HUGE_PAGE: usize = 2 << 20;
 
-    /// Resizes a mapping, possibly moving it; returns null on failure and leaves it unchanged.
+    /// Resizes a mapping, and may move it. On failure, returns null and leaves the mapping unchanged.
     pub(super) unsafe fn remap(block: *mut u8, old: Layout, new: Layout) -> *mut u8 {
-        // SAFETY: the caller guarantees that it was mapped with the old layout and is not used by others.
+        // SAFETY: the caller guarantees that the block was mapped with the old layout and is not in use.
         let moved = unsafe { mremap(block.cast(), old.size(), new.size(), MremapFlags::MAYMOVE) };
         moved.map_or(ptr::null_mut(), <*mut _>::cast)
     }
 
     pub(super) unsafe fn unmap(block: *mut u8, layout: Layout) {
-        // First free the pages, which does not block other threads' mappings; then only the address range is
-        // left. SAFETY: the caller guarantees that it was mapped with this layout and is unused.
+        // Free the pages first, which does not block other threads' mappings; then unmap the address range.
+        // SAFETY: the caller guarantees that the block was mapped with this layout and is not in use.
         unsafe {
             let _ = madvise(block.cast(), layout.size(), Advice::LinuxDontNeed);
             let _ = munmap(block.cast(), layout.size());
@@ -368,17 +371,18 @@ mod pages {
     }
 
     pub(super) unsafe fn remap(block: *mut u8, old: Layout, new: Layout) -> *mut u8 {
-        // SAFETY: the caller guarantees that it was mapped with the old layout; both have the same alignment.
+        // SAFETY: the caller guarantees that the block was mapped with the old layout; both layouts have the
+        // same alignment.
         unsafe { System.realloc(block, old, new.size()) }
     }
 
     pub(super) unsafe fn unmap(block: *mut u8, layout: Layout) {
-        // SAFETY: the caller guarantees that it was mapped with this layout.
+        // SAFETY: the caller guarantees that the block was mapped with this layout.
         unsafe { System.dealloc(block, layout) }
     }
 }
 
-/// The cache of freed buffers. Its size is fixed, because it cannot allocate.
+/// The cache of freed buffers. It has a fixed size, because it cannot allocate.
 struct Shelf {
     blocks: [Block; MAX_BLOCKS],
     count: usize,
@@ -389,11 +393,11 @@ struct Shelf {
 struct Block {
     address: *mut u8,
     layout: Layout,
-    /// Number of intervals since it was freed.
+    /// Number of intervals since the buffer was freed.
     age: u32,
 }
 
-// SAFETY: the addresses refer to memory that nothing else uses, on whichever thread the cache is accessed.
+// SAFETY: nothing else uses the memory at the addresses, whichever thread accesses the cache.
 #[allow(unsafe_code, reason = "pointers are not `Send` by themselves")]
 unsafe impl Send for Shelf {}
 
@@ -410,7 +414,7 @@ impl Shelf {
         }
     }
 
-    /// Returns the most recently freed buffer of this layout, which may still be in the CPU cache.
+    /// Takes the most recently freed buffer of this layout, which may still be in the CPU's cache.
     fn take(&mut self, layout: Layout) -> Option<*mut u8> {
         let index = self.blocks[..self.count]
             .iter()
@@ -441,7 +445,7 @@ impl Shelf {
         block
     }
 
-    /// Takes a buffer of at least this age.
+    /// Takes a buffer that is at least `age` intervals old.
     fn take_old(&mut self, age: u32) -> Option<Block> {
         let index = self.blocks[..self.count]
             .iter()
@@ -450,12 +454,12 @@ impl Shelf {
     }
 }
 
-/// Returns buffers of at least this age to the system; returns the bytes freed.
+/// Returns buffers that are at least `age` intervals old to the system. Returns the number of bytes freed.
 fn give_back(age: u32) -> usize {
     let mut freed = 0;
     while let Some(block) = SHELF.lock().unwrap_or_else(PoisonError::into_inner).take_old(age) {
         freed += block.layout.size();
-        // SAFETY: it was allocated with this layout, and nothing else refers to it.
+        // SAFETY: the buffer was allocated with this layout, and nothing else refers to it.
         #[allow(unsafe_code, reason = "as for the allocator")]
         unsafe {
             pages::unmap(block.address, block.layout);
@@ -464,8 +468,8 @@ fn give_back(age: u32) -> usize {
     freed
 }
 
-/// Starts a thread that returns unused buffers to the system. Without the thread they stay in the cache,
-/// whose size is limited.
+/// Starts a thread that returns unused buffers to the system. If the thread cannot start, the buffers stay in
+/// the cache, whose size is limited.
 pub(crate) fn give_back_what_is_unused() {
     let clear = || {
         let mut untrimmed = 0;
@@ -480,34 +484,34 @@ pub(crate) fn give_back_what_is_unused() {
             untrimmed = trim(untrimmed);
         }
     };
-    // Allocation failure is handled the same way elsewhere.
+    // Without the thread, the server only keeps more memory.
     let _ = thread::Builder::new().name("memory".to_owned()).spawn(clear);
 }
 
 /// Makes mimalloc return free memory after its purge delay. mimalloc purges only when a thread allocates or
-/// frees a page, so memory freed by a model's last run would stay as long as nothing else runs.
+/// frees a page, so memory that a model's last run freed would otherwise stay while nothing runs.
 #[allow(unsafe_code, reason = "mimalloc has no other interface")]
 fn purge() {
-    // SAFETY: takes a flag; frees only unused memory.
+    // SAFETY: the argument is a flag, and the call frees only unused memory.
     unsafe { libmimalloc_sys::mi_collect(false) };
 }
 
-/// Makes the C library's allocator return large amounts of free memory, such as those of an ONNX Runtime
-/// session: on its own it returns only what is free at the end of its arenas.
+/// Makes the C library's allocator return large amounts of free memory, such as the memory of an ONNX Runtime
+/// session: on its own, it returns only memory that is free at the end of its arenas.
 ///
-/// Returned memory still counts as free, so this runs again only when the count has changed: takes the count
-/// after the last run and returns the current one.
+/// Returned memory still counts as free, so this runs again only when the count has changed. `last` is the
+/// count after the previous run; returns the current count.
 ///
-/// The count has 32 bits; `mallinfo2` with 64 bits needs glibc 2.33. Only changes matter.
+/// The count has 32 bits, because `mallinfo2` with 64 bits needs glibc 2.33. Only changes matter.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[allow(unsafe_code, reason = "the C library's allocator has no other interface")]
 fn trim(last: u32) -> u32 {
-    // SAFETY: reads counters.
+    // SAFETY: this only reads counters.
     let free = unsafe { libc::mallinfo() }.fordblks.cast_unsigned();
     if !has_changed_much(last, free) {
         return last;
     }
-    // SAFETY: takes a number; frees only unused memory.
+    // SAFETY: the argument is a number, and the call frees only unused memory.
     unsafe { libc::malloc_trim(1 << 20) };
     free
 }
@@ -517,7 +521,7 @@ fn trim(last: u32) -> u32 {
     last
 }
 
-/// Returns whether a 32-bit byte count has changed by 8 MiB in either direction.
+/// Returns whether a 32-bit byte count has changed by at least 8 MiB in either direction.
 #[cfg_attr(
     not(all(target_os = "linux", target_env = "gnu")),
     allow(dead_code, reason = "other C libraries have no such count")
@@ -527,27 +531,28 @@ fn has_changed_much(last: u32, now: u32) -> bool {
     now.wrapping_sub(last).min(last.wrapping_sub(now)) >= MUCH
 }
 
-/// Configures the allocators to return freed memory to the system. Call before starting threads.
+/// Configures the allocators to return freed memory to the system. Call this before starting threads.
 #[allow(
     unsafe_code,
     reason = "the allocators have no other interfaces; they are only given numbers"
 )]
 pub(crate) fn give_back_what_is_freed() {
-    /// `mi_option_purge_delay`, which the crate does not name.
+    /// The value of `mi_option_purge_delay`, for which the crate has no constant.
     const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
     const MILLISECONDS: core::ffi::c_long = 100;
-    // SAFETY: takes two numbers; unknown options are ignored.
+    // SAFETY: the arguments are two numbers, and unknown options are ignored.
     unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, MILLISECONDS) };
-    // For C libraries and for debug builds. By default glibc raises its mmap threshold up to 32 MiB whenever
-    // a mapped buffer is freed, and uses up to eight arenas per CPU for smaller ones.
+    // This applies to the C library's own buffers and to debug builds. By default, glibc raises its mmap
+    // threshold up to 32 MiB whenever a mapped buffer is freed, and uses up to eight arenas per CPU for
+    // smaller buffers.
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     for (parameter, value) in [
-        // Setting it also disables the automatic increase.
+        // Setting the threshold also disables its automatic increase.
         (libc::M_MMAP_THRESHOLD, 128 << 10),
         (libc::M_TRIM_THRESHOLD, 1 << 20),
         (libc::M_ARENA_MAX, 2),
     ] {
-        // SAFETY: takes two numbers; unknown parameters are rejected.
+        // SAFETY: the arguments are two numbers, and unknown parameters are rejected.
         unsafe { libc::mallopt(parameter, value) };
     }
 }
@@ -611,7 +616,7 @@ mod tests {
         assert!(put(&mut shelf, 3, MAX_BYTES - (1 << 20)));
         assert!(!put(&mut shelf, 4, LEAST));
         assert!(!put(&mut shelf, 4, MOST + 1));
-        // The cache is larger for a model's buffers.
+        // The cache may be larger for models' buffers.
         assert!(shelf.put(address(5), layout(LEAST), MAX_BYTES_OF_MODELS));
         assert_eq!(shelf.take(layout(LEAST)), Some(address(5)));
         assert!(shelf.take_old(1).is_none());
@@ -647,7 +652,7 @@ mod tests {
                 let Ok(layout) = Layout::from_size_align(size, align) else {
                     panic!("{size} aligned to {align}");
                 };
-                // SAFETY: it is freed once, below.
+                // SAFETY: the block is freed once, below.
                 let block = unsafe { CachingAllocator.alloc(layout) };
                 assert!(
                     !block.is_null() && block.addr().is_multiple_of(align),
@@ -657,7 +662,7 @@ mod tests {
             }
         }
         for (block, layout) in blocks {
-            // SAFETY: it was allocated with this layout.
+            // SAFETY: the block was allocated with this layout.
             unsafe { CachingAllocator.dealloc(block, layout) };
         }
     }
@@ -670,7 +675,7 @@ mod tests {
                 let size = LEAST - 3 + round * 8111;
                 let layout = |size: usize| Layout::from_size_align(size, 1).unwrap_or(Layout::new::<u8>());
                 let is_all = |block: *const u8, size: usize, byte: u8| {
-                    // SAFETY: the bytes read were written before.
+                    // SAFETY: these bytes were written before.
                     let bytes = unsafe { std::slice::from_raw_parts(block, size) };
                     bytes.iter().all(|found| *found == byte)
                 };
@@ -698,7 +703,7 @@ mod tests {
         give_back(0);
     }
 
-    /// A loop in a model allocates a million small values and frees them, and then nothing runs.
+    /// A model allocates a million small values in a loop and frees them, and then nothing runs.
     #[cfg(target_os = "linux")]
     #[test]
     #[allow(unsafe_code, reason = "allocators are called so")]
@@ -715,7 +720,7 @@ mod tests {
         let (done, wait) = std::sync::mpsc::channel::<()>();
         let (freed, is_freed) = std::sync::mpsc::channel();
         let thread = thread::spawn(move || {
-            // SAFETY: each is written within its layout and freed once.
+            // SAFETY: each block is written within its layout and freed once.
             unsafe {
                 let write = |block: *mut u8| {
                     ptr::write_bytes(block, 1, layout.size());
@@ -730,11 +735,11 @@ mod tests {
                     .for_each(|block| CachingAllocator.dealloc(block, layout));
                 let _ = freed.send(most);
             }
-            // The thread stays alive, like model threads.
+            // The thread stays alive, as model threads do.
             let _ = wait.recv();
         });
         let most = is_freed.recv().unwrap_or_default();
-        // mimalloc ignores threads that never allocated. SAFETY: it is freed once, with its layout.
+        // mimalloc ignores threads that never allocated. SAFETY: the block is freed once, with its layout.
         unsafe { CachingAllocator.dealloc(CachingAllocator.alloc(layout), layout) };
         assert!(most > before + BYTES / 2, "{most} of {before}");
         let has_gone = (0..100).any(|_| {

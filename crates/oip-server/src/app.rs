@@ -1,5 +1,5 @@
-//! The running server: starts everything in the configuration, serves until a signal, and shuts down in
-//! order.
+//! The running server: starts everything that the configuration enables, serves until a signal, and shuts
+//! down in order.
 
 use std::{
     env,
@@ -54,7 +54,7 @@ use crate::{
     traffic::{AccessLog, Load, ObservedService, Totals, Traces, Traffic, Transport},
 };
 
-/// Interval of checking certificate and identity files.
+/// Interval at which certificate and identity files are checked for changes.
 const FILES_PERIOD: Duration = Duration::from_secs(5);
 
 /// Serves until a signal, and returns the exit code.
@@ -67,7 +67,7 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
     let is_json = matches!(config.log_format, LogFormat::Json);
     let mut outcome = serve_until_signal(config, &log, start);
     if is_json && let Err(failure) = &outcome {
-        // Programs read only the log.
+        // Programs that start the server may read only the log.
         tracing::error!(reason = failure.message, "the server cannot run");
         outcome = Ok(ExitCode::from(failure.exit_code));
     }
@@ -78,12 +78,11 @@ pub(crate) fn run(config: Config) -> Result<ExitCode, Failure> {
 fn serve_until_signal(config: Config, log: &Log, start: Instant) -> Result<ExitCode, Failure> {
     // One thread accepts connections and responds to health checks.
     let runtime = threads(Builder::new_multi_thread().thread_name("front").worker_threads(1))?;
-    // Models with short runs run here too.
+    // Models with short runs also run on these threads.
     let work = threads(lane().thread_name("io"))?;
     let busy = threads(lane().thread_name("busy-io").on_thread_start(give_way))?;
     let served = serve_on([&runtime, &work, &busy], config, log, start);
-    // Neither a hanging thread nor a parked spare one may keep the process alive, also after a startup
-    // failure.
+    // A hanging thread, or an idle spare one, must not keep the process alive, even after a startup failure.
     for runtime in [runtime, work, busy] {
         runtime.shutdown_background();
     }
@@ -93,14 +92,14 @@ fn serve_until_signal(config: Config, log: &Log, start: Instant) -> Result<ExitC
     })
 }
 
-/// Serves until a signal; returns true when nothing had to be cut.
+/// Serves until a signal. Returns true if no connection or model had to be cut.
 fn serve_on(
     [runtime, work, busy]: [&Runtime; 3],
     mut config: Config,
     log: &Log,
     start: Instant,
 ) -> Result<bool, Failure> {
-    // Set up before anything slow, because a process with id 1 receives only signals that it handles.
+    // Set up before anything slow, because a process with id 1 receives only the signals that it handles.
     let mut signals = {
         let _context = runtime.enter();
         Signals::catch().map_err(|error| {
@@ -122,7 +121,7 @@ fn serve_on(
         .map(|place| (place, false))
         .chain(admin)
     {
-        // gRPC connections are accepted on the lane where they stay.
+        // gRPC connections are accepted on the lane on which they stay.
         let at = match place.speaks {
             AddressProtocol::Grpc => work.handle(),
             AddressProtocol::Http | AddressProtocol::Both => runtime.handle(),
@@ -158,8 +157,8 @@ fn lane() -> Builder {
     builder
 }
 
-/// Stack size of threads that run models, the same as for the engine's threads. Only the pages that are
-/// touched take memory.
+/// Stack size of threads that run models, as for the engine's threads. Only pages that are touched take
+/// memory.
 const MODEL_STACK: usize = 16 << 20;
 
 fn threads(builder: &mut Builder) -> Result<Runtime, Failure> {
@@ -196,7 +195,7 @@ struct App {
 }
 
 impl App {
-    /// Starts the transports, which respond immediately, and loads models in the background.
+    /// Starts the transports, which respond immediately, and loads the models in the background.
     fn start(
         config: Config,
         doors: Listeners,
@@ -475,8 +474,8 @@ impl App {
         })
     }
 
-    /// Serves until the first termination signal, leaves, then drains; returns true when nothing had to be
-    /// cut.
+    /// Serves until the first termination signal. Then reports not ready for the shutdown delay, and drains.
+    /// Returns true if nothing had to be cut.
     async fn run_until_signal(
         mut self,
         shutdown_delay: Duration,
@@ -551,7 +550,7 @@ async fn free_unused_buffers(budget: ByteBudget) {
     }
 }
 
-/// Waits for the transports and then the models to finish, and cuts what is left at the deadline.
+/// Waits for the transports and then for the models to finish, and cuts off the rest at the deadline.
 async fn drain(
     engine: Arc<Engine>,
     shutdown: Shutdown,

@@ -1,4 +1,4 @@
-//! The backends, in this process and in worker processes.
+//! Creates the backends, in this process and in worker processes.
 
 use std::{ffi::OsString, num::NonZeroUsize, path::PathBuf, process::ExitCode, sync::Arc};
 
@@ -20,22 +20,22 @@ use crate::{
 };
 
 /// The first argument of a worker process, which runs one model for a server. It cannot be confused with an
-/// option and is not for users.
+/// option and is not meant for users.
 pub(crate) const WORKER: &str = "worker";
 
-/// The value that requests a search for the library.
+/// The option's value that requests a search for the library.
 #[cfg(feature = "onnx")]
 const AUTO: &str = "auto";
 
-/// The settings that backends are created from.
+/// The settings for creating backends.
 #[derive(Clone)]
 pub(crate) struct BackendConfig {
-    /// The ONNX Runtime library, if it is used.
+    /// Path of the ONNX Runtime library, if it is used.
     onnxruntime: Option<PathBuf>,
     /// Memory limit for ONNX Runtime's values in bytes.
     #[cfg(feature = "onnx")]
     onnxruntime_memory: Option<u64>,
-    /// The GPUs for models whose configuration does not choose any.
+    /// The GPUs for models whose configuration does not select any.
     #[cfg(feature = "onnx")]
     gpus: Option<backend_onnx::GpuChoice>,
     max_answer_bytes: u64,
@@ -53,7 +53,7 @@ pub(crate) struct BackendConfig {
     max_batch_tokens: Option<NonZeroUsize>,
     #[cfg(feature = "python")]
     python: PythonOptions,
-    /// Log levels for workers.
+    /// Log levels for worker processes.
     log: String,
 }
 
@@ -86,8 +86,8 @@ impl BackendConfig {
     }
 
     /// Creates the server's backends, in the order in which they claim files. Any model can be isolated in
-    /// its own process; `--isolate-models` applies only to backends that run code from files, which tree and
-    /// tensor backends do not.
+    /// its own process. `--isolate-models` applies only to backends that run code from files; tree and tensor
+    /// backends do not.
     pub(crate) fn isolated(&self) -> Result<Vec<Arc<dyn Backend>>, Failure> {
         #[cfg(feature = "onnx")]
         if let Some(bytes) = self.onnxruntime_memory {
@@ -111,8 +111,9 @@ impl BackendConfig {
         Ok(backends)
     }
 
-    /// Adds Python models, which are always isolated. `model.py` is checked first, because its directory
-    /// often contains weights too. If Python is not allowed, the backend only reports that.
+    /// Adds the backend for Python models, which are always isolated. It checks for `model.py` first, because
+    /// the model's directory often contains weights too. If Python is not allowed, the backend only reports
+    /// that.
     #[cfg(feature = "python")]
     fn add_python(&self, backends: &mut Vec<Arc<dyn Backend>>) {
         use backend_python::{BoosterBackend, PythonBackend, SavedObjectBackend, Settings};
@@ -136,7 +137,8 @@ impl BackendConfig {
         backends.push(Arc::new(SavedObjectBackend::new(objects)));
     }
 
-    /// Replaces the request to search for a library by its path, so that workers use the same one.
+    /// If the library is to be searched for, finds it and sets its path, so that workers use the same
+    /// library.
     fn with_library_found(&self) -> Self {
         #[cfg(feature = "onnx")]
         if self.onnxruntime.as_deref() == Some(std::path::Path::new(AUTO)) {
@@ -155,18 +157,19 @@ impl BackendConfig {
         self.clone()
     }
 
-    /// Creates the plain backends.
+    /// Creates the backends without isolation.
     fn plain(&self) -> Result<Vec<Arc<dyn Backend>>, Failure> {
         #[cfg(feature = "onnx")]
         backend_onnx::OnnxBackend::limit_threads(self.threads, crate::allocator::note_model_thread);
         #[cfg(feature = "onnx")]
         let onnx: Arc<dyn Backend> = Arc::new(onnx(self.onnxruntime.as_deref(), self.gpus.as_ref())?);
         Ok(vec![
-            // First, because its directories contain ONNX models, which would otherwise be claimed directly.
+            // The text backend comes first, because its directories contain ONNX models, which the ONNX
+            // backend would claim.
             #[cfg(feature = "text")]
             Arc::new(oip_text::TextBackend::new(onnx.clone(), self.text_options())),
-            // Before the other backends, because a directory with an ONNX model often contains its weights
-            // too.
+            // The ONNX backend comes before the others, because a directory with an ONNX model often contains
+            // its weights too.
             #[cfg(feature = "onnx")]
             onnx,
             #[cfg(feature = "forest")]
@@ -182,7 +185,7 @@ impl BackendConfig {
         ])
     }
 
-    /// Wraps a backend with text models.
+    /// Returns the options of the text backend.
     #[cfg(feature = "text")]
     fn text_options(&self) -> oip_text::TextOptions {
         oip_text::TextOptions::default().with(|options| {
@@ -193,7 +196,7 @@ impl BackendConfig {
     }
 
     /// Returns the command that runs this program as a worker with the same backends. It passes all options
-    /// on the command line, including those from the environment, which overrides the worker's environment.
+    /// on the command line, even those from the environment, so that they override the worker's environment.
     fn worker(&self) -> std::process::Command {
         let mut command = std::process::Command::new(this_program());
         command.arg(WORKER).arg(format!("--log={}", self.log));
@@ -246,14 +249,14 @@ pub(crate) fn work(arguments: impl Iterator<Item = OsString>) -> Result<ExitCode
     let arguments = [OsString::from("oip-server")].into_iter().chain(arguments);
     let options =
         WorkerOptions::try_parse_from(arguments).map_err(|error| Failure::usage(one_line(&error)))?;
-    // A worker handles one request's tensors at a time, which are limited already.
+    // A worker handles the tensors of one request at a time, whose size is already limited.
     let config = options.config(ByteBudget::new(u64::MAX));
     start_in_worker(&config.log)?;
     note_worker();
     Ok(oip_worker::run(&config.plain()?))
 }
 
-/// Returns advice in one sentence if models need ONNX Runtime; `None` otherwise.
+/// Returns advice in one sentence if some models need ONNX Runtime; `None` otherwise.
 #[cfg(feature = "onnx")]
 pub(crate) fn advice(models: &[ModelStatus]) -> Option<String> {
     let needs = |model: &&ModelStatus| backend_onnx::OnnxBackend::needs_onnx_runtime(&model.reason);
@@ -277,7 +280,7 @@ pub(crate) fn advice(_: &[ModelStatus]) -> Option<String> {
     None
 }
 
-/// Creates the ONNX backend. An unusable library is reported before any model is loaded.
+/// Creates the ONNX backend. An unusable library is reported before models are loaded.
 #[cfg(feature = "onnx")]
 fn onnx(
     library: Option<&std::path::Path>,
@@ -306,7 +309,7 @@ fn onnx(
     Ok(backend.with_runtime(runtime).with_gpus(gpus))
 }
 
-/// Returns the GPUs of this machine. They are detected only if the library has a provider for them.
+/// Returns the GPUs of this machine. They are detected only if the library has a GPU provider.
 #[cfg(feature = "onnx")]
 fn found_gpus(runtime: &backend_onnx::OnnxRuntime, choice: backend_onnx::GpuChoice) -> backend_onnx::Gpus {
     let has_provider = runtime
@@ -334,7 +337,7 @@ fn found_gpus(runtime: &backend_onnx::OnnxRuntime, choice: backend_onnx::GpuChoi
 mod tests {
     use super::*;
 
-    /// The configuration file's setting reaches the text models of worker processes.
+    /// The setting in the configuration file reaches the text models of worker processes.
     #[test]
     fn workers_get_the_largest_batch_of_text_models() {
         let options = Options::from_file("max-batch-tokens = 7\nthreads = 3").unwrap();

@@ -1,4 +1,4 @@
-//! Listening sockets for the configured addresses.
+//! Opens listening sockets for the configured addresses.
 
 use std::{
     io::{self, ErrorKind},
@@ -27,8 +27,8 @@ pub(crate) struct BoundSocket {
 /// Number of connections reserved for the admin address, which other clients cannot exhaust.
 pub(crate) const ADMIN_CONNECTIONS: usize = 64;
 
-/// Listens at an address, with these permissions for a Unix socket. Needs the runtime that accepts its
-/// connections.
+/// Listens at an address; a Unix socket gets the permissions `unix_socket_mode`. Must run on the runtime that
+/// accepts the connections.
 pub(crate) fn bind(place: &Place, is_admin: bool, unix_socket_mode: u32) -> Result<BoundSocket, Failure> {
     let listener = match &place.at {
         Endpoint::Tcp(addresses) => listen_on_first(addresses).map(Listener::from),
@@ -64,7 +64,7 @@ fn listen_on_first(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
     let mut last = io::ErrorKind::AddrNotAvailable.into();
     for address in addresses {
         match listen(*address) {
-            // Errors about missing IPv6 vary, but these two are not among them.
+            // The error for missing IPv6 support varies, but it is neither of these two.
             Err(error) if !matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied) => {
                 last = error;
             }

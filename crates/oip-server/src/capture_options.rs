@@ -9,7 +9,7 @@ use oip_types::ByteSize;
 
 use crate::failure::Failure;
 
-/// Recording settings of the configuration file.
+/// The recording settings of the configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct CaptureOptions {

@@ -1,6 +1,5 @@
-//! Detects the GPUs of this machine with NVIDIA's management library (NVML), which is loaded when the server
-//! starts with an ONNX Runtime library that has a GPU provider. Without NVML, GPUs are unknown and metrics
-//! show none.
+//! Detects the GPUs of this machine with NVIDIA's management library (NVML). NVML is loaded at start if the
+//! ONNX Runtime library has a GPU provider. Without NVML, GPUs are unknown and the metrics show none.
 
 use std::{env, sync::OnceLock};
 
@@ -10,11 +9,11 @@ use nvml_wrapper::{Device, Nvml};
 /// NVML, loaded on the first request for GPUs.
 static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
 
-/// The metrics that Triton shows for a GPU.
+/// The metrics that Triton reports for a GPU.
 pub(crate) struct Card {
-    /// `GPU-` followed by a UUID.
+    /// UUID with the prefix `GPU-`.
     pub(crate) uuid: String,
-    /// Fraction of the time in which the GPU was busy, 0 to 1.
+    /// Fraction of the time in which the GPU was busy, from 0 to 1.
     pub(crate) utilization: Option<f64>,
     pub(crate) memory_used: Option<u64>,
     pub(crate) memory_total: Option<u64>,
@@ -43,7 +42,7 @@ pub(crate) fn gpus(choice: GpuChoice) -> Gpus {
     )
 }
 
-/// Returns the current state of the GPUs; empty before [`gpus`] was called, and without NVML.
+/// Returns the current state of the GPUs; empty before [`gpus`] was called, or without NVML.
 pub(crate) fn cards() -> Vec<Card> {
     let nvml = NVML.get().and_then(Option::as_ref);
     let cards = nvml.into_iter().flat_map(devices).filter_map(|device| {
@@ -80,7 +79,7 @@ fn devices(nvml: &Nvml) -> impl Iterator<Item = Device<'_>> {
     (0..count).filter_map(|index| nvml.device_by_index(index).ok())
 }
 
-/// Returns the devices visible to CUDA in this process, in CUDA's order: all, or those in
+/// Returns the devices visible to CUDA in this process, in CUDA's order: all devices, or those in
 /// `CUDA_VISIBLE_DEVICES` up to the first invalid entry.
 fn visible_devices(variable: Option<&str>, uuids: &[String]) -> Vec<usize> {
     let Some(variable) = variable else {
@@ -88,7 +87,7 @@ fn visible_devices(variable: Option<&str>, uuids: &[String]) -> Vec<usize> {
     };
     let place = |entry: &str| match entry.trim().parse::<usize>() {
         Ok(index) => (index < uuids.len()).then_some(index),
-        // A UUID or a prefix of one.
+        // The entry is a UUID or the beginning of one.
         Err(_) => {
             let entry = entry.trim();
             let is_meant = |uuid: &String| entry.starts_with("GPU-") && uuid.starts_with(entry);

@@ -37,8 +37,7 @@ pub(crate) struct Check {
 pub(crate) fn run(check: Check) -> Result<ExitCode, Failure> {
     let start = Instant::now();
     let Check { json, mut options } = check;
-    // The table shows which models are loaded and why the others are not, so the log is only for other
-    // problems.
+    // The table shows which models are loaded and why others are not, so the log only reports other problems.
     options
         .log
         .get_or_insert_with(|| format!("warn,{}=error", oip_engine::UNAVAILABLE));

@@ -48,13 +48,13 @@ struct Man {
 
 /// The parsed command line.
 pub(crate) enum Invocation {
-    /// Serve.
+    /// Run the server.
     Serve(Box<Options>),
-    /// A subcommand ran, with this exit code.
+    /// A subcommand ran and returned this exit code.
     Done(ExitCode),
 }
 
-/// Parses the command line, and runs subcommands.
+/// Parses the command line, and runs a subcommand if it names one.
 pub(crate) fn run(arguments: &[OsString]) -> Result<Invocation, Failure> {
     let rest = || arguments.iter().skip(1).cloned();
     let done = match arguments.first().and_then(|first| first.to_str()) {
@@ -66,11 +66,11 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<Invocation, Failure> {
             Ok(ExitCode::SUCCESS)
         }),
         Some("man") => parse::<Man>("man", rest())?.map(|man| write_pages(&man.folder)),
-        // Other programs have this command too. A path of this name takes precedence.
+        // Other programs have the command `help` too. A path of this name takes precedence.
         Some("help") if arguments.len() > 1 || !Path::new("help").exists() => {
             return run(&rest().chain(once("--help".into())).collect::<Vec<_>>());
         }
-        // A common alias, unless a path of this name exists.
+        // `serve` is a common alias. A path of this name takes precedence.
         Some("serve") if arguments.len() > 1 || !Path::new("serve").exists() => {
             return serve(&arguments[1..]);
         }
@@ -94,7 +94,7 @@ fn serve(arguments: &[OsString]) -> Result<Invocation, Failure> {
             Ok(Invocation::Serve(Box::new(options)))
         }
         Err(error) if error.use_stderr() => Err(Failure::usage(mistakes::told(&error, arguments))),
-        // Help and version are not errors.
+        // clap reports help and version as errors, but they are none.
         Err(error) => {
             let _ = error.print();
             Ok(Invocation::Done(ExitCode::SUCCESS))
@@ -119,8 +119,8 @@ fn parse<T: Parser>(name: &str, arguments: impl Iterator<Item = OsString>) -> Re
     }
 }
 
-/// Returns the complete command line for help, completions and manual pages. Parsing uses [`run`] instead,
-/// because subcommands share the server's options, which would contain them recursively.
+/// Returns the complete command line for help, completions and manual pages. [`run`] does not parse with it,
+/// because the subcommands share the server's options and would contain themselves.
 fn whole() -> Command {
     let commands = [
         help::arranged(Check::command()).name("check"),
@@ -141,11 +141,11 @@ fn completing(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut whole(), PROGRAM, &mut script);
     let script = String::from_utf8_lossy(&script);
-    // For bash, clap_complete encodes the hyphen of the program's name differently where it sets the command
-    // and where it looks up its options.
+    // In bash scripts, clap_complete encodes the hyphen in the program's name differently when it sets the
+    // command and when it looks up the command's options.
     let [sought, set] = ["__subcmd__", "__"].map(|hyphen| PROGRAM.replace('-', hyphen) + "__subcmd__");
-    // bash completes file names only if there is no other candidate, so offer options only when a word was
-    // begun.
+    // bash completes file names only if there are no other candidates, so options are offered only after the
+    // first character of a word.
     script.replace(&sought, &set).replace(
         r#"compgen -W "${opts}" --"#,
         r#"compgen -W "${opts}" -X "$([[ ${cur} == -* ]] || echo '-*')" --"#,
@@ -153,7 +153,7 @@ fn completing(shell: Shell) -> String {
 }
 
 fn write_pages(folder: &Path) -> Result<ExitCode, Failure> {
-    /// Writes manual pages, which all name the program and its version.
+    /// Writes manual pages. Each names the program and its version.
     fn write(command: &Command, folder: &Path) -> io::Result<()> {
         for command in command.get_subcommands() {
             write(command, folder)?;
@@ -186,7 +186,7 @@ mod tests {
         whole().debug_assert();
     }
 
-    /// Every command has examples, and each is a valid command line.
+    /// Every command has its own examples, and each is a valid command line.
     #[test]
     fn every_command_has_examples_that_are_its_own() {
         let whole = whole();
@@ -220,7 +220,7 @@ mod tests {
         }
     }
 
-    /// Extracts the arguments of the example lines in a help text, without shell syntax and comments.
+    /// Extracts the arguments from the example lines of a help text, without shell syntax and comments.
     fn examples(help: &str) -> Vec<Vec<String>> {
         let call = format!("{PROGRAM} ");
         let lines = help

@@ -45,7 +45,7 @@ pub(crate) struct Config {
     pub(crate) model_name: Option<String>,
     pub(crate) addresses: Addresses,
     pub(crate) source: SourceOptions,
-    /// The files that may be loaded, until the repository takes the list.
+    /// The files that may be loaded; `None` once the repository has taken the list.
     pub(crate) digests: Option<RequiredDigests>,
     pub(crate) engine: EngineConfig,
     pub(crate) backends: BackendConfig,
@@ -57,15 +57,15 @@ pub(crate) struct Config {
     pub(crate) allow_console: bool,
     /// Recent log lines, if the console may show them.
     pub(crate) log_tail: Option<LogTail>,
-    /// `None` unless clients may use system shared memory.
+    /// Settings of system shared memory; `None` unless clients may use it.
     pub(crate) shared_memory: Option<RegionsConfig>,
     pub(crate) connections: ConnectionLimits,
     /// The server's certificate; `None` without TLS.
     pub(crate) tls: Option<TlsFiles>,
     /// The access rules.
     pub(crate) access: Access,
-    /// Host names accepted at the admin address: a local one is protected against web pages even if the
-    /// others are not.
+    /// Host names accepted at the admin address. A local admin address is protected against web pages even if
+    /// the other addresses are not.
     pub(crate) admin_hosts: AllowedHosts,
     /// How long the server still accepts requests after a termination signal.
     pub(crate) shutdown_delay: Duration,
@@ -92,8 +92,8 @@ pub(crate) struct Config {
 const CONSOLE_LOG_LINES: usize = 500;
 
 impl Config {
-    /// Merges the options of the command line and the environment with the configuration file's, and applies
-    /// defaults.
+    /// Merges the options of the command line and the environment with those of the configuration file, and
+    /// applies defaults.
     pub(crate) fn resolve(options: Options) -> Result<Self, Failure> {
         if let Some(answer) = file_options::in_environment(|name| env::var(name).ok()) {
             return Err(Failure::usage(answer));
@@ -174,8 +174,8 @@ impl Config {
             options.load_model,
         )?;
         let allowed_hosts = allowed_hosts(&options.allowed_hosts, addresses.http_is_local())?;
-        // A connection's own memory affects no other client, so it is enabled unless the operator disables
-        // shared memory.
+        // Memory that a connection shares affects no other client, so it is enabled unless the operator
+        // disables shared memory.
         #[cfg(target_os = "linux")]
         let allow_connection_memory = options.system_shared_memory != Some(false);
         #[cfg(target_os = "linux")]
@@ -192,7 +192,7 @@ impl Config {
         let tls = options.tls.files()?;
         let knows_clients = tls.as_ref().is_some_and(|files| files.client_ca.is_some());
         let access = options.access.resolve(knows_clients)?;
-        // If there is an admin address, only it shows the log.
+        // With an admin address, the log is shown only there.
         let log_is_local = match &access.admin {
             Some(admin) => admin.at.is_local(),
             None => addresses.http_is_local(),
@@ -348,10 +348,10 @@ fn control(
     })
 }
 
-/// Returns the guarantee expressed by `--allow-mapped-models`.
+/// Returns the operator's promise, which `--allow-mapped-models` expresses.
 #[expect(unsafe_code, reason = "files are the operator's")]
 fn operators_word() -> Promise {
     // SAFETY: the operator guarantees that the models' files are not changed or truncated. This program does
-    // not do so; other programs are the operator's responsibility.
+    // not change them; other programs are the operator's responsibility.
     unsafe { Promise::new() }
 }

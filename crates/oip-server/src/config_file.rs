@@ -2,7 +2,7 @@ use std::{fs, path::Path};
 
 use crate::{failure::Failure, options::Options};
 
-/// Reads the options of a configuration file.
+/// Reads options from a configuration file.
 pub(crate) fn read_file(path: &Path) -> Result<Options, Failure> {
     let shown = path.display();
     let text = fs::read_to_string(path)

@@ -1,10 +1,10 @@
-//! Converts descriptors passed over Unix sockets into memory regions for both transports.
+//! Turns descriptors that clients pass over Unix sockets into memory regions, for both transports.
 
 use axum::http::Extensions;
 use oip_listen::Descriptors;
 use oip_service::ConnectionRegion;
 
-/// Accepts descriptors with requests that register a connection's memory.
+/// Returns the rule that accepts descriptors only with requests that register a connection's memory.
 pub(crate) fn descriptors() -> Descriptors {
     const REGISTER: &[&str] = &[
         oip_http::REGISTER_CONNECTION_MEMORY,

@@ -17,21 +17,21 @@ pub(crate) fn raise_limit() {
         current: limit.maximum,
         maximum: limit.maximum,
     };
-    // If it fails, the server has fewer descriptors, and reports when it runs out.
+    // On failure, the server has fewer descriptors, and reports when it runs out of them.
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-/// The default number of connections, plus models, regions and timers.
+/// Number of descriptors for the default number of connections, plus models, regions and timers.
 const USUAL: u64 = 16 << 10;
 
-/// Makes the kernel allocate a descriptor table of the usual size now, 9 bytes per entry. Call before
+/// Makes the kernel allocate a descriptor table of the usual size now, at 9 bytes per entry. Call this before
 /// starting threads.
 ///
-/// The kernel doubles the table when it is full. This is immediate in a single-threaded process, but with
-/// several threads each doubling waits for an RCU grace period: about 20 ms while many clients connect.
+/// The kernel doubles the table when it is full. In a single-threaded process this is immediate; with several
+/// threads, each doubling waits for an RCU grace period, which takes about 20 ms while many clients connect.
 pub(crate) fn make_room() {
     let most = getrlimit(Resource::Nofile).current.unwrap_or(USUAL);
     let last = USUAL.min(most).saturating_sub(1);
-    // Opens and closes a high-numbered descriptor. If it fails, the table grows on demand.
+    // Opens and closes a descriptor with a high number. On failure, the table grows on demand.
     let _ = i32::try_from(last).map(|last| fcntl_dupfd_cloexec(stderr(), last));
 }

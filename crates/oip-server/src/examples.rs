@@ -1,9 +1,9 @@
-//! Generates example requests for a shell from model metadata.
+//! Generates example requests as shell commands, from a model's metadata.
 
 use oip_types::{ExampleInput, ModelMetadata};
 use serde_json::{Value, json};
 
-/// Maximum number of elements of all inputs; a longer line is unreadable.
+/// Maximum total number of elements in the inputs; a longer line is unreadable.
 const MOST: u64 = 64;
 
 /// An example request for a model, with zeros and empty strings.
@@ -13,7 +13,7 @@ pub(crate) struct Example<'m> {
 }
 
 impl<'m> Example<'m> {
-    /// Creates an example; `None` when inputs are large, or names are unsafe in a shell.
+    /// Creates an example. Returns `None` if inputs are large, or if names are unsafe in a shell.
     pub(crate) fn of(metadata: &'m ModelMetadata) -> Option<Self> {
         let inputs = ExampleInput::all_of(metadata);
         let total = inputs
@@ -29,14 +29,14 @@ impl<'m> Example<'m> {
         is_fine.then_some(Self { model, inputs })
     }
 
-    /// Returns a `curl` command for a server at this URL, with these options.
+    /// Returns a `curl` command for a server at this URL. `url` may start with options.
     pub(crate) fn curl(&self, url: &str, path: &str) -> String {
         let inputs: Vec<Value> = self.inputs.iter().map(ExampleInput::json).collect();
         let body = json!({"inputs": inputs}).to_string();
         format!("curl -s {url}/v2/models/{path}/infer -d {}", quoted(&body))
     }
 
-    /// Returns a `tensor` command with these options, each preceded by a blank.
+    /// Returns a `tensor` command with these options, each preceded by a space.
     pub(crate) fn tensor(&self, options: &str) -> String {
         let mut command = format!("tensor infer{options} --model {}", quoted(self.model));
         for input in &self.inputs {

@@ -1,6 +1,6 @@
 //! A fatal error of the program and its exit code.
 
-/// A fatal error in one line, and the exit code.
+/// A fatal error as one line, with the exit code.
 pub(crate) struct Failure {
     pub(crate) message: String,
     pub(crate) exit_code: u8,

@@ -1,4 +1,4 @@
-//! Settings that exist only in the configuration file, and hints for users who give them elsewhere.
+//! Settings that exist only in the configuration file, and hints for users who pass them elsewhere.
 
 use std::ffi::OsString;
 #[cfg(feature = "text")]
@@ -39,13 +39,13 @@ pub(crate) struct FileOptions {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum JsonNonFinite {
-    /// As null: valid JSON, but infinities are lost.
+    /// As null. This is valid JSON, but infinities are lost.
     Null,
-    /// As NaN, Infinity and -Infinity, which is not strictly JSON.
+    /// As NaN, Infinity and -Infinity, which is not valid JSON.
     Literal,
     /// As strings.
     String,
-    /// As an error that fails the request.
+    /// Not at all: the request fails.
     Error,
 }
 
@@ -53,7 +53,7 @@ pub(crate) enum JsonNonFinite {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum GrpcForm {
-    /// The same form as in the request.
+    /// In the same form as in the request.
     Mirror,
     /// As raw bytes, like Triton.
     Raw,
@@ -64,20 +64,20 @@ pub(crate) enum GrpcForm {
 /// A setting, as shown in the help.
 pub(crate) struct FileSetting {
     pub(crate) name: &'static str,
-    /// A TOML value.
+    /// Example value in TOML.
     example: &'static str,
     kind: Kind,
     about: &'static str,
 }
 
-/// How a value from the command line is written in TOML.
+/// How a value from the command line is converted to TOML.
 #[derive(Clone, Copy)]
 enum Kind {
     Text,
     Number,
     #[cfg(feature = "otlp")]
     List,
-    /// A list that the command line separates by commas.
+    /// A list whose items are separated by commas on the command line.
     CommaList,
 }
 
@@ -90,7 +90,7 @@ const fn setting(name: &'static str, example: &'static str, kind: Kind, about: &
     }
 }
 
-/// All settings of [`FileOptions`].
+/// Describes all settings of [`FileOptions`].
 pub(crate) const FILE_SETTINGS: &[FileSetting] = &[
     setting(
         "cpu-threads",
@@ -200,7 +200,7 @@ pub(crate) const FILE_SETTINGS: &[FileSetting] = &[
 ];
 
 impl FileOptions {
-    /// Parses these settings of a configuration file, ignoring all others.
+    /// Parses these settings from a configuration file, and ignores all others.
     pub(crate) fn from_file(text: &str) -> Result<Self, toml::de::Error> {
         Ok(Self {
             capture: toml::from_str(text)?,
@@ -214,14 +214,14 @@ impl FileOptions {
 }
 
 impl FileSetting {
-    /// Returns the environment variable that corresponds to the option's name.
+    /// Returns the environment variable that would correspond to the setting's name.
     pub(crate) fn variable(&self) -> String {
         format!("OIP_{}", self.name.replace('-', "_").to_uppercase())
     }
 
-    /// Formats a configuration line with these values, or with the example if `values` is empty.
+    /// Formats a line of the configuration file with these values, or with the example if `values` is empty.
     fn line(&self, values: &[String]) -> String {
-        // JSON strings are valid TOML strings.
+        // JSON strings are also valid TOML strings.
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
         let list = |items: Vec<String>| format!("[{}]", items.join(", "));
         let value = match (self.kind, values) {
@@ -242,7 +242,7 @@ impl FileSetting {
     }
 }
 
-/// Returns a hint with the lines to write, if the command line contains such a setting.
+/// If the command line contains such a setting, returns a hint with the lines to write.
 pub(crate) fn on_command_line(arguments: &[OsString]) -> Option<String> {
     let words: Vec<&str> = arguments
         .iter()
@@ -269,7 +269,7 @@ pub(crate) fn on_command_line(arguments: &[OsString]) -> Option<String> {
     answer(found)
 }
 
-/// Like [`on_command_line`], for environment variables.
+/// Returns the same hint as [`on_command_line`], for environment variables.
 pub(crate) fn in_environment(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let found = FILE_SETTINGS.iter().filter_map(|setting| {
         let name = setting.variable();
@@ -326,7 +326,7 @@ mod tests {
         }
     }
 
-    /// The operator page's example contains every setting and is a valid file.
+    /// The example in the operators' page contains every setting and is a valid file.
     #[test]
     fn the_page_for_operators_has_every_setting_of_the_file() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating.md");
@@ -366,7 +366,7 @@ mod tests {
                 && lines.ends_with("`capture-rate = 0.5`, `capture-models = [\"a*\", \"b\", \"c\"]`"),
             "{lines}"
         );
-        // Without a value the hint shows the example; arguments after `--` are paths.
+        // Without a value, the hint shows the example. Arguments after `--` are paths.
         assert!(
             told(&["--cpu-threads", "--log=warn"])
                 .unwrap()

@@ -1,8 +1,8 @@
-//! Arranges the help: options under headings, and the short list of `-h`.
+//! Arranges the help: groups options under headings, and selects the short list for `-h`.
 
 use clap::Command;
 
-/// The headings with their options, in order. Every serving option is in one of them.
+/// The headings with their options, in order. Every option for serving has a heading.
 const HEADINGS: [(&str, &[&str]); 7] = [
     (
         "Models",
@@ -87,7 +87,7 @@ const HEADINGS: [(&str, &[&str]); 7] = [
     ("Advanced", &["config"]),
 ];
 
-/// The options of `-h`, with one line each.
+/// The options shown by `-h`, each with one line.
 const SHORT: [(&str, &str); 12] = [
     (
         "model-repository",
@@ -127,8 +127,8 @@ const SHORT: [(&str, &str); 12] = [
     ("config", "A TOML file with any of the options"),
 ];
 
-/// Arranges a command's options under headings, and hides most of them from the short help. Other options are
-/// unchanged.
+/// Arranges a command's options under headings, and hides most of them from the short help. Other options
+/// stay unchanged.
 pub(crate) fn arranged(command: Command) -> Command {
     command.mut_args(|argument| {
         let long = argument.get_long().unwrap_or_default().to_owned();

@@ -1,4 +1,5 @@
-//! Runs fast models on the transports' threads: the setting, and the number of threads it needs.
+//! Runs fast models on the transports' threads: creates the engine's setting, and computes the number of
+//! threads.
 
 use std::{
     future::{Future, poll_fn},
@@ -18,21 +19,21 @@ use oip_engine::InPlace;
 
 use oip_types::HumanDuration;
 
-/// Returns the engine's setting: models whose runs take at most about `time` run on the thread that has their
-/// request, if nothing in a request can make a run longer. Zero disables it.
+/// Returns the engine's setting: models whose runs take at most about `time` run on the thread that received
+/// the request, provided that no request can make a run longer. Zero disables this.
 pub(crate) fn setting(time: Option<HumanDuration>) -> Option<InPlace> {
     let limit = time.map_or(DEFAULT_LIMIT, |time| time.0);
     let is_wanted = !limit.is_zero();
     is_wanted.then(|| InPlace::new(limit, transport_threads() - 1, || Box::pin(others_first())))
 }
 
-/// Yields to the runtime's other tasks. tokio's `yield_now` completes at its second poll in any case, and
-/// connections poll their requests twice in a turn.
+/// Yields to the runtime's other tasks. tokio's `yield_now` is not enough: it completes at its second poll,
+/// and a connection may poll its request twice in one turn.
 async fn others_first() {
     let mut turn: Option<Arc<Turn>> = None;
     poll_fn(|cx| match &turn {
         Some(turn) => {
-            // A request moves between tasks with its connection.
+            // A request may move to another task together with its connection.
             turn.task.register(cx.waker());
             match turn.is_over.load(Ordering::Acquire) {
                 true => Poll::Ready(()),
@@ -54,7 +55,7 @@ async fn others_first() {
     .await;
 }
 
-/// A turn of the other tasks, which ends when this future is woken.
+/// One turn of the other tasks. It ends when this waker is woken.
 struct Turn {
     is_over: AtomicBool,
     task: AtomicWaker,
@@ -67,11 +68,11 @@ impl Wake for Turn {
     }
 }
 
-/// Roughly the cost of two thread wake-ups and the handover between them.
+/// About the cost of two thread wake-ups and the handover between the threads.
 const DEFAULT_LIMIT: Duration = Duration::from_micros(100);
 
 /// Returns the number of threads of a lane's runtime: one per CPU, all of which may run models, and a spare
-/// one that is parked until one of them blocks.
+/// thread that is parked until one of them blocks.
 pub(crate) fn transport_threads() -> usize {
     1 + thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }

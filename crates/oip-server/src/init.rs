@@ -21,7 +21,7 @@ pub(crate) struct Init {
     folder: PathBuf,
 }
 
-/// The files to write.
+/// The files that are written.
 const FILES: &[(&str, &[u8])] = &[
     #[cfg(feature = "onnx")]
     (
@@ -48,7 +48,7 @@ const FILES: &[(&str, &[u8])] = &[
     ("README.md", README.as_bytes()),
 ];
 
-/// A request with a handwritten 7.
+/// A request with a handwritten digit 7.
 const ONE_DIGIT: &[u8] = include_bytes!("../examples/requests/one_digit.json");
 
 #[cfg(feature = "onnx")]
@@ -104,7 +104,7 @@ pub(crate) fn run(init: &Init) -> Result<ExitCode, Failure> {
     let next = format!(
         "wrote an example repository\n\n  oip-server {shown}\n\n{shown}/README.md says how to go on\n"
     );
-    // Ignored if standard output is closed.
+    // Errors are ignored, since standard output may be closed.
     let _ = stdout().write_all(next.as_bytes());
     Ok(ExitCode::SUCCESS)
 }
@@ -123,6 +123,6 @@ fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    // Never overwrites a file created concurrently.
+    // Never overwrites a file that was created concurrently.
     fs::File::create_new(path)?.write_all(content)
 }

@@ -1,4 +1,4 @@
-//! Connects the listener's stream slots to the gRPC services.
+//! Connects the listener's stream slots with the gRPC services.
 
 use std::{
     sync::Arc,
@@ -9,7 +9,7 @@ use axum::http::Extensions;
 use oip_listen::{Lasting, StreamPlace};
 use oip_service::{CallPlace, KeptPlace};
 
-/// Returns the long-lived gRPC calls that are mostly idle.
+/// Returns the gRPC calls that stay open for long and are mostly idle.
 pub(crate) fn lasting() -> Lasting {
     Lasting::new(oip_grpc::LASTING, |place| {
         let mut extensions = Extensions::new();
@@ -18,7 +18,7 @@ pub(crate) fn lasting() -> Lasting {
     })
 }
 
-/// A slot managed by the listener.
+/// A stream slot that the listener manages.
 struct ListenerPlace(StreamPlace);
 
 impl KeptPlace for ListenerPlace {

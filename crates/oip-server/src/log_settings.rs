@@ -1,4 +1,4 @@
-//! The logging extension: changes the process's log levels at run time.
+//! The logging extension, which changes the process's log levels at run time.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,38 +12,38 @@ use tracing_subscriber::{
     reload,
 };
 
-/// Filters log lines.
+/// The filter for log lines.
 pub(crate) type LogFilter = FilterFn<Box<dyn Fn(&Metadata<'_>) -> bool + Send + Sync>>;
 
 /// Read-only settings with their values.
 const FIXED: [(&str, &str); 2] = [("log_file", ""), ("log_format", "ISO8601")];
 
-/// The log settings under Triton's names, with a handle on the filter.
+/// The log settings under Triton's names, with a handle to the filter.
 pub(crate) struct LogControl {
     settings: Mutex<Settings>,
     filter: reload::Handle<LogFilter, Registry>,
 }
 
-/// The effective levels and their origin.
+/// The effective levels, as the base levels and the clients' changes.
 struct Settings {
-    /// The levels of `--log`.
+    /// The levels set by `--log`.
     base: Targets,
     changes: Changes,
 }
 
-/// Changes by clients. Errors are controlled by `--log` alone: a client that could silence them could hide
-/// its actions.
+/// Changes made by clients. Errors are controlled only by `--log`: a client that could silence them could
+/// hide its actions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Changes {
-    /// Whether warnings are logged, if a client changed that.
+    /// Whether warnings are logged; `None` unless a client changed that.
     warning: Option<bool>,
     info: Option<bool>,
-    /// 1 and 2 add debug and trace messages of this workspace's crates.
+    /// 1 adds debug messages and 2 also trace messages of this workspace's crates.
     verbose: u32,
 }
 
 impl LogControl {
-    /// Returns the control and the filter, initially with the levels `base`.
+    /// Creates the control and the filter, with the initial levels `base`.
     pub(crate) fn new(base: Targets) -> (Self, reload::Layer<LogFilter, Registry>) {
         let (layer, filter) = reload::Layer::new(Changes::default().filter(base.clone()));
         let changes = Changes::default();
@@ -54,7 +54,7 @@ impl LogControl {
         (control, layer)
     }
 
-    /// Replaces the base levels and discards clients' changes.
+    /// Replaces the base levels and discards the clients' changes.
     pub(crate) fn restart(&self, base: Targets) -> Result<(), ServiceError> {
         let mut now = self.lock();
         let settings = Settings {
@@ -71,7 +71,7 @@ impl LogControl {
         self.filter
             .reload(settings.changes.filter(settings.base.clone()))
             .map_err(|error| ServiceError::internal("the log is gone").caused_by(error))?;
-        // At startup this happens when the filter is installed.
+        // At startup, this happens when the filter is installed.
         log::set_max_level(log_level(most));
         Ok(())
     }
@@ -111,7 +111,7 @@ impl Logging for LogControl {
             changed.set(name, value)?;
         }
         if changed != now.changes {
-            // Logged under the old settings, so that the log explains why it falls silent.
+            // Logged under the old settings, so that the log shows why it becomes silent.
             let shown: Vec<String> = changes
                 .iter()
                 .map(|(name, value)| format!("{name}={value}"))
@@ -178,8 +178,8 @@ impl Changes {
         Ok(())
     }
 
-    /// Returns the most verbose level that can pass. Libraries that use the crate `log` skip messages above
-    /// it, which would otherwise go through the filter.
+    /// Returns the most verbose level that can pass the filter. Libraries that use the crate `log` skip
+    /// messages above this level, which would otherwise reach the filter.
     fn most(self, base: &Targets) -> LevelFilter {
         let base = Layer::<Registry>::max_level_hint(base).unwrap_or(LevelFilter::TRACE);
         let changed = [
@@ -192,7 +192,7 @@ impl Changes {
         changed.map(|(_, level)| level).fold(base, Ord::max)
     }
 
-    /// Creates the filter: a changed level takes precedence over `--log`.
+    /// Creates the filter. A level that a client changed takes precedence over `--log`.
     fn filter(self, base: Targets) -> LogFilter {
         let most = self.most(&base);
         let allows = move |metadata: &Metadata<'_>| {
@@ -229,7 +229,7 @@ fn log_level(level: LevelFilter) -> log::LevelFilter {
     same.map_or(log::LevelFilter::Off, |(_, of_log)| of_log)
 }
 
-/// Returns whether a target belongs to this workspace; debug messages of other crates are not useful here.
+/// Returns whether a target belongs to this workspace. Debug messages of other crates are not useful here.
 fn is_ours(target: &str) -> bool {
     ["oip_", "backend_"].iter().any(|ours| target.starts_with(ours))
 }

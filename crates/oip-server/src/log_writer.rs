@@ -1,5 +1,5 @@
-//! Writes the log to standard error from a background thread with a bounded queue, so that serving never
-//! waits for the reader of the log. Dropped lines are counted and reported.
+//! Writes the log to standard error on a background thread with a bounded queue, so that serving never waits
+//! for the log's reader. Dropped lines are counted and reported.
 
 use std::{
     io::{self, Write, stderr},
@@ -21,7 +21,7 @@ use crate::options::LogFormat;
 
 /// Writes lines to standard error from a background thread.
 ///
-/// If the reader blocks, lines are queued up to a limit, and then dropped.
+/// If the reader blocks, lines are queued up to a limit and then dropped.
 #[derive(Clone)]
 pub(crate) struct LogWriter {
     queue: SyncSender<Message>,
@@ -32,9 +32,9 @@ pub(crate) struct LogWriter {
 /// Counters of queued and dropped lines.
 #[derive(Debug, Default)]
 pub(crate) struct DropCounters {
-    /// Bytes of queued lines.
+    /// Size of the queued lines in bytes.
     waiting: AtomicUsize,
-    /// Dropped lines not reported yet.
+    /// Number of dropped lines that have not been reported yet.
     unsaid: AtomicU64,
     all: AtomicU64,
 }
@@ -53,7 +53,7 @@ impl DropCounters {
 
 enum Message {
     Line(Vec<u8>),
-    /// Write everything queued before this message, then drop the sender, which wakes the caller.
+    /// Writes everything queued before this message, then drops the sender, which wakes the caller.
     Flush(SyncSender<()>),
 }
 
@@ -68,7 +68,7 @@ impl LogWriter {
             let dropped = dropped.clone();
             move || write_all(&messages, &dropped, format, tail.as_ref(), &mut stderr())
         };
-        // Without the thread there is no log, but the server runs.
+        // Without the thread nothing is logged, but the server runs.
         let _ = thread::Builder::new().name("log".to_owned()).spawn(writing);
         Self {
             queue,
@@ -82,7 +82,7 @@ impl LogWriter {
         self.dropped.clone()
     }
 
-    /// Waits until all lines so far are written, at most `patience`.
+    /// Waits until all lines queued so far are written, for at most `patience`.
     pub(crate) fn flush(&self, patience: Duration) {
         let start = Instant::now();
         let (done, is_done) = sync_channel(0);
@@ -98,7 +98,7 @@ impl LogWriter {
     }
 }
 
-/// Runs the thread's loop, which writes incoming lines.
+/// Runs the thread's loop, which writes lines as they arrive.
 fn write_all(
     messages: &Receiver<Message>,
     dropped: &DropCounters,
@@ -111,10 +111,10 @@ fn write_all(
         if missing > 0 {
             let _ = out.write_all(&dropped_line(missing, format));
         }
-        // Continue when standard error is closed or full.
+        // Write errors are ignored, since standard error may be closed or full.
         match message {
             Message::Line(line) => {
-                // The tail comes first, because standard error may block.
+                // The tail is updated first, because standard error may block.
                 if let Some(tail) = tail {
                     let kept = shortened(line.clone(), format, MAX_BYTES);
                     tail.push(&String::from_utf8_lossy(&kept));
@@ -127,7 +127,7 @@ fn write_all(
     }
 }
 
-/// Formats the line that reports dropped ones, with the time of the next line.
+/// Formats the line that reports dropped lines, with the timestamp of the next line.
 fn dropped_line(count: u64, format: LogFormat) -> Vec<u8> {
     let message = "log lines were dropped here because standard error was not read in time";
     match format {
@@ -162,7 +162,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// A line being formatted; it is sent on drop.
+/// A log line that is being formatted. Dropping it sends it.
 pub(crate) struct Line<'a> {
     writer: &'a LogWriter,
     bytes: Vec<u8>,
@@ -203,10 +203,10 @@ impl Drop for Line<'_> {
 /// Maximum length of a line in bytes.
 const MAX_BYTES: usize = 4096;
 
-/// The field of events that may be longer; the code that logs them bounds their number and length.
+/// Events with this field may be longer; the code that logs them limits their number and length.
 const TRACEBACK: &str = "traceback";
 
-/// Bytes queued from which those events are truncated too.
+/// Number of queued bytes above which these events are truncated too.
 const MAX_WAITING: usize = 16 << 20;
 
 /// Maximum length of an event with a traceback of 64 KiB, indented or as JSON.
@@ -224,7 +224,7 @@ fn shortened(mut line: Vec<u8>, format: LogFormat, most: usize) -> Vec<u8> {
     }
     const END: &str = "… (cut)\n";
     let mut end = most - END.len();
-    // Does not cut within a character: continuation bytes begin with the bits 10.
+    // Never cuts within a character: continuation bytes start with the bits 10.
     while end > 0 && line[end] & 0b1100_0000 == 0b1000_0000 {
         end -= 1;
     }
@@ -233,7 +233,7 @@ fn shortened(mut line: Vec<u8>, format: LogFormat, most: usize) -> Vec<u8> {
     line
 }
 
-/// Shortens the long strings of a JSON object until it fits.
+/// Shortens long strings in a JSON object until it fits.
 fn shortened_json(line: &[u8], most: usize) -> Option<Vec<u8>> {
     let mut value: Value = serde_json::from_slice(line).ok()?;
     let mut longest = most / 2;
@@ -245,7 +245,7 @@ fn shortened_json(line: &[u8], most: usize) -> Option<Vec<u8>> {
             return Some(short);
         }
         if longest == 0 {
-            // The object has too many fields rather than long strings.
+            // The object has too many fields, not long strings.
             let bytes = line.len();
             value =
                 json!({"level": value["level"], "message": "a line of the log was too long", "bytes": bytes});

@@ -1,6 +1,6 @@
-//! `oip-server`: serves the models of a directory over the Open Inference Protocol, HTTP and gRPC.
+//! `oip-server`: serves the models in a directory with the Open Inference Protocol over HTTP and gRPC.
 //!
-//! The binary only combines libraries: it turns options into a configuration, builds an engine and two
+//! The binary only combines libraries: it turns options into a configuration, creates an engine and two
 //! transports from it, and runs them until a signal.
 
 mod access_options;
@@ -87,7 +87,7 @@ fn main() -> ExitCode {
 }
 
 fn fail(failure: &Failure) -> ExitCode {
-    // Ignored if standard error is closed.
+    // Errors are ignored, since standard error may be closed.
     let _ = writeln!(stderr(), "error: {}", failure.message);
     ExitCode::from(failure.exit_code)
 }

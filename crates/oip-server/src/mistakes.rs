@@ -17,7 +17,7 @@ pub(crate) const PROGRAM: &str = "oip-server";
 
 const COMMANDS: [&str; 4] = ["check", "init", "completions", "man"];
 
-/// Explains an error in arguments that were parsed for serving.
+/// Formats an error in arguments that were parsed for serving.
 pub(crate) fn told(error: &clap::Error, arguments: &[OsString]) -> String {
     moved(error, arguments)
         .or_else(|| misplaced(error, arguments))
@@ -25,14 +25,14 @@ pub(crate) fn told(error: &clap::Error, arguments: &[OsString]) -> String {
         .unwrap_or_else(|| one_line(error))
 }
 
-/// Explains an error in the arguments of `command`.
+/// Formats an error in the arguments of `command`.
 pub(crate) fn told_of_command(command: &str, error: &clap::Error, arguments: &[OsString]) -> String {
     moved(error, arguments)
         .or_else(|| overwriting(command, error))
         .unwrap_or_else(|| one_line(error))
 }
 
-/// Explains that `init` has no option to overwrite files.
+/// Returns the message that `init` has no option to overwrite files.
 fn overwriting(command: &str, error: &clap::Error) -> Option<String> {
     let is_unknown = command == "init" && error.kind() == ErrorKind::UnknownArgument;
     match error.get(ContextKind::InvalidArg).filter(|_| is_unknown)? {
@@ -53,7 +53,7 @@ fn moved(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
         .flatten()
 }
 
-/// Returns the hint for a misspelt or misplaced subcommand, which was parsed as a path.
+/// Returns the hint for a misspelt or misplaced subcommand that was parsed as a path.
 fn misplaced(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
     let at = arguments.iter().position(|word| read_as_path(word).is_some())?;
     let is_of_words = match error.kind() {
@@ -64,7 +64,7 @@ fn misplaced(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
     is_of_words.then(|| command_first(arguments, at)).flatten()
 }
 
-/// Returns the hint for a nonexistent path that may be a subcommand.
+/// Returns the hint for a nonexistent path that may be meant as a subcommand.
 pub(crate) fn told_of_path(path: &Path, arguments: &[OsString]) -> Option<String> {
     let at = arguments.iter().position(|word| word == path.as_os_str())?;
     command_first(arguments, at)
@@ -93,7 +93,7 @@ fn command_first(arguments: &[OsString], at: usize) -> Option<String> {
     })
 }
 
-/// Returns the subcommand that a word is or resembles, unless a file or directory has that name.
+/// Returns the subcommand that a word equals or resembles, unless a file or directory has that name.
 fn read_as_path(word: &OsStr) -> Option<&'static str> {
     meant(word).filter(|_| !Path::new(word).exists())
 }
@@ -113,7 +113,7 @@ fn two_paths(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
     ))
 }
 
-/// Formats a command line to paste. Omits URLs, whose query may contain a key.
+/// Formats a command line that the user can paste. Omits URLs, since their query may contain a key.
 fn call<'a>(command: &str, arguments: impl Iterator<Item = &'a OsString>) -> String {
     let mut call = format!("{PROGRAM} {command}");
     for argument in arguments {
@@ -130,7 +130,7 @@ fn call<'a>(command: &str, arguments: impl Iterator<Item = &'a OsString>) -> Str
 /// Returns the subcommand that a word may misspell.
 fn meant(text: &OsStr) -> Option<&'static str> {
     let text = text.to_str()?;
-    // Allowed typos: none in short words, one from four letters, two in long ones.
+    // Allowed typos: none in short words, one in words of at least four letters, two in long ones.
     let slips = |known: &str| match known.len() {
         0..=3 => 0,
         4..=9 => 1,
@@ -151,7 +151,7 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let wanted =
         lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"));
-    // A path that starts with a hyphen is not what the user wants.
+    // clap's tip to pass a path that starts with a hyphen is misleading here.
     let wanted = wanted.filter(|line| !line.starts_with("tip: to pass '"));
     let (mut joined, mut is_list) = (String::new(), false);
     for line in wanted {
@@ -176,8 +176,8 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
     format!("{joined} (--help shows all options)")
 }
 
-/// Returns the option whose value is wrong but not on the command line, as clap names it, with the
-/// environment variable it came from.
+/// Returns the option whose invalid value is not on the command line, as clap names it, with the environment
+/// variable that the value came from.
 fn variable(error: &clap::Error) -> Option<(&str, String)> {
     let is_value = matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue);
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg).filter(|_| is_value) else {
@@ -196,8 +196,7 @@ fn variable(error: &clap::Error) -> Option<(&str, String)> {
     is_set.then_some((option.as_str(), variable))
 }
 
-/// Returns an unknown option that is a field of model configurations, which cannot be set for the whole
-/// server.
+/// Returns an unknown option that is a field of model configurations, and cannot be set for the whole server.
 fn field_of_configuration(error: &clap::Error) -> Option<(&str, &'static str)> {
     const FIELDS: [&str; 8] = [
         "dynamic_batching",

@@ -1,4 +1,4 @@
-//! Model sources: directories, and URLs mirrored to a directory.
+//! Opens the sources of models: directories, and URLs that are mirrored to a directory.
 
 use std::{
     collections::BTreeSet,
@@ -12,7 +12,7 @@ use oip_service::Backend;
 
 use crate::{config::Config, failure::Failure};
 
-/// Opens the configured repositories. Models of URLs are fetched first.
+/// Opens the configured repositories. Models at URLs are downloaded first.
 pub(crate) fn open(config: &mut Config) -> Result<Repositories, Failure> {
     let backends = config.backends.isolated()?;
     let name = config.model_name.as_deref();
@@ -28,14 +28,14 @@ pub(crate) fn open(config: &mut Config) -> Result<Repositories, Failure> {
     for path in &config.model_repositories {
         if !seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone())) {
             let shown = path.display().to_string();
-            // The query may contain a key.
+            // The query of a URL may contain a key, so it is not shown.
             let shown = shown.split('?').next().unwrap_or_default();
             return Err(Failure::usage(format!(
                 "--model-repository: {shown} is given twice, so each of its models would be in two repositories"
             )));
         }
         let repository = match path.to_str().filter(|text| is_url(text)) {
-            // The views of a cache contain no links that lead outside.
+            // A cache's directories contain no links that lead outside.
             Some(url) => remote::open(url, config, &backends, |path| open_folder(path, &[]))?,
             None => {
                 let also = &config.source.repository_also;
@@ -54,8 +54,8 @@ pub(crate) fn open(config: &mut Config) -> Result<Repositories, Failure> {
     Ok(repositories.into())
 }
 
-/// Returns the only model file of a directory without other model candidates. A directory is treated as a
-/// repository if models may be added later, files must be listed, or there are other repositories.
+/// Returns the only model file of a directory that has no other possible models. A directory is treated as a
+/// repository if models may be added later, if files must be listed, or if there are other repositories.
 fn only_file(repository: &Repository) -> Option<String> {
     let is_empty = repository.model_names().is_ok_and(|names| names.is_empty());
     match &repository.misplaced_files()[..] {

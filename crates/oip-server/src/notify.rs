@@ -1,6 +1,6 @@
-//! Notifies systemd of readiness and shutdown. A `Type=notify` service has its socket in `NOTIFY_SOCKET`.
+//! Notifies systemd of readiness and shutdown. For a `Type=notify` service, `NOTIFY_SOCKET` names the socket.
 
-/// Notifies systemd, if requested. Failures are ignored.
+/// Sends a state to systemd, if it requested notifications. Failures are ignored.
 pub(crate) fn tell(state: &str) {
     #[cfg(unix)]
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
@@ -18,7 +18,7 @@ fn send(socket: &std::ffi::OsStr, state: &str) -> std::io::Result<()> {
     use std::os::unix::{ffi::OsStrExt, net::UnixDatagram};
 
     let datagram = UnixDatagram::unbound()?;
-    // systemd reads immediately; any other reader must not block the server.
+    // systemd reads immediately. A different reader must not block the server.
     datagram.set_nonblocking(true)?;
     #[cfg(target_os = "linux")]
     if let Some(name) = socket.as_bytes().strip_prefix(b"@") {

@@ -1,4 +1,4 @@
-//! HTTP and gRPC on one port: gRPC requests are recognized by HTTP/2 and their content type.
+//! Serves HTTP and gRPC on one port. gRPC requests are recognized by HTTP/2 and their content type.
 
 use std::{
     convert::Infallible,
@@ -14,7 +14,7 @@ use tower_service::Service;
 
 use crate::traffic::is_grpc;
 
-/// Dispatches each request to one of two services.
+/// Passes each request to one of two services.
 #[derive(Clone)]
 pub(crate) struct OnePort<H, G> {
     http: H,

@@ -1,5 +1,5 @@
 //! The server while its repositories and identity table are being read, which may take minutes for remote
-//! ones: it is live, not ready, and stops on a signal.
+//! ones. Until then it is live but not ready, and stops on a signal.
 
 use std::{
     convert::Infallible,
@@ -41,7 +41,7 @@ use crate::{
     signals::{INTERRUPTED, Signals},
 };
 
-/// The resources that the server needs before it can start.
+/// The sources that the server reads before it can start.
 pub(crate) struct Sources {
     pub(crate) config: Config,
     pub(crate) repository: Repositories,
@@ -51,18 +51,19 @@ pub(crate) struct Sources {
 /// The result of opening the repositories.
 pub(crate) enum StartupOutcome {
     Read(Box<Sources>),
-    /// A signal arrived first.
+    /// A signal arrived before everything was read.
     Ended {
-        /// Whether no request was aborted.
+        /// Whether every request was completed.
         is_clean: bool,
     },
 }
 
-/// Local directories are read within this time; clients wait in the listen backlog meanwhile.
+/// How long to read before serving health checks; local directories are read within this time. Meanwhile
+/// clients wait in the listen backlog.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Opens the repositories and reads the identity table. If that takes long, serves health checks meanwhile,
-/// and rejects other requests as starting.
+/// Opens the repositories and reads the identity table. If this takes long, serves health checks meanwhile,
+/// and rejects other requests because the server is starting.
 pub(crate) async fn read(
     mut config: Config,
     bound: &[BoundSocket],
@@ -133,7 +134,7 @@ struct Opening {
 }
 
 impl Opening {
-    /// Serves on these sockets, which stay open for the real server.
+    /// Serves on these sockets, which stay open for the complete server.
     fn start(
         bound: &[BoundSocket],
         tls: Option<&Tls>,
@@ -187,13 +188,13 @@ impl Opening {
         })
     }
 
-    /// Stops in favour of the real server: clients reconnect.
+    /// Stops serving, so that clients reconnect to the complete server.
     fn leave(self) {
         self.calls.drain_streams();
         self.shutdown.drain();
     }
 
-    /// Waits until all connections are closed, and cuts them after a timeout; returns true if none had to be
+    /// Waits until all connections are closed, and cuts them after a timeout. Returns true if none had to be
     /// cut.
     async fn end(self, drain_timeout: Duration) -> bool {
         self.calls.drain_streams();
@@ -248,7 +249,8 @@ fn starting() -> ServiceError {
     ServiceError::new(ErrorCode::Unavailable, REASON).retry_after(Duration::from_secs(1))
 }
 
-/// Passes on health checks and rejects all other requests, because access rights are not known yet.
+/// A layer that passes on health checks and rejects all other requests, because access rights are not known
+/// yet.
 struct HealthOnly<S, B> {
     service: S,
     transport: Transport<B>,

@@ -23,7 +23,8 @@ use crate::{
     traffic::TrafficOptions,
 };
 
-/// Returns the help text after the options. A paragraph is one line, wrapped at the terminal's width.
+/// Returns the help text after the options. Each paragraph is one line, which is wrapped to the terminal's
+/// width.
 pub(crate) fn after_help() -> String {
     format!("{SOURCES_HELP}\n{}\n{USE_HELP}", file_options::help())
 }
@@ -57,7 +58,7 @@ SIGTERM or SIGINT: no new connections, open requests are finished, then the proc
 had to be cut after --drain-timeout. A second signal ends it at once with code 130. SIGHUP opens the access log's file \
 again, and reads again: certificates, the table of --auth, the log's levels in the configuration file.";
 
-/// The text after the options of `-h`.
+/// The text after the options in the output of `-h`.
 pub(crate) const AFTER_HELP_SHORT: &str = "\
 Examples:
   oip-server init shop                writes an example repository
@@ -81,7 +82,7 @@ pub(crate) struct Options {
     #[serde(skip)]
     pub(crate) path: Option<PathBuf>,
 
-    // A plain attribute, because in doc comments URLs would need markup.
+    // An attribute instead of a doc comment, in which the URLs would need markup.
     #[arg(
         long,
         env = "OIP_MODEL_REPOSITORY",
@@ -304,11 +305,11 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// An error in a configuration file and its position.
+/// An error in a configuration file, and its position.
 #[derive(Debug)]
 pub(crate) struct FileError {
     pub(crate) message: String,
-    /// The byte range in the file.
+    /// The byte range of the error in the file.
     pub(crate) span: Option<Range<usize>>,
 }
 
@@ -324,7 +325,7 @@ impl From<toml::de::Error> for FileError {
 impl Options {
     /// Parses a configuration file.
     pub(crate) fn from_file(text: &str) -> Result<Self, FileError> {
-        // Parsed separately, because flattening the structs would lose the positions of errors.
+        // Each struct is parsed separately, because flattening them would lose the positions of errors.
         let table = DeTable::parse(text)?;
         let command = Self::command();
         for key in table.get_ref().keys() {
@@ -355,10 +356,9 @@ impl Options {
         })
     }
 
-    /// Returns a warning for each unknown variable whose name begins with `OIP_`, given the names of all
-    /// variables.
+    /// Returns a warning for each unknown variable in `names` whose name starts with `OIP_`.
     ///
-    /// Ignores variables such as `OIP_SERVER_SERVICE_HOST`, which Kubernetes sets for a service called
+    /// Ignores variables such as `OIP_SERVER_SERVICE_HOST`, which Kubernetes sets for a service named
     /// `oip-server`.
     pub(crate) fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {
         let command = Self::command();
@@ -384,7 +384,7 @@ impl Options {
         warnings
     }
 
-    /// Merges with `other`, a configuration file's options, which these override.
+    /// Merges these options with `other`, the options of a configuration file, which they override.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             path: self.path.or(other.path),
@@ -404,7 +404,7 @@ impl Options {
             },
             addresses: self.addresses.or(other.addresses),
             traffic: self.traffic.or(other.traffic),
-            // Not available on the command line.
+            // These settings cannot be given on the command line.
             file: other.file,
             config: self.config.or(other.config),
             threads: self.threads.or(other.threads),
@@ -446,9 +446,9 @@ impl Options {
     }
 }
 
-/// Returns the known name that a name may misspell.
+/// Returns the known name that `name` may be a misspelling of.
 fn nearest<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
-    /// The same threshold as clap uses for options.
+    /// The threshold that clap uses for options.
     const ALIKE: f64 = 0.8;
     let rated = known.map(|known| (strsim::jaro(name, known), known));
     let best = rated.max_by(|(one, _), (other, _)| one.total_cmp(other));
@@ -504,7 +504,7 @@ mod tests {
             if name == "config" {
                 continue;
             }
-            // A value that every kind of option accepts in some form.
+            // Values such that every kind of option accepts at least one.
             let accepted = [
                 "1", "true", "\"1s\"", "\"1KiB\"", "\"json\"", "\"poll\"", "\"660\"", "\"x\"", "[\"x\"]",
             ];
@@ -527,7 +527,7 @@ mod tests {
         assert_eq!(unknown.span, Some(12..23));
     }
 
-    /// Options named in deployment manifests and in the operator page exist.
+    /// Options named in deployment manifests and in the operators' page exist.
     #[test]
     fn options_in_manifests_are_known() {
         use std::{fs, path::Path};
@@ -542,7 +542,7 @@ mod tests {
                     folders.push(path);
                 } else if is_text {
                     let text = fs::read_to_string(path).unwrap();
-                    // Options of Docker and cargo are on lines of their own kind.
+                    // Comments, and lines with options of Docker or cargo, are skipped.
                     let lines = text.lines().filter(|line| {
                         !["#", "RUN", "COPY"]
                             .iter()

@@ -13,18 +13,18 @@ use crate::{
     trace_options::{TraceOptions, authorities, headers, resource},
 };
 
-/// Metrics export settings of the configuration file.
+/// The settings for exporting metrics, from the configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct MetricOptions {
-    /// The collector, which may be the same as for traces.
+    /// URL of the collector, which may be the same as for traces.
     pub(crate) otlp_metrics_endpoint: Option<String>,
 
     /// The interval between pushes.
     pub(crate) otlp_metrics_interval: Option<HumanDuration>,
 }
 
-/// Reasonable intervals.
+/// Intervals that the setting accepts.
 const INTERVALS: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
 fn sensible(name: &str, time: Duration) -> Result<Duration, Failure> {
@@ -38,7 +38,8 @@ fn sensible(name: &str, time: Duration) -> Result<Duration, Failure> {
 }
 
 impl MetricOptions {
-    /// Returns the exporter's configuration, if enabled. `traces` contains `otlp-attribute` and `otlp-ca`.
+    /// Returns the exporter's configuration, if it is enabled. `traces` has the settings `otlp-attribute` and
+    /// `otlp-ca`.
     pub(crate) fn resolve(
         self,
         traces: &TraceOptions,

@@ -1,10 +1,10 @@
-//! OpenTelemetry's standard environment variables for collectors, sampling and intervals. The configuration
-//! file overrides them.
+//! Reads OpenTelemetry's standard environment variables for collectors, sampling and intervals. The
+//! configuration file overrides them.
 //!
 //! Platforms set such variables for all programs. An unsupported exporter, endpoint, protocol, sampler or
-//! interval is a warning, as OpenTelemetry specifies, and counts as unset. Invalid headers, attributes and
-//! certificates are fatal: without them data would be sent without a token, without an owner, or to the wrong
-//! receiver.
+//! interval causes a warning, as OpenTelemetry specifies, and is treated as unset. Invalid headers,
+//! attributes and certificates are fatal: data would be sent without a token, without its resource
+//! attributes, or to the wrong receiver.
 
 use std::{env, time::Duration};
 
@@ -12,23 +12,23 @@ use oip_telemetry::{Endpoint, EndpointError};
 
 use crate::failure::Failure;
 
-/// A signal sent to a collector.
+/// A kind of data that is sent to a collector.
 pub(crate) struct Signal {
-    /// Its part in variable names.
+    /// The signal's part in the names of variables.
     pub(crate) name: &'static str,
 }
 
 pub(crate) const TRACES: Signal = Signal { name: "TRACES" };
 pub(crate) const METRICS: Signal = Signal { name: "METRICS" };
 
-/// The variable with the metrics interval in milliseconds.
+/// The variable that sets the metrics interval in milliseconds.
 pub(crate) const INTERVAL: &str = "OTEL_METRIC_EXPORT_INTERVAL";
 
 const SAMPLER: &str = "OTEL_TRACES_SAMPLER";
 const SAMPLER_ARGUMENT: &str = "OTEL_TRACES_SAMPLER_ARG";
 
 impl Signal {
-    /// Returns the collector from the configuration file, or else from a variable.
+    /// Returns the collector that the configuration file names, or else a variable.
     pub(crate) fn endpoint(
         &self,
         setting: &str,
@@ -50,7 +50,7 @@ impl Signal {
             _ if is_disabled() => return Ok(None),
             Some("none") => return Ok(None),
             None | Some("otlp") => {}
-            // `/metrics` serves Prometheus anyway.
+            // `/metrics` serves Prometheus in any case.
             Some("prometheus") if self.name == METRICS.name => return Ok(None),
             Some(other) => return Err(wrong(&exporter, "otlp or none", other)),
         }
@@ -83,11 +83,11 @@ fn told(name: &str, endpoint: Result<Endpoint, EndpointError>) -> Result<Option<
     endpoint.map_err(|error| Failure::usage(format!("{name}: {error}")))
 }
 
-/// Returns a variable's value, or the default with a warning.
+/// Returns the value, or, on an error, `otherwise` with a warning.
 pub(crate) fn or_warn<T>(said: Result<T, Failure>, otherwise: T, warnings: &mut Vec<String>) -> T {
     said.unwrap_or_else(|failure| {
         let warning = format!("{}; it is ignored", failure.message);
-        // Traces and metrics share some variables.
+        // Variables that traces and metrics share cause only one warning.
         if !warnings.contains(&warning) {
             warnings.push(warning);
         }
@@ -115,7 +115,7 @@ pub(crate) fn ratio() -> Result<f64, Failure> {
     }
 }
 
-/// Returns the metrics interval, if a variable sets it.
+/// Returns the metrics interval if a variable sets it.
 pub(crate) fn interval() -> Result<Option<Duration>, Failure> {
     let Some(text) = variable(INTERVAL) else {
         return Ok(None);
@@ -130,7 +130,7 @@ fn is_disabled() -> bool {
     variable("OTEL_SDK_DISABLED").is_some_and(|text| text.eq_ignore_ascii_case("true"))
 }
 
-/// Returns a variable's value. Empty counts as unset, as OpenTelemetry defines.
+/// Returns a variable's value. An empty value counts as unset, as OpenTelemetry specifies.
 fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -1,19 +1,19 @@
-//! Request paths of hosting platforms, which are aliases of protocol paths.
+//! Request paths of hosting platforms, served as aliases of protocol paths.
 
 use axum::http::{
     Request, Uri,
     uri::{Parts, PathAndQuery},
 };
 
-/// Aliases and their targets. The list is usually empty, and then nothing is compared.
+/// Aliases and their target paths. The list is usually empty, so most requests are not compared.
 #[derive(Debug, Default)]
 pub(crate) struct Aliases(Vec<(String, PathAndQuery)>);
 
 impl Aliases {
-    /// Creates the aliases for a server with one model: always `SageMaker`'s, and Vertex AI's according to
-    /// its environment variables.
+    /// Creates the aliases for a server with one model: always `SageMaker`'s, and Vertex AI's if its
+    /// environment variables are set.
     ///
-    /// `/invocations` accepts V2 requests, as in Triton; Vertex predictions use V1.
+    /// `/invocations` accepts V2 requests, as in Triton. Vertex AI's predictions use V1.
     pub(crate) fn new(only_model: Option<&str>, environment: &dyn Fn(&str) -> Option<String>) -> Self {
         let mut aliases = Self::default();
         let route = |name: &str| environment(name).filter(|path| path.starts_with('/'));
@@ -38,7 +38,7 @@ impl Aliases {
         }
     }
 
-    /// Replaces an aliased path by its target.
+    /// Replaces the path of a request by its target, if the path is an alias.
     pub(crate) fn apply<B>(&self, request: &mut Request<B>) {
         let path = request.uri().path();
         let Some((_, meant)) = self.0.iter().find(|(alias, _)| alias == path) else {

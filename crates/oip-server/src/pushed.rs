@@ -9,12 +9,12 @@ use crate::{failure::Failure, metrics::Metrics};
 /// A running metrics export.
 pub(crate) struct MetricsPush {
     exporter: MetricsExporter,
-    /// Keeps the metrics alive while they are pushed.
+    /// Keeps the metrics alive while they are being pushed.
     _metrics: Arc<Metrics>,
 }
 
 impl MetricsPush {
-    /// Pushes once more, and waits at most `patience` for that.
+    /// Pushes a last time, and waits for that for at most `patience`.
     pub(crate) fn finish(&self, patience: Duration) {
         self.exporter.finish(patience);
     }

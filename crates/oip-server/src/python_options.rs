@@ -25,7 +25,7 @@ pub(crate) struct PythonOptions {
 }
 
 impl PythonOptions {
-    /// Merges with `other`, which these options override.
+    /// Merges these options with `other`, which they override.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             allow_python: self.allow_python.or(other.allow_python),

@@ -1,4 +1,4 @@
-//! How users reach the server: URLs, certificates, tokens.
+//! How users reach the server: URLs, certificates and tokens.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -6,37 +6,37 @@ use oip_listen::{Address, ServerCertificate};
 
 use crate::{examples::quoted, shown::shown};
 
-/// The server's addresses as users see them.
+/// The server's addresses, to be shown to users.
 #[derive(Clone)]
 pub(crate) struct Addresses {
     pub(crate) http: Vec<Address>,
     pub(crate) grpc: Vec<Address>,
     /// The admin address, if separate.
     pub(crate) admin: Option<Address>,
-    /// TLS facts, if TLS is enabled.
+    /// The TLS properties that clients need to know, if TLS is enabled.
     pub(crate) encryption: Option<Encryption>,
     /// Whether running models requires authentication.
     pub(crate) wants_token: bool,
     pub(crate) has_console: bool,
 }
 
-/// The facts about the server's TLS that clients need.
+/// The properties of the server's TLS that clients need to know.
 #[derive(Clone)]
 pub(crate) struct Encryption {
     pub(crate) certificate: ServerCertificate,
-    /// The certificate file.
+    /// Path of the certificate file.
     pub(crate) file: PathBuf,
     /// Whether clients need certificates.
     pub(crate) knows_clients: bool,
 }
 
 impl Encryption {
-    /// Returns a host name from the certificate, preferring this machine's names.
+    /// Returns a host name from the certificate, preferably one of this machine.
     fn host(&self, address: SocketAddr) -> String {
         let names = &self.certificate.names;
         let ip = address.ip().to_string();
         let has = |name: &str| names.iter().any(|one| one == name);
-        // The name is printed into a shell command.
+        // The name is printed in a shell command, so it must not need quoting.
         let is_plain = |name: &&String| {
             let is_part = |char: char| char.is_ascii_alphanumeric() || matches!(char, '-' | '.');
             !name.is_empty() && name.chars().all(is_part)
@@ -53,13 +53,13 @@ impl Encryption {
     }
 }
 
-/// How commands to paste reach the server.
+/// The parts of shell commands that reach the server.
 pub(crate) struct Way {
-    /// Options of `curl` and the URL, before the path.
+    /// Options of `curl`, and the URL without the path.
     pub(crate) curl: String,
-    /// Options of `tensor`, if it can reach the server.
+    /// Options of `tensor`; `None` if it cannot reach the server.
     pub(crate) tensor: Option<String>,
-    /// Notes to print first, one line each.
+    /// Notes to print before the commands, one line each.
     pub(crate) notes: Vec<&'static str>,
 }
 
@@ -73,7 +73,8 @@ impl Addresses {
         }
     }
 
-    /// Returns the first HTTP port at a connectable address: the wildcard address is replaced.
+    /// Returns the first HTTP port with an address that clients can connect to: a wildcard address is
+    /// replaced.
     fn http_port(&self) -> Option<SocketAddr> {
         let tcp = self.http.iter().find_map(|address| match address {
             Address::Tcp(address) => Some(*address),
@@ -89,7 +90,7 @@ impl Addresses {
         Some(address)
     }
 
-    /// Returns a URL of that port, with a host name from the certificate.
+    /// Returns a URL for that port, with a host name from the certificate.
     pub(crate) fn url(&self) -> Option<String> {
         let address = self.http_port()?;
         Some(match &self.encryption {
@@ -98,7 +99,7 @@ impl Addresses {
         })
     }
 
-    /// Returns how to reach the HTTP address from this machine, if that is possible.
+    /// Returns how to reach the HTTP address from this machine; `None` if that is impossible.
     pub(crate) fn way(&self) -> Option<Way> {
         let mut way = Way {
             curl: String::new(),
@@ -155,5 +156,5 @@ impl Addresses {
     }
 }
 
-/// The default URL of the program `tensor`.
+/// The URL that the program `tensor` uses by default.
 const TENSOR_URL: &str = "http://127.0.0.1:8080";

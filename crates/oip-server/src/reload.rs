@@ -2,11 +2,12 @@
 
 use tokio::task::spawn_blocking;
 
-/// The independent parts to reload: one that fails keeps its previous state and does not affect the others.
+/// The independent parts that are reloaded. If one fails, it keeps its previous state and does not affect the
+/// others.
 #[derive(Default)]
 pub(crate) struct Reloads(Vec<Reload>);
 
-/// A part: its name in the log, and a function that reloads it and returns the outcome.
+/// A part: its name in the log, and a function that reloads it and returns what happened.
 type Reload = (&'static str, Box<dyn FnMut() -> Result<String, String> + Send>);
 
 impl Reloads {
@@ -35,7 +36,7 @@ impl Reloads {
             }
             reloads
         });
-        // A panic is already logged; the other parts are not usable afterwards.
+        // A panic is already logged. Afterwards nothing can be reloaded any more.
         reloading.await.unwrap_or_default()
     }
 }

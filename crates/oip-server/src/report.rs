@@ -1,4 +1,4 @@
-//! Console output for users: addresses, models, and next steps.
+//! Output for users on the console: addresses, models, and next steps.
 
 use std::{
     fmt::Write as _,
@@ -20,16 +20,16 @@ use crate::{
     shown::shown,
 };
 
-/// Prints to standard output, ignoring errors.
+/// Prints to standard output and ignores errors.
 fn print(text: &str) {
     let _ = stdout().write_all(text.as_bytes());
     let _ = stdout().flush();
 }
 
-/// Terminal properties of standard output.
+/// The terminal's properties.
 #[derive(Clone, Copy)]
 struct TerminalStyle {
-    /// Number of terminal columns; unlimited without a terminal.
+    /// Number of columns; unlimited if standard output is not a terminal.
     width: usize,
     /// Whether colours are used: on a terminal, unless `NO_COLOR` is set.
     is_coloured: bool,
@@ -54,7 +54,7 @@ impl TerminalStyle {
     }
 }
 
-/// Prints the addresses before anything is loaded.
+/// Prints the addresses before models are loaded.
 pub(crate) fn listening(addresses: &Addresses) {
     let mut text = format!("oip-server {}\n", env!("CARGO_PKG_VERSION"));
     let scheme = |address: &Address| match address {
@@ -80,7 +80,7 @@ pub(crate) fn listening(addresses: &Addresses) {
     print(&text);
 }
 
-/// Prints the models once everything is loaded or has failed.
+/// Prints the models once each is loaded or has failed.
 pub(crate) fn models(
     models: &[ModelStatus],
     passed_over: &[PassedOver],
@@ -92,7 +92,7 @@ pub(crate) fn models(
     print(&text);
 }
 
-/// Logs what is not served, for programs that read only the log.
+/// Logs the files and models that are not served, for programs that read only the log.
 pub(crate) fn log_passed_over(models: &[ModelStatus], passed_over: &[PassedOver]) {
     for PassedOver { file, advice, .. } in passed_over {
         tracing::warn!(file, advice, "a file is not served");
@@ -102,7 +102,7 @@ pub(crate) fn log_passed_over(models: &[ModelStatus], passed_over: &[PassedOver]
     }
 }
 
-/// Returns commands to paste next.
+/// Returns commands for the user to paste next.
 fn next_steps(models: &[ModelStatus], addresses: &Addresses) -> String {
     let ready = || models.iter().filter(|model| model.state == ModelState::Ready);
     let example = ready().find_map(|model| Some((model, Example::of(model.metadata.as_ref()?)?)));
@@ -134,12 +134,12 @@ fn next_steps(models: &[ModelStatus], addresses: &Addresses) -> String {
     text
 }
 
-/// Prints what would be served.
+/// Prints the models that would be served.
 pub(crate) fn checked(models: &[ModelStatus], passed_over: &[PassedOver], elapsed: Duration) {
     print(summary(models, passed_over, elapsed, TerminalStyle::of_stdout()).trim_start());
 }
 
-/// Prints the models that would be served as JSON.
+/// Prints as JSON the models that would be served.
 pub(crate) fn as_json(models: &[ModelStatus], passed_over: &[PassedOver]) {
     let tensors = |tensors: &[TensorMetadata]| -> Value {
         let tensors = tensors.iter().map(|tensor| {
@@ -204,7 +204,7 @@ fn summary(
     text
 }
 
-/// Formats a table with a row per version, and more rows for several inputs or outputs.
+/// Formats a table with a row per version, and additional rows for further inputs and outputs.
 fn table(models: &[ModelStatus], look: TerminalStyle) -> String {
     let titles = [
         "MODEL",
@@ -283,7 +283,7 @@ fn table(models: &[ModelStatus], look: TerminalStyle) -> String {
             .unwrap_or(0)
     };
     let mut widths: [usize; 7] = std::array::from_fn(width);
-    // Inputs and outputs share the remaining width; the narrower one leaves its rest to the other.
+    // Inputs and outputs share the remaining width. If one needs less than half, the other gets the rest.
     let fixed = widths[..5].iter().sum::<usize>() + 2 * 6;
     let left = look.width.saturating_sub(fixed).max(2 * LEAST);
     if widths[5].saturating_add(widths[6]) > left {
@@ -315,10 +315,10 @@ fn table(models: &[ModelStatus], look: TerminalStyle) -> String {
     text
 }
 
-/// Minimum width of inputs and outputs.
+/// Minimum width of the columns for inputs and outputs.
 const LEAST: usize = 16;
 
-/// Truncates a string to a width, marking the truncation.
+/// Truncates a string to `width` columns, and marks the truncation.
 fn shortened(text: &str, width: usize) -> String {
     match text.char_indices().nth(width) {
         None => text.to_owned(),
@@ -326,7 +326,7 @@ fn shortened(text: &str, width: usize) -> String {
     }
 }
 
-/// Colours the state in a line; the heading is bold.
+/// Colours the state in a table row. Formats the heading in bold.
 fn coloured(line: &str, state: &str) -> String {
     let code = match state {
         "STATE" => return format!("\x1b[1m{line}\x1b[0m"),
@@ -523,7 +523,7 @@ sums: batched: no (CumSum 'y' runs along axis 0; to promise that rows are indepe
             edit(addresses.encryption.as_mut().unwrap());
         };
 
-        // Clients trust a self-signed certificate directly, with one of its names.
+        // Clients trust a self-signed certificate directly, by one of its names.
         let text = next(
             &["*.example.com", "models.example.com", "localhost"],
             &|addresses| {
@@ -549,7 +549,7 @@ sums: batched: no (CumSum 'y' runs along axis 0; to promise that rows are indepe
             "{text}"
         );
 
-        // With a CA and client certificates, users supply the files themselves.
+        // With a CA and client certificates, users must supply the files themselves.
         let text = next(&["*.example.com", "x;y", "models.example.com"], &|addresses| {
             addresses.wants_token = true;
             edit(addresses, &|tls| tls.knows_clients = true);

@@ -1,7 +1,7 @@
-//! Prints untrusted text on a terminal.
+//! Makes untrusted text safe to print on a terminal.
 
-/// Escapes text from directories and files: without characters that move the cursor, change colours or change
-/// the text direction.
+/// Escapes characters that move the cursor, change colours or change the text direction. Text from
+/// directories and files may contain them.
 pub(crate) fn shown(text: &str) -> String {
     let harmless = |character: char| match character {
         invisible if tensor_core::is_invisible(invisible) => char::REPLACEMENT_CHARACTER,

@@ -5,14 +5,14 @@ use std::{future::pending, io};
 use rustix::process::Signal as Number;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals handled by the server, from the time of creation.
+/// The signals that the server handles from the creation of this value.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// `None` if the system does not allow handling it.
+    /// SIGHUP; `None` if the system does not allow handling it.
     hangup: Option<Signal>,
-    /// Handled only to survive them: the file size limit of a log, and SIGUSR1 and SIGUSR2, with which tools
-    /// ask other servers to reopen logs or dump state.
+    /// Signals that are handled only so that they do not end the process: the one for the file size limit of
+    /// a log, and SIGUSR1 and SIGUSR2, with which tools ask other servers to reopen logs or dump state.
     _survived: Vec<Signal>,
 }
 
@@ -35,7 +35,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next termination signal, and returns its name. Ignores others.
+    /// Waits for the next termination signal, and returns its name. Ignores other signals.
     pub(crate) async fn next_end(&mut self) -> &'static str {
         loop {
             if let SignalAction::End(signal) = self.next().await {
@@ -65,8 +65,8 @@ pub(crate) const INTERRUPTED: i32 = 130;
 
 /// The action that a signal requests.
 pub(crate) enum SignalAction {
-    /// Termination, with the signal's name.
+    /// Terminate; has the signal's name.
     End(&'static str),
-    /// Reload files.
+    /// Reload the files.
     Reload,
 }

@@ -1,4 +1,4 @@
-//! Options for remote repositories, and for trust in any repository.
+//! Options for remote repositories, and for restricting which files are loaded.
 
 use std::{fs, path::PathBuf};
 
@@ -49,7 +49,7 @@ pub(crate) struct SourceOptions {
 }
 
 impl SourceOptions {
-    /// Merges with `other`, which these options override.
+    /// Merges these options with `other`, which they override.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             #[cfg(feature = "stores")]
@@ -67,9 +67,9 @@ impl SourceOptions {
         }
     }
 
-    /// Returns the allowed files, if they are restricted.
+    /// Returns the allowed files, or `None` if they are not restricted.
     pub(crate) fn digests(&self) -> Result<Option<RequiredDigests>, Failure> {
-        /// Maximum size in bytes; enough for a hundred thousand files with long names.
+        /// Maximum size of the list in bytes, enough for a hundred thousand files with long names.
         const LONGEST: u64 = 64 << 20;
         let Some(path) = &self.require_digests else {
             return Ok(None);

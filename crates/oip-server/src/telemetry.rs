@@ -22,9 +22,9 @@ use crate::{
 
 /// The running log.
 pub(crate) struct Log {
-    /// Changes levels.
+    /// Changes the log levels.
     pub(crate) control: Arc<LogControl>,
-    /// Counts lines dropped because the reader was too slow.
+    /// Counts the lines that were dropped because the reader was too slow.
     pub(crate) dropped: Arc<DropCounters>,
     pub(crate) end: LogEnd,
 }
@@ -34,7 +34,7 @@ pub(crate) struct Log {
 pub(crate) struct LogEnd(LogWriter);
 
 impl LogEnd {
-    /// Waits for the last lines, with a timeout: a full pipe may never be read.
+    /// Waits until the last lines are written, with a timeout: nobody may be reading a full pipe.
     pub(crate) fn write_out(&self) {
         self.0.flush(Duration::from_millis(500));
     }
@@ -61,7 +61,7 @@ pub(crate) fn start(log: &str, format: LogFormat, tail: Option<LogTail>) -> Resu
     })
 }
 
-/// Reloads the log levels from a configuration file. Without the setting, the default applies.
+/// Reloads the log levels from a configuration file. If it sets none, the default applies.
 pub(crate) fn reload(control: &LogControl, file: &Path) -> Result<String, String> {
     let options = read_file(file).map_err(|failure| failure.message)?;
     let log = options.log.as_deref().unwrap_or(DEFAULT_LOG);
@@ -72,7 +72,7 @@ pub(crate) fn reload(control: &LogControl, file: &Path) -> Result<String, String
     Ok(log.to_owned())
 }
 
-/// Starts a worker's log on standard error, which the server reads line by line and adds timestamps to.
+/// Starts a worker's log on standard error. The server reads it line by line and adds timestamps.
 pub(crate) fn start_in_worker(log: &str) -> Result<(), Failure> {
     let layer = fmt::layer().without_time().with_ansi(false).with_writer(stderr);
     let layer = layer.log_internal_errors(false).with_filter(filter(log)?);
@@ -98,7 +98,8 @@ fn filter(log: &str) -> Result<Targets, Failure> {
     })
 }
 
-/// Parses a filter. A bare word must be a level: a misspelled one would be taken for a target.
+/// Parses a filter. A word without a target must be a level, since a misspelled level would otherwise be
+/// taken for a target.
 fn parse_filter(text: &str) -> Option<Targets> {
     let is_sound = |part: &str| part.contains('=') || part.parse::<LevelFilter>().is_ok();
     let parts: Vec<_> = text.split(',').map(str::trim).collect();
@@ -106,7 +107,7 @@ fn parse_filter(text: &str) -> Option<Targets> {
     all.then(|| parts.join(",").parse().ok())?
 }
 
-/// Strips the build machine's directories from a source location.
+/// Strips the directories of the build machine from a source location.
 fn short(place: &str) -> &str {
     let crates = place.split_once("/registry/src/").map(|(_, rest)| rest);
     let after_index = crates.and_then(|rest| rest.split_once('/')).map(|(_, rest)| rest);
@@ -145,7 +146,7 @@ mod tests {
             start_in_worker("info")
                 .map_err(|failure| failure.message)
                 .unwrap();
-            // A panic inside the crate `bytes`, in cargo's directory.
+            // This panics inside the crate `bytes`, whose source is in cargo's directory.
             let _ = thread::spawn(|| bytes::Bytes::from_static(b"x").slice(5..)).join();
             return;
         }

@@ -15,11 +15,11 @@ use crate::{
     traffic::Traces,
 };
 
-/// Trace export settings of the configuration file.
+/// The settings for exporting traces, from the configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(crate) struct TraceOptions {
-    /// The collector.
+    /// URL of the collector.
     pub(crate) otlp_endpoint: Option<String>,
 
     /// The sampling ratio for requests without a `traceparent`, from 0 to 1.
@@ -28,11 +28,11 @@ pub(crate) struct TraceOptions {
     /// CA certificates (PEM) for collectors of traces and metrics, instead of the public ones.
     pub(crate) otlp_ca: Option<PathBuf>,
 
-    /// Resource attributes, `NAME=VALUE`.
+    /// Resource attributes in the form `NAME=VALUE`.
     pub(crate) otlp_attribute: Vec<String>,
 }
 
-/// Trace export to be started.
+/// Settings of a trace export that is not started yet.
 #[derive(Debug)]
 pub(crate) struct TraceConfig {
     exporter: ExporterConfig,
@@ -40,8 +40,8 @@ pub(crate) struct TraceConfig {
 }
 
 impl TraceOptions {
-    /// Returns the trace configuration, if enabled. `has_metrics` is whether metrics are exported under the
-    /// same resource.
+    /// Returns the trace configuration if traces are enabled. `has_metrics` says whether metrics are exported
+    /// with the same resource attributes.
     pub(crate) fn resolve(
         self,
         has_metrics: bool,
@@ -90,7 +90,7 @@ pub(crate) fn resource(attributes: &[String]) -> Result<Vec<(String, String)>, F
         ("service.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
         ("service.instance.id".to_owned(), instance().to_owned()),
     ];
-    // Later values win.
+    // A later value replaces an earlier one.
     let mut say = |name: String, value: String| {
         resource.retain(|(known, _)| *known != name);
         resource.push((name, value));
@@ -114,13 +114,13 @@ pub(crate) fn resource(attributes: &[String]) -> Result<Vec<(String, String)>, F
     Ok(resource)
 }
 
-/// Returns the instance id, shared by traces and metrics of this run.
+/// Returns the instance id. Traces and metrics of this run share it.
 fn instance() -> &'static str {
     static INSTANCE: OnceLock<String> = OnceLock::new();
     INSTANCE.get_or_init(|| SpanId::random().to_string())
 }
 
-/// Returns the headers for a signal's collector: the specific ones, else the general ones.
+/// Returns the headers for a signal's collector: the signal's own headers, or else the general ones.
 pub(crate) fn headers(signal: &str) -> Result<Vec<(String, String)>, Failure> {
     let own = format!("OTEL_EXPORTER_OTLP_{signal}_HEADERS");
     match env::var_os(&own) {
@@ -129,8 +129,8 @@ pub(crate) fn headers(signal: &str) -> Result<Vec<(String, String)>, Failure> {
     }
 }
 
-/// Returns the CA certificates for a signal's collector: from `otlp-ca`, otherwise from the signal's
-/// variable, otherwise from the general one.
+/// Returns the CA certificates for a signal's collector: from `otlp-ca`, or else from the signal's variable,
+/// or else from the general variable.
 pub(crate) fn authorities(signal: &str, option: Option<&Path>) -> Result<Option<Authorities>, Failure> {
     let variables = [
         format!("OTEL_EXPORTER_OTLP_{signal}_CERTIFICATE"),

@@ -1,11 +1,11 @@
-//! Products of the sizes that transformers and classification heads have.
+//! Measures products of the sizes that occur in transformers and classification heads.
 //!
 //! ```text
 //! cargo bench -p onnx-gemm
 //! ```
 //!
-//! FP32 with a packed second factor, FP32 with both factors computed, and 8-bit integers. Everything is in
-//! memory and warm, on one thread.
+//! Measured are FP32 with a packed second factor, FP32 with both factors computed, and 8-bit integers, on one
+//! thread with warm data in memory.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

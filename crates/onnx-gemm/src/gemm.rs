@@ -1,4 +1,4 @@
-//! Products of two FP32 matrices of which neither is packed beforehand.
+//! Products of two FP32 matrices, neither of which is packed beforehand.
 
 use crate::{
     BlockedGemm, Order, Pace, PackedMatrix, copy_line,
@@ -20,7 +20,7 @@ const PART: usize = 1 << 20;
 /// For a second factor that several products share, [`PackedMatrix`](crate::PackedMatrix) is faster.
 ///
 /// # Errors
-/// As [`Pace::spend`].
+/// The error of [`Pace::spend`].
 ///
 /// # Panics
 /// If the length of a slice differs from the size of its matrix.
@@ -42,7 +42,7 @@ pub fn gemm<P: Pace>(
         c.fill(0.0);
         return Ok(());
     }
-    // A single column of `b` is contiguous in memory, like a row.
+    // With one column, `b` is contiguous in memory, like a row.
     if columns == 1 {
         let block = (PART / depth).max(4);
         for (a, c) in a.chunks(block * depth).zip(c.chunks_mut(block)) {
@@ -74,14 +74,14 @@ pub fn gemm<P: Pace>(
     })
 }
 
-/// The number of elements of the second factor that are packed at a time.
+/// The number of elements of the second factor that are packed at once.
 const PACKED: usize = 1 << 18;
 
 /// Writes the product of the row-major matrix `a` (`rows` by `depth`) and the transpose of the row-major
 /// matrix `b` (`columns` by `depth`) to `c`.
 ///
 /// # Errors
-/// As [`Pace::spend`].
+/// The error of [`Pace::spend`].
 ///
 /// # Panics
 /// If the length of a slice differs from the size of its matrix.
@@ -139,7 +139,7 @@ mod tests {
         transpose,
     };
 
-    /// Returns -1, 0 and 1 in turn: sums of a million products are exact in any order.
+    /// Returns -1, 0 and 1 in turn, so that sums of a million products are exact in any order.
     fn numbers(count: usize, step: usize) -> Vec<f32> {
         (0..count).map(|at| (at * step % 3) as f32 - 1.0).collect()
     }
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn products_are_those_of_plain_loops() {
         for rows in [0, 1, 3, 4, 8, 9] {
-            // Also more than `PART` multiplications for one column.
+            // Includes more than `PART` multiplications for one column.
             for depth in [0, 1, 7, PART + 3] {
                 for columns in [0, 1, 2, 15, 49, 130] {
                     if depth > PART && !(2..=3).contains(&(rows * columns)) {

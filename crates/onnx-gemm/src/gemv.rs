@@ -109,7 +109,7 @@ impl pulp::WithSimd for Dots<'_> {
     }
 }
 
-/// Adds the tail of a dot product, shorter than a vector, to `sums`.
+/// Adds to `sums` the tail of a dot product, which is shorter than a vector.
 #[inline(always)]
 fn with_rest<S: pulp::Simd>(simd: S, a: &[f32], b: &[f32], sums: S::f32s) -> S::f32s {
     if a.is_empty() {
@@ -193,7 +193,7 @@ fn combine<S: pulp::Simd, const VECTORS: usize>(
 mod tests {
     use super::*;
 
-    /// Returns multiples of a power of two: sums are exact in any order.
+    /// Returns multiples of a power of two, so that sums are exact in any order.
     fn numbers(count: usize, seed: usize) -> Vec<f32> {
         (0..count)
             .map(|index| ((index * 7 + seed) % 11) as f32 / 4.0 - 1.25)

@@ -69,7 +69,7 @@ macro_rules! integers {
 }
 integers! { i32 i64 u32 u64 }
 
-/// The number of columns that are computed for all rows before the next ones.
+/// The number of columns that are computed for all rows before the next columns.
 const PANEL: usize = 8;
 
 /// The number of rows whose accumulators stay in registers together.
@@ -81,10 +81,10 @@ const PER_STEP: u64 = 4;
 /// Adds the product of two row-major matrices, `a` of `rows` by `depth` and `b` of `depth` by `columns`, to
 /// the row-major matrix `c`.
 ///
-/// Each element of the product is summed from its first term to its last before it is added.
+/// Each element of the product is summed from the first term to the last, and then added.
 ///
 /// # Errors
-/// As [`Pace::spend`].
+/// The error of [`Pace::spend`].
 ///
 /// # Panics
 /// If the length of a slice differs from the size of its matrix.
@@ -139,7 +139,7 @@ impl<T: Number> pulp::WithSimd for Panel<'_, T> {
 
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, _: S) {
-        // All processors with vectors of 8 lanes have fused multiply-add.
+        // All processors with vectors of at least 8 lanes support fused multiply-add.
         match S::F32_LANES >= 8 {
             true => self.add::<true>(),
             false => self.add::<false>(),

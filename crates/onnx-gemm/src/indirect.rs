@@ -1,9 +1,9 @@
 //! Indirect GEMM: each row of the second factor is a contiguous run of one slice, at an offset given by the
 //! caller.
 //!
-//! A convolution needs nothing else: row `k` of the second factor is the part of the image that tap `k` of
-//! the kernel covers, so no im2col matrix is written. A panel of columns is computed for all rows before the
-//! next one, so that it stays in the L1 and L2 caches.
+//! This suffices for a convolution: row `k` of the second factor is the part of the image that tap `k` of the
+//! kernel covers, so no im2col matrix is written. A panel of columns is computed for all rows before the next
+//! panel, so that it stays in the L1 and L2 caches.
 
 use crate::{
     Pace,
@@ -15,10 +15,10 @@ use crate::{
 const RUN: usize = 2048;
 
 /// The number of elements after the last column of [`IndirectGemm::values`] that a one-row product may read;
-/// their values do not matter.
+/// their values have no effect.
 pub const SLACK: usize = PANEL;
 
-/// The number of row blocks from which a panel is first copied to contiguous memory: its rows are far apart,
+/// The number of row blocks above which a panel is first copied to contiguous memory: its rows are far apart,
 /// and each block reads them again.
 const COPIED_FROM: usize = 5;
 
@@ -76,11 +76,11 @@ pub struct IndirectGemm<'p, P, F> {
     pub offsets: &'p [usize],
     /// The column count of the second factor.
     pub columns: usize,
-    /// Called before each panel.
+    /// Called before each panel is computed.
     pub pace: &'p mut P,
     /// Receives each complete panel, in column order: its first column, its column count, its sums in
-    /// row-major order, and the row stride of the sums. Values past the last row and column are unspecified,
-    /// and the callee may overwrite all of them.
+    /// row-major order, and the row stride of the sums. Values past the last row and column are unspecified.
+    /// The callee may overwrite all sums.
     pub take: F,
 }
 
@@ -88,7 +88,7 @@ impl<P: Pace, F: FnMut(usize, usize, &mut [f32], usize)> IndirectGemm<'_, P, F> 
     /// Computes all panels.
     ///
     /// # Errors
-    /// As [`Pace::spend`].
+    /// The error of [`Pace::spend`].
     ///
     /// # Panics
     /// If `rows` is 0, if `weights` or `bias` are too short, or if a row of the second factor extends past
@@ -208,7 +208,7 @@ impl BlockedGemm<'_> {
     /// Computes all sums and calls `give(row, first_column, sums)` for each contiguous run.
     ///
     /// # Errors
-    /// As [`Pace::spend`].
+    /// The error of [`Pace::spend`].
     ///
     /// # Panics
     /// If a row of the second factor extends past the end of `values`, or `weights` is too short.
@@ -221,7 +221,7 @@ impl BlockedGemm<'_> {
         for first_row in (0..self.rows).step_by(BLOCK_ROWS) {
             let rows = BLOCK_ROWS.min(self.rows - first_row);
             IndirectGemm {
-                // The layout for one row differs, and it needs slack.
+                // The layout for one row is different and needs slack.
                 rows: rows.max(2),
                 weights: &self.weights[first_row * depth..],
                 bias: &vec![0.0; rows.max(2)],
@@ -252,7 +252,7 @@ mod tests {
         pack::{pack_columns, pack_rows},
     };
 
-    /// Returns small integers: sums are exact in any order.
+    /// Returns small integers, so that sums are exact in any order.
     fn number(index: usize) -> f32 {
         (index * 7919 % 17) as f32 - 8.0
     }

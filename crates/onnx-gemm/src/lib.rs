@@ -1,18 +1,18 @@
-//! Matrix products for neural networks on the CPU. The crate knows neither operators nor tensors nor files.
+//! Matrix products for neural networks on the CPU, independent of operators, tensors and files.
 //!
 //! All matrices are slices in row-major order. The microkernels are vectorized at run time (AVX2, AVX-512,
-//! NEON, or scalar code) by the crate `pulp`, without `unsafe`. One module has `unsafe`: it calls AVX-512
+//! NEON, or scalar code) by the crate `pulp`, without `unsafe`. One module uses `unsafe`: it calls AVX-512
 //! VNNI intrinsics, which `pulp` lacks, after run-time detection.
 //!
 //! | product | for |
 //! |---|---|
-//! | [`PackedMatrix`] | FP32, a second factor that is packed once and shared by many products (weights) |
-//! | [`FirstFactor`] | a first factor for ranges of columns of the second, by several threads |
-//! | [`gemm`], [`gemm_nt`] | FP32, both factors computed; the second one as it is, or transposed |
+//! | [`PackedMatrix`] | FP32; the second factor is packed once and shared by many products (weights) |
+//! | [`FirstFactor`] | FP32; a first factor that several threads multiply by column ranges of the second |
+//! | [`gemm`], [`gemm_nt`] | FP32, neither factor is constant; `gemm_nt` transposes the second |
 //! | [`gemv`], [`indirect_gemv`] | FP32, one row |
 //! | [`IndirectGemm`], [`BlockedGemm`] | FP32, rows of the second factor at any offsets of one slice: convolution without im2col |
-//! | [`add_gemm`] | FP64 and integers, added to sums |
-//! | [`PackedIntegers`], [`integer_gemm`] | 8-bit integers less zero points, exact; by VNNI where the processor has it |
+//! | [`add_gemm`] | FP64 and integers; adds the product to a matrix |
+//! | [`PackedIntegers`], [`integer_gemm`] | 8-bit integers minus zero points, exact; uses VNNI where supported |
 //! | [`BlockQuantized`] | weights of 2, 4 or 8 bits with a scale for each block |
 //!
 //! ```
@@ -25,14 +25,13 @@
 //! # Ok::<(), std::convert::Infallible>(())
 //! ```
 //!
-//! Long products call a [`Pace`] between blocks, whose error ends them; [`Unpaced`] never does.
+//! Long products call a [`Pace`] between blocks; its error cancels the product. [`Unpaced`] never cancels.
 //!
-//! Sizes are checked: every function panics if a slice does not fit the sizes that it is given with. Buffers
-//! for packed factors are at most as large as the factors, filled up to whole blocks.
+//! Sizes are checked: every function panics if the length of a slice does not match the given sizes. Buffers
+//! for packed factors are at most as large as the factors, padded to whole blocks.
 //!
-//! FP32 products with a packed second factor take between 0.8 and 1.2 times as long as those of the fastest
-//! of `rten-gemm`, `gemm` and `matrixmultiply`, by size (one thread, Zen 4); the page docs/measured/operators.md of
-//! the repository has the table.
+//! FP32 products with a packed second factor take 0.8 to 1.2 times as long as with the fastest of `rten-gemm`,
+//! `gemm` and `matrixmultiply`, depending on the size (one thread, Zen 4); docs/measured/operators.md has the table.
 
 mod gemm;
 mod gemv;

@@ -1,20 +1,20 @@
-//! FP32 microkernels: tiles of a product whose sums stay in vector registers.
+//! FP32 microkernels: each computes a tile of a product whose sums stay in vector registers.
 
 use crate::pack::{BLOCK, copy_line};
 
-/// The column count of a panel. A panel is computed for all rows before the next one, so that it stays in the
-/// L1 and L2 caches.
+/// The column count of a panel. A panel is computed for all rows before the next panel, so that it stays in
+/// the L1 and L2 caches.
 pub(crate) const PANEL: usize = 48;
 
-/// The columns of a group. A packed second factor consists of groups, each row-major and contiguous, so that a
-/// tile of one group reads consecutive memory.
+/// The number of columns in a group. A packed second factor consists of groups, each row-major and
+/// contiguous, so that a tile of one group reads consecutive memory.
 pub(crate) const GROUP: usize = 16;
 
-/// The groups of a panel.
+/// The number of groups in a panel.
 pub(crate) const GROUPS: usize = PANEL / GROUP;
 
-/// The number of terms that are summed before the sums are written back to memory: that many rows of a panel
-/// fit the L2 cache.
+/// The number of terms that are summed before the sums are written back to memory. That many rows of a panel
+/// fit into the L2 cache.
 pub(crate) const DEPTH: usize = 512;
 
 /// The number of multiplications in one step of [`Pace`](crate::Pace).
@@ -30,7 +30,7 @@ pub(crate) struct Rows<'r> {
 }
 
 impl Rows<'_> {
-    /// Adds the products of all rows with the first `columns` columns of a panel.
+    /// Adds the products of all rows and the first `columns` columns of a panel to `sums`.
     ///
     /// `sums` has [`PANEL`] elements per row. If `part.term` is 0, the sums start from the bias.
     pub(crate) fn add(&self, part: &Part<'_>, columns: usize, sums: &mut [f32]) {
@@ -51,7 +51,7 @@ impl Rows<'_> {
             rows.zip(self.bias.as_flattened())
                 .for_each(|(row, bias)| row.fill(*bias));
         }
-        // Dispatched for each panel, so that callers with other closures share this code.
+        // Dispatched once per panel, so that callers with different closures share this code.
         pulp::Arch::new().dispatch(Add(self, part, columns, sums));
     }
 
@@ -61,7 +61,7 @@ impl Rows<'_> {
         while vector < vectors {
             let column = vector * S::F32_LANES;
             let left = vectors - vector;
-            // A third vector would leave AVX2 without a register for the next factor.
+            // With a third vector, AVX2 would have no register left for the next factor.
             vector += match if S::F32_LANES >= 16 { left } else { left.min(2) } {
                 1 => self.add_columns::<S, 1>(simd, part, sums, column),
                 2 => self.add_columns::<S, 2>(simd, part, sums, column),
@@ -70,8 +70,8 @@ impl Rows<'_> {
         }
     }
 
-    /// Adds the products of all rows with `VECTORS` vectors of a panel from `column`, and returns `VECTORS`. Columns
-    /// are the outer loop because this part of the panel then stays in the L1 cache.
+    /// Adds the products of all rows and `VECTORS` vectors of a panel, starting at `column`, and returns
+    /// `VECTORS`. Columns are the outer loop, because this part of the panel then stays in the L1 cache.
     #[inline(always)]
     fn add_columns<S: pulp::Simd, const VECTORS: usize>(
         &self,
@@ -87,11 +87,11 @@ impl Rows<'_> {
             let sums = &mut sums[block * BLOCK * PANEL..];
             let left = blocks - block;
             block += if S::F32_LANES >= 16 && left >= 2 {
-                // 8 rows by 3 vectors are 24 of the 32 registers of AVX-512.
+                // 8 rows by 3 vectors take 24 of AVX-512's 32 registers.
                 part.add::<S, 0, 8, VECTORS>(simd, [weights(block), weights(block + 1)], sums, column);
                 2
             } else if left >= 3 {
-                // 6 rows by 2 vectors are 12 of the 16 registers of AVX2.
+                // 6 rows by 2 vectors take 12 of AVX2's 16 registers.
                 let [one, two, three] = [weights(block), weights(block + 1), weights(block + 2)];
                 part.add::<S, 0, 6, VECTORS>(simd, [one, two], sums, column);
                 part.add::<S, 2, 6, VECTORS>(simd, [two, three], &mut sums[BLOCK * PANEL..], column);
@@ -105,8 +105,8 @@ impl Rows<'_> {
     }
 }
 
-/// Copies the rows of a panel into the groups of `panel`, each as long as [`DEPTH`] rows. Elements past the end of
-/// `values` are left unchanged.
+/// Copies the rows of a panel into the groups of `panel`, each of which has [`DEPTH`] rows. Elements past the
+/// end of `values` are left unchanged.
 pub(crate) fn copy_panel(values: &[f32], offsets: &[usize], panel: &mut [[f32; GROUP]]) {
     let (first, rest) = panel.split_at_mut(panel.len() / GROUPS);
     let (second, third) = rest.split_at_mut(first.len());
@@ -129,7 +129,7 @@ pub(crate) fn copy_panel(values: &[f32], offsets: &[usize], panel: &mut [[f32; G
     }
 }
 
-/// Consecutive terms of a product: a part of the second factor.
+/// A range of consecutive terms of a product, with the rows of the second factor for them.
 pub(crate) struct Part<'p> {
     /// The index of the first term.
     pub(crate) term: usize,
@@ -141,7 +141,7 @@ pub(crate) struct Part<'p> {
 }
 
 impl Part<'_> {
-    /// Adds the product of `ROWS` rows and `VECTORS` vectors of a panel. The rows are those from index `FIRST` of
+    /// Adds the product of `ROWS` rows and `VECTORS` vectors of a panel. The rows start at index `FIRST` of
     /// two adjacent blocks; `sums` begins with the first block.
     #[inline(always)]
     #[allow(
@@ -203,7 +203,7 @@ impl Part<'_> {
     }
 }
 
-/// Writes the sums of one row for the first `count` columns, and for up to four vectors after them.
+/// Writes the sums of one row for the first `count` columns; may also write up to four vectors after them.
 pub(crate) fn one_row(
     weights: &[f32],
     values: &[f32],

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 /// The layout of a column of block-quantized weights: `weight = (number - zero_point) * scale`.
 ///
-/// Numbers are packed from the low bits of a byte to the high ones. Each block begins at a byte boundary.
+/// Numbers are packed from the low bits of a byte to the high bits. Each block begins at a byte boundary.
 ///
 /// ```
 /// use onnx_gemm::BlockQuantized;
@@ -21,7 +21,7 @@ pub struct BlockQuantized {
 }
 
 impl BlockQuantized {
-    /// Creates a layout with a scale for every `block` numbers of `bits` bits.
+    /// Creates a layout with numbers of `bits` bits and a scale for every `block` numbers.
     ///
     /// # Panics
     /// If `bits` is not 2, 4 or 8, or `block` is 0.
@@ -32,7 +32,8 @@ impl BlockQuantized {
         Self { bits, block }
     }
 
-    /// Returns the middle of the number range, 2^(bits - 1): the zero point of symmetric quantization.
+    /// Returns the middle of the range of numbers, 2^(bits - 1), which is the zero point in symmetric
+    /// quantization.
     #[must_use]
     pub fn middle(&self) -> u8 {
         1 << (self.bits - 1)
@@ -56,13 +57,13 @@ impl BlockQuantized {
         packed_bytes(self.bits, self.block)
     }
 
-    /// Returns the bytes that `count` packed numbers take. Zero points are packed this way.
+    /// Returns the size of `count` packed numbers in bytes. Zero points are packed the same way.
     #[must_use]
     pub fn packed_bytes(&self, count: usize) -> usize {
         packed_bytes(self.bits, count)
     }
 
-    /// Returns the number at `index` of the packed numbers.
+    /// Returns the number at index `index` of `packed`.
     ///
     /// # Panics
     /// If `index` is past the end.
@@ -74,7 +75,7 @@ impl BlockQuantized {
         shifted & (u8::MAX >> (8 - self.bits))
     }
 
-    /// Unpacks a column, in the order of [`ordered`](Self::ordered).
+    /// Unpacks a column, in the order described at [`ordered`](Self::ordered).
     ///
     /// # Panics
     /// If `packed`, `scales` or `zero_points` are too short for the blocks of the column.
@@ -99,9 +100,9 @@ impl BlockQuantized {
         });
     }
 
-    /// Reorders rows of `depth` elements like unpacked columns. With 4 bits, the elements at even positions
-    /// of a block come before those at odd positions, so that vector instructions can unpack both halves of a
-    /// byte. The terms of a dot product are the same either way.
+    /// Reorders rows of `depth` elements in the same way as unpacked columns. With 4 bits, the elements at
+    /// even positions of a block come before those at odd positions, so that vector instructions can unpack
+    /// both halves of a byte. The sum of a dot product has the same terms in either order.
     ///
     /// # Panics
     /// If `depth` is 0.
@@ -122,7 +123,7 @@ impl BlockQuantized {
     }
 }
 
-/// Returns the bytes of `count` packed numbers, without overflow.
+/// Returns the size of `count` packed numbers in bytes, without overflow.
 fn packed_bytes(bits: usize, count: usize) -> usize {
     count.div_ceil(8 / bits)
 }

@@ -1,9 +1,9 @@
 //! Cooperative cancellation of long products.
 
-/// Decides between blocks of work whether a product continues.
+/// Decides between blocks of work whether a product continues or is cancelled.
 ///
-/// A product calls [`spend`](Self::spend) with the estimated cost before each block and returns its error
-/// unchanged. The output is incomplete then.
+/// A product calls [`spend`](Self::spend) with the estimated cost before each block, and returns its error
+/// unchanged. The output is incomplete in that case.
 ///
 /// ```
 /// struct Budget(u64);
@@ -28,10 +28,10 @@ pub trait Pace {
     /// The error that cancels a product.
     type Stopped;
 
-    /// Accounts for `steps` of the following work; a step takes a few nanoseconds on one core.
+    /// Accounts for `steps` steps of work that follow; a step takes a few nanoseconds on one core.
     ///
     /// # Errors
-    /// If the product is to be cancelled.
+    /// The product is to be cancelled.
     fn spend(&mut self, steps: u64) -> Result<(), Self::Stopped>;
 }
 
@@ -48,7 +48,7 @@ impl Pace for Unpaced {
     }
 }
 
-/// A pace that cancels after the given number of steps.
+/// A [`Pace`] that cancels after the given number of steps.
 #[cfg(test)]
 #[derive(Debug)]
 pub(crate) struct Budget(pub(crate) u64);

@@ -4,7 +4,7 @@
 pub(crate) const BLOCK: usize = 4;
 
 /// Packs a row-major matrix of `rows` rows for [`IndirectGemm`](crate::IndirectGemm): blocks of four rows,
-/// column-major within a block, the last block padded with zeros. A matrix of one row is unchanged.
+/// column-major within a block. The last block is padded with zeros. A matrix of one row is unchanged.
 ///
 /// The number of columns is `matrix.len() / rows`.
 ///
@@ -40,10 +40,10 @@ pub fn pack_rows(rows: usize, matrix: &[f32]) -> Vec<f32> {
     packed
 }
 
-/// Returns the row-major matrix of `rows` rows that [`pack_rows`] packed.
+/// Returns the row-major matrix of `rows` rows from which [`pack_rows`] made `packed`.
 ///
 /// # Panics
-/// If the length of `packed` is not that of such a matrix.
+/// If `packed` does not have the length of such a matrix.
 #[must_use]
 pub fn unpack_rows(rows: usize, packed: &[f32]) -> Vec<f32> {
     let depth = depth(packed_len(rows, 1), packed);
@@ -59,7 +59,7 @@ pub fn unpack_rows(rows: usize, packed: &[f32]) -> Vec<f32> {
 }
 
 /// Packs the transpose of a row-major matrix with `rows` columns, in the layout of [`pack_rows`] for `rows`
-/// rows. A single row is padded to a block too, so that [`BlockedGemm`](crate::BlockedGemm) accepts any row
+/// rows. A single row is also padded to a block, so that [`BlockedGemm`](crate::BlockedGemm) accepts any row
 /// count.
 ///
 /// # Panics
@@ -67,7 +67,7 @@ pub fn unpack_rows(rows: usize, packed: &[f32]) -> Vec<f32> {
 #[must_use]
 pub fn pack_columns(rows: usize, matrix: &[f32]) -> Vec<f32> {
     let depth = depth(rows, matrix);
-    // At least two rows, because the layout of one row differs.
+    // At least two rows, because one row has a different layout.
     let mut packed = vec![0.0; packed_len(rows.max(2), depth)];
     let blocks = packed.chunks_exact_mut((BLOCK * depth).max(1));
     for (block, first) in blocks.zip((0..rows).step_by(BLOCK)) {
@@ -82,10 +82,10 @@ pub fn pack_columns(rows: usize, matrix: &[f32]) -> Vec<f32> {
     packed
 }
 
-/// Returns the length of the result of [`pack_rows`] for a matrix of `rows` by `depth`.
+/// Returns the length of a packed matrix of `rows` by `depth`, as from [`pack_rows`].
 ///
 /// # Panics
-/// If it does not fit a `usize`.
+/// If the length does not fit into a `usize`.
 #[must_use]
 pub fn packed_len(rows: usize, depth: usize) -> usize {
     let rows = match rows {
@@ -107,7 +107,7 @@ fn depth(rows: usize, matrix: &[f32]) -> usize {
     matrix.len() / rows.max(1)
 }
 
-/// Returns the rows of a full block, `None` if there are fewer.
+/// Returns the rows of a full block; `None` if there are fewer than four.
 fn four_rows(matrix: &[f32], depth: usize) -> Option<[&[f32]; BLOCK]> {
     let (first, rest) = matrix.split_at_checked(depth)?;
     let (second, rest) = rest.split_at_checked(depth)?;
@@ -115,8 +115,8 @@ fn four_rows(matrix: &[f32], depth: usize) -> Option<[&[f32]; BLOCK]> {
     Some([first, second, third, rest.get(..depth)?])
 }
 
-/// Copies the first `min(from.len(), to.len())` elements. It is faster than `copy_from_slice` for the few
-/// dozen elements in a row of a tile.
+/// Copies the first `min(from.len(), to.len())` elements. For the few dozen elements in a row of a tile, this
+/// is faster than `copy_from_slice`.
 #[inline(always)]
 pub fn copy_line(from: &[f32], to: &mut [f32]) {
     const FEW: usize = 256;
@@ -135,8 +135,8 @@ pub fn copy_line(from: &[f32], to: &mut [f32]) {
     }
 }
 
-/// Returns a buffer of zeros and the index, aligned to a cache line, from which it has `count` elements: a
-/// load of 64 bytes that crosses two cache lines takes twice as long.
+/// Returns a buffer of zeros and an index in it, aligned to a cache line, after which it has `count`
+/// elements: loading 64 bytes across two cache lines takes twice as long.
 pub(crate) fn aligned(count: usize) -> (Vec<f32>, usize) {
     const LINE: usize = 64 / size_of::<f32>();
     let numbers = vec![0.0f32; count + LINE - 1];

@@ -15,11 +15,11 @@ use crate::{
 pub enum Order {
     /// The elements of a row are contiguous.
     RowMajor,
-    /// The elements of a column are contiguous: the input is the row-major transpose.
+    /// The elements of a column are contiguous: the input is the transpose in row-major order.
     ColumnMajor,
 }
 
-/// A second factor of FP32 products in groups of 16 columns, row-major within a group. The last group is padded
+/// A second factor of FP32 products, stored in groups of 16 columns, each row-major. The last group is padded
 /// with zeros.
 ///
 /// ```
@@ -90,11 +90,11 @@ impl PackedMatrix {
         &self.numbers[self.start + first * self.depth..][..width * self.depth]
     }
 
-    /// Writes the product of the row-major matrix `a` and this matrix to `c`, row-major. The row count is
-    /// that of `c`.
+    /// Writes the product of the row-major matrix `a` and this matrix to the row-major matrix `c`. `a` and
+    /// `c` have the same number of rows.
     ///
     /// # Errors
-    /// As [`Pace::spend`].
+    /// The error of [`Pace::spend`].
     ///
     /// # Panics
     /// If `a` does not consist of rows of [`depth`](Self::depth) elements, `c` not of rows of
@@ -119,8 +119,8 @@ impl PackedMatrix {
         starts.map(move |start| start..columns.min(start + width))
     }
 
-    /// Writes the columns `columns` of the product of `a` and this matrix to `c`, which has one slice per
-    /// row, as long as `columns`. The result is bitwise identical to that of [`multiply`](Self::multiply).
+    /// Writes the columns `columns` of the product of `a` and this matrix to `c`, which has one slice per row
+    /// with one element per column. The result is bitwise identical to that of [`multiply`](Self::multiply).
     ///
     /// ```
     /// use onnx_gemm::{FirstFactor, Order, PackedMatrix, Unpaced};
@@ -136,7 +136,7 @@ impl PackedMatrix {
     /// ```
     ///
     /// # Errors
-    /// As [`Pace::spend`].
+    /// The error of [`Pace::spend`].
     ///
     /// # Panics
     /// If `columns` is not a range of [`parts`](Self::parts), the depth of `a` differs, or the size of `c`
@@ -186,8 +186,8 @@ impl PackedMatrix {
         .run()
     }
 
-    /// Writes the product to the columns from `column` of the row-major matrix `c` with `stride` columns.
-    /// Neither depth nor column count may be 0.
+    /// Writes the product to the row-major matrix `c` with `stride` columns, starting at column `column`.
+    /// Neither the depth nor the column count may be 0.
     pub(crate) fn multiply_columns<P: Pace>(
         &self,
         a: &[f32],
@@ -212,8 +212,8 @@ impl PackedMatrix {
     }
 }
 
-/// Rows of a first factor, packed once for several column ranges of the second. Up to four rows are not
-/// packed.
+/// The rows of a first factor, packed once for several column ranges of the second factor. Up to four rows
+/// are not packed.
 #[derive(Debug)]
 pub struct FirstFactor<'a> {
     rows: usize,
@@ -253,7 +253,7 @@ struct Product<'p, P, G> {
     /// A range of whole panels.
     columns: Range<usize>,
     pace: &'p mut P,
-    /// Receives a row, its first column, and the sums of the columns from there.
+    /// Receives a row, a first column, and the sums of the columns starting there.
     give: G,
 }
 
@@ -265,8 +265,8 @@ impl<P: Pace, G: FnMut(usize, usize, &[f32])> Product<'_, P, G> {
         }
     }
 
-    /// Computes up to four rows without packing: all their sums stay in registers, and the matrix is read at
-    /// memory speed.
+    /// Computes up to four rows without packing. All their sums stay in registers, and the matrix is read at
+    /// the speed of memory.
     fn few(mut self) -> Result<(), P::Stopped> {
         let (rows, depth, end) = (self.a.rows, self.matrix.depth, self.columns.end);
         let mut sums = [[0.0; PANEL]; FEW];
@@ -355,7 +355,7 @@ impl FewRows<'_> {
         let mut column = 0;
         while column < width {
             let left = (width - column) / S::F32_LANES;
-            // Sums and factors fit the 16 registers of AVX2.
+            // The sums and the factors fit into AVX2's 16 registers.
             let vectors = match (ROWS, left) {
                 (1, 6..) => 6,
                 (4, 2..) if S::F32_LANES < 16 => 2,
@@ -421,7 +421,7 @@ mod tests {
         pace::{Budget, Exhausted},
     };
 
-    /// Returns small integers: sums are exact in any order.
+    /// Returns small integers, so that sums are exact in any order.
     fn numbers(count: usize, step: usize) -> Vec<f32> {
         (0..count).map(|at| (at * step % 17) as f32 - 8.0).collect()
     }

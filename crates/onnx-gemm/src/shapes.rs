@@ -10,7 +10,8 @@ pub(crate) fn expect_matrix(name: &str, len: usize, [rows, columns]: [usize; 2])
     );
 }
 
-/// Panics unless the factors and the product have as many elements as their sizes say. The second factor may be transposed.
+/// Panics unless both factors and the product have as many elements as their sizes require. The second factor
+/// may be transposed.
 #[track_caller]
 pub(crate) fn expect_product([a, b, c]: [usize; 3], [rows, depth, columns]: [usize; 3]) {
     expect_matrix("a", a, [rows, depth]);
@@ -18,7 +19,7 @@ pub(crate) fn expect_product([a, b, c]: [usize; 3], [rows, depth, columns]: [usi
     expect_matrix("c", c, [rows, columns]);
 }
 
-/// Panics unless both factors' rows are whole and equally many; the depth may be 0.
+/// Panics unless both factors consist of whole rows, and of the same number of rows. The depth may be 0.
 #[track_caller]
 pub(crate) fn expect_rows(a: usize, depth: usize, c: usize, columns: usize) {
     let is_fitting = match (depth, columns) {

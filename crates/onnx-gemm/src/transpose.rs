@@ -5,7 +5,7 @@ use crate::Pace;
 /// Returns the transpose of a row-major matrix of `rows` rows, in row-major order.
 ///
 /// # Errors
-/// As [`Pace::spend`].
+/// The error of [`Pace::spend`].
 ///
 /// # Panics
 /// If the length is not a multiple of `rows`.
@@ -19,7 +19,7 @@ pub fn transpose<T: Copy + Default, P: Pace>(
     matrix: &[T],
     pace: &mut P,
 ) -> Result<Vec<T>, P::Stopped> {
-    /// The row count of a block: the elements that fill a cache line of the result.
+    /// The row count of a block. That many elements fill a cache line of the result.
     const BLOCK: usize = 16;
     assert!(
         matrix.len().is_multiple_of(rows),

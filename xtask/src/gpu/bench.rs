@@ -1,4 +1,4 @@
-//! The state of a run: the server, its models in a directory for each column, and the remaining time.
+//! The state of a run: the server, a directory of models for each column, and the remaining time.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{models, server::Server};
 
-/// Columns of the table of times: suffix of the model's name, title, configuration.
+/// Columns of the latency table: suffix of the model's name, title, and configuration.
 pub(super) const COLUMNS: [(&str, &str, &str); 4] = [
     ("cuda", "CUDA", "instance_group { kind: KIND_GPU }"),
     (
@@ -31,7 +31,7 @@ pub(super) const COLUMNS: [(&str, &str, &str); 4] = [
     ),
 ];
 
-/// The directories, the server and the time of a run.
+/// The directories, the server and the end time of a run.
 pub(super) struct Bench {
     pub(super) program: PathBuf,
     pub(super) library: PathBuf,
@@ -41,18 +41,18 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// Returns whether less than `needed` remains.
+    /// Returns whether less than `needed` time remains.
     pub(super) fn is_over(&self, needed: Duration) -> bool {
         Instant::now() + needed > self.end
     }
 }
 
-/// Returns the column whose model is the reference: CUDA, or ONNX Runtime on the CPU if there is no GPU.
+/// Returns the suffix of the reference column: CUDA, or ONNX Runtime on the CPU if there is no GPU.
 pub(super) fn best_column(has_cuda: bool) -> &'static str {
     if has_cuda { "cuda" } else { "ort" }
 }
 
-/// Returns the library in a directory, or `at` if it is a file.
+/// Returns the library in the directory `at`, or `at` itself if it is a file.
 pub(super) fn library(at: &Path) -> Result<PathBuf> {
     if at.is_file() {
         return Ok(at.to_owned());
@@ -78,7 +78,7 @@ pub(super) fn library(at: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Writes a directory for each model and each column, and the models for failure tests.
+/// Writes a directory for each model and column, and the models for failure tests.
 pub(super) fn write_models(folder: &Path) -> Result<()> {
     let write = |name: &str, file: &Path, config: &str| -> Result<()> {
         let version = folder.join(name).join("1");

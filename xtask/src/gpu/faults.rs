@@ -1,5 +1,5 @@
-//! Failure tests: a killed worker, a request that exceeds the memory, memory in use by other processes, and
-//! invalid configurations. The server must still respond after each of them.
+//! Tests failures: a killed worker, a request that exceeds the memory, memory occupied by other processes,
+//! and invalid configurations. The server must still respond after each of them.
 
 use std::{process::Command, thread, time::Duration};
 
@@ -13,7 +13,7 @@ use super::{
     server::{PATIENCE, Server},
 };
 
-/// Prints a row for each failure; fails when the server has exited.
+/// Prints a row for each failure. Returns an error if the server has exited.
 pub(super) fn run(bench: &Bench, has_cuda: bool) -> Result<()> {
     println!("\n| what goes wrong | answer |\n|---|---|");
     let row = |what: &str, answer: &str| -> Result<()> {
@@ -50,7 +50,7 @@ pub(super) fn run(bench: &Bench, has_cuda: bool) -> Result<()> {
     Ok(())
 }
 
-/// Kills the process of a model, and calls the model again.
+/// Kills a model's worker process, and calls the model again.
 fn killed_worker(bench: &Bench, has_cuda: bool) -> Result<String> {
     let name = format!("resnet50_{}_apart", best_column(has_cuda));
     if let Err(reason) = bench.server.load(&name)? {
@@ -85,7 +85,7 @@ fn killed_worker(bench: &Bench, has_cuda: bool) -> Result<String> {
     ))
 }
 
-/// Requests `count` numbers from the model that allocates them.
+/// Requests that the model allocates `count` numbers.
 fn grow(client: &mut Client, model: &str, count: i64) -> Result<String> {
     let inputs = [Input {
         name: "n",
@@ -106,7 +106,7 @@ fn beyond_memory(bench: &Bench, has_cuda: bool) -> Result<String> {
         return Ok(format!("not loaded: {reason}"));
     }
     let mut client = bench.server.client()?;
-    // First 400 GB, which no GPU has, then 4 KB.
+    // First 400 GB, which exceeds every GPU's memory, then 4 KB.
     let large = grow(&mut client, &name, 100_000_000_000)?;
     let small = grow(&mut client, &name, 1000)?;
     bench.server.unload(&name)?;
@@ -152,7 +152,7 @@ fn bad_configurations() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Starts a server with a library that is not ONNX Runtime, and returns its error.
+/// Starts a server with a library that is not ONNX Runtime, and returns the error message.
 fn another_library(bench: &Bench) -> String {
     match Server::start(&bench.program, &bench.program, &bench.models, "other") {
         Ok(_) => "it started".to_owned(),
@@ -172,8 +172,8 @@ fn full_gpu(bench: &Bench) -> Result<String> {
     if let Err(reason) = other.load("grow_cuda")? {
         return Ok(format!("not loaded: {reason}"));
     }
-    // Two of its values are in memory at the same time. The arena keeps the memory of a run until a later run
-    // frees it.
+    // The model holds two values in memory at the same time. The arena keeps the memory of a run until a
+    // later run frees it.
     let free = total - used;
     let count = (free - 2e9).max(0.0) / 2.0 / 4.0;
     let hog = grow(

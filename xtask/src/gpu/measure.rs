@@ -1,4 +1,4 @@
-//! Measures latency, throughput and agreement of the models.
+//! Measures the latency and throughput of the models, and how closely their outputs agree.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -14,7 +14,7 @@ use super::{
     server::{PATIENCE, Server},
 };
 
-/// A request to measure.
+/// A request that is measured.
 #[derive(Clone, Copy)]
 pub(super) enum Request {
     Images(u64),
@@ -46,7 +46,7 @@ impl Request {
     }
 }
 
-/// Returns the median latency of one caller in milliseconds, over about 1.5 s and at least three requests,
+/// Returns the median latency in milliseconds with one caller, over about 1.5 s and at least three requests,
 /// after a warm-up request. Several requests are sent in turn.
 pub(super) fn median(server: &Server, model: &str, requests: &[Request], patience: Duration) -> Result<f64> {
     let mut client = Client::connect(&server.address, PATIENCE)?;
@@ -86,8 +86,8 @@ pub(super) fn difference(server: &Server, models: [&str; 2], request: Request) -
     Ok(f64::from(differs) / f64::from(largest).max(f64::MIN_POSITIVE))
 }
 
-/// Returns the rows per second with `callers` concurrent callers, each of which waits for its response, and
-/// the number of failed requests.
+/// Returns the rows per second, and the number of failed requests, with `callers` concurrent callers, each of
+/// which waits for its response.
 pub(super) fn rate(
     server: &Server,
     model: &str,

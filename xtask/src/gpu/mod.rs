@@ -1,6 +1,6 @@
 //! Measures models on a GPU with an installed ONNX Runtime library: latency compared with the CPU, agreement,
-//! memory, and failures. It builds and downloads nothing, so that it can run on a machine that is available
-//! for minutes. Without a GPU it runs all the same, and reports what is missing.
+//! memory, and failures. Builds and downloads nothing, so that it can run on a machine that is available only
+//! for minutes. Without a GPU it also runs, and reports what is missing.
 
 mod bench;
 mod client;
@@ -40,7 +40,7 @@ pub(crate) struct Options {
     seconds: u64,
 }
 
-/// Runs all measurements, and prints their results as they arrive.
+/// Runs all measurements, and prints each result as it arrives.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let begun = Instant::now();
     let program = match &options.server {

@@ -1,5 +1,5 @@
-//! The measured models: the architectures of ResNet-50 and BERT-base with random weights, and one that
-//! allocates as much memory as requested.
+//! The measured models: the architectures of ResNet-50 and BERT-base with random weights, and a model that
+//! allocates a requested amount of memory.
 
 use super::onnx::{Attribute, Dim, FLOAT, Graph, INT64};
 
@@ -44,7 +44,7 @@ fn bottleneck(graph: &mut Graph, input: &str, channels: u64, width: u64, stride:
     let narrow = graph.node("Relu", &[&narrow], &[]);
     let middle = conv(graph, &narrow, (width, width), 3, stride, 1.0);
     let middle = graph.node("Relu", &[&middle], &[]);
-    // The factor is small, so that sums over 16 blocks do not grow.
+    // The factor is small, so that the sums over 16 blocks do not grow.
     let wide = conv(graph, &middle, (width, 4 * width), 1, 1, 0.3);
     let beside = match channels == 4 * width && stride == 1 {
         true => input.to_owned(),

@@ -1,4 +1,4 @@
-//! Writes ONNX files with the features that these models need: a graph's nodes and weights, encoded as
+//! Writes ONNX files with only the features that these models need: nodes and weights of a graph, encoded as
 //! protobuf.
 
 /// A graph under construction.
@@ -17,7 +17,7 @@ pub(super) enum Attribute<'a> {
     Float(f32),
 }
 
-/// A dimension: a size, or a name if it is free.
+/// A dimension: a size, or a symbolic name if it is free.
 #[derive(Clone, Copy)]
 pub(super) enum Dim {
     Size(u64),
@@ -46,7 +46,7 @@ impl Graph {
         output
     }
 
-    /// Adds a node whose output has this name.
+    /// Adds a node whose output has the given name.
     pub(super) fn named(
         &mut self,
         op: &str,
@@ -86,7 +86,7 @@ impl Graph {
         bytes(&mut self.nodes, 1, &node);
     }
 
-    /// Adds a tensor of random weights with this standard deviation.
+    /// Adds a tensor of random weights with the given standard deviation.
     pub(super) fn weights(&mut self, shape: &[u64], deviation: f32) -> String {
         let count: u64 = shape.iter().product();
         let mut raw = Vec::with_capacity(count as usize * 4);
@@ -202,7 +202,7 @@ impl Random {
         self.0
     }
 
-    /// Returns an approximately normal number: the sum of four uniform ones.
+    /// Returns an approximately normally distributed number: the sum of four uniform ones.
     pub(super) fn normal(&mut self) -> f32 {
         let bits = self.next();
         let sum: i32 = (0..4)

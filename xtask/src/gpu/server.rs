@@ -1,4 +1,4 @@
-//! A server with the models of this task, each in its own directory, which loads them on request.
+//! Runs a server with the measured models, each in its own directory, and loads them on request.
 
 use std::{
     fs::{self, File},
@@ -14,14 +14,14 @@ use serde_json::json;
 use super::client::{Client, Response};
 use crate::served::free_address;
 
-/// A running server; ended on drop.
+/// A running server. Dropping this ends it.
 pub(super) struct Server {
     process: Child,
     pub(super) address: String,
     log: PathBuf,
 }
 
-/// Timeout of a start, a load or a request.
+/// Timeout for starting, for loading and for a request.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Server {
@@ -71,14 +71,14 @@ impl Server {
             .is_ok_and(|response| response.status == 200)
     }
 
-    /// Loads a model; the inner error is the server's reason.
+    /// Loads a model. The inner error is the reason that the server reports.
     pub(super) fn load(&self, model: &str) -> Result<Result<(), String>> {
         let path = format!("/v2/repository/models/{model}/load");
         let response = self.client()?.ask("POST", &path, "{}")?;
         Ok(said(&response))
     }
 
-    /// Loads a model with a configuration in place of its file's.
+    /// Loads a model with `config` instead of the configuration in its directory.
     pub(super) fn load_with(&self, model: &str, config: &serde_json::Value) -> Result<Result<(), String>> {
         let path = format!("/v2/repository/models/{model}/load");
         let body = json!({"parameters": {"config": config.to_string()}}).to_string();
@@ -86,7 +86,7 @@ impl Server {
         Ok(said(&response))
     }
 
-    /// Unloads a model, and waits until that is done.
+    /// Unloads a model, and waits until it is unloaded.
     pub(super) fn unload(&self, model: &str) -> Result<()> {
         let path = format!("/v2/repository/models/{model}/unload");
         let response = self.client()?.ask("POST", &path, "{}")?;
@@ -110,7 +110,7 @@ impl Server {
         Ok(String::from_utf8_lossy(&response.body).into_owned())
     }
 
-    /// Returns the ids of the worker processes.
+    /// Returns the ids of the server's worker processes.
     pub(super) fn workers(&self) -> Vec<u32> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.process.id()));
         let tasks = tasks.into_iter().flatten().flatten();

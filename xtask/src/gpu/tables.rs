@@ -1,4 +1,4 @@
-//! Prints the tables: latency compared with the CPU, agreement, throughput and memory.
+//! Prints the tables of latency (compared with the CPU), agreement, throughput and memory.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn rows() -> [(&'static str, &'static str, Vec<Request>); 5] {
     ]
 }
 
-/// Prints the latency table, and how closely the columns agree.
+/// Prints the latency table, and how closely the outputs of the columns agree.
 pub(super) fn times(bench: &Bench, has_cuda: bool) -> Result<()> {
     println!(
         "\n| p50 of one caller, ms | {} |",
@@ -39,15 +39,15 @@ pub(super) fn times(bench: &Bench, has_cuda: bool) -> Result<()> {
     Ok(())
 }
 
-/// Text to print after the latency table.
+/// Text that is printed after the latency table.
 #[derive(Default)]
 struct Told {
     agreement: Vec<String>,
     notes: Vec<String>,
 }
 
-/// Prints the rows of one model. The model of the first column stays loaded, since the others are compared
-/// with it.
+/// Prints the rows of one model. The model of the first column stays loaded, since the outputs of the others
+/// are compared with it.
 fn of_model(bench: &Bench, model: &str, has_cuda: bool, told: &mut Told) -> Result<()> {
     let mut cells: Vec<Vec<String>> = vec![Vec::new(); rows().len()];
     let reference = format!("{model}_{}", best_column(has_cuda));
@@ -95,7 +95,7 @@ fn of_model(bench: &Bench, model: &str, has_cuda: bool, told: &mut Told) -> Resu
     Ok(())
 }
 
-/// Returns the median latency of one cell, or why there is none.
+/// Returns the median latency for one cell, or the reason why there is none.
 fn cell(bench: &Bench, model: &str, requests: &[Request], notes: &mut Vec<String>) -> String {
     if bench.is_over(Duration::from_secs(20)) {
         return "no time".to_owned();

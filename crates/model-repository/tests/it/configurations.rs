@@ -1,4 +1,5 @@
-//! A configuration in a directory applies to the model there, or the model cannot be used, with a reason.
+//! Tests that a configuration in a directory applies to its model, or that the model is unusable with a
+//! reason.
 
 use std::{path::Path, sync::Arc};
 
@@ -8,7 +9,7 @@ use oip_types::ServiceError;
 
 use crate::support::{WordBackend, found, repository};
 
-/// A backend for weight files, which need the code that computes with them.
+/// A backend for weights files, which require the code of their network.
 struct Weights;
 
 impl Backend for Weights {
@@ -34,7 +35,7 @@ fn open(path: &Path) -> Repository {
     Repository::open(path, &backends, Some("m")).unwrap()
 }
 
-/// Returns each model of a directory as `name ready`, or with the reason.
+/// Returns for each model of a directory `name ready`, or its name and the reason.
 fn shown(path: &Path) -> Vec<String> {
     let models = found(&open(path)).into_iter();
     models
@@ -49,7 +50,7 @@ fn shown(path: &Path) -> Vec<String> {
 fn a_directory_with_a_configuration_is_a_model_even_if_the_configuration_is_wrong() {
     let unknown = "m platform is 'onxruntime', expected one of word, weights, or none";
     for (files, expected) in [
-        // A file of any name would be served alone, without its configuration.
+        // Without the configuration, a file of any name would be served alone.
         (
             &[
                 ("iris.word", "echo"),
@@ -87,7 +88,7 @@ fn a_directory_with_a_configuration_is_a_model_even_if_the_configuration_is_wron
             "m it has no model.word or model.text or model.weights (there is 'iris.word', which would be the model as \
              'model.word', or with default_model_filename: \"iris.word\" in its configuration)",
         ),
-        // Not models called 1 and warmup.
+        // This is one model, and not models called 1 and warmup.
         (
             &[("1/model.word", "echo"), ("warmup/x", ""), ("config.pbtxt", "")],
             "m ready",
@@ -96,7 +97,7 @@ fn a_directory_with_a_configuration_is_a_model_even_if_the_configuration_is_wron
             &[("config.pbtxt", "max_batch_size: 4")],
             "m it has no model.word or model.text",
         ),
-        // A pipeline, whose steps are not the repository's business.
+        // The repository does not check a pipeline's steps.
         (&[("config.pbtxt", "platform: \"ensemble\"")], "m ready"),
     ] {
         let folder = repository(files);
@@ -115,7 +116,8 @@ fn a_directory_with_a_configuration_is_a_model_even_if_the_configuration_is_wron
 
 #[test]
 fn a_configuration_that_no_model_takes_gets_a_line() {
-    // Next to models in a repository, next to a file that is named, and in the directory of a version.
+    // Configurations are ignored next to the models of a repository, next to a model that is a single file,
+    // and in a version's directory.
     let folder = repository(&[
         ("m/1/model.word", "echo"),
         ("config.pbtxt", ""),
@@ -210,7 +212,8 @@ fn a_hugging_face_model_is_named_as_one_and_its_weights_served_only_when_asked()
     );
     assert_eq!(told[1], "m ready");
 
-    // Requested by file and by configuration. An export next to it is served without a message about fields.
+    // The weights are requested by file or by configuration. An export next to them is served without a
+    // message about fields.
     let folder = repository(&[("model.weights", "echo"), ("config.json", bert)]);
     assert_eq!(shown(&folder.path().join("model.weights")), ["m ready"]);
     let toml = ("config.toml", "backend = \"weights\"");

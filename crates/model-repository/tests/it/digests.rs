@@ -1,4 +1,4 @@
-//! Tests of a repository with a list of trusted files.
+//! Tests a repository with a list of trusted files.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ fn sha256(content: &str) -> String {
         .collect()
 }
 
-/// Returns why the only model of a repository with a digest list cannot be used; empty if it can.
+/// Returns the reason why the only model of a repository with a digest list cannot be used; empty if it can.
 fn reason(root: &Path, list: &str) -> String {
     let digests = RequiredDigests::parse("list", list).unwrap();
     let repository = Repository::open(root, &backends(), None).unwrap();
@@ -47,7 +47,7 @@ fn listed_files_are_loaded_by_their_names_in_the_repository() {
     );
 }
 
-/// A symbolic link is listed by its own name, as `sha256sum` prints it, whatever its target.
+/// A symbolic link is listed by its own name, as `sha256sum` prints it, regardless of its target.
 #[test]
 fn links_and_single_models_are_listed_as_they_are_named() {
     let folder = repository(&[("blobs/abc", "echo")]);

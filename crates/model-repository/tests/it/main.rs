@@ -1,4 +1,4 @@
-//! Tests of repositories: what is found in a directory, and the messages about the rest.
+//! Tests which models repositories find in a directory, and the messages about other files.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod configurations;

@@ -1,4 +1,4 @@
-//! Tests of what is found in a directory, and of the messages about other files.
+//! Tests which models are found in a directory, and the messages about other files.
 
 use std::{
     fs,
@@ -50,7 +50,7 @@ fn tritons_layout() {
     );
 }
 
-/// The file names of a backend in order of precedence; errors name the file that exists.
+/// File names of a backend are tried in order of precedence. Errors name the file that exists.
 #[test]
 fn a_backend_may_have_several_file_names() {
     let folder = repository(&[
@@ -85,7 +85,7 @@ fn kserves_layout() {
     }
 }
 
-/// MR-06: other files and directories in place of a model.
+/// MR-06: other files and directories are in place of a model.
 #[test]
 fn mr_06_folders_without_a_model_say_why() {
     let folder = repository(&[
@@ -138,7 +138,7 @@ fn mr_06_folders_without_a_model_say_why() {
     assert_eq!(good.count(), 1);
 }
 
-/// The directory of a single model, given as the repository.
+/// The directory of a single model is given as the repository.
 #[test]
 fn a_folder_of_versions_is_one_model() {
     let versions = [
@@ -152,7 +152,7 @@ fn a_folder_of_versions_is_one_model() {
     let named = Repository::open(folder.path(), &backends(), Some("mine")).unwrap();
     assert_eq!(found(&named), of("mine"));
 
-    // With anything else that may be a model it is a repository, and also without a version number.
+    // A directory that has other possible models, or no numbered version, is a repository.
     for other in [("good/1/model.word", "echo"), ("empty/readme.txt", "")] {
         let folder = repository(&[("1/model.word", "echo"), other]);
         let opened = Repository::open(folder.path(), &backends(), None).unwrap();
@@ -193,7 +193,7 @@ fn files_of_other_frameworks_are_named() {
     );
 }
 
-/// MR-03: symbolic links out of the repository are not followed; those within it are.
+/// MR-03: symbolic links out of the repository are not followed; links within it are.
 #[cfg(unix)]
 #[test]
 fn mr_03_links_out_are_refused() {
@@ -287,8 +287,8 @@ fn a_folder_of_models_is_named_where_a_model_is_expected() {
     );
 }
 
-/// KServe's modelcars: the repository is a link into the file system of another container, whose target does
-/// not resolve here. On systems without namespaces, `src/root.rs` has a test with a substitute.
+/// KServe's modelcars: the repository is a link into another container's file system, and its target does not
+/// resolve here. For systems without namespaces, `src/root.rs` has a test with a substitute.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_repository_in_another_mount_namespace() {
@@ -322,7 +322,7 @@ fn a_repository_in_another_mount_namespace() {
         let adds = |model: &str| (model.to_owned(), Ok("adds 1".to_owned()));
         assert_eq!(contents.collect::<Vec<_>>(), [adds("m"), adds("n")]);
     }
-    // It ends when its standard input is closed.
+    // The container ends when its standard input is closed.
     drop(container.stdin.take());
     container.wait().unwrap();
 }
@@ -397,7 +397,7 @@ fn a_model_in_two_repositories_is_in_neither() {
         format!("it is in two repositories, {path} and s3://theirs; rename or remove one of them")
     );
 
-    // An unreadable repository may have any model.
+    // An unreadable repository may contain any model.
     fs::rename(theirs.path(), theirs.path().with_extension("moved")).unwrap();
     let unread = repositories.names().unread;
     assert_eq!((unread.len(), &*unread[0].0), (1, "s3://theirs"));
@@ -410,7 +410,7 @@ fn a_model_in_two_repositories_is_in_neither() {
     fs::rename(theirs.path().with_extension("moved"), theirs.path()).unwrap();
 }
 
-/// A Hugging Face cache: its files are links to blobs in a sibling directory.
+/// The files of a Hugging Face cache are links to blobs in a sibling directory.
 #[test]
 fn links_may_lead_to_folders_that_are_named() {
     let hub = repository(&[

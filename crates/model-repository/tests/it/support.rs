@@ -1,4 +1,4 @@
-//! Backends that recognize files and load nothing, and what a repository with them finds.
+//! Backends that recognize files and load nothing, and helpers that list a repository's models.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -52,11 +52,11 @@ pub(crate) fn write(root: &Path, path: &str, content: &str) {
 pub(crate) struct Found {
     pub(crate) model: String,
     pub(crate) version: Option<String>,
-    /// The content of its file, or why it cannot be used.
+    /// The content of the version's file, or the reason why it cannot be used.
     pub(crate) content: Result<String, String>,
 }
 
-/// Reads every version of every model. A model that cannot be used is one entry without a version.
+/// Reads every version of every model. A model that cannot be used becomes one entry without a version.
 pub(crate) fn found(repository: &Repository) -> Vec<Found> {
     let mut all = Vec::new();
     for model in repository.model_names().unwrap() {
@@ -103,7 +103,7 @@ fn read(directory: &ModelDirectory, content: &VersionContent) -> Result<String, 
     }
 }
 
-/// Returns why a model of a directory cannot be used.
+/// Returns the reason why a model of a directory cannot be used.
 pub(crate) fn reason_of(root: &Path, name: &str) -> String {
     let repository = Repository::open(root, &backends(), None).unwrap();
     let model = found(&repository).into_iter().find(|found| found.model == name);

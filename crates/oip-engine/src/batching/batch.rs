@@ -9,11 +9,12 @@ use tensor_core::Quoted;
 
 use crate::batching::scheduler::{Ask, BatchPolicy, JoinKey};
 
-/// Describes a request for the scheduler. `request` fits the model's metadata; the caller fills in its times.
+/// Describes a request to the scheduler. The caller has checked `request` against the model's metadata, and
+/// sets the timeout and deadline afterwards.
 ///
 /// # Errors
 /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) if the request has more rows than a configured
-/// `max_batch_size`, or its inputs differ in their number of rows.
+/// `max_batch_size`, or if its inputs have different numbers of rows.
 pub(crate) fn ask(
     policy: &BatchPolicy,
     metadata: &ModelMetadata,
@@ -57,12 +58,12 @@ pub(crate) fn ask(
     })
 }
 
-/// Returns the number of rows of a request for a model with batches of up to `max_rows`; `None` if that is 0,
-/// or no input has rows. Inputs listed in `shared` have none.
+/// Returns the number of rows of a request to a model with batches of up to `max_rows`; `None` if `max_rows`
+/// is 0 or no input has rows. Inputs listed in `shared` have no rows.
 ///
 /// # Errors
-/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) if there are more, or inputs differ in their
-/// number.
+/// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) if the request has more rows than `max_rows`,
+/// or if its inputs have different numbers of rows.
 pub(crate) fn rows(
     max_rows: u64,
     shared: &[String],
@@ -90,8 +91,8 @@ pub(crate) fn rows(
     }
 }
 
-/// Returns the first dimension of all inputs in which the model leaves it free, `None` if they differ; 1 if
-/// there are no such inputs. It determines the run time if all other dimensions are fixed.
+/// Returns the common first dimension of all inputs whose first dimension is free in `metadata`; `None` if
+/// they differ, 1 if there are no such inputs. It determines the run time if all other dimensions are fixed.
 pub(crate) fn measured_rows(metadata: &ModelMetadata, request: &InferRequest) -> Option<u64> {
     let free = metadata
         .inputs
@@ -116,7 +117,7 @@ fn inputs_with_rows<'r>(
         .filter(|input| !shared.contains(&input.name))
 }
 
-/// Returns whether dimensions that share a symbolic name are equal in a request.
+/// Returns whether dimensions with the same symbolic name are equal in a request.
 fn has_equal_dims(independent: &IndependentRows, request: &InferRequest) -> bool {
     independent.equal_dims.iter().all(|group| {
         let dim = |(name, axis): &(String, usize)| request.input(name)?.shape().dims().get(*axis).copied();
@@ -126,19 +127,19 @@ fn has_equal_dims(independent: &IndependentRows, request: &InferRequest) -> bool
     })
 }
 
-/// Builds the key that two requests must have in common to be joined: which optional inputs they have,
-/// whether they name outputs if some outputs are optional, all free dimensions but the first, the values of
-/// `shared` inputs, and all parameters visible to the model. `None` if the shared values are so large that
-/// comparing them costs more than joining saves.
+/// Builds the key that must be equal for two requests to be joined: which optional inputs are present,
+/// whether outputs are named (if some are optional), all free dimensions except the first, the values of
+/// `shared` inputs, and all parameters visible to the model. Returns `None` if the shared values are so large
+/// that comparing them costs more than joining saves.
 ///
-/// Requests that fit the metadata differ in nothing else. For most models the key is empty and takes no
-/// memory.
+/// Requests that match the metadata differ in nothing else. For most models the key is empty and needs no
+/// allocation.
 fn join_key(
     metadata: &ModelMetadata,
     independent: &IndependentRows,
     request: &InferRequest,
 ) -> Option<JoinKey> {
-    /// Maximum bytes of shared inputs in a key.
+    /// Maximum size in bytes of a key with shared inputs.
     const MAX_SHARED: usize = 64 << 10;
     let mut key = Vec::new();
     for expected in &metadata.inputs {
@@ -171,7 +172,7 @@ fn join_key(
             key.extend_from_slice(bytes);
         }
     }
-    // Naming outputs may decide which optional ones the model gives.
+    // Whether a request names outputs can change which optional outputs the model returns.
     if metadata.outputs.iter().any(|output| output.optional) {
         key.push(u8::from(request.outputs.is_empty()));
     }
@@ -185,7 +186,7 @@ fn join_key(
     Some(JoinKey(key))
 }
 
-/// Appends an injective encoding of parameters and their owner.
+/// Appends an injective encoding of `parameters` and their owner to `key`.
 fn push_parameters(key: &mut Vec<u8>, kind: u8, owner: &str, parameters: &Parameters) {
     if parameters.is_empty() {
         return;
@@ -221,11 +222,11 @@ fn push_parameters(key: &mut Vec<u8>, kind: u8, owner: &str, parameters: &Parame
     }
 }
 
-/// Joins requests into one. Inputs are copied once; `shared` ones, which are equal, are taken from the first
-/// request. Requests the union of the wanted outputs.
+/// Joins requests into one. Inputs are copied once; the `shared` inputs are equal, so the first request's are
+/// used. The joined request names the union of the requested outputs.
 ///
 /// # Errors
-/// As [`TensorValue::join_rows`].
+/// The errors of [`TensorValue::join_rows`].
 pub(crate) fn join(requests: &[InferRequest], shared: &[String]) -> Result<InferRequest, ServiceError> {
     let [first, ..] = requests else {
         return Err(ServiceError::internal("a batch without requests"));
@@ -255,7 +256,7 @@ pub(crate) fn join(requests: &[InferRequest], shared: &[String]) -> Result<Infer
     Ok(joined)
 }
 
-/// What a model is told of the requests that are joined, each with its number of rows.
+/// Describes the joined requests to the model, each with its number of rows.
 pub(crate) fn parts(requests: &[InferRequest], rows: &[u64]) -> Vec<RequestPart> {
     let parts = requests.iter().zip(rows).map(|(request, rows)| RequestPart {
         id: request.id.clone(),
@@ -265,7 +266,7 @@ pub(crate) fn parts(requests: &[InferRequest], rows: &[u64]) -> Vec<RequestPart>
     parts.collect()
 }
 
-/// Returns the union of the requested outputs; empty (all outputs) as soon as one request names none.
+/// Returns the union of the requested outputs; empty (all outputs) if any request names none.
 fn wanted(requests: &[InferRequest]) -> Vec<RequestedOutput> {
     let mut wanted: Vec<RequestedOutput> = Vec::new();
     for request in requests {
@@ -296,7 +297,8 @@ pub(crate) fn check_rows(outputs: &[InferOutput], rows: u64) -> Result<(), Servi
     }
 }
 
-/// Splits checked outputs: each request gets its own rows of the outputs that it wants, in its order.
+/// Splits checked outputs: each request gets its own rows of the outputs that it requested, in the order of
+/// the request.
 ///
 /// # Errors
 /// [`Internal`](oip_types::ErrorCode::Internal) if the outputs do not have the batch's rows.
@@ -332,7 +334,7 @@ pub(crate) fn split(
                 .iter()
                 .position(|wanted| wanted.name == output.name)
         };
-        // A stable sort keeps the model's order if all outputs are wanted.
+        // A stable sort keeps the model's order for a request that names no outputs.
         answer.sort_by_key(wanted);
     }
     Ok(answers)
@@ -385,7 +387,7 @@ mod tests {
         .unwrap()
     }
 
-    /// More rows than `max_batch_size`, and inputs with different numbers of rows.
+    /// Requests with more rows than `max_batch_size`, or with inputs that differ in their number of rows.
     #[test]
     fn ht_31_batches_that_cannot_be_are_refused_by_name() {
         let message = |rows, other| {
@@ -495,7 +497,7 @@ mod tests {
             );
             assert_eq!(*this, key(&with(values[index].clone())));
         }
-        // A parameter of an input is not one of the request.
+        // A parameter of an input differs from the same parameter of the request.
         let mut of_input = base.clone();
         of_input.inputs[0]
             .parameters

@@ -5,7 +5,7 @@ pub(crate) mod queue;
 #[cfg(test)]
 mod queue_interleavings;
 pub(crate) mod scheduler;
-/// The locks of `queue.rs`, which its interleaving tests replace.
+/// The locks that `queue.rs` uses; its interleaving tests replace them.
 mod sync {
     pub(crate) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 }

@@ -1,4 +1,4 @@
-//! The queue between a model's callers and its threads, with quick requests run on the caller's own thread.
+//! The queue between a model's callers and its threads. Quick requests run on the caller's own thread.
 
 use std::{
     collections::VecDeque,
@@ -11,17 +11,16 @@ use super::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
 };
 
-/// The [`Scheduler`] behind a lock, between the callers of a model and its instances.
+/// The [`Scheduler`] behind a lock, shared by the callers of a model and its instances.
 ///
 /// Pushing never blocks: a full queue returns the item. Taking blocks until there is work, or the queue is
 /// closed and empty.
 ///
-/// An instance is a slot, and running a batch takes one, so at most as many batches run as there are
-/// instances. Slots are taken by the model's threads ([`Queue::take`]) and by callers
-/// ([`Queue::take_in_place`]). A caller can leave the rest of a run, an `R`, to a thread together with the
-/// slot ([`Queue::hand_over`]).
+/// Each instance is a slot. Running a batch requires a slot, so at most as many batches run at once as there
+/// are instances. The model's threads take slots by [`Queue::take`], and callers by [`Queue::take_in_place`].
+/// A caller can pass an unfinished run, an `R`, to a thread together with its slot ([`Queue::hand_over`]).
 ///
-/// Threads exist on demand: `start` is called when work waits, a slot is free and no thread is idle. A thread
+/// Threads start on demand: `start` is called when work waits, a slot is free and no thread is idle. A thread
 /// ends after `max_idle` without work, so an unused model has no threads.
 pub(crate) struct Queue<T, R> {
     state: Mutex<State<T, R>>,
@@ -30,31 +29,31 @@ pub(crate) struct Queue<T, R> {
     /// Starts a thread, which calls [`Queue::begin`] and then [`Queue::take`]. On failure it calls
     /// [`Queue::not_started`].
     start: Box<dyn Fn(&Self) + Send + Sync>,
-    /// The clock.
+    /// Returns the current time.
     now: fn() -> Instant,
 }
 
 struct State<T, R> {
     scheduler: Scheduler<T>,
     is_closed: bool,
-    /// Runs that callers left to threads, with their slots.
+    /// Unfinished runs that callers passed to threads, with their slots.
     handed_over: VecDeque<(usize, R)>,
-    /// Callers that hold a slot and may still leave a run to a thread.
+    /// Number of callers that hold a slot and may still pass their run to a thread.
     in_place: usize,
     /// Slots without a running batch.
     free: Vec<usize>,
     /// Total number of slots.
     slots: usize,
-    /// Threads of this queue, including those being started.
+    /// Number of threads of this queue, including those being started.
     threads: usize,
-    /// Threads being started.
+    /// Number of threads being started.
     starting: usize,
-    /// Whether an item may wait that its caller will not run, so that a thread has to.
+    /// Whether an item may wait that its caller will not run, so that a thread has to run it.
     needs_thread: bool,
-    /// Threads that wait for work.
+    /// Number of threads that wait for work.
     idle: usize,
-    /// Idle threads that have been notified and have not returned yet. They will see all work queued until
-    /// then.
+    /// Number of idle threads that have been notified and have not returned yet. They will see all work that
+    /// is queued before they return.
     woken: usize,
 }
 
@@ -74,7 +73,7 @@ impl<T, R> State<T, R> {
             self.starting += 1;
             Wake::New
         } else {
-            // All threads are busy without a slot, and look at the queue when they are done.
+            // All threads are busy, and look at the queue when they are done.
             Wake::Nobody
         }
     }
@@ -85,7 +84,7 @@ impl<T, R> State<T, R> {
     }
 }
 
-/// Which thread takes waiting work.
+/// The thread to wake for waiting work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wake {
     Nobody,
@@ -93,7 +92,7 @@ enum Wake {
     New,
 }
 
-/// Why an item was refused.
+/// The reason why an item was refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PushError {
     /// The queue is full.
@@ -102,12 +101,12 @@ pub(crate) enum PushError {
     Closed,
 }
 
-/// Who runs a pushed item.
+/// Whether a thread or the caller runs a pushed item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Runner {
     /// A thread, which was woken if necessary.
     Thread,
-    /// The caller, by [`Queue::take_in_place`], unless a thread comes first. No thread was woken.
+    /// The caller, by [`Queue::take_in_place`], unless a thread takes the item first. No thread was woken.
     Caller,
 }
 
@@ -116,11 +115,11 @@ pub(crate) enum Runner {
 pub(crate) struct Work<T, R> {
     /// Items to run together; may be empty.
     pub(crate) batch: Vec<T>,
-    /// A run that a caller left, to be finished. `batch` is empty then.
+    /// An unfinished run of a caller. `batch` is empty then.
     pub(crate) rest: Option<R>,
-    /// Items whose time is over, to be answered with an error.
+    /// Items whose timeout or deadline has passed, to be answered with an error.
     pub(crate) expired: Vec<(T, Expiry)>,
-    /// The slot for the run, to be returned afterwards; `None` if there is nothing to run.
+    /// The slot for the run, to be returned when it ends; `None` if there is nothing to run.
     pub(crate) slot: Option<usize>,
 }
 
@@ -178,9 +177,9 @@ impl<T, R> Queue<T, R> {
         Ok((ticket, Runner::Thread))
     }
 
-    /// Lets a caller run its item at once without queueing: returns the ticket, and the slot to use until
-    /// [`Queue::done_in_place`]. `enter` receives the ticket before later tickets are issued. Returns `None`
-    /// if something waits or no instance is free; the item has to be pushed then.
+    /// Lets a caller run its item at once without queueing. Returns the ticket and the slot, which the caller
+    /// returns with [`Queue::done_in_place`]. Calls `enter` with the ticket before later tickets are issued.
+    /// Returns `None` if other items wait or no instance is free; the caller must then push the item.
     pub(crate) fn pass(
         &self,
         ask: &Ask,
@@ -219,8 +218,8 @@ impl<T, R> Queue<T, R> {
         self.lock().starting -= 1;
     }
 
-    /// Records that a thread could not be started, and drops runs that callers left to threads if there is no
-    /// thread at all. Returns whether that is the case: waiting items must be refused then.
+    /// Records that a thread could not be started. If no thread is left, drops the runs that callers passed
+    /// to threads and returns true: the caller must then refuse the waiting items.
     pub(crate) fn not_started(&self) -> bool {
         let mut state = self.lock();
         state.starting -= 1;
@@ -235,13 +234,14 @@ impl<T, R> Queue<T, R> {
         true
     }
 
-    /// Removes the current thread from the queue's, since it continues with a request whose slot it returns.
+    /// Removes the current thread from the queue's count, since it returned its slot and continues with a
+    /// request.
     pub(crate) fn leave_thread(&self) {
         self.lock().threads -= 1;
     }
 
-    /// Adds a thread that left, unless there are as many as slots plus `spare` already. Returns whether it
-    /// was added.
+    /// Adds a thread back after [`Queue::leave_thread`], unless the queue has as many threads as slots plus
+    /// `spare`. Returns whether it was added.
     pub(crate) fn return_thread(&self, spare: usize) -> bool {
         let mut state = self.lock();
         let is_needed = state.threads < state.slots + spare;
@@ -259,8 +259,8 @@ impl<T, R> Queue<T, R> {
             && state.scheduler.len() == 0
     }
 
-    /// Waits for work. Returns `None` once the queue is closed and empty, or the thread was idle for long
-    /// enough; the thread ends then. `done` is the slot of its previous work.
+    /// Waits for work. Returns `None` once the queue is closed and empty, or the thread was idle for
+    /// `max_idle`; the thread ends then. `done` is the slot of its previous work.
     pub(crate) fn take(&self, done: Option<usize>) -> Option<Work<T, R>> {
         let mut state = self.lock();
         state.free.extend(done);
@@ -280,7 +280,7 @@ impl<T, R> Queue<T, R> {
             let now = (self.now)();
             let expired = state.scheduler.expire(now);
             let next = match state.free.is_empty() {
-                // Callers hold all instances; the first one that is done wakes a thread.
+                // Callers hold all instances; the first one that finishes wakes a thread.
                 true => Next::Idle,
                 false => state.scheduler.next(now),
             };
@@ -292,7 +292,7 @@ impl<T, R> Queue<T, R> {
             state.took();
             if !batch.is_empty() || !expired.is_empty() {
                 let slot = if batch.is_empty() { None } else { state.free.pop() };
-                // Other items may be ready too, and a thread must watch the others' timeouts.
+                // Other items may be ready too, and another thread must watch the timeouts of waiting items.
                 let wake = state.wake();
                 drop(state);
                 self.wake(wake);
@@ -306,7 +306,7 @@ impl<T, R> Queue<T, R> {
             if until.is_none() && state.is_closed && state.scheduler.len() == 0 && state.in_place == 0 {
                 state.threads -= 1;
                 drop(state);
-                // Threads may wait for an instance although there is nothing left to do.
+                // Other threads may wait for an instance although no work is left.
                 self.changed.notify_all();
                 return None;
             }
@@ -333,8 +333,8 @@ impl<T, R> Queue<T, R> {
                 }
             };
             state.idle -= 1;
-            // A thread whose wait timed out may take the item first; the notified thread then finds other
-            // work or none.
+            // A thread whose wait timed out may take the item first; the notified thread then takes other
+            // work, if any.
             state.woken = state.woken.saturating_sub(1);
         }
     }
@@ -344,8 +344,8 @@ impl<T, R> Queue<T, R> {
             .is_some_and(|max_idle| now.saturating_duration_since(since) >= max_idle)
     }
 
-    /// Takes the next batch for a caller that runs it on its own thread; `None` if its item has been taken,
-    /// or a thread will take it. `is_quick` decides by the number of rows of the batch.
+    /// Takes the next batch for a caller that runs it on its own thread. Returns `None` if its item has been
+    /// taken, or a thread will take it. `is_quick` decides by the batch's number of rows.
     pub(crate) fn take_in_place(
         &self,
         ticket: Ticket,
@@ -380,7 +380,7 @@ impl<T, R> Queue<T, R> {
         })
     }
 
-    /// Leaves the rest of a caller's run to a thread, together with the slot.
+    /// Passes a caller's unfinished run to a thread, together with its slot.
     pub(crate) fn hand_over(&self, slot: usize, rest: R) {
         let mut state = self.lock();
         state.in_place -= 1;
@@ -405,7 +405,8 @@ impl<T, R> Queue<T, R> {
         self.wake_or_end(state);
     }
 
-    /// Wakes a thread for waiting work. If the queue is closed, wakes all, since nothing else may wake them.
+    /// Wakes a thread for waiting work. Wakes all threads if the queue is closed, since nothing else may wake
+    /// them.
     fn wake_or_end(&self, mut state: MutexGuard<'_, State<T, R>>) {
         let (wake, is_closed) = (state.wake(), state.is_closed);
         drop(state);
@@ -415,7 +416,7 @@ impl<T, R> Queue<T, R> {
         self.wake(wake);
     }
 
-    /// Records that a caller will not run its item itself; it may still wait.
+    /// Records that a caller will not run its item itself. The item may still wait.
     pub(crate) fn leave(&self) {
         self.leave_to_threads(self.lock());
     }
@@ -427,7 +428,7 @@ impl<T, R> Queue<T, R> {
         self.wake(wake);
     }
 
-    /// Removes an item whose client is gone; `None` if it is not in the queue.
+    /// Removes an item whose client disconnected. Returns `None` if it is not in the queue.
     pub(crate) fn cancel(&self, ticket: Ticket) -> Option<T> {
         let mut state = self.lock();
         let item = state.scheduler.cancel(ticket);
@@ -440,7 +441,7 @@ impl<T, R> Queue<T, R> {
         self.lock().scheduler.len()
     }
 
-    /// From now on, runs each item alone.
+    /// Runs each item alone from now on.
     pub(crate) fn stop_joining(&self) {
         self.lock().scheduler.stop_joining();
         self.changed.notify_all();
@@ -451,7 +452,7 @@ impl<T, R> Queue<T, R> {
         self.lock().scheduler.is_joining()
     }
 
-    /// Refuses further items. Waiting items are given out without delay.
+    /// Refuses further items. Waiting items are returned without delay.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -460,7 +461,7 @@ impl<T, R> Queue<T, R> {
         self.wake_or_end(state);
     }
 
-    /// Removes all items.
+    /// Removes and returns all items.
     pub(crate) fn drain(&self) -> Vec<T> {
         self.lock().scheduler.drain()
     }

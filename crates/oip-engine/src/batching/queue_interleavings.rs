@@ -1,8 +1,8 @@
-//! Tests the queue under all interleavings of its threads, or very many: `queue.rs` is compiled again with
-//! the locks of `shuttle`. A thread that would sleep forever is a deadlock, which `shuttle` reports.
+//! Tests the queue under all, or very many, interleavings of its threads: compiles `queue.rs` again with the
+//! locks of `shuttle`. `shuttle` reports a thread that would sleep forever as a deadlock.
 //!
-//! `shuttle` has no clock. Here each read of the clock advances the time, and a timed wait ends at once, so a
-//! thread that waits without a timeout must be woken by another one.
+//! `shuttle` has no clock. In these tests each read of the clock advances the time, and a timed wait ends at
+//! once, so a thread that waits without a timeout must be woken by another one.
 
 use std::{
     cell::Cell,
@@ -70,8 +70,8 @@ mod sync {
         }
     }
 
-    /// Like `shuttle`'s condition variable, except for timed waits: these end at any time, and until then
-    /// they receive notifications like other waits. In a wrong program, notifications are lost this way.
+    /// Behaves like `shuttle`'s condition variable, except for timed waits: these can end at any time, and
+    /// receive notifications until then. A program with a lost-wakeup bug loses notifications this way.
     #[derive(Default)]
     pub(super) struct Condvar {
         /// The waiting threads. All threads of a test run on one OS thread, so this lock is never contended.
@@ -86,7 +86,7 @@ mod sync {
             Self::default()
         }
 
-        /// Wakes one waiter, any of them.
+        /// Wakes any one waiter.
         pub(super) fn notify_one(&self) {
             thread::yield_now();
             let mut waiting = self.waiting.lock().unwrap();
@@ -254,9 +254,8 @@ fn consumer(queue: &Arc<Queue<u32, u32>>) -> thread::JoinHandle<Vec<u32>> {
     })
 }
 
-/// Two threads, and two requests of different groups, which are delayed for more of their kind that do not
-/// come. A thread with one request is busy until the other one has run too, so the other thread must not
-/// sleep.
+/// Two threads, and two requests of different groups, each delayed for requests to join it that never arrive.
+/// A thread with one request stays busy until the other request has run, so the other thread must not sleep.
 fn delayed_requests_of_two_groups() {
     let queue = queue(2, TICK * 8);
     let both = Arc::new(Barrier::new(2));
@@ -274,7 +273,7 @@ fn delayed_requests_of_two_groups() {
     });
     push(&queue, 1, 1);
     push(&queue, 2, 2);
-    // Closing the queue would wake all threads: the passing time alone must be enough.
+    // Closing the queue would wake all threads; here only the passing time may wake them.
     while queue.len() > 0 {
         thread::yield_now();
     }
@@ -285,7 +284,7 @@ fn delayed_requests_of_two_groups() {
         .for_each(|consumer| consumer.join().unwrap());
 }
 
-/// One thread, and a request that is cancelled.
+/// One thread, and a request that is cancelled while the thread waits.
 fn a_request_that_is_taken_back() {
     let queue = queue(1, Duration::ZERO);
     let consumer = consumer(&queue);
@@ -340,9 +339,9 @@ fn many_of_everything() {
     );
 }
 
-/// One instance, one thread, and three callers that try to run their requests in place, one of which is too
-/// slow for that. Either the thread or the callers empty the queue, and closing it must not depend on the
-/// thread.
+/// One instance, one thread, and three callers that try to run their requests in place; one request is too
+/// slow for that. The queue may be emptied by the thread or by the callers, and closing it must not depend on
+/// the thread.
 fn requests_that_are_run_in_place() {
     let queue = queue(1, Duration::ZERO);
     let consumer = consumer(&queue);
@@ -385,7 +384,7 @@ fn the_end_while_a_caller_runs_its_request() {
     assert_eq!(left, [1, 2], "a request was lost, or left twice");
 }
 
-/// Two instances, two threads, two callers that begin their requests and hand them over to a thread, and one
+/// Two instances, two threads, two callers that start their requests and pass the runs to a thread, and one
 /// request for a thread. The queue is closed meanwhile.
 fn runs_that_are_left_to_threads() {
     let queue = queue(2, Duration::ZERO);
@@ -420,8 +419,8 @@ fn runs_that_are_left_to_threads() {
     assert_eq!(left, [0, 1, 2], "a request was lost, or left twice");
 }
 
-/// A caller hands over the run on the only instance to the only thread while a request is queued. The queue
-/// is closed after both are taken.
+/// A caller passes the run on the only instance to the only thread while a request is queued. The queue is
+/// closed after both are taken.
 fn a_run_that_is_left_to_a_thread_with_another_one_behind_it() {
     let queue = queue(1, Duration::ZERO);
     let taken = Arc::new(shuttle::sync::atomic::AtomicUsize::new(0));
@@ -453,9 +452,9 @@ fn a_run_that_is_left_to_a_thread_with_another_one_behind_it() {
     consumer.join().unwrap();
 }
 
-/// Two instances without threads, and three callers: one hands over its run, one cancels its request, one
-/// waits. All requests are taken before the queue is closed, so if a thread is not started or ends too early,
-/// the test does not end.
+/// Two instances without threads, and three callers: one passes its run to a thread, one cancels its request,
+/// one waits. All requests are taken before the queue is closed, so the test hangs if a thread is not started
+/// or ends too early.
 fn threads_that_start_when_requests_come(max_idle: Option<Duration>) {
     let (queue, taken) = queue_with_threads(2, max_idle);
     let callers = (0..3u32).map(|item| {
@@ -551,7 +550,7 @@ fn many_interleavings_of_threads_that_start_on_demand() {
     }
 }
 
-/// Threads cannot be started: runs that were handed over are dropped, and their slots are freed.
+/// Threads cannot be started: runs that callers passed on are dropped, and their slots are freed.
 #[test]
 fn without_a_thread_a_run_that_is_left_gives_its_slot_back() {
     run(RandomScheduler::new(100), || {

@@ -14,8 +14,8 @@ use crate::{
     run::threads::STACK_SIZE,
 };
 
-/// Executes loads and unloads on a few threads, which exist while there is work. Tasks for one model run in
-/// the order of arrival.
+/// Loads and unloads models on a few threads, which exist only while there is work. Tasks for one model run
+/// in the order of arrival.
 pub(crate) struct Control {
     lifecycle: Arc<Lifecycle>,
     work: Mutex<Work>,
@@ -42,13 +42,13 @@ impl Work {
 pub(crate) struct Task {
     model: String,
     action: Action,
-    /// The client that waits for the result.
+    /// Sends the result to the client that waits for it.
     reply: Option<oneshot::Sender<Result<(), ServiceError>>>,
-    /// The models that the pipeline runs, once looked up.
+    /// The models that the pipeline runs; `None` until they are looked up.
     steps: Option<Vec<String>>,
 }
 
-/// What a task does.
+/// The action of a task.
 pub(crate) enum Action {
     Load {
         config: Option<String>,
@@ -104,7 +104,7 @@ impl Control {
             tracing::error!(%error, "the system gave no thread to load models");
             let mut work = self.lock();
             work.threads -= 1;
-            // Existing threads take the task. Without any, it is abandoned.
+            // Existing threads take the task. If there are none, the task is abandoned.
             let abandoned = if work.threads == 0 {
                 std::mem::take(&mut work.waiting)
             } else {
@@ -140,7 +140,7 @@ impl Control {
                 }
             }));
             let done = done.unwrap_or_else(|_| {
-                // A bug. It must not prevent the model's next load, nor the server's readiness.
+                // This is a bug. It must block neither the model's next load nor the server's readiness.
                 lifecycle
                     .registry
                     .fail(&model, "the server panicked while loading it", true);
@@ -148,14 +148,14 @@ impl Control {
             });
             self.lock().busy.remove(&model);
             if let Some(reply) = reply {
-                // The caller may be gone.
+                // The caller may no longer wait.
                 let _ = reply.send(done);
             }
         }
     }
 
-    /// Returns the task if it can run now. In explicit mode, loading a pipeline is queued behind the loads of
-    /// its steps.
+    /// Returns the task if it can run now. In explicit mode, queues a pipeline's load behind the loads of its
+    /// steps.
     fn put_behind_steps(self: &Arc<Self>, mut task: Task) -> Option<Task> {
         let Action::Load { config, cause } = &task.action else {
             return Some(task);
@@ -168,7 +168,7 @@ impl Control {
             let refresh = || self.lifecycle.repository.refresh(Some(&task.model));
             let _ = catch_unwind(AssertUnwindSafe(refresh));
         }
-        // If reading the configuration panics, so will the load, which reports it.
+        // If reading the configuration panics, so does the load, which reports the panic.
         let steps = catch_unwind(AssertUnwindSafe(|| {
             self.lifecycle.steps(&task.model, config.as_deref())
         }));
@@ -185,7 +185,7 @@ impl Control {
                     config: None,
                     cause: Cause::Step,
                 };
-                // If the queue is closed, that is noticed below.
+                // A closed queue is noticed below.
                 let _ = self.submit(Task::new(step.clone(), action, None));
             }
         }
@@ -196,7 +196,7 @@ impl Control {
             drop(work);
             task.answer(Err(shutting_down()));
         } else {
-            // Still ahead of later tasks for the same model.
+            // The task stays ahead of later tasks for the same model.
             let later = work.waiting.iter().position(|later| later.model == task.model);
             let place = later.unwrap_or(work.waiting.len());
             work.waiting.insert(place, task);
@@ -204,8 +204,8 @@ impl Control {
         None
     }
 
-    /// Takes the oldest task whose model, and steps, are not busy. A task for a busy model is taken when that
-    /// model's thread is done.
+    /// Takes the oldest task whose model and steps are not busy. A task for a busy model is taken when the
+    /// running task for that model ends.
     fn next(&self) -> Option<Task> {
         let mut work = self.lock();
         let is_free = |index: usize, task: &Task| {
@@ -222,7 +222,7 @@ impl Control {
             .iter()
             .enumerate()
             .position(|(index, task)| is_free(index, task) && has_steps(task));
-        // Pipelines that run each other would wait forever. The first one is run, and reports it.
+        // Pipelines that contain each other would wait forever. Run the first one, which reports the cycle.
         let free = free.or_else(|| {
             let nobody_works = work.busy.is_empty() && !work.waiting.is_empty();
             nobody_works.then_some(0)

@@ -1,4 +1,5 @@
-//! Why models are unavailable: typed errors with sources. They are formatted once, when a reason is recorded.
+//! The reasons why models are unavailable: typed errors with sources. They are formatted once, when a reason
+//! is recorded.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -10,10 +11,10 @@ use thiserror::Error;
 
 use crate::{batching::scheduler::PolicyError, pipeline::PlanError};
 
-/// Why a model or a version of it cannot be loaded.
+/// The reason why a model, or one of its versions, cannot be loaded.
 #[derive(Debug, Error)]
 pub(crate) enum LoadError {
-    /// Its directory, configuration or versions cannot be used.
+    /// The model's directory, configuration or versions are unusable.
     #[error(transparent)]
     Model(#[from] ModelError),
     #[error(transparent)]
@@ -56,7 +57,7 @@ pub(crate) enum LoadError {
     Timeout { limit: Duration },
     #[error("the thread that loads it panicked")]
     Died,
-    /// The panic message contains source locations; it is in the log only.
+    /// The panic message is only logged, because it contains source locations.
     #[error("the backend panicked while {doing}")]
     Panicked { doing: &'static str },
     /// The backend cannot read the file.
@@ -70,17 +71,17 @@ pub(crate) enum LoadError {
     Plan(#[source] Arc<PlanError>),
 }
 
-/// Why a warm-up request failed.
+/// The reason why a warm-up request failed.
 #[derive(Debug, Error)]
 pub(crate) enum WarmUpError {
     #[error("input {}: {source}", Quoted(name))]
     Input { name: String, source: Box<InputError> },
-    /// The model refused it, or its response contradicts the metadata.
+    /// The model refused the request, or its response contradicts the metadata.
     #[error("{0}")]
     Model(#[source] ServiceError),
 }
 
-/// Why an input of a warm-up request cannot be generated.
+/// The reason why an input of a warm-up request cannot be generated.
 #[derive(Debug, Error)]
 pub(crate) enum InputError {
     #[error("dims are {dims:?}, but none may be free")]

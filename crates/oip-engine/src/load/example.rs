@@ -4,14 +4,14 @@ use bytes::Bytes;
 use model_repository::ModelDirectory;
 use oip_types::{ModelMetadata, ModelRef, RequestLimits, rest::decode_request};
 
-/// A file with the JSON body of an inference request.
+/// Name of the file with the JSON body of an inference request.
 const FILE: &str = "example.json";
 
 /// Maximum size in bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Reads the example of a version, if the model accepts it: from the version's directory, else from the
-/// model's. An invalid example only logs a warning.
+/// Reads the example of a version, first from the version's directory, then from the model's. Returns `None`
+/// and logs a warning if the model does not accept the example.
 pub(crate) fn read(
     directory: &ModelDirectory,
     version: Option<&str>,

@@ -24,8 +24,8 @@ use crate::{
     versions::{cache::ResponseCache, entry::LoadCost, registry::Registry, served_version::ServedVersion},
 };
 
-/// Target of log events about unavailable models, each with its `reason`. Programs that report reasons
-/// elsewhere can filter them out.
+/// Target of log events about unavailable models, each with its `reason`. Programs that report the reasons
+/// elsewhere can filter these events out.
 pub const UNAVAILABLE: &str = "oip_engine::unavailable";
 
 /// Loads and unloads models. The caller runs at most one operation per model at a time.
@@ -38,7 +38,7 @@ pub(crate) struct Lifecycle {
     known: Mutex<BTreeMap<String, ModelContents>>,
     cache: Option<Arc<ResponseCache>>,
     memory_shares: MemoryShares,
-    /// Held while models change and pipelines are planned.
+    /// Locked while models change and pipelines are planned.
     planning: Mutex<()>,
     /// Models loaded only as steps of a pipeline.
     as_steps: Mutex<BTreeSet<String>>,
@@ -50,29 +50,29 @@ pub(crate) struct Lifecycle {
 #[derive(Clone)]
 struct ModelContents {
     snapshot: Snapshot,
-    /// What all versions share: files, and a configuration sent with a request.
+    /// Digest of the files that all versions share, and the configuration sent with a load request.
     shared: (Digest, Option<String>),
-    /// The versions that were loaded.
+    /// Digests of the versions that were loaded.
     versions: BTreeMap<Option<String>, Digest>,
 }
 
-/// Why a model is loaded.
+/// The reason for loading a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// It existed at start.
     Start,
-    /// Polling found it new or changed.
+    /// Polling found that it is new or has changed.
     Poll,
-    /// A client requested it and receives the result.
+    /// A client requested it and waits for the result.
     Request,
-    /// A pipeline runs it. Its load error becomes the pipeline's.
+    /// A pipeline contains it. Its load error becomes the pipeline's.
     Step,
 }
 
 impl Lifecycle {
     pub(crate) fn new(repository: Repositories, registry: Arc<Registry>, config: EngineConfig) -> Self {
         let cache_bytes = config.response_cache_bytes;
-        // Nothing has been loaded from a repository yet.
+        // Nothing has been loaded from a repository yet, so these are the embedding program's models.
         let embedded = registry.served().into_iter();
         let embedded = embedded.map(|served| served.metadata().name.clone()).collect();
         Self {
@@ -89,7 +89,7 @@ impl Lifecycle {
         }
     }
 
-    /// Refuses to load or unload the embedding program's models.
+    /// Refuses to load or unload models of the embedding program.
     fn check_loadable(&self, name: &str) -> Result<(), ServiceError> {
         if !self.embedded.contains(name) {
             return Ok(());
@@ -101,7 +101,8 @@ impl Lifecycle {
         Err(ServiceError::invalid(message))
     }
 
-    /// Returns the models that a pipeline runs by the given or current configuration; empty for other models.
+    /// Returns the models that a pipeline runs according to the given configuration or, without one, the
+    /// current one; empty for other models.
     pub(crate) fn steps(&self, name: &str, config: Option<&str>) -> Vec<String> {
         let written = match config {
             Some(config) => WrittenConfig::read(config, Syntax::Json).ok(),
@@ -114,8 +115,8 @@ impl Lifecycle {
         steps.map(str::to_owned).collect()
     }
 
-    /// Loads the versions of a model that differ from the repository, and unloads those that are no longer
-    /// wanted. The old version serves until the new one is ready.
+    /// Loads the versions of a model that differ from the repository, and unloads versions that are no longer
+    /// selected. The old version serves until the new one is ready.
     ///
     /// # Errors
     /// [`ErrorCode::NotFound`] if there is no such model, [`ErrorCode::InvalidArgument`] if a version cannot
@@ -132,10 +133,10 @@ impl Lifecycle {
         }
         let has_ready = self.registry.has_ready(name);
         let is_waited_for = match cause {
-            // The running version stays in service until it is replaced.
+            // The running version serves until it is replaced.
             _ if has_ready => false,
             Cause::Start => true,
-            // A model that arrives later must not make a ready server unready.
+            // A model that is added later must not make a ready server unready.
             Cause::Poll => self.registry.is_waited_for(name),
             Cause::Request | Cause::Step => false,
         };
@@ -148,7 +149,7 @@ impl Lifecycle {
         let fail = |reason: LoadError| {
             let text = reason.to_string();
             tracing::warn!(target: UNAVAILABLE, model = name, reason = text, "a model is unavailable");
-            // Its files are being copied while the server runs.
+            // The files are being copied while the server runs.
             let is_coming = polls && matches!(reason, LoadError::NoFiles);
             self.registry.fail(name, &text, is_waited_for && !is_coming);
             Err(failed(name, reason))
@@ -156,7 +157,7 @@ impl Lifecycle {
         let directory = match self.repository.model(name) {
             Ok(Some(directory)) => directory,
             Ok(None) => {
-                // A pipeline can name any model, so unknown names are not remembered.
+                // A pipeline can name any model, so failures of unknown names are not recorded.
                 if cause == Cause::Step && !has_ready {
                     lock(&self.as_steps).remove(name);
                 }
@@ -285,7 +286,7 @@ impl Lifecycle {
             }
         }
         self.lock().insert(name.to_owned(), known);
-        // If something failed, the old versions stay.
+        // If a load failed, the old versions stay.
         if failures.is_empty() {
             self.retire(name, &wanted, false);
             return Ok(());
@@ -321,14 +322,14 @@ impl Lifecycle {
                 self.cache.as_ref(),
                 Others::of(&self.registry),
             )?;
-            // A file that changed while it was read is neither the old nor the new one.
+            // A file that changed while it was read has neither the old nor the new content.
             let part = version.as_deref().map_or(FileSubset::All, FileSubset::Version);
             let stamps = |snapshot: &Snapshot| {
                 [FileSubset::Shared, part].map(|part| plan.directory.digest(snapshot, part, DigestBy::Stamp))
             };
             match plan.directory.snapshot() {
                 Ok(after) if stamps(&after) != stamps(snapshot) => Err(LoadError::Changed),
-                // A deleted directory is no change: everything was read.
+                // A deleted directory does not count as a change: everything has been read.
                 _ => Ok(Arc::new(served)),
             }
         });
@@ -360,7 +361,7 @@ impl Lifecycle {
         outcome
     }
 
-    /// Replaces a version by the loaded one, or records why it failed.
+    /// Replaces a version by the newly loaded one, or records why the load failed.
     fn take_over(
         &self,
         plan: &Plan<'_>,
@@ -376,7 +377,8 @@ impl Lifecycle {
                     pipeline.plan(&*self.registry);
                     pipeline.unavailable().map(LoadError::Plan)
                 });
-                // A running version stays. Without one, a pipeline is listed and waits for its models.
+                // A running version stays. Otherwise, a failed pipeline is still listed and waits for its
+                // models.
                 let goes_on = failure.is_some() && self.registry.is_ready(plan.name, version);
                 (Some(served).filter(|_| !goes_on), failure)
             }
@@ -394,7 +396,8 @@ impl Lifecycle {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Replans pipelines that contain a model, directly or by another pipeline. The caller holds `planning`.
+    /// Replans the pipelines that contain a model, directly or through another pipeline. The caller holds
+    /// `planning`.
     fn plan_users_of(&self, name: &str) {
         let all = self.registry.served();
         let mut changed = vec![name.to_owned()];
@@ -424,12 +427,13 @@ impl Lifecycle {
         }
     }
 
-    /// Unloads a model. With `forget`, removes all trace of it, since it is not in the repository either.
+    /// Unloads a model. With `forget`, also removes it from the registry, since it was removed from the
+    /// repository.
     ///
     /// Returns the models that were loaded only as its steps and are no longer needed.
     ///
     /// # Errors
-    /// [`ErrorCode::NotFound`] if there is no such model; [`ErrorCode::InvalidArgument`] for one of the
+    /// [`ErrorCode::NotFound`] if there is no such model; [`ErrorCode::InvalidArgument`] for a model of the
     /// embedding program.
     pub(crate) fn unload(self: &Arc<Self>, name: &str, forget: bool) -> Result<Vec<String>, ServiceError> {
         self.check_loadable(name)?;
@@ -478,7 +482,7 @@ impl Lifecycle {
     /// Returns the current contents of a model's directory if they differ from those at its load.
     ///
     /// # Errors
-    /// Why the directory cannot be listed.
+    /// The reason why the directory cannot be listed.
     pub(crate) fn changed(&self, name: &str) -> Result<Option<Snapshot>, LoadError> {
         let Some(directory) = self.repository.model(name)? else {
             return Ok(None);
@@ -524,7 +528,8 @@ impl Lifecycle {
     }
 }
 
-/// Returns a parameter that names a program to run. A client's configuration may repeat it but not change it.
+/// Returns the first parameter in `sent` that would change which program runs. A client's configuration may
+/// repeat such a parameter but not change it.
 fn operators_choice(sent: &WrittenConfig, own: &WrittenConfig) -> Option<&'static str> {
     let names = |written: &WrittenConfig, parameter: &str| written.config.parameters.get(parameter).cloned();
     let is_chosen = |parameter: &&str| {
@@ -534,7 +539,7 @@ fn operators_choice(sent: &WrittenConfig, own: &WrittenConfig) -> Option<&'stati
     ["python"].into_iter().find(is_chosen)
 }
 
-/// The error for a client that requested the load.
+/// Returns the error for a client that requested the load.
 fn failed(name: &str, reason: LoadError) -> ServiceError {
     let code = match reason {
         LoadError::Gone => ErrorCode::NotFound,
@@ -549,12 +554,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A load of a model.
+/// The plan for loading a model.
 struct Plan<'n> {
     name: &'n str,
     directory: ModelDirectory,
     written: Arc<WrittenConfig>,
     is_waited_for: bool,
-    /// Whether polling found it.
+    /// Whether polling requested the load.
     is_polled: bool,
 }

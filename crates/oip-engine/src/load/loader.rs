@@ -1,4 +1,4 @@
-//! Loads a version of a model: reads its file, calls the backend and checks the result.
+//! Loads a version of a model: reads its file, calls the backend and checks the loaded model.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -47,10 +47,10 @@ pub(crate) struct Job {
     pub(crate) written: Arc<WrittenConfig>,
 }
 
-/// Loads a version of a model. Pipelines still have to be planned.
+/// Loads a version of a model. The caller plans pipelines afterwards.
 ///
 /// # Errors
-/// Why the model is unavailable, for the operator.
+/// The reason why the model is unavailable, for the operator.
 pub(crate) fn load(
     job: Job,
     content: VersionContent,
@@ -95,10 +95,10 @@ pub(crate) fn load(
     Ok(served)
 }
 
-/// Returns the name that the model itself has.
+/// Returns the name in the model's own metadata.
 ///
 /// # Errors
-/// A panic, or a name that cannot be requested.
+/// The model panicked, or its name is not valid in requests.
 pub(crate) fn name_of(model: &dyn Model) -> Result<String, LoadError> {
     guarded("embedded", "asking for its name", || {
         let name = &model.metadata().name;
@@ -107,11 +107,11 @@ pub(crate) fn name_of(model: &dyn Model) -> Result<String, LoadError> {
     })
 }
 
-/// Creates a version of a model of the embedding program, without files or version number. Its configuration
-/// is derived from the model's metadata.
+/// Creates a version of a model of the embedding program, without files or a version number. Its
+/// configuration is derived from the model's metadata.
 ///
 /// # Errors
-/// Why it cannot be served.
+/// The reason why the model cannot be served.
 pub(crate) fn embed(
     model: Box<dyn Model>,
     config: &EngineConfig,
@@ -146,11 +146,11 @@ pub(crate) fn embed(
 
 /// Loads a model's file, warms the model up and starts its threads.
 ///
-/// Runs on a thread of its own, since a backend may panic or never return. Panics are caught. After the load
+/// Runs on a separate thread, since a backend may panic or never return. Panics are caught. After the load
 /// timeout the thread is abandoned.
 ///
 /// # Errors
-/// Why the model is unavailable, for the operator.
+/// The reason why the model is unavailable, for the operator.
 fn start(
     job: Job,
     file: ModelFile,
@@ -170,7 +170,7 @@ fn start(
     let on_model_thread = config.on_model_thread;
     let spawned = builder.spawn(move || {
         on_model_thread();
-        // Without a receiver, the load has timed out.
+        // If the receiver is dropped, the load has timed out.
         let _ = sender.send(prepare(&job, &file, mapping, deadline, &defaults));
     });
     spawned.map_err(LoadError::NoThread)?;
@@ -244,7 +244,7 @@ struct PreparedModel {
     warmed_up: Vec<(u64, Duration)>,
 }
 
-/// The slow part of loading.
+/// Does the slow part of loading.
 fn prepare(
     job: &Job,
     file: &ModelFile,
@@ -345,8 +345,8 @@ fn configured_tensors(written: &WrittenConfig) -> Arc<ConfiguredTensors> {
     Arc::new(ConfiguredTensors { inputs, outputs })
 }
 
-/// Adds the chosen runtime and placement to the completed configuration, since the written one may leave the choice to the
-/// backend.
+/// Adds the selected runtime and placement to the completed configuration, since the written configuration
+/// may leave the choice to the backend.
 fn note_runtime(completed: &mut Completed, capabilities: &Capabilities) {
     for config in [Some(&mut completed.config), completed.without_batches.as_mut()]
         .into_iter()
@@ -361,7 +361,7 @@ fn note_runtime(completed: &mut Completed, capabilities: &Capabilities) {
     }
 }
 
-/// A configuration that wants a GPU for a model whose backend has no choice of what models run on.
+/// Warns if the configuration requests a GPU for a backend that does not support device selection.
 fn warn_of_gpus(job: &Job, backend: &str) {
     let mut groups = job.written.config.instance_group.iter();
     if groups.any(|group| group.kind == InstanceKind::Gpu) {
@@ -373,8 +373,8 @@ fn warn_of_gpus(job: &Job, backend: &str) {
     }
 }
 
-/// Runs code of backends and models. A panic is logged; its message, which contains source locations, is not
-/// returned.
+/// Calls code of a backend or model, and catches panics. The panic is logged; its message is not returned,
+/// because it contains source locations.
 fn guarded<T>(
     model: &str,
     doing: &'static str,
@@ -387,13 +387,13 @@ fn guarded<T>(
     })
 }
 
-/// A model whose configuration exposes fewer outputs, or other shapes.
+/// A model whose configuration exposes fewer outputs, or other shapes, than the model has.
 struct ModelView {
     model: Box<dyn Model>,
     offered: Arc<ViewMetadata>,
 }
 
-/// The part of a model that clients see.
+/// The metadata that clients see.
 struct ViewMetadata {
     metadata: ModelMetadata,
     /// Inputs and outputs whose axes of size 1 differ from the model's.
@@ -401,7 +401,7 @@ struct ViewMetadata {
     outputs: Vec<(String, Axes)>,
 }
 
-/// Reshapes a value.
+/// Reshapes a value to `dims`, if given.
 fn in_shape(value: &TensorValue, dims: Option<Vec<u64>>) -> Result<TensorValue, ServiceError> {
     let dims = dims.ok_or_else(|| ServiceError::internal("a shape that was checked has other axes"))?;
     let shape = Shape::new(&dims)?;
@@ -409,7 +409,7 @@ fn in_shape(value: &TensorValue, dims: Option<Vec<u64>>) -> Result<TensorValue, 
 }
 
 impl ViewMetadata {
-    /// Converts a request to the model's shapes.
+    /// Converts a request from the clients' shapes to the model's.
     fn to_model(&self, mut request: InferRequest) -> Result<InferRequest, ServiceError> {
         for (name, axes) in &self.inputs {
             if let Some(input) = request.inputs.iter_mut().find(|input| input.name == *name) {
@@ -419,7 +419,7 @@ impl ViewMetadata {
         Ok(request)
     }
 
-    /// Converts outputs to the clients' shapes.
+    /// Converts outputs from the model's shapes to the clients'.
     fn to_client(&self, mut outputs: Vec<InferOutput>) -> Result<Vec<InferOutput>, ServiceError> {
         for (name, axes) in &self.outputs {
             if let Some(output) = outputs.iter_mut().find(|output| output.name == *name) {
@@ -444,7 +444,7 @@ impl ViewMetadata {
     }
 }
 
-/// Converts responses of a decoupled model.
+/// Converts the responses of a decoupled model to the clients' shapes.
 struct NarrowedSink<'s> {
     offered: &'s ViewMetadata,
     responses: &'s mut dyn ResponseSink,
@@ -484,7 +484,7 @@ impl Model for ModelView {
         outcome.map(move |outputs| offered.to_client(outputs))
     }
 
-    /// The inner model's: only axes of size 1 differ, so the first axis is the same.
+    /// Returns the inner model's capabilities: only axes of size 1 differ, so the first axis is the same.
     fn capabilities(&self) -> Capabilities {
         self.model.capabilities()
     }

@@ -1,4 +1,4 @@
-//! Estimates the memory of each of several concurrent loads.
+//! Estimates the memory that each of several concurrent loads takes.
 
 use std::{
     collections::BTreeMap,
@@ -7,7 +7,7 @@ use std::{
 
 use oip_service::private_memory;
 
-/// Splits the growth of the process evenly among concurrent loads, so that their sum is right.
+/// Splits the growth of the process evenly among the concurrent loads, so that their sum is right.
 #[derive(Default)]
 pub(crate) struct MemoryShares(Mutex<Shares>);
 
@@ -15,7 +15,7 @@ pub(crate) struct MemoryShares(Mutex<Shares>);
 struct Shares {
     /// Memory in use when a load last began or ended; `None` if unknown.
     last: Option<i64>,
-    /// The share of each running load, by its number.
+    /// The share of each running load, keyed by load number.
     running: BTreeMap<u64, i64>,
     next: u64,
 }
@@ -47,7 +47,7 @@ impl MemoryShares {
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut Shares, Option<i64>) -> T) -> T {
-        // Plain numbers stay consistent, so poisoning is ignored.
+        // Plain numbers are always consistent, so poisoning is ignored.
         let mut shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = private_memory().and_then(|bytes| i64::try_from(bytes).ok());
         change(&mut shares, now)
@@ -92,12 +92,12 @@ mod tests {
         let mut shares = Shares::default();
         let first = shares.begin(Some(1000));
         let second = shares.begin(Some(1100));
-        // Both took 200, then 50 were freed.
+        // The two loads share the growth of 200; then 60 are freed.
         let third = shares.begin(Some(1300));
         assert_eq!(shares.end(third, Some(1240)), Some(0));
         assert_eq!(shares.end(first, Some(1240)), Some(180));
         assert_eq!(shares.end(second, Some(1540)), Some(380));
-        // Memory that changes between loads is not attributed.
+        // Memory growth between loads is not attributed to a load.
         let alone = shares.begin(Some(5000));
         assert_eq!(shares.end(alone, Some(5007)), Some(7));
         let unknown = shares.begin(None);

@@ -19,7 +19,7 @@ use crate::load::{
     lifecycle::{Cause, Lifecycle},
 };
 
-/// A thread that polls the repository; ends when dropped.
+/// A thread that polls the repository. Dropping this ends the thread.
 pub(crate) struct Poller {
     _stop: SyncSender<()>,
 }
@@ -28,7 +28,7 @@ impl Poller {
     /// Starts polling.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// The system could not start a thread.
     pub(crate) fn start(
         lifecycle: Arc<Lifecycle>,
         control: Arc<Control>,
@@ -59,17 +59,17 @@ impl Poller {
     }
 }
 
-/// The state at the last poll. A change counts once two polls see the same: a copy in progress keeps
-/// changing, and a directory that is being replaced is missing for a moment.
+/// The state at the last poll. A change takes effect once two polls see the same files: a copy in progress
+/// keeps changing, and a directory that is being replaced is missing for a moment.
 #[derive(Default)]
 struct View {
     changed: BTreeMap<String, Snapshot>,
     gone: BTreeSet<String>,
-    /// Models that cannot be listed, such as those in two repositories, with the reason.
+    /// Models that cannot be listed, such as a model in two repositories, with the reason.
     failing: BTreeMap<String, String>,
-    /// Those of `failing` whose reason is recorded in the registry.
+    /// Models in `failing` whose reason is recorded in the registry.
     shown: BTreeSet<String>,
-    /// Files without effect that were logged.
+    /// Unused files that were logged.
     passed_over: BTreeSet<PassedOver>,
 }
 
@@ -95,7 +95,7 @@ impl View {
                 continue;
             }
             match lifecycle.changed(name) {
-                // The error is resolved: load the version in the directory.
+                // The error is resolved: load the version that is in the directory.
                 Ok(None) if self.shown.contains(name) => actions.push(load(name)),
                 Ok(None) => {}
                 Ok(Some(snapshot)) if self.changed.get(name) == Some(&snapshot) => actions.push(load(name)),
@@ -105,7 +105,7 @@ impl View {
                     if lifecycle.registry.shows(name, &reason) {
                         shown.insert(name.clone());
                     } else if self.failing.get(name) == Some(&reason) {
-                        // Loading it will fail, and record the reason.
+                        // Loading the model will fail and record the reason.
                         shown.insert(name.clone());
                         actions.push(load(name));
                     } else {
@@ -132,7 +132,7 @@ impl View {
         actions
     }
 
-    /// Records the files without effect, and returns the new ones.
+    /// Records the unused files, and returns the ones that are new.
     fn note_passed_over(&mut self, lifecycle: &Lifecycle) -> Vec<PassedOver> {
         let found: BTreeSet<_> = lifecycle.repository.passed_over().into_iter().collect();
         let new = found.difference(&self.passed_over).cloned().collect();

@@ -1,4 +1,4 @@
-//! Ends versions that are out of service.
+//! Ends versions that are no longer in service.
 
 use std::{
     sync::{
@@ -11,7 +11,7 @@ use std::{
 
 use crate::versions::served_version::ServedVersion;
 
-/// Ends versions after their last request, each on a thread of its own.
+/// Ends each version after its last request, on a separate thread.
 #[derive(Default)]
 pub(crate) struct Retirement {
     ending: Mutex<usize>,
@@ -20,10 +20,10 @@ pub(crate) struct Retirement {
 }
 
 impl Retirement {
-    /// How long a thread that hangs in its model is waited for; practically forever.
+    /// How long to wait for a thread that hangs in its model; practically forever.
     const PATIENCE: Duration = Duration::from_secs(365 * 24 * 3600);
 
-    /// Ends a version that new requests cannot find, and then calls `then`.
+    /// Ends a version that new requests can no longer find, and then calls `then`.
     pub(crate) fn retire(self: &Arc<Self>, served: Arc<ServedVersion>, then: impl FnOnce() + Send + 'static) {
         *self.lock() += 1;
         let this = self.clone();
@@ -34,7 +34,7 @@ impl Retirement {
         };
         let end = move || {
             let mut pause = Duration::from_millis(1);
-            // Running requests still hold it; new ones cannot find it.
+            // Running requests still hold a reference; new ones cannot find the version.
             while Arc::strong_count(&served) > 1 && !this.is_hurried.load(Ordering::Relaxed) {
                 thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(20));
@@ -49,7 +49,7 @@ impl Retirement {
             this.changed.notify_all();
         };
         if let Err(error) = thread::Builder::new().name("retire".to_owned()).spawn(end) {
-            // The model then ends with its last request, and nothing waits for that.
+            // The model then ends with its last request, and shutdown does not wait for it.
             tracing::error!(%error, "the system gave no thread to unload a model");
             let then = then.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(then) = then {
@@ -59,8 +59,8 @@ impl Retirement {
         }
     }
 
-    /// Waits until all versions have ended, from now on without regard for running requests. Returns whether
-    /// they did in time.
+    /// Waits until all versions have ended, no longer waiting for running requests first. Returns whether
+    /// they ended by the deadline.
     pub(crate) fn finish(&self, deadline: Instant) -> bool {
         self.is_hurried.store(true, Ordering::Relaxed);
         let patience = deadline.saturating_duration_since(Instant::now());

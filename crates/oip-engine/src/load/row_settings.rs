@@ -1,5 +1,5 @@
-//! Whether requests of different callers are batched: combines what a model knows of its rows with its
-//! configuration and policy.
+//! Decides whether requests of different callers are batched, from the model's row independence, its
+//! configuration and the policy.
 
 use model_config::{Completed, Defaults};
 use oip_service::{Capabilities, IndependentRows, RowIndependence};
@@ -8,7 +8,7 @@ use tensor_core::Quoted;
 
 use crate::{batching::scheduler::BatchPolicy, config::EngineConfig, load::error::LoadError};
 
-/// How requests are batched if the configuration does not say.
+/// How requests are batched if the configuration does not specify it.
 pub(crate) struct RowSettings {
     joining: Joining,
     rows: IndependentRows,
@@ -16,7 +16,7 @@ pub(crate) struct RowSettings {
 }
 
 impl RowSettings {
-    /// Those of a model. `advice` is what its operator can do so that requests are joined.
+    /// Returns the settings of a model. `advice` tells the operator how to enable joining.
     pub(crate) fn of(model: &Capabilities, config: &EngineConfig, advice: &str) -> Self {
         let own = model.max_batch_size;
         let limit = u32::try_from(config.default_max_batch_size).unwrap_or(u32::MAX);
@@ -50,7 +50,7 @@ impl RowSettings {
         }
     }
 
-    /// The defaults of a model's configuration: its own, else the server's.
+    /// Returns the defaults for a model's configuration: the model's own, else the server's.
     pub(crate) fn defaults(&self, own: &Capabilities, config: &EngineConfig) -> Defaults {
         let instances = own
             .instances
@@ -69,7 +69,7 @@ impl RowSettings {
             )
     }
 
-    /// Returns the policy for a complete configuration, and records in the configuration whether requests are
+    /// Returns the policy of a complete configuration, and records in the configuration whether requests are
     /// batched.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl RowSettings {
     }
 
     /// Returns an input with equal dimensions ([`IndependentRows::equal_dims`]) that the configuration
-    /// reshapes, so that clients see other axes.
+    /// reshapes, so that clients see different axes.
     fn reshaped_equal_dims(&self, completed: &Completed) -> Option<Quoted<'_>> {
         let mut dimensions = self.rows.equal_dims.iter().flatten();
         let is_reshaped = |name: &String| completed.reshaped_inputs.iter().any(|(known, _)| known == name);
@@ -106,8 +106,8 @@ impl RowSettings {
     }
 }
 
-/// Returns an axis that has the name of the batch dimension without being one: its size would not match the
-/// rows of several requests.
+/// Returns an axis that shares the symbolic name of the batch dimension but is not the batch dimension: in a
+/// batch its size would not match the total rows.
 fn row_axis_elsewhere(rows: &IndependentRows) -> Option<String> {
     let counts_rows = |(input, axis): &(String, usize)| *axis == 0 && !rows.shared_inputs.contains(input);
     let groups = rows.equal_dims.iter();

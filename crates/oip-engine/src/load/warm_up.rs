@@ -1,4 +1,4 @@
-//! Warm-up requests, which run before a model becomes ready.
+//! Warm-up requests run before a model becomes ready.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ const MAX_RUNS: u32 = 10_000;
 /// Runs the warm-up requests of a configuration. Returns the rows and duration of each run.
 ///
 /// # Errors
-/// Which request failed, and why; the model does not become ready then.
+/// Which request failed, and why. The model does not become ready then.
 pub(crate) fn warm_up(
     model: &dyn Model,
     metadata: &ModelMetadata,
@@ -63,7 +63,7 @@ pub(crate) fn warm_up(
     Ok(runs)
 }
 
-/// Discards any number of responses.
+/// A sink that discards all responses.
 struct Unheard<'m> {
     metadata: &'m ModelMetadata,
     cancel: &'m CancelToken,
@@ -91,7 +91,7 @@ fn request(
 ) -> Result<InferRequest, WarmUpError> {
     let model = ModelRef::new(&metadata.name, None).map_err(WarmUpError::Model)?;
     let mut request = InferRequest::new(model);
-    // As in the configuration's inputs, the first dimension may be omitted for models without batches.
+    // As in the configuration's inputs, models without batching may omit the first dimension.
     let omits_rows = |name: &str, input: &WarmupInput| {
         let expected = metadata.inputs.iter().find(|expected| expected.name == name);
         let dims = expected.map(|expected| expected.shape.dims());
@@ -151,8 +151,8 @@ fn value(
     TensorValue::from_raw(input.data_type, shape, raw).map_err(InputError::Value)
 }
 
-/// Random elements in 0..=1: random bits would give values that no model expects, such as out-of-range
-/// indices.
+/// Generates random elements between 0 and 1: random bits would give values that no model expects, such as
+/// out-of-range indices.
 fn random(dtype: DType, values: Values, count: usize) -> Vec<u8> {
     use tensor_core::{bf16, f16};
     let values = values.take(count);
@@ -165,7 +165,7 @@ fn random(dtype: DType, values: Values, count: usize) -> Vec<u8> {
             .collect(),
         DType::F32 => values.flat_map(|value| (value as f32).to_le_bytes()).collect(),
         DType::F64 => values.flat_map(f64::to_le_bytes).collect(),
-        // 0 or 1, little-endian of any width.
+        // 0 or 1 as a little-endian integer of any width.
         integer => {
             let width = integer.size();
             let element = |value: f64| {
@@ -177,7 +177,8 @@ fn random(dtype: DType, values: Values, count: usize) -> Vec<u8> {
     }
 }
 
-/// Pseudo-random numbers in 0..=1 (xorshift64*), the same for each warm-up so that failures are reproducible.
+/// Pseudo-random numbers between 0 and 1 (xorshift64*). Every warm-up uses the same numbers, so failures are
+/// reproducible.
 struct Values(u64);
 
 impl Default for Values {

@@ -1,4 +1,4 @@
-//! Why a pipeline cannot run.
+//! The reasons why a pipeline cannot run.
 
 use std::{fmt, sync::Arc};
 
@@ -6,7 +6,7 @@ use oip_types::ServiceError;
 use tensor_core::Quoted;
 use thiserror::Error;
 
-/// Why the steps of a pipeline do not fit together, or one of them cannot run.
+/// The reason why the steps of a pipeline do not fit together, or why one of them cannot run.
 #[derive(Debug, Error)]
 pub(crate) enum PlanError {
     #[error("it is being loaded")]
@@ -41,7 +41,7 @@ pub(crate) enum PlanError {
     Cycle { walk: Vec<String> },
 }
 
-/// Why a model cannot run as a step.
+/// The reason why a model cannot run as a step.
 #[derive(Debug, Error)]
 pub(crate) enum StepError {
     #[error("{0}")]
@@ -58,7 +58,7 @@ pub(crate) enum StepError {
     },
 }
 
-/// A step, by number and model.
+/// A step of a pipeline: its index and model.
 #[derive(Clone, Debug)]
 pub(crate) struct StepPlace {
     pub(super) index: usize,

@@ -62,13 +62,13 @@ struct CurrentPlan {
     generation: Generation,
 }
 
-/// What replanning changed.
+/// The effect of replanning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Nothing,
-    /// The models of the steps.
+    /// The models of the steps changed.
     Models,
-    /// Its availability, or the reason for being unavailable.
+    /// The pipeline's availability changed, or the reason why it is unavailable.
     Availability,
 }
 
@@ -106,7 +106,8 @@ impl Pipeline {
         self.lock().generation
     }
 
-    /// Plans the pipeline with the current models. The caller ensures that they do not change meanwhile.
+    /// Plans the pipeline with the current models. The caller ensures that the models do not change
+    /// meanwhile.
     pub(crate) fn plan(&self, models: &dyn StepModels) -> Change {
         let none = EnsembleScheduling::default();
         let scheduling = self.config.ensemble_scheduling.as_ref().unwrap_or(&none);
@@ -132,18 +133,18 @@ impl Pipeline {
         change
     }
 
-    /// Returns whether a model in it requests other models itself.
+    /// Returns whether a model of the pipeline itself calls other models.
     pub(crate) fn asks_others(&self, models: &dyn StepModels) -> bool {
         let plan = self.lock().plan.clone();
         plan.is_ok_and(|plan| plan.models().any(|model| models.step_asks_others(model)))
     }
 
-    /// Returns why the pipeline is unavailable.
+    /// Returns the reason why the pipeline is unavailable; `None` if it is available.
     pub(crate) fn unavailable(&self) -> Option<Arc<PlanError>> {
         self.lock().plan.as_ref().err().cloned()
     }
 
-    /// Checks and runs a request; `models` run the steps.
+    /// Checks and runs a request. `models` runs the steps.
     pub(crate) async fn infer(
         &self,
         request: InferRequest,
@@ -171,7 +172,7 @@ impl Pipeline {
                     infer: start.elapsed(),
                     ..Execution::default()
                 };
-                // Waiting time is counted by the models of the steps.
+                // The steps' models count the queue time.
                 let ending = Ending {
                     execution: Some(execution),
                     rows,
@@ -188,7 +189,7 @@ impl Pipeline {
         answer
     }
 
-    /// Counts a failed request. It counts as run if any of its steps ran.
+    /// Counts a failed request. The request counts as run if any of its steps ran.
     fn failure(&self, code: ErrorCode, cx: &RequestContext) {
         self.recorder.endings([Ending {
             execution: cx.lease().was_run().then(Execution::default),
@@ -218,7 +219,7 @@ impl Pipeline {
     }
 }
 
-/// A running request. If its future is dropped, it counts as failed.
+/// Guard of a running request. If its future is dropped, the request counts as failed.
 struct Running<'a> {
     pipeline: &'a Pipeline,
     cx: &'a RequestContext,
@@ -235,7 +236,7 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Counts the request as answered.
+    /// Marks the request as answered.
     fn end(mut self) {
         self.has_ended = true;
     }

@@ -8,14 +8,14 @@ use tensor_core::Quoted;
 
 use super::error::{PlanError, StepError, StepPlace, TensorSource};
 
-/// Checked steps of a pipeline.
+/// The checked steps of a pipeline.
 #[derive(Debug)]
 pub(crate) struct Plan {
     /// Input tensors, in the order of the metadata.
     pub(super) inputs: Vec<PipelineInput>,
     /// Output tensors, by name.
     pub(super) outputs: Vec<(String, Tensor)>,
-    /// The steps in topological order.
+    /// Steps in topological order.
     pub(super) steps: Vec<Step>,
     /// Number of tensors.
     pub(super) tensors: usize,
@@ -52,11 +52,11 @@ impl Plan {
 
     /// Reads and checks a configuration.
     ///
-    /// `metadata` has the pipeline's own inputs and outputs; `find` returns the metadata of a step's model,
-    /// or why there is none.
+    /// `metadata` has the pipeline's own inputs and outputs. `find` returns the metadata of a step's model,
+    /// or an error.
     ///
     /// # Errors
-    /// What is wrong, and on which edge.
+    /// What is wrong, and at which tensor.
     pub(crate) fn new(
         metadata: &ModelMetadata,
         scheduling: &EnsembleScheduling,
@@ -129,7 +129,7 @@ impl Plan {
         })
     }
 
-    /// Returns which tensors are needed for the requested outputs; all if none are named.
+    /// Returns which tensors the requested outputs need; all tensors if no outputs are named.
     pub(super) fn wanted<'a>(
         &'a self,
         requested: &'a [RequestedOutput],
@@ -140,7 +140,7 @@ impl Plan {
     }
 }
 
-/// The graph while a configuration is read.
+/// The graph under construction.
 #[derive(Default)]
 struct Graph {
     tensors: Vec<Edge>,
@@ -179,7 +179,7 @@ impl Graph {
         Ok(number)
     }
 
-    /// Connects a tensor to an input, if types match.
+    /// Connects a tensor to an input, if their types match.
     fn read(
         &mut self,
         name: &str,
@@ -275,13 +275,13 @@ impl Graph {
         }
     }
 
-    /// Describes a cycle: walks from a blocked step to the one it waits for, until a step repeats.
+    /// Describes a cycle: walks from a blocked step to the step that it depends on, until a step repeats.
     fn cycle(&self, waiting: &[Option<Step>], is_there: &[bool]) -> PlanError {
         let mut walked: Vec<(usize, Tensor)> = Vec::new();
         let mut index = waiting.iter().position(Option::is_some).unwrap_or_default();
         loop {
             if let Some(start) = walked.iter().position(|(step, _)| *step == index) {
-                // The walk went against the edges.
+                // The walk went against the direction of the edges.
                 let mut told: Vec<String> = walked[start..]
                     .iter()
                     .rev()
@@ -300,7 +300,7 @@ impl Graph {
                     walked.push((index, tensor));
                     index = source;
                 }
-                // A blocked step always waits for a tensor of another blocked step.
+                // Every blocked step depends on a tensor of another blocked step.
                 _ => return PlanError::Cycle { walk: Vec::new() },
             }
         }
@@ -323,7 +323,7 @@ fn overlap(one: &ShapePattern, other: &ShapePattern) -> bool {
         [false, true] => ranks[1] <= ranks[0],
         [false, false] => ranks[0] == ranks[1],
     };
-    // From the last dimension; leading ones may be anything.
+    // Compare from the last dimension; leading dimensions may be anything if one pattern has any rank.
     has_rank && one.dims().iter().rev().zip(other.dims().iter().rev()).all(fits)
 }
 

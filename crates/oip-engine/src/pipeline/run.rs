@@ -11,10 +11,10 @@ use super::{
     step_models::StepModels,
 };
 
-/// Runs a pipeline for a request that was checked against its metadata.
+/// Runs a pipeline for a request. The caller has checked the request against the pipeline's metadata.
 ///
-/// `models` run the steps, each through its own queue. Only steps needed for the requested outputs run. When
-/// a step fails, the others are dropped, which cancels them.
+/// `models` runs the steps, each through its own queue. Only steps needed for the requested outputs run. When
+/// a step fails, the futures of the other steps are dropped, which cancels them.
 ///
 /// # Errors
 /// The error of the first step that fails.
@@ -64,7 +64,7 @@ pub(crate) async fn run(
     outputs.collect()
 }
 
-/// Span of a step in a traced request.
+/// The trace span of a step.
 struct TracedStep<'a> {
     cx: &'a RequestContext,
     model: &'a str,
@@ -94,14 +94,14 @@ impl Drop for TracedStep<'_> {
     }
 }
 
-/// Existing tensors and completed steps.
+/// The state of a run: available tensors and completed steps.
 struct State<'p> {
     plan: &'p Plan,
     tensors: Vec<Slot>,
     is_waiting: Vec<bool>,
 }
 
-/// A tensor that some step or output still needs.
+/// A tensor, and how many steps and outputs still need it.
 #[derive(Default)]
 struct Slot {
     value: Option<TensorValue>,
@@ -113,7 +113,7 @@ impl Slot {
         self.value = Some(value).filter(|_| self.readers > 0);
     }
 
-    /// Returns the tensor to a reader. The last reader takes it, so that its memory is freed early.
+    /// Returns the tensor to a consumer. The last consumer takes it, so that its memory is freed early.
     fn take(&mut self) -> Option<TensorValue> {
         self.readers = self.readers.saturating_sub(1);
         if self.readers == 0 {
@@ -125,13 +125,13 @@ impl Slot {
 }
 
 impl<'p> State<'p> {
-    /// The initial state. Steps that are not needed are skipped.
+    /// Creates the initial state. Steps that are not needed are skipped.
     fn new(plan: &'p Plan, requested: &[RequestedOutput]) -> Self {
         let mut tensors: Vec<Slot> = (0..plan.tensors).map(|_| Slot::default()).collect();
         for (_, tensor) in plan.wanted(requested) {
             tensors[*tensor].readers += 1;
         }
-        // In reverse order, each step comes before its dependencies.
+        // In reverse topological order, each step comes before its dependencies.
         let mut is_waiting = vec![false; plan.steps.len()];
         for (index, step) in plan.steps.iter().enumerate().rev() {
             is_waiting[index] = step
@@ -151,7 +151,7 @@ impl<'p> State<'p> {
         }
     }
 
-    /// Takes the steps whose tensors are all available.
+    /// Takes the steps whose input tensors are all available.
     fn ready(&mut self) -> Vec<usize> {
         let can_run = |step: &Step| {
             step.inputs
@@ -167,7 +167,7 @@ impl<'p> State<'p> {
         ready
     }
 
-    /// Creates the request of a step.
+    /// Creates the request of a step from its input tensors.
     fn request(
         &mut self,
         step: &Step,
@@ -254,7 +254,8 @@ mod tests {
         ))
     }
 
-    /// in -> left (adds 1) -> l, in -> right (adds 1) -> r, (l, r) -> join (sum) -> out; l is an output too.
+    /// Returns the plan in -> left (adds 1) -> l, in -> right (adds 1) -> r, (l, r) -> join (sum) -> out; l
+    /// is also an output.
     fn diamond() -> Plan {
         let tensor = |name: &str| TensorMetadata::new(name, DataType::FP32, &[-1]);
         let metadata = |name: &str, inputs: &[&str], outputs: &[&str]| {
@@ -303,7 +304,7 @@ mod tests {
         InferRequest::new(ModelRef::new("diamond", None).unwrap()).with_input("in", floats(&[1.0, 2.0]))
     }
 
-    /// Adds 1, or adds two inputs; fails for the model `fails`.
+    /// Adds 1 to one input, or sums two inputs. Fails for the model `fails`.
     fn answer(request: &InferRequest, fails: &str) -> Result<InferResponse, ServiceError> {
         let name = request.model().name().to_owned();
         if name == fails {
@@ -373,7 +374,7 @@ mod tests {
     fn steps_that_do_not_need_each_other_run_at_the_same_time() {
         let (sender, receiver) = futures_channel::oneshot::channel::<()>();
         let (sender, receiver) = (Mutex::new(Some(sender)), Mutex::new(Some(receiver)));
-        // The left step waits until the right one has begun.
+        // The left step waits until the right one has started.
         let outputs = block_on_diamond(request(), |request| {
             let answer = answer(&request, "");
             match request.model().name() {

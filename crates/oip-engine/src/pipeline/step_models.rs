@@ -6,21 +6,22 @@ use oip_types::{InferRequest, InferResponse, ModelMetadata, ModelRef, ServiceErr
 use super::error::StepError;
 use crate::generation::Generation;
 
-/// The models of a pipeline's steps: its only access to the rest of the engine.
+/// The models of a pipeline's steps: the pipeline's only access to the rest of the engine.
 ///
-/// A pipeline is planned with their metadata, and its steps are requests to them, like those of clients. The
+/// A pipeline is planned with their metadata, and its steps send requests to them like clients do. The
 /// registry implements it.
 pub(crate) trait StepModels: Send + Sync {
     /// Returns the metadata of a model that `pipeline` runs as a step.
     ///
     /// # Errors
-    /// Why the pipeline cannot run it now: it does not exist, is not ready, or runs the pipeline itself.
+    /// The reason why the pipeline cannot run it now: the model does not exist, is not ready, or contains the
+    /// pipeline itself.
     fn step_metadata(&self, model: ModelRef<'_>, pipeline: &str) -> Result<Arc<ModelMetadata>, StepError>;
 
     /// Returns the generation of a model in service, which changes when it is loaded again.
     fn step_generation(&self, model: ModelRef<'_>) -> Option<Generation>;
 
-    /// Returns whether a model requests others itself, so that its responses depend on more than its own
+    /// Returns whether a model itself calls other models, so that its responses depend on more than its own
     /// generation.
     fn step_asks_others(&self, model: ModelRef<'_>) -> bool;
 

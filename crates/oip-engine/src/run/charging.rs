@@ -1,4 +1,4 @@
-//! Charges the memory of tensors made by the engine and its models to the requests.
+//! Charges the memory of tensors that the engine and its models allocate to the requests.
 
 use bytes::Bytes;
 use oip_service::{Charge, Lease};
@@ -6,7 +6,7 @@ use oip_types::{InferInput, InferOutput, InferRequest, ServiceError, TensorValue
 
 use crate::batching::batch;
 
-/// The memory of a request's inputs during a run: outputs that share it are already charged.
+/// The memory of a request's inputs during a run. Outputs that share this memory are already charged.
 pub(crate) struct Inputs(Vec<Bytes>);
 
 impl Inputs {
@@ -29,11 +29,11 @@ impl Inputs {
     }
 }
 
-/// Charges a model's outputs to a request until their last slice is sent. `lends_memory` is as in
+/// Charges a model's outputs to a request until the last slice of each is sent. For `lends_memory` see
 /// [`Capabilities::lends_memory`](oip_service::Capabilities::lends_memory).
 ///
 /// # Errors
-/// As [`Lease::charge`].
+/// See [`Lease::charge`].
 pub(crate) fn charge_outputs(
     lease: &Lease,
     inputs: &Inputs,
@@ -51,10 +51,10 @@ pub(crate) fn charge_outputs(
     outputs.into_iter().map(charge).collect()
 }
 
-/// Joins requests. Their inputs are charged before they are copied; `shared` ones are not copied.
+/// Joins requests. Charges their inputs before copying them; `shared` inputs are not copied.
 ///
 /// # Errors
-/// As [`Lease::charge`] and [`batch::join`].
+/// See [`Lease::charge`] and [`batch::join`].
 pub(crate) fn join(
     lease: &Lease,
     requests: &[InferRequest],
@@ -80,10 +80,10 @@ pub(crate) fn join(
     Ok(joined)
 }
 
-/// Charges the strings that a model holds during a run: each is an allocation, empty ones too.
+/// Charges the strings that a model holds during a run: each string is an allocation, even an empty one.
 ///
 /// # Errors
-/// As [`Lease::charge`].
+/// See [`Lease::charge`].
 pub(crate) fn charge_strings(lease: &Lease, request: &InferRequest) -> Result<Option<Charge>, ServiceError> {
     const STRING: u64 = size_of::<String>() as u64;
     let counts = request.inputs.iter().map(|input| match &input.value {

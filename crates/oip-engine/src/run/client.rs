@@ -5,20 +5,20 @@ use oip_service::{CancelToken, Lease};
 
 use crate::{infer_result::InferResult, run::several::Parts};
 
-/// The waiting client of a request.
+/// The client that waits for a request.
 pub(crate) struct Client {
     pub(crate) rows: u64,
-    /// The rows that determine its run time, as in the scheduler's `Ask`.
+    /// The row count that determines the run time, as in the scheduler's `Ask`.
     pub(crate) measured_rows: Option<u64>,
     pub(crate) arrival: u64,
     pub(crate) received: Instant,
     pub(crate) queued: Instant,
     pub(crate) cancel: CancelToken,
     pub(crate) lease: Lease,
-    /// The pipeline step that it is, for the request's notes.
+    /// The index of the pipeline step that the request runs, for the request's notes.
     pub(crate) step: u32,
     pub(crate) answer: oneshot::Sender<InferResult>,
-    /// Channel for several responses; `answer` then signals the end.
+    /// Channel for several responses; `answer` then signals the end of the responses.
     pub(crate) parts: Option<Arc<Parts>>,
 }
 

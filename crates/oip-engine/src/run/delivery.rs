@@ -19,7 +19,7 @@ use crate::{
 pub(crate) struct FinishedRequest {
     pub(crate) client: Client,
     pub(crate) answer: InferResult,
-    /// `None` if the model was not called for it.
+    /// `None` if the model was not called for this request.
     pub(crate) run: Option<Run>,
 }
 
@@ -90,7 +90,7 @@ impl FinishedRequest {
     }
 }
 
-/// Sends responses, in the order of requests if the model's configuration demands it.
+/// Sends responses; in the order of requests, if the model's configuration requires it.
 pub(crate) struct Delivery(Option<Mutex<InOrder>>);
 
 struct InOrder {
@@ -119,8 +119,8 @@ impl Delivery {
         }
     }
 
-    /// Sends responses that are ready. If a client is gone, the request counts as failed and its response is
-    /// dropped.
+    /// Sends the responses that are ready. If a client has disconnected, its request counts as failed and the
+    /// response is dropped.
     pub(crate) fn finish(
         &self,
         finished: impl AsRef<[FinishedRequest]> + IntoIterator<Item = FinishedRequest>,
@@ -137,7 +137,8 @@ impl Delivery {
         }
     }
 
-    /// Removes a request whose client is gone. Later ones do not wait for its response, which may never come.
+    /// Removes a request whose client disconnected. Later requests do not wait for its response, which may
+    /// never come.
     pub(crate) fn leave(&self, arrival: u64, recorder: &Recorder) {
         if let Some(order) = &self.0 {
             send(order, recorder, |line| line.leave(arrival));
@@ -145,8 +146,8 @@ impl Delivery {
     }
 }
 
-/// Sends what `step` releases. One thread at a time, to keep the order; without the lock, since sending wakes
-/// foreign code.
+/// Sends the responses that `step` releases. Only one thread sends at a time, to keep the order. The lock is
+/// released while sending, since sending wakes code outside the engine.
 fn send(
     order: &Mutex<InOrder>,
     recorder: &Recorder,
@@ -167,8 +168,8 @@ fn send(
     state.is_sending = false;
 }
 
-/// Counts and then sends responses. The order matters: a client that has its response may read the
-/// statistics.
+/// Counts responses, then sends them. The order matters: a client may read the statistics as soon as it has
+/// its response.
 fn hand_over(
     finished: impl AsRef<[FinishedRequest]> + IntoIterator<Item = FinishedRequest>,
     recorder: &Recorder,

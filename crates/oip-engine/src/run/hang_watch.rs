@@ -10,15 +10,15 @@ use oip_service::CancelToken;
 
 /// Detects threads that hang in their model.
 ///
-/// A thread cannot be killed. One that is in the model for some time after its batch was abandoned counts as
-/// lost until it returns. There is no watchdog thread; the state is computed on demand.
+/// A thread cannot be killed. A thread that stays in the model for some time after its batch was abandoned
+/// counts as lost until it returns. There is no watchdog thread; the state is computed on demand.
 pub(crate) struct HangWatch {
     slots: Vec<Mutex<Option<Running>>>,
     /// Number of threads in the model.
     inside: AtomicUsize,
     patience: Duration,
     start: Instant,
-    /// Time of the last check in milliseconds since `start`, and the number of lost threads then.
+    /// Time of the last check in milliseconds since `start`, and the number of lost threads at that time.
     looked: AtomicU64,
     lost: AtomicUsize,
 }
@@ -26,13 +26,13 @@ pub(crate) struct HangWatch {
 /// A running batch.
 struct Running {
     cancel: CancelToken,
-    /// When it was noticed that no client waits for it.
+    /// Time at which the watch noticed that no client waits for the batch.
     given_up: Option<Instant>,
     is_lost: bool,
 }
 
 impl HangWatch {
-    /// Watches `threads` threads, which may continue an abandoned batch for `patience`.
+    /// Creates a watch for `threads` threads, each of which may continue an abandoned batch for `patience`.
     pub(crate) fn new(threads: usize, patience: Duration) -> Self {
         Self {
             slots: (0..threads).map(|_| Mutex::default()).collect(),
@@ -60,7 +60,7 @@ impl HangWatch {
             .fetch_add(usize::from(before.is_none()), Ordering::Relaxed);
     }
 
-    /// Records that a thread has returned. Returns whether it was lost.
+    /// Records that a thread has returned from the model. Returns whether it counted as lost.
     pub(crate) fn end(&self, slot: usize) -> bool {
         let running = lock(&self.slots[slot]).take();
         self.inside
@@ -72,8 +72,8 @@ impl HangWatch {
         was_lost
     }
 
-    /// Returns the number of lost threads, at most a few milliseconds old. Free while no thread is in the
-    /// model.
+    /// Returns the number of lost threads; the number may be a few milliseconds old. Does not read the clock
+    /// while no thread is in the model.
     pub(crate) fn recently_lost(&self, now: impl FnOnce() -> Instant) -> usize {
         const INTERVAL: u64 = 5;
         if self.inside.load(Ordering::Relaxed) == 0 {
@@ -89,7 +89,7 @@ impl HangWatch {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of lost threads.
+    /// Checks all threads and returns the number of lost ones.
     pub(crate) fn look(&self, now: Instant) -> usize {
         for slot in &self.slots {
             if let Some(running) = &mut *lock(slot)

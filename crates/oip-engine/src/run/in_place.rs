@@ -1,4 +1,4 @@
-//! Running a model in place: on the thread of the caller, for models whose runs are known to be short.
+//! Runs a model in place, that is on the caller's thread, if its runs are known to be short.
 
 use std::{
     fmt,
@@ -14,18 +14,20 @@ use oip_types::{ModelMetadata, TensorMetadata};
 
 use crate::batching::scheduler::BatchPolicy;
 
-/// How an engine runs models on the threads of their callers; see
+/// Settings for running models on their callers' threads; see
 /// [`EngineConfig::in_place`](crate::EngineConfig::in_place).
 ///
-/// A request to a quick model is not handed to a thread of the model, which would cost two context switches.
-/// It enters the queue. If requests were batched recently, the caller yields to the other tasks of its
-/// thread. Then it runs the queue, including requests of other callers, under the same rules as the model's
-/// threads. Whether a model is quick is measured per batch size: it takes four consecutive runs within the
-/// limit, and ends with a run of twice the limit. Only models that [promise](oip_service::Capabilities::bounded)
-/// that the shapes of the inputs determine the time of a run are run in place.
+/// A request to a quick model is not passed to a thread of the model, which would cost two context switches.
+/// The caller queues it. If requests were batched recently, the caller yields to the other tasks of its
+/// thread. Then it runs batches from the queue, including requests of other callers, under the same rules as
+/// the model's threads. Whether a model is quick is measured per batch size: it counts as quick after four
+/// consecutive runs within the limit, until a run takes twice the limit. Only models that
+/// [promise](oip_service::Capabilities::bounded) that the shapes of the inputs determine the run time are run
+/// in place.
 ///
-/// A model that runs elsewhere, such as in another process, is [started](oip_service::Call::patience) by the
-/// caller, which waits for up to four times the limit. After that, one of the model's threads takes over.
+/// For a model that runs elsewhere, such as in another process, the caller
+/// [starts](oip_service::Call::patience) the run and waits for up to four times the limit. After that, one of
+/// the model's threads takes over.
 ///
 /// ```
 /// use oip_engine::{EngineConfig, InPlace};
@@ -47,7 +49,7 @@ pub struct InPlace {
 
 impl InPlace {
     /// Creates settings for runs of at most about `limit`, by at most `at_once` concurrent callers over all
-    /// models. `others_first` returns a future that is ready after the other tasks of the thread were polled.
+    /// models. `others_first` returns a future that becomes ready after the thread's other tasks were polled.
     #[must_use]
     pub fn new(limit: Duration, at_once: usize, others_first: fn() -> BoxFuture<'static, ()>) -> Self {
         Self {
@@ -69,12 +71,12 @@ impl InPlace {
         }
     }
 
-    /// Waits until the other tasks of this thread were polled.
+    /// Waits until the other tasks of this thread have been polled.
     pub(crate) async fn let_others_go_first(&self) {
         (self.others_first)().await;
     }
 
-    /// Returns a permit to run a model on this thread, `None` if too many callers have one.
+    /// Returns a permit to run a model on this thread; `None` if too many callers have one.
     pub(crate) fn enter(&self) -> Option<Permit<'_>> {
         let take = |room: usize| room.checked_sub(1);
         let taken = self.room.fetch_update(Ordering::Acquire, Ordering::Relaxed, take);
@@ -100,21 +102,21 @@ impl Drop for Permit<'_> {
     }
 }
 
-/// Whether a request that waits is likely to be batched with others. With a single client, waiting only
-/// causes useless wake-ups.
+/// Estimates whether a waiting request is likely to be batched with others. With a single client, waiting
+/// only causes useless wake-ups.
 #[derive(Debug, Default)]
 pub(crate) struct Company {
-    /// Consecutive runs of a single request.
+    /// Number of consecutive runs with a single request.
     alone: AtomicU32,
 }
 
-/// The number of consecutive single-request runs after which no others are expected.
+/// The number of consecutive single-request runs after which the next request no longer waits for others.
 const ALONE: u32 = 64;
 
 /// One in this many requests still waits, to detect new concurrent clients.
 const PROBE: u32 = 16;
 
-/// The same for models in other processes, where waiting costs two context switches.
+/// Like [`PROBE`], for models in other processes, where waiting costs two context switches.
 const PROBE_ELSEWHERE: u32 = 64;
 
 impl Company {
@@ -124,7 +126,7 @@ impl Company {
         alone < ALONE || alone.is_multiple_of(PROBE)
     }
 
-    /// Does the same for a model in another process, which is probed less often because a probe costs more.
+    /// Does the same for a model in another process. It probes less often, because a probe costs more there.
     pub(crate) fn is_likely_elsewhere(&self) -> bool {
         let alone = self.alone.load(Ordering::Relaxed);
         alone < ALONE || alone.is_multiple_of(PROBE_ELSEWHERE)
@@ -142,17 +144,17 @@ impl Company {
     }
 }
 
-/// The measured run times of a model by batch size.
+/// Tracks by batch size whether a model's runs are quick.
 pub(crate) struct Quickness {
-    /// In nanoseconds; 0 if no run counts as quick.
+    /// Limit in nanoseconds; 0 if no run counts as quick.
     limit: u64,
     /// The number of consecutive runs within the limit, by batch size.
     streaks: [AtomicU32; MAX_ROWS + 1],
-    /// The number of consecutive runs after which a batch size counts as quick.
+    /// The number of consecutive quick runs after which a batch size counts as quick.
     needed: AtomicU32,
 }
 
-/// The maximum batch size that is run in place.
+/// The maximum batch size that may run in place.
 const MAX_ROWS: usize = 64;
 
 /// The initial number of required runs.
@@ -161,11 +163,11 @@ const NEEDED: u32 = 4;
 /// The maximum number of required runs, for a model that repeatedly turned out to be slow.
 const MAX_NEEDED: u32 = 1 << 10;
 
-/// After this many runs in place, a single slow run is attributed to the machine: the thread was preempted.
+/// After this many runs in place, a single slow run is attributed to preemption of the thread.
 const FORGIVEN: u32 = 64;
 
 impl Quickness {
-    /// Creates an estimate without measurements. Without a limit, no run will ever be quick enough.
+    /// Creates an estimate without measurements. Without a limit, no run counts as quick.
     pub(crate) fn new(limit: Option<Duration>) -> Self {
         Self {
             limit: limit.map_or(0, |limit| nanos(limit).max(1)),
@@ -208,8 +210,8 @@ impl Quickness {
         }
     }
 
-    /// Resets all estimates after a failed batch, whose requests are run one by one: for some time no batch
-    /// is quick.
+    /// Resets all estimates after a batch failed and its requests were run one by one: for some time no batch
+    /// counts as quick.
     pub(crate) fn doubt(&self) {
         for streak in &self.streaks {
             streak.store(0, Ordering::Relaxed);
@@ -227,8 +229,8 @@ fn nanos(time: Duration) -> u64 {
 }
 
 /// Returns whether run times depend on the row count alone: the first dimension of the inputs determines
-/// their shapes, and batches are not delayed. A model in another process always qualifies, because the wait
-/// for it is limited.
+/// their shapes, and batches are not delayed. A model in another process always qualifies, because the
+/// caller's wait is limited.
 pub(crate) fn is_suitable(policy: &BatchPolicy, metadata: &ModelMetadata, is_elsewhere: bool) -> bool {
     let is_free = |tensor: &TensorMetadata| tensor.shape.dims().first() == Some(&None);
     let is_shared = |input: &TensorMetadata| policy.independent_rows().shared_inputs.contains(&input.name);
@@ -252,7 +254,7 @@ pub(crate) fn is_suitable(policy: &BatchPolicy, metadata: &ModelMetadata, is_els
             .any(|input| is_free(input) && is_shared(input))
 }
 
-/// Whether a batch of so many rows may be run where its requests are.
+/// Returns whether a batch of `rows` rows may run on its caller's thread.
 pub(crate) fn may_run(model: &Capabilities, quickness: &Quickness, rows: u64) -> bool {
     quickness.is_quick(rows) && (model.elsewhere || model.bounded)
 }
@@ -275,10 +277,11 @@ mod tests {
         };
         assert!(!note(3, 100) && note(1, 100));
         assert!(!quickness.is_quick(2) && !quickness.is_quick(4));
-        // Between one and two limits the estimate is kept.
+        // A run between one and two limits leaves the estimate unchanged.
         assert!(note(10, 199) && !note(1, 201));
         assert!(!note(7, 50) && !note(1, 101) && !note(7, 50) && note(1, 50));
-        // Repeated wrong estimates lower the trust in a model; many quick runs restore it.
+        // Repeated wrong estimates raise the number of quick runs that a model needs; many quick runs lower
+        // it again.
         for needed in [16, 32, 64, 128, 256, 512, MAX_NEEDED, MAX_NEEDED] {
             assert!(!note(1, 201) && !note(needed - 1, 1) && note(1, 1), "{needed}");
         }
@@ -316,7 +319,7 @@ mod tests {
             });
             waits.count()
         };
-        // All at first, later one in `PROBE`.
+        // All wait at first, later one in `PROBE`.
         assert_eq!((waits(ALONE), waits(10 * PROBE)), (64, 10));
         company.note(2);
         assert_eq!(waits(ALONE), 64);

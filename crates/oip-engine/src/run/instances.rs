@@ -39,26 +39,26 @@ pub(crate) struct Instances {
 /// The settings of a version's instances.
 #[derive(Clone, Debug)]
 pub(crate) struct InstanceSettings {
-    /// What the model can do.
+    /// The model's capabilities.
     pub(crate) capabilities: Capabilities,
     pub(crate) threads: usize,
     pub(crate) queue_capacity: usize,
     pub(crate) policy: BatchPolicy,
-    /// How long a thread may work on an abandoned request before it counts as hung.
+    /// How long a thread may continue an abandoned request before it counts as hung.
     pub(crate) hang_timeout: Duration,
     /// Called first on each thread.
     pub(crate) on_thread: fn(),
-    /// Whether callers may run the model.
+    /// The settings for running the model on its callers' threads, if they may.
     pub(crate) in_place: Option<InPlace>,
-    /// The row counts and times of the warm-up runs.
+    /// The row count and duration of each warm-up run.
     pub(crate) warmed_up: Vec<(u64, Duration)>,
-    /// Whether the model sends any number of responses per request.
+    /// Whether the model may send any number of responses per request.
     pub(crate) is_decoupled: bool,
-    /// The other models that it may call.
+    /// The other models that this model may call.
     pub(crate) others: Others,
 }
 
-/// The state shared by callers and threads; the threads' side is in `runner.rs`.
+/// The state shared by callers and threads. `runner.rs` has the threads' side.
 pub(crate) struct Shared {
     pub(crate) model: Box<dyn Model>,
     pub(crate) capabilities: Capabilities,
@@ -89,7 +89,7 @@ pub(crate) struct ResponseStream {
 /// The end of a response stream.
 enum End {
     Open(oneshot::Receiver<InferResult>),
-    /// Reported after the queued responses.
+    /// Not yet returned: it comes after the queued responses.
     Told(Result<(), ServiceError>),
     Over,
 }
@@ -99,7 +99,7 @@ struct QueuedRequest<'s> {
     answer: oneshot::Receiver<InferResult>,
     ticket: Ticket,
     runner: Runner,
-    /// Set if the caller runs the request at once, without the queue.
+    /// Set if the caller runs the request at once, bypassing the queue.
     passed: Option<DirectRequest<'s>>,
 }
 
@@ -175,7 +175,8 @@ impl Instances {
 
     /// Checks a request, queues it, and waits for its response.
     ///
-    /// If the future is dropped, the request leaves the queue; if it runs already, the model is notified.
+    /// If the future is dropped, the request leaves the queue; if it is already running, the model is
+    /// notified.
     pub(crate) async fn infer(&self, request: InferRequest, cx: &RequestContext) -> InferResult {
         let shared = &*self.shared;
         let queued = shared.enqueue(request, cx, None).inspect_err(|error| {
@@ -201,12 +202,12 @@ impl Instances {
         answer.unwrap_or_else(|_| Err(shared.lost(ticket, cx.received())))
     }
 
-    /// Returns whether the model sends any number of responses per request.
+    /// Returns whether the model may send any number of responses per request.
     pub(crate) fn is_decoupled(&self) -> bool {
         self.shared.is_decoupled
     }
 
-    /// Checks and queues a request with any number of responses.
+    /// Checks and queues a request that may get any number of responses.
     pub(crate) fn infer_several(
         &self,
         request: InferRequest,
@@ -230,18 +231,19 @@ impl Instances {
         })
     }
 
-    /// Returns why the loaded model cannot run requests: all threads hang.
+    /// Returns the reason why the loaded model cannot run requests: all threads hang.
     pub(crate) fn unavailable(&self) -> Option<String> {
         let shared = &self.shared;
         shared.unavailable(shared.hang_watch.recently_lost(Instant::now))
     }
 
-    /// Returns the statistics of its requests.
+    /// Returns the recorder of the request statistics.
     pub(crate) fn recorder(&self) -> &Recorder {
         &self.shared.recorder
     }
 
-    /// Returns whether requests are batched. This ends if a model returns other rows than it got.
+    /// Returns whether requests are batched. Batching stops if the model's outputs do not have as many rows
+    /// as its inputs.
     pub(crate) fn is_joining(&self) -> bool {
         self.shared.queue.is_joining()
     }
@@ -256,11 +258,11 @@ impl Instances {
         self.shared.queue.close();
     }
 
-    /// Waits for the threads to end after [`Instances::stop`] and returns whether all did. Requests that are
+    /// Waits until the threads end after [`Instances::stop`], and returns whether all did. Requests that are
     /// still queued at the deadline are refused.
     pub(crate) fn join(&self, deadline: Instant) -> bool {
         let mut all = self.shared.threads.join(deadline);
-        // Callers that run a request in place have no thread to join.
+        // Callers that run a request in place are not joined as threads.
         while all && !self.shared.queue.is_over() {
             if Instant::now() >= deadline {
                 all = false;
@@ -291,7 +293,7 @@ impl Shared {
         parts: Option<Arc<Parts>>,
     ) -> Result<QueuedRequest<'_>, ServiceError> {
         self.metadata.check_request(&request)?;
-        // These parameters are for the scheduler. Requests may be batched if they differ only in these.
+        // Only the scheduler reads these parameters. Requests that differ only in them may be batched.
         let timeout = request
             .parameters
             .remove("timeout")
@@ -305,7 +307,7 @@ impl Shared {
             measured_rows: ask.measured_rows.filter(|_| self.in_place.is_some()),
             ..ask
         };
-        // A model in another process: other requests collect while one of its threads waits.
+        // For a model in another process, more requests can arrive while one of its threads waits for it.
         let is_for_caller = !self.capabilities.elsewhere || !self.company.is_likely_elsewhere();
         let measured_rows = ask.measured_rows;
         let is_quick = is_for_caller && measured_rows.is_some_and(|rows| self.quickness.is_quick(rows));
@@ -368,8 +370,8 @@ impl Shared {
         }
     }
 
-    /// Returns a ticket and a permit to run a request on the thread of its caller at once, if it may bypass
-    /// the queue. Calls `enter` with the ticket first.
+    /// Returns a ticket and a permit to run a request at once on its caller's thread, if the request may
+    /// bypass the queue. Calls `enter` with the ticket first.
     fn pass<'s>(
         &'s self,
         in_place: &'s InPlace,
@@ -392,8 +394,8 @@ impl Shared {
         ))
     }
 
-    /// Returns why no request can run if `lost` threads hang; `None` if there are others. Refuses the queued
-    /// requests in that case.
+    /// If all threads are lost, refuses the queued requests and returns the reason; otherwise returns `None`.
+    /// `lost` is the number of lost threads.
     fn unavailable(&self, lost: usize) -> Option<String> {
         let threads = self.hang_watch.len();
         if lost < threads {
@@ -445,17 +447,17 @@ impl Shared {
         error
     }
 
-    /// Cancels a request whose client has left.
+    /// Cancels a request whose client has disconnected.
     fn give_up(&self, ticket: Ticket, cancel: &CancelToken) {
         let code = given_up(cancel);
         cancel.cancel();
-        // Requests that are not in the queue are counted by the thread that took them.
+        // The thread that took a request counts it; this counts only requests that are still queued.
         if let Some(job) = self.queue.cancel(ticket) {
             self.recorder.failure(code, job.client.received.elapsed());
         }
-        // Even if it is running: later requests must not wait for a response that is not sent.
+        // This applies to running requests too: later requests must not wait for a response that is not sent.
         self.delivery.leave(ticket.arrival(), &self.recorder);
-        // The whole batch may be abandoned now.
+        // All clients of the batch may be gone now.
         self.hang_watch.look(Instant::now());
     }
 }
@@ -470,7 +472,7 @@ impl ResponseStream {
             let told = ready!(Pin::new(end).poll(cx));
             let told = told.unwrap_or_else(|_| Err(self.shared.lost(self.ticket, self.received)));
             self.end = End::Told(told.map(drop));
-            // Responses that were queued before the end was signalled.
+            // Return the responses that were queued before the end was signalled.
             if let Poll::Ready(part) = self.parts.poll_take(cx) {
                 return Poll::Ready(Some(Ok(part)));
             }
@@ -491,26 +493,26 @@ impl Drop for ResponseStream {
     }
 }
 
-/// A request that its caller runs at once.
+/// A request that its caller runs at once, bypassing the queue.
 pub(crate) struct DirectRequest<'s> {
     pub(crate) job: Job,
     pub(crate) room: Room<'s>,
 }
 
-/// A permit of a caller to run a request: an instance, and a permit to enter a model.
+/// A caller's right to run a request: an instance, and a permit to enter a model.
 pub(crate) struct Room<'s> {
     pub(crate) held: InPlaceSlot<'s>,
     _permit: Permit<'s>,
 }
 
-/// The instance in which a caller runs a batch, freed on drop.
+/// The instance in which a caller runs a batch. Dropping this frees it.
 pub(crate) struct InPlaceSlot<'s> {
     pub(crate) shared: &'s Shared,
     pub(crate) slot: usize,
 }
 
 impl InPlaceSlot<'_> {
-    /// Hands the instance over to one of the model's threads, with the rest of the run.
+    /// Passes the instance to one of the model's threads, with the unfinished run.
     pub(crate) fn hand_over(self, rest: Rest) {
         self.shared.queue.hand_over(self.slot, rest);
         std::mem::forget(self);
@@ -524,7 +526,7 @@ impl Drop for InPlaceSlot<'_> {
     }
 }
 
-/// Cancels the request on drop, when the caller gives up.
+/// Cancels the request when the caller drops this.
 struct CancelOnDrop<'a> {
     shared: &'a Shared,
     ticket: Ticket,

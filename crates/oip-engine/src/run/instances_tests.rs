@@ -31,8 +31,8 @@ use crate::{
     statistics::{FailureReason, VersionMetrics},
 };
 
-/// A model that waits for the gate if the first value is [`GATE`], otherwise sleeps for that many
-/// milliseconds, and returns its values; without the last one if that is [`SHORT`].
+/// A model that returns its values, without the last one if that is [`SHORT`]. It waits for the gate if the
+/// first value is [`GATE`]; otherwise it sleeps for that many milliseconds.
 struct TestModel {
     metadata: ModelMetadata,
     is_open: Arc<AtomicBool>,
@@ -207,7 +207,7 @@ fn answers_keep_the_order_of_requests_where_that_is_configured() {
     let mut second = bench.submit(&[0], 0, None);
     let third = bench.submit(&[0], 0, None);
     let mut fourth = bench.submit(&[0], 0, None);
-    // Its client leaves before the response.
+    // The client disconnects before the response.
     drop(third);
     while bench.batches.lock().unwrap().len() < 3 {
         thread::sleep(Duration::from_millis(1));
@@ -335,7 +335,7 @@ fn whoever_leaves_leaves_the_order_though_the_model_goes_on() {
     while bench.metrics().statistics.execution_count < 2 {
         thread::sleep(Duration::from_millis(1));
     }
-    // Both have run, and their responses wait for the blocked one.
+    // Both have run; their responses wait until the blocked request has its response.
     assert!(poll(&mut second).is_pending());
     assert_eq!(bench.metrics().statistics.inference_stats.success.count, 0);
     drop(third);
@@ -350,7 +350,7 @@ fn whoever_leaves_leaves_the_order_though_the_model_goes_on() {
     assert_eq!(metrics.failures, [(FailureReason::Canceled, 2)]);
 }
 
-/// Returns an extra output whose memory panics when it is freed.
+/// A model whose extra output panics when its memory is freed.
 struct Trap {
     metadata: ModelMetadata,
     is_set: AtomicBool,
@@ -389,7 +389,7 @@ impl Model for Trap {
     }
 }
 
-/// A panic outside the model's code loses one request but not the thread.
+/// A panic outside the model's code loses one request, and the thread continues.
 #[test]
 fn md_03_a_panic_outside_of_the_model_ends_no_thread() {
     let tensor = |name: &str| TensorMetadata::new(name, DataType::INT32, &[-1]);

@@ -1,4 +1,4 @@
-//! The items of a model's queue: requests, and runs that callers hand over to threads.
+//! The items of a model's queue: requests, and unfinished runs that callers pass to threads.
 
 use std::time::Instant;
 
@@ -13,11 +13,11 @@ pub(crate) struct Job {
     pub(crate) client: Client,
 }
 
-/// The rest of a run, which a thread finishes in the instance of the caller.
+/// An unfinished run of a caller. A thread finishes it in the caller's instance.
 pub(crate) enum Rest {
     /// A batch that the caller took but did not run.
     Batch { jobs: Vec<Job>, taken: Instant },
-    /// A run that takes longer than the caller waits.
+    /// A run that takes longer than its caller waits.
     Run { called: ModelCall, rest: RestOfRun },
 }
 

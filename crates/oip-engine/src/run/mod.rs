@@ -1,4 +1,4 @@
-//! Runs models: their threads, and what a request needs on the way through them.
+//! Runs models on threads, from the queue to the response.
 
 pub(crate) mod charging;
 pub(crate) mod client;

@@ -9,9 +9,9 @@ use std::{
 use oip_service::{BoxFuture, CancelToken, Lease, ModelCall, OtherModels, RequestContext, Responses};
 use oip_types::{ErrorCode, InferRequest, ParameterValue, ServiceError};
 
-/// Calls models: the interface of the registry for the threads of a model.
+/// Interface through which the threads of a model call other models. The registry implements it.
 pub(crate) trait Callees: Send + Sync {
-    /// Answers a request from a model with one response, or with a stream of responses.
+    /// Answers a model's request to another model, with one response or with a stream of responses.
     fn answer_call(
         self: Arc<Self>,
         request: InferRequest,
@@ -20,7 +20,7 @@ pub(crate) trait Callees: Send + Sync {
     ) -> BoxFuture<'static, Result<Responses, ServiceError>>;
 }
 
-/// A weak reference to the models of the engine; empty after the engine is dropped.
+/// A weak reference to the engine's models; empty after the engine is dropped.
 #[derive(Clone, Default)]
 pub(crate) struct Others(Option<Weak<dyn Callees>>);
 
@@ -30,7 +30,7 @@ impl Others {
         Self(Some(callees))
     }
 
-    /// Returns the models for one run, which ends with `cancel`.
+    /// Returns the callable models for one run. Their calls end when `cancel` is cancelled.
     pub(crate) fn for_run<'r>(
         &'r self,
         caller: &'r str,
@@ -53,20 +53,20 @@ impl fmt::Debug for Others {
     }
 }
 
-/// The other models, during one run of a model.
+/// The models that a model can call during one run.
 pub(crate) struct CallableModels<'r> {
     others: &'r Others,
     caller: &'r str,
     cancel: &'r CancelToken,
-    /// The lease of the run.
+    /// Lease of the run.
     run: &'r Lease,
-    /// The lease for all of its calls.
+    /// Lease shared by all calls of the run.
     lease: OnceCell<Lease>,
 }
 
 impl OtherModels for CallableModels<'_> {
     fn lease(&self) -> &Lease {
-        // A separate lease: the work of the called models counts as work of this run.
+        // A separate lease: the called models' work counts as work of this run.
         self.lease.get_or_init(|| self.run.for_shared_work())
     }
 

@@ -34,9 +34,9 @@ use crate::{
 };
 
 impl Shared {
-    /// Runs a thread of the model. Panics in the model are caught at the call. Any other panic, such as in
-    /// freeing a model's output, loses the requests of this thread: their callers get an error, and the
-    /// thread continues.
+    /// Runs a thread of the model. Panics in the model are caught where it is called. Any other panic, such
+    /// as one while freeing a model's output, loses the requests that this thread holds: their callers get an
+    /// error, and the thread continues.
     pub(crate) fn serve(self: &Arc<Self>) {
         let held = ThreadState::default();
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.serve_until_closed(&held))) {
@@ -59,7 +59,7 @@ impl Shared {
         }
     }
 
-    /// Serves the queue until it is closed or there are enough other threads.
+    /// Serves the queue until it is closed or enough other threads are left.
     fn serve_until_closed(self: &Arc<Self>, held: &ThreadState) {
         while let Some(work) = self.queue.take(held.slot.take()) {
             held.slot.set(work.slot);
@@ -76,13 +76,14 @@ impl Shared {
         }
     }
 
-    /// Lets a thread that ran without an instance take work again. Returns whether it is needed.
+    /// Lets a thread that ran without an instance take work again. Returns whether the thread is still
+    /// needed.
     fn come_back(&self) -> bool {
         self.threads.come_back();
         self.queue.return_thread(MOST_SPARE)
     }
 
-    /// Runs requests with any number of responses.
+    /// Runs requests that may get any number of responses.
     fn run_decoupled(self: &Arc<Self>, work: Work<Job, Rest>, held: &ThreadState) {
         for (job, expiry) in work.expired {
             self.refuse(job, expired(expiry));
@@ -102,7 +103,7 @@ impl Shared {
         }
     }
 
-    /// Frees the instance of a thread while the thread continues with its request.
+    /// Frees a thread's instance while the thread continues with its request.
     fn free_instance(self: &Arc<Self>, held: &ThreadState) {
         if let Some(slot) = held.slot.get()
             && self.threads.leave()
@@ -115,8 +116,8 @@ impl Shared {
         }
     }
 
-    /// Runs queued batches on the thread of a caller until its request has left the queue. Then its response
-    /// is ready, or another thread runs it.
+    /// Runs queued batches on the caller's thread until its request has left the queue. Afterwards its
+    /// response is ready, or another thread runs the request.
     pub(crate) fn run_in_place(&self, in_place: &InPlace, ticket: Ticket) {
         /// The maximum number of batches that a caller runs before its own request.
         const MAX_BATCHES: usize = 2;
@@ -136,7 +137,7 @@ impl Shared {
                 held.hand_over(rest);
             }
         }
-        // Requests of higher priority, or of other batches, keep arriving.
+        // Requests with higher priority, or of other batches, keep arriving.
         self.queue.leave();
     }
 
@@ -144,7 +145,7 @@ impl Shared {
     pub(crate) fn run_passed(&self, passed: DirectRequest<'_>) {
         let DirectRequest { job, room } = passed;
         self.company.note(1);
-        // It did not wait, so it is taken when it arrives.
+        // The request did not wait, so the time in the queue is 0.
         let (slot, taken) = (room.held.slot, job.client.queued);
         let Some(in_place) = self.in_place.as_ref().filter(|_| self.capabilities.elsewhere) else {
             return self.run_one(slot, job, taken);
@@ -179,8 +180,8 @@ impl Shared {
         }
     }
 
-    /// Starts a run in another process on the caller's thread. Returns the rest of the run if it takes longer
-    /// than `patience`.
+    /// Starts a run in another process from the caller's thread. Returns the unfinished run if it takes
+    /// longer than `patience`.
     fn begin(&self, work: Work<Job, Rest>, patience: Duration) -> Option<Rest> {
         for (job, expiry) in work.expired {
             self.refuse(job, expired(expiry));
@@ -225,7 +226,7 @@ impl Shared {
         }
     }
 
-    /// Returns the request unless its client has left or its deadline has passed; then refuses it.
+    /// Returns the request, unless its client has disconnected or its deadline has passed; then refuses it.
     fn still_wanted(&self, job: Job, now: Instant) -> Option<Job> {
         let client = &job.client;
         let error = if client.cancel.is_expired_at(now) {
@@ -262,7 +263,7 @@ impl Shared {
         self.finish_one(called, given);
     }
 
-    /// Sends the response of a request that was run alone.
+    /// Sends the response to a request that ran alone.
     fn finish_one(&self, one: ModelCall, given: InferResult) {
         let called = Instant::now();
         let ModelCall {
@@ -298,7 +299,7 @@ impl Shared {
         self.delivery.finish([finished], &self.recorder);
     }
 
-    /// Runs a request with any number of responses.
+    /// Runs a request that may get any number of responses.
     fn run_several(
         self: &Arc<Self>,
         held: &ThreadState,
@@ -335,7 +336,7 @@ impl Shared {
             self.left(slot);
         }
         let end = sink.end;
-        // The time that the model was blocked by its client does not count.
+        // The time that the client blocked the model does not count.
         let execution = Execution {
             rows: client.rows,
             input: start - taken.min(start),
@@ -351,8 +352,8 @@ impl Shared {
         self.delivery.finish([finished], &self.recorder);
     }
 
-    /// Runs requests as one batch. If that fails, runs each request once alone, so that only the bad ones
-    /// fail.
+    /// Runs requests as one batch. If the batch fails, runs each request once alone, so that only the bad
+    /// ones fail.
     fn run_joined(&self, slot: usize, mut jobs: Vec<Job>, taken: Instant) {
         if jobs.len() < 2 {
             jobs.drain(..).for_each(|job| self.run_one(slot, job, taken));
@@ -380,7 +381,7 @@ impl Shared {
         let shared_inputs = &self.policy.independent_rows().shared_inputs;
         let joined = charging::join(&lease, &requests, shared_inputs)
             .and_then(|joined| Ok((charging::charge_strings(&lease, &joined)?, joined)));
-        // If there is no memory for the batch, the model is not called.
+        // Without memory for the batch, the model is not called.
         let is_called = joined.is_ok();
         let answers =
             joined.and_then(|(_strings, joined)| self.run_rows(slot, &shared, joined, &mut execution, taken));
@@ -462,7 +463,7 @@ impl Shared {
             .collect())
     }
 
-    /// Ends batching for a model that declares its rows independent although they are not.
+    /// Stops batching for a model that declares its rows independent although they are not.
     fn stop_joining(&self, error: &ServiceError) {
         let (model, error) = (&self.metadata.name, error.message());
         tracing::error!(
@@ -497,7 +498,7 @@ impl Shared {
         charging::charge_outputs(lease, inputs, self.capabilities.lends_memory, outputs)
     }
 
-    /// Enters the model for the duration of `run`; a panic becomes an error.
+    /// Marks the instance as in the model while `run` runs. A panic becomes an error.
     fn guarded<T>(
         &self,
         slot: usize,
@@ -510,7 +511,7 @@ impl Shared {
         given
     }
 
-    /// Calls `run`; a panic of the model becomes an error.
+    /// Calls `run`. A panic of the model becomes an error.
     fn caught<T>(&self, run: impl FnOnce() -> Result<T, ServiceError>) -> Result<T, ServiceError> {
         let given = catch_unwind(AssertUnwindSafe(run));
         given.unwrap_or_else(|panic| {

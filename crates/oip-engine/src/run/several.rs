@@ -19,7 +19,7 @@ const MOST_ANSWERS: usize = 8;
 /// The maximum size of the queued responses in bytes. A single response may be larger.
 const MOST_BYTES: usize = 1 << 20;
 
-/// How often a blocked model thread checks whether the client is still connected.
+/// How often a blocked model thread checks whether its client is still connected.
 const TICK: Duration = Duration::from_millis(20);
 
 /// One response.
@@ -48,7 +48,7 @@ struct State {
 }
 
 impl Parts {
-    /// Takes the next response; if there is none, the task is woken when one arrives.
+    /// Takes the next response. If there is none, the task is woken when one arrives.
     pub(crate) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<Part> {
         let mut state = self.lock();
         let Some(part) = state.waiting.pop_front() else {
@@ -78,7 +78,7 @@ impl Parts {
         drop(waiting);
     }
 
-    /// Queues a response, blocking while the queue is full. Returns the time blocked; an error if the
+    /// Queues a response, and blocks while the queue is full. Returns the time blocked, or an error if the
     /// receiver was dropped or the request cancelled.
     fn put(&self, part: Part, cancel: &CancelToken) -> Result<Duration, ServiceError> {
         let more = bytes(&part);
@@ -123,7 +123,7 @@ fn nobody_takes_it(cancel: &CancelToken) -> ServiceError {
     }
 }
 
-/// Receives the responses of a model. Charges each to the request and checks it against the metadata.
+/// Receives a model's responses. Charges each response to the request and checks it against the metadata.
 pub(crate) struct Sink<'s> {
     pub(crate) parts: &'s Parts,
     pub(crate) metadata: &'s ModelMetadata,
@@ -140,17 +140,17 @@ pub(crate) struct Sink<'s> {
 /// The state of a response stream at its end.
 #[derive(Default)]
 pub(crate) struct SinkEnd {
-    /// How long the model was blocked by its client.
+    /// How long the client blocked the model.
     pub(crate) blocked: Duration,
     /// Whether the model sent a response that it declared the last one.
     is_over: bool,
-    /// Why a response was rejected; all later ones are rejected too.
+    /// The reason why a response was rejected; all later responses are rejected too.
     failure: Option<(ErrorCode, String)>,
 }
 
 impl SinkEnd {
-    /// Returns the result of the stream: that of the model, unless the model ignored a rejected response or
-    /// stopped because it was cancelled.
+    /// Returns the model's result, unless the model ignored that a response was rejected or stopped because
+    /// it was cancelled.
     pub(crate) fn result(
         self,
         model: Result<(), ServiceError>,
@@ -192,7 +192,7 @@ impl Sink<'_> {
         let start = Instant::now();
         let put = self.parts.put(Part { outputs, is_last }, self.cancel);
         if put.is_err() {
-            // The client left while the model was blocked.
+            // The client disconnected while the model was blocked.
             self.end.blocked += start.elapsed();
         }
         put
@@ -234,7 +234,7 @@ mod tests {
         block_on(std::future::poll_fn(|cx| parts.poll_take(cx)))
     }
 
-    /// Returns how many responses of `bytes` bytes fit the queue.
+    /// Returns how many responses of `bytes` bytes fit into the queue.
     fn fits(bytes: usize) -> usize {
         let parts = Arc::new(Parts::default());
         let cancel = CancelToken::new(None);
@@ -248,7 +248,7 @@ mod tests {
                 count
             }
         });
-        // No more fit, however long the test waits.
+        // No more responses fit, no matter how long the test waits.
         thread::sleep(Duration::from_millis(100));
         cancel.cancel();
         putting.join().unwrap()

@@ -1,5 +1,5 @@
-//! The threads of a model: at most one per instance, started for queued requests and ended when idle, and one
-//! for each request that continues after it freed its instance.
+//! The threads of a model: at most one per instance, started for queued requests and ended when idle, plus
+//! one for each request that continues after freeing its instance.
 
 use std::{
     cell::Cell,
@@ -9,11 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The maximum number of requests that run without an instance. Beyond it, a request keeps its instance to
-/// the end.
+/// The maximum number of requests that run without an instance. Beyond it, a request keeps its instance until
+/// it ends.
 const MOST_BESIDE: usize = 256;
 
-/// The number of idle threads beyond the instances that are kept for reuse.
+/// The number of idle threads that are kept for reuse in addition to one per instance.
 pub(crate) const MOST_SPARE: usize = 4;
 
 /// How long an idle thread waits before it ends.
@@ -39,9 +39,9 @@ struct State {
 /// The state of a thread.
 #[derive(Default)]
 pub(crate) struct ThreadState {
-    /// Its instance, kept across a panic.
+    /// The thread's instance, kept across a panic.
     pub(crate) slot: Cell<Option<usize>>,
-    /// Whether it runs a request whose instance it has freed.
+    /// Whether the thread runs a request whose instance it has freed.
     pub(crate) is_beside: Cell<bool>,
 }
 
@@ -57,7 +57,7 @@ impl Threads {
     /// Starts a thread that calls `serve`.
     ///
     /// # Errors
-    /// If the system cannot start a thread.
+    /// The system could not start a thread.
     pub(crate) fn start(&self, serve: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let mut state = self.lock();
         state.handles.retain(|handle| !handle.is_finished());
@@ -72,7 +72,7 @@ impl Threads {
         Ok(())
     }
 
-    /// Lets a thread continue a request without its instance. Returns whether it may.
+    /// Lets a thread continue a request without its instance. Returns false if too many already do.
     pub(crate) fn leave(&self) -> bool {
         let mut state = self.lock();
         let may_leave = state.beside < MOST_BESIDE;
@@ -80,7 +80,7 @@ impl Threads {
         may_leave
     }
 
-    /// Records that such a thread has finished its request.
+    /// Records that a thread without an instance has finished its request.
     pub(crate) fn come_back(&self) {
         self.lock().beside -= 1;
     }
@@ -89,14 +89,14 @@ impl Threads {
     pub(crate) fn join(&self, deadline: Instant) -> bool {
         let mut all = true;
         loop {
-            // Threads that end may have started others.
+            // Threads that end may have started new ones.
             let handles = std::mem::take(&mut self.lock().handles);
             if handles.is_empty() {
                 return all;
             }
             for handle in handles {
-                // The standard library has no join with a timeout. A thread that hangs in its model is left
-                // behind.
+                // The standard library has no join with a timeout. A thread that hangs in its model is
+                // abandoned.
                 while !handle.is_finished() && Instant::now() < deadline {
                     thread::sleep(Duration::from_millis(1));
                 }
@@ -110,7 +110,7 @@ impl Threads {
     }
 }
 
-/// The stack size of threads that run models: graphs can be deeply nested.
+/// The stack size of threads that run models: model graphs can be deeply nested.
 pub(crate) const STACK_SIZE: usize = 16 << 20;
 
 /// Returns a thread name within the 15 bytes that Linux keeps.

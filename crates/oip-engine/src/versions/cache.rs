@@ -1,4 +1,4 @@
-//! Response cache. It also coalesces identical requests that run at the same time.
+//! Caches responses, and coalesces identical requests that run at the same time.
 
 use std::{
     collections::HashMap,
@@ -15,8 +15,8 @@ use crate::generation::Generation;
 /// Request parameters that do not affect responses.
 const NOT_CONTENT: [&str; 2] = ["priority", "timeout"];
 
-/// Responses of all models with caching, within one budget of bytes; least recently used ones are evicted
-/// first.
+/// The responses of all models with caching, within one budget of bytes. The least recently used responses
+/// are evicted first.
 pub(crate) struct ResponseCache {
     budget: u64,
     kept: Mutex<CacheState>,
@@ -27,11 +27,11 @@ pub(crate) enum Lookup<'c> {
     Answer(Vec<InferOutput>),
     /// An identical request is running; this one waits for its response. On failure the channel closes.
     InWork(oneshot::Receiver<Vec<InferOutput>>),
-    /// A miss. Identical requests wait for this one from now on.
+    /// A miss. From now on, identical requests wait for this one.
     Nothing(Leader<'c>),
 }
 
-/// A request that identical ones wait for. When it is dropped, they run themselves.
+/// A request that identical requests wait for. If it is dropped without a response, they run themselves.
 pub(crate) struct Leader<'c> {
     cache: &'c ResponseCache,
     key: Key,
@@ -49,7 +49,7 @@ struct Answer {
     bytes: u64,
 }
 
-/// A collision-resistant digest of a request, so that no client can prepare a response for another one's
+/// A collision-resistant digest of a request, so that no client can plant a response to another client's
 /// request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key([u8; 32]);
@@ -61,7 +61,7 @@ impl Key {
         hasher.number(generation.number());
         let content = |(name, _): &(&String, &ParameterValue)| !NOT_CONTENT.contains(&name.as_str());
         hasher.parameters(request.parameters.iter().filter(content));
-        // By name: the order of inputs does not matter.
+        // Sorted by name, since the order of inputs does not matter.
         let mut inputs: Vec<_> = request.inputs.iter().collect();
         inputs.sort_by(|a, b| a.name.cmp(&b.name));
         hasher.number(inputs.len() as u64);
@@ -87,7 +87,7 @@ impl Key {
     }
 }
 
-/// Hashes fields so that different lists of fields give different bytes.
+/// Hashes length-prefixed fields, so that different lists of fields give different digests.
 struct Hasher(blake3::Hasher);
 
 impl Hasher {
@@ -136,7 +136,8 @@ impl ResponseCache {
             return Lookup::Answer(answer.outputs.clone());
         }
         if let Some(waiting) = kept.waiting.get_mut(&key) {
-            // Removes requests whose clients left; rarely, since there may be thousands.
+            // Removes requests whose clients disconnected. Done only at powers of two, since there may be
+            // thousands.
             if waiting.len().is_power_of_two() {
                 waiting.retain(|other| !other.is_canceled());
             }
@@ -153,14 +154,14 @@ impl ResponseCache {
         self.lock().answers.get(key).map(|answer| answer.outputs.clone())
     }
 
-    /// Stores a copy of a response, unless it is too large. A copy, since outputs may be slices of a large
-    /// batch, which they would keep alive.
+    /// Stores a copy of a response, unless the response is too large. Outputs are copied since they may be
+    /// slices that would keep a large batch alive.
     fn put(&self, key: Key, outputs: &[InferOutput]) {
         let sizes = outputs
             .iter()
             .map(|output| (output.value.raw().len() + output.name.len()) as u64);
         let bytes = sizes.sum::<u64>() + Self::OVERHEAD;
-        // A response that takes most of the budget would evict all others.
+        // A response that takes much of the budget would evict too many others.
         if bytes > self.budget / 4 {
             return;
         }
@@ -191,11 +192,11 @@ impl ResponseCache {
 }
 
 impl Leader<'_> {
-    /// Stores the response, and sends it to those that wait.
+    /// Stores the response, and sends it to the requests that wait.
     pub(crate) fn finish(self, outputs: &[InferOutput]) {
         self.cache.put(self.key, outputs);
         let waiting = self.leave();
-        // From now on another request may lead.
+        // From now on another request may become the leader.
         std::mem::forget(self);
         for waiting in waiting {
             // Its client may have left.
@@ -210,7 +211,7 @@ impl Leader<'_> {
 
 impl Drop for Leader<'_> {
     fn drop(&mut self) {
-        // Dropping the senders, without the lock, tells those that wait.
+        // Dropping the senders wakes the requests that wait. The lock is not held here.
         drop(self.leave());
     }
 }
@@ -275,7 +276,7 @@ mod tests {
         }
     }
 
-    /// Keys distinguish where one list ends and the next begins.
+    /// Keys differ if lists are divided differently.
     #[test]
     fn keys_tell_lists_apart() {
         let value = ParameterValue::String("x".into());
@@ -300,7 +301,7 @@ mod tests {
             .filter(|number| cache.get(&key(*number)).is_some())
             .collect();
         assert_eq!(kept, [0, 2, 3, 4, 5, 6, 7, 8]);
-        // Replacing a response takes no more room; one that is too large is not stored.
+        // Replacing a response takes no additional memory. A response that is too large is not stored.
         (0..20).for_each(|_| cache.put(key(8), &answer(8)));
         assert!(cache.get(&key(2)).is_some());
         cache.put(key(9), &[InferOutput::new("y", vector(&[0.0; 1000]))]);
@@ -346,7 +347,7 @@ mod tests {
         assert!(cache.lock().waiting.is_empty());
     }
 
-    /// Dropping the guard of a finished leader must not remove the key of the next leader.
+    /// Dropping the guard of a finished leader must not remove the next leader's key.
     #[test]
     fn a_leader_that_is_done_does_not_end_the_next_one() {
         let (cache, key) = (ResponseCache::new(0), Key::new(Generation::of(0), &request()));

@@ -1,4 +1,4 @@
-//! Prevents deadlocks between models that request each other.
+//! Prevents deadlocks between models that call each other.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,19 +8,19 @@ use std::{
 use oip_types::{ErrorCode, ServiceError};
 use tensor_core::Quoted;
 
-/// Which models have requested which, by name. The graph is acyclic.
+/// Which models have called which, by name. The graph is acyclic.
 ///
-/// A model holds its instance while it waits for another one. With cycles, requests could hold all instances
-/// of each model and wait for the next one forever, even if no single request is cyclic. As in lock ordering,
-/// the first call determines the direction.
+/// A model holds its instance while it waits for a model that it called. With a cycle, requests could hold
+/// all instances of each model and wait for the next model forever, even if no single request forms a cycle.
+/// As in lock ordering, the first call determines the direction.
 #[derive(Default)]
 pub(crate) struct CallOrder(Mutex<BTreeMap<String, BTreeSet<String>>>);
 
 impl CallOrder {
-    /// Records that `caller` requests `callee`.
+    /// Records that `caller` calls `callee`.
     ///
     /// # Errors
-    /// If `callee` requests `caller`, directly or by others.
+    /// `callee` calls `caller`, directly or through other models.
     pub(crate) fn admit(&self, caller: &str, callee: &str) -> Result<(), ServiceError> {
         let mut calls = self.lock();
         if calls.get(caller).is_some_and(|callees| callees.contains(callee)) {
@@ -43,7 +43,7 @@ impl CallOrder {
         Ok(())
     }
 
-    /// Forgets the calls of a model that was reloaded, which may request others.
+    /// Forgets the calls of a model that was reloaded, since it may now call other models.
     pub(crate) fn forget(&self, caller: &str) {
         self.lock().remove(caller);
     }
@@ -94,7 +94,7 @@ mod tests {
             refused("x", "x"),
             "model 'x' cannot ask itself: it would wait for itself"
         );
-        // A refused call is not recorded, and a reloaded model starts without calls.
+        // A refused call is not recorded, and reloading a model clears its calls.
         order.admit("d", "c").unwrap();
         order.forget("b");
         order.admit("c", "b").unwrap();

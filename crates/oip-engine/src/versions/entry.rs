@@ -13,14 +13,14 @@ pub(super) type Versions = BTreeMap<Option<VersionKey>, Entry>;
 #[derive(Clone)]
 pub(super) struct Entry {
     pub(super) state: State,
-    /// Why it is not ready, or why the last attempt to replace it failed.
+    /// The reason why the version is not ready, or why the last attempt to replace it failed.
     pub(super) reason: String,
     pub(super) cost: Option<LoadCost>,
-    /// Whether the server waits for it to become ready.
+    /// Whether the server's readiness waits for this version.
     pub(super) is_waited_for: bool,
 }
 
-/// The state of a version; as long as it is ready, the version is in service.
+/// The state of a version. While it is ready, the version is in service.
 #[derive(Clone)]
 pub(super) enum State {
     Loading,
@@ -61,10 +61,10 @@ impl Entry {
     }
 }
 
-/// Time and memory of a load.
+/// The duration and memory of a load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadCost {
     pub(crate) time: Duration,
-    /// As in [`ModelStatus`](super::status::ModelStatus).
+    /// See [`ModelStatus`](super::status::ModelStatus).
     pub(crate) memory: Option<u64>,
 }

@@ -1,11 +1,11 @@
-//! Class labels from the files that a configuration names for its outputs.
+//! Class labels of outputs, read from the files that a configuration names.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use model_repository::{FileError, ModelDirectory};
 use oip_types::ModelConfig;
 
-/// Class labels by output.
+/// Class labels, keyed by output name.
 #[derive(Debug, Default)]
 pub(crate) struct Labels(BTreeMap<String, Arc<[String]>>);
 
@@ -13,16 +13,16 @@ impl Labels {
     /// Maximum size in bytes.
     const MAX_BYTES: u64 = 16 << 20;
 
-    /// Returns the labels of an output; empty if there are none.
+    /// Returns the labels of an output; empty if it has none.
     pub(crate) fn of(&self, output: &str) -> Arc<[String]> {
         self.0.get(output).cloned().unwrap_or_default()
     }
 
     /// Reads the label files of a configuration, one label per line. A file in the version's directory takes
-    /// precedence over the model's, since versions may have different classes.
+    /// precedence over one in the model's, since versions may have different classes.
     ///
     /// # Errors
-    /// Why a file cannot be used.
+    /// The reason why a file cannot be used.
     pub(crate) fn read(
         directory: &ModelDirectory,
         version: Option<&str>,

@@ -1,5 +1,5 @@
-//! Versions of models in service, above the two ways to answer a request: a model's instances (`run/`) and a
-//! pipeline (`pipeline/`), which do not know each other.
+//! Versions of models in service. A request is answered by a model's instances (`run/`) or by a pipeline
+//! (`pipeline/`), which do not depend on each other.
 
 pub(crate) mod cache;
 pub(crate) mod call_order;

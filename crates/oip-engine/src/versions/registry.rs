@@ -1,4 +1,4 @@
-//! The models of an engine: their versions and states, and the version that a request finds.
+//! The models of an engine, their versions and states. Selects the version that answers a request.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,24 +25,24 @@ use crate::{
 
 /// Models, their versions and states.
 ///
-/// Models without a load attempt are not in it, so requests for unknown names leave no trace.
+/// It contains only models with a load attempt, so requests for unknown names leave no trace.
 ///
-/// Requests read snapshots, and wait for no lock. A snapshot holds its versions: a version that a request has
-/// found is not ended before the request has its own reference.
+/// Requests read snapshots and never wait for a lock. A snapshot holds references to its versions, so a
+/// version found by a request does not end before the request has its own reference.
 #[derive(Default)]
 pub(crate) struct Registry {
     models: ArcSwap<Models>,
-    /// Held while a change is made, so that none gets lost.
+    /// Locked while a change is made, so that no change is lost.
     changing: Mutex<()>,
     call_order: CallOrder,
 }
 
-/// Models by name. Each has a snapshot of its own, so that a change to one model among thousands copies only
-/// its versions.
+/// Models by name. Each model has its own snapshot, so that a change to one model among thousands copies only
+/// that model's versions.
 type Models = BTreeMap<Arc<str>, Arc<ArcSwap<Versions>>>;
 
 impl Registry {
-    /// Adds models that are about to be looked up.
+    /// Adds models that will be loaded at start.
     pub(crate) fn expect(&self, names: &[String]) {
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut models = Models::clone(&self.models.load());
@@ -55,7 +55,7 @@ impl Registry {
         self.models.store(Arc::new(models));
     }
 
-    /// Marks versions as loading, and removes failed ones and unloaded ones that are not in `there`. Ready
+    /// Marks versions as loading. Removes failed versions, and unloaded ones that are not in `there`. Ready
     /// versions stay ready.
     pub(crate) fn start_loading(
         &self,
@@ -86,8 +86,8 @@ impl Registry {
         });
     }
 
-    /// Records the result of a load: the new version serves from now on, or the old one stays. Returns the
-    /// version that was replaced.
+    /// Records the result of a load: from now on the new version serves, or the old one stays. Returns the
+    /// replaced version.
     #[must_use]
     pub(crate) fn finish_loading(
         &self,
@@ -120,7 +120,7 @@ impl Registry {
         })
     }
 
-    /// Records that a whole model cannot be loaded. Ready versions stay.
+    /// Records that a model as a whole cannot be loaded. Its ready versions stay.
     pub(crate) fn fail(&self, name: &str, reason: &str, is_waited_for: bool) {
         self.change(name, |entries| {
             entries.retain(|_, entry| !matches!(entry.state, State::Loading | State::Failed));
@@ -143,7 +143,7 @@ impl Registry {
             .any(|entry| matches!(entry.state, State::Loading))
     }
 
-    /// Returns whether a model is recorded with this reason for not being loadable.
+    /// Returns whether a model has this recorded reason for not being loadable.
     pub(crate) fn shows(&self, name: &str, reason: &str) -> bool {
         let versions = self.versions(name);
         versions.values().any(|entry| match &entry.state {
@@ -153,8 +153,8 @@ impl Registry {
         })
     }
 
-    /// Takes all versions but those in `keep` out of service, and returns them to be ended. Removes failed
-    /// ones.
+    /// Takes all versions except those in `keep` out of service, and returns them; the caller ends them.
+    /// Removes failed versions.
     #[must_use]
     pub(crate) fn retire(
         &self,
@@ -185,7 +185,7 @@ impl Registry {
     pub(crate) fn unloaded(&self, name: &str, version: Option<&str>, forget: bool) {
         self.change(name, |entries| {
             let key = version.map(VersionKey::new);
-            // It may have been loaded again meanwhile.
+            // The version may have been loaded again meanwhile.
             if let Some(entry) = entries
                 .get_mut(&key)
                 .filter(|entry| matches!(entry.state, State::Unloading))
@@ -198,7 +198,7 @@ impl Registry {
         });
     }
 
-    /// Finds the version for requests to `model`: the named one, or the highest ready one.
+    /// Finds the version for a request: the version named in `model`, or else the highest ready one.
     pub(crate) fn find(&self, model: ModelRef<'_>) -> Result<Arc<ServedVersion>, ServiceError> {
         let served = self.locate(model)?;
         match served.unavailable() {
@@ -210,7 +210,7 @@ impl Registry {
         }
     }
 
-    /// Runs a request on its version.
+    /// Runs a request on the version that it names.
     pub(crate) fn infer(
         &self,
         request: InferRequest,
@@ -226,7 +226,7 @@ impl Registry {
         })
     }
 
-    /// Runs a request with any number of responses.
+    /// Runs a request that may get any number of responses.
     pub(crate) fn infer_stream(
         &self,
         request: InferRequest,
@@ -242,8 +242,8 @@ impl Registry {
         })
     }
 
-    /// Admits a request made by a model, unless it could deadlock by waiting for itself. Pipelines do not
-    /// wait; steps do.
+    /// Admits a model's request to another model, unless the call could deadlock. Pipelines hold no instance
+    /// while they wait, so only their steps are recorded.
     fn admit(&self, served: &ServedVersion, cx: &RequestContext) -> Result<(), ServiceError> {
         if let Some(caller) = cx.caller() {
             let versions = self.versions(caller);
@@ -258,7 +258,7 @@ impl Registry {
         }
     }
 
-    /// Holds `served` until the response is there, so that it is not ended before.
+    /// Runs a request. Holds `served` until the response arrives, so that the version does not end before.
     async fn infer_one(
         &self,
         served: &ServedVersion,
@@ -274,7 +274,7 @@ impl Registry {
         Ok(response)
     }
 
-    /// Like [`Registry::find`], but also returns versions that are temporarily unavailable.
+    /// Finds a version like [`Registry::find`], but also returns versions that are temporarily unavailable.
     pub(crate) fn locate(&self, model: ModelRef<'_>) -> Result<Arc<ServedVersion>, ServiceError> {
         let not_found = || ServiceError::new(ErrorCode::NotFound, format!("{model} does not exist"));
         let models = self.models.load();
@@ -294,7 +294,7 @@ impl Registry {
         match &entry.state {
             State::Ready(served) => Ok(served.clone()),
             State::Loading | State::Unloading | State::Failed => fail(ErrorCode::Unavailable),
-            // Retrying does not help, so it counts as not found.
+            // Retrying does not help, so the error code is "not found".
             State::Unloaded => fail(ErrorCode::NotFound),
         }
     }
@@ -308,7 +308,7 @@ impl Registry {
         served.is_some_and(|served| served.unavailable().is_none())
     }
 
-    /// Returns the versions of a model that can be requested, oldest first.
+    /// Returns the versions of a model that accept requests, oldest first.
     pub(crate) fn ready_versions(&self, name: &str) -> Vec<String> {
         let versions = self.versions(name);
         let ready = versions.iter().filter(|(_, entry)| entry.served().is_some());
@@ -322,7 +322,7 @@ impl Registry {
         self.models.load().contains_key(name)
     }
 
-    /// Returns whether the server waits for a model to become ready.
+    /// Returns whether the server's readiness waits for a model.
     pub(crate) fn is_waited_for(&self, name: &str) -> bool {
         self.versions(name).values().any(|entry| entry.is_waited_for)
     }
@@ -333,7 +333,7 @@ impl Registry {
         versions.values().any(|entry| entry.served().is_some())
     }
 
-    /// Returns the readiness of the server. With `strict`, failed models make it unready.
+    /// Returns the readiness of the server. With `strict`, failed models make the server unready.
     pub(crate) fn readiness(&self, strict: bool) -> Readiness {
         let models = self.models.load();
         let is_missing = |entry: &Entry| match &entry.state {
@@ -375,7 +375,7 @@ impl Registry {
         statuses
     }
 
-    /// Returns whether a pipeline contains a model, directly or by another pipeline.
+    /// Returns whether a pipeline contains a model, directly or through another pipeline.
     fn runs(&self, pipeline: &str, model: &str) -> bool {
         let all = self.served();
         let (mut seen, mut next) = (BTreeSet::from([pipeline]), vec![pipeline]);
@@ -405,7 +405,7 @@ impl Registry {
         all
     }
 
-    /// Returns the versions of a model; none for an unknown one.
+    /// Returns the versions of a model; empty for an unknown model.
     fn versions(&self, name: &str) -> Arc<Versions> {
         let models = self.models.load();
         models
@@ -413,9 +413,9 @@ impl Registry {
             .map_or_else(Arc::default, |versions| versions.load_full())
     }
 
-    /// Replaces the versions of a model by changed ones. A model without versions is not in the registry.
+    /// Replaces a model's versions with changed ones. A model without versions leaves the registry.
     fn change<T>(&self, name: &str, change: impl FnOnce(&mut Versions) -> T) -> T {
-        // Ignores poisoning: what panicked has replaced nothing.
+        // Poisoning is ignored: a panic during a change replaces nothing.
         let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let models = self.models.load();
         let known = models.get(name);
@@ -438,7 +438,7 @@ impl Registry {
     }
 }
 
-/// Steps of pipelines run on the versions in service.
+/// Runs the steps of pipelines on the versions in service.
 impl StepModels for Registry {
     fn step_metadata(&self, model: ModelRef<'_>, pipeline: &str) -> Result<Arc<ModelMetadata>, StepError> {
         let served = self.locate(model)?;
@@ -474,7 +474,7 @@ impl StepModels for Registry {
     }
 }
 
-/// Requests between models.
+/// Answers requests between models.
 impl Callees for Registry {
     fn answer_call(
         self: Arc<Self>,
@@ -502,7 +502,8 @@ fn response_of(served: &ServedVersion, request: &InferRequest) -> InferResponse 
         .with_id(request.id.clone())
 }
 
-/// The responses hold the version, so that it is not ended before they were sent.
+/// Returns the stream of responses. It holds the version, so that the version does not end before they are
+/// sent.
 fn answer_several(
     served: Arc<ServedVersion>,
     request: InferRequest,
@@ -530,7 +531,7 @@ fn answer_several(
     }))
 }
 
-/// The reason recorded for a version that still runs although its replacement failed.
+/// Returns the reason recorded for a version that still runs although its replacement failed.
 fn outdated(reason: &str) -> String {
     format!("the files in the repository now cannot be loaded, so the earlier ones keep running: {reason}")
 }
@@ -543,7 +544,8 @@ mod tests {
 
     use super::*;
 
-    /// Models that come, change and go at the same time: each change starts from the one before.
+    /// Models are added, changed and removed concurrently: each change starts from the result of the previous
+    /// one.
     #[test]
     fn no_change_is_lost() {
         const MODELS: usize = 200;

@@ -1,4 +1,4 @@
-//! A version of a model that takes requests: its runner, cache, configuration and labels.
+//! A version of a model that accepts requests: its runner, cache, configuration and labels.
 
 use std::{
     sync::{
@@ -27,15 +27,15 @@ use crate::{
     },
 };
 
-/// A version of a model that takes requests, with its metadata.
+/// A version of a model that accepts requests, with its metadata.
 ///
-/// Users hold it in an [`Arc`]. After the last one is dropped, it can be ended without losing a request.
+/// Users hold it in an [`Arc`]. After the last one is dropped, the version can end without losing a request.
 pub(crate) struct ServedVersion {
     version: Option<String>,
     runs: Runs,
     config: Configs,
     labels: Labels,
-    /// The body of the example request in its files.
+    /// The body of the example request in the model's files.
     example: Option<Bytes>,
     cache: Option<Arc<ResponseCache>>,
     /// The generation of this load.
@@ -49,16 +49,16 @@ pub(crate) struct Configs {
     pub(crate) usual: Arc<ModelConfig>,
     /// Whether requests are batched; `None` for a pipeline, whose steps batch.
     pub(crate) joining: Option<Joining>,
-    /// On what it runs, if its backend says so.
+    /// The devices and providers that it runs on, if its backend reports them.
     pub(crate) placement: Option<Placement>,
-    /// Whether the first dimension of outputs counts rows.
+    /// Whether the first dimension of outputs is the number of rows.
     pub(crate) counts_rows: bool,
-    /// For a model that is batched without a configuration: the configuration to use after its outputs did
-    /// not have the rows of the batch.
+    /// For a model that is batched without a configuration: the configuration to use once an output did not
+    /// have as many rows as the batch.
     pub(crate) without_batches: Option<Arc<ModelConfig>>,
 }
 
-/// What runs the requests.
+/// The runner of the requests.
 pub(crate) enum Runs {
     Instances(Instances),
     Pipeline(Box<Pipeline>),
@@ -118,17 +118,17 @@ impl ServedVersion {
         self.config.joining.as_ref()
     }
 
-    /// On what it runs, if its backend says so.
+    /// Returns the devices and providers that it runs on, if its backend reports them.
     pub(crate) fn placement(&self) -> Option<&Placement> {
         self.config.placement.as_ref()
     }
 
-    /// Whether the first dimension of outputs counts rows, each of which has classes of its own.
+    /// Returns whether the first dimension of outputs is the number of rows; each row has its own classes.
     pub(crate) fn counts_rows(&self) -> bool {
         self.config.counts_rows
     }
 
-    /// Returns the pipeline, `None` for any other model.
+    /// Returns the pipeline; `None` for any other model.
     pub(crate) fn pipeline(&self) -> Option<&Pipeline> {
         match &self.runs {
             Runs::Instances(_) => None,
@@ -136,13 +136,13 @@ impl ServedVersion {
         }
     }
 
-    /// Records that the model itself calls another model. Its responses depend on that model, so they are not
-    /// cached from then on.
+    /// Records that the model itself has called another model. Its responses depend on that model, so from
+    /// now on they are not cached.
     pub(crate) fn note_asks_others(&self) {
         self.asks_others.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether the model calls others, or is a pipeline with a step that does.
+    /// Returns whether the model calls other models, or is a pipeline with a step that does.
     pub(crate) fn asks_others(&self, models: &dyn StepModels) -> bool {
         match &self.runs {
             Runs::Instances(_) => self.asks_others.load(Ordering::Relaxed),
@@ -150,8 +150,8 @@ impl ServedVersion {
         }
     }
 
-    /// Returns the cache if it may be used for this request. A call from another model never waits for an
-    /// identical running request: through a pipeline, that may be the one it was made for.
+    /// Returns the cache if this request may use it. A call from another model must not wait for an identical
+    /// running request: through a pipeline, that may be the request that caused the call.
     fn cache_for(&self, cx: &RequestContext, models: &dyn StepModels) -> Option<&ResponseCache> {
         let cache = self.cache.as_deref()?;
         let may_wait = cx.caller().is_none() || self.pipeline().is_none();
@@ -193,7 +193,7 @@ impl ServedVersion {
             }
         };
         let Some(outputs) = given else {
-            // The identical request was cancelled or failed, which need not apply to this one.
+            // The identical request was cancelled or failed, but this one may succeed.
             let outputs = run(request).await?;
             self.recorder().miss(looked);
             return Ok(outputs);
@@ -204,13 +204,14 @@ impl ServedVersion {
         Ok(outputs)
     }
 
-    /// Returns whether the model sends any number of responses, which requires
+    /// Returns whether the model may send any number of responses, which requires
     /// [`ServedVersion::infer_several`].
     pub(crate) fn is_decoupled(&self) -> bool {
         matches!(&self.runs, Runs::Instances(instances) if instances.is_decoupled())
     }
 
-    /// Runs a request with any number of responses. `None` for a pipeline, which sends one.
+    /// Runs a request that may get any number of responses. Returns `None` for a pipeline, which sends one
+    /// response.
     pub(crate) fn infer_several(
         &self,
         request: InferRequest,
@@ -222,7 +223,7 @@ impl ServedVersion {
         }
     }
 
-    /// Returns the generation of its cached responses: a new one for each load, and for a pipeline also when
+    /// Returns the generation for cached responses. It changes with each load, and for a pipeline also when
     /// one of its models changes.
     pub(crate) fn generation(&self) -> Generation {
         match &self.runs {
@@ -231,7 +232,7 @@ impl ServedVersion {
         }
     }
 
-    /// Returns why the loaded model cannot run requests.
+    /// Returns the reason why the loaded model cannot run requests.
     pub(crate) fn unavailable(&self) -> Option<String> {
         match &self.runs {
             Runs::Instances(instances) => instances.unavailable(),
@@ -239,7 +240,7 @@ impl ServedVersion {
         }
     }
 
-    /// Returns the statistics of its requests.
+    /// Returns the statistics of the version's requests.
     pub(crate) fn metrics(&self) -> VersionMetrics {
         self.recorder()
             .snapshot(&self.metadata().name, self.version(), self.waiting())
@@ -249,7 +250,7 @@ impl ServedVersion {
     pub(crate) fn waiting(&self) -> usize {
         match &self.runs {
             Runs::Instances(instances) => instances.waiting(),
-            // They wait in the queues of the steps' models.
+            // A pipeline's requests wait in the queues of the steps' models.
             Runs::Pipeline(_) => 0,
         }
     }
@@ -268,7 +269,7 @@ impl ServedVersion {
         }
     }
 
-    /// Waits for its threads to end after [`ServedVersion::stop`]; see [`Instances::join`].
+    /// Waits until the threads end after [`ServedVersion::stop`]; see [`Instances::join`].
     pub(crate) fn join(&self, deadline: Instant) -> bool {
         match &self.runs {
             Runs::Instances(instances) => instances.join(deadline),
@@ -276,7 +277,7 @@ impl ServedVersion {
         }
     }
 
-    /// Returns the class names of an output, empty if it has none.
+    /// Returns the class names of an output; empty if it has none.
     pub(crate) fn labels(&self, output: &str) -> Arc<[String]> {
         self.labels.of(output)
     }

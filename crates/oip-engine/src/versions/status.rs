@@ -1,4 +1,4 @@
-//! What an engine tells of the versions of its models.
+//! The status that an engine reports for each model version.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,8 +14,8 @@ pub struct ModelStatus {
     pub version: Option<String>,
     /// State.
     pub state: ModelState,
-    /// Why it is not ready, or why it could not be replaced by the repository's current content; otherwise
-    /// empty.
+    /// The reason why it is not ready, or why the repository's current content could not replace it;
+    /// otherwise empty.
     pub reason: String,
     /// Metadata, once ready.
     pub metadata: Option<Arc<ModelMetadata>>,
@@ -26,8 +26,8 @@ pub struct ModelStatus {
     /// Duration of the load.
     pub load_time: Option<Duration>,
     /// Approximate memory in bytes: growth of the process and its children during the load, split evenly
-    /// among concurrent loads. `None` where the system does not report it, for pipelines, and for models of
-    /// the embedding program.
+    /// among concurrent loads. `None` if the system does not report it, for pipelines, and for models of the
+    /// embedding program.
     pub load_memory: Option<u64>,
 }
 

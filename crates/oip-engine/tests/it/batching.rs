@@ -1,4 +1,4 @@
-//! Tests of batches, and of the effect of a bad, slow or cancelled request on the others.
+//! Tests batches, and how a bad, slow or cancelled request affects the other requests.
 
 use std::{
     sync::{Arc, Mutex, atomic::Ordering},
@@ -84,7 +84,7 @@ fn requests_of_many_rows_run_too() {
             .unwrap();
         assert_eq!(found, double(&(0..rows).collect::<Vec<_>>()));
     }
-    // 40 and 30 exceed 64 together; 100 run alone.
+    // 40 and 30 together exceed 64 rows; a request with 100 rows runs alone.
     let sizes: Vec<usize> = batches.lock().unwrap().iter().map(Vec::len).collect();
     assert_eq!(sizes, [1, 40, 100, 50]);
 }
@@ -114,7 +114,7 @@ fn md_03_a_panic_in_a_batch_is_one_requests_error() {
     }
 }
 
-/// MD-08: one bad request in a batch with 31 good ones.
+/// MD-08: one bad request is batched with 31 good ones.
 #[test]
 fn md_08_a_bad_request_does_not_spoil_its_neighbours() {
     let (engine, gate, batches, _folder) = gated(|x| match x.contains(&13) {
@@ -144,7 +144,7 @@ fn md_08_a_bad_request_does_not_spoil_its_neighbours() {
     assert_eq!(metrics.statistics.inference_count, 32);
 }
 
-/// A model that can fail single requests of a batch fails those, and nothing is run again.
+/// A model that can fail single requests of a batch fails only those, and no request runs again.
 #[test]
 fn some_of_joined_requests_fail_without_another_run() {
     let (engine, gate, batches, _folder) = gated(|x| Ok(double(x)));
@@ -153,7 +153,7 @@ fn some_of_joined_requests_fail_without_another_run() {
         request.id = Some(if refused { "refused" } else { "other" }.to_owned());
         request
     };
-    // All requests of the last round fail.
+    // In the last round all requests fail.
     for refused in [&[3, 5][..], &[], &[0, 1, 2, 3, 4, 5, 6, 7]] {
         let held = gate.hold(&engine);
         let answers: Vec<_> = (0..8)
@@ -177,8 +177,8 @@ fn some_of_joined_requests_fail_without_another_run() {
 /// MD-06: outputs without the batch's rows are not assigned to any request.
 #[test]
 fn md_06_a_model_is_not_joined_any_more_whose_outputs_have_other_rows_than_its_inputs() {
-    // The values above 10: the first dimension of output `y` is no batch dimension, although the model
-    // declares it.
+    // The model drops values up to 10, so the first dimension of output `y` is not the batch dimension,
+    // although the model declares it as such.
     let (engine, gate, batches, _folder) = gated(|x| Ok(x.iter().copied().filter(|x| *x > 10).collect()));
     let shown = || {
         let model = ModelRef::new("m", None).unwrap();
@@ -220,7 +220,8 @@ fn md_06_a_model_is_not_joined_any_more_whose_outputs_have_other_rows_than_its_i
     assert_eq!(shown(), (0, false, vec![-1], reason.to_owned()));
 }
 
-/// GR-18: a client leaves while its request is queued, and while it runs in a batch of four.
+/// GR-18: a client disconnects while its request is queued, and another while its request runs in a batch of
+/// four.
 #[test]
 fn gr_18_a_client_that_leaves_is_dropped_from_the_batch_and_the_others_are_exact() {
     let running = Gate::default();
@@ -249,7 +250,7 @@ fn gr_18_a_client_that_leaves_is_dropped_from_the_batch_and_the_others_are_exact
         assert_eq!(code(block_on(answers[x as usize].take().unwrap())), Ok(2 * x));
     }
     assert_eq!(batches.lock().unwrap()[1..], [vec![0, 2, 3, 4]]);
-    // Both count, including the one whose rows were computed but not delivered.
+    // Both requests count, even the one whose rows were computed but not delivered.
     assert_eq!(engine.metrics()[0].failures, [(FailureReason::Canceled, 2)]);
     assert_eq!(engine.metrics()[0].statistics.inference_stats.success.count, 4);
 }
@@ -313,7 +314,7 @@ fn md_07_no_row_astray() {
             out(x.iter().map(|x| x ^ 0x5555_5555).collect())
         }
     });
-    // 8 threads with 8 clients each, to measure the engine rather than the scheduling of threads.
+    // 8 threads with 8 clients each, to measure the engine rather than thread scheduling.
     let threads = (0..8).map(|thread| {
         let engine = engine.clone();
         thread::spawn(move || {

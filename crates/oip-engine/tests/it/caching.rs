@@ -66,7 +66,7 @@ fn an_answer_is_computed_once() {
     // A cache hit is not counted as an inference.
     assert_eq!(metrics[0].statistics.inference_count, 2);
 
-    // Only if the client asks for it.
+    // Responses are cached only if the model's configuration enables it.
     for _ in 0..2 {
         infer(&engine, request("plain", None, 1)).unwrap();
     }
@@ -120,7 +120,7 @@ fn equal_requests_that_come_together_are_computed_once() {
     assert_eq!((stats.cache_hit.count, stats.cache_miss.count), (1, 2));
     assert_eq!(runs.load(Ordering::SeqCst), 2);
 
-    // If an identical request is cancelled or fails, the one that waits for it runs itself.
+    // If an identical request is cancelled or fails, the request that waits for it runs itself.
     let [first, second] = [begin("cached", 200), begin("cached", 200)];
     drop(first);
     assert_eq!(y(&block_on(second).unwrap()), 200);
@@ -188,13 +188,13 @@ fn no_answer_of_a_pipeline_outlives_one_of_its_models() {
         }
     };
     answers([11, 21]);
-    // Two for each path to the inner pipeline, since the outer one requests its output by name, and one of
-    // its own.
+    // Two runs for each path to the inner pipeline, since the outer pipeline requests the inner one's output
+    // by name, and one run of the outer pipeline's own step.
     assert_eq!(runs.load(Ordering::SeqCst), 5, "the rest was kept");
     write(folder.path(), "one/1/model.word", "adds 100");
     load(&engine, "one").unwrap();
     answers([110, 120]);
-    // Changes of other models keep the cached responses.
+    // Changes to other models keep the cached responses.
     let before = runs.load(Ordering::SeqCst);
     write(folder.path(), "other/1/model.word", "adds 1");
     load(&engine, "other").unwrap();
@@ -229,7 +229,7 @@ fn no_answer_of_a_pipeline_outlives_a_model_that_polling_replaced() {
     });
 }
 
-/// An invalid request is refused, whatever is cached.
+/// An invalid request is refused even if a response is cached.
 #[test]
 fn wrong_requests_are_not_looked_for() {
     let files = [("cached/config.pbtxt", CACHED), ("cached/1/model.word", "adds 1")];
@@ -244,7 +244,8 @@ fn wrong_requests_are_not_looked_for() {
     assert_eq!((stats.fail.count, stats.cache_miss.count), (1, 0));
 }
 
-/// Responses that depend on other models would outlive a change of these.
+/// Responses that depend on other models are not cached, since a change of those models would not invalidate
+/// them.
 #[test]
 fn answers_of_models_that_ask_others_are_not_kept() {
     let pipeline = format!("{CACHED} {}", chain(&["asks"]));
@@ -265,7 +266,7 @@ fn answers_of_models_that_ask_others_are_not_kept() {
     }
 }
 
-/// A model's call that waited for the identical running request it was made for would wait for itself.
+/// A call that waited for the identical running request that caused it would wait for itself.
 #[test]
 fn a_circle_through_a_cached_pipeline_is_refused_and_not_waited_for() {
     let pipeline = format!("{CACHED} {}", chain(&["asks"]));

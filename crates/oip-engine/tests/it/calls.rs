@@ -1,4 +1,4 @@
-//! Tests of models that call other models.
+//! Tests models that call other models.
 
 use std::{
     sync::{
@@ -20,7 +20,7 @@ use oip_types::{
 };
 use tensor_core::{Shape, Tensor};
 
-/// A model that calls another one, or behaves as its name says.
+/// A model that calls another model, or behaves as its name says.
 struct Asker {
     metadata: ModelMetadata,
     /// The model that it calls.
@@ -82,7 +82,7 @@ fn vector(len: usize) -> Tensor {
     Tensor::from_vec(Shape::vector(len as u64), vec![7u8; len]).unwrap()
 }
 
-/// Creates an engine with these models; each calls the given one.
+/// Creates an engine with these models; each calls the model next to its name.
 fn engine(models: &[(&str, Option<&'static str>)]) -> (Engine, Arc<AtomicUsize>) {
     let running = Arc::default();
     let builder = models.iter().fold(Engine::builder(), |builder, (name, asks)| {

@@ -1,4 +1,4 @@
-//! Tests of configurations in a repository.
+//! Tests the configurations in a repository.
 
 use std::{fs, path::Path, time::Instant};
 
@@ -19,7 +19,7 @@ fn state(engine: &Engine) -> (ModelState, String) {
     (model.state, model.reason)
 }
 
-/// Returns why a model with this configuration is unavailable.
+/// Returns the reason why a model with this configuration is unavailable.
 fn refusal(config: &str) -> String {
     let folder = repository(&[("m/1/model.word", "echo"), ("m/config.pbtxt", config)]);
     let (engine, _) = engine(folder.path(), EngineConfig::default());
@@ -97,7 +97,7 @@ fn the_three_forms_say_the_same() {
     );
 }
 
-/// A symbolic link to a version is a label of it.
+/// A symbolic link to a version's directory is a label for that version.
 #[cfg(unix)]
 #[test]
 fn versions_have_labels() {
@@ -116,7 +116,7 @@ fn versions_have_labels() {
             .model_version
     };
     assert_eq!(answered_by(Some("stable")).as_deref(), Some("stable"));
-    // Without a requested version, numbers take precedence over words.
+    // If the request names no version, numbers take precedence over words.
     assert_eq!(answered_by(None).as_deref(), Some("2"));
 }
 
@@ -190,7 +190,7 @@ fn what_does_not_fit_is_told() {
     }
 }
 
-/// MR-15: a configuration of 10 MB is not read; odd but valid ones are.
+/// MR-15: a configuration of 10 MB is not read; odd but valid configurations are.
 #[test]
 fn mr_15_configurations_of_any_kind_end_in_a_reason() {
     let start = Instant::now();
@@ -254,7 +254,7 @@ fn file_backend_and_versions_as_configured() {
     );
 }
 
-/// Triton's default is the latest version. `experimental` is lower than any number.
+/// By default the latest version is served, as in Triton. `experimental` is lower than any number.
 #[test]
 fn the_latest_version_is_the_default() {
     let files = [
@@ -315,7 +315,7 @@ fn labels_are_read_for_classification() {
     );
 }
 
-/// The labels of a version take precedence over those of the model.
+/// A version's labels take precedence over the model's.
 #[test]
 fn a_version_may_have_labels_of_its_own() {
     let folder = repository(&[
@@ -452,7 +452,7 @@ fn md_11_a_failed_warm_up_keeps_the_model_from_being_ready() {
     }
 }
 
-/// MR-07: an unreadable file or directory makes only its model unavailable, with the reason.
+/// MR-07: an unreadable file or directory makes only its own model unavailable, with the reason.
 #[cfg(unix)]
 #[test]
 fn mr_07_folders_and_files_that_may_not_be_read() {
@@ -511,7 +511,7 @@ fn mr_16_models_larger_than_the_memory_are_refused() {
 /// MR-14: many models, many versions, deep trees and cyclic links.
 #[test]
 fn mr_14_ten_thousand_models_and_a_thousand_versions() {
-    // On a memory file system if there is one: so many directories take a minute on a disk.
+    // Use a memory file system if available: this many directories take a minute on a disk.
     let memory = Path::new("/dev/shm");
     let folder = if memory.is_dir() {
         tempfile::tempdir_in(memory)
@@ -552,7 +552,7 @@ fn mr_14_ten_thousand_models_and_a_thousand_versions() {
         [Some("998"), Some("999")]
     );
 
-    // All of them, each with its reason.
+    // Load all of them; each failure is recorded with its reason.
     let start = Instant::now();
     let engine = Engine::start(
         Repository::open(
@@ -575,8 +575,8 @@ fn mr_14_ten_thousand_models_and_a_thousand_versions() {
     );
 }
 
-/// A model may have an example request; that of a version takes precedence. An invalid one does not fail the
-/// model.
+/// A model may have an example request; a version's example takes precedence. An invalid example does not
+/// fail the model.
 #[test]
 fn models_bring_an_example() {
     let body = |x: i32| {

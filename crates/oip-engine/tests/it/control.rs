@@ -1,4 +1,4 @@
-//! Tests of loading and unloading by request, and the effect on inference requests.
+//! Tests loading and unloading by request, and their effect on inference requests.
 
 use std::{
     fs,
@@ -55,7 +55,7 @@ pub(crate) fn index(engine: &Engine) -> Vec<ModelIndexEntry> {
     engine.repository().unwrap().index()
 }
 
-/// Returns the index as lines `name/version STATE reason`.
+/// Returns the index as lines of the form `name/version STATE reason`.
 pub(crate) fn shown(engine: &Engine) -> Vec<String> {
     let entries = index(engine).into_iter();
     entries
@@ -109,7 +109,7 @@ fn models_are_loaded_when_they_are_asked_for() {
         (error.code(), error.message()),
         (ErrorCode::NotFound, "model 'a' is not ready: unloaded")
     );
-    // A failed load is reported to its client and does not affect the readiness of the server.
+    // A failed load is reported to the client that requested it and does not affect the server's readiness.
     let error = load(&engine, "broken").unwrap_err();
     assert_eq!(
         (error.code(), error.message()),
@@ -151,7 +151,7 @@ fn models_to_load_at_start() {
     );
 }
 
-/// MR-01, MR-02: path-like names never reach the file system; unusual ones do.
+/// MR-01, MR-02: path-like names never reach the file system; unusual but valid names do.
 #[test]
 fn mr_01_names_are_checked_at_every_door() {
     let folder = repository(&[
@@ -211,7 +211,7 @@ fn mr_01_names_are_checked_at_every_door() {
     }
 }
 
-/// MR-05: a configuration in a request cannot contain paths, and an invalid one changes nothing.
+/// MR-05: a configuration in a load request cannot contain paths, and an invalid one changes nothing.
 #[test]
 fn mr_05_configurations_by_request_name_no_paths() {
     let folder = repository(&[
@@ -235,7 +235,7 @@ fn mr_05_configurations_by_request_name_no_paths() {
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{error}");
         assert_eq!(y(&infer(&engine, request("m", None, 3)).unwrap()), 3);
     }
-    // A valid one applies until the model is loaded without it.
+    // A valid configuration applies until the model is loaded without one.
     load_with(
         &engine,
         "m",
@@ -252,7 +252,7 @@ fn mr_05_configurations_by_request_name_no_paths() {
     assert_eq!(y(&infer(&engine, request("m", None, 3)).unwrap()), 3);
 }
 
-/// A configuration in a request can repeat the program that runs a model, but not change it.
+/// MR-05: a configuration in a load request can repeat the program that runs a model, but not change it.
 #[test]
 fn mr_05_configurations_by_request_choose_no_program() {
     let parameter = |value: &str| format!(r#"{{"parameters": {{"python": {{"string_value": "{value}"}}}}}}"#);
@@ -298,8 +298,8 @@ fn loading_by_request_must_be_allowed() {
     }
 }
 
-/// MR-06, MR-08: a truncated file, an empty file, noise: the reason is reported soon, and the previous
-/// version continues.
+/// MR-06, MR-08: for a truncated file, an empty file and random bytes, the reason is reported promptly, and
+/// the previous version continues.
 #[test]
 fn mr_08_a_failed_reload_leaves_the_old_one_serving() {
     let folder = repository(&[("m/1/model.word", "echo")]);
@@ -321,7 +321,7 @@ fn mr_08_a_failed_reload_leaves_the_old_one_serving() {
         );
         assert!(engine.readiness().is_ready());
     }
-    // A broken new version, or a broken configuration, does not stop the old one either.
+    // A broken new version, or a broken configuration, does not stop the old version either.
     write(folder.path(), "m/1/model.word", "echo");
     load(&engine, "m").unwrap();
     assert_eq!(shown(&engine), ["m/1 READY"]);
@@ -353,7 +353,7 @@ fn mr_08_a_failed_reload_leaves_the_old_one_serving() {
     );
 }
 
-/// MR-09: a new file is renamed over a served one under load: every request is answered, by the old version
+/// MR-09: a served file is replaced by renaming under load: every request is answered, by the old version
 /// until the new one is ready.
 #[test]
 fn mr_09_replacing_a_served_model_fails_no_request() {
@@ -367,7 +367,7 @@ fn mr_09_replacing_a_served_model_fails_no_request() {
                 let mut last = 0;
                 while !is_over.load(Ordering::SeqCst) {
                     let added = y(&infer(&engine, request("m", None, client)).unwrap()) - client;
-                    // Multiples of 1000 in ascending order: a replaced version does not return.
+                    // Results are multiples of 1000 and never decrease: a replaced version does not return.
                     assert!(added >= last && added % 1000 == 0, "{added} after {last}");
                     last = added;
                     answered.fetch_add(1, Ordering::SeqCst);
@@ -377,7 +377,7 @@ fn mr_09_replacing_a_served_model_fails_no_request() {
         })
         .collect();
     for round in 2..40 {
-        // Under load, on a machine however busy.
+        // Wait until the server is under load, even if the machine is busy.
         let before = answered.load(Ordering::SeqCst);
         until("requests are answered", || {
             answered.load(Ordering::SeqCst) >= before + 10
@@ -408,8 +408,8 @@ fn mr_10_truncating_a_served_file_changes_no_answer() {
     assert_eq!(y(&infer(&engine, request("m", None, 1)).unwrap()), 6);
 }
 
-/// MR-11: a model whose directory was deleted is still served and in the index; loading it again reports the
-/// error.
+/// MR-11: a model whose directory was deleted is still served and listed in the index; loading it again
+/// reports the error.
 #[test]
 fn mr_11_a_deleted_model_goes_on() {
     let folder = repository(&[("m/1/model.word", "echo")]);
@@ -433,7 +433,7 @@ fn mr_11_a_deleted_model_goes_on() {
     });
 }
 
-/// MR-12: a file that changes while it is read is not loaded.
+/// MR-12: a file that changes while it is being read is not loaded.
 #[test]
 fn mr_12_a_file_that_changes_while_it_is_read_is_not_loaded() {
     let folder = repository(&[("m/1/model.word", "loads slowly")]);

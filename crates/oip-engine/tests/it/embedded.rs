@@ -1,4 +1,4 @@
-//! Tests of models that the program itself provides, next to those of a repository.
+//! Tests models that the embedding program provides, next to those of a repository.
 
 use futures_executor::block_on;
 use oip_engine::{Engine, EngineConfig, ModelControl, Repository};
@@ -33,7 +33,7 @@ fn nobody_else_replaces_or_unloads_them() {
         .unwrap();
     engine.wait_until_loaded();
     let echo = ModelRef::new("echo", None).unwrap();
-    // A directory for a model of this name.
+    // A directory with the same name as an embedded model.
     std::fs::create_dir_all(folder.path().join("echo/1")).unwrap();
     let repository = engine.repository().unwrap();
     let refused = [

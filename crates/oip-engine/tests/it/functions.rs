@@ -28,8 +28,8 @@ use crate::support::{repository, request, y};
 pub(crate) type Run =
     Arc<dyn Fn(&[i32], &CancelToken) -> Result<Vec<InferOutput>, ServiceError> + Send + Sync>;
 
-/// Models made of functions from the rows of `x INT32[-1]` to outputs, one of which is `y INT32[-1]`,
-/// selected by model name. Their rows are declared independent.
+/// Models implemented by functions, selected by model name. A function maps the rows of `x INT32[-1]` to
+/// outputs, one of which is `y INT32[-1]`. The rows are declared independent.
 #[derive(Clone, Default)]
 pub(crate) struct FunctionBackend(HashMap<&'static str, Run>);
 
@@ -64,7 +64,7 @@ impl Model for FunctionModel {
         &self.metadata
     }
 
-    /// Of joined requests, those with the id `refused` fail.
+    /// In a batch, requests with the id `refused` fail.
     fn run(&self, mut call: Call<'_>) -> Result<Outcome, ServiceError> {
         let parts = call.parts.iter().enumerate();
         let refused = parts.filter(|(_, part)| part.id.as_deref() == Some("refused"));
@@ -80,7 +80,7 @@ impl Model for FunctionModel {
     }
 }
 
-/// What a model can do whose rows are independent, and no more.
+/// Returns the capabilities of a model with independent rows and nothing else.
 pub(crate) fn independent_rows() -> Capabilities {
     let rows = RowIndependence::Proven(IndependentRows::default());
     Capabilities::default().with(|capabilities| capabilities.row_independence = rows)
@@ -90,7 +90,7 @@ pub(crate) fn vector(values: Vec<i32>) -> Tensor {
     Tensor::from_vec(Shape::vector(values.len() as u64), values).unwrap()
 }
 
-/// Returns output `y`.
+/// Returns `values` as output `y`.
 pub(crate) fn out(values: Vec<i32>) -> Result<Vec<InferOutput>, ServiceError> {
     Ok(vec![InferOutput::new("y", vector(values))])
 }
@@ -99,7 +99,8 @@ pub(crate) fn double(x: &[i32]) -> Vec<i32> {
     x.iter().map(|x| x * 2).collect()
 }
 
-/// Creates an engine with a model `m`, the given function, and a model `other` that doubles its input.
+/// Creates an engine with a model `m` that runs the given function, and a model `other` that doubles its
+/// input.
 pub(crate) fn engine(
     config: EngineConfig,
     run: impl Fn(&[i32], &CancelToken) -> Result<Vec<InferOutput>, ServiceError> + Send + Sync + 'static,
@@ -135,7 +136,7 @@ pub(crate) fn submit_within(engine: &Engine, request: InferRequest, timeout: Dur
     }
 }
 
-/// The value for which the models below wait until the gate is open.
+/// With this input value, the models below block until the gate opens.
 pub(crate) const GATE: i32 = -1;
 
 /// Blocks a model, so that requests queue up.
@@ -171,10 +172,10 @@ impl Gate {
     }
 }
 
-/// The rows of each run.
+/// The rows of each run's batch.
 pub(crate) type Batches = Arc<Mutex<Vec<Vec<i32>>>>;
 
-/// Creates an engine with one thread. Its model records the rows of its batches and then calls `run`.
+/// Creates an engine with one thread. Its model records the rows of each batch and then calls `run`.
 pub(crate) fn gated(
     run: impl Fn(&[i32]) -> Result<Vec<i32>, ServiceError> + Send + Sync + 'static,
 ) -> (Arc<Engine>, Gate, Batches, TempDir) {

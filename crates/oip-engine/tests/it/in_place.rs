@@ -1,4 +1,4 @@
-//! Tests of models that run in place, on the threads of their callers.
+//! Tests models that run in place, on their callers' threads.
 
 use std::{
     collections::BTreeSet,
@@ -41,7 +41,7 @@ struct RunLog {
 }
 
 impl RunLog {
-    /// Returns the names of the threads and the batches, and clears them.
+    /// Returns the names of the threads and the batches, and clears the log.
     fn take(&self) -> (BTreeSet<String>, Vec<Vec<i32>>) {
         std::mem::take(&mut *self.runs.lock().unwrap())
             .into_iter()
@@ -71,7 +71,7 @@ impl Backend for SeenBackend {
     }
 }
 
-/// A model that returns its rows, after an action for some values.
+/// A model that returns its rows. Some values trigger an action first.
 struct TestModel {
     is_bounded: bool,
     is_elsewhere: bool,
@@ -172,7 +172,7 @@ fn poll(future: &mut BoxFuture<'_, Answered>) -> Poll<Answered> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// A future that is pending at the first poll.
+/// A future that is pending at its first poll only.
 struct Once(bool);
 
 impl Future for Once {
@@ -191,11 +191,11 @@ fn in_place(at_once: usize) -> Option<InPlace> {
     Some(InPlace::new(LIMIT, at_once, || Box::pin(Once(false))))
 }
 
-/// Runs a model until batches of `rows` rows are known to be quick. Returns whether they are.
+/// Runs a model until batches of `rows` rows count as quick. Returns whether that succeeded.
 fn warm_up(engine: &Engine, seen: &RunLog, model: &str, rows: usize) -> bool {
     let here = thread::current().name().unwrap().to_owned();
     (0..50).any(|attempt| {
-        // Another program may occupy the processors for a while.
+        // Other programs may occupy the CPUs for a while.
         thread::sleep(Duration::from_millis(attempt));
         for _ in 0..8 {
             infer(engine, model, &(0..rows as i32).collect::<Vec<_>>()).unwrap();
@@ -221,7 +221,7 @@ fn a_model_that_is_quick_and_promises_to_be_runs_where_its_request_is() {
     // Other batch sizes have no measurements.
     infer(&engine, "quick", &[1, 2]).unwrap();
     assert!(!seen.take().0.contains(&here));
-    // Responses and counts are equal.
+    // Responses and statistics are the same as on the model's threads.
     let before = engine.metrics();
     assert_eq!(y(&infer(&engine, "quick", &[7]).unwrap()), 7);
     let count = |metrics: &[oip_engine::VersionMetrics]| {
@@ -274,12 +274,12 @@ fn requests_that_come_together_run_together_on_the_first_ones_thread() {
         }
         requests
     };
-    // The first batch of different requests is checked against a run of one of them.
+    // The first batch of different requests is checked by running one of them alone.
     for request in together([1, 2, 3]) {
         futures_executor::block_on(request).unwrap();
     }
     let start_of_test = Instant::now();
-    // A busy machine may make it slow for a while.
+    // A busy machine may make the model slow for a while.
     loop {
         assert!(warm_up(&engine, &seen, "quick", 3) && warm_up(&engine, &seen, "quick", 1));
         seen.take();
@@ -297,7 +297,7 @@ fn requests_that_come_together_run_together_on_the_first_ones_thread() {
             assert_eq!(y(&last), 6);
             break;
         }
-        // Two rows were not known to be quick, so a thread ran them.
+        // Batches of two rows did not count as quick yet, so a thread ran them.
         for request in [first, last] {
             if answer.is_pending() {
                 futures_executor::block_on(request).unwrap();
@@ -339,7 +339,7 @@ fn a_model_that_breaks_its_promise_takes_no_more_threads_than_it_may() {
         thread::sleep(Duration::from_millis(1));
     }
     seen.take();
-    // While it hangs, requests to other models go to their threads.
+    // While the model hangs, requests to other models run on those models' threads.
     for model in ["quick", "other"] {
         assert_eq!(y(&infer(&engine, model, &[7]).unwrap()), 7);
     }
@@ -351,14 +351,13 @@ fn a_model_that_breaks_its_promise_takes_no_more_threads_than_it_may() {
     assert!(engine.stop(Instant::now() + Duration::from_secs(60)));
 }
 
-/// A run in another process starts on the thread of its request and continues on another thread if it takes
-/// longer.
+/// A run in another process starts on its caller's thread and continues on another thread if it takes longer.
 #[test]
 fn a_model_that_runs_elsewhere_is_waited_for_by_the_caller_and_then_by_a_thread() {
     let (engine, seen, _folder) = engine(in_place(1), 2);
     let here = thread::current().name().unwrap().to_owned();
     let begins = || {
-        // Enough requests to detect that there is a single caller.
+        // Sends enough requests for the engine to detect that there is a single caller.
         (0..50).any(|_| {
             for _ in 0..80 {
                 infer(&engine, "elsewhere", &[1]).unwrap();
@@ -368,7 +367,7 @@ fn a_model_that_runs_elsewhere_is_waited_for_by_the_caller_and_then_by_a_thread(
         })
     };
     assert!(begins());
-    // Repeats until one starts in place: occasionally a request is for a thread from the start.
+    // Repeats until a run starts in place: occasionally a request goes to a thread at once.
     let leave = |row| {
         assert!(begins());
         let answer = infer(&engine, "elsewhere", &[row]);
@@ -388,7 +387,7 @@ fn a_model_that_runs_elsewhere_is_waited_for_by_the_caller_and_then_by_a_thread(
     );
     assert_eq!(y(&infer(&engine, "elsewhere", &[7]).unwrap()), 7);
 
-    // A hanging run blocks neither its caller's thread nor the other instance, and its response arrives after
+    // A hanging run blocks neither its caller's thread nor the other instance, and its response arrives once
     // it ends.
     assert!(begins());
     let mut hanging = start(&engine, "elsewhere", &[HANGS]);
@@ -399,7 +398,7 @@ fn a_model_that_runs_elsewhere_is_waited_for_by_the_caller_and_then_by_a_thread(
     assert!(engine.stop(Instant::now() + Duration::from_secs(60)));
 }
 
-/// Uses a runtime like that of servers: each caller gets its response, on whatever thread it runs, and the
+/// Uses a runtime like a server's: each caller gets its own response, whichever thread runs it, and the
 /// engine stops.
 #[test]
 fn many_callers_get_their_own_rows() {

@@ -1,4 +1,5 @@
-//! Requests of different callers are batched only if the model or the operator declares its rows independent.
+//! Tests that requests of different callers are batched only if the model or the operator declares its rows
+//! independent.
 
 use std::sync::{
     Arc, Mutex,
@@ -22,7 +23,7 @@ use crate::{
     support::{repository, write},
 };
 
-/// A model that returns `y FP16[-1]` for the rows of `x FP32[-1]`, and waits for a gate at the value
+/// A model that returns `y FP16[-1]` for the rows of `x FP32[-1]`, and blocks on a gate at the value
 /// [`GATE`]. If its rows are proven independent, it multiplies them by a scalar, `scale FP32[]`.
 struct RowModel {
     metadata: ModelMetadata,
@@ -70,7 +71,7 @@ impl Model for RowModel {
     }
 }
 
-/// Loads the same model any number of times.
+/// Loads the same model as often as requested.
 struct RowBackend {
     run: fn(&[f32]) -> Vec<f32>,
     says: RowIndependence,
@@ -223,8 +224,8 @@ fn proven() -> RowIndependence {
     RowIndependence::Proven(IndependentRows::default().with_shared_input("scale"))
 }
 
-/// Dependent rows may go unnoticed: in a causal model the first request of a batch is right, 16-bit outputs
-/// look alike, and equal requests have equal rows.
+/// A check may miss that rows depend on each other: in a causal model the first request of a batch is right,
+/// 16-bit outputs may round to the same values, and equal requests have equal rows.
 #[test]
 fn rows_of_one_caller_never_meet_those_of_another_where_nothing_says_that_they_are_independent() {
     for run in [running_sum, centered] {
@@ -260,7 +261,7 @@ fn requests_to_a_proven_model_are_joined_and_get_their_own_rows() {
     let metrics = &house.engine.metrics()[0].statistics;
     assert!(metrics.execution_count < metrics.inference_count);
     assert_eq!(house.said(), "proven");
-    // A client that knows max_batch_size would send a scale per row.
+    // A client that sees max_batch_size would send a scale per row.
     let config = house.config();
     assert_eq!((config.max_batch_size, &config.dynamic_batching), (0, &None));
 }

@@ -1,4 +1,4 @@
-//! Tests of models that fail to load: others are not affected, and the reason is kept.
+//! Tests models that fail to load: other models are not affected, and the reason is recorded.
 
 use std::{
     sync::Arc,
@@ -27,14 +27,14 @@ fn failures_are_kept_and_the_others_run() {
     let error = infer(&engine, request("bad", None, 7)).unwrap_err();
     assert_eq!(error.code(), ErrorCode::Unavailable);
     assert_eq!(error.to_string(), "model 'bad' is not ready: it is broken");
-    // The message of a panic is only logged: it contains source locations.
+    // A panic's message is only logged, because it contains source locations.
     let error = infer(&engine, request("worse", None, 7)).unwrap_err();
     assert_eq!(
         error.to_string(),
         "model 'worse' is not ready: the backend panicked while loading it"
     );
 
-    // The highest ready version answers; the broken one reports its reason.
+    // The highest ready version answers; the broken version reports its reason.
     assert_eq!(
         infer(&engine, request("mixed", None, 7))
             .unwrap()
@@ -62,7 +62,7 @@ fn failures_are_kept_and_the_others_run() {
         .models()
         .into_iter()
         .filter(|model| model.state == ModelState::Ready)
-        // Its memory is known if the system reports it.
+        // The memory is known where the system reports it.
         .filter(|model| model.load_time.is_some() && model.load_memory.is_some() == cfg!(target_os = "linux"))
         .count();
     assert_eq!(states, 2);
@@ -106,7 +106,7 @@ fn lc_08_requests_before_a_model_is_ready() {
     assert_eq!(error.to_string(), "model 'slow' is not ready: it is being loaded");
     assert!(!engine.readiness().is_ready());
 
-    // Only its deadline passes.
+    // Loading ends because the load deadline passes.
     engine.wait_until_loaded();
     assert!(start.elapsed() < Duration::from_secs(60));
     let error = infer(&engine, request("slow", None, 1)).unwrap_err();

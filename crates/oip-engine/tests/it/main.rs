@@ -1,4 +1,4 @@
-//! Tests of the engine with backends made for them.
+//! Tests the engine with backends made for the tests.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod batching;

@@ -1,4 +1,4 @@
-//! Tests of the memory budget, against which a model's outputs count.
+//! Tests the memory budget, which a model's outputs count against.
 
 use std::{
     task::{Context, Waker},
@@ -43,17 +43,17 @@ fn outputs_count_until_they_are_dropped_and_refusals_say_which_kind() {
     assert_eq!(budget.used(), 0);
     let never = ask(&engine, &ByteBudget::new(3000), request("m", None, 1));
     assert_eq!(code(block_on(never)), Err(ErrorCode::TooLarge));
-    // The model has run for them, so they were not rejected.
+    // The model ran these requests, so they do not count as rejected.
     let metrics = &engine.metrics()[0];
     assert_eq!(metrics.failures, [(FailureReason::Other, 2)]);
     assert_eq!(metrics.statistics.execution_count, 4);
 }
 
-/// If there is no memory for a batch, no execution counts until each request is run alone.
+/// If there is no memory for a batch, no execution is counted until each request runs alone.
 #[test]
 fn a_batch_that_could_not_be_joined_was_not_run() {
     let (engine, gate, batches, _folder) = gated(|x| Ok(double(x)));
-    // Four rows of four bytes do not fit, one does.
+    // Four rows of four bytes exceed the budget; one row fits.
     let budget = ByteBudget::new(15);
     let held = gate.hold(&engine);
     let mut answers: Vec<Answer<'_>> = (0..4)
@@ -66,7 +66,7 @@ fn a_batch_that_could_not_be_joined_was_not_run() {
     gate.open();
     block_on(held).unwrap();
     for answer in answers {
-        // One at a time, so that each output fits the budget.
+        // Reads one response at a time, so that each output fits the budget.
         let _ = block_on(answer);
     }
     let runs = batches.lock().unwrap().len() as u64;
@@ -81,7 +81,8 @@ fn a_batch_that_could_not_be_joined_was_not_run() {
     );
 }
 
-/// The responses of a batch are slices of one buffer, which counts once until the last one is dropped.
+/// The responses of a batch are slices of one buffer, which is charged once until the last response is
+/// dropped.
 #[test]
 fn a_batch_counts_once_until_its_last_answer_is_dropped() {
     let (engine, gate, batches, _folder) = gated(|x| Ok(double(x)));

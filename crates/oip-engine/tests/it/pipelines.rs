@@ -1,4 +1,4 @@
-//! Tests of pipelines.
+//! Tests pipelines.
 
 use std::{
     path::Path,
@@ -22,7 +22,7 @@ use crate::{
     support::{engine, infer, repository, request, small_engine, write, y},
 };
 
-/// Returns the configuration of a pipeline from `x` to `y` through `models` in sequence.
+/// Returns the configuration of a pipeline that runs `models` in sequence from `x` to `y`.
 pub(crate) fn chain(models: &[&str]) -> String {
     let tensor = |index: usize| match index {
         0 => "x".to_owned(),
@@ -67,7 +67,7 @@ fn reload(engine: &Engine, root: &Path, path: &str, content: &str) {
 #[test]
 fn a_pipeline_is_a_model_among_others() {
     let (engine, _, _folder) = small_engine(&[
-        // In order of their names, pipelines are loaded before their steps.
+        // Loading is in order of name, so these pipelines load before their steps.
         ("a/config.pbtxt", &chain(&["ten", "slow", "ten"])),
         ("b/config.pbtxt", &chain(&["a", "ten"])),
         ("slow/1/model.word", "loads slowly"),
@@ -100,7 +100,7 @@ fn a_pipeline_is_a_model_among_others() {
     );
     assert!(config.instance_group.is_empty() && config.dynamic_batching.is_none());
 
-    // Each request counts once for the pipeline, and for a model as often as it runs.
+    // Each request counts once for the pipeline, and for a model as often as the model runs.
     for (model, expected) in [("b", 1), ("a", 2), ("slow", 2), ("ten", 5)] {
         let statistics = statistics(&engine, model);
         assert_eq!(statistics.inference_stats.success.count, expected, "{model}");
@@ -108,8 +108,7 @@ fn a_pipeline_is_a_model_among_others() {
     }
 }
 
-/// A client that leaves, or a deadline that passes, during a step counts as such for the pipeline and for the
-/// step.
+/// A disconnect, or a deadline that passes during a step, is counted for the pipeline and for the step.
 #[test]
 fn a_pipeline_that_is_given_up_counts_as_a_failure() {
     let (engine, _, _folder) = small_engine(&[
@@ -141,7 +140,7 @@ fn a_pipeline_that_is_given_up_counts_as_a_failure() {
     assert_eq!(failures("p"), expected);
     assert_eq!(statistics(&engine, "p").inference_stats.fail.count, 1);
 
-    // Its deadline passed after the first step had run, so it was not rejected.
+    // The deadline passed after the first step had run, so the request does not count as rejected.
     let before = statistics(&engine, "ten").execution_count;
     let answer = submit(Duration::from_secs(1));
     until("the first step has run again", || {
@@ -294,13 +293,13 @@ fn loading_a_pipeline_loads_what_it_runs() {
     assert_eq!(shown(&engine), all_ready);
     assert_eq!(y(&infer(&engine, request("outer", None, 0)).unwrap()), 11);
 
-    // Steps that were loaded only for the pipeline are unloaded with it. `one` was requested meanwhile, and
-    // `ten` is still needed.
+    // Steps that were loaded only for the pipeline are unloaded with it. `one` was requested by a client
+    // meanwhile, and another pipeline still needs `ten`.
     load(&engine, "other").unwrap();
     let options = UnloadOptions::default().with(|options| options.unload_dependents = true);
     let outer = ModelRef::new("outer", None).unwrap();
     block_on(engine.repository().unwrap().unload(outer, options)).unwrap();
-    // Each ends on a separate thread.
+    // Each model ends on a separate thread.
     let expected = [
         "inner/1 UNAVAILABLE unloaded",
         "one/1 READY",
@@ -319,7 +318,7 @@ fn what_is_asked_of_a_pipeline_is_done_in_order() {
     ]);
     let engine = explicit(folder.path(), &[]);
     let (p, repository) = (ModelRef::new("p", None).unwrap(), engine.repository().unwrap());
-    // Loading waits for the steps; the later unload does not overtake it.
+    // Loading waits for the steps; the later unload does not overtake the load.
     let loading = repository.load(p, LoadOptions::default());
     let unloading = repository.unload(p, UnloadOptions::default());
     block_on(loading).unwrap();
@@ -351,7 +350,7 @@ fn a_pipeline_that_runs_goes_on_when_the_new_one_does_not_fit() {
     assert_eq!(y(&infer(&engine, request("p", None, 1)).unwrap()), 11);
     reload(&engine, folder.path(), "p/config.pbtxt", &chain(&["ten", "ten"]));
     assert_eq!(y(&infer(&engine, request("p", None, 1)).unwrap()), 21);
-    // By request, with a configuration that the repository does not have.
+    // Loads by request, with a configuration that the repository does not have.
     let config = r#"{"platform": "ensemble", "input": [{"name": "in", "data_type": "TYPE_INT32", "dims": [-1]}],
         "output": [{"name": "y", "data_type": "TYPE_INT32", "dims": [-1]}],
         "ensemble_scheduling": {"step": [{"model_name": "ten", "input_map": {"x": "in"}, "output_map": {"y": "y"}}]}}"#;
@@ -394,13 +393,13 @@ fn whoever_leaves_a_pipeline_leaves_its_steps() {
         let answer = scope.spawn(|| block_on(engine.infer(request("p", None, 1), cx)));
         until("the step runs", || runs.load(Ordering::SeqCst) == 1);
         cancel.cancel();
-        // This model responds even then.
+        // This model responds even though it is cancelled.
         assert!(answer.join().unwrap().is_ok());
     });
     assert!(engine.stop(Instant::now() + Duration::from_secs(10)));
 }
 
-/// The remaining steps of a running pipeline are requests to models that must not be closed before.
+/// The remaining steps of a running pipeline send requests to models, so these models must not stop first.
 #[test]
 fn stopping_waits_for_pipelines_that_run() {
     let (engine, runs, _folder) = small_engine(&[
@@ -442,7 +441,7 @@ fn stopping_does_not_wait_for_pipelines_beyond_its_deadline() {
     });
 }
 
-/// Concurrent loading and unloading of pipelines and steps ends with everything ready.
+/// Concurrent loads and unloads of pipelines and steps end with everything ready.
 #[test]
 fn pipelines_and_their_steps_can_be_loaded_by_many() {
     let folder = repository(&[
@@ -460,7 +459,7 @@ fn pipelines_and_their_steps_can_be_loaded_by_many() {
                     let model = ModelRef::new(model, None).unwrap();
                     let repository = engine.repository().unwrap();
                     match (seed + round / 3) % 2 {
-                        // A step may have been unloaded just before.
+                        // The step may have been unloaded just before.
                         0 => drop(block_on(repository.load(model, LoadOptions::default()))),
                         _ => block_on(repository.unload(model, UnloadOptions::default())).unwrap(),
                     }

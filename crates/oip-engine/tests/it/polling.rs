@@ -1,4 +1,4 @@
-//! Tests of repository polling.
+//! Tests repository polling.
 
 use std::{
     fs,
@@ -88,7 +88,7 @@ fn touched_files_are_not_loaded_again() {
     until("it is loaded again", || answer(&engine, 1) == Some(3));
 }
 
-/// MR-08: a broken change is reported, the previous version is served, and the fix is loaded.
+/// MR-08: a broken change is reported, the previous version continues, and the fix is loaded.
 #[test]
 fn mr_08_a_broken_change_leaves_the_old_one_serving() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);
@@ -116,7 +116,7 @@ fn mr_12_a_copy_that_goes_on_is_waited_for() {
         };
     });
     let (engine, runs) = engine(root, config);
-    // Each prefix would be a valid model.
+    // Each prefix of the file would be a valid model.
     let mut word = "adds 10".to_owned();
     for _ in 0..40 {
         word.push('0');
@@ -139,7 +139,7 @@ fn mr_12_a_copy_that_goes_on_is_waited_for() {
     assert!(runs.load(Ordering::SeqCst) > 40);
 }
 
-/// MR-09: versions are added and removed under load; no request fails.
+/// MR-09: versions are added and removed under load, and no request fails.
 #[test]
 fn mr_09_rolling_versions_fail_no_request() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);
@@ -162,7 +162,7 @@ fn mr_09_rolling_versions_fail_no_request() {
         }
         fs::remove_dir_all(root.join(format!("m/{}", version - 1))).unwrap();
     }
-    // Removed versions are forgotten at the next load.
+    // Removed versions are dropped at the next load.
     until("old versions are forgotten", || {
         engine.models().len() <= 3
             && engine
@@ -172,7 +172,7 @@ fn mr_09_rolling_versions_fail_no_request() {
     });
 }
 
-/// A sparse file is refused for its size; reading it to detect changes would take hours.
+/// A sparse file is refused because of its size; reading it to detect changes would take hours.
 #[test]
 fn a_file_of_a_tebibyte_is_not_read() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);
@@ -190,7 +190,7 @@ fn a_file_of_a_tebibyte_is_not_read() {
     assert_eq!(answer(&engine, 1), Some(2), "what runs goes on");
 }
 
-/// A repository that is replaced by another directory of its name is polled like any change.
+/// Replacing a repository's directory by another one of the same name is polled like any change.
 #[test]
 fn a_repository_may_be_replaced() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);
@@ -203,7 +203,7 @@ fn a_repository_may_be_replaced() {
     until("the other folder is served", || answer(&engine, 1) == Some(51));
 }
 
-/// As `cp -r` creates it: the directory first, then its files.
+/// Like `cp -r`, creates the directory first and then its files.
 #[test]
 fn a_directory_that_is_still_empty_does_not_take_the_server_out_of_service() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);
@@ -218,7 +218,7 @@ fn a_directory_that_is_still_empty_does_not_take_the_server_out_of_service() {
     write(root, "new/1/model.word", "adds 1");
     until("it is loaded", || infer(&engine, request("new", None, 1)).is_ok());
 
-    // Nor does a new model that is broken.
+    // A new model that is broken does not make the server unready either.
     write(root, "broken/1/model.word", "broken");
     until("the broken one is seen", || engine.models().len() == 3);
     until("it is told", || {
@@ -226,7 +226,7 @@ fn a_directory_that_is_still_empty_does_not_take_the_server_out_of_service() {
     });
     assert!(engine.readiness().is_ready(), "{:?}", engine.readiness());
 
-    // An empty directory leaves no state after it is removed.
+    // An empty directory leaves no state once it is removed.
     fs::create_dir(root.join("left")).unwrap();
     until("the empty one is seen", || engine.models().len() == 4);
     fs::remove_dir(root.join("left")).unwrap();
@@ -248,8 +248,8 @@ fn what_was_there_at_start_is_waited_for_until_it_is_mended() {
     until("it is mended", || engine.readiness().is_ready());
 }
 
-/// A model that was never ready does not affect readiness, even if it was added later; one that was ready
-/// does.
+/// A model that was never ready does not affect readiness. A model that was ready once does, even if it was
+/// added later.
 #[test]
 fn what_was_ready_once_counts_although_it_came_later() {
     let folder = repository(&[("m/1/model.word", "echo"), ("step/1/model.word", "echo")]);

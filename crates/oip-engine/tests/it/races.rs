@@ -1,4 +1,4 @@
-//! Tests of concurrent loading, unloading and inference, a thousand times.
+//! Tests a thousand concurrent loads, unloads and inferences.
 
 use std::{
     fs,
@@ -20,8 +20,8 @@ use crate::{
     support::{WordBackend, infer, infer_within, repository, request, write, y},
 };
 
-/// MR-20: many clients load, unload and use one model. Each response is correct or says that the model is not
-/// loaded, and nothing leaks.
+/// MR-20: many clients load, unload and use one model. Each response is correct or reports that the model is
+/// not loaded, and nothing leaks.
 #[test]
 fn mr_20_loading_unloading_and_running_race() {
     let folder = repository(&[
@@ -67,7 +67,7 @@ fn mr_20_loading_unloading_and_running_race() {
     assert!(engine.stop(Instant::now() + Duration::from_secs(10)));
 }
 
-/// MR-21: requests in flight when a model is unloaded are answered, new ones refused, and then its memory is
+/// MR-21: when a model is unloaded, requests in flight are answered and new ones refused; then its memory is
 /// freed.
 #[test]
 fn mr_21_unloading_lets_requests_in_flight_finish() {
@@ -112,7 +112,7 @@ fn mr_21_unloading_lets_requests_in_flight_finish() {
     assert_eq!(living.load(Ordering::SeqCst), 0, "the model is still in memory");
 }
 
-/// MR-22: a load that fails or hangs affects no other model; none starts while the server drains.
+/// MR-22: a load that fails or hangs affects no other model. No load starts while the server drains.
 #[test]
 fn mr_22_loads_are_isolated_and_end_with_the_server() {
     let folder = repository(&[

@@ -1,4 +1,4 @@
-//! Tests of repositories in service: the versions of a directory, and several repositories.
+//! Tests repositories in service: the versions in a directory, and several repositories.
 
 use std::{fs, os::unix::fs::symlink, path::Path, sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ fn backends() -> Vec<Arc<dyn Backend>> {
     vec![Arc::new(WordBackend::default())]
 }
 
-/// Returns the model, the version and, if it is unavailable, the reason of each entry of a directory.
+/// Returns for each entry of a directory the model, the version and, if it is unavailable, the reason.
 fn found(root: &Path) -> Vec<(String, Option<String>, Option<String>)> {
     let (engine, _) = engine(root, EngineConfig::default());
     let models = engine.models().into_iter();
@@ -99,7 +99,7 @@ fn kserves_layout() {
     assert!(infer(&engine, request("mine", Some("1"), 5)).is_err());
 }
 
-/// The directory of a single model, given as the repository.
+/// The directory of a single model is given as the repository.
 #[test]
 fn a_folder_of_versions_is_one_model() {
     let versions = [
@@ -164,7 +164,7 @@ fn a_file_is_a_repository_of_one_model() {
         11,
         "the file has the name"
     );
-    // After it is replaced, it is loaded again.
+    // A model file that is replaced is loaded again.
     let engine = engine_polling(&folder.path().join("ten.word"));
     write(folder.path(), "ten.word", "adds 20");
     until("the new file is served", || {
@@ -190,7 +190,8 @@ fn engine_polling(path: &Path) -> Engine {
     engine
 }
 
-/// Several repositories act as one. A model in two of them is not served until one of them removes it.
+/// Several repositories act as one. A model that is in two of them is not served until one of them removes
+/// it.
 #[test]
 fn several_repositories_are_served_together() {
     let ours = repository(&[("a/1/model.word", "echo"), ("both/1/model.word", "echo")]);
@@ -243,8 +244,8 @@ fn several_repositories_are_served_together() {
     fs::rename(theirs.path().with_extension("moved"), theirs.path()).unwrap();
 }
 
-/// A model that appears in a second repository at run time is reported with the reason and continues to run;
-/// once fixed, the report is cleared.
+/// If a model appears in a second repository at run time, the error is reported and the model continues to
+/// run. Once the conflict is resolved, the error is cleared.
 #[test]
 fn a_second_model_of_a_name_is_shown_without_a_restart() {
     let (ours, theirs) = (

@@ -1,4 +1,4 @@
-//! Tests of requests in the queue and in the model.
+//! Tests requests in the queue and in the model.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -61,7 +61,7 @@ fn an_identity_model_passes_the_bytes_on() {
     );
 }
 
-/// MD-03: a panic is the error of one request, a thousand times.
+/// MD-03: a panic fails one request, a thousand times.
 #[test]
 fn md_03_panics_stay_with_their_request() {
     let (engine, _, _folder) = small_engine(&[("m/1/model.word", "panics on 13")]);
@@ -79,7 +79,7 @@ fn md_03_panics_stay_with_their_request() {
     }
 }
 
-/// MD-06: a model that violates its metadata.
+/// MD-06: the outputs of a model violate its metadata.
 #[test]
 fn md_06_broken_promises_are_internal_errors() {
     let files = [
@@ -113,11 +113,11 @@ fn a_full_queue_refuses_at_once() {
         thread::spawn(move || infer(&engine, request("m", None, milliseconds)))
     };
     let first = submit(500);
-    thread::sleep(Duration::from_millis(100)); // one runs,
+    thread::sleep(Duration::from_millis(100)); // one request runs,
     let waiting = [submit(1), submit(1)]; // two wait,
     thread::sleep(Duration::from_millis(100));
     let start = Instant::now();
-    let error = infer(&engine, request("m", None, 1)).unwrap_err(); // and no more may.
+    let error = infer(&engine, request("m", None, 1)).unwrap_err(); // and the queue is full.
     assert!(start.elapsed() < Duration::from_millis(100));
     assert_eq!(error.code(), ErrorCode::Overloaded);
     assert_eq!(error.to_string(), "model 'm': its queue is full; try again later");
@@ -147,7 +147,7 @@ fn expired_requests_are_not_run() {
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
-/// HT-44: a client that leaves while its request is queued or running.
+/// HT-44: a client disconnects while its request is queued or running.
 #[test]
 fn ht_44_clients_that_leave_cost_nothing_more() {
     let files = [
@@ -161,13 +161,13 @@ fn ht_44_clients_that_leave_cost_nothing_more() {
         move || infer(&engine, request("m", None, 300))
     });
     thread::sleep(Duration::from_millis(100));
-    // Queued, then dropped.
+    // Dropped while it is queued.
     poll_once_and_drop(&engine, request("m", None, 1));
     assert!(busy.join().unwrap().is_ok());
     assert!(infer(&engine, request("m", None, 1)).is_ok());
     assert_eq!(runs.load(Ordering::SeqCst), 2, "the abandoned request was run");
 
-    // Dropped while it runs: the model is notified.
+    // Dropped while it runs, so the model is notified.
     poll_once_and_drop(&engine, request("c", None, 1));
     assert!(
         engine.stop(Instant::now() + Duration::from_secs(30)),

@@ -1,4 +1,4 @@
-//! Tests of models with any number of responses per request.
+//! Tests models that send any number of responses per request.
 
 use std::{
     path::Path,
@@ -22,11 +22,11 @@ use tensor_core::{Shape, Tensor};
 
 use crate::support::{infer, repository, request, y};
 
-/// Loads `model.stream` files, which contain a word.
+/// Loads `model.stream` files. The word in the file selects the behaviour.
 #[derive(Default)]
 struct StreamBackend(Arc<StreamLog>);
 
-/// The actions of the models.
+/// Records the actions of the models.
 #[derive(Default)]
 struct StreamLog {
     /// The number of responses sent.
@@ -209,7 +209,7 @@ fn next(answers: &mut ResponseStream) -> Option<Result<StreamedResponse, Service
     block_on(answers.next())
 }
 
-/// Its answers to the end, and the error that it ends with.
+/// Returns all responses of a stream, and the error that ends it.
 fn all(answers: &mut ResponseStream) -> (Vec<i32>, Option<ServiceError>) {
     let mut values = Vec::new();
     loop {
@@ -260,7 +260,7 @@ fn answers_come_in_order_to_their_end_and_none_is_one_number_of_them() {
     assert_eq!(config.max_batch_size, 0, "nothing is guessed");
 }
 
-/// One instance; each request continues after it has freed the instance for the next.
+/// There is one instance; each request frees it for the next request and then continues.
 #[test]
 fn requests_go_on_beside_others_once_their_instance_is_free() {
     let (engine, seen, _folder) = house("frees its instance");
@@ -273,7 +273,7 @@ fn requests_go_on_beside_others_once_their_instance_is_free() {
         }
         let begun = 39 * (round + 1) as usize;
         assert_eq!(seen.ended.load(Ordering::SeqCst), begun - 39, "all are under way");
-        // If a client leaves, only its request ends.
+        // If a client disconnects, only its own request ends.
         drop(open.pop());
         wait_until("the model is told", || {
             seen.ended.load(Ordering::SeqCst) == begun - 38
@@ -292,7 +292,7 @@ fn requests_go_on_beside_others_once_their_instance_is_free() {
     }
     let statistics = &engine.model_statistics(None).unwrap()[0];
     assert_eq!(statistics.execution_count, 3 * 39);
-    // All threads end: those of instances, those without one, and idle ones.
+    // All threads end: those with an instance, those without, and idle ones.
     let mut last = start(&engine, 1);
     next(&mut last);
     seen.is_released.store(true, Ordering::SeqCst);
@@ -300,7 +300,7 @@ fn requests_go_on_beside_others_once_their_instance_is_free() {
     assert_eq!(all(&mut last).0, [-1]);
 }
 
-/// Beyond the limit, requests wait for an instance, as with models that never free theirs.
+/// Beyond the limit, requests wait for an instance, as they do for models that never free theirs.
 #[test]
 fn requests_beside_instances_are_bounded() {
     const MOST: usize = 256;
@@ -313,7 +313,7 @@ fn requests_beside_instances_are_bounded() {
     }
     open.extend((0..2).map(|_| start(&engine, 1)));
     thread::sleep(Duration::from_millis(50));
-    // The two queued ones get no response until another one ends.
+    // The two queued requests get no response until another request ends.
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(open[MOST + 1].poll_next(&mut cx).is_pending());
     seen.is_released.store(true, Ordering::SeqCst);
@@ -333,7 +333,7 @@ fn who_wants_one_answer_is_told_which_calls_give_several() {
     assert!(error.message().contains("ModelStreamInfer"), "{error}");
     assert_eq!(seen.ended.load(Ordering::SeqCst), 0);
 
-    // Conversely, other models send one response to a caller that accepts several.
+    // Other models send one response to a caller that accepts several.
     let folder = repository(&[("m/1/model.word", "adds 1")]);
     let (engine, _) = crate::support::engine(folder.path(), EngineConfig::default());
     let cx = RequestContext::new(None);
@@ -412,7 +412,7 @@ fn a_model_can_say_which_answer_is_its_last() {
     assert!(error.unwrap().message().contains("after the last one"));
 }
 
-/// Transports drop the stream after the last response, when the model may not have returned yet.
+/// Transports drop the stream after the last response, possibly before the model has returned.
 #[test]
 fn who_has_taken_the_last_answer_has_not_given_up() {
     let (engine, seen, _folder) = house("works on after its last");
@@ -438,7 +438,7 @@ fn a_model_waits_for_a_client_that_takes_nothing_and_stops_when_it_leaves() {
         let sent = seen.sent.swap(0, Ordering::SeqCst);
         assert!(sent <= 20 + 9, "{sent} answers of which 20 were taken");
         drop(answers);
-        // The only instance is free again.
+        // The only instance is free again after this.
         wait_until("the model goes on", || {
             seen.ended.load(Ordering::SeqCst) == round + 1
         });
@@ -458,7 +458,7 @@ fn what_waits_for_a_client_is_bounded_and_charged() {
     for value in 0..40 {
         let answer = next(&mut answers).unwrap().unwrap();
         assert_eq!(y(&answer.response), value);
-        // One taken, one queued, one blocked: 4 MiB each.
+        // One response was taken, one is queued, one is blocked: 4 MiB each.
         assert!(budget.used() >= 4 * MIB, "{} bytes", budget.used());
         assert!(budget.used() <= 12 * MIB, "{} bytes", budget.used());
     }
@@ -494,7 +494,7 @@ fn the_deadline_ends_what_waits_and_what_runs() {
     assert!(values.len() <= 9, "{values:?}");
     assert_eq!(error.unwrap().code(), ErrorCode::DeadlineExceeded);
 
-    // A model that stops because it was cancelled has not completed, whatever it returns.
+    // A model that stops because it was cancelled has not completed, regardless of what it returns.
     let (told, seen_told, _folder) = house("stops when it is told");
     let soon = RequestContext::new(Some(Instant::now() + Duration::from_secs(2)));
     let (values, error) = all(&mut start_with(&told, 0, soon).unwrap());
@@ -522,7 +522,7 @@ fn who_waits_for_the_next_answer_may_leave_and_the_model_is_told() {
     wait_until("the model was not told", || {
         seen.ended.load(Ordering::SeqCst) == 1
     });
-    // A request that has not started leaves the queue.
+    // A request that has not started leaves the queue when its stream is dropped.
     let running = start(&engine, 0);
     let waiting = start(&engine, 0);
     wait_until("it does not begin", || seen.sent.load(Ordering::SeqCst) == 2);
@@ -561,7 +561,7 @@ fn a_stream_ends_before_the_engine_does() {
     let refused = || block_on(engine.infer_stream(request("m", None, 1), RequestContext::new(None))).is_err();
     wait_until("requests are still taken", refused);
     assert!(engine.model_ready(model).is_ok());
-    // It is running, and is read to its end.
+    // The request is running, and its stream is read to the end.
     assert_eq!(all(&mut answers).0, (1..100).collect::<Vec<_>>());
     drop(answers);
     assert!(stopping.join().unwrap());

@@ -1,4 +1,4 @@
-//! Tests of models that hang or are flooded, and the effect on others.
+//! Tests models that hang or are flooded, and their effect on other models.
 
 use std::{
     sync::{
@@ -35,7 +35,7 @@ fn md_05_threads_that_hang_are_lost_one_by_one_and_then_the_model_is_unavailable
     let model = ModelRef::new("m", None).unwrap();
     let patience = Duration::from_millis(150);
     for lost in 1..=2 {
-        // The transport gives up at the deadline.
+        // The transport drops the request at its deadline.
         drop(gate.hold(&engine));
         thread::sleep(patience);
         assert_eq!(engine.model_ready(model).is_ok(), lost < 2, "{lost} lost");
@@ -66,7 +66,7 @@ fn md_05_threads_that_hang_are_lost_one_by_one_and_then_the_model_is_unavailable
     );
     // Other models still answer, and the shutdown is not delayed.
     assert_eq!(code(block_on(submit(&engine, request("other", None, 1)))), Ok(2));
-    // If the hanging threads return, the model is available again.
+    // Once the hanging threads return, the model is available again.
     gate.open();
     while engine.model_ready(model).is_err() {
         thread::sleep(Duration::from_millis(1));
@@ -97,7 +97,7 @@ fn md_05_requests_that_wait_for_a_model_that_hangs_are_answered() {
         Err(ErrorCode::Unavailable)
     );
     assert_eq!(code(block_on(waiting)), Err(ErrorCode::Unavailable));
-    // And those that are queued when the server stops.
+    // Requests that are queued when the server stops are refused as well.
     gate.open();
     while engine.model_ready(ModelRef::new("m", None).unwrap()).is_err() {
         thread::sleep(Duration::from_millis(1));
@@ -152,6 +152,6 @@ fn lc_11_a_flooded_model_leaves_the_others_alone() {
     is_over.store(true, Ordering::SeqCst);
     flood.join().unwrap();
     times.sort_unstable();
-    // In the queue of the flooded model it would take at least the time of the queued requests.
+    // Queued behind the flooded model's requests, it would take at least their run time.
     assert!(times[197] < SLOW, "{:?}", times[197]);
 }

@@ -1,4 +1,4 @@
-//! A test backend whose model files contain a word that selects the behaviour.
+//! A test backend. The word in a model file selects the model's behaviour.
 
 use std::{
     fs,
@@ -156,7 +156,7 @@ pub(crate) fn write(root: &Path, path: &str, content: &str) {
     fs::write(path, content).unwrap();
 }
 
-/// Creates an engine that has loaded a repository. Also returns the run count of its models.
+/// Creates an engine and waits until it has loaded a repository. Also returns the run count of its models.
 pub(crate) fn engine(root: &Path, config: EngineConfig) -> (Engine, Arc<AtomicUsize>) {
     let backend = WordBackend::default();
     let runs = backend.runs.clone();
@@ -184,7 +184,7 @@ pub(crate) fn request(model: &str, version: Option<&str>, x: i32) -> InferReques
     InferRequest::new(ModelRef::new(model, version).unwrap()).with_input("x", x)
 }
 
-/// Runs a request and waits for its response.
+/// Runs a request and blocks until its response.
 pub(crate) fn infer(engine: &Engine, request: InferRequest) -> Result<InferResponse, ServiceError> {
     infer_within(engine, request, Duration::from_secs(60))
 }

@@ -1,4 +1,4 @@
-//! Tests of a repository that an upstream keeps up to date.
+//! Tests a repository that is updated from an upstream store.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,7 +20,7 @@ use crate::{
     support::{WordBackend, infer, repository, request, write, y},
 };
 
-/// An upstream that writes the model `late` when it is requested, unless it is unreachable.
+/// An upstream that writes the model `late` once it is requested, unless the upstream is unreachable.
 struct Store {
     folder: PathBuf,
     is_unreachable: AtomicBool,
@@ -31,7 +31,7 @@ impl Upstream for Store {
     fn refresh(&self, model: Option<&str>) {
         self.asked.lock().unwrap().push(model.map(str::to_owned));
         let is_asked_for = model.is_none_or(|model| model == "late");
-        // A rewritten file has changed, and polling waits until it is stable.
+        // Rewriting the file would count as a change, and polling waits until files stop changing.
         let is_there = self.folder.join("late/1").exists();
         if is_asked_for && !is_there && !self.is_unreachable.load(Ordering::SeqCst) {
             write(&self.folder, "late/1/model.word", "adds 5");
@@ -74,7 +74,7 @@ fn a_load_asks_first() {
             load: vec!["m".to_owned()],
         },
     );
-    // Models present at the start were fetched earlier.
+    // Models that exist at start were fetched before.
     assert!(store.asked.lock().unwrap().is_empty());
     store.is_unreachable.store(true, Ordering::SeqCst);
     for has_folder in [false, true] {

@@ -1,4 +1,5 @@
-//! One request to a text route: decode, address a model, run, print, under the request's lease.
+//! Handles one request to a text route: decodes it, selects a model, runs it and encodes the response, under
+//! the request's lease.
 
 use std::sync::Arc;
 
@@ -24,24 +25,24 @@ use crate::{
     missing::{check_ready, may_see},
 };
 
-/// Maximum memory per byte of JSON: an empty string in a list, `"",`, takes 24 bytes and an allocation, a
-/// number in a list 32.
+/// Maximum memory per byte of JSON: an empty string in a list, `"",`, takes 24 bytes and an allocation; a
+/// number in a list takes 32.
 const DECODED: u64 = 24;
 
-/// Maximum length of a printed output value.
+/// Maximum length of an FP32 number in JSON, in bytes.
 const PRINTED: usize = 16;
 
 /// The decoded request of a text route.
 pub(crate) struct TextRequest {
-    /// The model that the client names; `None` for the only suitable one.
+    /// The model that the client names; `None` selects the only suitable model.
     pub(crate) model: Option<String>,
     pub(crate) texts: Vec<String>,
     pub(crate) pairs: Option<Vec<String>>,
     /// The outputs to request; the model must have the first.
     pub(crate) outputs: &'static [&'static str],
-    /// Alternative outputs for models with another first output; empty if there are none.
+    /// Alternative outputs for models that lack the first output; empty if there are none.
     pub(crate) or_outputs: &'static [&'static str],
-    /// Boolean parameters.
+    /// Boolean parameters of the request.
     pub(crate) flags: Vec<(&'static str, bool)>,
 }
 
@@ -94,7 +95,7 @@ fn other_output(name: &str) -> ServiceError {
     ServiceError::internal(format!("the output {} is not that of a text model", Quoted(name)))
 }
 
-/// Handles a text route: `read` decodes the client's JSON into a request and context, `print` encodes the
+/// Handles a text route. `read` decodes the client's JSON into a request and a context; `print` encodes the
 /// response from the result and the context.
 pub(crate) async fn answered<J, K>(
     app: App,
@@ -115,7 +116,7 @@ where
         lease.set_notes(notes.clone());
     }
     let mut laps = lease.laps();
-    // Until the model is known, deadline errors name none.
+    // Deadline errors name no model until it is known.
     let nameless = ModelRef::new("text", None)?;
     let decoded = async {
         let body = receive(&app, &head.headers, body, app.config.max_body_bytes, &lease).await?;
@@ -176,7 +177,7 @@ fn tensor(texts: &[String]) -> Result<BytesTensor, ServiceError> {
     BytesTensor::from_elements(Shape::vector(texts.len() as u64), texts)
 }
 
-/// Returns the requested model, after checking access and outputs.
+/// Returns the requested model after checking access and its outputs.
 async fn addressed(app: &App, head: &Parts, ask: &TextRequest) -> Result<Arc<ModelMetadata>, ServiceError> {
     let grant = head.extensions.get::<Grant>();
     let wanted = || {

@@ -16,7 +16,8 @@ use crate::{
     },
 };
 
-/// The request body; other members, such as `max_chunks_per_doc`, are ignored: long documents are truncated.
+/// The request body. Other members, such as `max_chunks_per_doc`, are ignored, because long documents are
+/// truncated.
 #[derive(Deserialize)]
 struct RerankRequest {
     model: Option<String>,
@@ -50,7 +51,7 @@ struct RerankEntry {
     text: String,
 }
 
-/// `POST /v1/rerank`.
+/// Handles `POST /v1/rerank`.
 pub(crate) async fn rerank(State(app): State<App>, request: Request) -> Response {
     let read = |request: RerankRequest| {
         let documents = request.documents.into_iter().map(|document| match document {

@@ -1,7 +1,8 @@
 //! Text APIs: `OpenAI`'s, text-embeddings-inference's, and Cohere's.
 //!
-//! Each decodes its own JSON, runs a text model like any protocol request, and prints the result in the form
-//! its clients expect. A text model has the input `text`; its outputs show its purpose.
+//! Each API decodes its own JSON, runs a text model like any protocol request, and encodes the result in the
+//! form that its clients expect. A text model has the input `text`; its outputs determine which APIs it can
+//! serve.
 
 mod ask;
 pub(crate) mod cohere;

@@ -14,7 +14,7 @@ use crate::{
     text::ask::{TextRequest, TextResponse, answered},
 };
 
-/// The request body; other members, such as `user`, are ignored.
+/// The request body. Other members, such as `user`, are ignored.
 #[derive(Deserialize)]
 struct EmbeddingsRequest {
     model: Option<String>,
@@ -22,7 +22,7 @@ struct EmbeddingsRequest {
     #[serde(default)]
     encoding_format: Format,
     dimensions: Option<usize>,
-    /// Not in `OpenAI`'s API: false rejects texts that are too long, which are otherwise truncated.
+    /// An addition to `OpenAI`'s API: false rejects texts that are too long, which are otherwise truncated.
     truncate: Option<bool>,
 }
 
@@ -74,7 +74,7 @@ struct Usage {
     total_tokens: i64,
 }
 
-/// `POST /v1/embeddings`.
+/// Handles `POST /v1/embeddings`.
 pub(crate) async fn embeddings(State(app): State<App>, request: Request) -> Response {
     respond(answered(app, request, read, print).await)
 }
@@ -144,7 +144,7 @@ fn print(
     serde_json::to_vec(&answer).map_err(|error| ServiceError::internal(error.to_string()))
 }
 
-/// Normalizes a vector to unit length; zero vectors are unchanged.
+/// Normalizes a vector to unit length; zero vectors stay unchanged.
 pub(super) fn unit(row: &[f32]) -> Vec<f32> {
     let length = row
         .iter()

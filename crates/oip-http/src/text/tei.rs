@@ -38,7 +38,7 @@ enum Texts {
     Many(Vec<String>),
 }
 
-/// `POST /embed`.
+/// Handles `POST /embed`.
 pub(crate) async fn embed(State(app): State<App>, request: Request) -> Response {
     let read = |request: EmbedRequest| {
         if request.prompt_name.is_some() {
@@ -89,7 +89,7 @@ struct Rank {
     text: Option<String>,
 }
 
-/// `POST /rerank`.
+/// Handles `POST /rerank`.
 pub(crate) async fn rerank(State(app): State<App>, request: Request) -> Response {
     let read = |request: RerankRequest| {
         let kept = request.return_text.then(|| request.texts.clone());
@@ -163,7 +163,7 @@ struct Prediction {
     label: String,
 }
 
-/// `POST /predict`.
+/// Handles `POST /predict`.
 pub(crate) async fn predict(State(app): State<App>, request: Request) -> Response {
     let read = |request: PredictRequest| {
         let (sequences, is_one) = match request.inputs {

@@ -1,4 +1,4 @@
-//! Bodies in every form: JSON, binary, compressed, chunked; and how often they are copied.
+//! Tests bodies in every form (JSON, binary, compressed, chunked), and how often they are copied.
 
 use std::{
     collections::VecDeque,
@@ -28,7 +28,7 @@ use oip_types::{RequestLimits, rest::NonFinite};
 
 use crate::support::{app, app_with, call, infer, infer_binary, infer_with, x};
 
-/// A body in chunks, without an announced length.
+/// A body in chunks, without a declared length.
 struct Pieces(VecDeque<Bytes>);
 
 impl http_body::Body for Pieces {
@@ -95,7 +95,7 @@ fn binary_x(size: usize, binary_output: bool) -> String {
     )
 }
 
-/// A tensor's bytes are never copied between request and response when the body arrives in one piece.
+/// A tensor's bytes are never copied between request and response if the body arrives in one piece.
 #[tokio::test]
 async fn a_binary_tensor_travels_through_without_a_copy() {
     let json = binary_x(1 << 20, true);
@@ -120,7 +120,7 @@ async fn a_binary_tensor_travels_through_without_a_copy() {
     assert_eq!(tensor.len(), 1 << 20);
 }
 
-/// A tensor whose body arrives in pieces is aligned, whatever the length of the JSON before it.
+/// A tensor whose body arrives in several frames is aligned, regardless of the length of the JSON before it.
 #[tokio::test]
 async fn a_binary_tensor_that_is_joined_begins_at_an_aligned_place() {
     let app = app();
@@ -181,7 +181,7 @@ async fn json_requests_of_every_datatype() {
     }
 }
 
-/// HT-17: the content type is ignored, because clients send anything.
+/// HT-17: the content type is ignored, because clients send arbitrary types.
 #[tokio::test]
 async fn ht_17_content_types_are_not_looked_at() {
     let app = app();
@@ -238,7 +238,7 @@ async fn compressed_bodies() {
     }
 }
 
-/// HT-38: compressed bodies that are too large, corrupt or of another kind.
+/// HT-38: compressed bodies that are too large, corrupt or in a different format.
 #[tokio::test]
 async fn ht_38_compressed_bodies_are_bounded() {
     let (app, _) = app_with(HttpConfig::default().with(|config| config.max_body_bytes = 1 << 20));
@@ -304,14 +304,14 @@ async fn ht_07_the_limit_for_bodies() {
             );
         }
     }
-    // A body announced as too large is rejected before any of it arrives.
+    // A body whose declared length is too large is rejected before any of it arrives.
     let headers = [("content-length", "67108865")];
     let answer = infer_with(&app(), "identity_fp32", &headers, Body::new(StalledBody)).await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(answer.error(), "the body may have 67108864 bytes, found 67108865");
 }
 
-/// HT-08: an endless body without announced length.
+/// HT-08: an endless body without a declared length.
 #[tokio::test]
 async fn ht_08_endless_bodies_are_cut_at_the_limit() {
     let (app, _) = app_with(HttpConfig::default().with(|config| config.max_body_bytes = 1 << 20));
@@ -320,7 +320,7 @@ async fn ht_08_endless_bodies_are_cut_at_the_limit() {
     assert_eq!(answer.error(), "the body may have 1048576 bytes, found more");
 }
 
-/// HT-39: a decompression bomb in an unsupported encoding.
+/// HT-39: a decompression bomb with an unsupported encoding.
 #[tokio::test]
 async fn ht_39_zstd_is_not_offered() {
     let headers = [("content-encoding", "zstd")];
@@ -396,7 +396,7 @@ async fn large_json_takes_the_same_way() {
     );
 }
 
-/// HT-41: values without a JSON form.
+/// HT-41: values that JSON cannot represent.
 #[tokio::test]
 async fn ht_41_values_without_a_json_form() {
     let request = x("FP32", "[1]", "[1]");
@@ -428,7 +428,7 @@ async fn ht_41_values_without_a_json_form() {
     assert!(answer.error().ends_with("the limit is 100"));
 }
 
-/// Requests end at the server's or their own deadline, and so does their work.
+/// Requests, and their work, end at the server's deadline or at their own.
 #[tokio::test]
 async fn deadlines() {
     let time = TimeLimits::default().with(|time| {
@@ -454,7 +454,7 @@ async fn deadlines() {
     assert_eq!(service.waiting(), 0, "the work goes on");
 }
 
-/// HT-44: a dropped request cancels the service's work.
+/// HT-44: dropping a request cancels the service's work.
 #[tokio::test]
 async fn ht_44_a_dropped_request_is_dropped_work() {
     let (app, service) = app_with(HttpConfig::default());

@@ -1,4 +1,4 @@
-//! Requests from web pages: which are rejected, and which clients are not affected.
+//! Tests which requests from web pages are rejected, and that other clients are not affected.
 
 use axum::{
     body::Body,

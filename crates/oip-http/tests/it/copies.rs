@@ -1,4 +1,4 @@
-//! Copying inputs out of shared memory: small bodies that mean much work.
+//! Tests copying inputs from shared memory, where small bodies can cause much work.
 #![cfg(unix)]
 
 use std::{
@@ -71,7 +71,7 @@ impl OpenConnectionMemory for Gate {
     }
 }
 
-/// Sends a request on a connection with that region, for all of it in `inputs` inputs.
+/// Sends a request with `inputs` inputs, each of which is the whole shared region of the connection.
 fn ask(app: &HttpService, gate: &Gate, inputs: u64) -> JoinHandle<StatusCode> {
     let region = ConnectionRegion::new(std::io::pipe().unwrap().0.into());
     region.open(gate).unwrap();
@@ -93,7 +93,7 @@ fn ask(app: &HttpService, gate: &Gate, inputs: u64) -> JoinHandle<StatusCode> {
     tokio::spawn(async move { call(&app, request).await.status })
 }
 
-/// Large copies never occupy all threads of the pool, however small their requests, so that other bodies are
+/// Large copies never occupy all threads of the pool, even if their requests are small, so other bodies are
 /// handled meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn large_copies_leave_a_thread_to_small_bodies() {
@@ -104,7 +104,7 @@ async fn large_copies_leave_a_thread_to_small_bodies() {
         while gate.waiting() == 0 {
             sleep(Duration::from_millis(1)).await;
         }
-        // Too large for the connection's thread, so the pool decodes it.
+        // The body is too large for the connection's thread, so the pool decodes it.
         let body = x("BOOL", "[20000]", &format!("[{}true]", "true,".repeat(19_999)));
         let answered =
             tokio::time::timeout(Duration::from_secs(5), infer(&app, "identity_bool", &body)).await;

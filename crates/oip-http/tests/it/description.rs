@@ -1,4 +1,5 @@
-//! The `OpenAPI` description is accurate: its paths are the router's, and its examples work as described.
+//! Tests that the `OpenAPI` description is accurate: its paths are the router's, and its examples work as
+//! described.
 
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ fn fill(path: &str) -> String {
         .replace("{repository}", "other")
 }
 
-/// Returns every operation: its path with parameters filled in, its method, and its description.
+/// Returns every operation as its path with parameters filled in, its method, and its description.
 fn operations(description: &Value) -> Vec<(String, Method, Value)> {
     let mut found = Vec::new();
     for (path, methods) in object(&description["paths"]) {
@@ -64,7 +65,7 @@ fn resolve<'d>(description: &'d Value, value: &'d Value) -> &'d Value {
     }
 }
 
-/// Validates a value against a schema. An unknown keyword is an error, so none is ignored.
+/// Validates a value against a schema. An unknown keyword is an error, so no keyword is silently ignored.
 fn check(description: &Value, schema: &Value, value: &Value, place: &str) {
     for (keyword, rule) in object(schema) {
         check_keyword(description, schema, (keyword, rule), value, place);
@@ -112,7 +113,7 @@ fn check_keyword(
             both.for_each(|(rule, item)| check(description, rule, item, place));
             true
         }
-        // Tensors by name: the schema with the name is the more specific one.
+        // Tensors by name: the alternative with the name is the more specific one.
         "anyOf" => {
             let parts = rule.as_array().unwrap();
             let name = |part: &&Value| part.pointer("/properties/name/const") == value.get("name");
@@ -141,9 +142,9 @@ fn check_keyword(
                 match (rule.get(name), schema.get("additionalProperties")) {
                     (Some(rule), _) => check(description, rule, member, &format!("{place}.{name}")),
                     (None, Some(rule)) if rule != &Value::Bool(false) => {}
-                    // A part of `allOf` that refines some members; the part before it has all.
+                    // A part of `allOf` refines only some members; the part before it has all of them.
                     (None, None) if is_part(schema) => {}
-                    // Response fields must be described, although clients must tolerate more.
+                    // Every response field must be described, although clients must tolerate more fields.
                     (None, _) => panic!("{place}: {name} is not described"),
                 }
             }
@@ -185,7 +186,7 @@ fn has_type(types: &Value, value: &Value) -> bool {
         .map_or_else(|| is(types), |types| types.iter().any(is))
 }
 
-/// Checks that a response is one of the described ones.
+/// Checks that a response matches one of the described responses.
 fn check_answer(description: &Value, operation: &Value, answer: &Answer, place: &str) {
     let status = answer.status.as_u16().to_string();
     let described = operation["responses"].get(&status);
@@ -220,7 +221,7 @@ async fn every_operation_is_there_and_answers_as_described() {
     service.share("/inputs", vec![0; 1024]);
     for (path, method, operation) in operations(&description) {
         if path.ends_with("/region/r/status") {
-            // The path is described before the registering one.
+            // The description of the region's path is used for registering.
             let register =
                 description["paths"]["/v2/systemsharedmemory/region/{region}/register"]["post"].clone();
             send(
@@ -242,7 +243,7 @@ async fn every_operation_is_there_and_answers_as_described() {
         let answer = send(&app, method.clone(), &path, body(&operation)).await;
         let place = format!("{method} {path}");
         assert_eq!(answer.status, StatusCode::OK, "{place}: {}", answer.text());
-        // Examples that are exact for this service.
+        // For these operations, the example must equal the response.
         let is_exact = path.ends_with("/infer") || path.starts_with("/v2/health");
         if let Some(example) = operation.pointer("/responses/200/content/application~1json/example")
             && is_exact
@@ -261,8 +262,8 @@ async fn every_operation_is_there_and_answers_as_described() {
     }
 }
 
-/// Paths that only report that an extension is unsupported, or that repositories have no names: they exist
-/// for Triton's clients, and are not worth describing.
+/// Paths that only report that an extension is unsupported, or that repositories have no names. They exist
+/// for Triton's clients and are not worth describing.
 const ONLY_REFUSED: [&str; 10] = [
     "/v2/cudasharedmemory/status",
     "/v2/cudasharedmemory/region/{region}/status",
@@ -276,8 +277,8 @@ const ONLY_REFUSED: [&str; 10] = [
     "/v2/repository/{repository}/models/{model}/unload",
 ];
 
-/// HT-14: every path has exactly the described methods, plus `HEAD` where it has `GET`; others are rejected
-/// with a list of the allowed ones. Router and description cover the same paths.
+/// HT-14: every path has exactly the described methods, plus `HEAD` where it has `GET`. Other methods are
+/// rejected with a list of the allowed ones. The router and the description cover the same paths.
 #[tokio::test]
 async fn ht_14_every_path_has_the_methods_that_are_described() {
     let description = description();
@@ -327,7 +328,7 @@ async fn ht_14_every_path_has_the_methods_that_are_described() {
     assert!(described.is_empty(), "nothing answers on {described:?}");
 }
 
-/// All references resolve, and all components are used.
+/// All references resolve, and all components are referenced.
 #[test]
 fn references_and_components_belong_together() {
     fn find<'d>(value: &'d Value, found: &mut Vec<&'d str>) {
@@ -350,7 +351,7 @@ fn references_and_components_belong_together() {
             "{reference} leads nowhere"
         );
     }
-    // Security schemes are referred to by name.
+    // Security schemes are referenced by name.
     let schemes = object(&description["components"]["securitySchemes"]);
     let named = description["security"].as_array().unwrap();
     assert!(
@@ -450,7 +451,7 @@ async fn app_with_models() -> HttpService {
     app
 }
 
-/// Each model has its own path, and an example request that matches its schema and succeeds.
+/// Each model has its own path, with an example request that matches its schema and succeeds.
 #[tokio::test]
 async fn models_that_are_ready_are_described_with_examples_that_work() {
     let app = app_with_models().await;
@@ -472,7 +473,7 @@ async fn models_that_are_ready_are_described_with_examples_that_work() {
         }
         let content = &operation["requestBody"]["content"]["application/json"];
         check(&description, &content["schema"], &content["example"], &place);
-        // A request that the model rejects does not match its schema.
+        // A request that the model rejects must not match its schema.
         let mut other = content["example"].clone();
         other["inputs"][0]["name"] = "another".into();
         let refused = send(&app, method, &path, Body::from(other.to_string())).await;
@@ -485,7 +486,7 @@ async fn models_that_are_ready_are_described_with_examples_that_work() {
     assert!(description["paths"]["/v2/models/loading/infer"].is_null());
 }
 
-/// Generic examples also succeed, with a loaded model.
+/// The generic examples, filled in with a loaded model, succeed too.
 #[tokio::test]
 async fn general_operations_are_filled_with_a_model_that_is_there() {
     let app = app_with_models().await;
@@ -497,7 +498,7 @@ async fn general_operations_are_filled_with_a_model_that_is_there() {
     let (model, version) = (parameter("model"), parameter("version"));
     let mut sent = 0;
     for (path, methods) in object(&description["paths"]) {
-        // A client must describe its own memory.
+        // Operations on shared memory are not sent: a client must fill in its own region.
         let is_sent = path.contains("{model}") && !path.contains("versions");
         for (method, operation) in object(methods).iter().filter(|_| is_sent) {
             sent += 1;
@@ -513,7 +514,7 @@ async fn general_operations_are_filled_with_a_model_that_is_there() {
         }
     }
     assert!(sent > 10);
-    // A service of one versioned model is asked for one of its versions.
+    // If the only model has versions, the examples name one of them.
     let only_matrix = served(&self::app()).await;
     let parameters = &only_matrix["components"]["parameters"];
     assert_eq!(
@@ -608,7 +609,7 @@ async fn many_models_many_tensors_and_large_ones_keep_the_description_small() {
     let path = "/v2/models/a%20%7Bmodel%7D%20%C3%BC%20000";
     let content =
         &description["paths"][format!("{path}/infer")]["post"]["requestBody"]["content"]["application/json"];
-    // The example's shape is sent instead of 150,528 zeros.
+    // The description gives the example's shape instead of 150,528 zeros.
     assert!(content["example"].is_null());
     let inputs = &content["schema"]["allOf"][1]["properties"]["inputs"]["items"]["anyOf"];
     assert_eq!(inputs.as_array().unwrap().len(), 17);
@@ -619,11 +620,11 @@ async fn many_models_many_tensors_and_large_ones_keep_the_description_small() {
     assert!(inputs[1]["properties"]["shape"]["examples"].is_null());
     let about = &description["paths"][path]["get"]["responses"]["200"]["content"]["application/json"];
     assert!(about["schema"].is_object() && about["example"].is_null());
-    // The path reaches the model.
+    // Requests to this path reach the model.
     assert_eq!(get(&app, path).await.json()["name"], "a {model} \u{fc} 000");
 }
 
-/// The description shows a client only the models visible to it.
+/// The description shows a client only the models that the client may see.
 #[tokio::test]
 async fn the_description_shows_a_client_its_own_models() {
     struct Only(&'static str);

@@ -1,4 +1,4 @@
-//! Every endpoint on every path.
+//! Tests every endpoint on every path.
 
 use std::sync::atomic::Ordering;
 
@@ -39,7 +39,7 @@ async fn server_endpoints_in_both_slash_forms() {
     }
 }
 
-/// Additional routes follow the same rules for heads, methods and `HEAD`; the protocol's paths are unchanged.
+/// Additional routes get the same checks of heads, methods and `HEAD`; the protocol's paths are unchanged.
 #[tokio::test]
 async fn routes_of_the_program_beside_those_of_the_protocol() {
     let more = Router::new().route("/more", routing::get(|| async { "more" }));
@@ -94,7 +94,7 @@ async fn the_protocol_merges_into_a_program_with_a_fallback() {
     );
 }
 
-/// Other paths are left to the program, also without a fallback.
+/// Other paths are left to the program, even without a fallback.
 #[tokio::test]
 async fn the_protocol_judges_no_other_path() {
     let service = std::sync::Arc::new(oip_service::testing::TestService::default());
@@ -332,7 +332,7 @@ async fn ht_15_paths() {
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{model}");
         assert!(!answer.error().contains('\n'));
     }
-    // An empty segment names no model.
+    // An empty segment is not a model name.
     assert_eq!(
         get(&app, "/v2/models//ready").await.status,
         StatusCode::BAD_REQUEST

@@ -1,4 +1,4 @@
-//! Endpoints of the protocol's extensions.
+//! Tests endpoints of the protocol's extensions.
 
 use axum::{
     body::Body,
@@ -167,7 +167,7 @@ async fn configurations_are_shown() {
     );
 }
 
-/// Every key that `perf_analyzer` requires is present, with its own value.
+/// Every key that `perf_analyzer` requires is present, each with a distinct value.
 #[tokio::test]
 async fn statistics_have_all_keys() {
     let app = app();
@@ -375,7 +375,7 @@ async fn what_is_not_offered_is_said() {
     }
 }
 
-/// An empty region name is an error rather than all regions.
+/// An empty region name is an error, and does not select all regions.
 #[tokio::test]
 async fn regions_have_names() {
     let (app, service) = app_with(HttpConfig::default());

@@ -1,7 +1,7 @@
-//! The failure table: errors that clients of other servers run into, and the responses here.
+//! The failure table: errors that clients of other servers encounter, and the responses of this server.
 //!
-//! docs/oip.md has the same rows with the responses of both transports. Rows about engine errors (a batch
-//! that is too large) are tested in the engine.
+//! docs/oip.md has the same rows with the responses of both transports. The engine's tests cover rows about
+//! engine errors, such as a batch that is too large.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use oip_service::TimeLimits;
 
 use crate::support::{app_with, call, x};
 
-/// A request of the table and its response.
+/// A request of the table and the expected response.
 struct Row {
-    /// The failure, as in the table.
+    /// The failure, as named in the table.
     failure: &'static str,
     path: &'static str,
     headers: Vec<(&'static str, String)>,
-    /// POST with a body, GET without.
+    /// The request body, sent by POST; without a body, the request is a GET.
     body: Option<Vec<u8>>,
     status: u16,
-    /// The message; empty for success.
+    /// The error message; empty for success.
     error: &'static str,
     /// A header that the response must have.
     header: Option<(&'static str, &'static str)>,
@@ -52,7 +52,7 @@ fn infer(failure: &'static str, body: &str, status: u16, error: &'static str) ->
     }
 }
 
-/// Creates a row with JSON followed by binary data.
+/// Creates a row whose body is JSON followed by binary data.
 fn binary(failure: &'static str, json: &str, tail: &[u8], status: u16, error: &'static str) -> Row {
     Row {
         headers: vec![("inference-header-content-length", json.len().to_string())],

@@ -1,4 +1,4 @@
-//! Failing requests: each has its status, and a body that every client can parse.
+//! Tests failing requests: each has its own status, and a body that every client can parse.
 
 use axum::{
     body::Body,
@@ -67,7 +67,7 @@ async fn the_body_is_judged_whatever_is_wrong_with_it() {
     }
 }
 
-/// HT-36, HT-37: lengths of the binary extension.
+/// HT-36, HT-37: invalid lengths in the binary extension.
 #[tokio::test]
 async fn ht_36_header_lengths_and_sizes() {
     let app = app();
@@ -116,7 +116,7 @@ async fn ht_06_large_heads() {
         (32 << 10, StatusCode::OK),
         ((32 << 10) + 1, StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
     ] {
-        // "host: x" and a large header, each with colon, blank and line end.
+        // "host: x" and a large header; each line has a colon, a space and a line end.
         let value = "a".repeat(bytes - "hostx".len() - 4 - "large".len() - 4);
         let request = Request::get("/v2").header("host", "x").header("large", value);
         let answer = call(&app, request.body(Body::empty()).unwrap()).await;
@@ -146,7 +146,7 @@ async fn ht_13_hosts() {
     }
 }
 
-/// HT-45: untrusted names cannot break out of a line, or inflate a response.
+/// HT-45: untrusted names cannot break out of their line, or inflate a response.
 #[tokio::test]
 async fn ht_45_hostile_names_are_escaped_and_cut() {
     let (app, _) = app_with(HttpConfig::default());
@@ -249,7 +249,7 @@ async fn ht_46_errors_say_nothing_of_the_inside() {
             "/dev",
             "disk on fire",
         ] {
-            // Names from the client may appear with separators only if the error is about them.
+            // Names from the client may appear with separators only if the error is about the separators.
             let is_own_name = inside == "/etc/passwd" && text.contains("path separator");
             assert!(!text.contains(inside) || is_own_name, "{text}");
         }

@@ -1,4 +1,4 @@
-//! Response forms requested by headers, and raw binary requests.
+//! Tests response formats requested by headers, and raw binary requests.
 
 use std::io::Read;
 
@@ -79,7 +79,7 @@ async fn small_answers_metadata_and_errors_are_never_compressed() {
     }
 }
 
-/// The header counts JSON before compression, in both directions.
+/// In both directions, the header gives the JSON length before compression.
 #[tokio::test]
 async fn binary_answers_are_compressed_for_clients_that_insist() {
     let app = app();
@@ -158,7 +158,7 @@ async fn raw_bodies_are_the_data_of_the_one_input() {
     assert!(text.ends_with(b"\x05\0\0\0hello"));
 }
 
-/// HT-36: raw bodies that do not fit.
+/// HT-36: raw bodies that do not match the model.
 #[tokio::test]
 async fn ht_36_raw_bodies_that_do_not_fit_the_model() {
     let app = app();

@@ -1,4 +1,4 @@
-//! Triton's generate extension.
+//! Tests Triton's generate extension.
 
 use axum::{
     body::Body,

@@ -1,4 +1,4 @@
-//! Request memory: charged before allocation, released with the last byte, however the request ends.
+//! Tests request memory: charged before allocation, released with the last byte, however the request ends.
 
 use std::{
     collections::VecDeque,
@@ -40,7 +40,7 @@ fn gzip(data: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Sends a body to an identity model and leaves the response unread.
+/// Sends a body to an identity model, and does not read the response.
 async fn echo_unread(app: &HttpService, bytes: usize, accept_json: bool) -> Response {
     let json = format!(
         r#"{{"parameters":{{"binary_data_output":{}}},"inputs":[{{"name":"x","datatype":"BOOL","shape":[{bytes}],"parameters":{{"binary_data_size":{bytes}}}}}]}}"#,
@@ -69,7 +69,7 @@ async fn answers_that_are_not_read_count() {
     assert_eq!(third.headers()["retry-after"], "1");
     drop(third);
 
-    // A frame that was taken counts until it is dropped.
+    // A frame that was taken stays charged until it is dropped.
     let mut body = first.into_body();
     let mut frames = VecDeque::new();
     while let Some(frame) = body.frame().await {
@@ -87,8 +87,8 @@ async fn answers_that_are_not_read_count() {
     assert_eq!(budget.used(), 0);
 }
 
-/// Responses of every kind count while a client does not read them. A response that exceeds the budget is
-/// refused.
+/// Responses of every kind stay charged while a client does not read them. A response that exceeds the budget
+/// is refused.
 #[tokio::test]
 async fn responses_without_tensors_count_until_they_are_gone() {
     const BYTES: usize = 300 << 10;
@@ -106,7 +106,7 @@ async fn responses_without_tensors_count_until_they_are_gone() {
     };
     let budget = ByteBudget::new(16 << 20);
     let app = app_of(&budget);
-    // Built on a connection's thread, on the pool, and by another router.
+    // One is built on a connection's thread, one on the pool, one by another router.
     for path in ["/docs", "/openapi.json", "/more"] {
         let response = ask(&app, path).await.unwrap();
         assert_eq!(response.status(), StatusCode::OK, "{path}");
@@ -127,7 +127,7 @@ async fn responses_without_tensors_count_until_they_are_gone() {
     assert_eq!(refused.headers()["retry-after"], "1");
     let error = refused.into_body().collect().await.unwrap().to_bytes();
     assert!(error.starts_with(b"{\"error\":\"other requests use the server's 1048576 bytes"));
-    // With the budget exhausted, liveness still responds.
+    // Liveness responds even with an exhausted budget.
     while let Ok(charge) = budget.take(1 << 10) {
         unread.push(Response::new(Body::from(charge.own(vec![0; 1 << 10]))));
     }
@@ -135,7 +135,7 @@ async fn responses_without_tensors_count_until_they_are_gone() {
         assert_eq!(ask(&app, path).await.unwrap().status(), StatusCode::OK, "{path}");
     }
     drop(unread);
-    // A slice of a frame keeps all of it charged.
+    // A slice of a frame keeps the whole frame charged.
     let body = first.into_body().collect().await.unwrap().to_bytes();
     let last = body.slice(BYTES - 1..);
     drop(body);
@@ -144,8 +144,8 @@ async fn responses_without_tensors_count_until_they_are_gone() {
     assert_eq!(budget.used(), 0);
 }
 
-/// Paths that need decoding go through the router, whose responses are charged; inference responses charge
-/// themselves and are not charged twice.
+/// Paths that need decoding go through the router, which charges responses. Inference responses charge
+/// themselves, and are not charged twice.
 #[tokio::test]
 async fn responses_of_inference_count_once() {
     const BYTES: usize = 100_000;
@@ -173,7 +173,7 @@ async fn responses_of_inference_count_once() {
     assert_eq!(budget.used(), 0);
 }
 
-/// A head over 8 KiB counts while its request runs.
+/// A head over 8 KiB is charged while its request runs.
 #[tokio::test]
 async fn large_heads_count() {
     let (app, budget) = app_within(60 << 10, HttpConfig::default());
@@ -204,7 +204,7 @@ async fn large_heads_count() {
     }
 }
 
-/// JSON is six times the tensor's size: it is printed within the budget, or the request fails.
+/// The JSON is six times the tensor's size: it is encoded within the budget, or the request fails.
 #[tokio::test]
 async fn large_json_is_printed_within_the_budget() {
     const BYTES: usize = 2 << 20;
@@ -220,7 +220,7 @@ async fn large_json_is_printed_within_the_budget() {
     assert!(text.ends_with(b"true]}]}"));
     assert_eq!(budget.used(), 0);
 
-    // Can never fit, however long the client waits.
+    // The response can never fit the budget, however long the client waits.
     let (app, budget) = app_within(8 << 20, HttpConfig::default());
     let answer = echo_unread(&app, BYTES, true).await;
     assert_eq!(answer.status(), StatusCode::PAYLOAD_TOO_LARGE);
@@ -247,7 +247,7 @@ async fn bombs_are_stopped_by_the_budget() {
     assert_eq!(budget.used(), 0);
 }
 
-/// A body that stalls after its first part.
+/// A body that stalls after its first frame.
 struct StallingBody(Option<Bytes>);
 
 impl http_body::Body for StallingBody {
@@ -265,7 +265,7 @@ impl http_body::Body for StallingBody {
     }
 }
 
-/// Clients that announce much and send little occupy no memory.
+/// Clients that declare a large length and send little occupy no memory.
 #[tokio::test]
 async fn an_announced_length_takes_no_room() {
     let (app, budget) = app_within(64 << 20, HttpConfig::default());
@@ -292,7 +292,7 @@ async fn an_announced_length_takes_no_room() {
     assert_eq!(budget.used(), 0);
 }
 
-/// Time counts from the first byte, also while the body arrives.
+/// The deadline counts from the first byte, even while the body arrives.
 #[tokio::test]
 async fn a_body_that_never_ends_is_answered_at_the_deadline() {
     let time = TimeLimits::default().with(|time| {
@@ -306,7 +306,7 @@ async fn a_body_that_never_ends_is_answered_at_the_deadline() {
     assert_eq!(budget.used(), 0);
 }
 
-/// However a request ends, everything is released.
+/// Everything is released, however a request ends.
 #[tokio::test]
 async fn every_end_gives_everything_back() {
     let (app, budget) = app_within(
@@ -350,7 +350,7 @@ async fn every_end_gives_everything_back() {
     assert_eq!(answer.status, StatusCode::BAD_REQUEST);
     assert_eq!(budget.used(), 0);
 
-    // A client that disconnects while its request runs, and one while its body arrives.
+    // One client disconnects while its request runs, another while its body arrives.
     for body in [
         Body::from(large),
         Body::new(StallingBody(Some(vec![b' '; 1000].into()))),
@@ -365,7 +365,7 @@ async fn every_end_gives_everything_back() {
         }
         answering.abort();
         assert!(answering.await.is_err());
-        // Work in progress ends by itself.
+        // Work in progress ends on its own.
         while budget.used() > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

@@ -1,4 +1,4 @@
-//! Limits on control request bodies, and on decoding large ones.
+//! Tests limits on control request bodies, and on decoding large bodies.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use oip_http::HttpConfig;
 
 use crate::support::{app, app_with, infer_with, send};
 
-/// Paths with a JSON body, with a member that each accepts.
+/// Paths with a JSON body, each with the name of a member that it accepts.
 const CONTROL: [(&str, &str); 5] = [
     ("/v2/repository/index", "ready"),
     ("/v2/repository/models/nan/load", "parameters"),
@@ -19,7 +19,7 @@ const CONTROL: [(&str, &str); 5] = [
     ("/v2/systemsharedmemory/region/r/register", "key"),
 ];
 
-/// HT-20: nesting is bounded in every body, in known and ignored members.
+/// HT-20: nesting is limited in every body, in known and in ignored members.
 #[tokio::test]
 async fn ht_20_deep_bodies_are_refused_at_once() {
     let app = app();
@@ -41,7 +41,7 @@ async fn ht_20_deep_bodies_are_refused_at_once() {
     }
 }
 
-/// The largest of these bodies carries a model configuration.
+/// The largest body without tensors carries a model configuration.
 #[tokio::test]
 async fn bodies_without_tensors_have_a_megabyte() {
     let app = app();
@@ -49,7 +49,7 @@ async fn bodies_without_tensors_have_a_megabyte() {
         let large = vec![b' '; (1 << 20) + 1];
         let answer = send(&app, Method::POST, path, Body::from(large)).await;
         assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE, "{path}");
-        // These bodies have no announced length.
+        // These bodies have no declared length.
         assert_eq!(
             answer.error(),
             "the body may have 1048576 bytes, found more",
@@ -59,13 +59,13 @@ async fn bodies_without_tensors_have_a_megabyte() {
     let all_blank = vec![b' '; 1 << 20];
     let answer = send(&app, Method::POST, CONTROL[0].0, Body::from(all_blank)).await;
     assert_eq!(answer.status, StatusCode::OK);
-    // Unless bodies with tensors have a lower limit.
+    // If the limit for bodies with tensors is lower, it applies here too.
     let (small, _) = app_with(HttpConfig::default().with(|config| config.max_body_bytes = 10));
     let answer = send(&small, Method::POST, CONTROL[0].0, Body::from("           ")).await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);
 }
 
-/// BYTES of any size give the same result, although large ones are decoded elsewhere.
+/// BYTES of any size give the same result, although large ones are decoded on the pool.
 #[tokio::test]
 async fn large_bytes_take_the_same_way() {
     let app = app();

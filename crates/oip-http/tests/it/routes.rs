@@ -1,4 +1,4 @@
-//! A request runs what its route says, and access rights are decided by the same route.
+//! Tests that a request runs the action of its route, and that access is decided by the same route.
 
 use std::{
     fs,
@@ -28,7 +28,7 @@ use tower::ServiceExt;
 
 use crate::support::send;
 
-/// Remembers the models that it was asked for; all of them exist.
+/// Records the models that were requested; every model exists.
 #[derive(Default)]
 struct Recorder(Mutex<Vec<String>>);
 
@@ -95,7 +95,7 @@ impl ModelConfiguration for Recorder {
     }
 }
 
-/// Encodes a name as a path segment, in one of several spellings.
+/// Generates a path segment: a name, encoded in one of several ways.
 fn segment() -> impl Strategy<Value = String> {
     let name = vec(
         select(vec![
@@ -134,7 +134,7 @@ fn segment() -> impl Strategy<Value = String> {
     ]
 }
 
-/// The words of all paths.
+/// Returns all literal segments of the paths.
 fn words() -> Vec<&'static str> {
     let words = PATHS.iter().flat_map(|path| path.pattern.split('/'));
     let mut words: Vec<_> = words.filter(|word| !word.contains('{')).collect();
@@ -143,7 +143,7 @@ fn words() -> Vec<&'static str> {
     words
 }
 
-/// A known path around such names, or any words and names.
+/// Generates a known path with such names as parameters, or any sequence of segments and names.
 fn path() -> impl Strategy<Value = String> {
     let known = (
         select(PATHS),
@@ -174,7 +174,8 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
     runtime.unwrap().block_on(work)
 }
 
-/// Builds a gate in front of the service: everybody may do everything, with models whose names begin with `a`.
+/// Creates a gate in front of the service: every client may do everything with models whose names begin with
+/// `a`.
 fn gated(service: Arc<Recorder>, folder: &tempfile::TempDir) -> Gate<HttpService, Body> {
     let table = folder.path().join("auth.toml");
     fs::write(&table, "[anonymous]\napis = [\"*\"]\nmodels = [\"a*\"]").unwrap();
@@ -212,7 +213,7 @@ fn models_that_run_are_those_that_were_allowed() {
         Ok(())
     });
     checked.unwrap();
-    // Both outcomes exist.
+    // Both outcomes occur.
     let mut asked = 0;
     for (path, is_reached) in [("/v2/models/a%2Db/infer", true), ("/v2/models/%62/infer", false)] {
         let request = Request::post(path)
@@ -226,7 +227,8 @@ fn models_that_run_are_those_that_were_allowed() {
     assert!(asked > 0);
 }
 
-/// The path is compared twice, by axum to tell it from other routes of a program: with equal results.
+/// Two matchers compare the path, axum's (to tell it from a program's other routes) and this crate's; their
+/// results must be equal.
 #[test]
 fn axum_finds_the_same_path_and_names() {
     let mut router = Router::new();
@@ -251,7 +253,7 @@ fn axum_finds_the_same_path_and_names() {
         let status = response.status();
         let found = block_on(response.into_body().collect()).unwrap().to_bytes();
         if status != StatusCode::OK {
-            // Not found; or found, and a name is not UTF-8.
+            // Either the path is not found, or it is found and a name is not UTF-8.
             let is_known = !PATHS.iter().any(|path| path.is_exact && path.pattern == route.pattern())
                 && route.action() != Action::Unknown;
             prop_assert_eq!(status == StatusCode::BAD_REQUEST, is_known, "{} {}", path, status);
@@ -273,7 +275,7 @@ fn axum_finds_the_same_path_and_names() {
     });
 }
 
-/// Whatever the router is asked for, the route that an outer layer read is run.
+/// The route that an outer layer read is run, even if the path was rewritten afterwards.
 #[tokio::test]
 async fn a_path_that_is_rewritten_behind_the_gate_changes_nothing() {
     for (read, rewritten, status, asked) in [
@@ -303,7 +305,7 @@ async fn a_path_that_is_rewritten_behind_the_gate_changes_nothing() {
     }
 }
 
-/// The router is built from the table: what it does not serve there is served by others.
+/// The router serves the paths in the table, except those listed below, which are served elsewhere.
 #[tokio::test]
 async fn every_path_of_the_table_is_served() {
     let app = oip_http::service(Arc::new(Recorder::default()), HttpConfig::default());
@@ -333,7 +335,7 @@ async fn every_path_of_the_table_is_served() {
     assert_eq!(elsewhere, expected);
 }
 
-/// Without an outer layer the route is that of the path behind the prefix.
+/// Without an outer layer, the route is read from the path after the prefix.
 #[tokio::test]
 async fn routes_below_a_prefix() {
     let service = Arc::new(Recorder::default());

@@ -1,4 +1,4 @@
-//! Calls the router.
+//! Helpers that call the service.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ pub(crate) fn app_with(config: HttpConfig) -> (HttpService, Arc<TestService>) {
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
-    /// The frames of the body, as sent.
+    /// The frames of the body as they were sent.
     pub(crate) frames: Vec<Bytes>,
 }
 
@@ -52,7 +52,7 @@ impl Answer {
         let object = json.as_object().unwrap();
         assert_eq!(object.len(), 1, "{json}");
         let message = object["error"].as_str().unwrap().to_owned();
-        // HT-46: nothing internal is revealed.
+        // HT-46: the error reveals no internals.
         assert!(
             !message.contains("src/") && !message.contains(".rs") && !message.contains("/home"),
             "{message}"
@@ -132,7 +132,7 @@ pub(crate) async fn infer_with(
     call(app, request.body(body).unwrap()).await
 }
 
-/// Returns a request for an identity model.
+/// Returns a request body for an identity model.
 pub(crate) fn x(datatype: &str, shape: &str, data: &str) -> String {
     format!(r#"{{"inputs":[{{"name":"x","datatype":"{datatype}","shape":{shape},"data":{data}}}]}}"#)
 }

@@ -1,4 +1,4 @@
-//! The text APIs.
+//! Tests the text APIs.
 
 use axum::{
     body::Body,

@@ -1,4 +1,4 @@
-//! The V1 protocol: what KServe's clients send and receive.
+//! Tests the V1 protocol with the requests of KServe's clients.
 
 use axum::{
     body::Body,
@@ -151,7 +151,7 @@ async fn what_does_not_fit_is_refused_as_by_the_second_version() {
     }
 }
 
-/// Large bodies are handled on the pool, and their memory is released.
+/// Large bodies are handled on the pool, and their memory is released afterwards.
 #[tokio::test]
 async fn large_requests_are_answered_and_their_memory_is_given_back() {
     let config = HttpConfig::default();
@@ -170,7 +170,7 @@ async fn large_requests_are_answered_and_their_memory_is_given_back() {
         drop(answer);
         assert_eq!(budget.used(), 0);
     }
-    // The estimate from the first row exceeds the whole body.
+    // The estimate from the first row exceeds the size of the whole body.
     let wide = vec!["0"; 100_000].join(",");
     let narrow = vec![r#"{"x":[0]}"#; 100_000].join(",");
     let body = format!(r#"{{"instances":[{{"x":[{wide}]}},{narrow}]}}"#);

@@ -1,10 +1,10 @@
-//! Metrics of connections and HTTP/2 streams: open, refused and evicted.
+//! Metrics of connections and HTTP/2 streams: the number of open, refused and evicted ones.
 
 use oip_listen::{ConnectionCap, StreamCap};
 
 use super::families::{Families, Family};
 
-/// The connection and stream caps of all addresses, which count what they admit.
+/// The limits on connections and streams of all addresses. They count what they admit.
 #[derive(Default)]
 pub(crate) struct ConnectionCaps {
     pub(crate) connections: Vec<ConnectionCap>,

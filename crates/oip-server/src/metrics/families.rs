@@ -13,11 +13,11 @@ pub(crate) struct Family {
 /// The kind of metric.
 #[derive(Clone, Copy)]
 pub(crate) enum Kind {
-    /// Monotonic, except for resets to 0.
+    /// A value that only increases, except for resets to 0.
     Counter,
-    /// Goes up and down.
+    /// A value that can increase and decrease.
     Gauge,
-    /// Counts of observations by value.
+    /// A histogram of observed values.
     Histogram,
 }
 
@@ -41,19 +41,19 @@ impl Family {
 /// The labels of a sample: names and values.
 pub(crate) type Labels<'a> = [(&'a str, &'a str)];
 
-/// Receives families and samples: a text page, or a message to a collector.
+/// Receives families and samples, for a text page or a message to a collector.
 pub(crate) trait Sink {
-    /// Begins a family, followed by all its samples.
+    /// Begins a family. All its samples follow.
     fn begin(&mut self, family: &Family);
 
     /// Adds the sample of a counter or gauge.
     fn add(&mut self, labels: &Labels<'_>, value: Number);
 
-    /// Adds a histogram: non-cumulative bucket counts, and the sum.
+    /// Adds a histogram with non-cumulative bucket counts and the sum.
     fn add_histogram(&mut self, labels: &Labels<'_>, bounds: &[f64], counts: &[u64], sum: f64);
 }
 
-/// Writes families.
+/// Writes families to a sink.
 pub(crate) struct Families<'a>(&'a mut dyn Sink);
 
 impl<'a> Families<'a> {
@@ -61,7 +61,7 @@ impl<'a> Families<'a> {
         Self(sink)
     }
 
-    /// Begins a family, followed by all its samples.
+    /// Begins a family. All its samples follow.
     pub(crate) fn family(&mut self, family: &Family) -> Samples<'_> {
         self.0.begin(family);
         Samples(self.0)
@@ -77,8 +77,8 @@ impl Samples<'_> {
         self.0.add(labels, value.into());
     }
 
-    /// Writes a histogram with upper bounds `bounds`. `counts` are not cumulative and have one more entry,
-    /// for values above all bounds.
+    /// Writes a histogram with the upper bounds `bounds`. `counts` are not cumulative and have one more
+    /// entry, for values above all bounds.
     pub(crate) fn add_histogram(
         &mut self,
         labels: &Labels<'_>,
@@ -91,7 +91,7 @@ impl Samples<'_> {
     }
 }
 
-/// A sample's value.
+/// The value of a sample.
 #[derive(Clone, Copy)]
 pub(crate) enum Number {
     Integer(u64),

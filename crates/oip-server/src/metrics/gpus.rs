@@ -20,7 +20,7 @@ const MEMORY_USED: Family = Family::gauge(
 
 const POWER: Family = Family::gauge("nv_gpu_power_usage", "Watts that a GPU takes, by NVML.");
 
-/// Writes the metrics of GPUs; nothing without GPUs.
+/// Writes the metrics of GPUs. Writes nothing if there are no GPUs.
 pub(super) fn write(text: &mut Families<'_>, cards: &[Card]) {
     if cards.is_empty() {
         return;

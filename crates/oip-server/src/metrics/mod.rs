@@ -1,5 +1,5 @@
-//! Metrics: `GET /metrics` in Prometheus' text format, and pushed to an OpenTelemetry collector.
-//! `docs/metrics.md` lists all of them.
+//! Serves metrics at `GET /metrics` in Prometheus' text format, and pushes them to an OpenTelemetry
+//! collector. `docs/metrics.md` lists all metrics.
 
 mod connections;
 mod families;
@@ -43,7 +43,7 @@ use crate::{
     traffic::{AccessLog, Totals, Traces},
 };
 
-/// Counters outside the engine.
+/// Counters of parts other than the engine.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) dropped: Arc<DropCounters>,
@@ -56,22 +56,22 @@ pub(crate) struct Counts {
     pub(crate) traces: Option<Arc<Traces>>,
 }
 
-/// Reserve for metrics pages beyond the request budget, in bytes.
+/// Memory reserved for metrics pages in addition to the request budget, in bytes.
 const RESERVE: u64 = 4 << 20;
 
-/// The sources of all metrics. The page's size depends on the versions in the repository, and not on what
-/// clients send.
+/// The sources of all metrics. The page's size depends on the versions in the repository, not on the requests
+/// of clients.
 pub(crate) struct Metrics {
     engine: Arc<Engine>,
     /// The request memory budget of both transports.
     budget: ByteBudget,
     /// Memory for the page when the request budget is exhausted, because an overloaded server is the one to
-    /// inspect.
+    /// be inspected.
     reserve: ByteBudget,
-    /// Renders the page.
+    /// The thread pool that renders the page.
     cpu: CpuPool,
     counts: Counts,
-    /// Pushes metrics to a collector.
+    /// Pushes the metrics to a collector.
     #[cfg(feature = "otlp")]
     pusher: OnceLock<oip_telemetry::MetricsExporter>,
     #[cfg(target_os = "linux")]
@@ -93,7 +93,7 @@ impl Metrics {
         }
     }
 
-    /// Returns the endpoint, with and without a trailing slash, like the protocol's.
+    /// Returns the endpoint, with and without a trailing slash, like the protocol's endpoints.
     pub(crate) fn router(self: Arc<Self>) -> Router {
         Router::new()
             .route("/metrics", get(scrape))
@@ -101,7 +101,7 @@ impl Metrics {
             .with_state(self)
     }
 
-    /// Starts pushing to a collector.
+    /// Starts pushing metrics to a collector.
     #[cfg(feature = "otlp")]
     pub(crate) fn push(
         self: &Arc<Self>,
@@ -174,10 +174,10 @@ impl Metrics {
     }
 }
 
-/// Renders the page on the pool, because with many models it takes milliseconds. If the client disconnects
-/// before its turn, nothing is rendered.
+/// Renders the page on the pool, because this takes milliseconds with many models. If the client disconnects
+/// first, nothing is rendered.
 async fn scrape(State(metrics): State<Arc<Metrics>>) -> Response {
-    /// Its cost for the pool's queue: a small job.
+    /// Estimated cost for the pool's queue: a small job.
     const BYTES: u64 = 64 << 10;
     let lease = Lease::new(&metrics.budget, &TimeLimits::default());
     let (cpu, written) = (metrics.cpu.clone(), lease.clone());
@@ -293,7 +293,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns a server without sockets, with one tensor file model, and its repository.
+    /// Returns a server without sockets, and its repository with one tensor file as a model.
     fn server() -> (Router, tempfile::TempDir) {
         let (server, _, folder) = server_with(HttpConfig::default().budget);
         (server, folder)
@@ -337,7 +337,7 @@ mod tests {
         (status, String::from_utf8(body.to_vec()).unwrap())
     }
 
-    /// Returns all samples without their values, which vary with memory and time.
+    /// Returns all samples without their values, since these vary with memory and time.
     async fn series(server: &Router) -> Vec<String> {
         let (status, text) = call(server, "GET", "/metrics").await;
         assert_eq!(status, StatusCode::OK);
@@ -347,7 +347,7 @@ mod tests {
             .collect()
     }
 
-    /// A client that does not read its response occupies memory that is counted.
+    /// A response that the client does not read stays charged to the budget.
     #[tokio::test]
     async fn metrics_count_until_they_are_sent() {
         let (server, budget, _repository) = server_with(ByteBudget::new(1 << 20));
@@ -375,7 +375,7 @@ mod tests {
         assert_eq!(budget.used(), 0);
     }
 
-    /// LC-17: 100,000 unknown names and versions leave no trace in the metrics.
+    /// LC-17: 100,000 requests with unknown names and versions leave no trace in the metrics.
     #[tokio::test]
     async fn lc_17_names_that_clients_make_up_are_not_shown() {
         let (server, _repository) = server();

@@ -1,4 +1,4 @@
-//! Metrics per model version, under Triton's names where Triton has them.
+//! Metrics of each model version, under Triton's names where Triton has the same metric.
 
 use std::iter;
 
@@ -7,7 +7,7 @@ use oip_types::{ModelState, StatisticDuration};
 
 use super::families::{Families, Family, Samples};
 
-/// A counter or gauge per ready version.
+/// A counter or gauge of each ready version.
 struct PerVersion {
     family: Family,
     of: fn(&VersionMetrics) -> u64,
@@ -93,7 +93,7 @@ const FAILURES: Family = Family::counter(
     "Inference requests that failed, by reason.",
 );
 
-/// A histogram per ready version.
+/// A histogram of each ready version.
 struct Sizes {
     family: Family,
     of: fn(&VersionMetrics) -> &Histogram,
@@ -163,7 +163,7 @@ pub(super) fn write_metrics(text: &mut Families<'_>, versions: &[VersionMetrics]
     let mut samples = text.family(&FAILURES);
     for metrics in versions {
         let [model, version] = labels(metrics);
-        // A rate needs the counter to exist before the first event.
+        // Written even if zero: computing a rate requires a counter that exists before the first event.
         for reason in FailureReason::ALL {
             let failures = metrics.failures.iter();
             let count: u64 = failures
@@ -191,7 +191,7 @@ fn labels(metrics: &VersionMetrics) -> [(&str, &str); 2] {
     [("model", &statistics.name), ("version", &statistics.version)]
 }
 
-/// Writes the families of all versions that were requested to be loaded and are in the repository.
+/// Writes the families of all versions in the repository that were requested to be loaded.
 pub(super) fn write_states(text: &mut Families<'_>, versions: &[ModelStatus]) {
     let mut samples = text.family(&READY);
     for status in versions {

@@ -1,4 +1,4 @@
-//! Process metrics from Linux, under the names of Prometheus' client libraries.
+//! Process metrics from Linux, under the names that Prometheus' client libraries use.
 
 use procfs::{
     ProcError, boot_time_secs, page_size,
@@ -8,9 +8,10 @@ use procfs::{
 
 use super::families::{Families, Family};
 
-/// Facts that do not change during the process's life.
+/// Values that stay constant while the process runs.
 pub(super) struct Process {
-    /// Start time in seconds since 1970. Read once: the kernel computes it from a clock that may be set.
+    /// Start time in seconds since 1970. It is read once, because the kernel computes it from a clock that
+    /// can be set.
     start: Option<f64>,
 }
 
@@ -24,8 +25,8 @@ impl Process {
         Self { start: start().ok() }
     }
 
-    /// Writes the metrics that are readable. A system may hide some of them, and without free descriptors
-    /// none is readable.
+    /// Writes the metrics that can be read. The system may hide some, and without free file descriptors none
+    /// can be read.
     pub(super) fn write(&self, text: &mut Families<'_>) {
         if let Some(start) = self.start {
             text.family(&START).add(&[], start);

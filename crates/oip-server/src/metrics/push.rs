@@ -1,4 +1,4 @@
-//! Converts families for pushing to a collector.
+//! Collects families to be pushed to a collector.
 
 use oip_telemetry::{MetricFamily, MetricKind, SampleValue};
 

@@ -69,13 +69,13 @@ impl Display for Number {
             Self::Integer(value) => value.fmt(f),
             Self::Real(f64::INFINITY) => f.write_str("+Inf"),
             Self::Real(f64::NEG_INFINITY) => f.write_str("-Inf"),
-            // Rust formats NaN as required, and other numbers without exponents.
+            // Rust formats NaN as required, and other numbers without an exponent.
             Self::Real(value) => value.fmt(f),
         }
     }
 }
 
-/// Formats labels in braces, with the bound of a histogram bucket; nothing without labels.
+/// Labels in braces, with the bound of a histogram bucket. Without labels it formats to nothing.
 struct LabelList<'a>(&'a Labels<'a>, Option<Number>);
 
 impl Display for LabelList<'_> {
@@ -95,7 +95,7 @@ impl Display for LabelList<'_> {
     }
 }
 
-/// Escapes characters with a backslash.
+/// Text in which certain characters are escaped with a backslash.
 struct EscapedText<'a>(&'a str, &'a [char]);
 
 impl Display for EscapedText<'_> {
@@ -154,7 +154,7 @@ b{x=\"y\"} 1
                 samples.add(&[("m", name)], 0);
             }
         });
-        // Only line feeds end lines, so carriage returns are kept.
+        // Only line feeds end a line, so carriage returns are kept.
         let expected = [
             r#"# HELP g a\\b\n"c""#,
             "# TYPE g gauge",

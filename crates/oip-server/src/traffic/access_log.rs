@@ -1,5 +1,5 @@
-//! The access log: a line per request, written by a background thread, so that no request waits for a disk or
-//! the reader of standard error. Lines that do not fit the queue are dropped and counted.
+//! The access log: one line per request, written by a background thread, so that no request waits for a disk
+//! or for the reader of standard error. Lines that do not fit into the queue are dropped and counted.
 
 use std::{
     fmt::Write as _,
@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use super::options::AccessLogForm;
 
-/// The facts in a line.
+/// The fields of an access log line.
 pub(super) struct Entry<'a> {
     pub(super) time: SystemTime,
     pub(super) peer: Option<SocketAddr>,
@@ -41,7 +41,7 @@ pub(super) struct Entry<'a> {
     pub(super) trace: Option<&'a str>,
 }
 
-/// The line as a JSON object.
+/// A line as a JSON object.
 #[derive(Serialize)]
 struct Line<'a> {
     time: String,
@@ -157,7 +157,7 @@ impl Entry<'_> {
     }
 }
 
-/// Formats a value, quoted if it is ambiguous.
+/// A value that is quoted if it would be ambiguous.
 struct QuotedValue<'a>(&'a str);
 
 impl std::fmt::Display for QuotedValue<'_> {
@@ -174,7 +174,7 @@ fn microseconds(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The access log's writer.
+/// Writes the access log.
 #[derive(Clone)]
 pub(crate) struct AccessLog {
     queue: SyncSender<Message>,
@@ -184,23 +184,23 @@ pub(crate) struct AccessLog {
 
 enum Message {
     Line(Vec<u8>),
-    /// The file was moved: open a new one at its path.
+    /// The file was moved: open a new file at its path.
     Reopen(SyncSender<io::Result<()>>),
-    /// Write everything queued before it, then drop this, which wakes the waiting caller.
+    /// Writes everything queued before this message, then drops the sender, which wakes the caller.
     Flush(SyncSender<()>),
 }
 
-/// Maximum number of queued lines: several megabytes.
+/// Maximum number of queued lines; this is several megabytes.
 const CAPACITY: usize = 16 << 10;
 
 /// Maximum bytes per write.
 const BLOCK: usize = 64 << 10;
 
-/// How long a command waits for a thread that is blocked by a disk.
+/// How long a caller waits for a thread that is blocked by a disk.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl AccessLog {
-    /// Starts appending to a file or standard error. `None` if disabled.
+    /// Starts appending to a file or to standard error. Returns `None` if the access log is disabled.
     pub(crate) fn start(form: AccessLogForm, file: Option<PathBuf>) -> io::Result<Option<Self>> {
         if form == AccessLogForm::Off {
             return Ok(None);
@@ -218,7 +218,7 @@ impl AccessLog {
         Ok(Some(Self { queue, form, dropped }))
     }
 
-    /// Queues a line, or drops it.
+    /// Queues a line. If the queue is full, drops the line.
     pub(super) fn write(&self, entry: &Entry<'_>) {
         let line = match self.form {
             AccessLogForm::Json => entry.as_json(),
@@ -229,12 +229,12 @@ impl AccessLog {
         }
     }
 
-    /// Returns the number of lines dropped or failed.
+    /// Returns the number of lines that were dropped or could not be written.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
     }
 
-    /// Reopens the file, for log rotation. On failure the old one stays in use.
+    /// Reopens the file, for log rotation. On failure, the old file stays in use.
     pub(crate) fn reopen(&self) -> io::Result<()> {
         let (done, is_done) = sync_channel(1);
         let held_up = || io::Error::new(ErrorKind::TimedOut, "the disk does not keep up");
@@ -244,7 +244,7 @@ impl AccessLog {
         is_done.recv_timeout(PATIENCE).unwrap_or_else(|_| Err(held_up()))
     }
 
-    /// Waits until all lines so far are written, at most `patience`.
+    /// Waits until all lines queued so far are written, for at most `patience`.
     pub(crate) fn flush(&self, patience: Duration) {
         let (done, is_done) = sync_channel(0);
         if self.send(Message::Flush(done), patience) {
@@ -252,7 +252,7 @@ impl AccessLog {
         }
     }
 
-    /// Waits for queue space for a command; returns false on timeout.
+    /// Queues a command, and waits for space in the queue. Returns false on timeout.
     fn send(&self, mut message: Message, patience: Duration) -> bool {
         let start = Instant::now();
         while let Err(unsent) = self.queue.try_send(message) {
@@ -266,9 +266,9 @@ impl AccessLog {
     }
 }
 
-/// The thread's loop: writes lines in blocks.
+/// Runs the thread's loop, which writes lines in blocks.
 fn write_all(messages: &Receiver<Message>, mut out: Out, dropped: &AtomicU64) {
-    /// Lines are collected for this long: waiting for each line would cost every request a wake-up.
+    /// How long lines are collected: waking up for each line would cost every request time.
     const GATHER: Duration = Duration::from_millis(5);
     let mut block = Block::default();
     while let Ok(first) = messages.recv() {
@@ -295,12 +295,12 @@ fn write_all(messages: &Receiver<Message>, mut out: Out, dropped: &AtomicU64) {
     }
 }
 
-/// Lines to write at once.
+/// Lines that are collected for one write.
 #[derive(Default)]
 struct Block {
     bytes: Vec<u8>,
     lines: u64,
-    /// Whether the last write failed, which is logged once.
+    /// Whether the last write failed. A failure is logged once.
     is_failing: bool,
 }
 
@@ -327,7 +327,7 @@ impl Block {
     }
 }
 
-/// The destination of lines.
+/// The destination of the lines.
 enum Out {
     Stderr,
     File { file: File, path: PathBuf },
@@ -433,7 +433,7 @@ mod tests {
         log.flush(PATIENCE);
         let lines = |path| fs::read_to_string(path).unwrap().lines().count();
         assert_eq!((lines(&moved), lines(&path)), (1, 2));
-        // A directory in its place: lines continue in the old file.
+        // With a directory at the file's path, lines continue in the old file.
         fs::rename(&path, folder.path().join("access.log.2")).unwrap();
         fs::create_dir(&path).unwrap();
         assert!(log.reopen().is_err());
@@ -444,7 +444,7 @@ mod tests {
         assert!(AccessLog::start(AccessLogForm::Json, Some(path)).is_err());
     }
 
-    /// Writers of lines never block, whatever the load.
+    /// Queueing a line never blocks, however high the load.
     #[cfg(target_os = "linux")]
     #[test]
     fn what_cannot_be_written_is_counted() {

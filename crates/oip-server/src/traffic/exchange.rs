@@ -1,4 +1,4 @@
-//! A request and its response, from the request head to the last response byte.
+//! A request and its response, from the first byte of the request head to the last byte of the response.
 
 use std::{
     net::SocketAddr,
@@ -28,7 +28,7 @@ use super::{
     transport::Transport,
 };
 
-/// A request and its response, counted and logged when the last reference is dropped.
+/// A request and its response. They are counted and logged when the last reference is dropped.
 pub(crate) struct Exchange {
     traffic: Arc<Traffic>,
     transport: Transport,
@@ -38,25 +38,25 @@ pub(crate) struct Exchange {
     bytes_out: AtomicU64,
     /// The HTTP status or gRPC code.
     code: AtomicU32,
-    /// Whether the whole response was handed out, so that the client can have it.
+    /// Whether the whole response was passed to the connection, so that the client can have received it.
     is_whole: AtomicBool,
     logged: Option<Box<LogFacts>>,
 }
 
-/// No response yet.
+/// The code while there is no response yet.
 const UNKNOWN: u32 = u32::MAX;
 
 /// Codes for a client that disconnected before its response: nginx's 499, and gRPC's CANCELLED.
 const GONE_HTTP: u16 = 499;
 const GONE_GRPC: u16 = 1;
 
-/// Data for the log line, recorded at the same time.
+/// Data for the log line, recorded when the exchange begins.
 struct LogFacts {
     time: SystemTime,
     start: Instant,
     peer: Option<SocketAddr>,
     method: Method,
-    /// The path of an unknown route, truncated.
+    /// The truncated path of an unknown route.
     path: Option<String>,
     request_id: Option<String>,
     trace: Option<String>,
@@ -67,7 +67,7 @@ struct LogFacts {
 /// Maximum length of a logged path.
 const MAX_PATH: usize = 200;
 
-/// Returns the method, if it is short enough to be logged.
+/// Returns the method if it is short enough to be logged, or else a placeholder.
 fn known(method: &Method) -> Method {
     match method.as_str().len() <= MAX_METHOD {
         true => method.clone(),
@@ -79,7 +79,8 @@ fn known(method: &Method) -> Method {
 const MAX_METHOD: usize = 20;
 
 impl Exchange {
-    /// Starts an exchange when a request head arrives. Returns `None` if nothing uses it.
+    /// Starts an exchange when a request head arrives. Returns `None` if neither metrics, log nor traces use
+    /// it.
     pub(super) fn begin<B>(
         traffic: &Arc<Traffic>,
         transport: Transport,
@@ -143,7 +144,8 @@ impl Exchange {
         }
         match self.transport {
             Transport::Http => self.set_code(response.status().as_u16()),
-            // Non-gRPC calls have an HTTP status; a headers-only gRPC response has its status here.
+            // An error that is not gRPC has an HTTP status. A gRPC response without a body has its status in
+            // the headers.
             Transport::Grpc if response.status() != StatusCode::OK => {
                 self.set_code(response.status().as_u16());
             }
@@ -227,7 +229,7 @@ impl Drop for Exchange {
 }
 
 pin_project! {
-    /// A body whose bytes are counted.
+    /// A body that counts its bytes.
     pub(crate) struct CountedBody<B> {
         #[pin]
         body: B,

@@ -10,7 +10,7 @@ const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
 /// Maximum length of an id, to fit log lines and other systems' headers.
 const MAX_ID: usize = 128;
 
-/// The ids of a request, which its response repeats. Malformed ones are ignored.
+/// The ids of a request. The response repeats them. Malformed ids are ignored.
 pub(crate) struct Ids {
     request: Option<HeaderValue>,
     trace_parent: Option<HeaderValue>,
@@ -49,7 +49,7 @@ impl Ids {
         trace_id(self.trace_parent.as_ref()?.as_bytes())
     }
 
-    /// Writes them to the response's headers.
+    /// Writes the ids to the response's headers.
     pub(crate) fn write(&mut self, headers: &mut HeaderMap) {
         if let Some(id) = self.request.take() {
             headers.insert(REQUEST_ID, id);
@@ -60,14 +60,14 @@ impl Ids {
     }
 }
 
-/// Returns whether this is a valid id: visible characters, not too many.
+/// Returns whether this is a valid id: visible characters, within the maximum length.
 fn is_id(value: &[u8]) -> bool {
     !value.is_empty() && value.len() <= MAX_ID && value.iter().all(u8::is_ascii_graphic)
 }
 
 /// Returns the trace id of a well-formed `traceparent`: version, trace id, parent span, flags.
 ///
-/// Later versions may append fields after a dash (Trace Context, 3.2.4).
+/// Later versions of the format may append fields after a dash (Trace Context, 3.2.4).
 fn trace_id(value: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(value)
         .ok()

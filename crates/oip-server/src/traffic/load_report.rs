@@ -2,10 +2,10 @@
 
 use axum::http::{HeaderMap, HeaderName};
 
-/// Request header: the form of the report.
+/// The request header with the requested form of the report.
 const WANTED: HeaderName = HeaderName::from_static("endpoint-load-metrics-format");
 
-/// Response header: the report.
+/// The response header with the report.
 pub(super) const REPORT: HeaderName = HeaderName::from_static("endpoint-load-metrics");
 
 /// The form of a report.
@@ -32,11 +32,11 @@ impl LoadFormat {
 /// The current load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    /// The fraction of the request memory in use: 0 to 1.
+    /// The fraction of the request memory that is in use, from 0 to 1.
     pub(crate) memory: f64,
-    /// Number of running requests to models, including this one; none if not counted.
+    /// Number of running requests to models, including this one; `None` if they are not counted.
     pub(crate) running: Option<u64>,
-    /// Number of those that wait for their model.
+    /// Number of requests that wait for their model.
     pub(crate) waiting: u64,
 }
 

@@ -10,7 +10,7 @@ use oip_service::RequestNotes;
 
 use super::transport::Transport;
 
-/// Uninhabited.
+/// Traces that cannot exist: the type has no values.
 pub(crate) struct Traces(Infallible);
 
 pub(super) struct TraceContext(Infallible);

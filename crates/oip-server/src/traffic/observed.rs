@@ -1,4 +1,4 @@
-//! The outermost service: observes each request head and body, and response head and body.
+//! The outermost service: observes the head and body of each request and response.
 
 use std::{
     convert::Infallible,
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::addresses::AddressProtocol;
 
-/// A service whose requests are observed; one per connection.
+/// A service whose requests are observed; there is one per connection.
 #[derive(Clone)]
 pub(crate) struct ObservedService<S> {
     service: S,
@@ -95,7 +95,7 @@ pub(crate) fn is_grpc<B>(request: &Request<B>) -> bool {
 }
 
 pin_project! {
-    /// A response future.
+    /// The future of a response.
     pub(crate) struct ResponseFuture<F> {
         #[pin]
         answer: F,

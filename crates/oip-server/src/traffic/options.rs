@@ -19,7 +19,7 @@ pub(crate) struct TrafficOptions {
 }
 
 impl TrafficOptions {
-    /// Merges with `other`, which these options override.
+    /// Merges these options with `other`, which they override.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             access_log: self.access_log.or(other.access_log),

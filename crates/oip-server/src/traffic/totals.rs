@@ -1,4 +1,4 @@
-//! Counters of requests at the transports, over all models and none.
+//! Counters of requests at the transports, including those that reach no model.
 
 use std::{
     collections::BTreeMap,
@@ -10,12 +10,12 @@ use std::{
 
 use super::transport::Transport;
 
-/// Counters of both transports. Their number does not depend on clients.
+/// Counters of both transports. The number of counters does not depend on clients.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     http: OfTransport,
     grpc: OfTransport,
-    /// By transport, route and code.
+    /// Failed requests by transport, route and code.
     failures: Mutex<BTreeMap<(Transport, &'static str, u16), u64>>,
 }
 
@@ -29,12 +29,12 @@ struct OfTransport {
 /// A histogram of body sizes.
 #[derive(Debug, Default)]
 pub(crate) struct Sizes {
-    /// Non-cumulative counts for each of [`BOUNDS`], and for larger ones.
+    /// Non-cumulative counts: one for each of [`BOUNDS`], and one for larger bodies.
     counts: [AtomicU64; BOUNDS.len() + 1],
     sum: AtomicU64,
 }
 
-/// In bytes: 256 to 256 MiB.
+/// Bucket bounds in bytes: 256 to 256 MiB.
 pub(crate) const BOUNDS: [u64; 11] = [
     1 << 8,
     1 << 10,
@@ -62,7 +62,7 @@ impl Totals {
         self.of(transport).running.fetch_add(1, Relaxed);
     }
 
-    /// Counts its end: the last byte was sent, or the client disconnected.
+    /// Counts the end of an inference request: the last byte was sent, or the client disconnected.
     pub(super) fn end(&self, transport: Transport, bytes_in: u64, bytes_out: u64) {
         let of = self.of(transport);
         of.running.fetch_sub(1, Relaxed);
@@ -86,7 +86,7 @@ impl Totals {
         &self.of(transport).requests
     }
 
-    /// Returns the sizes of their responses.
+    /// Returns the sizes of responses to inference requests.
     pub(crate) fn answers(&self, transport: Transport) -> &Sizes {
         &self.of(transport).answers
     }

@@ -1,4 +1,4 @@
-//! Traces of inference requests: sampling, and converting notes to spans.
+//! Traces inference requests: decides which ones are sampled, and converts their notes to spans.
 
 use std::{
     borrow::Cow,
@@ -23,7 +23,7 @@ pub(super) struct TraceContext {
     parent: Option<SpanId>,
 }
 
-/// The facts about a finished request.
+/// The outcome of a finished request.
 pub(super) struct Outcome<'a> {
     pub(super) transport: Transport,
     pub(super) method: &'a str,
@@ -34,13 +34,13 @@ pub(super) struct Outcome<'a> {
     pub(super) peer: Option<SocketAddr>,
     pub(super) request_id: Option<&'a str>,
     pub(super) notes: &'a RequestNotes,
-    /// The same moment on both clocks.
+    /// The start of the request; `start` is the same moment on the monotonic clock.
     pub(super) time: SystemTime,
     pub(super) start: Instant,
 }
 
 impl Traces {
-    /// Decides whether a request is traced, by its `traceparent` or by sampling.
+    /// Decides whether to trace a request, by its `traceparent` or by sampling.
     pub(super) fn decide(&self, trace_parent: Option<&str>) -> Option<TraceContext> {
         let parent = trace_parent.and_then(Parent::parse);
         let trace = self.sampler.decide(parent.as_ref())?;
@@ -63,7 +63,8 @@ impl TraceContext {
     }
 }
 
-/// Returns a method, or OpenTelemetry's placeholder for unknown ones, to bound the number of span names.
+/// Returns a method, or OpenTelemetry's placeholder for an unknown one, which limits the number of span
+/// names.
 fn known_method(method: &str) -> &'static str {
     const KNOWN: [&str; 9] = [
         "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "CONNECT",
@@ -94,15 +95,15 @@ fn spans(traced: &TraceContext, outcome: &Outcome<'_>) -> Vec<Span> {
             root.attributes.push(("http.request.method", method.into()));
             root.attributes.push(("http.route", outcome.route.into()));
             root.attributes.push(("http.response.status_code", code.into()));
-            // Includes disconnected clients; client errors are not the server's failure.
+            // Disconnected clients count as failures; errors of the client do not.
             code >= 499
         }
         Transport::Grpc => {
             root.attributes.push(("rpc.system", "grpc".into()));
             root.attributes.push(("rpc.method", outcome.route.into()));
             root.attributes.push(("rpc.grpc.status_code", code.into()));
-            // OpenTelemetry's list: unknown, deadline exceeded, unimplemented, internal, unavailable, data
-            // loss.
+            // The codes that OpenTelemetry lists as server errors: unknown, deadline exceeded, unimplemented,
+            // internal, unavailable, data loss.
             [1, 2, 4, 12, 13, 14, 15].contains(&code)
         }
     };
@@ -127,7 +128,7 @@ fn spans(traced: &TraceContext, outcome: &Outcome<'_>) -> Vec<Span> {
     if stages.len() == RequestNotes::MOST_STAGES {
         root.attributes.push(("oip.stages", "more than are shown".into()));
     }
-    // Pipeline steps end after their stages, so their ids are created first.
+    // A pipeline step ends after its stages, so the ids of steps are created first.
     let steps: Vec<(u32, SpanId)> = stages
         .iter()
         .filter_map(|stage| match stage.kind {

@@ -15,7 +15,7 @@ use crate::{
     transpose,
 };
 
-/// Columns of a part are a multiple of this: those of a panel, in whichever order a matrix is packed.
+/// The number of columns of a part is a multiple of this, the width of a panel in each packed layout.
 const PANEL: usize = 48;
 
 /// Multiplications between two calls of [`Pace::spend`].
@@ -85,7 +85,7 @@ impl PackedIntegers {
         self.columns
     }
 
-    /// Returns the maximum memory that such a matrix takes on any processor, in bytes.
+    /// Returns the maximum size of such a matrix in memory, in bytes, over all processors.
     #[must_use]
     pub fn bytes([depth, columns]: [usize; 2]) -> u64 {
         let [depth, columns] = [depth, columns].map(|size| size as u64);
@@ -95,18 +95,19 @@ impl PackedIntegers {
             [depth, columns]
         };
         let matrix = |[depth, columns]: [u64; 2], bytes| depth.saturating_mul(columns).saturating_mul(bytes);
-        // VNNI: one byte per element and two sums per column; AVX2: pairs of 16 bits; otherwise 32 bits.
+        // VNNI: one byte per element and two sums per column. AVX2: pairs of 16 bits. Otherwise: 32 bits per
+        // element.
         let of_bytes = matrix(filled(4, 16), 1).saturating_add(matrix([8, filled(4, 16)[1]], 1));
         of_bytes
             .max(matrix(filled(2, 16), 2))
             .max(matrix([depth, columns], 4))
     }
 
-    /// Divides the columns in up to `count` ranges of whole panels.
+    /// Divides the columns into up to `count` ranges of whole panels.
     pub fn parts(&self, count: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let columns = self.columns;
         let count = match self.kind {
-            // Rows of a plain matrix are not apart.
+            // The columns of a plain matrix are not stored separately, so it has only one part.
             Kind::Plain(_) => 1,
             #[cfg(target_arch = "x86_64")]
             _ => count.max(1),
@@ -116,10 +117,11 @@ impl PackedIntegers {
         starts.map(move |start| start..columns.min(start + width))
     }
 
-    /// Writes the product of the row-major matrix `a` with this one to `c`, row-major too. The number of rows is that of `c`.
+    /// Writes the product of the row-major matrix `a` and this one to the row-major matrix `c`. `a` and `c`
+    /// have the same number of rows.
     ///
     /// # Errors
-    /// As [`Pace::spend`].
+    /// The error of [`Pace::spend`].
     ///
     /// # Panics
     /// If `a` does not consist of rows of [`depth`](Self::depth) elements, `c` not of rows of
@@ -128,7 +130,7 @@ impl PackedIntegers {
         self.multiply_part(a, 0..self.columns, c, pace)
     }
 
-    /// Writes some columns of the product of `a` with this matrix to `c`, row-major matrices both.
+    /// Writes the columns `columns` of the product of `a` and this matrix to `c`. `a` and `c` are row-major.
     ///
     /// ```
     /// use onnx_gemm::{PackedIntegers, Unpaced};
@@ -142,10 +144,11 @@ impl PackedIntegers {
     /// ```
     ///
     /// # Errors
-    /// As [`Pace::spend`].
+    /// The error of [`Pace::spend`].
     ///
     /// # Panics
-    /// If `columns` is no range that [`parts`](Self::parts) gives, nor all columns, or `a` and `c` have not the same number of whole rows.
+    /// If `columns` is neither a range from [`parts`](Self::parts) nor all columns, or if `a` and `c` do not
+    /// have the same number of whole rows.
     pub fn multiply_part<P: Pace>(
         &self,
         a: &[i16],
@@ -220,11 +223,11 @@ impl Kind {
 }
 
 /// Writes the product of the row-major integer matrices `a` (`rows` by `depth`) and `b` (`depth` by
-/// `columns`) to the row-major matrix `c`. The larger factor is packed, or none if there are few rows.
-/// Elements have the limits of [`PackedIntegers`].
+/// `columns`) to the row-major matrix `c`. The larger factor is packed, unless there are few rows. Elements
+/// are limited as in [`PackedIntegers`].
 ///
 /// # Errors
-/// As [`Pace::spend`].
+/// The error of [`Pace::spend`].
 ///
 /// # Panics
 /// If the length of a slice differs from the size of its matrix.
@@ -268,7 +271,7 @@ pub fn integer_gemm<P: Pace>(
     Ok(())
 }
 
-/// The row count below which packing takes longer than the product.
+/// The row count below which packing takes longer than the product itself.
 const FEW_ROWS: usize = 4;
 
 /// Adds a linear combination of the rows of `b` to `c`.
@@ -306,7 +309,7 @@ mod tests {
         (0..count).map(|at| (at * step % 511) as i16 - 255).collect()
     }
 
-    /// Returns 8-bit numbers minus a zero point per line.
+    /// Returns 8-bit numbers minus a zero point; each line has its own.
     fn bytes(count: usize, step: usize, line: impl Fn(usize) -> usize) -> Vec<i16> {
         let byte = |at: usize| (at * step % 256) as i16;
         (0..count)
@@ -378,7 +381,7 @@ mod tests {
                     let a = bytes(of_a, 37, |at| at / depth);
                     let b = bytes(of_b, 91, |at| at % columns);
                     check(&a, &b, sizes);
-                    // Some rows have 9-bit numbers.
+                    // Some rows contain 9-bit numbers.
                     let mut a = a;
                     for row in a.chunks_mut(depth.max(1)).step_by(3) {
                         row[0] = 255;

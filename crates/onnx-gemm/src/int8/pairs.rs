@@ -10,10 +10,10 @@ const COLUMNS: usize = 16;
 /// The row count of a tile.
 const ROWS: usize = 4;
 
-/// Two terms of [`COLUMNS`] columns; the two terms of a column are adjacent.
+/// Two terms of each of [`COLUMNS`] columns. The two terms of a column are adjacent.
 type Pairs = [[i16; COLUMNS]; 2];
 
-/// The sums of half the columns of a tile.
+/// Sums of half the columns of a tile.
 type Sums = [i32; COLUMNS / 2];
 
 /// The sums of a tile.
@@ -42,13 +42,14 @@ impl PackedPairs {
         Self { blocks, depth }
     }
 
-    /// Returns the memory that the matrix takes, in bytes.
+    /// Returns the size of the matrix in memory, in bytes.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&self.blocks[..])
     }
 
-    /// Writes the product of whole rows with some columns of this matrix, which begin with a tile; neither depth nor columns may be 0.
+    /// Writes the product of whole rows and some columns of this matrix, the first of which begins a tile.
+    /// Neither the depth nor the number of columns may be 0.
     pub(super) fn multiply(&self, simd: V3, rows: &[i16], part: Range<usize>, sums: &mut [i32]) {
         simd.vectorize(Product {
             simd,
@@ -60,7 +61,7 @@ impl PackedPairs {
     }
 }
 
-/// Adds the products of two terms of a row with those of eight columns to `sums`.
+/// Adds the products of two terms of a row and the same terms of eight columns to `sums`.
 #[inline(always)]
 fn add(simd: V3, sums: Sums, pair: [i16; 2], factors: [i16; COLUMNS]) -> Sums {
     let pair = simd.avx._mm256_set1_epi32(pulp::cast(pair));

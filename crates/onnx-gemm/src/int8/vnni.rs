@@ -1,9 +1,9 @@
 //! Integer products by AVX-512 VNNI's `vpdpbusd`, which adds four products of a `u8` and an `i8` to an `i32`.
 //!
 //! Elements are `i16`, because 8-bit numbers minus a zero point have 9 bits. All elements in a row of the
-//! first factor share one zero point, as do those in a column of the second, so a shift per row and column
-//! brings them back to 8 bits. The sums of rows and columns correct the product for the shifts: the result is
-//! exact modulo 2^32.
+//! first factor share one zero point, and so do those in a column of the second, so a shift per row and
+//! column reduces them to 8 bits again. The sums of rows and columns correct the product for the shifts, so
+//! the result is exact modulo 2^32.
 #![allow(
     unsafe_code,
     reason = "a function for a target feature is called once the feature is detected"
@@ -16,7 +16,7 @@ use std::{
 
 use crate::Pace;
 
-/// The number of columns in a vector: its 32-bit lanes.
+/// The number of columns in a vector, one per 32-bit lane.
 const LANES: usize = 16;
 
 /// The number of vectors in a panel.
@@ -25,13 +25,13 @@ const VECTORS: usize = 3;
 /// The column count of a panel.
 const COLUMNS: usize = VECTORS * LANES;
 
-/// The row count of a tile: with 3 vectors, 24 of 32 registers hold sums.
+/// The row count of a tile. With 3 vectors per row, 24 of the 32 registers hold sums.
 const ROWS: usize = 8;
 
 /// The number of terms that one instruction adds to a lane.
 const TERMS: usize = 4;
 
-/// The number of bytes of the first factor that are converted to 8 bits at a time: they stay in the L2 cache
+/// The number of bytes of the first factor that are converted to 8 bits at once. They stay in the L2 cache
 /// for all panels.
 const PART: usize = 1 << 18;
 
@@ -57,12 +57,12 @@ impl Vnni {
     }
 }
 
-/// Four terms of 16 columns; the terms of a column are adjacent.
+/// Four terms of each of 16 columns. The terms of a column are adjacent.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Vector([[i8; TERMS]; LANES]);
 
-/// A second factor in panels of at most 48 columns. A panel is row-major by groups of four rows.
+/// A second factor in panels of at most 48 columns. Within a panel, groups of four rows follow each other.
 #[derive(Debug)]
 pub(super) struct PackedBytes {
     vectors: Vec<Vector>,
@@ -110,13 +110,13 @@ impl PackedBytes {
         Some(packed)
     }
 
-    /// Returns the memory that the matrix takes, in bytes.
+    /// Returns the size of the matrix in memory, in bytes.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&self.vectors[..]) + size_of_val(&self.shifts[..]) + size_of_val(&self.sums[..])
     }
 
-    /// Writes the product of whole rows and this matrix. Neither depth nor column count may be 0.
+    /// Writes the product of whole rows and this matrix. Neither the depth nor the column count may be 0.
     pub(super) fn multiply<P: Pace>(
         &self,
         vnni: Vnni,
@@ -146,7 +146,7 @@ impl PackedBytes {
         Ok(())
     }
 
-    /// The panel that begins at column `first`, for a product of some columns.
+    /// Returns the panel that begins at column `first`, for a product of the columns `part`.
     fn panel(&self, first: usize, part: &Range<usize>) -> Panel<'_> {
         let groups = self.depth.div_ceil(TERMS);
         let count = VECTORS.min((self.columns - first).div_ceil(LANES));
@@ -160,7 +160,7 @@ impl PackedBytes {
         }
     }
 
-    /// Writes the product of one row whose elements differ by more than 8 bits can hold.
+    /// Writes the product of one row whose elements span more than 8 bits.
     fn multiply_wide(&self, a: &[i16], part: &Range<usize>, c: &mut [i32]) {
         for (column, c) in part.clone().zip(c) {
             let panel = self.panel(column / COLUMNS * COLUMNS, part);
@@ -207,12 +207,12 @@ impl pulp::WithSimd for Fill<'_> {
             let first = at * LANES;
             let width = LANES.min(columns - first);
             let shifts = shifts.map(|shift| shift as i16);
-            // The vectors of a panel are stored group by group.
+            // The vectors of a panel are stored one group of terms after the other.
             let panel = at / VECTORS * VECTORS;
             let count = VECTORS.min(columns.div_ceil(LANES) - panel);
             let vectors = vectors[panel * groups + at - panel..].iter_mut().step_by(count);
             for (group, vector) in vectors.take(groups).enumerate() {
-                // Padding elements become 0 after the shift.
+                // Padding elements are 0 after the shift.
                 let mut elements = [shifts; TERMS];
                 for (term, elements) in (group * TERMS..depth).zip(&mut elements) {
                     let row = &self.matrix[term * columns + first..][..width];
@@ -236,9 +236,9 @@ impl pulp::WithSimd for Fill<'_> {
 /// A panel of columns of a second factor.
 struct Panel<'p> {
     vectors: &'p [Vector],
-    /// The number of vectors in a group of terms.
+    /// The number of vectors per group of terms.
     count: usize,
-    /// The shift of each column, see [`PackedBytes`].
+    /// The shift of each column; see [`PackedBytes`].
     shifts: &'p [i32],
     sums: &'p [i32],
     /// The first column, and the column count of the matrix.
@@ -249,20 +249,20 @@ struct Panel<'p> {
 /// Rows of a first factor, converted to 8 bits.
 #[derive(Default)]
 struct Rows {
-    /// Row-major by groups of four terms; the last group is padded with zeros.
+    /// Row-major in groups of four terms; the last group is padded with zeros.
     bytes: Vec<[u8; TERMS]>,
     /// The number of groups per row.
     groups: usize,
     /// The value subtracted from the elements of each row.
     shifts: Vec<i32>,
-    /// The sum of each row's elements, by which the shift of a column is multiplied.
+    /// The sum of each row's elements, for correcting the product by the shifts of the columns.
     sums: Vec<i32>,
-    /// Whether the elements of a row span more than 8 bits; its `bytes` are meaningless then.
+    /// Whether the elements of a row span more than 8 bits; then its `bytes` are meaningless.
     is_wide: Vec<bool>,
 }
 
 impl Rows {
-    /// Replaces all rows by those of `a`.
+    /// Replaces all rows with those of `a`.
     fn shift(&mut self, a: &[i16], depth: usize) {
         let rows = a.len() / depth;
         self.groups = depth.div_ceil(TERMS);
@@ -330,7 +330,7 @@ fn multiply_rows<const COUNT: usize>(rows: &Rows, panel: &Panel<'_>, c: &mut [i3
     }
 }
 
-/// Writes the product of up to [`ROWS`] rows with one panel and returns the row after them.
+/// Writes the product of up to [`ROWS`] rows and one panel. Returns the index of the row after them.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 #[allow(
@@ -367,7 +367,7 @@ fn multiply_tile<const HEIGHT: usize, const COUNT: usize>(
         for ((c, found), (&shift_of_column, &sum_of_column)) in
             c.iter_mut().zip(found.as_flattened()).zip(of_columns)
         {
-            // The sums are of (a + row shift) * (b + column shift), where a and b are the converted elements.
+            // The sums are of (a + row shift) * (b + column shift), with the converted elements a and b.
             *c = found
                 .wrapping_add(shift.wrapping_mul(sum_of_column))
                 .wrapping_add(shift_of_column.wrapping_mul(sum));

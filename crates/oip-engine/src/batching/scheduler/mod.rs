@@ -1,8 +1,8 @@
-//! The scheduler: decides which requests wait, which run together, and when. A state machine without clock,
-//! threads or locks.
+//! The scheduler decides which requests wait, which run together, and when. It is a state machine without
+//! clock, threads or locks.
 //!
-//! Time is a parameter and requests are of any type, so tests can play events in any order. `queue.rs` puts
-//! it between a model's callers and threads.
+//! Time is a parameter and the request type is generic, so tests can replay events in any order. `queue.rs`
+//! connects the scheduler to a model's callers and threads.
 
 mod order;
 mod policy;
@@ -20,15 +20,15 @@ pub use policy::{BatchPolicy, PolicyError};
 
 /// The waiting requests of one model version.
 ///
-/// They are served by priority, then by arrival. The first request determines the next batch: all requests
-/// that can be joined with it, in order, up to the policy's limits. Every operation takes logarithmic time,
-/// except for a scan over the groups while all of them are waiting for more requests.
+/// Requests are served by priority, then by arrival. The first request determines the next batch: all
+/// requests that can be joined with it, in order, up to the policy's limits. Every operation takes
+/// logarithmic time, except for a scan over the groups while all of them are waiting for more requests.
 pub(crate) struct Scheduler<T> {
     policy: BatchPolicy,
     capacity: usize,
     /// Whether requests are still joined.
     is_joining: bool,
-    /// Whether delays are over: nothing waits for further requests.
+    /// Whether batches no longer wait for further requests.
     is_flushing: bool,
     arrivals: u64,
     /// Boxed, since B-tree nodes move their entries and reserve room for eleven.
@@ -37,16 +37,16 @@ pub(crate) struct Scheduler<T> {
     groups: HashMap<JoinKey, BTreeSet<Place>>,
     /// Times at which a request's timeout or deadline expires.
     timeouts: BTreeSet<(Instant, Place)>,
-    /// Number of waiting requests in levels with a limit.
+    /// Number of waiting requests per level with a limit.
     limited: BTreeMap<u64, usize>,
 }
 
-/// What the scheduler needs to know about a request.
+/// The properties of a request that the scheduler needs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ask {
-    /// Rows of its inputs.
+    /// Number of rows of its inputs.
     pub(crate) rows: u64,
-    /// Bytes of its inputs.
+    /// Size of its inputs in bytes.
     pub(crate) bytes: u64,
     /// Requests with the same key can be joined; `None` to run alone.
     pub(crate) key: Option<JoinKey>,
@@ -56,11 +56,13 @@ pub(crate) struct Ask {
     pub(crate) timeout: Option<Duration>,
     /// When the client stops waiting.
     pub(crate) deadline: Option<Instant>,
-    /// The rows that determine its run time, for running it in place; `None` if they do not.
+    /// The row count that determines its run time, to decide whether it may run in place; `None` if rows do
+    /// not determine it.
     pub(crate) measured_rows: Option<u64>,
 }
 
-/// Requests with equal keys can be joined: same trailing dimensions, same parameters. Made by `batch.rs`.
+/// Requests with equal keys have the same trailing dimensions and parameters, and can be joined. `batch.rs`
+/// creates the keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct JoinKey(pub(crate) Vec<u8>);
 
@@ -78,16 +80,16 @@ impl Ticket {
     }
 }
 
-/// Why a request left the queue without being run.
+/// The reason why a request left the queue without being run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expiry {
-    /// Its client no longer waits.
+    /// Its deadline passed.
     Deadline,
-    /// The policy's queue timeout.
+    /// The policy's queue timeout expired.
     Timeout,
 }
 
-/// What a free instance should do.
+/// The next action of a free instance.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next<T> {
     /// Run these together; at least one.
@@ -109,7 +111,7 @@ pub(crate) enum InPlace<T> {
     Idle,
 }
 
-/// Position of a request: by level, then by arrival; delayed ones are last in their level.
+/// Position of a request: by level, then by arrival; delayed requests come last in their level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     level: u64,
@@ -121,15 +123,15 @@ struct Entry<T> {
     item: T,
     ask: Ask,
     since: Instant,
-    /// The earlier of queue timeout and deadline.
+    /// The earlier of the queue timeout and the deadline.
     timeout: Option<Instant>,
 }
 
 /// State of a group.
 enum Cut {
-    /// Run this many of its first requests.
+    /// Run this many requests from the start of the group.
     Take(usize),
-    /// Wait for more requests until then.
+    /// Wait for more requests until this time.
     WaitUntil(Instant),
 }
 
@@ -189,7 +191,7 @@ impl<T> Scheduler<T> {
         Some(ticket)
     }
 
-    /// Issues a ticket to a request that need not be queued, since it would be the next batch by itself.
+    /// Issues a ticket to a request that would be the next batch on its own, so that it need not be queued.
     pub(crate) fn pass(&mut self, ask: &Ask, now: Instant) -> Option<Ticket> {
         let level = self.policy.level(ask.priority);
         let waits =
@@ -209,14 +211,15 @@ impl<T> Scheduler<T> {
         Some(Ticket { level, arrival })
     }
 
-    /// Removes expired requests, and moves those that the policy delays. Call before [`Scheduler::next`].
+    /// Removes expired requests, and moves those whose timeout only delays them. Call this before
+    /// [`Scheduler::next`].
     pub(crate) fn expire(&mut self, now: Instant) -> Vec<(T, Expiry)> {
         let mut expired = Vec::new();
         while let Some(&(timeout, place)) = self.timeouts.first()
             && timeout <= now
         {
             let Some(mut entry) = self.remove(place) else {
-                // Removing it ends the loop even if the two collections disagree.
+                // Removing the timeout ends the loop even if the two collections disagree.
                 self.timeouts.remove(&(timeout, place));
                 continue;
             };
@@ -270,8 +273,8 @@ impl<T> Scheduler<T> {
         Next::WaitUntil(timeout.map_or(until, |timeout| timeout.min(until)))
     }
 
-    /// As [`Scheduler::next`], for a caller that may run only quick batches: `is_quick` decides by the
-    /// batch's rows. If it returns false, nothing changes.
+    /// Decides like [`Scheduler::next`], for a caller that may run only quick batches: `is_quick` decides by
+    /// the batch's number of rows. If it returns false, nothing changes.
     pub(crate) fn next_in_place(&mut self, now: Instant, is_quick: impl FnOnce(u64) -> bool) -> InPlace<T> {
         let Some(first) = self.waiting.keys().next().copied() else {
             return InPlace::Idle;
@@ -297,7 +300,7 @@ impl<T> Scheduler<T> {
         })
     }
 
-    /// Removes a request whose client is gone; `None` if it does not wait.
+    /// Removes a request whose client disconnected. Returns `None` if the request does not wait.
     pub(crate) fn cancel(&mut self, ticket: Ticket) -> Option<T> {
         let Ticket { level, arrival } = ticket;
         let place = |is_delayed| Place {
@@ -310,12 +313,12 @@ impl<T> Scheduler<T> {
         Some(entry.item)
     }
 
-    /// From now on, waits for no further requests.
+    /// Stops delaying batches: from now on, no batch waits for further requests.
     pub(crate) fn flush(&mut self) {
         self.is_flushing = true;
     }
 
-    /// From now on, runs each request alone.
+    /// Runs each request alone from now on.
     pub(crate) fn stop_joining(&mut self) {
         self.is_joining = false;
         self.groups.clear();
@@ -329,7 +332,7 @@ impl<T> Scheduler<T> {
         self.is_joining
     }
 
-    /// Removes all requests.
+    /// Removes and returns all requests.
     pub(crate) fn drain(&mut self) -> Vec<T> {
         self.groups.clear();
         self.timeouts.clear();
@@ -340,8 +343,9 @@ impl<T> Scheduler<T> {
             .collect()
     }
 
-    /// Applies Triton's rules: run a preferred size as soon as it is reached; do not wait once the largest
-    /// preferred size or the maximum batch is exceeded; and no longer than the maximum queue delay.
+    /// Applies Triton's rules: run a preferred batch size as soon as it is reached; do not wait once the
+    /// largest preferred size or the maximum batch size is exceeded; never wait longer than the maximum queue
+    /// delay.
     fn cut(&self, head: Place, now: Instant) -> Cut {
         let group = self.waiting.get(&head).and_then(|entry| entry.ask.key.as_ref());
         let Some(group) = group.and_then(|key| self.groups.get(key)) else {
@@ -373,7 +377,7 @@ impl<T> Scheduler<T> {
                 best = Some(count);
             }
         }
-        // A delay that overflows the clock is no delay.
+        // A delay that overflows the clock counts as no delay.
         let until = oldest.checked_add(delay).unwrap_or(now);
         let is_late = !delay.is_zero() && now >= until;
         match best {
@@ -383,7 +387,7 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// The first positions of a group.
+    /// Returns the positions of the first `count` requests of a group.
     fn places(&self, head: Place, count: usize) -> Vec<Place> {
         let group = self.waiting.get(&head).and_then(|entry| entry.ask.key.as_ref());
         match group.and_then(|key| self.groups.get(key)) {
@@ -392,14 +396,14 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Total rows of the first requests of a group, if they determine the run time.
+    /// Returns the total rows of the first `count` requests of a group, if rows determine the run time.
     fn rows(&self, head: Place, count: usize) -> Option<u64> {
         let places = self.places(head, count);
         let mut asks = places.iter().map(|place| Some(&self.waiting.get(place)?.ask));
         asks.try_fold(0u64, |rows, ask| Some(rows.saturating_add(ask?.measured_rows?)))
     }
 
-    /// Removes the first requests of a group.
+    /// Removes and returns the first `count` requests of a group.
     fn take(&mut self, head: Place, count: usize) -> Vec<T> {
         let places = self.places(head, count);
         let mut items = Vec::with_capacity(places.len());
@@ -454,7 +458,7 @@ impl<T> Scheduler<T> {
         has_room
     }
 
-    /// Uncounts a request in a level.
+    /// Removes a request from the count of its level.
     fn release(&mut self, level: u64) {
         if let Some(count) = self.limited.get_mut(&level) {
             *count -= 1;

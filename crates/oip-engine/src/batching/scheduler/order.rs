@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 /// Releases responses in the order of their requests' arrival.
 pub(crate) struct Turnstile<A> {
-    /// By arrival: responses that are ready, and `None` for the others.
+    /// Responses by arrival of their requests; `None` while a response is not ready.
     line: BTreeMap<u64, Option<A>>,
 }
 
@@ -18,8 +18,8 @@ impl<A> Turnstile<A> {
         self.line.insert(arrival, None);
     }
 
-    /// Records a response, and returns those that may leave now, in order. If its request has left, returns
-    /// it alone.
+    /// Records a response, and returns the responses that may be sent now, in order. If the request was
+    /// removed, returns its response alone.
     pub(crate) fn finish(&mut self, arrival: u64, answer: A) -> Vec<A> {
         match self.line.get_mut(&arrival) {
             Some(place) => *place = Some(answer),
@@ -28,8 +28,8 @@ impl<A> Turnstile<A> {
         self.released(Vec::new())
     }
 
-    /// Removes a request whose client is gone. Returns its response if it is ready, and those that waited
-    /// behind it.
+    /// Removes a request whose client disconnected. Returns its response if it is ready, and the responses
+    /// that waited for it.
     pub(crate) fn leave(&mut self, arrival: u64) -> Vec<A> {
         let left = self.line.remove(&arrival).flatten();
         self.released(left.into_iter().collect())
@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(line.finish(0, "a"), ["a"]);
         assert_eq!(line.leave(1), ["c"]);
         assert_eq!(line.finish(3, "d"), ["d"]);
-        // A request whose client is gone delays no other; a later response of it is dropped.
+        // A request whose client disconnected delays no other; its late response is dropped.
         (4..7).for_each(|arrival| line.enter(arrival));
         assert_eq!(line.finish(5, "f"), [""; 0]);
         assert_eq!(line.leave(4), ["f"]);

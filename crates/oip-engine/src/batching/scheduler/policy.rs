@@ -6,10 +6,10 @@ use oip_types::{
     model_config::{DynamicBatching, QueuePolicy, TimeoutAction},
 };
 
-/// How requests to a model version wait, and which of them run together.
+/// How long requests to a model version wait, and which of them run together.
 ///
-/// Made from a configuration with Triton's fields ([`BatchPolicy::from_config`]), or from what is known of
-/// the model's rows ([`BatchPolicy::derived`]).
+/// A policy comes from a configuration with Triton's fields ([`BatchPolicy::from_config`]), or from known
+/// properties of the model's rows ([`BatchPolicy::derived`]).
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatchPolicy {
     max_rows: u64,
@@ -33,11 +33,11 @@ impl BatchPolicy {
     /// of 32, 64 or 128, and the first request of a batch waits for the last.
     pub const DEFAULT_MAX_ROWS: u64 = 64;
 
-    /// Default maximum bytes of joined inputs (16 MiB): joining copies them, and rows that large gain nothing
-    /// from it.
+    /// Default maximum bytes of joined inputs (16 MiB): joining copies the inputs, and rows that large gain
+    /// nothing from it.
     pub const DEFAULT_MAX_JOINED_BYTES: u64 = 16 << 20;
 
-    /// Runs every request alone, in the order of arrival.
+    /// Creates a policy that runs every request alone, in the order of arrival.
     #[must_use]
     pub fn one_by_one() -> Self {
         Self {
@@ -56,12 +56,12 @@ impl BatchPolicy {
         }
     }
 
-    /// The policy for an unconfigured model with independent rows: joins requests of up to `max_rows` rows
-    /// into batches of up to `max_rows`. Larger requests, and those whose inputs differ in their number of
-    /// rows, run alone.
+    /// Creates the policy of an unconfigured model with independent rows: requests of up to `max_rows` rows
+    /// are joined into batches of up to `max_rows`. Larger requests, and those whose inputs have different
+    /// numbers of rows, run alone.
     ///
     /// In addition, the first dimension of all outputs, and of all inputs with rows, must be free in
-    /// `metadata`. Otherwise, and if `max_rows` is 0, every request runs alone.
+    /// `metadata`. Otherwise, or if `max_rows` is 0, every request runs alone.
     #[must_use]
     pub fn derived(metadata: &ModelMetadata, rows: &IndependentRows, max_rows: u64) -> Self {
         let is_free = |tensor: &TensorMetadata| {
@@ -88,8 +88,8 @@ impl BatchPolicy {
         }
     }
 
-    /// The policy of a configuration, with Triton's meaning of the fields. A `max_batch_size` above 0 joins
-    /// requests; `dynamic_batching` tunes how.
+    /// Creates the policy of a configuration; its fields mean what they mean in Triton. A `max_batch_size`
+    /// above 0 joins requests; `dynamic_batching` tunes how.
     ///
     /// # Errors
     /// [`PolicyError`] for contradictory values.
@@ -124,7 +124,7 @@ impl BatchPolicy {
         })
     }
 
-    /// The same policy, but each request runs alone with all its rows.
+    /// Returns the same policy, except that each request runs alone with all its rows.
     #[must_use]
     pub fn without_joining(self) -> Self {
         Self { joins: false, ..self }
@@ -141,8 +141,8 @@ impl BatchPolicy {
         self.max_rows
     }
 
-    /// Returns whether the limits are configured. If so, larger requests are refused, and so are outputs with
-    /// other rows than the inputs.
+    /// Returns whether the limits are configured. If so, larger requests are refused, and outputs must have
+    /// as many rows as the inputs.
     #[must_use]
     pub fn is_configured(&self) -> bool {
         self.is_configured
@@ -169,12 +169,12 @@ impl BatchPolicy {
         self.preferred_rows.binary_search(&rows).is_ok()
     }
 
-    /// Rows from which on waiting is pointless.
+    /// Returns the number of rows at which waiting for more requests is pointless.
     pub(crate) fn enough_rows(&self) -> u64 {
         self.preferred_rows.last().copied().unwrap_or(self.max_rows)
     }
 
-    /// The level of a request; priorities out of range mean the default, as in Triton.
+    /// Returns the level of a request; priorities out of range select the default level, as in Triton.
     pub(crate) fn level(&self, priority: u64) -> u64 {
         match priority {
             _ if self.levels == 0 => 0,
@@ -184,12 +184,12 @@ impl BatchPolicy {
         }
     }
 
-    /// The queue policy of a level.
+    /// Returns the queue policy of a level.
     pub(crate) fn queue(&self, level: u64) -> &QueuePolicy {
         self.level_queues.get(&level).unwrap_or(&self.queue)
     }
 
-    /// The queue timeout in a level: a request's own timeout can only shorten the configured one.
+    /// Returns the queue timeout in a level: a request's own timeout can only shorten the configured one.
     pub(crate) fn timeout(&self, level: u64, own: Option<Duration>) -> Option<Duration> {
         let queue = self.queue(level);
         let configured = Duration::from_micros(queue.default_timeout_microseconds);
@@ -203,7 +203,7 @@ impl BatchPolicy {
     }
 }
 
-/// Maximum priority levels: each can have its own queue limit, so their number bounds the waiting requests.
+/// Maximum priority levels. Each level can have its own queue limit, so this bounds the waiting requests.
 const MAX_LEVELS: u64 = 256;
 
 fn check(batching: &DynamicBatching, max_rows: u64) -> Result<(), PolicyError> {
@@ -268,7 +268,7 @@ fn check(batching: &DynamicBatching, max_rows: u64) -> Result<(), PolicyError> {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyError {
-    /// The field of `dynamic_batching`; empty for the whole message.
+    /// The field of `dynamic_batching`; empty if the error concerns the whole message.
     field: &'static str,
     expected: String,
     found: u64,

@@ -30,7 +30,7 @@ enum Event {
     Next,
     /// The client of the n-th request disconnects.
     Cancel(usize),
-    /// Outputs had other rows than the inputs.
+    /// A batch's outputs did not have the rows of its inputs.
     StopJoining,
 }
 
@@ -120,7 +120,7 @@ struct RequestRecord {
 }
 
 impl RequestRecord {
-    /// Position in the serving order at a time after the last [`Scheduler::expire`].
+    /// Returns the position in the serving order at a time after the last [`Scheduler::expire`].
     fn rank(&self, policy: &BatchPolicy, arrival: usize, now: Instant) -> (u64, bool, usize) {
         let is_late = self.timeout.is_some_and(|timeout| timeout <= now);
         (
@@ -256,7 +256,7 @@ impl World {
                     .all(|number| rank(number) > last)
             );
         }
-        // Without a delay the first of all is served first.
+        // Without a delay, the earliest request is served first.
         if policy.max_delay().is_zero() {
             let head = rank(&batch[0]);
             assert!(self.waiting.iter().all(|number| rank(number) > head));
@@ -267,7 +267,8 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_500, ..ProptestConfig::default() })]
 
-    /// A request that passes would have been the next batch at once and by itself, had it entered; the others come as if it had.
+    /// A request that bypasses the queue would have run at once and alone if it had been queued. Later
+    /// requests are handled as if it had been queued.
     #[test]
     fn what_passes_would_be_run_at_once(
         policy in policy(),
@@ -308,8 +309,8 @@ proptest! {
         }
     }
 
-    /// No request is lost or run twice, none runs after its deadline, batches are within their limits and in order, and
-    /// nobody waits longer than the policy says while an instance is free.
+    /// No request is lost or run twice, none runs after its deadline, batches respect their limits and the
+    /// order, and no request waits longer than the policy allows while an instance is free.
     #[test]
     fn md_09_every_request_leaves_once_in_time_and_in_order(
         policy in policy(),
@@ -366,7 +367,7 @@ proptest! {
             }
             prop_assert_eq!(world.scheduler.len(), world.waiting.len());
         }
-        // In the end all of them leave.
+        // Finally, all requests must have left.
         world.scheduler.flush();
         for _ in 0..=world.waiting.len() {
             world.next();
@@ -410,12 +411,12 @@ fn preferred_sizes_are_run_at_once_and_others_wait_for_the_delay() {
     assert_eq!(scheduler.next(start), Next::WaitUntil(start + delay));
     push(&mut scheduler, 2, 2, start + delay / 2);
     assert_eq!(scheduler.next(start + delay / 2), Next::Run(vec![1, 2]));
-    // 3 rows wait, 5 would: neither is preferred, so the delay of the first decides.
+    // First 3, then 5 rows wait. Neither is a preferred size, so the first request's delay decides.
     push(&mut scheduler, 3, 3, start);
     push(&mut scheduler, 4, 2, start + delay / 2);
     assert_eq!(scheduler.next(start + delay / 2), Next::WaitUntil(start + delay));
     assert_eq!(scheduler.next(start + delay), Next::Run(vec![3, 4]));
-    // One more would exceed the largest preferred size: what is there is run.
+    // One more request would exceed the largest preferred size, so the waiting ones run.
     push(&mut scheduler, 5, 5, start);
     push(&mut scheduler, 6, 2, start);
     assert_eq!(scheduler.next(start), Next::Run(vec![5]));
