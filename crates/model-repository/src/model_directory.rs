@@ -318,6 +318,9 @@ impl ModelDirectory {
     /// Returns whether the model has a directory for `version`.
     #[must_use]
     pub fn has_version(&self, version: &str) -> bool {
+        if !is_url_safe(version) {
+            return false;
+        }
         let is_dir = |real: &Path| self.root.stat(real).is_ok_and(|stat| is_folder(&stat));
         let resolved = self.root.resolve(&self.below.join(version));
         self.has_versions && matches!(resolved, Ok(PathTarget::Inside(real)) if is_dir(&real))

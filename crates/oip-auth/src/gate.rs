@@ -38,12 +38,15 @@ pub struct Transport<B> {
 }
 
 impl<B> Transport<B> {
-    /// Adds a request's route to its extensions, unless an outer layer already did.
+    /// Adds the route of a request's path to its extensions. It replaces one from an outer layer, which may have read
+    /// another path or another transport's.
     pub fn read_route<R>(&self, request: &mut Request<R>) {
-        match self.is_grpc {
-            true => Route::read_grpc(request),
-            false => Route::read_http(request),
-        }
+        let path = request.uri().path();
+        let route = match self.is_grpc {
+            true => Route::of_grpc(path),
+            false => Route::of_http(request.method(), path),
+        };
+        request.extensions_mut().insert(route);
     }
 }
 

@@ -18,8 +18,9 @@
 //! apis = ["health"]
 //! ```
 //!
-//! The gate decides by the [`Route`](oip_service::route::Route) of a request, and the transport runs the same
-//! route. A layer that rewrites paths must come before the gate. If the decision needs the content, such as
+//! The gate decides by the [`Route`](oip_service::route::Route) of a request's path, and `oip-http` runs that
+//! route. A layer that rewrites paths must come before the gate, since gRPC services and other routers read the
+//! path again. If the decision needs the content, such as
 //! the model's name in a gRPC message, the request carries a [`Grant`](oip_service::Grant), which the transport
 //! checks. Internal requests, such as the steps of a pipeline, are not checked.
 //!
@@ -81,5 +82,7 @@ mod table;
 
 pub use error::AuthError;
 pub use gate::{Answer, Gate, Transport};
+// Taken by [`Restricted`] and [`Guard`].
 pub use guard::{Answers, Door, Guard, KeyFetches};
+pub use oip_service::route::Api;
 pub use restricted::{Restricted, check_restricted};

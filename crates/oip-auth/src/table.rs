@@ -472,8 +472,13 @@ impl Identity {
     pub(crate) fn check_route(&self, route: &Route) -> Result<(), ServiceError> {
         // An unknown path may belong to any API.
         if !self.may_use(route.api()) {
-            let (name, api) = (&self.name, route.api().name());
-            return Err(denied(format!("identity '{name}' may not use the API '{api}'")));
+            let name = &self.name;
+            return Err(denied(match route.api() {
+                Api::Unknown => format!(
+                    "identity '{name}' may not use this path: there is no such path, or it needs an identity without `apis`"
+                ),
+                api => format!("identity '{name}' may not use the API '{}'", api.name()),
+            }));
         }
         match route.model_name() {
             Some(model) => self.check_model(model),

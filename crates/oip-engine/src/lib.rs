@@ -68,7 +68,7 @@ pub use config::{EngineConfig, ModelControl};
 pub use engine::Engine;
 pub use load::lifecycle::UNAVAILABLE;
 // Taken by [`Engine::start`].
-pub use model_repository::{Repositories, Repository};
+pub use model_repository::{Repositories, Repository, RepositoryError};
 pub use run::in_place::InPlace;
 pub use statistics::{FailureReason, Histogram, VersionMetrics};
 pub use versions::status::ModelStatus;

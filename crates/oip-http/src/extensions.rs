@@ -75,7 +75,13 @@ async fn index(app: &App, request: Request) -> Result<Response, ServiceError> {
 pub(crate) async fn named_repository(State(app): State<App>, route: Routed) -> Response {
     let refused = || {
         extensions::repository(&*app.service)?;
-        extensions::check_repository_name(route.repository()?)
+        let name = route.repository()?;
+        extensions::check_repository_name(name)?;
+        match name {
+            // An empty name is the default repository in a gRPC message, but not in a path.
+            "" => Err(ServiceError::new(ErrorCode::NotFound, "Not Found")),
+            _ => Ok(()),
+        }
     };
     respond(refused().map(|()| done()))
 }

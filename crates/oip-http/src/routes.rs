@@ -46,8 +46,10 @@ pub fn router(service: Arc<dyn InferenceService>, config: HttpConfig) -> Router 
 /// Creates the REST API with the additional routes `more`. Checks of heads, unknown paths and wrong methods
 /// apply to them too.
 ///
+/// A fallback of `more` is replaced.
+///
 /// # Panics
-/// If `more` has a fallback, or a path of the protocol.
+/// If `more` has a path of the protocol.
 pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more: Router) -> Router {
     routed(&App::new(service, config), more)
 }
@@ -55,7 +57,8 @@ pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more:
 /// Creates only the routes under `/v1` and `/v2`, without a fallback, to be merged into a program's router
 /// with its own fallback and pages.
 ///
-/// Under a prefix, `oip-auth`'s gate must come after the prefix is removed, so that both see the same path.
+/// Under a prefix, `oip-auth`'s gate and any other reader of [`Route`](oip_service::route::Route) must come after the
+/// prefix is removed: with the route of another path, all requests get 404.
 ///
 /// ```
 /// use std::sync::Arc;

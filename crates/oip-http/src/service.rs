@@ -46,8 +46,10 @@ pub fn service(service: Arc<dyn InferenceService>, config: HttpConfig) -> HttpSe
 /// Creates the REST API with the additional routes `more`. Checks of heads, unknown paths and wrong methods
 /// apply to them too.
 ///
+/// A fallback of `more` is replaced.
+///
 /// # Panics
-/// If `more` has a fallback, or a path of the protocol.
+/// If `more` has a path of the protocol.
 #[must_use]
 pub fn service_with(service: Arc<dyn InferenceService>, config: HttpConfig, more: Router) -> HttpService {
     let app = App::new(service, config);

@@ -459,7 +459,7 @@ impl Lifecycle {
     fn retire(self: &Arc<Self>, name: &str, keep: &[Option<&str>], forget: bool) -> Vec<Arc<ServedVersion>> {
         let retired = {
             let _planning = lock(&self.planning);
-            let retired = self.registry.retire(name, keep);
+            let retired = self.registry.retire(name, keep, forget);
             if !retired.is_empty() {
                 self.plan_users_of(name);
             }
@@ -467,10 +467,10 @@ impl Lifecycle {
         };
         let end = |(version, served): (Option<String>, Arc<ServedVersion>)| {
             tracing::info!(model = name, version, "unloading a model");
-            let (this, name) = (self.clone(), name.to_owned());
+            let (this, name, load) = (self.clone(), name.to_owned(), served.load_generation());
             let then = move || {
                 let _planning = lock(&this.planning);
-                this.registry.unloaded(&name, version.as_deref(), forget);
+                this.registry.unloaded(&name, version.as_deref(), load);
                 this.plan_users_of(&name);
             };
             self.retirement.retire(served.clone(), then);

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use model_repository::VersionKey;
 use oip_types::ModelState;
 
-use crate::versions::served_version::ServedVersion;
+use crate::{generation::Generation, versions::served_version::ServedVersion};
 
 /// Versions from oldest to newest; a model without versions has one entry, `None`.
 pub(super) type Versions = BTreeMap<Option<VersionKey>, Entry>;
@@ -25,7 +25,12 @@ pub(super) struct Entry {
 pub(super) enum State {
     Loading,
     Ready(Arc<ServedVersion>),
-    Unloading,
+    Unloading {
+        /// The version that ends. A later load of the same version is another one.
+        generation: Generation,
+        /// Whether to remove the entry when it has ended.
+        forget: bool,
+    },
     Unloaded,
     Failed,
 }
@@ -48,7 +53,7 @@ impl Entry {
                 None => (ModelState::Ready, self.reason.clone()),
                 Some(reason) => (ModelState::Unavailable, reason),
             },
-            State::Unloading => (ModelState::Unloading, String::new()),
+            State::Unloading { .. } => (ModelState::Unloading, String::new()),
             State::Unloaded | State::Failed => (ModelState::Unavailable, self.reason.clone()),
         }
     }

@@ -27,7 +27,7 @@ use crate::{
 ///
 /// It contains only models with a load attempt, so requests for unknown names leave no trace.
 ///
-/// Requests read snapshots and never wait for a lock. A snapshot holds references to its versions, so a
+/// Requests find their version in snapshots, without a lock. A snapshot holds references to its versions, so a
 /// version found by a request does not end before the request has its own reference.
 #[derive(Default)]
 pub(crate) struct Registry {
@@ -55,7 +55,7 @@ impl Registry {
         self.models.store(Arc::new(models));
     }
 
-    /// Marks versions as loading. Removes failed versions, and unloaded ones that are not in `there`. Ready
+    /// Marks versions as loading. Removes failed versions, and unloaded ones for which `is_there` is false. Ready
     /// versions stay ready.
     pub(crate) fn start_loading(
         &self,
@@ -64,6 +64,14 @@ impl Registry {
         is_waited_for: bool,
         is_there: impl Fn(&str) -> bool,
     ) {
+        // Asked before the change: a slow file system must not hold up other models.
+        let gone: BTreeSet<VersionKey> = self
+            .versions(name)
+            .iter()
+            .filter(|(_, entry)| matches!(entry.state, State::Unloaded))
+            .filter_map(|(version, _)| version.clone())
+            .filter(|version| !is_there(version.as_str()))
+            .collect();
         self.change(name, |entries| {
             entries.retain(|version, entry| match (&entry.state, version) {
                 (State::Ready(_), _) => {
@@ -71,8 +79,8 @@ impl Registry {
                     entry.reason.clear();
                     true
                 }
-                (State::Unloading, _) => true,
-                (State::Unloaded, Some(version)) => is_there(version.as_str()),
+                (State::Unloading { .. }, _) => true,
+                (State::Unloaded, Some(version)) => !gone.contains(version),
                 (State::Unloaded | State::Failed | State::Loading, _) => false,
             });
             for version in versions {
@@ -149,28 +157,42 @@ impl Registry {
         versions.values().any(|entry| match &entry.state {
             State::Failed => entry.reason == reason,
             State::Ready(_) => entry.reason == outdated(reason),
-            State::Loading | State::Unloading | State::Unloaded => false,
+            State::Loading | State::Unloading { .. } | State::Unloaded => false,
         })
     }
 
     /// Takes all versions except those in `keep` out of service, and returns them; the caller ends them.
-    /// Removes failed versions.
+    /// Removes failed versions, and with `forget` also unloaded ones, now or when they have ended.
     #[must_use]
     pub(crate) fn retire(
         &self,
         name: &str,
         keep: &[Option<&str>],
+        forget: bool,
     ) -> Vec<(Option<String>, Arc<ServedVersion>)> {
         self.change(name, |entries| {
             let is_kept =
                 |version: &Option<VersionKey>| keep.contains(&version.as_ref().map(VersionKey::as_str));
             entries.retain(|version, entry| {
-                is_kept(version) || !matches!(entry.state, State::Loading | State::Failed)
+                is_kept(version)
+                    || match &entry.state {
+                        State::Loading | State::Failed => false,
+                        State::Unloaded => !forget,
+                        State::Ready(_) | State::Unloading { .. } => true,
+                    }
             });
             let mut retired = Vec::new();
             for (version, entry) in entries.iter_mut().filter(|(version, _)| !is_kept(version)) {
+                if let State::Unloading {
+                    forget: is_forgotten, ..
+                } = &mut entry.state
+                {
+                    *is_forgotten |= forget;
+                }
                 if let Some(served) = entry.served().cloned() {
-                    *entry = Entry::new(State::Unloading, "it is being unloaded", false);
+                    let generation = served.load_generation();
+                    let state = State::Unloading { generation, forget };
+                    *entry = Entry::new(state, "it is being unloaded", false);
                     retired.push((
                         version.as_ref().map(|version| version.as_str().to_owned()),
                         served,
@@ -181,19 +203,16 @@ impl Registry {
         })
     }
 
-    /// Records that a retired version has ended; with `forget`, removes it.
-    pub(crate) fn unloaded(&self, name: &str, version: Option<&str>, forget: bool) {
+    /// Records that a retired version has ended, unless the same version was loaded again meanwhile.
+    pub(crate) fn unloaded(&self, name: &str, version: Option<&str>, ended: Generation) {
         self.change(name, |entries| {
             let key = version.map(VersionKey::new);
-            // The version may have been loaded again meanwhile.
-            if let Some(entry) = entries
-                .get_mut(&key)
-                .filter(|entry| matches!(entry.state, State::Unloading))
-            {
-                *entry = Entry::new(State::Unloaded, "unloaded", false);
-                if forget {
-                    entries.remove(&key);
-                }
+            match entries.get(&key).map(|entry| &entry.state) {
+                Some(State::Unloading { generation, forget }) if *generation == ended => match forget {
+                    true => drop(entries.remove(&key)),
+                    false => drop(entries.insert(key, Entry::new(State::Unloaded, "unloaded", false))),
+                },
+                _ => {}
             }
         });
     }
@@ -338,7 +357,7 @@ impl Registry {
         let models = self.models.load();
         let is_missing = |entry: &Entry| match &entry.state {
             State::Ready(served) => entry.is_waited_for && strict && served.unavailable().is_some(),
-            State::Unloading | State::Unloaded => false,
+            State::Unloading { .. } | State::Unloaded => false,
             State::Loading => entry.is_waited_for,
             State::Failed => entry.is_waited_for && strict,
         };
@@ -559,7 +578,7 @@ mod tests {
                         registry.start_loading(&name, &[Some("1"), Some("2")], false, |_| true);
                         registry.fail(&name, "it is broken", false);
                         if model % 2 == 0 {
-                            assert!(registry.retire(&name, &[]).is_empty());
+                            assert!(registry.retire(&name, &[], false).is_empty());
                         }
                     }
                 });

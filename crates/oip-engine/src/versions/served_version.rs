@@ -223,6 +223,11 @@ impl ServedVersion {
         }
     }
 
+    /// Returns the generation of this load, which never changes.
+    pub(crate) fn load_generation(&self) -> Generation {
+        self.generation
+    }
+
     /// Returns the generation for cached responses. It changes with each load, and for a pipeline also when
     /// one of its models changes.
     pub(crate) fn generation(&self) -> Generation {

@@ -67,6 +67,26 @@ fn models_come_change_and_go() {
     fs::rename(root.with_extension("away"), root).unwrap();
 }
 
+/// Bad input: a removed model leaves no trace, not even of versions that were unloaded before.
+#[test]
+fn versions_that_were_unloaded_go_with_their_model() {
+    let folder = repository(&[("m/1/model.word", "adds 1")]);
+    let root = folder.path();
+    let engine = polling(root);
+    write(root, "m/2/model.word", "adds 300");
+    until("the new version is served", || answer(&engine, 1) == Some(301));
+    until("the first version is unloaded", || {
+        engine
+            .models()
+            .iter()
+            .any(|model| (model.version.as_deref(), model.state) == (Some("1"), ModelState::Unavailable))
+    });
+    fs::remove_dir_all(root.join("m")).unwrap();
+    until("nothing is left", || engine.models().is_empty());
+    let error = infer(&engine, request("m", None, 1)).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NotFound);
+}
+
 #[test]
 fn touched_files_are_not_loaded_again() {
     let folder = repository(&[("m/1/model.word", "adds 1")]);

@@ -82,6 +82,10 @@ async fn models_are_loaded_and_unloaded() {
             "{path}"
         );
     }
+    // An empty segment is not the default repository.
+    for path in ["/v2/repository//models/nan/unload", "/v2/repository//index"] {
+        assert_eq!(post(&app, path, "").await.status, StatusCode::NOT_FOUND, "{path}");
+    }
     let index = post(&app, "/v2/repository/index", "").await.json();
     assert!(
         index

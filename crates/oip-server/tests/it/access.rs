@@ -407,7 +407,12 @@ async fn the_admin_address_has_what_changes_the_server() {
         send(&mut stream, method, path, &[], b"");
         receive(&mut stream)
     };
-    for (method, path) in [("GET", "/metrics"), ("GET", "/v2/logging"), ("POST", UNLOAD)] {
+    for (method, path) in [
+        ("GET", "/metrics"),
+        ("GET", "/metrics/"),
+        ("GET", "/v2/logging"),
+        ("POST", UNLOAD),
+    ] {
         let answer = ask(&server, method, path, None);
         assert!(
             answer.status == 403 && error(&answer).contains("--admin-address"),
@@ -569,7 +574,12 @@ async fn the_admin_address_may_be_a_unix_socket() {
         send(&mut stream, method, path, &[], b"");
         receive(&mut stream)
     };
-    for (method, path) in [("GET", "/metrics"), ("GET", "/console/log"), ("POST", UNLOAD)] {
+    for (method, path) in [
+        ("GET", "/metrics"),
+        ("GET", "/metrics/"),
+        ("GET", "/console/log"),
+        ("POST", UNLOAD),
+    ] {
         let mut stream = encrypted(server.http, &certificates.client(None, b"http/1.1"));
         send(&mut stream, method, path, &[], b"");
         assert_eq!(receive(&mut stream).status, 403, "{path}");
@@ -624,6 +634,7 @@ async fn restricted_apis_are_tritons() {
     let answer = server.request("POST", path, &[("infer-key", "infer-value")], b"{\"inputs\": []}");
     assert_eq!(answer.status, 200);
     assert_eq!(server.get("/metrics").status, 403);
+    assert_eq!(server.get("/metrics/").status, 403);
     assert_eq!(
         server
             .request("GET", "/metrics", &[("metrics-key", "other")], b"")

@@ -67,7 +67,7 @@ pub const PATHS: &[PathPattern] = &[
     path("/livez", Action::ServerLive),
     path("/readyz", Action::ServerReady),
     path("/ping", Action::ServerReady),
-    exact("/metrics", Action::Metrics),
+    path("/metrics", Action::Metrics),
     path("/v1/models", Action::ModelsV1),
     path("/v1/models/{model}:predict", Action::PredictV1),
     path("/v1/models/{model}", Action::ModelReadyV1),

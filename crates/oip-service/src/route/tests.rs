@@ -87,6 +87,7 @@ const TABLE: &[Row<'static>] = &[
     ("GET", "/console/page.js", Action::Page, None, None, None, "/console"),
     ("GET", "/console/log", Action::ConsoleLog, None, None, None, "/console"),
     ("GET", "/metrics", Action::Metrics, None, None, None, "/metrics"),
+    ("GET", "/metrics/", Action::Metrics, None, None, None, "/metrics"),
     // A name may be empty; its use is an error.
     ("GET", "/v2/models//", Action::ModelMetadata, Some(""), None, None, "/v2/models/{model}"),
     ("POST", "/v2/models//infer", Action::Infer, Some(""), None, None, INFER),
@@ -138,7 +139,6 @@ const UNKNOWN_PATHS: &[&str] = &[
     "/console/",
     "/console/other",
     "/console/log/",
-    "/metrics/",
     "/infer",
 ];
 
