@@ -312,7 +312,7 @@ impl Registry {
         };
         match &entry.state {
             State::Ready(served) => Ok(served.clone()),
-            State::Loading | State::Unloading | State::Failed => fail(ErrorCode::Unavailable),
+            State::Loading | State::Unloading { .. } | State::Failed => fail(ErrorCode::Unavailable),
             // Retrying does not help, so the error code is "not found".
             State::Unloaded => fail(ErrorCode::NotFound),
         }
