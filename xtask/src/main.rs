@@ -65,7 +65,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Generate code from proto/ (pure Rust, needs no protoc) and schemas/ (changes need the feature `flatc`), and each library's README
+    /// Generate code from proto/ (pure Rust, needs no protoc) and schemas/ (changes need the feature
+    /// `flatc`), and each library's README
     Codegen {
         /// Write nothing; fail when a committed file is stale
         #[arg(long)]
@@ -96,14 +97,14 @@ enum Task {
     /// Compare the responses of real models from public Python packages with ONNX Runtime; needs Python 3 and
     /// a network
     Zoo(zoo::Options),
-    /// Check the manifests of docs/deploy against the schemas of Kubernetes and KServe; needs Python 3, kubectl and a network for the
-    /// first run
+    /// Check the manifests of docs/deploy against the schemas of Kubernetes and KServe; needs Python 3,
+    /// kubectl and a network for the first run
     Deploy(deploy::Options),
     /// Build the server's image with buildah, run it with podman, and print its size and the time to its
     /// first response
     Image(image::Options),
-    /// Check every query of the dashboard and the alerts of docs/deploy/monitoring against a real Prometheus that scrapes a running
-    /// server; needs Python 3 and Prometheus
+    /// Check every query of the dashboard and the alerts of docs/deploy/monitoring against a real Prometheus
+    /// that scrapes a running server; needs Python 3 and Prometheus
     Monitor(monitor::Options),
     /// Compute how many requests of a burst are served, wait or are refused until autoscalers have started
     /// enough replicas (docs/deploy/scaling.md)
@@ -111,7 +112,8 @@ enum Task {
     /// Serve models from emulators of S3, Google's store and Azure, and from a server that imitates the Hub;
     /// needs Python 3, npm and a network for the first run
     Stores(stores::Options),
-    /// Build the Python package `tensorferry` as a wheel, with the programs in it; needs Python 3.11 and a network for the first run
+    /// Build the Python package `tensorferry` as a wheel, with the programs in it; needs Python 3.11 and a
+    /// network for the first run
     Wheel(wheel::Options),
     /// Build the wheel, install it into a new environment, and run its tests there
     Python(python::TestOptions),
@@ -121,7 +123,8 @@ enum Task {
     Book,
     /// Run the tutorials of docs/tutorials unchanged; needs Python 3.11 and a network for the first run
     Tutorials(tutorials::Options),
-    /// Use every control of the console in a real browser, with screenshots; needs Chromium, Python 3 and a network for the first run
+    /// Use every control of the console in a real browser, with screenshots; needs Chromium, Python 3 and a
+    /// network for the first run
     Browser(browser::Options),
     /// Compare this server with MLServer, KServe's Python server and Triton; needs Python 3 and a network for
     /// the first run

@@ -23,7 +23,7 @@ use crate::{
 
 /// The results of the well-behaved clients over a period.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
+pub struct ClientResults {
     /// Number of requests with a correct response.
     pub right: u64,
     /// Number of requests that were refused with a request to retry later.
@@ -33,7 +33,7 @@ pub struct Seen {
     /// Maximum latency of a liveness check, including connecting.
     pub slowest_live: Duration,
     /// Maximum wake-up delay of a sleeping thread in this process, which shows the machine's share in
-    /// [`Seen::slowest_live`].
+    /// [`ClientResults::slowest_live`].
     pub slowest_wake: Duration,
     /// Number of liveness checks that failed.
     pub not_live: u64,
@@ -41,7 +41,7 @@ pub struct Seen {
     pub time: Duration,
 }
 
-impl Seen {
+impl ClientResults {
     /// Returns the right responses per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
@@ -95,9 +95,9 @@ impl Beside {
     }
 
     /// Returns the results since the start or the last call.
-    pub fn take(&mut self) -> Seen {
+    pub fn take(&mut self) -> ClientResults {
         let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);
-        let seen = Seen {
+        let seen = ClientResults {
             right: take(&self.counts.right),
             refused: take(&self.counts.refused),
             failed: take(&self.counts.failed),

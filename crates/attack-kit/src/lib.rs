@@ -33,7 +33,7 @@ use std::{future::Future, io, panic::resume_unwind, thread};
 
 use tokio::{runtime::Builder, task::LocalSet};
 
-pub use beside::{Beside, Seen, budget_used};
+pub use beside::{Beside, ClientResults, budget_used};
 pub use rows::{Scale, Tally};
 pub use server::{Server, Target, signal, workers};
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use attack_kit::{Scale, Seen};
+use attack_kit::{ClientResults, Scale};
 
 /// Maximum latency of a liveness check.
 const LONGEST_LIVE: Duration = Duration::from_millis(50);
@@ -33,7 +33,7 @@ impl Violations {
     }
 
     /// Checks the results of well-behaved clients.
-    pub(crate) fn clients(&mut self, seen: &Seen) {
+    pub(crate) fn clients(&mut self, seen: &ClientResults) {
         let late = seen.slowest_live.saturating_sub(seen.slowest_wake);
         self.unless(late <= LONGEST_LIVE, "sign of life");
         self.unless(seen.not_live == 0, "live");

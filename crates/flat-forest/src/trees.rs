@@ -113,7 +113,7 @@ pub struct TreesBuilder {
 #[derive(Debug)]
 pub struct Trees {
     /// The children of a branch are adjacent.
-    nodes: Vec<Laid>,
+    nodes: Vec<FlatNode>,
     roots: Vec<u32>,
     /// Leaf `i` adds `weights[starts[i]..starts[i + 1]]`.
     starts: Vec<u32>,
@@ -130,7 +130,7 @@ pub struct Trees {
 
 /// A node after the layout.
 #[derive(Clone, Copy, Debug)]
-enum Laid {
+enum FlatNode {
     Leaf(u32),
     Branch {
         test: Test,
@@ -370,7 +370,7 @@ impl Trees {
             }
             placed[node] = Some(slot);
             self.nodes[slot as usize] = match nodes[node] {
-                TreeNode::Leaf(leaf) if (leaf.0 as usize) < self.starts.len() - 1 => Laid::Leaf(leaf.0),
+                TreeNode::Leaf(leaf) if (leaf.0 as usize) < self.starts.len() - 1 => FlatNode::Leaf(leaf.0),
                 TreeNode::Leaf(_) => return Err(TreeError::Unknown { node }),
                 TreeNode::Branch {
                     feature,
@@ -390,7 +390,7 @@ impl Trees {
                     let (first, second) = if is_turned { (no, yes) } else { (yes, no) };
                     open.push((second as usize, next + 1));
                     open.push((first as usize, next));
-                    Laid::Branch {
+                    FlatNode::Branch {
                         test,
                         feature,
                         missing_is_yes: missing_is_yes != is_turned,
@@ -405,7 +405,7 @@ impl Trees {
     /// Reserves adjacent nodes.
     fn reserve(&mut self, count: usize) -> Result<u32, TreeError> {
         let first = index(self.nodes.len())?;
-        self.nodes.resize(self.nodes.len() + count, Laid::Leaf(0));
+        self.nodes.resize(self.nodes.len() + count, FlatNode::Leaf(0));
         Ok(first)
     }
 
@@ -417,12 +417,12 @@ impl Trees {
         let nodes = self.nodes.iter().zip(0u32..);
         let nodes = nodes.map(|(node, at)| match *node {
             // No feature is at most NaN, so the walk always continues after `next`, which is this node.
-            Laid::Leaf(_) => Node {
+            FlatNode::Leaf(_) => Node {
                 threshold: T::NAN,
                 feature: 0,
                 next: at.wrapping_sub(1),
             },
-            Laid::Branch {
+            FlatNode::Branch {
                 test,
                 feature,
                 missing_is_yes,
@@ -454,14 +454,14 @@ impl Trees {
                 .nodes
                 .iter()
                 .map(|node| match node {
-                    Laid::Leaf(leaf) => *leaf,
-                    Laid::Branch { .. } => 0,
+                    FlatNode::Leaf(leaf) => *leaf,
+                    FlatNode::Branch { .. } => 0,
                 })
                 .collect(),
             counts_missing: self.nodes.iter().any(|node| {
                 matches!(
                     node,
-                    Laid::Branch {
+                    FlatNode::Branch {
                         missing_is_yes: true,
                         ..
                     }
@@ -475,8 +475,8 @@ impl Trees {
         }
     }
 
-    fn special(&self, node: &Laid) -> Special {
-        let Laid::Branch { test, .. } = node else {
+    fn special(&self, node: &FlatNode) -> Special {
+        let FlatNode::Branch { test, .. } = node else {
             return Special::None;
         };
         match *test {
@@ -527,8 +527,8 @@ impl Trees {
             let own = self.nodes[root as usize..end]
                 .iter()
                 .filter_map(|node| match node {
-                    Laid::Leaf(leaf) => Some(self.weights[*leaf as usize].0),
-                    Laid::Branch { .. } => None,
+                    FlatNode::Leaf(leaf) => Some(self.weights[*leaf as usize].0),
+                    FlatNode::Branch { .. } => None,
                 });
             let mut own = own;
             let first = own.next()?;

@@ -12,8 +12,8 @@ use crate::{
 
 /// The validated table and records of a file.
 ///
-/// It is small compared with the file, whatever that claims: records shared by several table entries are stored once,
-/// and records are known to be disjoint.
+/// It is small compared with the file, whatever that claims: records shared by several table entries are
+/// stored once, and records are known to be disjoint.
 #[derive(Debug)]
 pub(crate) struct Index {
     /// The distinct records, in file order.
@@ -151,8 +151,8 @@ impl Index {
         TensorSpec::new(stored.readable_dtype()?, shape).ok()
     }
 
-    /// Returns the range of a record's elements: the data of a dense tensor; indices, values' length and values of a
-    /// sparse one; empty for a record that cannot be read, because its end is unknown.
+    /// Returns the range of a record's elements: the data of a dense tensor; indices, values' length and
+    /// values of a sparse one; empty for a record that cannot be read, because its end is unknown.
     pub(crate) fn data(&self, stored: &Stored) -> Range<u64> {
         let Some(spec) = self.spec(stored) else {
             return stored.body()..stored.body();
@@ -262,7 +262,8 @@ impl Records<'_> {
         Ok(stored)
     }
 
-    /// Reads a record. Returns it and its end, without padding. The check of the table has proven that it has a header.
+    /// Reads a record. Returns it and its end, without padding. The check of the table has proven that it has
+    /// a header.
     fn read_unnamed(&mut self, offset: u64) -> Result<(Stored, u64), Error> {
         let header = self.window.get(offset, HEADER, "the header of the record")?;
         let rank = word(header);

@@ -55,8 +55,8 @@ impl Names {
     /// Parses the names of a file with `tensors` tensors.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] unless it is JSON of this form, [`ErrorKind::SizeMismatch`] when the number of names
-    /// differs, [`ErrorKind::Duplicate`] when a name occurs twice.
+    /// [`ErrorKind::Malformed`] unless it is JSON of this form, [`ErrorKind::SizeMismatch`] when the number
+    /// of names differs, [`ErrorKind::Duplicate`] when a name occurs twice.
     pub fn from_json(json: &[u8], tensors: usize) -> Result<Self, Error> {
         let names: Self = serde_json::from_slice(json).map_err(|error| {
             let what = format!("the file of names is invalid: {error}");

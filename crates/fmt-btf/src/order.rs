@@ -2,8 +2,8 @@ use std::cmp::Ordering;
 
 use fmt_core::{Error, ErrorKind};
 
-/// Checks the indices of a sparse tensor, in pieces of any length, against its shape and the order required in files
-/// (rules B10 and B11).
+/// Checks the indices of a sparse tensor, in pieces of any length, against its shape and the order required
+/// in files (rules B10 and B11).
 #[derive(Debug, Default)]
 pub(crate) struct IndexCheck {
     /// Bytes of an incomplete index.
@@ -16,7 +16,8 @@ pub(crate) struct IndexCheck {
 }
 
 impl IndexCheck {
-    /// Checks the next bytes of the indices of a tensor with these dimensions, of which there is at least one.
+    /// Checks the next bytes of the indices of a tensor with these dimensions, of which there is at least
+    /// one.
     pub(crate) fn take(&mut self, mut bytes: &[u8], dims: &[u64]) -> Result<(), Error> {
         if !self.partial.is_empty() {
             let missing = (8 - self.partial.len()).min(bytes.len());

@@ -15,10 +15,12 @@ use crate::{
 
 /// An open BTF file.
 ///
-/// Opening reads and validates the offset table and the header of every record, in time and memory proportional to the
-/// number of tensors. Then each dense tensor is one slice of the source: without a copy in memory, one read in a file.
+/// Opening reads and validates the offset table and the header of every record, in time and memory
+/// proportional to the number of tensors. Then each dense tensor is one slice of the source: without a copy
+/// in memory, one read in a file.
 ///
-/// Indices of sparse tensors are data: they are validated whenever the tensor is read, not at open (rules B10 and B11).
+/// Indices of sparse tensors are data: they are validated whenever the tensor is read, not at open (rules B10
+/// and B11).
 ///
 /// ```
 /// use fmt_btf::{BtfReader, BtfWriter, WriteOptions};
@@ -44,11 +46,12 @@ use crate::{
 /// # }
 /// ```
 ///
-/// Tensors have names only after [`BtfReader::with_names`]; otherwise [`TensorReader::find`] finds them by decimal
-/// index (B14). Tensors of unknown dtype or layout are listed with [`Entry::unsupported`], and reading them fails.
+/// Tensors have names only after [`BtfReader::with_names`]; otherwise [`TensorReader::find`] finds them by
+/// decimal index (B14). Tensors of unknown dtype or layout are listed with [`Entry::unsupported`], and
+/// reading them fails.
 ///
-/// With [`ReadOptions::lenient`], records may be at any offset (B4), reserved bytes may be nonzero (B6), and a sparse
-/// tensor may repeat coordinates; the last value wins (B11, B13).
+/// With [`ReadOptions::lenient`], records may be at any offset (B4), reserved bytes may be nonzero (B6), and
+/// a sparse tensor may repeat coordinates; the last value wins (B11, B13).
 pub struct BtfReader {
     source: Arc<dyn ByteSource>,
     index: Index,
@@ -90,8 +93,8 @@ pub struct Record<'a> {
     pub dims: &'a [u64],
     /// The number of entries of a sparse tensor that can be read.
     pub nnz: Option<u64>,
-    /// The range of its elements: for a sparse tensor the indices, the eight bytes of the values' length, and the
-    /// values. Empty if dtype or layout are unknown.
+    /// The range of its elements: for a sparse tensor the indices, the eight bytes of the values' length, and
+    /// the values. Empty if dtype or layout are unknown.
     pub data: Range<u64>,
 }
 
@@ -164,8 +167,8 @@ impl BtfReader {
         self.len() == 0
     }
 
-    /// Returns the raw description of a tensor; `None` if the index is out of bounds. Unlike [`TensorReader::entries`]
-    /// this allocates nothing.
+    /// Returns the raw description of a tensor; `None` if the index is out of bounds. Unlike
+    /// [`TensorReader::entries`] this allocates nothing.
     #[must_use]
     pub fn record(&self, index: usize) -> Option<Record<'_>> {
         let stored = (index < self.len()).then(|| self.index.get(index))?;

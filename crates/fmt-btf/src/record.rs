@@ -33,8 +33,8 @@ impl RecordSpec {
         Self { spec, nnz: None }
     }
 
-    /// Describes a sparse tensor of `nnz` entries, whose bytes are `u64[nnz, rank]` indices, ascending in row-major
-    /// order, followed by the values, all little-endian.
+    /// Describes a sparse tensor of `nnz` entries, whose bytes are `u64[nnz, rank]` indices, ascending in
+    /// row-major order, followed by the values, all little-endian.
     #[must_use]
     pub fn coo(spec: TensorSpec, nnz: u64) -> Self {
         Self { spec, nnz: Some(nnz) }

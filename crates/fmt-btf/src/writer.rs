@@ -12,9 +12,9 @@ use crate::{
 
 /// Writes a BTF file sequentially to any [`Write`].
 ///
-/// The offset table comes first, so all tensors are declared in advance, and anything that the format cannot store is
-/// refused before the first byte. Their bytes follow in pieces of any size; memory holds only the declarations. The
-/// same tensors in the same order give the same bytes.
+/// The offset table comes first, so all tensors are declared in advance, and anything that the format cannot
+/// store is refused before the first byte. Their bytes follow in pieces of any size; memory holds only the
+/// declarations. The same tensors in the same order give the same bytes.
 ///
 /// ```
 /// use fmt_btf::{BtfReader, BtfWriter, RecordSpec, WriteOptions};
@@ -44,7 +44,8 @@ use crate::{
 /// # }
 /// ```
 ///
-/// After an I/O error or an error in the indices of a sparse tensor the file is unusable, and every further call fails.
+/// After an I/O error or an error in the indices of a sparse tensor the file is unusable, and every further
+/// call fails.
 pub struct BtfWriter<W> {
     sink: Sink<W>,
     records: Vec<RecordSpec>,
@@ -66,8 +67,9 @@ impl<W: Write> BtfWriter<W> {
     /// Creates a writer for these tensors. Nothing is written yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for a dtype that the format does not have, [`ErrorKind::TooLarge`] for anything that
-    /// readers would refuse, [`ErrorKind::SizeMismatch`] for more entries than the tensor has elements.
+    /// [`ErrorKind::Unsupported`] for a dtype that the format does not have, [`ErrorKind::TooLarge`] for
+    /// anything that readers would refuse, [`ErrorKind::SizeMismatch`] for more entries than the tensor has
+    /// elements.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "options are values, as for the writers of other formats"
@@ -136,13 +138,14 @@ impl<W: Write> BtfWriter<W> {
         Self::new(out, records, options)
     }
 
-    /// Writes the next bytes of the declared tensors, row-major and little-endian, in pieces of any size. A piece may
-    /// span several tensors. For a sparse tensor the indices come first, then the values.
+    /// Writes the next bytes of the declared tensors, row-major and little-endian, in pieces of any size. A
+    /// piece may span several tensors. For a sparse tensor the indices come first, then the values.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] for bytes beyond the last tensor; nothing is written. [`ErrorKind::OutOfBounds`] for
-    /// an index out of bounds, [`ErrorKind::Malformed`] for indices that are not in ascending row-major order,
-    /// [`ErrorKind::Duplicate`] for duplicate coordinates (B10, B11). [`ErrorKind::Io`].
+    /// [`ErrorKind::SizeMismatch`] for bytes beyond the last tensor; nothing is written.
+    /// [`ErrorKind::OutOfBounds`] for an index out of bounds, [`ErrorKind::Malformed`] for indices that are
+    /// not in ascending row-major order, [`ErrorKind::Duplicate`] for duplicate coordinates (B10, B11).
+    /// [`ErrorKind::Io`].
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         self.sink.check()?;
         self.outstanding.admit(bytes)?;

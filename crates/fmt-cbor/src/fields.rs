@@ -68,7 +68,8 @@ impl Fields {
         to_map(self.as_bytes())
     }
 
-    /// Changes a field in place, appends it, or removes it if `value` is `None`. Returns the result and the old value.
+    /// Changes a field in place, appends it, or removes it if `value` is `None`. Returns the result and the
+    /// old value.
     #[must_use]
     pub fn with(&self, wanted: &str, value: Option<&CborValue>) -> (Self, Option<CborValue>) {
         let mut fields = FieldsBuilder::default();

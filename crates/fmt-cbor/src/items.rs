@@ -1,7 +1,8 @@
 //! Reads CBOR items from untrusted bytes.
 //!
-//! `ciborium-ll` decodes item headers. This file adds what hostile input needs: borrowed text, counts that are checked
-//! against the bytes left, errors for headers that RFC 8949 forbids, and skipping items without recursion.
+//! `ciborium-ll` decodes item headers. This file adds what hostile input needs: borrowed text, counts that
+//! are checked against the bytes left, errors for headers that RFC 8949 forbids, and skipping items without
+//! recursion.
 
 use std::borrow::Cow;
 
@@ -196,8 +197,8 @@ impl<'a> Items<'a> {
     /// Reads an array of dimensions.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] for another item, [`ErrorKind::TooLarge`] for more dimensions than the limit, and
-    /// [`ErrorKind::Overflow`] when the number of elements overflows 64 bits.
+    /// [`ErrorKind::Malformed`] for another item, [`ErrorKind::TooLarge`] for more dimensions than the limit,
+    /// and [`ErrorKind::Overflow`] when the number of elements overflows 64 bits.
     pub fn shape(&mut self, limits: &Limits) -> Result<Shape, Error> {
         const WHAT: &str = "shape";
         let at = self.position();

@@ -12,9 +12,9 @@ use crate::{
 
 /// One CBOR item, kept in its exact encoding.
 ///
-/// Copying between files loses nothing: widths of integers and floats, tags and the order of keys are kept. Accessors
-/// cover the common cases; for others, pass [`CborValue::as_bytes`] to a CBOR crate. [`fmt::Display`] prints the
-/// diagnostic notation of RFC 8949, section 8.
+/// Copying between files loses nothing: widths of integers and floats, tags and the order of keys are kept.
+/// Accessors cover the common cases; for others, pass [`CborValue::as_bytes`] to a CBOR crate.
+/// [`fmt::Display`] prints the diagnostic notation of RFC 8949, section 8.
 ///
 /// ```
 /// use fmt_cbor::CborValue;
@@ -52,7 +52,8 @@ impl CborValue {
         Ok(Self(bytes.into()))
     }
 
-    /// Creates a value from the bytes returned by [`Items::skip`](crate::Items::skip), without validating them again.
+    /// Creates a value from the bytes returned by [`Items::skip`](crate::Items::skip), without validating
+    /// them again.
     #[must_use]
     pub fn from_skipped(bytes: &[u8]) -> Self {
         Self(bytes.into())
@@ -170,8 +171,8 @@ impl TryFrom<&ciborium::Value> for CborValue {
     }
 }
 
-/// Decodes to a value of the crate `ciborium`, which does not keep the widths of numbers, and whose only simple values
-/// are booleans and null.
+/// Decodes to a value of the crate `ciborium`, which does not keep the widths of numbers, and whose only
+/// simple values are booleans and null.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] for items that `ciborium` cannot represent.

@@ -17,11 +17,11 @@ use crate::{
 
 /// A file that is extended at its end, atomically: after a crash it has either its old or its new contents.
 ///
-/// For formats with the index at the end: a new index is written after the old one, and nothing is overwritten. All
-/// data is synced to disk before the last bytes, the `tail`, make it valid. Dropped without [`AppendFile::commit`], the
-/// file is truncated to its old length; after a crash, [`AppendFile::recover`] does that. Until then a journal next to
-/// the file, `NAME.append-journal`, holds the old length. A lock excludes other appenders. Concurrent readers may see
-/// an incomplete file.
+/// For formats with the index at the end: a new index is written after the old one, and nothing is
+/// overwritten. All data is synced to disk before the last bytes, the `tail`, make it valid. Dropped without
+/// [`AppendFile::commit`], the file is truncated to its old length; after a crash, [`AppendFile::recover`]
+/// does that. Until then a journal next to the file, `NAME.append-journal`, holds the old length. A lock
+/// excludes other appenders. Concurrent readers may see an incomplete file.
 ///
 /// ```
 /// use std::io::Write;
@@ -55,8 +55,8 @@ impl AppendFile {
     /// to detect changes.
     ///
     /// # Errors
-    /// [`ErrorKind::Changed`] when the file has changed since it was opened; [`ErrorKind::Io`], also when another
-    /// process is appending, or an earlier change was interrupted (see [`AppendFile::recover`]).
+    /// [`ErrorKind::Changed`] when the file has changed since it was opened; [`ErrorKind::Io`], also when
+    /// another process is appending, or an earlier change was interrupted (see [`AppendFile::recover`]).
     pub fn open(path: &Path, opened: &FileSource, end: Range<u64>) -> Result<Self, Error> {
         let cannot_open = |error| Error::io("the file cannot be opened for writing", error);
         let journal = journal_of(path);
@@ -90,8 +90,8 @@ impl AppendFile {
     /// Commits: syncs the data to disk, writes `tail`, and syncs again.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`]. The file is then truncated to its old length, unless only removing the journal or syncing
-    /// that removal failed.
+    /// [`ErrorKind::Io`]. The file is then truncated to its old length, unless only removing the journal or
+    /// syncing that removal failed.
     pub fn commit(mut self, tail: &[u8]) -> Result<(), Error> {
         let failed = |error| Error::io("the file cannot be brought to the disk", error);
         let out = self.out.take();
@@ -111,12 +111,12 @@ impl AppendFile {
 
     /// Truncates a file to its old length after a crash during a change. Returns the number of bytes removed.
     ///
-    /// Does nothing if there is no journal next to the file. `is_whole` checks whether the remaining bytes are a valid
-    /// file; otherwise nothing is removed.
+    /// Does nothing if there is no journal next to the file. `is_whole` checks whether the remaining bytes
+    /// are a valid file; otherwise nothing is removed.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] when the journal does not fit the file; [`ErrorKind::Io`], also when another process is
-    /// changing the file.
+    /// [`ErrorKind::Malformed`] when the journal does not fit the file; [`ErrorKind::Io`], also when another
+    /// process is changing the file.
     pub fn recover(
         path: &Path,
         is_whole: impl Fn(Arc<dyn ByteSource>) -> Result<(), Error>,
@@ -167,8 +167,9 @@ impl AppendFile {
     }
 }
 
-/// Opens a file under a lock to change it in place. It must be the file that was opened before, unchanged, and without
-/// the journal of an interrupted change. The bytes of `proof`, such as the index, are compared with those of `known`.
+/// Opens a file under a lock to change it in place. It must be the file that was opened before, unchanged,
+/// and without the journal of an interrupted change. The bytes of `proof`, such as the index, are compared
+/// with those of `known`.
 pub(crate) fn reopen(
     path: &Path,
     opened: &FileSource,
@@ -188,7 +189,8 @@ pub(crate) fn reopen(
     let cannot_read = |error| Error::io("the file cannot be read", error);
     let mut is_same = current.identity() == opened.identity();
     let mut at = proof.start;
-    // Writes within one tick of the file system's clock leave the timestamp unchanged, so the bytes are compared too.
+    // Writes within one tick of the file system's clock leave the timestamp unchanged, so the bytes are
+    // compared too.
     while is_same && at < proof.end {
         let part = at..proof.end.min(at + CHUNK);
         at = part.end;
@@ -205,8 +207,8 @@ fn journal_of(path: &Path) -> PathBuf {
     beside(path, ".append-journal")
 }
 
-/// Removes the journal and syncs the removal: a journal that reappears after a power failure would undo a successful
-/// change.
+/// Removes the journal and syncs the removal: a journal that reappears after a power failure would undo a
+/// successful change.
 pub(crate) fn remove_journal(journal: &Path) -> Result<(), Error> {
     fs::remove_file(journal).map_err(|error| Error::io("the journal cannot be removed", error))?;
     sync_folder(journal)

@@ -12,14 +12,14 @@ use crate::{Error, ErrorKind, FileIdentity, FileSource};
 
 /// A file that appears under its name only when it is complete.
 ///
-/// Where the system supports it (Linux), bytes are written to an unnamed file in the target's directory, so that a
-/// killed process leaves nothing behind; elsewhere to a file with a random name (`.tensorferry-XXXXXXXXXX.partial`).
-/// [`AtomicFile::persist`] syncs the data, renames the file and syncs the directory; until then the old target is
-/// untouched. If the value is dropped before that, the temporary file is removed. No other file in the directory is
-/// ever removed.
+/// Where the system supports it (Linux), bytes are written to an unnamed file in the target's directory, so
+/// that a killed process leaves nothing behind; elsewhere to a file with a random name
+/// (`.tensorferry-XXXXXXXXXX.partial`). [`AtomicFile::persist`] syncs the data, renames the file and syncs
+/// the directory; until then the old target is untouched. If the value is dropped before that, the temporary
+/// file is removed. No other file in the directory is ever removed.
 ///
-/// If the target is a symbolic link, the file it points to is replaced. A replacement keeps the old file's owner, group
-/// and permissions, and never widens them.
+/// If the target is a symbolic link, the file it points to is replaced. A replacement keeps the old file's
+/// owner, group and permissions, and never widens them.
 ///
 /// ```
 /// use std::io::Write;
@@ -57,7 +57,8 @@ pub struct AtomicFile {
 pub struct OutputOptions {
     /// Refuse to replace an existing file.
     pub is_new: bool,
-    /// Maximum permission bits (Unix) of a new file, before the umask. A replacement keeps the old file's permissions.
+    /// Maximum permission bits (Unix) of a new file, before the umask. A replacement keeps the old file's
+    /// permissions.
     pub widest_mode: Option<u32>,
     /// The only file that may be replaced. If the path leads to another file when the new one is persisted,
     /// or the file was modified, the target is left unchanged and the error is [`ErrorKind::Changed`].
@@ -157,7 +158,8 @@ impl Temporary {
     }
 }
 
-/// Creates an unnamed file; `None` if the file system does not support it, or the process could not link it later.
+/// Creates an unnamed file; `None` if the file system does not support it, or the process could not link it
+/// later.
 #[cfg(target_os = "linux")]
 fn unnamed(folder: &Path, mode: u32) -> io::Result<Option<File>> {
     use rustix::{
@@ -200,8 +202,8 @@ impl AtomicFile {
     /// Starts writing a file that will become `target`.
     ///
     /// # Errors
-    /// [`ErrorKind::NotAFile`] when the target is a directory, a device or a pipe; [`ErrorKind::Io`] when it is a
-    /// dangling link, or the temporary file cannot be created.
+    /// [`ErrorKind::NotAFile`] when the target is a directory, a device or a pipe; [`ErrorKind::Io`] when it
+    /// is a dangling link, or the temporary file cannot be created.
     pub fn create(target: &Path) -> Result<Self, Error> {
         Self::create_with(target, &OutputOptions::default())
     }
@@ -258,8 +260,8 @@ impl AtomicFile {
         })
     }
 
-    /// Copies the first `len` bytes of a file, in the kernel where possible. File systems with copy-on-write (reflinks)
-    /// copy no data.
+    /// Copies the first `len` bytes of a file, in the kernel where possible. File systems with copy-on-write
+    /// (reflinks) copy no data.
     ///
     /// # Errors
     /// [`ErrorKind::Changed`] when the file has fewer bytes; [`ErrorKind::Io`] when copying fails.
@@ -313,8 +315,8 @@ impl AtomicFile {
     }
 }
 
-/// A complete file that is not yet at its target path, from [`AtomicFile::complete`]. Dropping it removes it. It holds
-/// an open file and hardly any memory.
+/// A complete file that is not yet at its target path, from [`AtomicFile::complete`]. Dropping it removes it.
+/// It holds an open file and hardly any memory.
 #[derive(Debug)]
 pub struct CompleteFile(AtomicFile);
 
@@ -397,8 +399,8 @@ fn private_part(_replaced: &Metadata) -> u32 {
     AtomicFile::NEW_FILE
 }
 
-/// Applies the replaced file's owner, group and permissions, or fewer permissions if the process may not change the
-/// owner or group.
+/// Applies the replaced file's owner, group and permissions, or fewer permissions if the process may not
+/// change the owner or group.
 #[cfg(unix)]
 fn hand_on(replaced: &Metadata, to: &File) -> io::Result<()> {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};

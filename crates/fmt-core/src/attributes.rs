@@ -32,7 +32,8 @@ enum Inner {
 }
 
 impl Attributes {
-    /// Creates attributes from their encoded bytes and a function that decodes them. Empty bytes mean no attributes.
+    /// Creates attributes from their encoded bytes and a function that decodes them. Empty bytes mean no
+    /// attributes.
     #[must_use]
     pub fn encoded(bytes: Bytes, decode: fn(&[u8]) -> BTreeMap<String, String>) -> Self {
         Self((!bytes.is_empty()).then(|| Box::new(Inner::Encoded { bytes, decode })))

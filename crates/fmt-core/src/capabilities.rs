@@ -232,12 +232,12 @@ impl Texts {
 }
 
 impl Plan {
-    /// Checks that a format with these capabilities can store the plan, in a file that readers with these limits
-    /// accept.
+    /// Checks that a format with these capabilities can store the plan, in a file that readers with these
+    /// limits accept.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for anything that cannot be stored, [`ErrorKind::TooLarge`], [`ErrorKind::BadName`]
-    /// and [`ErrorKind::Duplicate`]; the rule is the format's.
+    /// [`ErrorKind::Unsupported`] for anything that cannot be stored, [`ErrorKind::TooLarge`],
+    /// [`ErrorKind::BadName`] and [`ErrorKind::Duplicate`]; the rule is the format's.
     pub fn check(&self, capabilities: &Capabilities, limits: &Limits) -> Result<(), Error> {
         let checked = self.check_all(capabilities, limits);
         checked.map_err(|error| error.rename_rule(capabilities.rules))

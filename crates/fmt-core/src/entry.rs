@@ -57,8 +57,8 @@ impl Entry {
         TensorSpec::new(self.dtype.known()?, self.shape.clone()).ok()
     }
 
-    /// Returns whether its bytes are available from [`TensorReader::stream`](crate::TensorReader::stream), although
-    /// they cannot be read as numbers.
+    /// Returns whether its bytes are available from [`TensorReader::stream`](crate::TensorReader::stream),
+    /// although they cannot be read as numbers.
     #[must_use]
     pub fn is_copied_only(&self) -> bool {
         matches!(self.dtype, StoredDType::Opaque(_)) && self.layout == Layout::Dense
@@ -70,8 +70,8 @@ impl Entry {
         self.range.end - self.range.start
     }
 
-    /// Returns the number of bytes once decoded, if the dtype is known: of all elements of a dense tensor, or of the
-    /// indices and values of a sparse one.
+    /// Returns the number of bytes once decoded, if the dtype is known: of all elements of a dense tensor, or
+    /// of the indices and values of a sparse one.
     #[must_use]
     pub fn byte_len(&self) -> Option<u64> {
         match self.layout {

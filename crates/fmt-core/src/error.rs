@@ -165,8 +165,8 @@ impl Error {
         self
     }
 
-    /// Replaces the rule of a lower layer, such as CBOR's, by its name in the format's description. `names` are pairs
-    /// of old and new names.
+    /// Replaces the rule of a lower layer, such as CBOR's, by its name in the format's description. `names`
+    /// are pairs of old and new names.
     ///
     /// ```
     /// use fmt_core::{Error, ErrorKind};

@@ -4,8 +4,8 @@ use crate::{Error, ErrorKind};
 
 /// Checks the byte ranges that tensors claim for partial overlaps.
 ///
-/// Two tensors may share the same range (tied weights); an empty range may be anywhere. Partial overlap is an error: a
-/// writer that produces it is broken, and a reader that accepts it can be made to do unbounded work.
+/// Two tensors may share the same range (tied weights); an empty range may be anywhere. Partial overlap is an
+/// error: a writer that produces it is broken, and a reader that accepts it can be made to do unbounded work.
 ///
 /// ```
 /// use fmt_core::{ErrorKind, check_overlaps, holes};

@@ -38,7 +38,8 @@ pub trait Format: Send + Sync {
         self.capabilities().is_some()
     }
 
-    /// Returns whether tensors of a file can share bytes ([`PlannedEntry::same_as`](crate::PlannedEntry::same_as)).
+    /// Returns whether tensors of a file can share bytes
+    /// ([`PlannedEntry::same_as`](crate::PlannedEntry::same_as)).
     fn shares_bytes(&self) -> bool {
         self.capabilities().is_some_and(|can| can.shares_bytes)
     }

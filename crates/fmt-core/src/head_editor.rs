@@ -22,9 +22,10 @@ pub type EncodeHead = fn(&[Entry], &Metadata, u64) -> Result<Vec<u8>, Error>;
 
 /// Changes names and metadata of a file with the index before the data, such as safetensors and GGUF.
 ///
-/// If the new index has the length of the old one, it is overwritten in place, and the data is not touched. Until that
-/// is complete, a journal next to the file, `NAME.head-journal`, holds the old bytes; [`HeadEditor::recover`] restores
-/// them after a crash. Otherwise the file is rewritten and replaced atomically, see [`AtomicFile`].
+/// If the new index has the length of the old one, it is overwritten in place, and the data is not touched.
+/// Until that is complete, a journal next to the file, `NAME.head-journal`, holds the old bytes;
+/// [`HeadEditor::recover`] restores them after a crash. Otherwise the file is rewritten and replaced
+/// atomically, see [`AtomicFile`].
 ///
 /// Created by the format crates: `fmt_safetensors::edit`, `fmt_gguf::edit`.
 #[derive(Debug)]
@@ -87,9 +88,9 @@ impl HeadEditor {
     /// Saves the changes and syncs them. Returns whether that was done in place.
     ///
     /// # Errors
-    /// The error of encoding for contents that the format cannot store; [`ErrorKind::Changed`] when the file has
-    /// changed since it was opened; [`ErrorKind::Io`], also when another process is changing the file or was
-    /// interrupted. The file is then unchanged, or [`HeadEditor::recover`] restores it.
+    /// The error of encoding for contents that the format cannot store; [`ErrorKind::Changed`] when the file
+    /// has changed since it was opened; [`ErrorKind::Io`], also when another process is changing the file or
+    /// was interrupted. The file is then unchanged, or [`HeadEditor::recover`] restores it.
     pub fn save(self) -> Result<bool, Error> {
         let old_len = self.head.len() as u64;
         let head = (self.encode)(&self.entries, &self.metadata, old_len)?;
@@ -129,13 +130,14 @@ impl HeadEditor {
         out.persist()
     }
 
-    /// Restores the old index after a crash during a change in place. Returns whether there was anything to undo.
+    /// Restores the old index after a crash during a change in place. Returns whether there was anything to
+    /// undo.
     ///
     /// Does nothing if there is no journal next to the file.
     ///
     /// # Errors
-    /// [`ErrorKind::Malformed`] when the journal does not fit the file, which stays unchanged; [`ErrorKind::Io`], also
-    /// when another process is changing the file.
+    /// [`ErrorKind::Malformed`] when the journal does not fit the file, which stays unchanged;
+    /// [`ErrorKind::Io`], also when another process is changing the file.
     pub fn recover(path: &Path) -> Result<bool, Error> {
         let journal = journal_of(path);
         if !journal.exists() {

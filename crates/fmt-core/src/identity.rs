@@ -10,8 +10,8 @@ use crate::{Error, ErrorKind};
 
 /// A file's identity, length and modification time.
 ///
-/// A program that reads a file and then replaces it compares this first: another program, such as a trainer with its
-/// next checkpoint, may have replaced the file meanwhile, and that file must not be lost.
+/// A program that reads a file and then replaces it compares this first: another program, such as a trainer
+/// with its next checkpoint, may have replaced the file meanwhile, and that file must not be lost.
 ///
 /// ```
 /// use fmt_core::{ErrorKind, FileIdentity};

@@ -7,8 +7,8 @@ use crate::{ByteSource, Error, Lint, holes, read_into};
 /// Number of bytes of a hole that are read at once.
 const CHUNK: usize = 64 << 10;
 
-/// Lints the parts of `within` that no range covers: reports nonzero bytes, and more zeros than the alignment `padding`
-/// explains. `rule` is the rule of the format's page that messages name.
+/// Lints the parts of `within` that no range covers: reports nonzero bytes, and more zeros than the alignment
+/// `padding` explains. `rule` is the rule of the format's page that messages name.
 ///
 /// ```
 /// use bytes::Bytes;

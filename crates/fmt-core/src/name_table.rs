@@ -49,8 +49,8 @@ impl NameTable {
         names
     }
 
-    /// Creates a table of the names of tensors `0..count`, at most `u32::MAX`. Of two tensors with the same name it
-    /// contains the first; also returns the first such pair.
+    /// Creates a table of the names of tensors `0..count`, at most `u32::MAX`. Of two tensors with the same
+    /// name it contains the first; also returns the first such pair.
     pub fn of<'a>(count: usize, name: impl Fn(u32) -> &'a str) -> (Self, Option<(u32, u32)>) {
         let mut names = Self::with_capacity(count);
         let mut twice = None;

@@ -64,8 +64,8 @@ impl OpaqueDType {
         self.0.block_bytes
     }
 
-    /// Returns the number of bytes of `elements` elements; `None` if they do not fill whole blocks, or the result
-    /// overflows 64 bits.
+    /// Returns the number of bytes of `elements` elements; `None` if they do not fill whole blocks, or the
+    /// result overflows 64 bits.
     #[must_use]
     pub fn byte_len(&self, elements: u64) -> Option<u64> {
         let block = u64::from(self.0.block_elements);

@@ -34,7 +34,8 @@ macro_rules! open_by_path_and_bytes {
                 )
             }
 
-            /// Opens a file in memory, including a mapping of `tensor-mmap`. Unencoded tensors become slices of it.
+            /// Opens a file in memory, including a mapping of `tensor-mmap`. Unencoded tensors become slices
+            /// of it.
             ///
             /// # Errors
             /// The errors of `open`.

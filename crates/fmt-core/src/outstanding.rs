@@ -6,8 +6,8 @@ use crate::{Error, ErrorKind};
 
 /// The tensors whose bytes are still expected, in order.
 ///
-/// A writer announces each tensor, splits its input at tensor boundaries with [`Outstanding::take`], and finally fails
-/// unless all bytes arrived.
+/// A writer announces each tensor, splits its input at tensor boundaries with [`Outstanding::take`], and
+/// finally fails unless all bytes arrived.
 ///
 /// ```
 /// use fmt_core::Outstanding;

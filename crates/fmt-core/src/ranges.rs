@@ -7,8 +7,8 @@ use crate::{ByteSource, Error, ErrorKind};
 
 /// Reads part of a source. `what` describes that part in errors.
 ///
-/// Readers validate at open that everything lies within the source, so missing bytes mean that the file has changed
-/// since.
+/// Readers validate at open that everything lies within the source, so missing bytes mean that the file has
+/// changed since.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -52,8 +52,8 @@ pub fn tensor_of(spec: TensorSpec, bytes: impl Into<Bytes>) -> Result<Tensor, Er
     Tensor::new(spec, bytes).map_err(|error| Error::new(ErrorKind::SizeMismatch, error.to_string()))
 }
 
-/// Returns the error for a source of known length that could not be read at `at`. If the I/O error contains an
-/// [`Error`], it comes from the source itself and keeps its kind.
+/// Returns the error for a source of known length that could not be read at `at`. If the I/O error contains
+/// an [`Error`], it comes from the source itself and keeps its kind.
 #[must_use]
 pub fn source_error(error: io::Error, at: u64, what: &str) -> Error {
     let error = match error.downcast::<Error>() {
@@ -67,8 +67,8 @@ pub fn source_error(error: io::Error, at: u64, what: &str) -> Error {
     Error::io(format!("{what} cannot be read"), error).at(at)
 }
 
-/// Returns dtype and shape of some rows of a tensor, and their range within its row-major bytes: [`TensorSpec::rows`]
-/// with the errors of readers.
+/// Returns dtype and shape of some rows of a tensor, and their range within its row-major bytes:
+/// [`TensorSpec::rows`] with the errors of readers.
 ///
 /// ```
 /// use fmt_core::{ErrorKind, row_range};

@@ -10,8 +10,8 @@ use crate::{
 /// A dense tensor stored unencoded in a source: row-major, little-endian, contiguous.
 ///
 /// Implements reading for [`TensorReader`](crate::TensorReader)s of all formats: a reader that implements
-/// [`TensorReader::raw`](crate::TensorReader::raw) needs no other read method. A tensor that can only be copied
-/// ([`Entry::is_copied_only`]) supports only streaming.
+/// [`TensorReader::raw`](crate::TensorReader::raw) needs no other read method. A tensor that can only be
+/// copied ([`Entry::is_copied_only`]) supports only streaming.
 ///
 /// ```
 /// use bytes::Bytes;
@@ -38,8 +38,8 @@ pub struct RawTensor<'a> {
 }
 
 impl<'a> RawTensor<'a> {
-    /// Creates a raw tensor of a source. The reader must have validated that the entry's range has the length of its
-    /// dtype and shape.
+    /// Creates a raw tensor of a source. The reader must have validated that the entry's range has the length
+    /// of its dtype and shape.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] when the entry is unsupported, and its bytes cannot be copied either.
@@ -74,7 +74,8 @@ impl<'a> RawTensor<'a> {
         })
     }
 
-    /// Creates a raw tensor whose bytes begin at `start`, for readers without entries. Errors do not contain its name.
+    /// Creates a raw tensor whose bytes begin at `start`, for readers without entries. Errors do not contain
+    /// its name.
     #[must_use]
     pub fn at(source: &'a dyn ByteSource, spec: TensorSpec, start: u64) -> Self {
         // The reader has validated that the bytes lie within the source.
@@ -101,7 +102,8 @@ impl<'a> RawTensor<'a> {
     /// Reads the whole tensor, without a copy if the source is in memory.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for a tensor that can only be copied; otherwise the errors of [`read_range`].
+    /// [`ErrorKind::Unsupported`] for a tensor that can only be copied; otherwise the errors of
+    /// [`read_range`].
     pub fn tensor(&self) -> Result<Tensor, Error> {
         let read = self
             .spec()
@@ -124,7 +126,8 @@ impl<'a> RawTensor<'a> {
     /// Reads the whole tensor into a buffer of exactly its length.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`] when the buffer has another length; otherwise the errors of [`RawTensor::tensor`].
+    /// [`ErrorKind::SizeMismatch`] when the buffer has another length; otherwise the errors of
+    /// [`RawTensor::tensor`].
     pub fn read_into(&self, out: &mut [u8]) -> Result<(), Error> {
         let fits = self.spec().and_then(|spec| check_buffer(spec, out.len()));
         self.named(fits.and_then(|()| read_into(self.source, self.range.start, out, "the data")))

@@ -37,8 +37,8 @@ pub trait TensorReader: Send + Sync {
         }
     }
 
-    /// Returns a tensor whose bytes are stored as in memory. Readers of formats that store nothing else implement this
-    /// and inherit all methods for reading dense tensors; others implement those methods.
+    /// Returns a tensor whose bytes are stored as in memory. Readers of formats that store nothing else
+    /// implement this and inherit all methods for reading dense tensors; others implement those methods.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] when the tensor is stored differently, or cannot be read.
@@ -50,12 +50,13 @@ pub trait TensorReader: Send + Sync {
         Err(Error::new(ErrorKind::Unsupported, "the tensor is not stored as it is").of_tensor(&entry.name))
     }
 
-    /// Reads a dense tensor. Raw little-endian bytes in memory are not copied; bytes that must be copied are verified
-    /// against their checksum.
+    /// Reads a dense tensor. Raw little-endian bytes in memory are not copied; bytes that must be copied are
+    /// verified against their checksum.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] when the entry is unsupported or the tensor is sparse, [`ErrorKind::Corrupt`] when
-    /// the checksum does not match or a frame is damaged, [`ErrorKind::TooLarge`] beyond the limits, [`ErrorKind::Io`].
+    /// [`ErrorKind::Unsupported`] when the entry is unsupported or the tensor is sparse,
+    /// [`ErrorKind::Corrupt`] when the checksum does not match or a frame is damaged, [`ErrorKind::TooLarge`]
+    /// beyond the limits, [`ErrorKind::Io`].
     ///
     /// # Panics
     /// When there is no tensor with this index.
@@ -65,8 +66,8 @@ pub trait TensorReader: Send + Sync {
 
     /// Reads all readable dense tensors, by index, within a total budget in bytes.
     ///
-    /// A file can refer to the same bytes many times, and few bytes can decode to many: the budget bounds the memory
-    /// for loading an untrusted file.
+    /// A file can refer to the same bytes many times, and few bytes can decode to many: the budget bounds the
+    /// memory for loading an untrusted file.
     ///
     /// # Errors
     /// [`ErrorKind::TooLarge`] when the tensors exceed the budget, before any of them is read; otherwise as
@@ -93,7 +94,8 @@ pub trait TensorReader: Send + Sync {
     /// Reads a sparse tensor.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] when the tensor is not sparse; otherwise the errors of [`TensorReader::tensor`].
+    /// [`ErrorKind::Unsupported`] when the tensor is not sparse; otherwise the errors of
+    /// [`TensorReader::tensor`].
     ///
     /// # Panics
     /// When there is no tensor with this index.
@@ -102,10 +104,12 @@ pub trait TensorReader: Send + Sync {
         Err(Error::new(ErrorKind::Unsupported, "the tensor is not sparse").of_tensor(&entry.name))
     }
 
-    /// Reads some rows (entries along axis 0) of a dense tensor, without reading the rest if the encoding allows.
+    /// Reads some rows (entries along axis 0) of a dense tensor, without reading the rest if the encoding
+    /// allows.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfBounds`] when the rows do not exist; otherwise the errors of [`TensorReader::tensor`].
+    /// [`ErrorKind::OutOfBounds`] when the rows do not exist; otherwise the errors of
+    /// [`TensorReader::tensor`].
     ///
     /// # Panics
     /// When there is no tensor with this index.
@@ -113,8 +117,8 @@ pub trait TensorReader: Send + Sync {
         self.raw(index)?.rows(rows)
     }
 
-    /// Returns a stream of a dense tensor's bytes. The checksum is verified at the end. Readers need memory for one
-    /// frame or part only; the provided implementation reads tensors that are not raw as a whole.
+    /// Returns a stream of a dense tensor's bytes. The checksum is verified at the end. Readers need memory
+    /// for one frame or part only; the provided implementation reads tensors that are not raw as a whole.
     ///
     /// # Errors
     /// The errors of [`TensorReader::tensor`].
@@ -128,8 +132,8 @@ pub trait TensorReader: Send + Sync {
         }
     }
 
-    /// Copies a dense tensor's bytes, row-major and little-endian, into a buffer of exactly their length. The checksum
-    /// is verified.
+    /// Copies a dense tensor's bytes, row-major and little-endian, into a buffer of exactly their length. The
+    /// checksum is verified.
     ///
     /// # Errors
     /// [`ErrorKind::SizeMismatch`] when the buffer has another length; otherwise the errors of
@@ -141,8 +145,8 @@ pub trait TensorReader: Send + Sync {
         self.raw(index)?.read_into(out)
     }
 
-    /// Verifies a tensor's checksum, and decodes compressed bytes. The provided implementation is for formats without
-    /// checksums.
+    /// Verifies a tensor's checksum, and decodes compressed bytes. The provided implementation is for formats
+    /// without checksums.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] when a checksum does not match or a frame is damaged; otherwise as
@@ -154,15 +158,15 @@ pub trait TensorReader: Send + Sync {
         self.raw(index).map(|_| Verification::Unchecked)
     }
 
-    /// Returns what is valid but suspicious in the file: bytes that belong to no tensor, nonzero padding, and the lints
-    /// of the format's page.
+    /// Returns what is valid but suspicious in the file: bytes that belong to no tensor, nonzero padding, and
+    /// the lints of the format's page.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] when the bytes cannot be read.
     fn lints(&self) -> Result<Vec<Lint>, Error>;
 
-    /// Returns the tensors that share the bytes of an earlier one, as in [`shared_ranges`](crate::shared_ranges). Empty
-    /// for formats that do not allow or do not record it.
+    /// Returns the tensors that share the bytes of an earlier one, as in
+    /// [`shared_ranges`](crate::shared_ranges). Empty for formats that do not allow or do not record it.
     fn shared(&self) -> Vec<(usize, usize)> {
         Vec::new()
     }

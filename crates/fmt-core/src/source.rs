@@ -52,7 +52,8 @@ pub trait ByteSource: Send + Sync {
         Ok(())
     }
 
-    /// Announces that a range will be read sequentially in parts. A source may prefetch all of it, or ignore this.
+    /// Announces that a range will be read sequentially in parts. A source may prefetch all of it, or ignore
+    /// this.
     fn will_read(&self, range: Range<u64>) {
         let _ = range;
     }
@@ -104,8 +105,8 @@ impl<S: ByteSource + ?Sized> ByteSource for Arc<S> {
 
 /// A regular file, read on demand.
 ///
-/// The safe way to read files: if the file changes meanwhile, reads return errors or other bytes, and never raise a
-/// signal. The length is that at opening.
+/// The safe way to read files: if the file changes meanwhile, reads return errors or other bytes, and never
+/// raise a signal. The length is that at opening.
 #[derive(Debug)]
 pub struct FileSource {
     file: File,
@@ -117,8 +118,8 @@ impl FileSource {
     /// Opens a file.
     ///
     /// # Errors
-    /// [`ErrorKind::NotAFile`] unless it is a regular file (without blocking on a pipe); [`ErrorKind::Io`] when it
-    /// cannot be opened.
+    /// [`ErrorKind::NotAFile`] unless it is a regular file (without blocking on a pipe); [`ErrorKind::Io`]
+    /// when it cannot be opened.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let mut options = File::options();
         options.read(true);
@@ -187,8 +188,8 @@ impl ByteSource for FileSource {
         let len = len
             .and_then(|len| usize::try_from(len).ok())
             .ok_or(io::ErrorKind::UnexpectedEof)?;
-        // Checks first that the memory is available: zeroed memory, which the system maps lazily, cannot be allocated
-        // fallibly.
+        // Checks first that the memory is available: zeroed memory, which the system maps lazily, cannot be
+        // allocated fallibly.
         let mut probe = Vec::<u8>::new();
         probe.try_reserve_exact(len)?;
         drop(std::hint::black_box(probe));

@@ -21,8 +21,8 @@ use crate::{ByteSource, Error, read_into};
 /// # Ok::<(), fmt_core::Error>(())
 /// ```
 pub trait TensorStream: Send {
-    /// Copies the next bytes to the front of `out` and returns their number: `out` is filled unless the stream ends
-    /// first. The length of `out` is a multiple of [`TENSOR_STREAM_UNIT`].
+    /// Copies the next bytes to the front of `out` and returns their number: `out` is filled unless the
+    /// stream ends first. The length of `out` is a multiple of [`TENSOR_STREAM_UNIT`].
     ///
     /// # Errors
     /// The errors of [`TensorReader::tensor`](crate::TensorReader::tensor). The stream cannot be used

@@ -9,7 +9,8 @@ use crate::{AppendFile, AtomicFile, ByteSource, Error, FileSource, OutputOptions
 
 /// A file opened for editing, with its index after its data, and the reader of its format.
 ///
-/// Format editors contain one, and get their methods for saving changes from [`edit_at_end`](crate::edit_at_end).
+/// Format editors contain one, and get their methods for saving changes from
+/// [`edit_at_end`](crate::edit_at_end).
 #[derive(Debug)]
 pub struct TailFile<R> {
     path: PathBuf,
@@ -100,8 +101,8 @@ macro_rules! edit_at_end {
             /// [`AtomicFile::persist`]($crate::AtomicFile::persist) save them together with the changes.
             ///
             /// # Errors
-            /// [`ErrorKind::Unsupported`]($crate::ErrorKind::Unsupported) when the index has contents that cannot be
-            /// written; [`ErrorKind::Io`]($crate::ErrorKind::Io).
+            /// [`ErrorKind::Unsupported`]($crate::ErrorKind::Unsupported) when the index has contents that
+            /// cannot be written; [`ErrorKind::Io`]($crate::ErrorKind::Io).
             pub fn append(self) -> Result<$writer<$crate::AtomicFile>, $crate::Error> {
                 let data_end = self.reader().index_range().start;
                 let file = self.file.replace(data_end)?;
@@ -116,8 +117,8 @@ macro_rules! edit_at_end {
                 self.append_in_place()?.commit()
             }
 
-            /// Like `append`, but adds tensors to the end of the existing file. `commit` of the writer makes them and
-            /// the changes valid; dropped before that, the file is truncated to its old length.
+            /// Like `append`, but adds tensors to the end of the existing file. `commit` of the writer makes
+            /// them and the changes valid; dropped before that, the file is truncated to its old length.
             ///
             /// # Errors
             /// The errors of `append` and [`AppendFile::open`]($crate::AppendFile::open).
@@ -148,8 +149,8 @@ macro_rules! edit_at_end {
             }
         }
 
-        /// Truncates a file to its old length after a crash during a change in place. Returns the number of bytes
-        /// removed. Does nothing if the change's journal is not next to the file.
+        /// Truncates a file to its old length after a crash during a change in place. Returns the number of
+        /// bytes removed. Does nothing if the change's journal is not next to the file.
         ///
         /// # Errors
         /// The errors of [`AppendFile::recover`]($crate::AppendFile::recover).

@@ -228,10 +228,11 @@ pub enum Verdict {
     Damaged(ErrorKind),
 }
 
-/// Checks a format's corpus against the files in `folder` (`accept/`, `reject/`, and `damaged/` if present) and against
-/// the reader.
+/// Checks a format's corpus against the files in `folder` (`accept/`, `reject/`, and `damaged/` if present)
+/// and against the reader.
 ///
-/// With `UPDATE_CORPUS` in the environment the files are written instead of compared; `cargo xtask corpus` does that.
+/// With `UPDATE_CORPUS` in the environment the files are written instead of compared; `cargo xtask corpus`
+/// does that.
 ///
 /// # Panics
 /// When files and cases differ, a case has no unique name, or a result differs from the expected one.
@@ -303,12 +304,12 @@ pub fn check_corpus(format: &'static dyn Format, folder: &Path, files: &[CorpusF
     assert!(wrong.is_empty(), "wrong verdicts:\n{}", wrong.join("\n"));
 }
 
-/// Opens many files and reads them completely, like [`open_hostile`], but only from memory and on a single thread, so
-/// that a hundred thousand files take seconds. Returns the number of files that opened.
+/// Opens many files and reads them completely, like [`open_hostile`], but only from memory and on a single
+/// thread, so that a hundred thousand files take seconds. Returns the number of files that opened.
 ///
 /// # Panics
-/// When opening or reading panics, overflows a small stack, takes longer than a minute for all of them, or allocates
-/// more than twice the file and `base_allowance` when it is opened, normally [`BASE_ALLOWANCE`].
+/// When opening or reading panics, overflows a small stack, takes longer than a minute for all of them, or
+/// allocates more than twice the file and `base_allowance` when it is opened, normally [`BASE_ALLOWANCE`].
 pub fn open_many_hostile(
     format: &'static dyn Format,
     files: impl IntoIterator<Item = Vec<u8>> + Send + 'static,
@@ -352,8 +353,8 @@ pub fn open_many_hostile(
     }
 }
 
-/// Returns `count` mutants of a file, deterministically: first every truncation and every flipped bit, then mixtures of
-/// flips, overwritten words, and removed and repeated pieces.
+/// Returns `count` mutants of a file, deterministically: first every truncation and every flipped bit, then
+/// mixtures of flips, overwritten words, and removed and repeated pieces.
 pub fn mutants(base: &[u8], count: usize) -> impl Iterator<Item = Vec<u8>> + '_ {
     let truncations = (0..base.len()).map(|len| base[..len].to_vec());
     let flips = (0..base.len() * 8).map(|bit| {

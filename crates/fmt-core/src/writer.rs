@@ -4,8 +4,8 @@ use tensor_core::{DType, Shape, TensorSpec};
 
 use crate::{Error, ErrorKind, Layout, Metadata, OpaqueDType};
 
-/// The planned contents of a file, complete before its first byte is written, so that anything the format cannot store
-/// is refused before the file exists.
+/// The planned contents of a file, complete before its first byte is written, so that anything the format
+/// cannot store is refused before the file exists.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// The tensors, in the order of their bytes.
@@ -21,14 +21,15 @@ pub struct PlannedEntry {
     pub name: String,
     /// The dtype and shape; for a sparse tensor, those of the dense tensor.
     pub spec: TensorSpec,
-    /// [`Layout::Dense`] or [`Layout::Coo`]. A COO tensor's bytes are its indices (`u64[nnz, rank]`) and then its values.
+    /// [`Layout::Dense`] or [`Layout::Coo`]. A COO tensor's bytes are its indices (`u64[nnz, rank]`) and then
+    /// its values.
     pub layout: Layout,
     /// Further attributes, as strings by key.
     pub attributes: BTreeMap<String, String>,
     /// The actual dtype of the bytes, if it is opaque; `spec` then describes plain bytes.
     pub opaque: Option<(OpaqueDType, Shape)>,
-    /// The index in the plan of an earlier tensor with the same bytes; they are written once. Only for formats that
-    /// support it ([`Format::shares_bytes`](crate::Format::shares_bytes)).
+    /// The index in the plan of an earlier tensor with the same bytes; they are written once. Only for
+    /// formats that support it ([`Format::shares_bytes`](crate::Format::shares_bytes)).
     pub same_as: Option<usize>,
 }
 
@@ -66,8 +67,8 @@ impl PlannedEntry {
     /// Returns the name of the tensor in the plan whose bytes this one shares.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfBounds`] unless that tensor comes before `number`, this one's index, and does not itself share
-    /// bytes.
+    /// [`ErrorKind::OutOfBounds`] unless that tensor comes before `number`, this one's index, and does not
+    /// itself share bytes.
     pub fn sharer<'p>(&self, plan: &'p Plan, number: usize) -> Result<Option<&'p str>, Error> {
         let Some(same_as) = self.same_as else {
             return Ok(None);
@@ -100,7 +101,8 @@ impl PlannedEntry {
     }
 }
 
-/// A file of any format being written: takes the bytes of the planned tensors in order, in pieces of any size.
+/// A file of any format being written: takes the bytes of the planned tensors in order, in pieces of any
+/// size.
 ///
 /// Memory holds only the index and one piece, whatever the file's size.
 pub trait TensorWriter: Send {

@@ -98,9 +98,9 @@ impl TbufEditor {
     /// Renames a tensor.
     ///
     /// # Errors
-    /// [`ErrorKind::OutOfBounds`] when there is no such tensor, [`ErrorKind::Duplicate`] when the new name is taken,
-    /// [`ErrorKind::BadName`] when it is not a valid name, [`ErrorKind::TooLarge`] when the index would become too
-    /// large.
+    /// [`ErrorKind::OutOfBounds`] when there is no such tensor, [`ErrorKind::Duplicate`] when the new name is
+    /// taken, [`ErrorKind::BadName`] when it is not a valid name, [`ErrorKind::TooLarge`] when the index
+    /// would become too large.
     pub fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
         self.ledger.rename(from, to)
     }
@@ -113,8 +113,8 @@ impl TbufEditor {
         self.ledger.set_model(model)
     }
 
-    /// Allows losing index fields beyond the specification ([`TbufReader::has_unknown_fields`]); otherwise files with
-    /// such fields are refused (T17).
+    /// Allows losing index fields beyond the specification ([`TbufReader::has_unknown_fields`]); otherwise
+    /// files with such fields are refused (T17).
     pub fn lose_unknown_fields(&mut self) {
         self.may_lose_fields = true;
     }

@@ -43,7 +43,8 @@ pub(crate) fn locate_index(source: &dyn ByteSource, limits: &Limits) -> Result<R
     Ok(len - TAIL - size..len - TAIL)
 }
 
-/// Checks a possibly truncated magic: a file that ends within it is reported as a truncated file of this format.
+/// Checks a possibly truncated magic: a file that ends within it is reported as a truncated file of this
+/// format.
 fn check_magic(found: &[u8], at: u64, which: &str) -> Result<(), Error> {
     if MAGIC.starts_with(found) {
         return Ok(());

@@ -53,7 +53,8 @@ impl Index {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let name = |number: u32| tensors.get(number as usize).name();
 
-        // Checked before anything larger than its source is allocated: an index may refer to the same table many times.
+        // Checked before anything larger than its source is allocated: an index may refer to the same table
+        // many times.
         let names = NameTable::new(count, name);
         if !options.lenient {
             check_names(&names, &tensors, start, name)?;
@@ -118,7 +119,8 @@ fn has_fields_behind(table: &Table<'_>, last: VOffsetT) -> bool {
         .any(|at| VOffsetT::try_from(at).is_ok_and(|at| vtable.get(at) != 0))
 }
 
-/// Verifies that everything in the schema is in bounds, and that walking it takes time in proportion to the bytes.
+/// Verifies that everything in the schema is in bounds, and that walking it takes time in proportion to the
+/// bytes.
 fn verify<'a>(
     bytes: &'a [u8],
     start: u64,
@@ -130,8 +132,8 @@ fn verify<'a>(
         max_depth: 2,
         // A separate tensor takes more than 16 bytes: its slot in the vector, its table, its name.
         max_tables: (bytes.len() / 16).min(tensors).saturating_add(1),
-        // Tables, vtables, shapes and names may be shared, but walking them must stay bounded. The verifier adds before
-        // it compares, so the limit leaves headroom on 32-bit systems.
+        // Tables, vtables, shapes and names may be shared, but walking them must stay bounded. The verifier
+        // adds before it compares, so the limit leaves headroom on 32-bit systems.
         max_apparent_size: bytes.len().saturating_mul(16).min(usize::MAX / 2),
         ignore_missing_null_terminator: false,
     };
@@ -215,7 +217,8 @@ fn broken(error: InvalidFlatbuffer, start: u64, len: usize) -> Error {
     }
 }
 
-/// Returns the path to where the verifier stopped, such as `tensors[3].name`, and the position of its last field.
+/// Returns the path to where the verifier stopped, such as `tensors[3].name`, and the position of its last
+/// field.
 fn path(steps: &[ErrorTraceDetail]) -> (String, Option<usize>) {
     let mut path = String::new();
     // The innermost step comes first.
@@ -334,7 +337,8 @@ impl Check<'_> {
         Shape::new(&self.dims[..dims.len()]).map_err(|error| place.overflow(&error))
     }
 
-    /// Checks that data lies between the magic and the index (T13); an empty tensor's only before the index (T11).
+    /// Checks that data lies between the magic and the index (T13); an empty tensor's only before the index
+    /// (T11).
     fn range(&mut self, offset: u64, size: u64, place: &Place<'_>) -> Result<Range<u64>, Error> {
         let end = offset + size;
         let is_inside = end <= self.start && (size == 0 || offset >= DATA_START);
@@ -352,8 +356,8 @@ impl Check<'_> {
         Ok(offset..end)
     }
 
-    /// Checks that ranges are disjoint or equal (T12). Two 32-bit words sort as one 64-bit word, which is much faster
-    /// than sorting ranges; this takes a good part of the time to open a file.
+    /// Checks that ranges are disjoint or equal (T12). Two 32-bit words sort as one 64-bit word, which is
+    /// much faster than sorting ranges; this takes a good part of the time to open a file.
     fn overlaps(mut self, entries: &[Entry]) -> Result<(), Error> {
         let range = |packed: u64| (packed >> 32)..(packed >> 32) + (packed & u64::from(u32::MAX));
         self.ranges.sort_unstable();

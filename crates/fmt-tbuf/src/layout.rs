@@ -49,8 +49,8 @@ pub(crate) fn number_of(dtype: DType) -> Option<DataType> {
 
 /// Returns the id of a tensor with this name: 64-bit FNV-1a over the name's UTF-8 bytes and one byte `0xFF`.
 ///
-/// The specification says only that an id is a hash of the name. This is the hash that the reference implementation
-/// writes, so ids agree between writers (rule T6). Readers must not rely on it.
+/// The specification says only that an id is a hash of the name. This is the hash that the reference
+/// implementation writes, so ids agree between writers (rule T6). Readers must not rely on it.
 ///
 /// ```
 /// assert_eq!(fmt_tbuf::tensor_id("weights"), 0xc9cd_0e82_baed_f153);

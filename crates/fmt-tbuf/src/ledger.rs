@@ -55,8 +55,8 @@ pub(crate) struct Record {
 impl Ledger {
     /// Maximum size of an empty index: root, vtables, version, alignment.
     const BASE_BOUND: u64 = 128;
-    /// Maximum size of a tensor apart from name and dimensions: slot in the vector (4), table (40), vtable (16),
-    /// length, terminator and padding of the name (8) and of the shape (8), alignment (8).
+    /// Maximum size of a tensor apart from name and dimensions: slot in the vector (4), table (40), vtable
+    /// (16), length, terminator and padding of the name (8) and of the shape (8), alignment (8).
     const TENSOR_BOUND: u64 = 84;
     /// Maximum size that FlatBuffers can address.
     const MAX_INDEX: u64 = (1 << 31) - 1;
@@ -287,8 +287,8 @@ impl Ledger {
         order.sort_unstable();
         let mut builder = FlatBufferBuilder::with_capacity(usize::try_from(self.index_bound).unwrap_or(0));
         let mut tables = Vec::with_capacity(order.len());
-        // The builder works backwards. Records and names are scattered in memory, so they are prefetched in batches:
-        // the cache misses then overlap, which nearly halves the time for very many tensors.
+        // The builder works backwards. Records and names are scattered in memory, so they are prefetched in
+        // batches: the cache misses then overlap, which nearly halves the time for very many tensors.
         const AT_A_TIME: usize = 32;
         let (mut records, mut names) = (Vec::with_capacity(AT_A_TIME), Vec::with_capacity(AT_A_TIME));
         for batch in order.rchunks(AT_A_TIME) {
@@ -356,7 +356,8 @@ fn span((start, end): (u32, u32)) -> Range<usize> {
     start as usize..end as usize
 }
 
-/// Hashes ids, which are hashes already but may come from names chosen to collide: so they are mixed with a random key.
+/// Hashes ids, which are hashes already but may come from names chosen to collide: so they are mixed with a
+/// random key.
 #[derive(Clone, Debug)]
 struct IdHashing(u64);
 

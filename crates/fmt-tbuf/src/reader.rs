@@ -14,8 +14,8 @@ use crate::{
 
 /// An open TensorBuffers file.
 ///
-/// Opening reads both ends and the index and validates them, in time and memory proportional to the index. Then each
-/// tensor is one slice of the source: without a copy in memory, one read in a file.
+/// Opening reads both ends and the index and validates them, in time and memory proportional to the index.
+/// Then each tensor is one slice of the source: without a copy in memory, one read in a file.
 ///
 /// ```
 /// use fmt_core::TensorReader;
@@ -46,8 +46,8 @@ use crate::{
 ///
 /// Tensors of unknown dtypes are listed with [`Entry::unsupported`], and reading them fails (rule T14).
 ///
-/// With [`ReadOptions::lenient`], names may occur twice ([`TensorReader::find`] returns the first) or contain zero
-/// bytes, and tensors may share parts of their data (T7, T12, T19).
+/// With [`ReadOptions::lenient`], names may occur twice ([`TensorReader::find`] returns the first) or contain
+/// zero bytes, and tensors may share parts of their data (T7, T12, T19).
 pub struct TbufReader {
     source: Arc<dyn ByteSource>,
     /// The start of the index.
@@ -93,7 +93,8 @@ impl TbufReader {
         self.index.model.as_deref()
     }
 
-    /// Returns a tensor's id in the file, which may differ from the [`tensor_id`](crate::tensor_id) of its name (T6).
+    /// Returns a tensor's id in the file, which may differ from the [`tensor_id`](crate::tensor_id) of its
+    /// name (T6).
     ///
     /// # Panics
     /// When there is no tensor with this index.
@@ -108,8 +109,8 @@ impl TbufReader {
         self.index_start..self.source.len() - crate::layout::TAIL
     }
 
-    /// Returns whether the index has unknown fields, such as the operations in files of later versions of the reference
-    /// implementation (T17). Rewriting such a file loses them.
+    /// Returns whether the index has unknown fields, such as the operations in files of later versions of the
+    /// reference implementation (T17). Rewriting such a file loses them.
     #[must_use]
     pub fn has_unknown_fields(&self) -> bool {
         self.index.has_unknown_fields()

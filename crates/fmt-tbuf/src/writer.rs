@@ -12,9 +12,9 @@ use crate::{
 
 /// Writes a TensorBuffers file sequentially to any [`Write`].
 ///
-/// The index comes last, so tensors need not be known in advance, and memory holds only the index. A tensor that the
-/// format cannot store is refused before any of its bytes are written. The same tensors in the same order give the same
-/// bytes.
+/// The index comes last, so tensors need not be known in advance, and memory holds only the index. A tensor
+/// that the format cannot store is refused before any of its bytes are written. The same tensors in the same
+/// order give the same bytes.
 ///
 /// ```
 /// use fmt_core::AtomicFile;
@@ -61,8 +61,8 @@ impl<W: Write> TbufWriter<W> {
         Ok(Self::resume(out, Ledger::new(options)?, 0))
     }
 
-    /// Creates a writer for a complete plan: anything that the format cannot store is refused before anything is
-    /// written.
+    /// Creates a writer for a complete plan: anything that the format cannot store is refused before anything
+    /// is written.
     ///
     /// # Errors
     /// The errors of [`TbufWriter::new`] and [`TbufWriter::begin`];
@@ -103,9 +103,10 @@ impl<W: Write> TbufWriter<W> {
     /// Begins a tensor; its bytes follow.
     ///
     /// # Errors
-    /// Nothing of the tensor is written, and others may follow: [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge)
-    /// beyond the format's 32 bits or the limits, [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for a
-    /// dtype that the format does not have, [`ErrorKind::BadName`](fmt_core::ErrorKind::BadName),
+    /// Nothing of the tensor is written, and others may follow:
+    /// [`ErrorKind::TooLarge`](fmt_core::ErrorKind::TooLarge) beyond the format's 32 bits or the limits,
+    /// [`ErrorKind::Unsupported`](fmt_core::ErrorKind::Unsupported) for a dtype that the format does not
+    /// have, [`ErrorKind::BadName`](fmt_core::ErrorKind::BadName),
     /// [`ErrorKind::Duplicate`](fmt_core::ErrorKind::Duplicate),
     /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when the previous tensor is incomplete.
     pub fn begin(&mut self, name: &str, spec: &TensorSpec) -> Result<(), Error> {
@@ -123,8 +124,8 @@ impl<W: Write> TbufWriter<W> {
     /// Writes the next bytes of the current tensor, row-major and little-endian, in pieces of any size.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) for bytes beyond the tensor, of which none are
-    /// written. [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
+    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) for bytes beyond the tensor, of which
+    /// none are written. [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         self.sink.check()?;
         self.outstanding.admit(bytes)?;
@@ -168,7 +169,8 @@ impl<W: Write> TbufWriter<W> {
     /// Writes the index and returns the sink without flushing it.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when bytes of a tensor are missing; [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
+    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when bytes of a tensor are missing;
+    /// [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
     pub fn finish(mut self) -> Result<W, Error> {
         self.write_index()?;
         Ok(self.sink.into_inner())

@@ -166,8 +166,8 @@ impl<'a> Blob<'a> {
         Ok(have_checksums)
     }
 
-    /// Returns a part of the decoded bytes; only the checksums of frames are verified. `index` is the tensor's index in
-    /// `tables`.
+    /// Returns a part of the decoded bytes; only the checksums of frames are verified. `index` is the
+    /// tensor's index in `tables`.
     ///
     /// # Errors
     /// The errors of [`Blob::bytes`].

@@ -200,8 +200,8 @@ impl Compressor {
 
 impl SeekTable {
     fn push(&mut self, stored: usize, decoded: usize) {
-        // Frames of a table contain at most 1 GiB, whose compressed bound is below 2^32; a frame without a table may be
-        // larger.
+        // Frames of a table contain at most 1 GiB, whose compressed bound is below 2^32; a frame without a
+        // table may be larger.
         let word = |len| u32::try_from(len).unwrap_or(u32::MAX);
         self.frames.push((word(stored), word(decoded)));
     }

@@ -9,8 +9,8 @@ use crate::{
 
 /// How a tensor is compressed.
 ///
-/// Tensors of more than 4 MiB are split into frames with a table at the end, Zstandard's *seekable format*: parts can
-/// be read without the rest, and several threads can decode one tensor.
+/// Tensors of more than 4 MiB are split into frames with a table at the end, Zstandard's *seekable format*:
+/// parts can be read without the rest, and several threads can decode one tensor.
 ///
 /// ```
 /// use fmt_zstd::Compression;
@@ -23,9 +23,9 @@ pub struct Compression {
     pub level: i32,
     /// Input size of one frame in bytes, for tensors of more than 4 MiB: from 4 KiB to 1 GiB (default 1 MiB).
     pub frame_bytes: u64,
-    /// Threads that compress one tensor; 0, the default, uses one per CPU, at most 16. The output is the same for any
-    /// number. Memory holds two frames and their compressed bytes per thread, at most 256 MiB, or a single frame if two
-    /// exceed that.
+    /// Threads that compress one tensor; 0, the default, uses one per CPU, at most 16. The output is the same
+    /// for any number. Memory holds two frames and their compressed bytes per thread, at most 256 MiB, or a
+    /// single frame if two exceed that.
     pub threads: usize,
 }
 

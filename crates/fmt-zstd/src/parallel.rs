@@ -8,8 +8,8 @@ use std::{
 
 use fmt_core::Error;
 
-/// Runs all jobs, on this thread and `threads - 1` others. Of several errors, the one nearest to the start of the file
-/// is returned; jobs that have not started by then are skipped.
+/// Runs all jobs, on this thread and `threads - 1` others. Of several errors, the one nearest to the start of
+/// the file is returned; jobs that have not started by then are skipped.
 pub(crate) fn for_each<J: Send>(
     jobs: Vec<J>,
     threads: usize,

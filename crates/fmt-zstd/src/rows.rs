@@ -19,11 +19,11 @@ use crate::{
 pub struct ProvenTables(Mutex<HashSet<usize>>);
 
 impl ProvenTables {
-    /// Reads the decoded bytes `wanted` of tensor `index`, which has `whole` bytes, if its blob ends with a reliable
-    /// table.
+    /// Reads the decoded bytes `wanted` of tensor `index`, which has `whole` bytes, if its blob ends with a
+    /// reliable table.
     ///
-    /// A table that does not match the frames would give other bytes than reading everything. So the frame headers are
-    /// compared with it first, once per tensor. `None` means: fall back to a full read.
+    /// A table that does not match the frames would give other bytes than reading everything. So the frame
+    /// headers are compared with it first, once per tensor. `None` means: fall back to a full read.
     pub(crate) fn read(
         &self,
         decoding: Decoding<'_>,

@@ -17,7 +17,8 @@ pub struct WriteOptions {
     pub tensors: TensorOptions,
     /// Alignment of data: a power of two from 64 to [`WriteOptions::MAX_ALIGNMENT`] (default 64).
     pub alignment: u64,
-    /// Omit the key `layout`, which the specification lacks but all published readers of version 0.1 require (Z1).
+    /// Omit the key `layout`, which the specification lacks but all published readers of version 0.1 require
+    /// (Z1).
     pub strict_spec: bool,
     /// Limits of the expected readers: a file that they would reject is not written.
     pub limits: Limits,

@@ -17,9 +17,9 @@ use crate::{
 
 /// An open zTensor file.
 ///
-/// Opening reads and validates both ends and the index, in time and memory proportional to the index. Then a raw
-/// little-endian tensor is one slice of the source: without a copy in memory, one read in a file. Others are decoded or
-/// byte-swapped into new memory.
+/// Opening reads and validates both ends and the index, in time and memory proportional to the index. Then a
+/// raw little-endian tensor is one slice of the source: without a copy in memory, one read in a file. Others
+/// are decoded or byte-swapped into new memory.
 ///
 /// ```
 /// use fmt_core::TensorReader;
@@ -52,14 +52,15 @@ use crate::{
 /// tensors, because a checksum covers a whole tensor; use [`TensorReader::verify`] for that (Z6).
 ///
 /// # What cannot be read
-/// Tensors of unknown dtype, encoding or layout are listed with [`Entry::unsupported`], and reading them fails (Z1,
-/// Z14); likewise compressed tensors that are declared big-endian (Z7).
+/// Tensors of unknown dtype, encoding or layout are listed with [`Entry::unsupported`], and reading them
+/// fails (Z1, Z14); likewise compressed tensors that are declared big-endian (Z7).
 ///
-/// With [`ReadOptions::lenient`], names may occur twice ([`TensorReader::find`] returns the first), be empty or contain
-/// zero bytes, tensors may share parts of their data, and an empty index means no tensors (Z9, Z10, Z11, Z24).
+/// With [`ReadOptions::lenient`], names may occur twice ([`TensorReader::find`] returns the first), be empty
+/// or contain zero bytes, tensors may share parts of their data, and an empty index means no tensors (Z9,
+/// Z10, Z11, Z24).
 ///
-/// [`Entry::attributes`] has the custom fields as strings: text unchanged, everything else in diagnostic notation.
-/// [`ZtensorReader::fields`] returns the original values.
+/// [`Entry::attributes`] has the custom fields as strings: text unchanged, everything else in diagnostic
+/// notation. [`ZtensorReader::fields`] returns the original values.
 pub struct ZtensorReader {
     source: Arc<dyn ByteSource>,
     /// The start of the index.
@@ -96,8 +97,8 @@ impl ZtensorReader {
         })
     }
 
-    /// Sets the number of threads that decode one compressed tensor, or read and hash one large tensor (default: one
-    /// per CPU). 1 uses only the caller's thread.
+    /// Sets the number of threads that decode one compressed tensor, or read and hash one large tensor
+    /// (default: one per CPU). 1 uses only the caller's thread.
     #[must_use]
     pub fn with_threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);

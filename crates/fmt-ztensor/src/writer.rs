@@ -14,9 +14,9 @@ use crate::{
 
 /// Writes a zTensor file sequentially to any [`Write`].
 ///
-/// The index comes last, so tensors need not be known in advance, and memory holds only the index and one frame of a
-/// compressed tensor. A tensor that the format cannot store is refused before any of its bytes are written. The same
-/// tensors in the same order give the same bytes.
+/// The index comes last, so tensors need not be known in advance, and memory holds only the index and one
+/// frame of a compressed tensor. A tensor that the format cannot store is refused before any of its bytes are
+/// written. The same tensors in the same order give the same bytes.
 ///
 /// ```
 /// use fmt_core::{AtomicFile, TensorReader};
@@ -84,8 +84,8 @@ impl<W: Write> ZtensorWriter<W> {
         Ok(Self::resume(out, options, ledger, 0))
     }
 
-    /// Creates a writer for a complete plan: anything that the format cannot store is refused before anything is
-    /// written. Attributes become custom fields.
+    /// Creates a writer for a complete plan: anything that the format cannot store is refused before anything
+    /// is written. Attributes become custom fields.
     ///
     /// # Errors
     /// The errors of [`ZtensorWriter::new`] and [`ZtensorWriter::begin`];
@@ -268,7 +268,8 @@ impl<W: Write> ZtensorWriter<W> {
     /// Writes the index and returns the sink without flushing it.
     ///
     /// # Errors
-    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when bytes of a tensor are missing; [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
+    /// [`ErrorKind::SizeMismatch`](fmt_core::ErrorKind::SizeMismatch) when bytes of a tensor are missing;
+    /// [`ErrorKind::Io`](fmt_core::ErrorKind::Io).
     pub fn finish(mut self) -> Result<W, Error> {
         self.write_index()?;
         Ok(self.sink.into_inner())

@@ -23,8 +23,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ztensor1;
 
-/// zTensor 2.x, as read and written by current versions of the Python package `ztensor`. Writing supports uncompressed
-/// dense tensors, each with a digest.
+/// zTensor 2.x, as read and written by current versions of the Python package `ztensor`. Writing supports
+/// uncompressed dense tensors, each with a digest.
 ///
 /// ```
 /// use fmt_core::{Format, Sniff};

@@ -31,8 +31,8 @@
 //! # }
 //! ```
 //!
-//! The reader is made for untrusted files: opening one takes time and memory in proportion to its manifest, and never panics;
-//! [`fmt_core::Limits`] bounds both.
+//! The reader is made for untrusted files: opening one takes time and memory in proportion to its manifest,
+//! and never panics; [`fmt_core::Limits`] bounds both.
 
 mod capabilities;
 mod container;

@@ -1,4 +1,5 @@
-//! The manifest: a CBOR map with one map for each object, in the schemas of versions 1.0, 1.1 to 1.2, and 2 (O3 to O8).
+//! The manifest: a CBOR map with one map for each object, in the schemas of versions 1.0, 1.1 to 1.2, and 2
+//! (O3 to O8).
 
 use std::{borrow::Cow, ops::Range};
 

@@ -103,8 +103,8 @@ pub(crate) struct Unknown {
 }
 
 impl Part {
-    /// Validates a part. In version 1.0, where parts have no dtypes, `shared` is the object's dtype and the part's
-    /// role.
+    /// Validates a part. In version 1.0, where parts have no dtypes, `shared` is the object's dtype and the
+    /// part's role.
     pub(crate) fn prove(
         draft: &DraftPart<'_>,
         shared: Option<(&str, &str)>,

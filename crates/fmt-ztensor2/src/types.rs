@@ -43,8 +43,8 @@ pub(crate) fn dtype_of_v1_0(name: &str) -> Option<DType> {
         .find(|dtype| dtype.name_in(Naming::Numpy) == name)
 }
 
-/// The known logical types: the dtype of each, the bits per element, and the name of the opaque dtype in all formats;
-/// empty for booleans.
+/// The known logical types: the dtype of each, the bits per element, and the name of the opaque dtype in all
+/// formats; empty for booleans.
 pub(crate) const LOGICAL: [(&str, DType, u32, &str); 9] = [
     ("bool", DType::U8, 8, ""),
     ("f8_e4m3fn", DType::U8, 8, "F8_E4M3"),
@@ -107,8 +107,8 @@ fn plain(dtype: DType) -> PartType {
 }
 
 impl PartType {
-    /// Returns the size of `count` elements in bytes; `None` if it overflows 64 bits. Unused bits of the last byte are
-    /// padding.
+    /// Returns the size of `count` elements in bytes; `None` if it overflows 64 bits. Unused bits of the last
+    /// byte are padding.
     pub(crate) fn byte_len(&self, count: u64) -> Option<u64> {
         let bits = u128::from(count) * u128::from(self.bits);
         u64::try_from(bits.div_ceil(8)).ok()

@@ -193,7 +193,8 @@ fn attributes<'a>(texts: impl IntoIterator<Item = (&'a String, &'a String)>) -> 
     encoded.collect()
 }
 
-/// Encodes a map of encoded keys and values. An encoded text begins with its length, so shorter keys come first.
+/// Encodes a map of encoded keys and values. An encoded text begins with its length, so shorter keys come
+/// first.
 fn map(mut pairs: Pairs) -> Vec<u8> {
     pairs.sort_unstable();
     let mut map = head(Header::Map(Some(pairs.len())));

@@ -1,17 +1,20 @@
-//! Reads model repositories: finds and checks the models of a directory, with their versions, files and digests.
+//! Reads model repositories: finds and checks the models of a directory, with their versions, files and
+//! digests.
 //!
 //! A [`Repository`] is a directory, or a single model file, that is read without a server or an engine.
 //! [`Backend`](oip_service::Backend)s recognize its files, and may load them later.
 //!
-//! - Supported layouts: Triton's `<root>/<model>/<version>/model.onnx`, KServe's (the model file in the directory
-//!   itself), a directory of versions, a single file, a directory of the Hugging Face Hub or its cache.
+//! - Supported layouts: Triton's `<root>/<model>/<version>/model.onnx`, KServe's (the model file in the
+//!   directory itself), a directory of versions, a single file, a directory of the Hugging Face Hub or its
+//!   cache.
 //! - Configurations ([`model_config`]) select versions, files and backends. If a directory cannot be used, a
 //!   [`ModelError`] names what was found, and what was expected where.
-//! - The directory is held open, and paths are resolved from its descriptor: links do not lead out of it, unless
-//!   [`Repository::open_with_links`] permits it. Only regular files are read.
+//! - The directory is held open, and paths are resolved from its descriptor: links do not lead out of it,
+//!   unless [`Repository::open_with_links`] permits it. Only regular files are read.
 //! - [`RequiredDigests`] restrict a repository to files with known SHA-256 digests.
 //! - [`Snapshot`]s and [`Digest`]s show whether a model or one of its versions has changed.
-//! - [`Repositories`] combines several repositories; an [`Upstream`] keeps a directory in sync with another place.
+//! - [`Repositories`] combines several repositories; an [`Upstream`] keeps a directory in sync with another
+//!   place.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -59,17 +59,18 @@ pub struct Repository {
 }
 
 impl Repository {
-    /// Opens a directory. `backends` recognize model files by their names. Models are looked up only when they
-    /// are loaded.
+    /// Opens a directory. `backends` recognize model files by their names. Models are looked up only when
+    /// they are loaded.
     ///
-    /// - A directory with a model file is one model without versions, named `single_model_name`, or by its configuration, or
-    ///   after the directory.
-    /// - A file is one model, named `single_model_name` or after the file. Configurations next to it are not read.
-    /// - A directory whose subdirectories all have a model file, at least one of them named by a number, is one model
-    ///   with versions, named in the same way. So is a directory with a configuration, even an invalid one, unless it
-    ///   has models in subdirectories.
-    /// - Any other directory is a repository: `<model>/<version>/<file>`. Hidden directories are skipped. Directories that
-    ///   are not models are listed with the reason.
+    /// - A directory with a model file is one model without versions, named `single_model_name`, or by its
+    ///   configuration, or after the directory.
+    /// - A file is one model, named `single_model_name` or after the file. Configurations next to it are not
+    ///   read.
+    /// - A directory whose subdirectories all have a model file, at least one of them named by a number, is
+    ///   one model with versions, named in the same way. So is a directory with a configuration, even an
+    ///   invalid one, unless it has models in subdirectories.
+    /// - Any other directory is a repository: `<model>/<version>/<file>`. Hidden directories are skipped.
+    ///   Directories that are not models are listed with the reason.
     ///
     /// # Errors
     /// [`RepositoryError`] if the directory cannot be read.

@@ -16,7 +16,8 @@ use crate::{
     root::{PathTarget, Root, is_file, is_folder, is_link},
 };
 
-/// The files of a model's directory at one time: paths, sizes, times and inodes. Two snapshots are equal if nothing changed.
+/// The files of a model's directory at one time: paths, sizes, times and inodes. Two snapshots are equal if
+/// nothing changed.
 ///
 /// ```
 /// use model_repository::Repository;

@@ -4,8 +4,8 @@
 //! A [`Guard`] identifies clients with a table file, which is reloaded when it changes: by bearer tokens (as
 //! SHA-256), JSON Web Tokens (RS256, ES256, EdDSA, with a key set in a file or at a URL), or names in client
 //! certificates. Each identity has a set of allowed APIs and models, and a rate limit. [`Restricted`]
-//! implements Triton's option of requiring a header with a secret value. A [`Door`] describes which calls an address
-//! accepts, so that calls that change the server can have a separate address.
+//! implements Triton's option of requiring a header with a secret value. A [`Door`] describes which calls an
+//! address accepts, so that calls that change the server can have a separate address.
 //!
 //! ```toml
 //! [identities.ci]
@@ -19,10 +19,10 @@
 //! ```
 //!
 //! The gate decides by the [`Route`](oip_service::route::Route) of a request's path, and `oip-http` runs that
-//! route. A layer that rewrites paths must come before the gate, since gRPC services and other routers read the
-//! path again. If the decision needs the content, such as
-//! the model's name in a gRPC message, the request carries a [`Grant`](oip_service::Grant), which the transport
-//! checks. Internal requests, such as the steps of a pipeline, are not checked.
+//! route. A layer that rewrites paths must come before the gate, since gRPC services and other routers read
+//! the path again. If the decision needs the content, such as the model's name in a gRPC message, the request
+//! carries a [`Grant`](oip_service::Grant), which the transport checks. Internal requests, such as the steps
+//! of a pipeline, are not checked.
 //!
 //! ```
 //! use std::{

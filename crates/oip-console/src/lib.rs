@@ -124,14 +124,14 @@ async fn root(headers: HeaderMap) -> Response {
 }
 
 #[derive(Serialize)]
-struct Refused {
+struct ErrorBody {
     error: &'static str,
 }
 
 async fn log_lines(State(log): State<Option<LogTail>>, RawQuery(query): RawQuery) -> Response {
     let Some(log) = log else {
         let error = "the log is not shown here; the server's operator can allow it (--allow-console-log)";
-        return (StatusCode::FORBIDDEN, Json(Refused { error })).into_response();
+        return (StatusCode::FORBIDDEN, Json(ErrorBody { error })).into_response();
     };
     let after = query
         .as_deref()

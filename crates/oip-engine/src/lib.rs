@@ -1,22 +1,25 @@
 //! Runs models for the Open Inference Protocol, independent of the transport.
 //!
-//! [`Engine`] is the stock [`InferenceService`](oip_service::InferenceService): it finds models in a repository, loads
-//! them with [`Backend`](oip_service::Backend)s, and runs them on its own threads behind bounded queues.
+//! [`Engine`] is the stock [`InferenceService`](oip_service::InferenceService): it finds models in a
+//! repository, loads them with [`Backend`](oip_service::Backend)s, and runs them on its own threads behind
+//! bounded queues.
 //!
-//! - A model that fails or panics while loading does not affect other models; the reason is recorded and reported.
+//! - A model that fails or panics while loading does not affect other models; the reason is recorded and
+//!   reported.
 //! - Requests are checked against the model's metadata first, and so are responses before they are sent.
-//! - A full queue refuses requests at once. A request whose client disconnected, or whose deadline has passed, is not
-//!   run.
-//! - Waiting requests are batched if the model and the requests allow it ([`BatchPolicy`]); each response has exactly
-//!   its request's rows.
-//! - A model that is known to be quick runs on its caller's thread ([`EngineConfig::in_place`]), if the embedding
-//!   program enables that.
+//! - A full queue refuses requests at once. A request whose client disconnected, or whose deadline has
+//!   passed, is not run.
+//! - Waiting requests are batched if the model and the requests allow it ([`BatchPolicy`]); each response has
+//!   exactly its request's rows.
+//! - A model that is known to be quick runs on its caller's thread ([`EngineConfig::in_place`]), if the
+//!   embedding program enables that.
 //! - A panic in a model fails only the request that caused it, not its batch; the next request works.
 //! - A model that hangs blocks only its own threads, and becomes unavailable when none is left.
 //! - Pipelines of models are served as one model; each step goes through its own queue.
 //! - Responses to identical requests can be cached ([`EngineConfig::response_cache_bytes`]).
 //! - Every stage of every request is measured ([`Engine::metrics`]).
-//! - When a version is reloaded, the old one serves until the new one is ready, and ends after its last request.
+//! - When a version is reloaded, the old one serves until the new one is ready, and ends after its last
+//!   request.
 //!
 //! The engine needs no async runtime: its threads wake its futures.
 //!
@@ -38,17 +41,17 @@
 //! # Batches
 //!
 //! Requests of different callers are joined if the configuration has a `max_batch_size`, or if the model
-//! declares its rows independent ([`Capabilities`](oip_service::Capabilities::row_independence)). As soon
-//! as a thread is free, it takes the waiting requests, up to [`EngineConfig::default_max_batch_size`] rows. If a batch
-//! fails, each of its requests is run again alone, so that only the bad ones fail. A bad request costs
+//! declares its rows independent ([`Capabilities`](oip_service::Capabilities::row_independence)). As soon as
+//! a thread is free, it takes the waiting requests, up to [`EngineConfig::default_max_batch_size`] rows. If a
+//! batch fails, each of its requests is run again alone, so that only the bad ones fail. A bad request costs
 //! the others in its batch a second run, but never their responses.
 //!
 //! # Repository layout
 //!
 //! As in Triton, `<root>/<model>/<version>/model.onnx`: the highest version is served, or those selected by
-//! the version policy in `<root>/<model>/config.pbtxt`. As in KServe, a `model.onnx` in the model's directory itself is
-//! one model without versions. Configurations are optional; [`ModelControl`] selects which models are
-//! loaded, and when. `docs/models.md` has the details.
+//! the version policy in `<root>/<model>/config.pbtxt`. As in KServe, a `model.onnx` in the model's directory
+//! itself is one model without versions. Configurations are optional; [`ModelControl`] selects which models
+//! are loaded, and when. `docs/models.md` has the details.
 
 mod batching;
 mod builder;

@@ -38,9 +38,9 @@
 //!
 //! [`protocol_routes`] can be merged into a program's own router.
 //!
-//! Serve it with `oip-listen`, or with `axum::serve` behind a proxy that protects the server from slow clients. It
-//! needs a Tokio runtime with timers, since it enforces deadlines. Large bodies are parsed on the threads of a
-//! [`CpuPool`](oip_service::CpuPool).
+//! Serve it with `oip-listen`, or with `axum::serve` behind a proxy that protects the server from slow
+//! clients. It needs a Tokio runtime with timers, since it enforces deadlines. Large bodies are parsed on the
+//! threads of a [`CpuPool`](oip_service::CpuPool).
 //!
 //! `docs/oip.md` lists every endpoint, header and status.
 

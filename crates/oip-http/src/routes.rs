@@ -57,8 +57,8 @@ pub fn router_with(service: Arc<dyn InferenceService>, config: HttpConfig, more:
 /// Creates only the routes under `/v1` and `/v2`, without a fallback, to be merged into a program's router
 /// with its own fallback and pages.
 ///
-/// Under a prefix, `oip-auth`'s gate and any other reader of [`Route`](oip_service::route::Route) must come after the
-/// prefix is removed: with the route of another path, all requests get 404.
+/// Under a prefix, `oip-auth`'s gate and any other reader of [`Route`](oip_service::route::Route) must come
+/// after the prefix is removed: with the route of another path, all requests get 404.
 ///
 /// ```
 /// use std::sync::Arc;

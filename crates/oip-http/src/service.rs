@@ -1,6 +1,7 @@
 //! The REST API as one service, in which inference bypasses the router.
 //!
-//! A router costs a dozen allocations per request and additional cold code, and inference is nearly all traffic.
+//! A router costs a dozen allocations per request and additional cold code, and inference is nearly all
+//! traffic.
 
 use std::{
     convert::Infallible,

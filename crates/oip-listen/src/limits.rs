@@ -23,8 +23,8 @@ pub struct ConnectionLimits {
     pub idle_timeout: Duration,
     /// Maximum pause within a body (default 20 s).
     pub body_gap_timeout: Duration,
-    /// Minimum average rate of a body in bytes per second, after [`ConnectionLimits::body_rate_grace`] (default 1
-    /// KiB/s).
+    /// Minimum average rate of a body in bytes per second, after [`ConnectionLimits::body_rate_grace`]
+    /// (default 1 KiB/s).
     pub min_body_rate: u64,
     /// Paths of requests whose body and response form a conversation, such as gRPC streams (default none).
     /// Their bodies may pause for the lifetime of the connection; the service has to end those that stall
@@ -37,7 +37,8 @@ pub struct ConnectionLimits {
     /// Maximum time that sending a response may be blocked by the client (default 30 s).
     pub write_timeout: Duration,
     /// Minimum average rate at which a client must read a response in bytes per second, once
-    /// [`ConnectionLimits::send_rate_grace`] is used up (default 16 KiB/s). Faster reading earns no credit for later.
+    /// [`ConnectionLimits::send_rate_grace`] is used up (default 16 KiB/s). Faster reading earns no credit
+    /// for later.
     pub min_send_rate: u64,
     /// How long a client may be slower than that (default 30 s).
     pub send_rate_grace: Duration,

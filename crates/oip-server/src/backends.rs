@@ -222,7 +222,8 @@ impl BackendConfig {
     }
 }
 
-/// A worker's command line: options of the server, and settings that people give in the configuration file only.
+/// A worker's command line: options of the server, and settings that people give in the configuration file
+/// only.
 #[derive(Parser)]
 struct WorkerOptions {
     #[command(flatten)]

@@ -250,15 +250,17 @@ pub(crate) struct Options {
     #[arg(long, env = "OIP_ONNXRUNTIME", hide_env = true, value_name = "PATH")]
     pub(crate) onnxruntime: Option<PathBuf>,
 
-    /// GPUs for ONNX models whose configuration does not say what they run on (`KIND_AUTO`): `all`, `none`, or numbers as CUDA has them
-    /// (`0,1`). It needs a library of ONNX Runtime with a provider for GPUs [default: all that NVML shows; none without NVML]
+    /// GPUs for ONNX models whose configuration does not say what they run on (`KIND_AUTO`): `all`, `none`,
+    /// or numbers as CUDA has them (`0,1`). It needs a library of ONNX Runtime with a provider for GPUs
+    /// [default: all that NVML shows; none without NVML]
     #[cfg(feature = "onnx")]
     #[arg(long, env = "OIP_GPUS", hide_env = true, value_name = "GPUS")]
     #[serde(deserialize_with = "from_text")]
     pub(crate) gpus: Option<backend_onnx::GpuChoice>,
 
-    /// Whether ONNX models run in processes of their own, so that a crash affects only that model. The parameter `isolation`
-    /// in a model's configuration decides for one model, also for boosters and tensor files [default: false]
+    /// Whether ONNX models run in processes of their own, so that a crash affects only that model. The
+    /// parameter `isolation` in a model's configuration decides for one model, also for boosters and tensor
+    /// files [default: false]
     #[arg(long, env = "OIP_ISOLATE_MODELS", hide_env = true, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) isolate_models: Option<bool>,
 

@@ -109,7 +109,8 @@ impl TextTokenizer {
     /// vocabulary are special, so that they are recognized in texts, and which token is the padding.
     ///
     /// # Errors
-    /// [`TextError::File`] when the file is damaged or has more special tokens than [`TokenizerLimits::max_added_tokens`].
+    /// [`TextError::File`] when the file is damaged or has more special tokens than
+    /// [`TokenizerLimits::max_added_tokens`].
     pub fn with_special_tokens(mut self, map: &[u8]) -> Result<Self, TextError> {
         let special = special_tokens(map)?;
         let most = self.max_added_tokens;

@@ -6,8 +6,8 @@
 //!   [`TensorValue`]: fixed-width elements ([`tensor_core::Tensor`]) or byte strings ([`BytesTensor`]), in
 //!   both cases a shape and shared bytes that agree.
 //! - **Rules**: [`ModelMetadata::check_request`] checks a request against a model,
-//!   [`ModelMetadata::pick_outputs`] a model's outputs against its metadata; [`RequestLimits`] and [`ModelRef`]
-//!   check what clients send.
+//!   [`ModelMetadata::pick_outputs`] a model's outputs against its metadata; [`RequestLimits`] and
+//!   [`ModelRef`] check what clients send.
 //! - **Extensions**: types for repository index, model configuration, statistics, logging, shared memory; and
 //!   [`classify`].
 //! - **Errors**: [`ServiceError`] with an [`ErrorCode`] from one closed list, mapped to HTTP and gRPC status.

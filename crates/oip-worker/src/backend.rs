@@ -19,9 +19,10 @@ const MEMORY_LIMIT: &str = "memory_limit";
 
 /// A backend whose models may run in separate processes.
 ///
-/// Each model's configuration decides whether it is loaded in the server or in a worker, by the parameters `isolation`
-/// (`process` or `none`) and `memory_limit` (bytes, such as `2GiB`). The wrapped backend never sees these two. Without
-/// them, a model that its backend refuses to load into a shared process ([`NeedsProcess`]) gets a separate one.
+/// Each model's configuration decides whether it is loaded in the server or in a worker, by the parameters
+/// `isolation` (`process` or `none`) and `memory_limit` (bytes, such as `2GiB`). The wrapped backend never
+/// sees these two. Without them, a model that its backend refuses to load into a shared process
+/// ([`NeedsProcess`]) gets a separate one.
 pub struct IsolatedBackend {
     inner: Arc<dyn Backend>,
     isolation: Arc<Isolation>,

@@ -20,8 +20,8 @@ use crate::{
 /// Maximum number of idle connections kept for later requests.
 const MOST_SPARE: usize = 16;
 
-/// Maximum total size of their regions in bytes. Larger ones are recreated when needed: a burst of large tensors must
-/// not stay in memory.
+/// Maximum total size of their regions in bytes. Larger ones are recreated when needed: a burst of large
+/// tensors must not stay in memory.
 const MOST_SPARE_BYTES: u64 = 16 << 20;
 
 /// Maximum reads of the control socket in a row. Each reads up to 512 numbers, so more than one is rare.
@@ -30,7 +30,8 @@ const MOST_READS: usize = 4;
 /// Maximum number of abandoned requests that the worker may still be running.
 const MOST_GIVEN_UP: usize = 64;
 
-/// Announces a connection on the control socket, in place of a cancelled request's number; its file is attached.
+/// Announces a connection on the control socket, in place of a cancelled request's number; its file is
+/// attached.
 const CONNECTION: u64 = u64::MAX;
 
 /// A connection to a process, for one request at a time, with the shared regions of that connection.
@@ -81,8 +82,8 @@ impl Beside {
         }
     }
 
-    /// Abandons a request: messages about it are ignored until the worker finishes it. Returns false if the worker
-    /// already runs too many abandoned requests.
+    /// Abandons a request: messages about it are ignored until the worker finishes it. Returns false if the
+    /// worker already runs too many abandoned requests.
     pub(crate) fn give_up(&self, number: u64, control: &UnixStream) -> bool {
         let mut state = self.lock();
         state.given_up.insert(number);

@@ -1,7 +1,7 @@
 //! Requests from a model in a worker to other models, while it runs its own request.
 //!
-//! The thread that runs the worker's request drives them: it waits for the worker and the other models at the same
-//! time.
+//! The thread that runs the worker's request drives them: it waits for the worker and the other models at the
+//! same time.
 
 use std::{
     io::{self, Read, Write},
@@ -94,7 +94,7 @@ enum State {
 }
 
 /// A message to the worker about a call.
-enum Said {
+enum CallMessage {
     Answer { response: InferResponse, is_end: bool },
     End,
     Failed(ServiceError),
@@ -222,7 +222,7 @@ impl<'w> Calls<'w> {
                 continue;
             };
             match said {
-                Said::Answer { is_end: false, .. } => at += 1,
+                CallMessage::Answer { is_end: false, .. } => at += 1,
                 _ => drop(self.open.swap_remove(at)),
             }
             tell(connection, number, call, &said, go_on)?;
@@ -237,12 +237,12 @@ impl Open {
         !matches!(self.state, State::Held(_))
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>, cancel: &CancelToken) -> Poll<Said> {
+    fn poll(&mut self, cx: &mut Context<'_>, cancel: &CancelToken) -> Poll<CallMessage> {
         if !self.is_awaited() {
             return Poll::Pending;
         }
         if cancel.is_cancelled() || self.until.is_some_and(|until| until <= Instant::now()) {
-            return Poll::Ready(Said::Failed(
+            return Poll::Ready(CallMessage::Failed(
                 match cancel.is_cancelled() && !cancel.is_expired() {
                     true => ServiceError::new(ErrorCode::Cancelled, "the request was cancelled"),
                     false => ServiceError::new(
@@ -255,25 +255,25 @@ impl Open {
         if let State::Asked(asked) = &mut self.state {
             match std::task::ready!(asked.as_mut().poll(cx)) {
                 Ok(Responses::One(response)) => {
-                    return Poll::Ready(Said::Answer {
+                    return Poll::Ready(CallMessage::Answer {
                         response,
                         is_end: true,
                     });
                 }
                 Ok(Responses::Several(answers)) => self.state = State::Next(answers),
-                Err(error) => return Poll::Ready(Said::Failed(error)),
+                Err(error) => return Poll::Ready(CallMessage::Failed(error)),
             }
         }
         let State::Next(answers) = &mut self.state else {
             return Poll::Pending;
         };
         Poll::Ready(match std::task::ready!(answers.poll_next(cx)) {
-            None => Said::End,
-            Some(Err(error)) => Said::Failed(error),
+            None => CallMessage::End,
+            Some(Err(error)) => CallMessage::Failed(error),
             Some(Ok(answer)) => {
                 let taken = std::mem::replace(answers, ResponseStream::new(|_| Poll::Ready(None)));
                 self.state = State::Held(taken);
-                Said::Answer {
+                CallMessage::Answer {
                     response: answer.response,
                     is_end: answer.is_last,
                 }
@@ -335,7 +335,7 @@ fn tell(
     connection: &Connection,
     number: u64,
     call: u64,
-    said: &Said,
+    said: &CallMessage,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<(), Broken> {
     let short = |failed: Option<&ServiceError>| Answer {
@@ -345,9 +345,9 @@ fn tell(
         ..Answer::default()
     };
     let (response, is_end) = match said {
-        Said::Answer { response, is_end } => (response, *is_end),
-        Said::End => return connection.send_json(Kind::Answer, number, &short(None), go_on),
-        Said::Failed(error) => {
+        CallMessage::Answer { response, is_end } => (response, *is_end),
+        CallMessage::End => return connection.send_json(Kind::Answer, number, &short(None), go_on),
+        CallMessage::Failed(error) => {
             return connection.send_json(Kind::Answer, number, &short(Some(error)), go_on);
         }
     };

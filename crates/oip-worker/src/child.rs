@@ -27,11 +27,11 @@ use crate::protocol::{Broken, Connection, Kind, VERSION, read_json};
 /// Stack for the thread that runs the model, as in the server.
 const STACK_SIZE: usize = 16 << 20;
 
-/// Runs a worker process: loads the one model that the server sends and responds to requests until the server exits.
-/// Must be called before the process starts other threads; it does not return unless it fails.
+/// Runs a worker process: loads the one model that the server sends and responds to requests until the server
+/// exits. Must be called before the process starts other threads; it does not return unless it fails.
 ///
-/// Standard input and output must be the sockets that [`IsolatedBackend`](crate::IsolatedBackend) starts workers with.
-/// Sends the model's prints to standard error, and so to the server's log.
+/// Standard input and output must be the sockets that [`IsolatedBackend`](crate::IsolatedBackend) starts
+/// workers with. Sends the model's prints to standard error, and so to the server's log.
 pub fn run(backends: &[Arc<dyn Backend>]) -> ExitCode {
     match start(backends) {
         Ok(never) => match never {},
@@ -212,9 +212,9 @@ fn receive_content(
     }
 }
 
-/// Limits the memory of the process apart from its main stack: on Linux by `RLIMIT_DATA`, which does not count
-/// read-only or merely reserved mappings, such as an allocator's 64 MiB reservations; elsewhere by `RLIMIT_AS`, which
-/// counts everything.
+/// Limits the memory of the process apart from its main stack: on Linux by `RLIMIT_DATA`, which does not
+/// count read-only or merely reserved mappings, such as an allocator's 64 MiB reservations; elsewhere by
+/// `RLIMIT_AS`, which counts everything.
 fn limit_memory(limit: u64) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     let kind = Resource::Data;
@@ -277,7 +277,8 @@ fn load(order: &Load, content: Bytes, backends: &[Arc<dyn Backend>]) -> Result<B
     Ok(model)
 }
 
-/// Runs one request. A panic has already been printed, and is in the log; the model continues, as in the server.
+/// Runs one request. A panic has already been printed, and is in the log; the model continues, as in the
+/// server.
 fn infer(
     model: &dyn Model,
     order: &Load,

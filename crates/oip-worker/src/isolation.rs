@@ -16,9 +16,9 @@ pub struct Isolation {
 }
 
 impl Isolation {
-    /// Starts workers with a command, which must call [`run`](crate::run). The name and version of the model are
-    /// appended to its arguments, so that process lists show them; standard input, output and error are replaced. It
-    /// inherits the server's environment.
+    /// Starts workers with a command, which must call [`run`](crate::run). The name and version of the model
+    /// are appended to its arguments, so that process lists show them; standard input, output and error are
+    /// replaced. It inherits the server's environment.
     pub fn new(command: impl Fn() -> Command + Send + Sync + 'static) -> Self {
         Self {
             command: Arc::new(command),
@@ -30,7 +30,8 @@ impl Isolation {
         }
     }
 
-    /// Sets whether models run in separate processes unless their configuration says otherwise (default: false).
+    /// Sets whether models run in separate processes unless their configuration says otherwise (default:
+    /// false).
     #[must_use]
     pub fn by_default(self, by_default: bool) -> Self {
         Self { by_default, ..self }
@@ -53,15 +54,15 @@ impl Isolation {
         }
     }
 
-    /// Sets how long a worker may continue with an abandoned request before it is killed (default: 1 s). Must be
-    /// shorter than the time after which the engine counts an instance as lost.
+    /// Sets how long a worker may continue with an abandoned request before it is killed (default: 1 s). Must
+    /// be shorter than the time after which the engine counts an instance as lost.
     #[must_use]
     pub fn grace(self, grace: Duration) -> Self {
         Self { grace, ..self }
     }
 
-    /// Sets bytes that are sent to a worker before the protocol starts, such as its program if the command is an
-    /// interpreter (default: none).
+    /// Sets bytes that are sent to a worker before the protocol starts, such as its program if the command is
+    /// an interpreter (default: none).
     #[must_use]
     pub fn first_bytes(self, first_bytes: Bytes) -> Self {
         Self { first_bytes, ..self }

@@ -97,7 +97,7 @@ pub(crate) struct Part {
 
 /// The server's reply to a [`Part`].
 #[derive(Debug, Serialize)]
-pub(crate) struct Taken {
+pub(crate) struct PartReply {
     /// Whether another response is wanted.
     pub(crate) is_wanted: bool,
 }
@@ -393,7 +393,8 @@ pub(crate) struct About {
 pub(crate) struct Failed {
     status: u16,
     message: String,
-    /// Details for the log rather than for the client, such as a traceback; at most [`MAX_DETAILS`] bytes are kept.
+    /// Details for the log rather than for the client, such as a traceback; at most [`MAX_DETAILS`] bytes are
+    /// kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     details: Option<String>,
 }

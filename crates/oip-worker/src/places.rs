@@ -1,5 +1,5 @@
-//! Requests to workers that receive the locations of tensors instead of REST bodies: after the JSON, or, for large
-//! tensors on Linux, in shared memory.
+//! Requests to workers that receive the locations of tensors instead of REST bodies: after the JSON, or, for
+//! large tensors on Linux, in shared memory.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::region::{KEPT, LEAST_IN_REGION, REGION_ALIGNMENT, Region};
 use crate::{
     calls::{Bell, Calls, Work},
     messages::{
-        Ask, Failed, FailedPart, InputPlace, Next, OutputPlace, Part, Place, Results, Run, RunPart, Taken,
+        Ask, Failed, FailedPart, InputPlace, Next, OutputPlace, Part, PartReply, Place, Results, Run, RunPart,
     },
     protocol::{Broken, Connection, Head, Kind, read_json},
     worker_log::WorkerLog,
@@ -41,7 +41,7 @@ pub(crate) struct Several<'s> {
 struct Exchange<'e> {
     connection: &'e Connection,
     number: u64,
-    sent: &'e Sent<'e>,
+    sent: &'e SentRequest<'e>,
     max_answer_bytes: u64,
     /// The model's calls to other models.
     calls: Calls<'e>,
@@ -57,7 +57,7 @@ struct Regions {
 }
 
 /// A request's inputs, and their offsets.
-struct Sent<'r> {
+struct SentRequest<'r> {
     request: &'r InferRequest,
     offsets: Vec<u64>,
 }
@@ -76,7 +76,7 @@ impl Places {
             Ok(parameters) => parameters,
             Err(error) => return Ok(Err(error)),
         };
-        let mut sent = Sent::new(request, 1);
+        let mut sent = SentRequest::new(request, 1);
         let region = self.put(connection, &mut sent, go_on);
         let region = match region? {
             Ok(region) => region,
@@ -140,7 +140,7 @@ impl Places {
         several: Option<Several<'_>>,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Result<Option<Outputs>, ServiceError>, Broken> {
-        let sent = Sent {
+        let sent = SentRequest {
             request: work.request,
             offsets,
         };
@@ -182,8 +182,8 @@ impl Places {
         }
     }
 
-    /// Passes on several responses. Returns the header of the frame after them, and the error if one was not accepted.
-    /// The worker waits after each, so that it never runs ahead of the receiver.
+    /// Passes on several responses. Returns the header of the frame after them, and the error if one was not
+    /// accepted. The worker waits after each, so that it never runs ahead of the receiver.
     fn after_parts(
         &mut self,
         exchange: &mut Exchange<'_>,
@@ -227,7 +227,7 @@ impl Places {
                 };
                 failure = taken.err();
             }
-            let taken = Taken {
+            let taken = PartReply {
                 is_wanted: failure.is_none(),
             };
             connection.send_json(Kind::Taken, number, &taken, go_on)?;
@@ -238,8 +238,8 @@ impl Places {
         }
     }
 
-    /// Reads the header of the response, or of one of several. Before that it serves the worker's needs: room for its
-    /// outputs, and requests to other models.
+    /// Reads the header of the response, or of one of several. Before that it serves the worker's needs: room
+    /// for its outputs, and requests to other models.
     fn answer(
         &mut self,
         exchange: &mut Exchange<'_>,
@@ -326,17 +326,18 @@ impl Places {
         };
         // The model may write to either region once it knows that this was read.
         if ask.inputs.iter().any(|input| is_copied(&input)) {
-            connection.send_json(Kind::Taken, number, &Taken { is_wanted: true }, go_on)?;
+            connection.send_json(Kind::Taken, number, &PartReply { is_wanted: true }, go_on)?;
         }
         exchange.calls.begin(&ask, inputs)
     }
 
-    /// Reads the outputs of a response: their total size is bounded, and each must lie within its region or frame.
+    /// Reads the outputs of a response: their total size is bounded, and each must lie within its region or
+    /// frame.
     fn take(
         &self,
         outputs: &[OutputPlace],
         frame: &Bytes,
-        sent: &Sent<'_>,
+        sent: &SentRequest<'_>,
         max_answer_bytes: u64,
     ) -> Result<Vec<InferOutput>, Broken> {
         let lengths = outputs.iter().map(|output| output.length);
@@ -355,7 +356,7 @@ impl Places {
         outputs.collect()
     }
 
-    fn bytes_at(&self, output: &OutputPlace, frame: &Bytes, sent: &Sent<'_>) -> Result<Bytes, Broken> {
+    fn bytes_at(&self, output: &OutputPlace, frame: &Bytes, sent: &SentRequest<'_>) -> Result<Bytes, Broken> {
         let (offset, length) = (output.offset, output.length);
         let outside = || {
             let name = Quoted(&output.name);
@@ -390,7 +391,7 @@ impl Places {
     fn put(
         &mut self,
         connection: &Connection,
-        sent: &mut Sent<'_>,
+        sent: &mut SentRequest<'_>,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<Result<Option<u64>, ServiceError>, Broken> {
         let request = sent.request;
@@ -399,7 +400,7 @@ impl Places {
         if whole < LEAST_IN_REGION {
             return Ok(Ok(None));
         }
-        *sent = Sent::new(request, REGION_ALIGNMENT);
+        *sent = SentRequest::new(request, REGION_ALIGNMENT);
         let room = whole.saturating_add(REGION_ALIGNMENT * inputs.len() as u64);
         if self
             .regions
@@ -443,7 +444,8 @@ impl Places {
         Ok(())
     }
 
-    /// Drops the regions that the next request cannot use or that are too large to keep; the worker does the same.
+    /// Drops the regions that the next request cannot use or that are too large to keep; the worker does the
+    /// same.
     fn finish(&mut self, keeps_inputs: bool) {
         let Regions { inputs, outputs, .. } = &mut self.regions;
         if keeps_inputs {
@@ -495,7 +497,7 @@ impl Places {
     fn put(
         &mut self,
         _: &Connection,
-        _: &mut Sent<'_>,
+        _: &mut SentRequest<'_>,
         _: &mut dyn FnMut() -> bool,
     ) -> Result<Result<Option<u64>, ServiceError>, Broken> {
         Ok(Ok(None))
@@ -515,7 +517,7 @@ impl Places {
     }
 }
 
-impl<'r> Sent<'r> {
+impl<'r> SentRequest<'r> {
     /// Lays inputs out one after another, each at a multiple of `alignment`.
     fn new(request: &'r InferRequest, alignment: u64) -> Self {
         let mut end = 0u64;
@@ -632,7 +634,7 @@ mod tests {
     #[test]
     fn outputs_that_are_inputs_are_not_copied() {
         let request = request();
-        let sent = Sent::new(&request, 64);
+        let sent = SentRequest::new(&request, 64);
         assert_eq!(sent.offsets, [0, 64]);
         let places = Places::default();
         let take = |place: &str, offset, length| {
@@ -683,7 +685,7 @@ mod tests {
     #[test]
     fn answers_are_bounded_together() {
         let request = request();
-        let sent = Sent::new(&request, 1);
+        let sent = SentRequest::new(&request, 1);
         let mut twice = results("request", 3, 100);
         twice.outputs.extend(results("request", 3, 100).outputs);
         let places = Places::default();

@@ -30,8 +30,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The workers of one model.
 ///
-/// A separate thread, the supervisor, starts them: Linux kills a child together with the *thread* that started it,
-/// which therefore must live as long as the model.
+/// A separate thread, the supervisor, starts them: Linux kills a child together with the *thread* that
+/// started it, which therefore must live as long as the model.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     supervisor: Mutex<Option<JoinHandle<()>>>,
@@ -261,7 +261,8 @@ fn one_response(answer: Option<Outputs>) -> Result<Vec<InferOutput>, ServiceErro
     answer.map_or(Outcome::Streamed, Outcome::Outputs).into_outputs()
 }
 
-/// Returns whether a request fits the socket buffer, so that it can be sent to an idle worker without blocking.
+/// Returns whether a request fits the socket buffer, so that it can be sent to an idle worker without
+/// blocking.
 #[cfg(target_os = "linux")]
 fn is_small(request: &InferRequest) -> bool {
     const MOST: usize = 48 << 10;
@@ -293,7 +294,8 @@ fn is_small(request: &InferRequest) -> bool {
         <= MOST
 }
 
-/// A worker that runs a request. Dropping this kills it, because its next message would belong to the old request.
+/// A worker that runs a request. Dropping this kills it, because its next message would belong to the old
+/// request.
 #[cfg(target_os = "linux")]
 struct OpenRun {
     pool: Arc<Pool>,
@@ -560,8 +562,9 @@ fn nobody_waits(cancel: &CancelToken) -> ServiceError {
     }
 }
 
-/// Blocks signals that end the server: workers inherit the signal mask of the thread that starts them. A service
-/// manager stops a service by a signal to all of its processes, but workers must run until the server has drained.
+/// Blocks signals that end the server: workers inherit the signal mask of the thread that starts them. A
+/// service manager stops a service by a signal to all of its processes, but workers must run until the server
+/// has drained.
 fn ignore_signals_that_end() {
     let signals = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
     let set: SigSet = signals.into_iter().collect();

@@ -89,9 +89,10 @@ pub(crate) struct Taker<'t> {
 }
 
 /// The offsets of a sent request's inputs, for workers that use regions.
-pub(crate) struct Sent(Vec<u64>);
+pub(crate) struct InputOffsets(Vec<u64>);
 
-/// Decides whether to continue with a request. When it is abandoned, the worker is notified and gets some more time.
+/// Decides whether to continue with a request. When it is abandoned, the worker is notified and gets some
+/// more time.
 fn patience<'w>(
     mut control: &'w UnixStream,
     number: u64,
@@ -123,8 +124,8 @@ pub(crate) enum StartError {
 }
 
 impl Worker {
-    /// Starts a process that loads the model. The model's description is the worker's claim: the caller checks it
-    /// against what it knows.
+    /// Starts a process that loads the model. The model's description is the worker's claim: the caller
+    /// checks it against what it knows.
     pub(crate) fn start(
         recipe: &Recipe,
         on_end: impl Fn() + Send + 'static,
@@ -288,7 +289,7 @@ impl Worker {
         request: &InferRequest,
         parts: &[RequestPart],
         cancel: &CancelToken,
-    ) -> Result<Result<Sent, ServiceError>, Broken> {
+    ) -> Result<Result<InputOffsets, ServiceError>, Broken> {
         self.number = self.process.last.fetch_add(1, Ordering::Relaxed) + 1;
         let (number, connection, process) = (self.number, &self.lane.connection, &*self.process);
         let mut go_on = patience(&process.control, number, process.grace, cancel);
@@ -297,7 +298,7 @@ impl Worker {
                 .deadline()
                 .map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let offsets = places.send(connection, number, (request, parts, timeout), &mut go_on)?;
-            return Ok(offsets.map(Sent));
+            return Ok(offsets.map(InputOffsets));
         }
         let encoding = RequestEncoding::default().with(|encoding| encoding.binary_inputs = true);
         let body = match rest::encode_request(request, encoding) {
@@ -305,10 +306,11 @@ impl Worker {
             Err(error) => return Ok(Err(error)),
         };
         connection.send(Kind::Infer, number, &body.json, &body.binary, &mut go_on)?;
-        Ok(Ok(Sent(Vec::new())))
+        Ok(Ok(InputOffsets(Vec::new())))
     }
 
-    /// Waits until `until` for a response that can be received without blocking. Returns whether there is one.
+    /// Waits until `until` for a response that can be received without blocking. Returns whether there is
+    /// one.
     #[cfg(target_os = "linux")]
     pub(crate) fn has_answer_by(&self, until: Instant) -> bool {
         self.lane.connection.has_answer_by(until)
@@ -318,7 +320,7 @@ impl Worker {
     pub(crate) fn receive(
         &mut self,
         work: Work<'_>,
-        sent: Sent,
+        sent: InputOffsets,
         taker: Option<Taker<'_>>,
     ) -> Result<Result<Option<Outputs>, ServiceError>, Broken> {
         let (number, connection, process) = (self.number, &self.lane.connection, &*self.process);
@@ -361,7 +363,8 @@ impl Worker {
                     )));
                 }
                 let body = Bytes::from(connection.bytes(length, go_on)?);
-                // The limits on a model's outputs are the same everywhere; the frame's length bounds the rest.
+                // The limits on a model's outputs are the same everywhere; the frame's length bounds the
+                // rest.
                 let limits = RequestLimits::default().with(|limits| {
                     limits.tensors = usize::MAX;
                     limits.rank = usize::MAX;
@@ -391,8 +394,8 @@ impl Worker {
         self.process.beside.keep(self.lane);
     }
 
-    /// Abandons this request without killing the process, which runs other requests. Returns whether that is possible.
-    /// Dropping this then closes the connection, which notifies the process.
+    /// Abandons this request without killing the process, which runs other requests. Returns whether that is
+    /// possible. Dropping this then closes the connection, which notifies the process.
     pub(crate) fn can_leave(&self) -> bool {
         let Process { beside, control, .. } = &*self.process;
         self.is_beside && beside.give_up(self.number, control)

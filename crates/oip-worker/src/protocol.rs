@@ -41,8 +41,8 @@ pub(crate) enum Kind {
     Outputs = 5,
     /// Worker: the request or loading failed. JSON: `Failed`.
     Failed = 6,
-    /// Server, to a worker that uses regions: run this request. JSON: `Run`; binary: the inputs, empty if they are in
-    /// a region.
+    /// Server, to a worker that uses regions: run this request. JSON: `Run`; binary: the inputs, empty if
+    /// they are in a region.
     Run = 7,
     /// Worker: the response. JSON: `Results`; binary: likewise.
     Results = 8,
@@ -52,22 +52,24 @@ pub(crate) enum Kind {
     Region = 10,
     /// Worker: one of several responses, before `Results`. JSON: `Part`; binary: as in `Results`.
     Part = 11,
-    /// Server, after each `Part`, and after each `Ask` with inputs in a region: it was read. JSON: `Taken`.
+    /// Server, after each `Part`, and after each `Ask` with inputs in a region: it was read. JSON:
+    /// `PartReply`.
     Taken = 12,
-    /// Worker: a request to another model, before `Results` or `Failed`. JSON: `Ask`; binary: its inputs, as in
-    /// `Results`.
+    /// Worker: a request to another model, before `Results` or `Failed`. JSON: `Ask`; binary: its inputs, as
+    /// in `Results`.
     Ask = 13,
-    /// Server: a response to an `Ask`. JSON: `Answer`; binary: as in `Run`. A region's file comes with the header.
+    /// Server: a response to an `Ask`. JSON: `Answer`; binary: as in `Run`. A region's file comes with the
+    /// header.
     Answer = 14,
     /// Worker, after an `Answer` that may not be the last: whether it wants the next one. JSON: `Next`.
     Next = 15,
-    /// Worker, before the end of several responses: it accepts another request on another connection while it continues
-    /// with this one.
+    /// Worker, before the end of several responses: it accepts another request on another connection while it
+    /// continues with this one.
     Free = 16,
 }
 
-/// The header of a frame, 24 bytes, all numbers little-endian: the kind (u32), bytes of JSON (u32), the number of the
-/// request (u64), bytes of binary data (u64).
+/// The header of a frame, 24 bytes, all numbers little-endian: the kind (u32), bytes of JSON (u32), the
+/// number of the request (u64), bytes of binary data (u64).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     pub(crate) kind: Kind,
@@ -254,8 +256,9 @@ impl Connection {
         !self.ahead.borrow().is_empty()
     }
 
-    /// Waits until `until` for a frame that ends a request and contains all of its tensors. Returns whether there is
-    /// one, which can then be read without blocking. Everything else, including errors, is left to the next read.
+    /// Waits until `until` for a frame that ends a request and contains all of its tensors. Returns whether
+    /// there is one, which can then be read without blocking. Everything else, including errors, is left to
+    /// the next read.
     #[cfg(target_os = "linux")]
     pub(crate) fn has_answer_by(&self, until: std::time::Instant) -> bool {
         use std::os::fd::AsRawFd;
@@ -346,7 +349,8 @@ impl Connection {
         Head::read(&head)
     }
 
-    /// Reads the next bytes of a frame. The length was checked before; even so, memory is touched only as bytes arrive.
+    /// Reads the next bytes of a frame. The length was checked before; even so, memory is touched only as
+    /// bytes arrive.
     pub(crate) fn bytes(&self, count: u64, go_on: &mut dyn FnMut() -> bool) -> Result<Vec<u8>, Broken> {
         let no_room = || Broken::System(ErrorKind::OutOfMemory.into());
         let count = usize::try_from(count).map_err(|_| no_room())?;
@@ -388,8 +392,8 @@ impl Connection {
     }
 }
 
-/// Returns whether these bytes begin with a frame that ends a request and can be received without blocking; `None`
-/// until that is known.
+/// Returns whether these bytes begin with a frame that ends a request and can be received without blocking;
+/// `None` until that is known.
 #[cfg(target_os = "linux")]
 fn is_answer(bytes: &[u8]) -> Option<bool> {
     /// Longer frames are left to threads that may block.

@@ -1,7 +1,7 @@
 //! Memory shared with a worker: the server reads and writes it as a file, the worker maps it.
 //!
-//! The server creates each region with a sealed size and never maps it. So a worker that misuses a region can only
-//! produce wrong numbers.
+//! The server creates each region with a sealed size and never maps it. So a worker that misuses a region can
+//! only produce wrong numbers.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -15,7 +15,8 @@ use rustix::{
 /// Alignment of tensors in a region.
 pub(crate) const REGION_ALIGNMENT: u64 = 64;
 
-/// Minimum size of tensors, in bytes, for using a region: below it, a second system call costs more than a second copy.
+/// Minimum size of tensors, in bytes, for using a region: below it, a second system call costs more than a
+/// second copy.
 pub(crate) const LEAST_IN_REGION: u64 = 64 << 10;
 
 /// Maximum total size of the regions that a connection keeps between requests. Together with the kept idle

@@ -1,5 +1,5 @@
-//! Forwards a worker's standard output and error, and the details of its errors, to the server's log, and derives the
-//! reason of a crash from them.
+//! Forwards a worker's standard output and error, and the details of its errors, to the server's log, and
+//! derives the reason of a crash from them.
 
 use std::{
     fmt::{self, Write},
@@ -88,7 +88,8 @@ impl WorkerLog {
                 on_end();
             }
         };
-        // Without this thread the output is lost, and a worker that prints a lot blocks and counts as hanging.
+        // Without this thread the output is lost, and a worker that prints a lot blocks and counts as
+        // hanging.
         let builder = thread::Builder::new()
             .name("worker-log".to_owned())
             .stack_size(128 << 10);
@@ -138,7 +139,8 @@ impl WorkerLog {
         self.shared.lock().have_ended
     }
 
-    /// Waits until all output has been read, but at most `patience`: a process started by the worker may keep it open.
+    /// Waits until all output has been read, but at most `patience`: a process started by the worker may keep
+    /// it open.
     pub(crate) fn wait_for_the_last(&self, patience: Duration) {
         let ended = |state: &mut State| !state.have_ended;
         let waited = self
@@ -148,7 +150,8 @@ impl WorkerLog {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Returns the reason of a crash, guessed from the output. The wording is ours, because a model's lines may lie.
+    /// Returns the reason of a crash, guessed from the output. The wording is ours, because a model's lines
+    /// may lie.
     pub(crate) fn hint(&self) -> Option<&'static str> {
         self.shared.lock().hint
     }
@@ -160,8 +163,8 @@ impl Shared {
     }
 }
 
-/// Displays text of several lines: each line starts after a line break and four spaces, so that none looks like a log
-/// event.
+/// Displays text of several lines: each line starts after a line break and four spaces, so that none looks
+/// like a log event.
 struct Indented<'t>(&'t str);
 
 impl fmt::Display for Indented<'_> {
@@ -257,8 +260,8 @@ impl Allowance {
         let passed = now.saturating_duration_since(self.last).as_secs_f64();
         self.lines = (self.lines + passed * self.a_second).min(self.most);
         self.last = now;
-        // Once it drops lines, it must have room for a second's lines before it logs again; this limits reports of
-        // dropping.
+        // Once it drops lines, it must have room for a second's lines before it logs again; this limits
+        // reports of dropping.
         let least = if self.is_dropping { self.a_second } else { 1.0 };
         if self.lines >= least {
             self.lines -= 1.0;

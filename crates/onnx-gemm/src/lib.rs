@@ -30,8 +30,9 @@
 //! Sizes are checked: every function panics if the length of a slice does not match the given sizes. Buffers
 //! for packed factors are at most as large as the factors, padded to whole blocks.
 //!
-//! FP32 products with a packed second factor take 0.8 to 1.2 times as long as with the fastest of `rten-gemm`,
-//! `gemm` and `matrixmultiply`, depending on the size (one thread, Zen 4); docs/measured/operators.md has the table.
+//! FP32 products with a packed second factor take 0.8 to 1.2 times as long as with the fastest of
+//! `rten-gemm`, `gemm` and `matrixmultiply`, depending on the size (one thread, Zen 4);
+//! docs/measured/operators.md has the table.
 
 mod gemm;
 mod gemv;

@@ -23,12 +23,12 @@ pub fn random(node: &Node) -> Result<Box<dyn Compute>> {
     let attributes = Attributes(node);
     let float = |name: &str, default: f32| attributes.float(name, default);
     let drawn = match node.op_type.as_str() {
-        "RandomNormal" | "RandomNormalLike" => Drawn::Normal {
+        "RandomNormal" | "RandomNormalLike" => Distribution::Normal {
             mean: float("mean", 0.0),
             scale: float("scale", 1.0),
         },
-        "Bernoulli" => Drawn::Bernoulli,
-        _ => Drawn::Uniform {
+        "Bernoulli" => Distribution::Bernoulli,
+        _ => Distribution::Uniform {
             low: float("low", 0.0),
             high: float("high", 1.0),
         },
@@ -42,7 +42,7 @@ pub fn random(node: &Node) -> Result<Box<dyn Compute>> {
         false => None,
     };
     let dims = attributes.ints("shape").iter().map(|&dim| usize::try_from(dim));
-    let is_like = node.op_type.ends_with("Like") || matches!(drawn, Drawn::Bernoulli);
+    let is_like = node.op_type.ends_with("Like") || matches!(drawn, Distribution::Bernoulli);
     Ok(kernel(Random {
         drawn,
         element_type,
@@ -55,7 +55,7 @@ pub fn random(node: &Node) -> Result<Box<dyn Compute>> {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Drawn {
+enum Distribution {
     Normal {
         mean: f32,
         scale: f32,
@@ -70,7 +70,7 @@ enum Drawn {
 
 #[derive(Debug)]
 struct Random {
-    drawn: Drawn,
+    drawn: Distribution,
     element_type: Option<ElementType>,
     /// `None` for the input's shape.
     shape: Option<Vec<usize>>,
@@ -85,11 +85,11 @@ impl Kernel for Random {
         };
         let of_input = inputs.first().map(|fact| fact.element_type);
         let element_type = self.element_type.or(of_input).unwrap_or(ElementType::F32);
-        let is_known = matches!(self.drawn, Drawn::Bernoulli) || element_type.is_float();
+        let is_known = matches!(self.drawn, Distribution::Bernoulli) || element_type.is_float();
         if !is_known
-            || inputs
-                .first()
-                .is_some_and(|fact| matches!(self.drawn, Drawn::Bernoulli) && !fact.element_type.is_float())
+            || inputs.first().is_some_and(|fact| {
+                matches!(self.drawn, Distribution::Bernoulli) && !fact.element_type.is_float()
+            })
         {
             bail!(Unsupported::Anywhere("is supported for floats only".to_owned()));
         }
@@ -106,7 +106,7 @@ impl Kernel for Random {
         let element_type = self.element_type.or(of_input).unwrap_or(ElementType::F32);
         let mut source = Source::new(self.seed);
         let of_bernoulli = match self.drawn {
-            Drawn::Bernoulli => Some(inputs.first().context("no input")?.cast_to::<f32>()?),
+            Distribution::Bernoulli => Some(inputs.first().context("no input")?.cast_to::<f32>()?),
             _ => None,
         };
         let probabilities = match &of_bernoulli {
@@ -118,9 +118,9 @@ impl Kernel for Random {
             for (at, value) in values.iter_mut().enumerate() {
                 pace.spend(8)?;
                 *value = match self.drawn {
-                    Drawn::Normal { mean, scale } => source.normal() * scale + mean,
-                    Drawn::Uniform { low, high } => source.uniform() * (high - low) + low,
-                    Drawn::Bernoulli => f32::from(u8::from(source.uniform() < probabilities[at])),
+                    Distribution::Normal { mean, scale } => source.normal() * scale + mean,
+                    Distribution::Uniform { low, high } => source.uniform() * (high - low) + low,
+                    Distribution::Bernoulli => f32::from(u8::from(source.uniform() < probabilities[at])),
                 };
             }
             Ok(())

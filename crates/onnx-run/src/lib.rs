@@ -16,8 +16,8 @@
 //!
 //! - **Any shape.** Nothing is compiled for a shape: a graph is a list of nodes, which run one after another
 //!   for the shapes of the inputs. Preparation folds constants, fuses nodes and packs weights.
-//! - **Safe Rust**, except for the lines of `onnx-gemm` that call AVX-512 VNNI instructions. An invalid file or input is an
-//!   error, not a panic.
+//! - **Safe Rust**, except for the lines of `onnx-gemm` that call AVX-512 VNNI instructions. An invalid file
+//!   or input is an error, not a panic.
 //! - **Bounded memory.** Sizes are computed before values are allocated. One value has at most 4 GiB, and the
 //!   values of all runs in the process 3/8 of its memory; a run that needs more fails with
 //!   [`RunErrorKind::NoMemory`].

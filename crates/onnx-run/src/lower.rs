@@ -10,7 +10,7 @@ use std::{
 
 use onnx_graph::{
     Data, Error, ErrorKind, Payload,
-    operators::{self, Given},
+    operators::{self, ArgumentCounts},
     proto::{
         AttributeProto, GraphProto, NodeProto, TensorProto, TypeProto,
         attribute_proto::AttributeType,
@@ -240,7 +240,7 @@ impl Lowering<'_> {
             opset: opset.unwrap_or(0),
             attribute,
         };
-        ops::check(&lowered, domain, &node.op_type, opset, Given::of(node))
+        ops::check(&lowered, domain, &node.op_type, opset, ArgumentCounts::of(node))
             .map_err(|error| error.within(&label))?;
         Ok(OnnxNode {
             node: lowered,

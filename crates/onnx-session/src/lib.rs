@@ -1,13 +1,14 @@
 //! One session of ONNX Runtime that many threads run at once.
 //!
-//! The crate `ort` runs a session through `&mut self`, so programs that serve many requests would need a session for
-//! each simultaneous run: as many copies of the weights, or weights that sessions share, which ONNX
-//! Runtime's transpose optimizer rewrites for one of them only (silently wrong numbers) and which its quantised
-//! operators refuse. ONNX Runtime itself allows `Run` from any number of threads: its documentation says so, its own
-//! bindings do it, and execution providers that cannot are locked inside of the library. This crate makes that one call.
+//! The crate `ort` runs a session through `&mut self`, so programs that serve many requests would need a
+//! session for each simultaneous run: as many copies of the weights, or weights that sessions share, which
+//! ONNX Runtime's transpose optimizer rewrites for one of them only (silently wrong numbers) and which its
+//! quantised operators refuse. ONNX Runtime itself allows `Run` from any number of threads: its documentation
+//! says so, its own bindings do it, and execution providers that cannot are locked inside of the library.
+//! This crate makes that one call.
 //!
-//! It also limits what all sessions of an environment take together for values ([`limit_memory`]), and keeps the names of inputs and
-//! outputs as C wants them, so that a run does not make them anew.
+//! It also limits what all sessions of an environment take together for values ([`limit_memory`]), and keeps
+//! the names of inputs and outputs as C wants them, so that a run does not make them anew.
 //!
 //! ```no_run
 //! use onnx_session::SharedSession;
@@ -45,11 +46,12 @@ use ort::{
     value::{DynValue, Outlet},
 };
 
-/// Gives an environment one pool for the values of all its sessions, of at most `bytes`. A run that would need more fails.
+/// Gives an environment one pool for the values of all its sessions, of at most `bytes`. A run that would
+/// need more fails.
 ///
 /// It holds for sessions that are made afterwards with the entry `session.use_env_allocators`
-/// ([`with_env_allocators`](ort::session::builder::SessionBuilder::with_env_allocators)). Weights are taken from it too, unless the entry
-/// `session.use_device_allocator_for_initializers` says otherwise.
+/// ([`with_env_allocators`](ort::session::builder::SessionBuilder::with_env_allocators)). Weights are taken
+/// from it too, unless the entry `session.use_device_allocator_for_initializers` says otherwise.
 ///
 /// # Errors
 /// ONNX Runtime's own, such as when the environment has a pool already.
@@ -58,9 +60,10 @@ pub fn limit_memory(environment: &Environment, bytes: usize) -> ort::Result<()> 
     let mut memory = ptr::null_mut();
     let mut config = ptr::null_mut();
     let (keys, values) = ([c"max_mem".as_ptr()], [bytes]);
-    // SAFETY: the places that are written to are this function's; there are as many keys, which end with a zero byte, as values. The
-    // library copies what it is given, so memory and configuration are released here, once, when they were made. The environment is
-    // alive, and the library locks its list of allocators.
+    // SAFETY: the places that are written to are this function's; there are as many keys, which end with a
+    // zero byte, as values. The library copies what it is given, so memory and configuration are released
+    // here, once, when they were made. The environment is alive, and the library locks its list of
+    // allocators.
     #[expect(unsafe_code, reason = "the crate `ort` does not have these calls")]
     unsafe {
         let mut status = (api.CreateCpuMemoryInfo)(
@@ -87,16 +90,17 @@ pub fn limit_memory(environment: &Environment, bytes: usize) -> ort::Result<()> 
     }
 }
 
-/// The execution providers that a library was built with, by its names, the preferred one first. That one is here does not say that it can
-/// be used: it may need libraries and devices that this machine does not have.
+/// The execution providers that a library was built with, by its names, the preferred one first. That one is
+/// here does not say that it can be used: it may need libraries and devices that this machine does not have.
 ///
 /// # Errors
 /// ONNX Runtime's own.
 pub fn available_providers(_: &Environment) -> ort::Result<Vec<String>> {
     let api = ort::api();
     let (mut names, mut count) = (ptr::null_mut(), 0);
-    // SAFETY: both places are this function's. On success the library has made an array of so many strings, each of which ends with a
-    // zero byte; they are copied, and the array is released once, with the number that came with it.
+    // SAFETY: both places are this function's. On success the library has made an array of so many strings,
+    // each of which ends with a zero byte; they are copied, and the array is released once, with the number
+    // that came with it.
     #[expect(unsafe_code, reason = "the crate `ort` asks for one provider at a time")]
     unsafe {
         Error::result_from_status((api.GetAvailableProviders)(&raw mut names, &raw mut count))?;
@@ -113,9 +117,9 @@ pub fn available_providers(_: &Environment) -> ort::Result<Vec<String>> {
 
 /// A session whose runs go on at the same time.
 ///
-/// Only for sessions on the CPU, or on providers of ONNX Runtime's own. Those that cannot do several runs at once (WebGPU, XNNPACK, CUDA and
-/// TensorRT with CUDA graphs) say so to the library, which then locks each run of the session; TensorRT locks its engine, OpenVINO gives
-/// each run a request of its own.
+/// Only for sessions on the CPU, or on providers of ONNX Runtime's own. Those that cannot do several runs at
+/// once (WebGPU, XNNPACK, CUDA and TensorRT with CUDA graphs) say so to the library, which then locks each
+/// run of the session; TensorRT locks its engine, OpenVINO gives each run a request of its own.
 pub struct SharedSession {
     session: Session,
     inputs: Names,
@@ -161,9 +165,10 @@ impl SharedSession {
         }
         let values: Vec<*const ort::sys::OrtValue> = values.iter().map(|value| value.ptr()).collect();
         let mut outputs = Outputs(vec![ptr::null_mut(); self.outputs.pointers.len()]);
-        // SAFETY: session, options and values are alive, borrowed for the call; the values are only read. Names end with
-        // a zero byte and live in `self`. There are as many names as values, and as many places as names of outputs;
-        // places that are null are filled by the library. `Run` may be called by several threads at once.
+        // SAFETY: session, options and values are alive, borrowed for the call; the values are only read.
+        // Names end with a zero byte and live in `self`. There are as many names as values, and as many
+        // places as names of outputs; places that are null are filled by the library. `Run` may be called by
+        // several threads at once.
         #[expect(unsafe_code, reason = "the call of the library that this crate is for")]
         let status = unsafe {
             (ort::api().Run)(
@@ -202,7 +207,8 @@ impl Outputs {
         }
         let mut values = Vec::with_capacity(self.0.len());
         while let Some(value) = self.0.pop().and_then(NonNull::new) {
-            // SAFETY: the library made the value for this run, and nothing else has it: it was taken off the list.
+            // SAFETY: the library made the value for this run, and nothing else has it: it was taken off the
+            // list.
             #[expect(unsafe_code, reason = "the value is a pointer")]
             values.push(unsafe { DynValue::from_ptr(value, Some(allocator)) });
         }

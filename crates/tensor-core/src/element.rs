@@ -6,8 +6,8 @@ use crate::{CastError, DType};
 
 /// A Rust type whose values are the elements of one [`DType`].
 ///
-/// Implemented for `bool`, the integers from `u8` to `i64`, [`f16`](struct@f16), [`bf16`], `f32` and `f64`. The trait is sealed:
-/// typed access relies on exactly these layouts.
+/// Implemented for `bool`, the integers from `u8` to `i64`, [`f16`](struct@f16), [`bf16`], `f32` and `f64`.
+/// The trait is sealed: typed access relies on exactly these layouts.
 ///
 /// ```
 /// use tensor_core::{DType, Element, bf16};
@@ -41,7 +41,8 @@ pub(crate) fn cast_or_copy<T: Element>(bytes: &[u8]) -> Cow<'_, [T]> {
     }
 }
 
-/// Copies little-endian bytes of any alignment into a vector of elements: one `memcpy` on little-endian hosts.
+/// Copies little-endian bytes of any alignment into a vector of elements: one `memcpy` on little-endian
+/// hosts.
 fn copy<T: Element>(bytes: &[u8]) -> Vec<T> {
     if cfg!(target_endian = "big") && T::DTYPE.size() > 1 {
         return iter(bytes).collect();

@@ -11,8 +11,8 @@ const AHEAD: usize = 3;
 /// Tensors up to this size are not worth a thread.
 const WORTH_A_THREAD: u64 = 4 * PIECE as u64;
 
-/// Passes a dense tensor's bytes to `see` in order, row-major and little-endian, in pieces of 1 MiB. For a large tensor
-/// another thread reads up to four pieces ahead.
+/// Passes a dense tensor's bytes to `see` in order, row-major and little-endian, in pieces of 1 MiB. For a
+/// large tensor another thread reads up to four pieces ahead.
 ///
 /// ```
 /// # use fmt_core::{Format, TensorReader, Plan, PlannedEntry};

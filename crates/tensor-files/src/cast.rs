@@ -19,8 +19,8 @@ impl Cast {
         are_floats.then_some(Self { from, to })
     }
 
-    /// Appends the converted elements of `bytes`, which has whole elements. Returns the number of finite ones that
-    /// became infinite.
+    /// Appends the converted elements of `bytes`, which has whole elements. Returns the number of finite ones
+    /// that became infinite.
     fn append(self, bytes: &[u8], out: &mut Vec<u8>) -> u64 {
         match self.from {
             DType::F64 => each(
@@ -94,8 +94,8 @@ fn narrow(out: &mut Vec<u8>, to: DType, value: f32, is_finite: bool) -> bool {
     }
 }
 
-/// Rounds an inexact value to the neighbour with an odd mantissa (round to odd). Rounding the result again, to at least
-/// two bits less, equals rounding once.
+/// Rounds an inexact value to the neighbour with an odd mantissa (round to odd). Rounding the result again,
+/// to at least two bits less, equals rounding once.
 fn to_odd(value: f64) -> f32 {
     let nearest = value as f32;
     if value.is_nan() || f64::from(nearest) == value {
@@ -174,7 +174,8 @@ mod tests {
         (out, beyond)
     }
 
-    /// Returns the nearer of two neighbours, by distances in doubles, which are exact here; the even one on a tie.
+    /// Returns the nearer of two neighbours, by distances in doubles, which are exact here; the even one on a
+    /// tie.
     fn nearest(value: f64, below: f64, below_is_even: bool, above: f64) -> f64 {
         let (down, up) = (value - below, above - value);
         if down < up || (down == up && below_is_even) {

@@ -53,8 +53,8 @@ fn open_found(found: Found, options: &ReadOptions) -> Result<Composite<'static>,
     Ok(opened)
 }
 
-/// Returns the files that [`open`] would read for a path: the file itself, all files of a checkpoint, or an index
-/// ([`is_index`](crate::is_index)) and the files that it names.
+/// Returns the files that [`open`] would read for a path: the file itself, all files of a checkpoint, or an
+/// index ([`is_index`](crate::is_index)) and the files that it names.
 ///
 /// # Errors
 /// See [`open`]; only directories and indices are read. Files with tensors are not opened.

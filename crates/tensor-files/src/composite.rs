@@ -1,4 +1,5 @@
-//! Combines tensors of one or more files into one reader: merged, selected, renamed, and with progress of reading.
+//! Combines tensors of one or more files into one reader: merged, selected, renamed, and with progress of
+//! reading.
 
 use std::{
     collections::{HashMap, hash_map},
@@ -13,8 +14,8 @@ use tensor_core::{Quoted, SparseCoo, Tensor};
 
 use crate::split::remove_split;
 
-/// Combines tensors of one or more readers into one reader, with its own names, order and metadata. Bytes are read from
-/// the original readers.
+/// Combines tensors of one or more readers into one reader, with its own names, order and metadata. Bytes are
+/// read from the original readers.
 ///
 /// ```
 /// use fmt_core::{Format, TensorReader};
@@ -44,8 +45,8 @@ use crate::split::remove_split;
 /// ```
 pub struct Composite<'r> {
     parts: Vec<Part<'r>>,
-    /// The selected tensors, unless they are exactly those of the first part: files may have millions, which are not
-    /// stored twice.
+    /// The selected tensors, unless they are exactly those of the first part: files may have millions, which
+    /// are not stored twice.
     chosen: Option<Chosen>,
     names: NameTable,
     metadata: Metadata,
@@ -152,8 +153,8 @@ impl<'r> Composite<'r> {
         composite
     }
 
-    /// Appends another file's tensors and metadata. For a key with different values the first value is kept, see
-    /// [`Composite::conflicts`].
+    /// Appends another file's tensors and metadata. For a key with different values the first value is kept,
+    /// see [`Composite::conflicts`].
     ///
     /// # Errors
     /// See [`Composite::append`].
@@ -203,8 +204,8 @@ impl<'r> Composite<'r> {
         Ok(())
     }
 
-    /// Returns the keys whose values differ from an earlier file's, with the file's label. [`TensorReader::metadata`]
-    /// has the first file's value.
+    /// Returns the keys whose values differ from an earlier file's, with the file's label.
+    /// [`TensorReader::metadata`] has the first file's value.
     pub fn conflicts(&self) -> impl Iterator<Item = (&str, &str)> {
         let label = |part: &usize| self.parts[*part].label.as_str();
         self.conflicts

@@ -32,8 +32,8 @@ pub struct ConvertOptions<'a> {
     pub output: OutputOptions,
     /// Called from time to time with the progress; [`ControlFlow::Break`] aborts the conversion.
     pub on_progress: Option<&'a dyn Fn(Progress) -> ControlFlow<()>>,
-    /// Called when all tensors are written, before the target appears. Returns losses found while reading, such as
-    /// [`Recast::losses`](crate::Recast::losses).
+    /// Called when all tensors are written, before the target appears. Returns losses found while reading,
+    /// such as [`Recast::losses`](crate::Recast::losses).
     pub lost_on_the_way: Option<&'a dyn Fn() -> Vec<Loss>>,
 }
 
@@ -84,27 +84,27 @@ pub struct Converted {
 /// Returns what would be lost in a conversion to `target` with these options.
 #[must_use]
 pub fn losses(reader: &dyn TensorReader, target: &dyn Format, options: &ConvertOptions<'_>) -> Vec<Loss> {
-    Adapted::new(reader, &own_metadata(reader), target, options).losses
+    AdaptedPlan::new(reader, &own_metadata(reader), target, options).losses
 }
 
 /// Converts a file to another format. The target appears at `path` when it is complete.
 ///
-/// Tensors are read and written in pieces, and their checksums are verified. Devices and pipes are written directly,
-/// see [`OutputFile`]. When a BTF file is replaced, the names file next to it is removed.
+/// Tensors are read and written in pieces, and their checksums are verified. Devices and pipes are written
+/// directly, see [`OutputFile`]. When a BTF file is replaced, the names file next to it is removed.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] when the target cannot store everything and the loss is not allowed; the message says
-/// what. [`ErrorKind::Exists`] when the target is one of several source files, [`ErrorKind::Changed`] when it is the
-/// source and was replaced meanwhile. Otherwise the errors of reading and writing, and [`ErrorKind::Io`] when
-/// `on_progress` aborted. The target is then unchanged; if only the final rename failed, the names file of an old BTF
-/// file may already be removed.
+/// [`ErrorKind::Unsupported`] when the target cannot store everything and the loss is not allowed; the
+/// message says what. [`ErrorKind::Exists`] when the target is one of several source files,
+/// [`ErrorKind::Changed`] when it is the source and was replaced meanwhile. Otherwise the errors of reading
+/// and writing, and [`ErrorKind::Io`] when `on_progress` aborted. The target is then unchanged; if only the
+/// final rename failed, the names file of an old BTF file may already be removed.
 pub fn convert(
     reader: &dyn TensorReader,
     target: &dyn Format,
     path: &Path,
     options: &ConvertOptions<'_>,
 ) -> Result<Converted, Error> {
-    let adapted = Adapted::new(reader, &own_metadata(reader), target, options);
+    let adapted = AdaptedPlan::new(reader, &own_metadata(reader), target, options);
     adapted.refuse(target, options.allow_loss)?;
     options.sources.check_target(path)?;
     let output = options.sources.output_for(path, &options.output);
@@ -138,7 +138,7 @@ pub fn convert_into(
         output: options.output.clone(),
         ..*options
     };
-    let adapted = Adapted::new(reader, &own_metadata(reader), target, &options);
+    let adapted = AdaptedPlan::new(reader, &own_metadata(reader), target, &options);
     adapted.refuse(target, options.allow_loss)?;
     let len = adapted.write(reader, target, out, &options)?;
     let losses = adapted.all_losses(target, &options)?;
@@ -191,7 +191,7 @@ pub(crate) fn refuse(losses: &[Loss], target: &dyn Format, allowed: AllowedLoss)
 }
 
 /// A file's plan, reduced to what the target can store, and what that loses.
-pub(crate) struct Adapted {
+pub(crate) struct AdaptedPlan {
     plan: Plan,
     /// For each planned tensor, its index in the source.
     indices: Vec<usize>,
@@ -202,7 +202,7 @@ pub(crate) struct Adapted {
     pub(crate) bad_name: Option<Error>,
 }
 
-impl Adapted {
+impl AdaptedPlan {
     /// Determines by trial what the target can store: the format checks plans, and nothing is written.
     pub(crate) fn new(
         reader: &dyn TensorReader,
@@ -437,8 +437,8 @@ impl Adapted {
     }
 }
 
-/// Splits metadata into what a format can store and the keys of the rest. Each is tried alone if all together are
-/// refused.
+/// Splits metadata into what a format can store and the keys of the rest. Each is tried alone if all together
+/// are refused.
 fn held_by(texts: Metadata, holds: impl Fn(Metadata) -> bool) -> (Metadata, impl Iterator<Item = String>) {
     if texts.is_empty() || holds(texts.clone()) {
         return (texts, Vec::new().into_iter());
@@ -459,8 +459,8 @@ fn without_name(error: &Error, name: &str) -> String {
     stripped.unwrap_or(text)
 }
 
-/// Removes the names files of the file to be replaced, next to it and next to a link to it: other tensors must not get
-/// them. If the last steps fail, no names are better than wrong ones.
+/// Removes the names files of the file to be replaced, next to it and next to a link to it: other tensors
+/// must not get them. If the last steps fail, no names are better than wrong ones.
 #[cfg(feature = "btf")]
 pub(crate) fn remove_names_beside(target: &dyn Format, path: &Path) -> Result<(), Error> {
     if target.id() != "btf" {

@@ -10,7 +10,8 @@ use tensor_core::{DType, DTypeKind, Quoted, bf16, f16};
 
 use crate::distance::{Distance, Sums};
 
-/// Tolerance for comparing numbers: `|a - b| <= absolute + relative * |b|`. By default the bytes must be equal.
+/// Tolerance for comparing numbers: `|a - b| <= absolute + relative * |b|`. By default the bytes must be
+/// equal.
 ///
 /// ```
 /// let tolerance = tensor_files::Tolerance { absolute: 1e-6, relative: 1e-3 };
@@ -52,10 +53,11 @@ pub enum DifferenceKind {
     Values {
         /// Number of different elements.
         elements: u64,
-        /// Maximum absolute difference; NaN if one is NaN and the other is not. 0 if only bits differ: signs of zeros,
-        /// NaN payloads.
+        /// Maximum absolute difference; NaN if one is NaN and the other is not. 0 if only bits differ: signs
+        /// of zeros, NaN payloads.
         farthest: f64,
-        /// The distance of the two as vectors. `None` if unknown: elements that are not numeric or not finite.
+        /// The distance of the two as vectors. `None` if unknown: elements that are not numeric or not
+        /// finite.
         distance: Option<Distance>,
     },
     /// A metadata value.
@@ -103,9 +105,9 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Compares two files by name and content, whatever their formats. Different storage of equal content is not a
-/// difference: order of tensors, compression, byte order. Tensors with duplicate names, which lenient readers accept,
-/// are compared in order.
+/// Compares two files by name and content, whatever their formats. Different storage of equal content is not
+/// a difference: order of tensors, compression, byte order. Tensors with duplicate names, which lenient
+/// readers accept, are compared in order.
 #[must_use]
 pub fn diff(first: &dyn TensorReader, second: &dyn TensorReader, tolerance: Tolerance) -> Vec<Difference> {
     let (firsts, mut seconds) = (by_name(first), by_name(second));

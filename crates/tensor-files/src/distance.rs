@@ -62,8 +62,8 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// Adds two elements and their difference, which is separate because doubles cannot represent large integers
-    /// exactly.
+    /// Adds two elements and their difference, which is separate because doubles cannot represent large
+    /// integers exactly.
     pub(crate) fn add(&mut self, x: f64, y: f64, difference: f64) {
         self.difference += difference * difference;
         self.first += x * x;

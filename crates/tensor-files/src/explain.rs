@@ -3,8 +3,8 @@
 use fmt_core::{Error, ErrorKind, Format};
 use tensor_core::FileKind;
 
-/// If a file that could not be opened as `format` is of another kind, returns an error that says so; otherwise returns
-/// `error` unchanged.
+/// If a file that could not be opened as `format` is of another kind, returns an error that says so;
+/// otherwise returns `error` unchanged.
 ///
 /// ```
 /// # use fmt_core::{Error, ErrorKind};

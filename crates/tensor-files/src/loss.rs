@@ -20,7 +20,8 @@ pub enum Loss {
     Attribute(String, String),
     /// Content that is neither a tensor nor metadata, by its name.
     ForeignPart(String),
-    /// The number of finite elements of a tensor that became infinite, because they exceed the range of the new dtype.
+    /// The number of finite elements of a tensor that became infinite, because they exceed the range of the
+    /// new dtype.
     Range(String, u64),
     /// The dtype of a tensor that is stored, on request, as unsigned integers with the same bits.
     DType(String, String),

@@ -1,4 +1,5 @@
-//! Digests of tensors that are the same in every format: for signing, and for detecting changes of a checkpoint.
+//! Digests of tensors that are the same in every format: for signing, and for detecting changes of a
+//! checkpoint.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -13,11 +14,12 @@ use tensor_core::Quoted;
 
 /// Describes a checkpoint's tensors: dtype, shape and SHA-256 of the bytes of each.
 ///
-/// The bytes are row-major and little-endian; for a sparse tensor they are its indices (`u64`, a row per stored entry,
-/// sorted), then the values. So equal tensors have equal manifests, whatever the format, order, compression and number
-/// of files. Metadata is not part of it.
+/// The bytes are row-major and little-endian; for a sparse tensor they are its indices (`u64`, a row per
+/// stored entry, sorted), then the values. So equal tensors have equal manifests, whatever the format, order,
+/// compression and number of files. Metadata is not part of it.
 ///
-/// Text and JSON form are byte-identical for equal tensors, so either can be signed. docs/tensor.md describes both.
+/// Text and JSON form are byte-identical for equal tensors, so either can be signed. docs/tensor.md describes
+/// both.
 ///
 /// ```
 /// use tensor_files::Manifest;
@@ -98,7 +100,8 @@ impl Manifest {
         self.tensors.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
-    /// Returns one digest for all tensors: the SHA-256 of their lines in the text form, each with its line feed.
+    /// Returns one digest for all tensors: the SHA-256 of their lines in the text form, each with its line
+    /// feed.
     #[must_use]
     pub fn content_sha256(&self) -> String {
         hex(&Sha256::digest(self.lines()))

@@ -17,8 +17,8 @@ pub(crate) fn head_of(source: &dyn ByteSource) -> Result<Bytes, Error> {
     read_range(source, 0..source.len().min(512), "the beginning of the file")
 }
 
-/// Opens a file of any format from any source, such as a mapping of `tensor-mmap`. With a path, the name helps to
-/// detect the format, and companion files are found as in [`open`](crate::open()).
+/// Opens a file of any format from any source, such as a mapping of `tensor-mmap`. With a path, the name
+/// helps to detect the format, and companion files are found as in [`open`](crate::open()).
 ///
 /// # Errors
 /// See [`open`](crate::open()).

@@ -67,14 +67,14 @@ enum Change {
 }
 
 impl<'r> Recast<'r> {
-    /// Converts floats, and quantised blocks of known types, to one float dtype; except the tensors to keep, by index.
-    /// Rounds to nearest, ties to even. 8-bit floats are multiplied by their scales, `NAME_scale_inv` (DeepSeek) or
-    /// `NAME_scale` (compressed-tensors), which are omitted from the result. Integers and bools are kept: they are
-    /// positions, steps and masks, see [`Recast::unconverted`].
+    /// Converts floats, and quantised blocks of known types, to one float dtype; except the tensors to keep,
+    /// by index. Rounds to nearest, ties to even. 8-bit floats are multiplied by their scales,
+    /// `NAME_scale_inv` (DeepSeek) or `NAME_scale` (compressed-tensors), which are omitted from the result.
+    /// Integers and bools are kept: they are positions, steps and masks, see [`Recast::unconverted`].
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for sparse tensors and opaque elements, unless they are kept, and for a dtype that is
-    /// not a float.
+    /// [`ErrorKind::Unsupported`] for sparse tensors and opaque elements, unless they are kept, and for a
+    /// dtype that is not a float.
     pub fn to_float(
         inner: &'r dyn TensorReader,
         dtype: DType,
@@ -133,9 +133,9 @@ impl<'r> Recast<'r> {
         &self.inner.entries()[self.indices[index]]
     }
 
-    /// Reinterprets elements of dtypes that a format lacks as unsigned integers of the same width, bit for bit; opaque
-    /// elements of any width but one byte become bytes along the last axis. [`losses`](Self::losses) names these
-    /// tensors.
+    /// Reinterprets elements of dtypes that a format lacks as unsigned integers of the same width, bit for
+    /// bit; opaque elements of any width but one byte become bytes along the last axis.
+    /// [`losses`](Self::losses) names these tensors.
     pub fn as_bits(inner: &'r dyn TensorReader, format: &dyn Format) -> Self {
         let takes = |entry: Option<PlannedEntry>| {
             let plan = |entry| Plan {
@@ -185,8 +185,8 @@ impl<'r> Recast<'r> {
         self.unconverted.clone()
     }
 
-    /// Returns the dtypes of reinterpreted tensors, and what was lost in the tensors read: numbers beyond the range of
-    /// their new dtype. Tensors read twice are counted twice.
+    /// Returns the dtypes of reinterpreted tensors, and what was lost in the tensors read: numbers beyond the
+    /// range of their new dtype. Tensors read twice are counted twice.
     #[must_use]
     pub fn losses(&self) -> Vec<Loss> {
         let lost = |index: usize| match (&self.changes[index], self.before(index), &self.beyond[index]) {
@@ -278,8 +278,8 @@ fn forget_bytes(entry: &mut Entry) {
     entry.checksum = None;
 }
 
-/// Returns dtype and shape of opaque elements or blocks as bytes: one per element of one byte, otherwise several along
-/// the last axis.
+/// Returns dtype and shape of opaque elements or blocks as bytes: one per element of one byte, otherwise
+/// several along the last axis.
 fn bytes_of(dtype: &OpaqueDType, shape: &Shape) -> Option<(DType, Shape)> {
     let (elements, bytes) = (u64::from(dtype.block_elements()), u64::from(dtype.block_bytes()));
     if (elements, bytes) == (1, 1) {

@@ -35,8 +35,8 @@ impl Scaled {
     /// Finds the scales of a tensor of 8-bit floats; `None` if it has other elements.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] when there are no scales, without which its numbers would be wrong, or their shape
-    /// does not match.
+    /// [`ErrorKind::Unsupported`] when there are no scales, without which its numbers would be wrong, or
+    /// their shape does not match.
     pub(crate) fn of(reader: &dyn TensorReader, entry: &Entry) -> Result<Option<Self>, Error> {
         let StoredDType::Opaque(dtype) = &entry.dtype else {
             return Ok(None);
@@ -79,7 +79,8 @@ impl Scaled {
         }))
     }
 
-    /// Returns the elements as f32: each multiplied by its scale and rounded once, like the Python packages do.
+    /// Returns the elements as f32: each multiplied by its scale and rounded once, like the Python packages
+    /// do.
     pub(crate) fn stream<'r>(
         self,
         reader: &'r dyn TensorReader,
@@ -107,7 +108,8 @@ impl Scaled {
     }
 }
 
-/// Returns the last two dimensions, the block and the numbers of blocks, if the shape of the scales fits the tensor.
+/// Returns the last two dimensions, the block and the numbers of blocks, if the shape of the scales fits the
+/// tensor.
 fn fit(tensor: &Shape, scales: &Shape) -> Option<([u64; 2], [u64; 2], [u64; 2])> {
     let (outer, dims) = matrix_of(tensor.dims());
     if tensor.element_count() == 0 {

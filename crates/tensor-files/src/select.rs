@@ -7,10 +7,11 @@ use regex::{Captures, Regex};
 
 use crate::composite::Composite;
 
-/// A pattern for names: a glob that matches the whole name, or a regular expression after `re:` that matches a part.
+/// A pattern for names: a glob that matches the whole name, or a regular expression after `re:` that matches
+/// a part.
 ///
-/// In a glob `*` matches any string, `?` any character, `[a-c]` a character in the set, `[!a-c]` one outside, `{x,y}`
-/// one of several strings; `\` escapes the next character. Dots and slashes are ordinary characters.
+/// In a glob `*` matches any string, `?` any character, `[a-c]` a character in the set, `[!a-c]` one outside,
+/// `{x,y}` one of several strings; `\` escapes the next character. Dots and slashes are ordinary characters.
 ///
 /// ```
 /// let pattern: tensor_files::Pattern = "model.layers.{0,1}.*.weight".parse()?;
@@ -133,8 +134,8 @@ fn of_glob(glob: &str) -> Result<(String, usize), Error> {
 
 /// Renames the tensors that match a pattern: `FROM=>TO`.
 ///
-/// With a glob, the n-th `*` of the new name is replaced by what the n-th `*` of the pattern matched. With a regular
-/// expression the matching part of the name is replaced, and `$1` or `${name}` refer to its groups.
+/// With a glob, the n-th `*` of the new name is replaced by what the n-th `*` of the pattern matched. With a
+/// regular expression the matching part of the name is replaced, and `$1` or `${name}` refer to its groups.
 ///
 /// ```
 /// let renaming: tensor_files::Renaming = "model.*=>*".parse()?;

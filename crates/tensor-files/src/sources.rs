@@ -11,9 +11,9 @@ use crate::checkpoint::checkpoint_files;
 
 /// The source files of a conversion, recorded before they are opened.
 ///
-/// If the target is one of them, it replaces only that file, and not one that has replaced it since. Files of a sharded
-/// checkpoint are never replaced by a conversion's result: if the process were killed meanwhile, neither checkpoint
-/// would be complete.
+/// If the target is one of them, it replaces only that file, and not one that has replaced it since. Files of
+/// a sharded checkpoint are never replaced by a conversion's result: if the process were killed meanwhile,
+/// neither checkpoint would be complete.
 ///
 /// ```
 /// use tensor_files::{ConvertOptions, SourceFiles, convert, format, open};
@@ -39,7 +39,8 @@ struct SourceFile {
 }
 
 impl SourceFiles {
-    /// Records the files that these paths refer to. Paths that do not exist are skipped: opening them explains why.
+    /// Records the files that these paths refer to. Paths that do not exist are skipped: opening them
+    /// explains why.
     pub fn of<'p>(paths: impl IntoIterator<Item = &'p Path>) -> Self {
         let mut sources = Vec::new();
         for path in paths {

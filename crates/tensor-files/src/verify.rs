@@ -4,8 +4,8 @@ use fmt_core::{Error, ErrorKind, Lint, TensorReader, Verification};
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Report {
-    /// The name of each tensor in the file's order, and the result of verifying it. Unsupported tensors are errors of
-    /// the kind [`ErrorKind::Unsupported`].
+    /// The name of each tensor in the file's order, and the result of verifying it. Unsupported tensors are
+    /// errors of the kind [`ErrorKind::Unsupported`].
     pub tensors: Vec<(String, Result<Verification, Error>)>,
     /// Findings that are valid but suspicious.
     pub lints: Vec<Lint>,
@@ -20,7 +20,8 @@ impl Report {
     }
 }
 
-/// Reads a whole file, verifies its checksums, and reports suspicious findings. Its structure was validated at open.
+/// Reads a whole file, verifies its checksums, and reports suspicious findings. Its structure was validated
+/// at open.
 ///
 /// # Errors
 /// When the file cannot be read; defects of a tensor are in the report.

@@ -73,8 +73,8 @@ impl Borrowed {
     #[expect(unsafe_code, reason = "Python's memory is read through its pointer")]
     fn copy_out(&self, from: usize, out: &mut [u8]) {
         assert!(from <= self.len() && out.len() <= self.len() - from);
-        // SAFETY: the buffer is held, so Python neither frees nor resizes its memory; the range was just checked; the
-        // target is memory of Rust's, so they do not overlap.
+        // SAFETY: the buffer is held, so Python neither frees nor resizes its memory; the range was just
+        // checked; the target is memory of Rust's, so they do not overlap.
         unsafe {
             let start = self.0.buf_ptr().cast::<u8>().cast_const().add(from);
             ptr::copy_nonoverlapping(start, out.as_mut_ptr(), out.len());
@@ -119,8 +119,9 @@ impl Borrowed {
         let len = self.len();
         let mut bytes = Vec::<u8>::with_capacity(len);
         if len > 0 {
-            // SAFETY: the buffer is held, so Python neither frees nor resizes its memory; the vector is new and has room for
-            // as many bytes, so they do not overlap, and all of them are written before they count.
+            // SAFETY: the buffer is held, so Python neither frees nor resizes its memory; the vector is new
+            // and has room for as many bytes, so they do not overlap, and all of them are written before they
+            // count.
             unsafe {
                 let start = self.0.buf_ptr().cast::<u8>().cast_const();
                 ptr::copy_nonoverlapping(start, bytes.as_mut_ptr(), len);
@@ -166,7 +167,7 @@ impl Fresh {
     reason = "`mmap=True` is that promise, as the documentation of `safe_open` says"
 )]
 pub(crate) fn map(file: &std::fs::File) -> std::io::Result<Bytes> {
-    // SAFETY: the caller passed `mmap=True`, which is documented as the promise that no process changes or truncates the
-    // file while anything read from it lives.
+    // SAFETY: the caller passed `mmap=True`, which is documented as the promise that no process changes or
+    // truncates the file while anything read from it lives.
     unsafe { tensor_mmap::map(file) }
 }

@@ -22,7 +22,7 @@ use crate::{
     error,
     runtime::{Process, Shared, let_connections_notice, runtime, shared},
     stream::Stream,
-    wire::{Given, answer, named},
+    wire::{InferArguments, answer, named},
 };
 
 /// Connections to a server, by the transport of its URL.
@@ -437,7 +437,7 @@ impl Client {
     fn infer(
         &self,
         py: Python<'_>,
-        request: Given<'_>,
+        request: InferArguments<'_>,
         timeout: Option<f64>,
         callback: Callback,
     ) -> PyResult<Py<PyAny>> {

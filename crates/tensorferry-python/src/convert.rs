@@ -14,7 +14,7 @@ use tensor_files::{
     SourceFiles,
 };
 
-use crate::{error, noted::Noted};
+use crate::{error, noted::RecordingReader};
 
 /// Target and options.
 #[derive(FromPyObject)]
@@ -69,7 +69,7 @@ pub(crate) fn convert(
         let of_source = |error: Error| (error, &source);
         let sources = SourceFiles::of([&*source]);
         let opened = tensor_files::open(&source, &ReadOptions::default()).map_err(of_source)?;
-        let noted = Noted::new(&*opened);
+        let noted = RecordingReader::new(&*opened);
         let mut files = Composite::new(source.display().to_string(), &noted as &dyn TensorReader);
         if !selection.is_everything() {
             selection.apply(&mut [&mut files]).map_err(of_source)?;

@@ -1,7 +1,8 @@
-//! The native half of the Python package `tensorferry`: files, clients, and a server for models of the same process.
+//! The native half of the Python package `tensorferry`: files, clients, and a server for models of the same
+//! process.
 //!
-//! What Python users see is in `python/tensorferry`; this module, `tensorferry._native`, is private to it. It knows
-//! bytes, names of dtypes and shapes; NumPy is known to the Python half only.
+//! What Python users see is in `python/tensorferry`; this module, `tensorferry._native`, is private to it. It
+//! knows bytes, names of dtypes and shapes; NumPy is known to the Python half only.
 
 mod buffer;
 mod call;

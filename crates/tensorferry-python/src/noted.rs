@@ -10,12 +10,12 @@ use fmt_core::{Entry, Error, Lint, Metadata, TensorReader, TensorStream, Verific
 use tensor_core::{SparseCoo, Tensor};
 
 /// A reader that records its errors.
-pub(crate) struct Noted<'r> {
+pub(crate) struct RecordingReader<'r> {
     reader: &'r dyn TensorReader,
     has_failed: AtomicBool,
 }
 
-impl<'r> Noted<'r> {
+impl<'r> RecordingReader<'r> {
     pub(crate) fn new(reader: &'r dyn TensorReader) -> Self {
         Self {
             reader,
@@ -35,7 +35,7 @@ impl<'r> Noted<'r> {
     }
 }
 
-impl TensorReader for Noted<'_> {
+impl TensorReader for RecordingReader<'_> {
     fn format(&self) -> &'static str {
         self.reader.format()
     }
@@ -97,7 +97,7 @@ impl TensorReader for Noted<'_> {
 
 struct NotedStream<'s> {
     stream: Box<dyn TensorStream + 's>,
-    noted: &'s Noted<'s>,
+    noted: &'s RecordingReader<'s>,
 }
 
 impl TensorStream for NotedStream<'_> {

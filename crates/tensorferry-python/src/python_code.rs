@@ -1,10 +1,12 @@
 //! Calls of Python code that may run for long, such as models, and still run when the interpreter ends.
 //!
-//! A thread that asks for the interpreter's lock after that is ended by Python up to 3.13 with `pthread_exit`, which unwinds its stack.
-//! Frames of Rust cannot take that: guards on it would give back a lock that the thread does not have, and the process aborts. So the
-//! thread stops here instead, as Python 3.14 does by itself, and ends with the process.
+//! A thread that asks for the interpreter's lock after that is ended by Python up to 3.13 with
+//! `pthread_exit`, which unwinds its stack. Frames of Rust cannot take that: guards on it would give back a
+//! lock that the thread does not have, and the process aborts. So the thread stops here instead, as Python
+//! 3.14 does by itself, and ends with the process.
 //!
-//! Threads that Python did not start keep what Python knows of them from one call to the next, as its own threads do.
+//! Threads that Python did not start keep what Python knows of them from one call to the next, as its own
+//! threads do.
 
 use std::{mem, thread};
 
@@ -12,11 +14,12 @@ use pyo3::{ffi, prelude::*, types::PyTuple};
 
 /// Does something with the interpreter. `None` if that is ending.
 ///
-/// Python forgets a thread that it did not start when the thread gives back the interpreter's lock, and with it what models and
-/// libraries keep in `threading.local` and context variables. From the first call of this on, it forgets the thread when that ends.
+/// Python forgets a thread that it did not start when the thread gives back the interpreter's lock, and with
+/// it what models and libraries keep in `threading.local` and context variables. From the first call of this
+/// on, it forgets the thread when that ends.
 pub(crate) fn attached<T>(step: impl FnOnce(Python<'_>) -> T) -> Option<T> {
     thread_local! {
-        static KNOWN: Known = const { Known };
+        static KNOWN: AttachedThread = const { AttachedThread };
     }
     let is_known = is_known();
     Python::try_attach(|py| {
@@ -35,23 +38,25 @@ fn is_known() -> bool {
     !state.is_null()
 }
 
-/// Has Python remember this thread, until [`Known`] is dropped.
+/// Has Python remember this thread, until [`AttachedThread`] is dropped.
 #[expect(unsafe_code, reason = "pyo3 counts no further than its own guards")]
 fn know(_attached: Python<'_>) {
-    // SAFETY: the thread is attached, so this only counts how often it is. The count is given back by `Known`.
+    // SAFETY: the thread is attached, so this only counts how often it is. The count is given back by
+    // `AttachedThread`.
     unsafe { ffi::PyGILState_Ensure() };
 }
 
 /// Has Python forget this thread when it ends.
-struct Known;
+struct AttachedThread;
 
-impl Drop for Known {
+impl Drop for AttachedThread {
     #[expect(unsafe_code, reason = "see `know`")]
     fn drop(&mut self) {
         // Python has forgotten all other threads where it was forked or is ending.
         if is_known() {
-            // SAFETY: the thread is attached, and counted once more than by this call: `know` did that, as Python knows the thread.
-            // What it was before is "attached", so this only counts; the end of `try_attach` gives back the lock.
+            // SAFETY: the thread is attached, and counted once more than by this call: `know` did that, as
+            // Python knows the thread. What it was before is "attached", so this only counts; the end of
+            // `try_attach` gives back the lock.
             let forget =
                 |_: Python<'_>| unsafe { ffi::PyGILState_Release(ffi::PyGILState_STATE::PyGILState_LOCKED) };
             Python::try_attach(forget);
@@ -89,8 +94,8 @@ pub(crate) fn call<'py>(
     arguments: &Bound<'py, PyTuple>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let stop = Stop;
-    // SAFETY: both pointers are borrowed from live objects, the second is a tuple, and no named arguments are a null pointer. The
-    // thread is attached, as `Bound` says. Unwinding ends at `stop`.
+    // SAFETY: both pointers are borrowed from live objects, the second is a tuple, and no named arguments are
+    // a null pointer. The thread is attached, as `Bound` says. Unwinding ends at `stop`.
     let found = unsafe { PyObject_Call(callable.as_ptr(), arguments.as_ptr(), std::ptr::null_mut()) };
     mem::forget(stop);
     // SAFETY: the call gives a new reference, or null with an exception set.

@@ -17,14 +17,14 @@ use crate::{
 };
 
 /// A tensor to write: name, dtype (NumPy's name), shape, and an object with its bytes.
-pub(crate) type Given<'py> = (String, String, Vec<u64>, Bound<'py, PyAny>);
+pub(crate) type TensorArguments<'py> = (String, String, Vec<u64>, Bound<'py, PyAny>);
 
 /// Writes a file, which appears at its path when it is complete.
 #[pyfunction]
 pub(crate) fn save_file(
     py: Python<'_>,
     path: PathBuf,
-    tensors: Vec<Given<'_>>,
+    tensors: Vec<TensorArguments<'_>>,
     metadata: BTreeMap<String, String>,
     format: Option<&str>,
 ) -> PyResult<u64> {
@@ -43,7 +43,7 @@ pub(crate) fn save_file(
 #[pyfunction]
 pub(crate) fn save_bytes(
     py: Python<'_>,
-    tensors: Vec<Given<'_>>,
+    tensors: Vec<TensorArguments<'_>>,
     metadata: BTreeMap<String, String>,
     format: &str,
 ) -> PyResult<Buffer> {
@@ -79,7 +79,7 @@ pub(crate) fn wanted_format(path: &Path, format: Option<&str>) -> PyResult<&'sta
 
 fn planned(
     py: Python<'_>,
-    tensors: Vec<Given<'_>>,
+    tensors: Vec<TensorArguments<'_>>,
     metadata: BTreeMap<String, String>,
 ) -> PyResult<(Plan, Vec<Borrowed>)> {
     let (mut entries, mut arrays) = (
@@ -96,7 +96,7 @@ fn planned(
 }
 
 /// Plans a tensor, and borrows its bytes.
-pub(crate) fn entry((name, dtype, shape, array): Given<'_>) -> PyResult<(PlannedEntry, Borrowed)> {
+pub(crate) fn entry((name, dtype, shape, array): TensorArguments<'_>) -> PyResult<(PlannedEntry, Borrowed)> {
     let wrong = |what: String| error::usage(format!("tensor '{name}': {what}"));
     let shape = Shape::new(&shape).map_err(|error| wrong(error.to_string()))?;
     let planned = match opaque::from_numpy(&dtype) {

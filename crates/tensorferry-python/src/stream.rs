@@ -20,7 +20,7 @@ use tokio::{
 use crate::{
     call::{Callback, Failure, run},
     runtime::Process,
-    wire::{Answer, Given, answer},
+    wire::{Answer, InferArguments, answer},
 };
 
 /// A gRPC stream. Unusable in a forked process: the thread that drives it exists only in the parent.
@@ -83,7 +83,7 @@ impl Stream {
 impl Stream {
     /// Sends a request as soon as there is room. The result is whether the stream still accepts requests.
     #[pyo3(signature = (request, callback=None))]
-    fn send(&self, py: Python<'_>, request: Given<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
+    fn send(&self, py: Python<'_>, request: InferArguments<'_>, callback: Callback) -> PyResult<Py<PyAny>> {
         self.check_process()?;
         let request = request.into_request(&self.spare)?;
         let sender = self.requests().clone();

@@ -69,7 +69,7 @@ pub(crate) type Answer = (String, Option<String>, Option<String>, Values, Vec<Ou
 
 /// Arguments of an inference.
 #[derive(FromPyObject)]
-pub(crate) struct Given<'py>(
+pub(crate) struct InferArguments<'py>(
     String,
     Option<String>,
     Vec<Input<'py>>,
@@ -78,7 +78,7 @@ pub(crate) struct Given<'py>(
     Values,
 );
 
-impl Given<'_> {
+impl InferArguments<'_> {
     /// Converts to a request. Large inputs are copied into buffers of `spare`.
     pub(crate) fn into_request(self, spare: &Arc<SpareBuffers>) -> PyResult<InferRequest> {
         let Self(name, version, inputs, outputs, id, parameters) = self;

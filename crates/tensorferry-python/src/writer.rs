@@ -13,7 +13,7 @@ use pyo3::{exceptions::PyOSError, prelude::*};
 
 use crate::{
     error,
-    save::{Given, entry, wanted_format},
+    save::{TensorArguments, entry, wanted_format},
 };
 
 /// Writes a file whose tensors are not known in advance.
@@ -64,7 +64,7 @@ impl Writer {
     }
 
     /// Adds a tensor.
-    fn add(&self, py: Python<'_>, tensor: Given<'_>) -> PyResult<()> {
+    fn add(&self, py: Python<'_>, tensor: TensorArguments<'_>) -> PyResult<()> {
         let (entry, array) = entry(tensor)?;
         let added = py.detach(|| {
             let mut gathered = self.gathered();

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use attack_kit::{Beside, Scale, Seen, Server, Tally, budget_used, models, rows, run_in_background};
+use attack_kit::{Beside, ClientResults, Scale, Server, Tally, budget_used, models, rows, run_in_background};
 use clap::Args;
 use tokio::time::timeout;
 
@@ -130,7 +130,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         "{attacks} attacks in {} minutes: {tally}",
         start.elapsed().as_secs() / 60
     );
-    let sum = |count: fn(&Seen) -> u64| good.iter().map(|(_, seen)| count(seen)).sum::<u64>();
+    let sum = |count: fn(&ClientResults) -> u64| good.iter().map(|(_, seen)| count(seen)).sum::<u64>();
     let slowest = good.iter().max_by_key(|(_, seen)| seen.slowest_live);
     println!(
         "good clients: {} answered, {} told to come again, {} failed; {} times not live",

@@ -27,8 +27,8 @@ use crate::{
 ///
 /// It contains only models with a load attempt, so requests for unknown names leave no trace.
 ///
-/// Requests find their version in snapshots, without a lock. A snapshot holds references to its versions, so a
-/// version found by a request does not end before the request has its own reference.
+/// Requests find their version in snapshots, without a lock. A snapshot holds references to its versions, so
+/// a version found by a request does not end before the request has its own reference.
 #[derive(Default)]
 pub(crate) struct Registry {
     models: ArcSwap<Models>,
@@ -55,8 +55,8 @@ impl Registry {
         self.models.store(Arc::new(models));
     }
 
-    /// Marks versions as loading. Removes failed versions, and unloaded ones for which `is_there` is false. Ready
-    /// versions stay ready.
+    /// Marks versions as loading. Removes failed versions, and unloaded ones for which `is_there` is false.
+    /// Ready versions stay ready.
     pub(crate) fn start_loading(
         &self,
         name: &str,

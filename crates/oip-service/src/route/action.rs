@@ -2,7 +2,8 @@
 
 macro_rules! actions {
     ($($api:ident: $($action:ident)+;)+) => {
-        /// What a request asks for. The enum is exhaustive: a transport that forgets a new action does not build.
+        /// What a request asks for. The enum is exhaustive: a transport that forgets a new action does not
+        /// build.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[expect(missing_docs, reason = "the tables of paths and gRPC methods say what each is")]
         pub enum Action {
@@ -22,8 +23,8 @@ macro_rules! actions {
 }
 
 // Each action, behind its API. Names with V1 are of the V1 protocol and of OpenAI's API, names with Tei of
-// text-embeddings-inference. Registering memory for the client's own connection has no lasting effect and is only used
-// for inference.
+// text-embeddings-inference. Registering memory for the client's own connection has no lasting effect and is
+// only used for inference.
 actions! {
     Health: ServerLive ServerReady ModelReady ModelReadyV1 GrpcHealth;
     Metadata: ServerMetadata Models ModelsV1 ModelMetadata ModelExample ApiDescription GrpcReflection;
@@ -79,8 +80,8 @@ impl Action {
         self.api() == Api::Inference && self != Self::ConnectionMemoryRegister
     }
 
-    /// Returns the state that it changes. Settings are read by other methods than POST, and over gRPC only the message
-    /// shows whether they are changed.
+    /// Returns the state that it changes. Settings are read by other methods than POST, and over gRPC only
+    /// the message shows whether they are changed.
     pub(super) fn change(self, is_post: bool) -> Option<&'static str> {
         match self {
             Self::RepositoryLoad => Some("load"),

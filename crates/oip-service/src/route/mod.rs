@@ -1,5 +1,5 @@
-//! The meaning of a request's head, read once: access rights, logs, metrics, traces and the transports decide by the
-//! same [`Route`].
+//! The meaning of a request's head, read once: access rights, logs, metrics, traces and the transports decide
+//! by the same [`Route`].
 
 mod action;
 mod calls;
@@ -16,8 +16,8 @@ pub use self::{
 
 /// What a request asks for, and for which model, as its method and path say.
 ///
-/// The outermost layer reads it and leaves it among the request's extensions, where inner layers find it. A layer
-/// that rewrites paths belongs outside of all of these: the others keep to the route.
+/// The outermost layer reads it and leaves it among the request's extensions, where inner layers find it. A
+/// layer that rewrites paths belongs outside of all of these: the others keep to the route.
 ///
 /// ```
 /// use oip_service::route::{Action, Api, Route};
@@ -51,7 +51,8 @@ static UNKNOWN: Route = Route {
 };
 
 impl Route {
-    /// Returns the route of an HTTP request. Its path is split into segments, then each name is percent-decoded once.
+    /// Returns the route of an HTTP request. Its path is split into segments, then each name is
+    /// percent-decoded once.
     #[must_use]
     pub fn of_http(method: &Method, path: &str) -> Self {
         let Some((found, params)) = paths::find(path) else {
@@ -126,8 +127,8 @@ impl Route {
         self.pattern
     }
 
-    /// Returns the name for metrics, logs and traces: a path with parameters in braces, or a gRPC method. It contains
-    /// nothing that a client chooses.
+    /// Returns the name for metrics, logs and traces: a path with parameters in braces, or a gRPC method. It
+    /// contains nothing that a client chooses.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
@@ -154,8 +155,8 @@ impl Route {
     /// Returns model and version.
     ///
     /// # Errors
-    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the path is not UTF-8, or a name is not safe; so
-    /// is the empty one of a path without a model.
+    /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the path is not UTF-8, or a name is
+    /// not safe; so is the empty one of a path without a model.
     pub fn model(&self) -> Result<ModelRef<'_>, ServiceError> {
         let params = self.utf8_params()?;
         ModelRef::new(

@@ -10,8 +10,8 @@ use super::Action;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct PathPattern {
-    /// Segments are equal to those of the path, or parameters: `{model}` and `{model}:predict` stand for one segment
-    /// each, which may be empty, and whose decoded value ends with what follows the brace.
+    /// Segments are equal to those of the path, or parameters: `{model}` and `{model}:predict` stand for one
+    /// segment each, which may be empty, and whose decoded value ends with what follows the brace.
     pub pattern: &'static str,
     /// What a request to the path asks for.
     pub action: Action,
@@ -55,8 +55,8 @@ const fn exact(pattern: &'static str, action: Action) -> PathPattern {
     }
 }
 
-/// Every path of the protocol, its extensions and the server's pages. The first match counts, so a path with a
-/// parameter is behind those with a word in its place. The first path of an action names it in metrics.
+/// Every path of the protocol, its extensions and the server's pages. The first match counts, so a path with
+/// a parameter is behind those with a word in its place. The first path of an action names it in metrics.
 #[rustfmt::skip]
 pub const PATHS: &[PathPattern] = &[
     path("/v2/models/{model}/infer", Action::Infer),

@@ -4,4 +4,4 @@ mod attribute_types;
 mod versions;
 
 pub(crate) use attribute_types::check_types;
-pub use versions::{Given, misfit, own_opset, set_own_opset};
+pub use versions::{ArgumentCounts, misfit, own_opset, set_own_opset};

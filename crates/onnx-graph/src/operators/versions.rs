@@ -11,12 +11,12 @@ use crate::proto::NodeProto;
 
 /// The numbers of inputs and outputs of a node in the file, used or not.
 #[derive(Clone, Copy, Debug)]
-pub struct Given {
+pub struct ArgumentCounts {
     inputs: usize,
     outputs: usize,
 }
 
-impl Given {
+impl ArgumentCounts {
     /// Counts up to the last input and output with a name.
     #[must_use]
     pub fn of(node: &NodeProto) -> Self {
@@ -40,7 +40,7 @@ impl Given {
 /// use onnx_graph::{operators, proto::NodeProto};
 ///
 /// let node = NodeProto { input: vec!["x".into(), "axes".into()], output: vec!["y".into()], ..Default::default() };
-/// let misfit = |opset| operators::misfit("", "Squeeze", opset, operators::Given::of(&node), std::iter::empty());
+/// let misfit = |opset| operators::misfit("", "Squeeze", opset, operators::ArgumentCounts::of(&node), std::iter::empty());
 /// assert_eq!(misfit(13), None);
 /// assert!(misfit(11).unwrap().starts_with("has 2 inputs, expected 1"));
 /// ```
@@ -48,7 +48,7 @@ pub fn misfit<'n>(
     domain: &str,
     op_type: &str,
     opset: i64,
-    given: Given,
+    given: ArgumentCounts,
     attributes: impl Iterator<Item = &'n str>,
 ) -> Option<String> {
     let schema = schema_of(domain, op_type)?;
@@ -126,8 +126,8 @@ mod tests {
 
     use super::*;
 
-    fn given(inputs: usize, outputs: usize) -> Given {
-        Given { inputs, outputs }
+    fn given(inputs: usize, outputs: usize) -> ArgumentCounts {
+        ArgumentCounts { inputs, outputs }
     }
 
     #[test]

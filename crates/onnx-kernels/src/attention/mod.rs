@@ -1,4 +1,5 @@
-//! Attention: splitting and merging heads, masks, rotary embeddings, grouped-query attention, key-value caches.
+//! Attention: splitting and merging heads, masks, rotary embeddings, grouped-query attention, key-value
+//! caches.
 
 pub(crate) mod attention_mask;
 pub(crate) mod cache;

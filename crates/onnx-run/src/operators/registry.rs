@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::LazyLock};
 
 use onnx_graph::{
     Error as FileError, ErrorKind,
-    operators::{self, Given},
+    operators::{self, ArgumentCounts},
     other_runtime,
 };
 use onnx_operators::{ML_VERSIONS, NEWEST, ONNX_VERSIONS, Operator, Outputs, Runs};
@@ -102,7 +102,7 @@ pub(crate) fn check(
     domain: &str,
     op_type: &str,
     opset: Option<i64>,
-    given: Given,
+    given: ArgumentCounts,
 ) -> Result<(), FileError> {
     let refused = |reason: String| FileError::invalid(reason);
     let limit = |reason: String| FileError::new(ErrorKind::Unsupported, reason);

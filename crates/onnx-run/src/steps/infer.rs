@@ -23,7 +23,7 @@ use onnx_tensor::{faults::Unsupported, operator::Fact, room::Room, size, time_li
 const MOST: usize = 1 << 12;
 
 /// The inferred facts, by slot.
-pub(crate) struct Known<'c> {
+pub(crate) struct KnownFacts<'c> {
     constants: &'c HashMap<Slot, Arc<Tensor>>,
     facts: HashMap<Slot, Fact>,
     /// Whether the current nodes are in a branch, which a request may not run.
@@ -71,7 +71,7 @@ pub(crate) fn declared(slots: &[Slot], inputs: &[Port]) -> HashMap<Slot, Fact> {
     facts.collect()
 }
 
-impl<'c> Known<'c> {
+impl<'c> KnownFacts<'c> {
     /// Infers facts from the inputs of a model through its graph.
     ///
     /// # Errors

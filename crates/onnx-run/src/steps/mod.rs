@@ -35,7 +35,7 @@ use tensor_core::Quoted;
 use crate::{RunError, RunErrorKind, computed, lower, operators::registry, outcome};
 use body::Body;
 use control::Run;
-use infer::Known;
+use infer::KnownFacts;
 use prepare::Prepared;
 use values::{Constants, Failure, Value, Values};
 
@@ -101,7 +101,7 @@ impl Session {
         let lowered = lower::lower(graph, &signature.opsets)?;
         let prepared = prepare::prepare(&lowered, &signature.inputs)?;
         let Prepared { body, constants, .. } = prepared;
-        let known = Known::of(&body, &signature.inputs, &constants)
+        let known = KnownFacts::of(&body, &signature.inputs, &constants)
             .map_err(|error| outcome::unprepared(error, &lowered.labels))?;
         let outputs = body.outputs.iter().map(|&slot| known.fact(slot)).collect();
         Ok(Self {

@@ -33,8 +33,8 @@ pub(crate) struct Found {
 /// Resolves a path: a directory with a checkpoint, an index, a file, or the unsharded name of several files.
 ///
 /// # Errors
-/// [`ErrorKind::NotAFile`] when a directory has no checkpoint or several, [`ErrorKind::Truncated`] when a checkpoint is
-/// incomplete.
+/// [`ErrorKind::NotAFile`] when a directory has no checkpoint or several, [`ErrorKind::Truncated`] when a
+/// checkpoint is incomplete.
 pub(crate) fn find(path: &Path) -> Result<Found, Error> {
     if path.is_dir() {
         return choose(&names_in(path)?).map(|chosen| chosen.found_in(path));

@@ -1,5 +1,5 @@
-//! Sharded checkpoints: a JSON index maps tensors to files, as Hugging Face's libraries write them; GGUF files contain
-//! this information themselves.
+//! Sharded checkpoints: a JSON index maps tensors to files, as Hugging Face's libraries write them; GGUF
+//! files contain this information themselves.
 
 mod find;
 mod index;

@@ -53,8 +53,8 @@ pub(crate) fn part_of(stem: &str, extension: &str, number: u32, count: u32) -> S
     format!("{stem}-{number:05}-of-{count:05}.{extension}")
 }
 
-/// Converts the name of an index to that of the unsharded checkpoint: from `model.safetensors.index.json`, or for a
-/// variant from `model.safetensors.index.fp16.json`.
+/// Converts the name of an index to that of the unsharded checkpoint: from `model.safetensors.index.json`, or
+/// for a variant from `model.safetensors.index.fp16.json`.
 pub(crate) fn index_for(name: &str) -> Option<String> {
     if let Some(whole) = name.strip_suffix(ShardIndex::ENDING) {
         return Some(whole.to_owned());

@@ -10,10 +10,12 @@ use tensor_core::{DType, Quoted};
 use super::index::ShardIndex;
 use crate::composite::Composite;
 
-/// Opens the files that an index names, by calling a function with each name, and checks them against the index.
+/// Opens the files that an index names, by calling a function with each name, and checks them against the
+/// index.
 ///
-/// Every tensor must be in the file that the index says. Tensors that the index lacks are read too, unless it has a
-/// tensor of that name in another file; [`Composite::notes`] reports these cases and a wrong total size.
+/// Every tensor must be in the file that the index says. Tensors that the index lacks are read too, unless it
+/// has a tensor of that name in another file; [`Composite::notes`] reports these cases and a wrong total
+/// size.
 ///
 /// # Errors
 /// The function's errors, with the file's name; [`ErrorKind::OutOfBounds`] for tensors that are not where the
@@ -96,7 +98,8 @@ pub(crate) fn open_index(path: &Path, options: &ReadOptions) -> Result<Composite
 
 type Shards<'i> = [(&'i str, Box<dyn TensorReader>)];
 
-/// Fails if a tensor is not in the file that the index names; returns notes about tensors that the index lacks.
+/// Fails if a tensor is not in the file that the index names; returns notes about tensors that the index
+/// lacks.
 fn held_against(index: &ShardIndex, readers: &Shards<'_>) -> Result<Vec<String>, Error> {
     let mut places: HashMap<&str, Vec<&str>> = HashMap::new();
     for (file, reader) in readers {
@@ -143,8 +146,9 @@ fn held_against(index: &ShardIndex, readers: &Shards<'_>) -> Result<Vec<String>,
     Ok(unnamed.into_iter().chain(elsewhere).collect())
 }
 
-/// Returns a note if the total size matches neither all tensors nor those that do not share bytes; a bool may count as
-/// a byte or a bit. Writers differ in both, and some count differently, so a mismatch is not an error.
+/// Returns a note if the total size matches neither all tensors nor those that do not share bytes; a bool may
+/// count as a byte or a bit. Writers differ in both, and some count differently, so a mismatch is not an
+/// error.
 fn total_size(index: &ShardIndex, readers: &Shards<'_>) -> Option<String> {
     let claimed = index.total_size()?;
     let bits = |entry: &Entry, bool_bits: u128| match &entry.dtype {

@@ -1,5 +1,5 @@
-//! Opens a sharded checkpoint without an index: file names contain the number of shards, and GGUF's metadata identifies
-//! those that belong together.
+//! Opens a sharded checkpoint without an index: file names contain the number of shards, and GGUF's metadata
+//! identifies those that belong together.
 
 use std::path::PathBuf;
 
@@ -46,7 +46,8 @@ pub(crate) fn open_set(files: &[PathBuf], options: &ReadOptions) -> Result<Compo
     Ok(whole)
 }
 
-/// Returns the total number of tensors of all files from GGUF's `split.*` keys, which must match the file's name.
+/// Returns the total number of tensors of all files from GGUF's `split.*` keys, which must match the file's
+/// name.
 #[cfg(feature = "gguf")]
 fn tensors_by_split(metadata: &Metadata, number: usize, count: usize) -> Result<Option<u64>, Error> {
     let Some(split) = fmt_gguf::Split::of(metadata)? else {

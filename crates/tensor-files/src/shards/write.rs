@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     composite::Composite,
-    convert::{Adapted, ConvertOptions, Progress, convert, refuse, remove_names_beside},
+    convert::{AdaptedPlan, ConvertOptions, Progress, convert, refuse, remove_names_beside},
     loss::Loss,
     split::remove_split,
 };
@@ -56,14 +56,15 @@ pub struct Sharded {
     pub losses: Vec<Loss>,
 }
 
-/// Writes tensors into as many files as needed, `NAME-00001-of-00003.EXTENSION` for a path `NAME.EXTENSION`, and an
-/// index `NAME.EXTENSION.index.json`; or into a single file of that name if that is enough. GGUF files have no index
-/// but `split.no`, `split.count` and `split.tensors.count` in each of them, as llama.cpp expects.
+/// Writes tensors into as many files as needed, `NAME-00001-of-00003.EXTENSION` for a path `NAME.EXTENSION`,
+/// and an index `NAME.EXTENSION.index.json`; or into a single file of that name if that is enough. GGUF files
+/// have no index but `split.no`, `split.count` and `split.tensors.count` in each of them, as llama.cpp
+/// expects.
 ///
-/// Tensors keep their order. All files are written before any is renamed to its final name; the first file comes last,
-/// followed only by the index. Files of the old checkpoint that the new one lacks are removed. If the process is killed
-/// meanwhile, the old checkpoint remains, or files without the first, which [`open`](crate::open()) refuses. The
-/// directory is created if necessary.
+/// Tensors keep their order. All files are written before any is renamed to its final name; the first file
+/// comes last, followed only by the index. Files of the old checkpoint that the new one lacks are removed. If
+/// the process is killed meanwhile, the old checkpoint remains, or files without the first, which
+/// [`open`](crate::open()) refuses. The directory is created if necessary.
 ///
 /// # Errors
 /// The errors of [`convert`]; [`ErrorKind::Exists`] when the directory has a checkpoint of the same name in
@@ -193,8 +194,8 @@ fn write(
         }
         false => None,
     };
-    // From here until the first new file appears, the directory has no checkpoint: files without the first are refused,
-    // so that old and new files of the same names are never read together.
+    // From here until the first new file appears, the directory has no checkpoint: files without the first
+    // are refused, so that old and new files of the same names are never read together.
     remove(&names.index)?;
     for old in replaced.iter().chain(&files).filter(|path| is_first(path)) {
         remove(old)?;
@@ -220,22 +221,22 @@ fn write(
     })
 }
 
-/// Plans the contents of each file, as far as the target can store them. The last argument is the total number of
-/// tensors.
+/// Plans the contents of each file, as far as the target can store them. The last argument is the total
+/// number of tensors.
 fn adapt<'r>(
     reader: &'r dyn TensorReader,
     target: &dyn Format,
     parts: &[Range<usize>],
     tensors: usize,
     options: &ConvertOptions<'_>,
-) -> Result<Vec<(Composite<'r>, Adapted)>, Error> {
+) -> Result<Vec<(Composite<'r>, AdaptedPlan)>, Error> {
     let adapted = parts.iter().enumerate().map(|(number, range)| {
         let mut part = Composite::chosen("", reader, range.clone());
         remove_split(part.metadata_mut());
         if target.id() == "gguf" {
             put_split(part.metadata_mut(), number, parts.len(), tensors)?;
         }
-        let own = Adapted::new(&part, part.metadata(), target, options);
+        let own = AdaptedPlan::new(&part, part.metadata(), target, options);
         Ok((part, own))
     });
     adapted.collect()
@@ -328,8 +329,8 @@ impl Names {
         part_of(stem, extension, number(number_from_zero + 1), number(count))
     }
 
-    /// Fails when the directory has the checkpoint in the other form, a single file or shards: it would be unclear
-    /// which of the two is valid.
+    /// Fails when the directory has the checkpoint in the other form, a single file or shards: it would be
+    /// unclear which of the two is valid.
     fn check_other_form(&self, parts: usize) -> Result<(), Error> {
         let others = match parts {
             1 => [vec![self.index.clone()], self.parts()?].concat(),

@@ -10,13 +10,13 @@ use super::{elements::constant, scope::Constant};
 /// Maximum number of inputs to track. Values that depend on others count as unknown.
 const MOST_INPUTS: usize = 64;
 
-pub(super) struct Filled {
+pub(super) struct NonEmptyInputs {
     inputs: Vec<String>,
     /// For each value, a bit set of the inputs that must be non-empty so that the value is.
     values: HashMap<String, u64>,
 }
 
-impl Filled {
+impl NonEmptyInputs {
     pub(super) fn of(graph: &GraphProto) -> Self {
         let constants = graph.initializer.iter();
         let constants = constants.filter(|tensor| tensor.dims.iter().all(|&dim| dim > 0));

@@ -21,7 +21,7 @@ use onnx_graph::{
 
 pub(super) use self::guard::Guards;
 use self::{
-    filled::Filled,
+    filled::NonEmptyInputs,
     guard::Writer,
     scope::Scope,
     table::{Need, Rule},
@@ -92,7 +92,7 @@ pub(super) fn disarm(model: &mut ModelProto) -> Disarmed {
     let Some(graph) = &mut model.graph else {
         return disarmed;
     };
-    let filled = Filled::of(graph);
+    let filled = NonEmptyInputs::of(graph);
     let mut pass = Pass {
         writer: Writer::new(),
         opset,
@@ -109,7 +109,7 @@ struct Pass {
     writer: Writer,
     opset: i64,
     /// The values that are non-empty if inputs are. Unknown in subgraphs.
-    filled: Option<Filled>,
+    filled: Option<NonEmptyInputs>,
     disarmed: Disarmed,
 }
 
