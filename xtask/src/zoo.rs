@@ -46,8 +46,8 @@ pub(crate) struct Options {
     /// Instead of downloaded models: ONNX Runtime's own operators (com.microsoft), in all their forms
     #[arg(long, conflicts_with_all = ["exports", "results", "page", "mutations", "graphs", "operators"])]
     contrib: bool,
-    /// Instead of downloaded models: operators with empty inputs, on a server with ONNX Runtime, which some
-    /// of them would crash
+    /// Instead of downloaded models: operators with empty inputs, on a server with ONNX Runtime (some would
+    /// crash ONNX Runtime without the server's rewrites)
     #[arg(long, conflicts_with_all = ["exports", "results", "page", "mutations", "graphs", "operators", "contrib"])]
     empties: bool,
     /// Instead of downloaded models: small malicious files and requests, and their resource cost to a server
@@ -73,7 +73,7 @@ pub(crate) struct Options {
     server: Option<PathBuf>,
 }
 
-/// The directory for generated models that a server answers wrongly or not at all.
+/// Directory for generated models for which a server returns a wrong response or none.
 const KEPT: &str = "target/mutants";
 
 /// Packages that the script imports.

@@ -201,7 +201,7 @@ impl Checkpoint {
 }
 
 /// Returns the memory budget for the values of a pickle of `len` bytes (P4). Checkpoints need about 15 times
-/// their pickle.
+/// the size of their pickle.
 fn budget(len: u64, options: &ReadOptions) -> u64 {
     const MOST: u64 = 2 << 30;
     let len = len.min(options.limits.index_bytes);

@@ -78,7 +78,7 @@ pub(crate) enum UnreadKind {
 }
 
 impl UnreadKind {
-    /// Returns a dtype name to list (no such dtype exists), and the reason why the tensor is not read.
+    /// Returns a label to list in place of the dtype, and the reason why the tensor is not read.
     pub(crate) fn texts(self) -> (&'static str, &'static str) {
         match self {
             Self::Quantised => (

@@ -8,8 +8,9 @@
 //! | [`HashingSink`], [`Hasher`], [`Claim`] | checksums computed during writing, and their string form |
 //!
 //! Frames come from untrusted files. Their headers are checked before anything is decoded: memory is limited
-//! to the declared size of the tensor, windows stay within
-//! [`Limits::window_log`](fmt_core::Limits::window_log), and a table cannot give other bytes than its frames.
+//! to the declared size of the tensor, and windows stay within
+//! [`Limits::window_log`](fmt_core::Limits::window_log). Reading through a seek table returns the same bytes
+//! as decoding all frames.
 //!
 //! ```
 //! use fmt_core::Limits;

@@ -389,7 +389,7 @@ mod tests {
         );
     }
 
-    /// Clients send `dims`; the model never sees them.
+    /// Clients send tensors with `dims`; the model sees only the `reshape` dimensions.
     #[test]
     fn backends_are_shown_the_dimensions_behind_a_reshape() {
         let text = r#"input [ { name: "x" data_type: TYPE_FP32 dims: [ 1, 64 ] reshape { shape: [ 64 ] } }, { name: "y" dims: [ 2 ] } ]

@@ -53,7 +53,8 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Records a single file in the repository's directory; empty if it does not exist.
+    /// Returns a snapshot of the single file `name` in the repository's directory; the snapshot is empty if
+    /// the file does not exist.
     pub(crate) fn of_file(root: &Root, name: &Path) -> Self {
         let stamp = root.stat(name).ok().map(|stat| Stamp::of(name.to_owned(), &stat));
         Self {

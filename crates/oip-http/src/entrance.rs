@@ -101,7 +101,8 @@ pin_project! {
         Admitted {
             #[pin]
             answer: CatchPanic<F>,
-            // The configuration with the budget to charge; `None` if the response charges itself.
+            // The configuration whose memory budget is charged for the response; `None` if the handler
+            // charges it.
             lease_by: Option<Arc<HttpConfig>>,
         },
     }

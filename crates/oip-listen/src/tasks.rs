@@ -18,7 +18,7 @@ use crate::{activity::Activity, lanes::Lane, stream::Stream};
 pub(crate) struct Socket {
     stream: Option<Stream>,
     lane: Lane,
-    /// The accepting runtime, if it may return there.
+    /// The runtime that accepted the connection, if the socket may move back to it.
     home: Option<Handle>,
 }
 

@@ -100,7 +100,7 @@ pub trait Logging: Send + Sync {
     /// Returns the current settings.
     fn log_settings(&self) -> LogSettings;
 
-    /// Changes some settings, all or none, and returns the settings after the change.
+    /// Applies all given settings, or none on error, and returns the resulting settings.
     ///
     /// # Errors
     /// [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) for settings that are unknown or read-only,

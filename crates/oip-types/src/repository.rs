@@ -40,7 +40,7 @@ pub enum ModelState {
     Unavailable,
     /// Being loaded.
     Loading,
-    /// Finishing requests before it is unloaded.
+    /// Finishing its requests before it is unloaded.
     Unloading,
 }
 

@@ -60,10 +60,9 @@ pub fn limit_memory(environment: &Environment, bytes: usize) -> ort::Result<()> 
     let mut memory = ptr::null_mut();
     let mut config = ptr::null_mut();
     let (keys, values) = ([c"max_mem".as_ptr()], [bytes]);
-    // SAFETY: the places that are written to are this function's; there are as many keys, which end with a
-    // zero byte, as values. The library copies what it is given, so memory and configuration are released
-    // here, once, when they were made. The environment is alive, and the library locks its list of
-    // allocators.
+    // SAFETY: the out-pointers point to local variables; `keys` are NUL-terminated and as many as `values`.
+    // The library copies its arguments, so `memory` and `config` are released here, once each, if they were
+    // created. The environment is alive, and the library locks its list of allocators.
     #[expect(unsafe_code, reason = "the crate `ort` does not have these calls")]
     unsafe {
         let mut status = (api.CreateCpuMemoryInfo)(

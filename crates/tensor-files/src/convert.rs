@@ -19,7 +19,7 @@ use crate::{
 
 /// Options for a conversion.
 pub struct ConvertOptions<'a> {
-    /// The losses that are allowed if the target cannot store something. Any other loss is an error before
+    /// Losses to accept where the target format cannot store something. Any other loss is an error before
     /// anything is written.
     pub allow_loss: AllowedLoss,
     /// Whether to write names and metadata to a file next to the target, if the target has no names (BTF).

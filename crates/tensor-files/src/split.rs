@@ -1,4 +1,5 @@
-//! The shard numbers of a GGUF file, which are structure rather than metadata of the whole.
+//! Removal of GGUF shard numbers: they describe one shard, and do not belong in the metadata of the merged
+//! file.
 
 use fmt_core::Metadata;
 

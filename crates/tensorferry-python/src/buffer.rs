@@ -56,7 +56,7 @@ impl Borrowed {
     /// Bytes per piece.
     const PIECE: usize = 1 << 20;
 
-    /// Borrows an object's bytes. Its elements must be bytes, and contiguous.
+    /// Borrows an object's bytes. They must be contiguous.
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let buffer = PyBuffer::<u8>::get(object)?;
         if !buffer.is_c_contiguous() {

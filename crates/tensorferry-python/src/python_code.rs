@@ -41,8 +41,8 @@ fn is_known() -> bool {
 /// Has Python remember this thread, until [`AttachedThread`] is dropped.
 #[expect(unsafe_code, reason = "pyo3 counts no further than its own guards")]
 fn know(_attached: Python<'_>) {
-    // SAFETY: the thread is attached, so this only counts how often it is. The count is given back by
-    // `AttachedThread`.
+    // SAFETY: the thread is attached, so this call only increments its counter. `AttachedThread` decrements
+    // it.
     unsafe { ffi::PyGILState_Ensure() };
 }
 
@@ -54,9 +54,9 @@ impl Drop for AttachedThread {
     fn drop(&mut self) {
         // Python has forgotten all other threads where it was forked or is ending.
         if is_known() {
-            // SAFETY: the thread is attached, and counted once more than by this call: `know` did that, as
-            // Python knows the thread. What it was before is "attached", so this only counts; the end of
-            // `try_attach` gives back the lock.
+            // SAFETY: the thread is attached, and its thread state's counter is one higher than `try_attach`
+            // made it: `know` incremented it. `PyGILState_LOCKED` says that the thread was already attached,
+            // so this call only decrements the counter; the end of `try_attach` releases the GIL.
             let forget =
                 |_: Python<'_>| unsafe { ffi::PyGILState_Release(ffi::PyGILState_STATE::PyGILState_LOCKED) };
             Python::try_attach(forget);

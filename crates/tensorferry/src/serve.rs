@@ -231,7 +231,7 @@ impl<S: InferenceService> Running<S> {
                 finishing.await
             }
         };
-        // An unrepresentable time means a year.
+        // If the deadline overflows `Instant`, waits for at most a year.
         let end = start
             .checked_add(patience)
             .unwrap_or_else(|| start + Duration::from_secs(365 * 24 * 3600));

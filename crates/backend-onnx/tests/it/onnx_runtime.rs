@@ -137,8 +137,8 @@ fn md_05_a_run_that_hangs_leaves_the_others_alone() {
     }
 }
 
-/// Outputs never refer to the request's memory, which may be freed before they are read; otherwise they are
-/// in ONNX Runtime's own memory.
+/// Outputs never borrow the request's memory, which may be freed before they are read. An output that is an
+/// input is copied.
 #[test]
 fn answers_outlive_their_requests() {
     if !is_there() {
@@ -344,8 +344,8 @@ fn what_both_runtimes_refuse_has_the_reason_of_the_built_in_one() {
     assert_eq!(load(&OnnxBackend::new().with_runtime(library), &cx), alone);
 }
 
-/// ONNX Runtime's own format, which is not checked before, has `ORTM` after four bytes; so does this ONNX
-/// model.
+/// Files in ONNX Runtime's own format have `ORTM` at offset 4, and would be read unchecked. This ONNX model
+/// has the same bytes there.
 #[test]
 fn a_model_is_read_as_onnx_whatever_it_looks_like() {
     if !is_there() {

@@ -218,7 +218,7 @@ fn bt_16_products_that_do_not_fit() {
 #[test]
 fn bt_17_payloads_cut_short() {
     assert_eq!(kind(&cut(Forged::plain().file(), 1)), Truncated);
-    // In the middle of the file, the next record is where this one should end.
+    // Before another record, a truncated payload makes the two records overlap.
     let mut short = Forged::plain();
     short.payload.truncate(8);
     assert_eq!(kind(&file(&[short, Forged::plain()])), Overlap);

@@ -199,7 +199,7 @@ async fn answers_are_the_same_as_by_bytes() {
     served.is_idle().await;
 }
 
-/// A model that returns as many floats as requested: the number and its successors.
+/// A model that returns `n` consecutive floats in each output: `a` from 0, `b` from 1.
 struct GrowingModel;
 
 impl InferenceService for GrowingModel {

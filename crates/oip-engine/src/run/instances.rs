@@ -262,7 +262,7 @@ impl Instances {
     /// still queued at the deadline are refused.
     pub(crate) fn join(&self, deadline: Instant) -> bool {
         let mut all = self.shared.threads.join(deadline);
-        // Callers that run a request in place are not joined as threads.
+        // Callers that run a request in place are not among `threads`, so `join` does not wait for them.
         while all && !self.shared.queue.is_over() {
             if Instant::now() >= deadline {
                 all = false;

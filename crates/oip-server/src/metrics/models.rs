@@ -93,7 +93,7 @@ const FAILURES: Family = Family::counter(
     "Inference requests that failed, by reason.",
 );
 
-/// A histogram of each ready version.
+/// A histogram family with one series per ready version.
 struct Sizes {
     family: Family,
     of: fn(&VersionMetrics) -> &Histogram,

@@ -21,7 +21,7 @@ fn of_samples(value: &Value, dims: &[Size], columns: Option<Size>) -> Item {
     let samples = match dims {
         [_] => Size::number(1),
         [samples, _] => samples.clone(),
-        // `samples` has checked that there are no rows.
+        // `samples` rejects other ranks unless the value does not depend on the rows.
         _ => return Item::Tensor(Value::same_of_any_rank()),
     };
     Item::Tensor(like(value, [samples].into_iter().chain(columns).collect()))

@@ -324,7 +324,7 @@ impl Normalize {
     }
 }
 
-/// Returns elements and their group indices, in parts.
+/// Iterates over `x` and its group indices in chunks of `PART` elements.
 fn parts<'p, T>(x: &'p [T], places: &'p [usize]) -> impl Iterator<Item = (&'p [T], &'p [usize])> {
     x.chunks(PART).zip(places.chunks(PART))
 }

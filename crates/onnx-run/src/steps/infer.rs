@@ -30,7 +30,7 @@ pub(crate) struct KnownFacts<'c> {
     is_in_branch: bool,
 }
 
-/// The inputs whose numbers a node moves, repeats, adds or multiplies.
+/// The inputs whose values a node moves, repeats, adds or multiplies.
 enum Numbers {
     Of(&'static [usize]),
     OfAll,

@@ -120,7 +120,8 @@ struct RequestRecord {
 }
 
 impl RequestRecord {
-    /// Returns the position in the serving order at a time after the last [`Scheduler::expire`].
+    /// Returns the request's sort key in the serving order; `now` is not before the last
+    /// [`Scheduler::expire`].
     fn rank(&self, policy: &BatchPolicy, arrival: usize, now: Instant) -> (u64, bool, usize) {
         let is_late = self.timeout.is_some_and(|timeout| timeout <= now);
         (
