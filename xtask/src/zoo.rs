@@ -255,15 +255,15 @@ pub(crate) fn summary(page: &str) -> Result<String> {
     };
     let (equal, noise) = (count("equal")?, count("noise")?);
     let rest = match total.parse::<usize>()?.checked_sub(equal + noise) {
-        Some(0) => "refuses none".to_owned(),
+        Some(0) => "it refuses none".to_owned(),
         rest => format!(
-            "{} not",
+            "{} differ by more or are refused",
             rest.context("docs/measured/zoo.md: its summary counts too many")?
         ),
     };
     Ok(format!(
-        "Of {total} ONNX models in public packages the built-in runtime answers {equal} as ONNX Runtime does and {noise} within its \
-         noise, and {rest}"
+        "For {equal} of {total} ONNX models from public packages the built-in runtime gives the same results as ONNX Runtime; \
+         {noise} differ within ONNX Runtime's own noise, and {rest}"
     ))
 }
 
@@ -275,16 +275,16 @@ mod tests {
     fn the_summary_is_a_sentence_of_the_readme() {
         let all = "x\nBuilt-in, of 127 models: 115 equal, 12 noise (100.0 % equal): half below 2.\n";
         let sentence = summary(all).unwrap();
-        assert!(sentence.starts_with("Of 127 ONNX models"), "{sentence}");
+        assert!(sentence.starts_with("For 115 of 127 ONNX models"), "{sentence}");
         assert!(
-            sentence.ends_with("answers 115 as ONNX Runtime does and 12 within its noise, and refuses none"),
+            sentence.ends_with("; 12 differ within ONNX Runtime's own noise, and it refuses none"),
             "{sentence}"
         );
         let some = "Built-in, of 20 models: 1 differs, 10 equal, 6 noise, 3 refused (80 %)\n";
         assert!(
             summary(some)
                 .unwrap()
-                .ends_with("10 as ONNX Runtime does and 6 within its noise, and 4 not")
+                .ends_with("; 6 differ within ONNX Runtime's own noise, and 4 differ by more or are refused")
         );
         assert!(summary("Built-in, of 1 models: 2 equal (200 %)").is_err());
         assert!(summary("nothing").is_err());

@@ -44,7 +44,7 @@ pub(crate) struct Server {
     /// The model.
     #[arg(long, short)]
     pub(crate) model: String,
-    /// Its version [default: the server's choice].
+    /// Version of the model [default: the server's choice].
     #[arg(long, value_name = "VERSION")]
     pub(crate) version: Option<String>,
     /// An input: NAME=FILE for a file with one tensor, NAME=FILE#TENSOR for one of several, NAME=FILE.csv or
@@ -107,7 +107,7 @@ pub(crate) struct Replay {
     /// Send all requests to this model instead of the recorded one.
     #[arg(long, short)]
     pub(crate) model: Option<String>,
-    /// Its version, instead of the recorded one.
+    /// Version of that model, instead of the recorded one.
     #[arg(long, value_name = "VERSION")]
     pub(crate) version: Option<String>,
     /// Write the responses into this directory, under the names of the recorded ones.
@@ -146,7 +146,7 @@ pub(crate) struct Show {
     pub(crate) connection: Connection,
     /// The model.
     pub(crate) model: String,
-    /// Its version [default: the server's choice].
+    /// Version of the model [default: the server's choice].
     #[arg(long, value_name = "VERSION")]
     pub(crate) version: Option<String>,
     /// Print its metadata and configuration as JSON.
