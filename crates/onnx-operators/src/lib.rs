@@ -3,7 +3,8 @@
 //!
 //! One row describes an operator ([`Operator`]); [`operator`] finds it by domain and name. The built-in
 //! runtime binds a kernel to each row that it supports, tools use the table to predict whether a model will
-//! run, and the proof of row independence uses it to see which operators keep rows apart and which mix them.
+//! run, and the proof of row independence uses it to see which operators process rows independently and which
+//! mix them.
 //!
 //! ```
 //! use onnx_operators::{Outputs, Rows, Runs, Types, operator};
