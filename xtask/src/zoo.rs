@@ -262,8 +262,8 @@ pub(crate) fn summary(page: &str) -> Result<String> {
         ),
     };
     Ok(format!(
-        "For {equal} of {total} ONNX models from public packages the built-in runtime gives the same results as ONNX Runtime; \
-         {noise} differ within ONNX Runtime's own noise, and {rest}"
+        "For {equal} of {total} ONNX models from public packages the built-in runtime gives the same results as \
+         ONNX Runtime; {noise} differ within ONNX Runtime's own noise, and {rest}"
     ))
 }
 
