@@ -82,7 +82,7 @@ fn types_that_do_not_hold_the_number_change_it() {
     refused(&format!(
         "{SHAPE}far = {{4611686018427387904}}\np = Mul(n1, far)\nhi = Div(p, far){TAIL}"
     ));
-    // Row indices that are 1 except for the first.
+    // Casts row indices to BOOL and back: they are 1 except for the first, so rows mix.
     refused(&format!(
         "{SHAPE}{NUMBERED}b = Cast(r) to=9\ni = Cast(b) to=7\nu = Unsqueeze(i, one1)\ny = GatherND(x, u)\n-> y"
     ));
@@ -299,7 +299,8 @@ fn dimensions_without_elements_are_no_lists() {
 
 #[test]
 fn a_size_of_0_stands_for_another_dimension() {
-    // The number of nonzero elements, which is 0.
+    // `c1` is the number of nonzero elements of `zz`, which is 0: `Reshape` then copies a dimension of the
+    // input.
     refused(&format!(
         "{SHAPE}zz = {{0, 0, 0}}
         two1 = {{2}}
@@ -313,7 +314,7 @@ fn a_size_of_0_stands_for_another_dimension() {
         y = Reshape(s, sx)
         -> y"
     ));
-    // A dimension of an input, which is never 0 in batched requests.
+    // The target contains a dimension of an input, which is never 0 in batched requests.
     let text = "x: [n, s, 4]
         k: [n, s]
         ks = Shape(k)

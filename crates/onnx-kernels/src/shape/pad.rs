@@ -231,7 +231,7 @@ fn padded<U: Unit>(input: &Tensor, value: &Tensor, axes: &[Vec<Piece>]) -> Resul
     let shape: Vec<usize> = sizes.collect();
     let mut pace = Pace::default();
     if U::HAS_CONTENTS {
-        // For strings, with the length of each.
+        // For strings, the size includes the length of each string.
         let sizes: Vec<u64> = values.iter().map(|value| value.contents() as u64).collect();
         let mut lengths = vec![];
         let value = value.contents() as u64;
@@ -250,7 +250,8 @@ enum Piece {
     Value(usize),
     /// These indices of the input.
     Places(std::ops::Range<usize>),
-    /// Padding before or after the input that repeats the input's own values, of which `kept` remain.
+    /// Padding before or after the input that repeats the input's values. After negative pads, the range
+    /// `kept` of them remains.
     Beside {
         mode: Mode,
         kept: std::ops::Range<i64>,
