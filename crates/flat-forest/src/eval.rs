@@ -7,7 +7,7 @@ use crate::number::Number;
 pub enum Aggregate {
     /// Their sum.
     Sum,
-    /// Their sum, which the caller divides by the number of trees.
+    /// The sum of the leaves, which the caller divides by the number of trees.
     Average,
     /// Their minimum.
     Min,
@@ -146,7 +146,7 @@ pub struct TooFewFeatures {
 #[derive(Debug)]
 pub struct Forest<T, A = T> {
     pub(crate) nodes: Vec<Node<T>>,
-    /// By node; empty if all are [`Special::None`].
+    /// The special test of each node; empty if all are [`Special::None`].
     pub(crate) specials: Vec<Special>,
     /// The words of all sets.
     pub(crate) words: Vec<u32>,

@@ -19,7 +19,7 @@ pub struct Schema {
 /// No limit on the count.
 pub const ANY: usize = usize::MAX;
 
-/// The current operator set still has it.
+/// Marks an attribute that the current operator set still has.
 pub const LATEST: i64 = i64::MAX;
 
 pub(crate) const fn schema(

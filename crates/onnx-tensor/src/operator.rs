@@ -106,7 +106,7 @@ pub trait Compute: Any + fmt::Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Returns an operator that multiplies its input by this one's result (a gate), if supported.
+    /// Returns an operator that multiplies its input by the result of this operator (a gate), if supported.
     fn gated(&self) -> Option<Box<dyn Compute>> {
         None
     }

@@ -89,7 +89,7 @@ pub(crate) struct ResponseStream {
 /// The end of a response stream.
 enum End {
     Open(oneshot::Receiver<InferResult>),
-    /// Not yet returned: it comes after the queued responses.
+    /// The result of the request, which is returned after the queued responses.
     Told(Result<(), ServiceError>),
     Over,
 }
@@ -262,7 +262,7 @@ impl Instances {
     /// still queued at the deadline are refused.
     pub(crate) fn join(&self, deadline: Instant) -> bool {
         let mut all = self.shared.threads.join(deadline);
-        // Callers that run a request in place are not joined as threads.
+        // Callers that run a request in place are not among the joined threads, so wait for the queue too.
         while all && !self.shared.queue.is_over() {
             if Instant::now() >= deadline {
                 all = false;

@@ -25,7 +25,7 @@ pub(crate) struct Direct {
 
 /// Why a node has no outputs.
 pub(crate) enum Stop {
-    /// Its inputs do not fit the operator.
+    /// The operator does not accept the inputs.
     Refused(Error),
     /// It failed during the computation.
     Failed(Error),

@@ -95,7 +95,7 @@ struct MovedValue {
     source: Slot,
     order: ShortVec<usize>,
     group: usize,
-    /// The step of the Transpose that it goes through, which names it in messages.
+    /// The step of the Transpose that produces the value; messages name this step.
     origin: usize,
 }
 
@@ -138,7 +138,7 @@ struct Plan {
 
 /// The inputs of an element-wise node that may be constants of several elements.
 enum Elementwise {
-    /// None: one input is transposed, and the others are scalars.
+    /// One input is transposed, and the others are scalars.
     Of,
     /// All inputs, broadcast together.
     Broadcast,
@@ -710,7 +710,7 @@ mod tests {
         );
     }
 
-    /// A Transpose of the wrong rank stays, so that the run reports it.
+    /// A Transpose whose permutation has the wrong rank stays in the graph, so that the run reports it.
     #[test]
     fn an_order_of_other_axes_is_still_refused() {
         let nodes = vec![

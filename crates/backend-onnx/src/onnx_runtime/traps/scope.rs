@@ -12,7 +12,7 @@ use super::elements;
 /// The values visible to the nodes of a graph, including those of outer graphs.
 pub(super) struct Scope<'a> {
     outer: Option<&'a Scope<'a>>,
-    /// ONNX's datatype numbers. For a sequence, the datatype of its elements.
+    /// ONNX's datatype number of each value. For a sequence, that of its elements.
     elements: HashMap<String, i32>,
     constants: HashMap<String, Constant>,
 }
@@ -26,7 +26,7 @@ pub(super) struct Constant {
     pub(super) is_positive: bool,
     /// It is the integer scalar 0.
     pub(super) is_zero: bool,
-    /// All elements are integers other than 0 and -1.
+    /// Whether no element is 0 or -1.
     pub(super) is_safe_divisor: bool,
 }
 

@@ -56,8 +56,8 @@ pub(crate) struct Ask {
     pub(crate) timeout: Option<Duration>,
     /// When the client stops waiting.
     pub(crate) deadline: Option<Instant>,
-    /// The row count that determines its run time, to decide whether it may run in place; `None` if rows do
-    /// not determine it.
+    /// The row count that determines the request's run time, to decide whether it may run in place; `None` if
+    /// the run time does not depend on a row count.
     pub(crate) measured_rows: Option<u64>,
 }
 
