@@ -539,7 +539,7 @@ impl ModelDirectory {
             }
         }
         Ok(match files.len() {
-            // The backend has no default file names.
+            // The backend defines no file names, so a model of it needs the field `default_model_filename`.
             0 => "file that its configuration names as default_model_filename".to_owned(),
             1..=NAMED => files.join(" or "),
             all => format!("{} or another of the {all} names of model files", files[0]),

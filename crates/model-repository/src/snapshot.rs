@@ -251,7 +251,7 @@ mod tests {
             (content, stamps)
         );
 
-        // The same bytes in a different file.
+        // The file is replaced by another one with the same bytes: the stamp changes, the contents do not.
         fs::write(at("1/new"), "b").unwrap();
         fs::rename(at("1/new"), at("1/model.x")).unwrap();
         assert_eq!(digests(DigestBy::Content), content);

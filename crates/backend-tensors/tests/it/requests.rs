@@ -144,7 +144,7 @@ fn answers_are_bounded() {
         assert_eq!(error.code(), ErrorCode::InvalidArgument);
         error.to_string()
     };
-    // 32 + 24 + 8 bytes is the total size.
+    // The limit is the total size of all tensors, 32 + 24 + 8 bytes.
     assert_eq!(run(&*model, request()).unwrap().len(), 3);
     assert_eq!(
         message(request().with_input("embed.rows", vector(&[0; 9]))),

@@ -261,7 +261,7 @@ fn requests_to_a_proven_model_are_joined_and_get_their_own_rows() {
     let metrics = &house.engine.metrics()[0].statistics;
     assert!(metrics.execution_count < metrics.inference_count);
     assert_eq!(house.said(), "proven");
-    // A client that sees max_batch_size would send a scale per row.
+    // The configuration must not show `max_batch_size`, because clients would then send a scale per row.
     let config = house.config();
     assert_eq!((config.max_batch_size, &config.dynamic_batching), (0, &None));
 }
