@@ -87,7 +87,7 @@ pub struct ModelFile {
     pub path: PathBuf,
     /// The directory in which the file was found, with links not resolved.
     folder: PathBuf,
-    /// The backend that loads it.
+    /// The backend that loads the file.
     pub backend: Arc<dyn Backend>,
 }
 

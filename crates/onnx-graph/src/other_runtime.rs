@@ -84,7 +84,7 @@ pub fn reads(domain: &str, opset: i64) -> bool {
 fn versions(op_type: &str) -> Option<RangeInclusive<i64>> {
     let mut sets = SINCE.iter();
     let (first, _) = sets.find(|(_, names)| names.binary_search(&op_type).is_ok())?;
-    // These were renamed in later sets.
+    // These operators were renamed in later operator sets.
     let last = match op_type {
         "Scatter" => 10,
         "Upsample" => 9,

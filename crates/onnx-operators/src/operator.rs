@@ -55,7 +55,7 @@ pub enum Outputs {
     Exactly(usize),
     /// One output, or as many as the node names.
     Optional,
-    /// The number that the node names.
+    /// As many outputs as the node names.
     AsNamed,
 }
 

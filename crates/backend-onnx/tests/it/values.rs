@@ -50,7 +50,7 @@ fn dividing_an_integer_by_zero_is_the_clients_mistake() {
         "divided by zero",
         "divided by zero",
     );
-    // 2^32 squared is 2^64, which wraps around to the divisor 0.
+    // The model divides by the square of `b`: that of 2^32 is 2^64, which wraps around to 0.
     for divisor in ["0", "4294967296"] {
         let json = format!(
             r#"{{"inputs": [{{"name": "x", "shape": [3], "datatype": "FP32", "data": [1, 2, 3]}},

@@ -201,7 +201,7 @@ impl Leader<'_> {
         // From now on another request may become the leader.
         std::mem::forget(self);
         for waiting in waiting {
-            // Its client may have left.
+            // The client of the waiting request may have disconnected.
             let _ = waiting.send(outputs.to_vec());
         }
     }

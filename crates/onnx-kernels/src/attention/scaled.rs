@@ -489,7 +489,7 @@ impl Work {
                 let Some(sink) = sink else {
                     return if most > LEAST || most.is_nan() { 1.0 } else { 0.0 };
                 };
-                // With a sink, the weights of all other scores sum to this share of 1.
+                // With a sink, the weights of all other scores sum to this share instead of 1.
                 let (most, sum) = row.iter().fold((most.max(sink), 0.0f32), |(most, sum), score| {
                     (most, sum + (score - most).exp())
                 });

@@ -27,7 +27,7 @@ pub(crate) struct Direct {
 pub(crate) enum Stop {
     /// The operator does not accept the inputs.
     Refused(Error),
-    /// It failed during the computation.
+    /// The operator failed while it computed.
     Failed(Error),
 }
 

@@ -27,7 +27,7 @@ pub struct Gpus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Gpu {
-    /// The vendor's name for it.
+    /// The vendor's name of the GPU.
     pub name: String,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct Constant {
     pub(super) is_filled: bool,
     /// All elements are integers above 0.
     pub(super) is_positive: bool,
-    /// It is the integer scalar 0.
+    /// Whether the constant is the integer scalar 0.
     pub(super) is_zero: bool,
     /// Whether no element is 0 or -1.
     pub(super) is_safe_divisor: bool,

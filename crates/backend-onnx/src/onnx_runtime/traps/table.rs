@@ -22,7 +22,7 @@ const MOST_COLUMNS: std::ops::RangeInclusive<i64> = 0..=1 << 31;
 pub(super) enum Need {
     /// It is non-empty.
     Elements,
-    /// It is an integer above 0.
+    /// The input is an integer above 0.
     Positive,
 }
 
