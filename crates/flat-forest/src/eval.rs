@@ -5,13 +5,13 @@ use crate::number::Number;
 /// How the leaves that a row reaches are combined into its scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aggregate {
-    /// Their sum.
+    /// The sum of the leaves.
     Sum,
     /// The sum of the leaves, which the caller divides by the number of trees.
     Average,
-    /// Their minimum.
+    /// The minimum of the leaves.
     Min,
-    /// Their maximum.
+    /// The maximum of the leaves.
     Max,
 }
 

@@ -24,7 +24,7 @@ pub struct Summary {
     pub opsets: BTreeMap<String, u64>,
     /// The model's inputs, without weights that are listed as inputs with a default.
     pub inputs: Vec<Port>,
-    /// Its outputs.
+    /// The model's outputs.
     pub outputs: Vec<Port>,
     /// How often each operator occurs in all graphs and functions, by domain (empty for `ai.onnx`) and name.
     /// Calls of the file's functions do not count.
@@ -37,7 +37,7 @@ pub struct Summary {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Port {
-    /// Its name.
+    /// The name of the input or output.
     pub name: String,
     /// The type in readable form, such as `f32[batch, 3, 224, 224]`.
     pub kind: String,

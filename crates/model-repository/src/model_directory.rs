@@ -617,7 +617,7 @@ impl ModelDirectory {
         let candidates = self.candidates(written)?;
         let wanted = |found: &str| {
             let extension = Path::new(found).extension()?;
-            // Other files often have these extensions too.
+            // Many files that are not models have the extensions `json` and `txt`, so these are not reported.
             let is_telling = extension != "json" && extension != "txt";
             let mut names = candidates.iter().map(|(name, _)| *name);
             names.find(|name| is_telling && Path::new(name).extension() == Some(extension))
@@ -725,7 +725,7 @@ pub(crate) fn subfolders(root: &Root, folder: &Path) -> io::Result<Vec<String>> 
         let below = folder.join(&name);
         let leads_to_folder = || match root.resolve(&below) {
             Ok(PathTarget::Inside(real)) => root.stat(&real).is_ok_and(|stat| is_folder(&stat)),
-            // Such a link is listed anyway, so that clients see the reason why it is not served.
+            // A link out of the repository is listed, so that clients see the reason why it is not served.
             Ok(PathTarget::Outside) => root.path(&below).is_dir(),
             Err(_) => false,
         };

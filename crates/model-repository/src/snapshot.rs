@@ -168,9 +168,9 @@ pub enum FileSubset<'a> {
 /// How changes are detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DigestBy {
-    /// By time, size and inode. This is fast, but touching a file counts as a change.
+    /// Compares times, sizes and inodes. This is fast, but touching a file counts as a change.
     Stamp,
-    /// By the files' contents.
+    /// Compares the contents of files.
     Content,
 }
 

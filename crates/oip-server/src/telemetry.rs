@@ -147,7 +147,7 @@ mod tests {
             start_in_worker("info")
                 .map_err(|failure| failure.message)
                 .unwrap();
-            // This panics inside the crate `bytes`, whose source is in cargo's directory.
+            // The slice panics inside the crate `bytes`, whose source is in cargo's directory.
             let _ = thread::spawn(|| bytes::Bytes::from_static(b"x").slice(5..)).join();
             return;
         }

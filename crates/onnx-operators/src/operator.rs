@@ -9,7 +9,7 @@ pub struct Operator {
     /// The domain of the operator set that contains the operator: `""` for ONNX's own, `ai.onnx.ml`,
     /// `com.microsoft`, or [`NEWEST`].
     pub domain: &'static str,
-    /// Its name.
+    /// The operator's name.
     pub name: &'static str,
     /// The first supported operator set.
     pub since: i64,

@@ -6,7 +6,7 @@
 pub struct Schema {
     /// The domain of its operator set.
     pub domain: &'static str,
-    /// Its name.
+    /// The operator's name.
     pub name: &'static str,
     /// The minimum and maximum input count, with the operator set from which it applies.
     pub inputs: &'static [(i64, usize, usize)],

@@ -11,7 +11,7 @@ use crate::packs::Packs;
 pub struct Fact {
     /// The type of its elements.
     pub element_type: ElementType,
-    /// Its dimensions.
+    /// The value's dimensions.
     pub shape: ShortVec<Dim>,
     /// The value, if it is a constant.
     pub constant: Option<Arc<Tensor>>,

@@ -59,7 +59,7 @@ struct ModelContents {
 /// The reason for loading a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// It existed at start.
+    /// The model existed when the engine started.
     Start,
     /// Polling found that the model is new or has changed.
     Poll,

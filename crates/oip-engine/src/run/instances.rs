@@ -455,7 +455,8 @@ impl Shared {
         if let Some(job) = self.queue.cancel(ticket) {
             self.recorder.failure(code, job.client.received.elapsed());
         }
-        // This applies to running requests too: later requests must not wait for a response that is not sent.
+        // The request leaves the order of responses even if it is running: later requests must not wait for a
+        // response that is not sent.
         self.delivery.leave(ticket.arrival(), &self.recorder);
         // All clients of the batch may be gone now.
         self.hang_watch.look(Instant::now());

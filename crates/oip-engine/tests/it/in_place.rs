@@ -218,7 +218,7 @@ fn a_model_that_is_quick_and_promises_to_be_runs_where_its_request_is() {
     assert!(warm_up(&engine, &seen, "quick", 1));
     assert!(!warm_up(&engine, &seen, "any", 1), "it may take any time");
 
-    // Other batch sizes have no measurements.
+    // Only batches of one row were measured, so a request with two rows runs on the model's thread.
     infer(&engine, "quick", &[1, 2]).unwrap();
     assert!(!seen.take().0.contains(&here));
     // Runs on callers' threads have the same responses and statistics as on the model's threads.

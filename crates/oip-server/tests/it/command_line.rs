@@ -291,7 +291,7 @@ fn lc_07_libraries_older_than_is_needed() {
         ("1.17.0", "it does not behave like ONNX Runtime"),
     ] {
         let library = folder.path().join(format!("libonnxruntime.so.{version}"));
-        // This is the compiler next to the cargo that built the test.
+        // `rustc` is next to the cargo that built the test.
         let status = Command::new(Path::new(env!("CARGO")).with_file_name("rustc"))
             .args(["--edition", "2024", "--crate-type", "cdylib", "-o"])
             .args([&library, &source])

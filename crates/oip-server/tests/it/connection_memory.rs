@@ -525,7 +525,7 @@ async fn calls_of_grpc_have_regions_of_their_connections() {
         assert_eq!(response.outputs[0].value, request.inputs[0].value);
         assert_eq!(served.mappings(), usize::from(bytes > 1_000));
     }
-    // Other connections have no access, and cannot register it afterwards or as a system region.
+    // Other connections cannot use the region, and cannot register it later or as a system region.
     let mut elsewhere = request(1_000);
     let slice = SharedMemorySlice {
         region: "$connection".to_owned(),

@@ -246,9 +246,9 @@ fn padded<U: Unit>(input: &Tensor, value: &Tensor, axes: &[Vec<Piece>]) -> Resul
 
 /// A piece of an axis of the result.
 enum Piece {
-    /// The value, this many times.
+    /// The constant padding value, repeated this many times.
     Value(usize),
-    /// These indices of the input.
+    /// The elements of the input at these indices.
     Places(std::ops::Range<usize>),
     /// Padding before or after the input that repeats the input's values. After negative pads, the range
     /// `kept` of them remains.

@@ -679,7 +679,7 @@ mod tests {
 
     #[test]
     fn transposes_stay_where_no_fewer_are_left() {
-        // Both orders are read.
+        // Nodes read the value in both axis orders.
         let both = [
             transpose(LAST, "x", "a"),
             node("Relu", &["a"], "b"),

@@ -59,7 +59,7 @@ pub enum GpuChoice {
     All,
     /// None.
     None,
-    /// These GPUs, by CUDA's numbers.
+    /// Only the GPUs with these numbers, as CUDA counts them.
     Only(Vec<u32>),
 }
 

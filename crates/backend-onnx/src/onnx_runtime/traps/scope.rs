@@ -20,9 +20,9 @@ pub(super) struct Scope<'a> {
 /// The relevant facts about a constant.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Constant {
-    /// It is non-empty.
+    /// Whether the constant is non-empty.
     pub(super) is_filled: bool,
-    /// All elements are integers above 0.
+    /// Whether all elements are integers above 0.
     pub(super) is_positive: bool,
     /// Whether the constant is the integer scalar 0.
     pub(super) is_zero: bool,

@@ -20,7 +20,7 @@ const MOST_COLUMNS: std::ops::RangeInclusive<i64> = 0..=1 << 31;
 /// A requirement on an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
-    /// It is non-empty.
+    /// The input is non-empty.
     Elements,
     /// The input is an integer above 0.
     Positive,

@@ -83,7 +83,7 @@ impl Ticket {
 /// The reason why a request left the queue without being run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expiry {
-    /// Its deadline passed.
+    /// The request's deadline passed.
     Deadline,
     /// The policy's queue timeout expired.
     Timeout,
@@ -107,7 +107,7 @@ pub(crate) enum InPlace<T> {
     Run(Vec<T>),
     /// The next batch is too slow to run in place, or waits for more requests: a thread has to take it.
     Leave,
-    /// Nothing waits.
+    /// No request waits.
     Idle,
 }
 
