@@ -163,7 +163,8 @@ fn answers_are_bounded() {
     );
 }
 
-/// Input names are derived from tensor names, whatever those are.
+/// The input for the rows of a tensor has the tensor's name with `.rows`, even if another tensor has the same
+/// name as this input.
 #[test]
 fn tensors_that_are_called_like_inputs() {
     let (a, b) = (vector(&[1, 2]), vector(&[3, 4]));

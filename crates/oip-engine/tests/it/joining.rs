@@ -224,8 +224,9 @@ fn proven() -> RowIndependence {
     RowIndependence::Proven(IndependentRows::default().with_shared_input("scale"))
 }
 
-/// A check may miss that rows depend on each other: in a causal model the first request of a batch is right,
-/// 16-bit outputs may round to the same values, and equal requests have equal rows.
+/// Rows of different callers are never joined if nothing says that they are independent. A check of outputs
+/// at run time would not suffice: in a causal model the first request of a batch is right, 16-bit outputs may
+/// round to the same values, and equal requests have equal rows.
 #[test]
 fn rows_of_one_caller_never_meet_those_of_another_where_nothing_says_that_they_are_independent() {
     for run in [running_sum, centered] {

@@ -666,7 +666,7 @@ mod tests {
         };
         let one = steps(nodes("y"), &[-1, 3, 8, 8], constants());
         assert_eq!(operators(&one), ["Conv"]);
-        // Another node reads the value between the two nodes.
+        // Other nodes read the results of the convolution and of the normalization, so these are not fused.
         let mut both = nodes("normal");
         both.push(node("Mul", &["normal", "zero"], "nothing"));
         both.push(node("Add", &["made", "nothing"], "not"));
