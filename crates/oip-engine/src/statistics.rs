@@ -253,7 +253,7 @@ struct Buckets {
 impl Buckets {
     fn add(&mut self, bounds: &[u64], value: u64) {
         self.counts[bounds.partition_point(|bound| *bound < value)] += 1;
-        // A tensor without elements may have 2^63 - 1 rows.
+        // The sum saturates, because a tensor without elements may have 2^63 - 1 rows.
         self.sum = self.sum.saturating_add(value);
     }
 

@@ -36,7 +36,7 @@ use onnx_tensor::node::{Attribute, Node};
 /// A lowered graph.
 pub(crate) struct Lowered {
     pub(crate) graph: OnnxGraph,
-    /// The nodes' names for messages, by the number in their name in [`Lowered::graph`].
+    /// The names of nodes for messages. The index is the number in the node's name in [`Lowered::graph`].
     pub(crate) labels: Vec<String>,
 }
 

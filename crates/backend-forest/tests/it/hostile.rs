@@ -241,7 +241,7 @@ fn texts_of_lightgbm_are_checked() {
     assert!(message.contains("the file is cut off"), "{message}");
 }
 
-/// Files of the packages with some bytes changed or truncated are refused, or give some numbers.
+/// Files of the packages that are truncated, or have changed bytes, are refused, or return arbitrary numbers.
 #[test]
 fn damaged_files_are_refused_or_run() {
     let files: Vec<(String, Vec<u8>)> = {

@@ -43,9 +43,10 @@ pub(super) fn memory() -> u64 {
 }
 
 impl OnnxRuntime {
-    /// Sets how many bytes the values of all runs may take together, without weights. A run that would need
-    /// more fails with [`Overloaded`](oip_types::ErrorCode::Overloaded). The default is 3/8 of the memory of
-    /// the machine or the process's control group, since many small values take twice their counted size.
+    /// Limits the memory for the values of all concurrent runs, without weights, to `bytes` bytes. A run that
+    /// would need more fails with [`Overloaded`](oip_types::ErrorCode::Overloaded). The default is 3/8 of the
+    /// memory of the machine or the process's control group, since many small values take twice their counted
+    /// size.
     ///
     /// Applies to a library that is loaded afterwards.
     pub fn limit_memory(bytes: u64) {

@@ -110,7 +110,8 @@ mod tests {
         let tried = shapes(std::slice::from_ref(&image));
         let dims: Vec<&[u64]> = tried.iter().take(4).map(|shapes| shapes[0].dims()).collect();
         assert_eq!(dims, [[1, 3, 1, 7], [1, 1, 1, 7], [1, 3, 2, 7], [1, 1, 2, 7]]);
-        // Exporters name free dimensions after their guess of the meaning.
+        // Some exporters name free dimensions by a wrong guess: here the last dimension, which is not the
+        // batch.
         let sound = port(vec![
             Dim::Fixed(1),
             Dim::Fixed(1),

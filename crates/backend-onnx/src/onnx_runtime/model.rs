@@ -121,7 +121,8 @@ impl OrtModel {
             let seen = seen.map(|seen| seen.value.shape().clone());
             if let Some(seen) = &seen {
                 let is_unknown = output.shape == ShapePattern::with_any_leading(vec![]);
-                // The sizes are those of one run; the rank is almost certainly the same for all inputs.
+                // Only the rank of the run's output is used: its sizes may differ in other runs, its rank
+                // hardly ever.
                 if is_unknown || !output.shape.matches(seen) {
                     output.shape = ShapePattern::new(vec![None; seen.dims().len()]);
                 }

@@ -15,7 +15,7 @@ const SHAPE: &str = "x: [n, 4]
     n1 = Slice(sx, zero1, one1)
     ";
 
-/// A slice up to `hi` rows, which mixes rows for any other bound than the row count.
+/// Slices `x` to its first `hi` rows, which mixes rows unless `hi` is the row count.
 const TAIL: &str = "
     t = Concat(hi, m1) axis=0
     r = Reshape(x, t)
@@ -404,7 +404,7 @@ fn measured(values: &str, axis: i64, length: i64) -> String {
     )
 }
 
-/// Runtimes give other dimensions than the operator suggests.
+/// For some inputs and attributes, runtimes compute other output dimensions than the operator suggests.
 #[test]
 fn dimensions_that_operators_seem_to_give() {
     for (values, axis, seeming) in [
@@ -506,7 +506,8 @@ fn a_mask_holds_other_numbers_than_what_it_masks() {
     ));
 }
 
-/// Products that overflow 32 or 64 bits, and sums that hide the size of their terms.
+/// Row counts are computed by products that overflow 32 or 64 bits, or by sums that hide the magnitude of
+/// their terms.
 #[test]
 fn arithmetic_wraps_around_in_the_type_that_it_is_done_in() {
     let narrow = |product: &str| {

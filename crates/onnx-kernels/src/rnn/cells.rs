@@ -247,7 +247,8 @@ impl Side<'_> {
         Ok(())
     }
 
-    /// Returns the biases to add to the input products: all those that do not depend on the state.
+    /// Returns the sum of the biases that are added to the input products: all biases that do not depend on
+    /// the state.
     fn input_bias(&self) -> Option<Vec<f32>> {
         let bias = self.bias.as_ref()?;
         let (of_input, of_state) = bias.split_at(bias.len() / 2);

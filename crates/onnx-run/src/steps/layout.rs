@@ -598,7 +598,7 @@ mod tests {
         all
     }
 
-    /// Checks the operators after the rewrite, and that the outputs are bit-identical to those without it.
+    /// Checks the operators after the rewrite, and that the rewrite does not change a bit of the outputs.
     #[track_caller]
     fn expect(nodes: &[NodeProto], constants: &[TensorProto], expected: &[&str]) {
         let (one, other) = (
