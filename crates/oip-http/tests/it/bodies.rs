@@ -428,7 +428,7 @@ async fn ht_41_values_without_a_json_form() {
     assert!(answer.error().ends_with("the limit is 100"));
 }
 
-/// Requests, and their work, end at the server's deadline or at their own.
+/// A request and its work end at the earlier of the server's deadline and the request's own.
 #[tokio::test]
 async fn deadlines() {
     let time = TimeLimits::default().with(|time| {
