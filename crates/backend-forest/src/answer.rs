@@ -193,7 +193,8 @@ impl Answer {
                 "its input can be FP32 or FP64; the configuration says {input}"
             )));
         }
-        // A single value per row has its own dimension if the configuration sets one, or by default in FIL.
+        // A single value per row gets its own dimension if the configuration has one, or by default with the
+        // FIL backend's names.
         let dims = &settings.output.dims;
         let is_column = match dims[..] {
             [] => settings.is_fil && settings.output.name.is_none(),
@@ -232,8 +233,9 @@ impl Answer {
         })
     }
 
-    /// Returns whether scores before their transformation to probabilities suffice: the greatest one is the
-    /// same, except where rounding makes probabilities equal.
+    /// Returns whether the scores before their transformation to probabilities are sufficient: the greatest
+    /// score and the greatest probability have the same index, except where rounding makes probabilities
+    /// equal.
     pub(crate) fn wants_margins(&self, meaning: Meaning) -> bool {
         self.form == Form::Greatest && self.kind == Kind::Native && matches!(meaning, Meaning::Classes { .. })
     }
@@ -256,7 +258,7 @@ impl Answer {
                     .iter()
                     .map(|&score| f64::from(u8::from(score > self.threshold))),
             ),
-            // XGBoost's wrapper for scikit-learn subtracts in FP32, which gives the same after rounding.
+            // XGBoost's wrapper for scikit-learn subtracts in FP32, which has the same result after rounding.
             Form::Both => out.extend(scores.iter().flat_map(|&score| [1.0 - score, score])),
         }
     }

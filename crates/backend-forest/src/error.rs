@@ -1,7 +1,7 @@
 use std::fmt;
 
-/// Why a file cannot be served: it is damaged, or uses unsupported features. The message says what, where,
-/// and what to do.
+/// Why a file cannot be served: it is damaged, or uses unsupported features. The message contains the fault,
+/// its position, and a remedy.
 #[derive(Debug)]
 pub(crate) struct Refusal(String);
 

@@ -2,7 +2,7 @@
 
 use tensor_core::FileKind;
 
-/// Describes in one sentence a file of a known format that is not served.
+/// Describes in one sentence the format of `content`, which is not served.
 pub(crate) fn explain(content: &[u8]) -> String {
     // XGBoost's old format has no magic number, except in its first versions and in files saved by R.
     const UNKNOWN: &str = "the file is neither XGBoost's UBJSON or JSON nor LightGBM's text; XGBoost's old binary format is \

@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// A run may reveal that the model's file is wrong.
+    /// The file declares a wrong output type, which only a run reveals.
     #[test]
     fn an_output_of_another_type_than_the_file_declares_is_refused() {
         let cast = NodeProto {

@@ -120,7 +120,7 @@ mod tests {
             (0, &[3, 48, 320], [None, Some(3), Some(48), Some(320)]),
             (8, &[3, 48, 320], [None, Some(3), Some(48), Some(320)]),
             (8, &[3, -1, 320], [None, Some(3), None, Some(320)]),
-            // These do not fit, and are refused later.
+            // These dimensions do not match the model, and are refused later.
             (8, &[1, 3, 48, 320], [None, Some(3), None, None]),
             (0, &[48, 320], [None, Some(3), None, None]),
             (0, &[1, 1, 3, 48, 320], [None, Some(3), None, None]),

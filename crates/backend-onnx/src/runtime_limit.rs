@@ -8,12 +8,12 @@ use onnx_graph::{proto::ModelProto, structure};
 
 use onnx_graph::other_runtime;
 
-/// The cause of an error that this runtime is responsible for, not the file.
+/// The cause of an error that is a limit of this runtime, and not the fault of the file.
 #[derive(Debug)]
 pub(crate) enum RuntimeLimit {
     /// An operator, an attribute or a datatype that is not supported.
     Unsupported,
-    /// ONNX Runtime does not support it either.
+    /// Neither this runtime nor ONNX Runtime supports it.
     Everybodys,
     /// Another cause.
     Unexplained(Box<dyn Error + Send + Sync>),

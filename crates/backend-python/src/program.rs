@@ -60,7 +60,7 @@ mod tests {
                 .unwrap()
                 .contains("def main(")
         );
-        // It must fit on the command line.
+        // The bootstrap code must fit on the command line.
         assert!(BOOTSTRAP.len() < 16 << 10);
     }
 }

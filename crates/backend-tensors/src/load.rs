@@ -57,7 +57,8 @@ pub(crate) fn load(
                 format!("{file_name}: loading took too long"),
             ));
         }
-        // Reading verifies copied tensors; those served from the file's own bytes are verified here.
+        // Tensors that are copied are verified by reading them. Tensors that are served from the file's own
+        // bytes are verified here.
         if is_view(entry) {
             let verified = reader.verify(index).map_err(|error| refused(&error))?;
             if let Verification::UnknownChecksum(kind) = verified {
@@ -94,8 +95,8 @@ pub(crate) fn load(
     })
 }
 
-/// Refuses a link for the file of a BTF file's tensor names: it is opened by its name, and a link could lead
-/// anywhere.
+/// Refuses a symbolic link in place of the file with the tensor names of a BTF file at `path`: the reader
+/// opens that file by its name, and a link could lead anywhere.
 fn check_beside(path: &Path) -> Result<(), ServiceError> {
     let mut names = path.as_os_str().to_owned();
     names.push(".names.json");

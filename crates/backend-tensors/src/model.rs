@@ -27,7 +27,7 @@ pub(crate) struct TensorsModel {
 
 struct ServedTensor {
     tensor: Tensor,
-    /// `None` if it has no rows.
+    /// The rows that requests can gather; `None` if the tensor has no rows.
     table: Option<Table>,
 }
 

@@ -5,13 +5,13 @@ use crate::number::Number;
 /// How the leaves that a row reaches are combined into its scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aggregate {
-    /// Their sum.
+    /// The sum of the leaves.
     Sum,
-    /// Their sum, which the caller divides by the number of trees.
+    /// The sum of the leaves, which the caller divides by the number of trees.
     Average,
-    /// Their minimum.
+    /// The minimum of the leaves.
     Min,
-    /// Their maximum.
+    /// The maximum of the leaves.
     Max,
 }
 
@@ -146,7 +146,7 @@ pub struct TooFewFeatures {
 #[derive(Debug)]
 pub struct Forest<T, A = T> {
     pub(crate) nodes: Vec<Node<T>>,
-    /// By node; empty if all are [`Special::None`].
+    /// The special test of each node; empty if all are [`Special::None`].
     pub(crate) specials: Vec<Special>,
     /// The words of all sets.
     pub(crate) words: Vec<u32>,

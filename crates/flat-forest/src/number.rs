@@ -20,7 +20,7 @@ pub trait Number:
     fn to_f64(self) -> f64;
     /// Converts to the nearest `f32`.
     fn to_f32(self) -> f32;
-    /// Returns whether it is NaN, which represents a missing feature.
+    /// Returns whether the number is NaN, which represents a missing feature.
     fn is_missing(self) -> bool;
     /// Returns the next smaller number.
     fn next_down(self) -> Self;

@@ -411,7 +411,8 @@ impl Trees {
 
     /// Creates the forest for rows of `T` whose scores are summed in `A`.
     ///
-    /// Thresholds that `T` cannot represent are rounded such that every comparison has the same result.
+    /// Thresholds that `T` cannot represent are rounded so that every comparison with a `T` has the same
+    /// result.
     #[must_use]
     pub fn forest<T: Number, A: Number>(&self) -> Forest<T, A> {
         let nodes = self.nodes.iter().zip(0u32..);

@@ -16,15 +16,15 @@ use crate::{
 pub struct Summary {
     /// The version of the format.
     pub ir_version: u64,
-    /// The program that wrote it, with its version.
+    /// Name and version of the program that wrote the model.
     pub producer: String,
     /// The graph's name.
     pub graph: String,
     /// The operator sets, by domain; the usual one is `ai.onnx`.
     pub opsets: BTreeMap<String, u64>,
-    /// Its inputs, without those that are weights with a default.
+    /// The model's inputs, without weights that are listed as inputs with a default.
     pub inputs: Vec<Port>,
-    /// Its outputs.
+    /// The model's outputs.
     pub outputs: Vec<Port>,
     /// How often each operator occurs in all graphs and functions, by domain (empty for `ai.onnx`) and name.
     /// Calls of the file's functions do not count.
@@ -37,9 +37,9 @@ pub struct Summary {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Port {
-    /// Its name.
+    /// The name of the input or output.
     pub name: String,
-    /// Its type in readable form, such as `f32[batch, 3, 224, 224]`.
+    /// The type in readable form, such as `f32[batch, 3, 224, 224]`.
     pub kind: String,
 }
 

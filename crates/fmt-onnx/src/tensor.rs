@@ -20,7 +20,7 @@ pub(crate) struct Weight {
     raw: Option<Range<u64>>,
     /// The numbers of the fields that contain elements.
     fields: Vec<u64>,
-    /// All elements, if they are packed with their own width in one field.
+    /// The range of all elements, if one field contains them packed with their own width.
     row: Option<Range<u64>>,
     external: Option<External>,
 }
@@ -35,9 +35,9 @@ pub(crate) struct External {
 
 /// Where and how elements are stored.
 pub(crate) enum Stored {
-    /// As raw bytes, in the model's file.
+    /// Raw bytes in the model's file.
     Here,
-    /// As protobuf numbers in the fields of this number.
+    /// Protobuf numbers, in the fields with this field number.
     Numbers(u64),
     /// As raw bytes, in another file.
     Elsewhere(External),
@@ -214,7 +214,7 @@ pub(crate) fn decode(
     let mut bytes: Vec<u8> = Vec::new();
     let mut push = |number: u64| {
         let word = number.to_le_bytes();
-        // Numbers narrower than their field must fit; the truncated bytes are sign extension.
+        // A number narrower than its field must fit: all bytes that are cut off must be sign extension.
         let (kept, cut) = word.split_at(width);
         let is_signed = matches!(dtype, DType::I8 | DType::I16 | DType::I32);
         let is_negative = is_signed && kept.last().is_some_and(|byte| *byte >= 0x80);

@@ -37,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
             assert_eq!(len, 4 * entry.shape.element_count());
         }
     }
-    // The header alone, written from a plan of the same tensors.
+    // Writes only the header, from a plan of the same tensors.
     let entries = reader.entries().iter().map(|entry| match &entry.dtype {
         StoredDType::Opaque(dtype) => PlannedEntry::opaque(&*entry.name, dtype.clone(), entry.shape.clone()),
         _ => entry.spec().map(|spec| PlannedEntry::dense(&*entry.name, spec)),

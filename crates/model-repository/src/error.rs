@@ -174,7 +174,7 @@ pub enum ModelError {
     TwoRepositories {
         /// Label of a repository.
         first: String,
-        /// Label of the other one.
+        /// Label of the other repository.
         second: String,
     },
     /// The model's directory cannot be read.

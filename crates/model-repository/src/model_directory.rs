@@ -87,7 +87,7 @@ pub struct ModelFile {
     pub path: PathBuf,
     /// The directory in which the file was found, with links not resolved.
     folder: PathBuf,
-    /// The backend that loads it.
+    /// The backend that loads the file.
     pub backend: Arc<dyn Backend>,
 }
 
@@ -539,7 +539,7 @@ impl ModelDirectory {
             }
         }
         Ok(match files.len() {
-            // The backend has no default file names.
+            // The backend defines no file names, so a model of it needs the field `default_model_filename`.
             0 => "file that its configuration names as default_model_filename".to_owned(),
             1..=NAMED => files.join(" or "),
             all => format!("{} or another of the {all} names of model files", files[0]),
@@ -617,7 +617,7 @@ impl ModelDirectory {
         let candidates = self.candidates(written)?;
         let wanted = |found: &str| {
             let extension = Path::new(found).extension()?;
-            // Other files often have these extensions too.
+            // Many files that are not models have the extensions `json` and `txt`, so these are not reported.
             let is_telling = extension != "json" && extension != "txt";
             let mut names = candidates.iter().map(|(name, _)| *name);
             names.find(|name| is_telling && Path::new(name).extension() == Some(extension))
@@ -725,7 +725,7 @@ pub(crate) fn subfolders(root: &Root, folder: &Path) -> io::Result<Vec<String>> 
         let below = folder.join(&name);
         let leads_to_folder = || match root.resolve(&below) {
             Ok(PathTarget::Inside(real)) => root.stat(&real).is_ok_and(|stat| is_folder(&stat)),
-            // Such a link is listed anyway, so that clients see the reason why it is not served.
+            // A link out of the repository is listed, so that clients see the reason why it is not served.
             Ok(PathTarget::Outside) => root.path(&below).is_dir(),
             Err(_) => false,
         };

@@ -112,7 +112,7 @@ impl Root {
         if self.also.iter().any(|(_, folder)| real.starts_with(folder)) {
             return Ok(PathTarget::Inside(real));
         }
-        // One link leads out and another one back in.
+        // The path may leave the directory through one link and return through another.
         let home = self.path.canonicalize()?;
         Ok(match real.strip_prefix(home) {
             Ok(inside) => PathTarget::Inside(inside.to_owned()),

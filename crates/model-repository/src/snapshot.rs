@@ -169,9 +169,9 @@ pub enum FileSubset<'a> {
 /// How changes are detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DigestBy {
-    /// By time, size and inode. This is fast, but touching a file counts as a change.
+    /// Compares times, sizes and inodes. This is fast, but touching a file counts as a change.
     Stamp,
-    /// By the files' contents.
+    /// Compares the contents of files.
     Content,
 }
 
@@ -252,7 +252,7 @@ mod tests {
             (content, stamps)
         );
 
-        // The same bytes in a different file.
+        // The file is replaced by another one with the same bytes: the stamp changes, the contents do not.
         fs::write(at("1/new"), "b").unwrap();
         fs::rename(at("1/new"), at("1/model.x")).unwrap();
         assert_eq!(digests(DigestBy::Content), content);

@@ -26,6 +26,6 @@ pub trait Upstream: Send + Sync {
     fn refresh(&self, model: Option<&str>);
 
     /// Returns the reason why the directory of `model` is out of date or missing; `None` if it is up to date.
-    /// It becomes the reason why the model is unavailable.
+    /// Clients see it as the reason why the model is unavailable.
     fn failure(&self, model: &str) -> Option<String>;
 }

@@ -38,8 +38,8 @@ pub struct Transport<B> {
 }
 
 impl<B> Transport<B> {
-    /// Adds the route of a request's path to its extensions. It replaces one from an outer layer, which may
-    /// have read another path or another transport's.
+    /// Adds the route of a request's path to its extensions. A route from an outer layer is replaced, because
+    /// that layer may have read the path before it was rewritten, or with the rules of another transport.
     pub fn read_route<R>(&self, request: &mut Request<R>) {
         let path = request.uri().path();
         let route = match self.is_grpc {

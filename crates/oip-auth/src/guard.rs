@@ -359,7 +359,7 @@ impl Guard {
 /// The reason why a request cannot continue yet.
 pub(crate) enum Stop {
     Refused(Refusal),
-    /// The signature of its token must be verified first.
+    /// The signature of the request's token must be verified first.
     Unverified(UnverifiedToken),
 }
 

@@ -45,7 +45,7 @@ impl Keys {
 pub(crate) enum TokenError {
     /// The token is invalid. The message is for the client and quotes nothing from the token.
     Token(&'static str),
-    /// The keys that could verify it have not been fetched yet.
+    /// The keys for verifying the token have not been fetched yet.
     NoKeys,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct VerifiedClaims {
     pub(crate) values: Vec<String>,
     /// Expiry in seconds since 1970, including the leeway.
     pub(crate) until: u64,
-    /// The version number of the keys that verified it.
+    /// The version number of the keys that verified the token.
     pub(crate) keys: u64,
 }
 

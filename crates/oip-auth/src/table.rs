@@ -298,7 +298,7 @@ impl Table {
                 .identities
                 .push(Identity::new("anonymous".to_owned(), &rights, &wrong)?);
         }
-        // This comes last, so that errors in the file are reported without network access.
+        // Keys are fetched last, so that errors in the file are reported without network access.
         if let (Some(jwt), Some(keys)) = (file.jwt, &contents.keys) {
             let claim = jwt.claim.unwrap_or_else(|| "sub".to_owned());
             let keys = keys.keys(before.and_then(Self::fetched))?;

@@ -94,7 +94,7 @@ fn digits(runtime: &Runtime) {
             })),
         );
         let request = image_request(&model, rows);
-        // The first run is only for warm-up; the batch sizes of the next run are measured.
+        // The first run is for warm-up; the batch sizes are counted in the second run.
         drive(runtime, &engine, &request, callers, requests);
         drive(runtime, &single, &request, callers, requests);
         let sizes = batch_sizes(&engine);

@@ -116,7 +116,8 @@ fn infer(engine: &Engine, model: &str) -> Result<(), ServiceError> {
     block_on(engine.infer(request, RequestContext::new(Some(deadline)))).map(drop)
 }
 
-/// Models whose files say how long they sleep or compute, in microseconds. They do not batch.
+/// A backend for models whose files contain how long the model sleeps or computes, in microseconds. The
+/// models do not batch.
 struct Work;
 
 impl Backend for Work {

@@ -103,7 +103,7 @@ impl EngineBuilder {
             models,
         } = self;
         let repositories = Repositories::from(repositories);
-        // An unreadable repository is reported when its models are loaded.
+        // A repository that cannot be read is ignored here; the error is reported when its models are loaded.
         let mut names: BTreeSet<String> = repositories.names().names.into_iter().collect();
         let registry = Arc::new(Registry::default());
         for model in models {

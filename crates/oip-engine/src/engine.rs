@@ -128,7 +128,7 @@ impl Engine {
     pub fn stop(&self, deadline: Instant) -> bool {
         self.start_draining();
         self.is_stopped.store(true, Ordering::SeqCst);
-        // Pipelines first: as long as they run, their steps send requests to the models.
+        // Pipelines are stopped first, because the steps of running pipelines send requests to models.
         let (pipelines, models): (Vec<_>, Vec<_>) = self
             .registry()
             .served()

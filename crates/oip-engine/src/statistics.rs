@@ -41,7 +41,7 @@ pub(crate) struct Execution {
 
 /// The outcome of one request.
 pub(crate) struct Ending {
-    /// The run that computed it; `None` if the request was not run.
+    /// The run that computed the response; `None` if the request was not run.
     pub(crate) execution: Option<Execution>,
     pub(crate) rows: u64,
     /// The time in the queue.
@@ -56,7 +56,7 @@ pub(crate) struct Ending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum FailureReason {
-    /// Not run: the queue was full, the deadline passed, or the model was unavailable.
+    /// The request was not run: the queue was full, the deadline passed, or the model was unavailable.
     Rejected,
     /// The client disconnected.
     Canceled,
@@ -253,7 +253,7 @@ struct Buckets {
 impl Buckets {
     fn add(&mut self, bounds: &[u64], value: u64) {
         self.counts[bounds.partition_point(|bound| *bound < value)] += 1;
-        // A tensor without elements may have 2^63 - 1 rows.
+        // The sum saturates, because a tensor without elements may have 2^63 - 1 rows.
         self.sum = self.sum.saturating_add(value);
     }
 

@@ -1,7 +1,7 @@
 //! The outermost layer for every request: reads its route, checks the head, and turns panics into responses.
 //!
-//! It is a single service, because axum's function middleware allocates boxes per request, and several layers
-//! would each copy the inner ones.
+//! The layer is a single service, because axum's function middleware allocates boxes per request, and each of
+//! several layers would contain a copy of the inner ones.
 
 use std::{
     convert::Infallible,

@@ -1,8 +1,8 @@
 //! Charges responses to the request budget until their last byte is sent: responses to a client that does not
 //! read occupy memory.
 //!
-//! Inference bodies own their charges and are marked. All other bodies are charged here, including those of
-//! other crates.
+//! Bodies of inference responses own their charges and are marked as such. All other bodies, including those
+//! from other crates, are charged here.
 
 use std::{
     pin::Pin,

@@ -18,10 +18,11 @@ use crate::head::HEADER_LENGTH;
 
 /// Reads a body of at most `limit` bytes.
 ///
-/// A body whose declared length exceeds the limit or the total budget is rejected before it is read.
-/// Otherwise bytes are charged as they arrive, so that clients that declare a large length and send little do
-/// not occupy memory. A body in a single frame is not copied. Several frames are joined in one buffer, which
-/// grows up to the declared length and is padded so that binary tensors after the JSON are aligned.
+/// A body whose declared length exceeds the limit or the total budget is rejected before it is read. The
+/// bytes of other bodies are charged as they arrive, so that clients that declare a large length and send
+/// little do not occupy memory. A body in a single frame is not copied. Several frames are joined in one
+/// buffer, which grows up to the declared length and is padded so that binary tensors after the JSON are
+/// aligned.
 pub(crate) async fn read_body<B>(
     headers: &HeaderMap,
     body: B,

@@ -88,7 +88,8 @@ pub(crate) fn routed(app: &App, more: Router) -> Router {
 /// Adds the selected paths, with and without a trailing slash.
 fn with_routes(mut router: Router, app: &App, is_wanted: impl Fn(&str) -> bool) -> Router {
     let by_route = by_route(app);
-    // The router cannot match a verb at the end of a parameter's segment: it is part of the parameter there.
+    // axum's router cannot match a verb at the end of a parameter's segment (`{model}:predict`): the verb
+    // becomes part of the parameter.
     let patterns = paths().filter(|pattern| is_wanted(pattern) && !pattern.ends_with(":predict"));
     for pattern in patterns {
         router = router

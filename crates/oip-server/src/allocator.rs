@@ -542,8 +542,8 @@ pub(crate) fn give_back_what_is_freed() {
     const MILLISECONDS: core::ffi::c_long = 100;
     // SAFETY: the arguments are two numbers, and unknown options are ignored.
     unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, MILLISECONDS) };
-    // This applies to the C library's own buffers and to debug builds. By default, glibc raises its mmap
-    // threshold up to 32 MiB whenever a mapped buffer is freed, and uses up to eight arenas per CPU for
+    // These settings apply to the C library's own buffers and to debug builds. By default, glibc raises its
+    // mmap threshold up to 32 MiB whenever a mapped buffer is freed, and uses up to eight arenas per CPU for
     // smaller buffers.
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     for (parameter, value) in [

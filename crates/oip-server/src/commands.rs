@@ -94,7 +94,7 @@ fn serve(arguments: &[OsString]) -> Result<Invocation, Failure> {
             Ok(Invocation::Serve(Box::new(options)))
         }
         Err(error) if error.use_stderr() => Err(Failure::usage(mistakes::told(&error, arguments))),
-        // clap reports help and version as errors, but they are none.
+        // clap reports requests for help and for the version as errors.
         Err(error) => {
             let _ = error.print();
             Ok(Invocation::Done(ExitCode::SUCCESS))

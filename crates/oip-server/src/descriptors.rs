@@ -17,7 +17,7 @@ pub(crate) fn raise_limit() {
         current: limit.maximum,
         maximum: limit.maximum,
     };
-    // On failure, the server has fewer descriptors, and reports when it runs out of them.
+    // If raising the limit fails, the server works with fewer descriptors, and reports when they are used up.
     let _ = setrlimit(Resource::Nofile, raised);
 }
 

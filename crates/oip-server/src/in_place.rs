@@ -55,7 +55,7 @@ async fn others_first() {
     .await;
 }
 
-/// One turn of the other tasks. It ends when this waker is woken.
+/// One turn of the runtime's other tasks. The turn ends when `task` is woken.
 struct Turn {
     is_over: AtomicBool,
     task: AtomicWaker,

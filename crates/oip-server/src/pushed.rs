@@ -14,7 +14,7 @@ pub(crate) struct MetricsPush {
 }
 
 impl MetricsPush {
-    /// Pushes a last time, and waits for that for at most `patience`.
+    /// Pushes the metrics a last time, and waits for at most `patience` until they are sent.
     pub(crate) fn finish(&self, patience: Duration) {
         self.exporter.finish(patience);
     }

@@ -90,7 +90,7 @@ impl Addresses {
         Some(address)
     }
 
-    /// Returns a URL for that port, with a host name from the certificate.
+    /// Returns the URL of the first reachable HTTP port, with a host name from the certificate.
     pub(crate) fn url(&self) -> Option<String> {
         let address = self.http_port()?;
         Some(match &self.encryption {

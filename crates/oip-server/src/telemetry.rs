@@ -34,7 +34,8 @@ pub(crate) struct Log {
 pub(crate) struct LogEnd(LogWriter);
 
 impl LogEnd {
-    /// Waits until the last lines are written, with a timeout: nobody may be reading a full pipe.
+    /// Waits until the last lines are written. The wait has a timeout, because a full pipe may have no
+    /// reader.
     pub(crate) fn write_out(&self) {
         self.0.flush(Duration::from_millis(500));
     }
@@ -146,7 +147,7 @@ mod tests {
             start_in_worker("info")
                 .map_err(|failure| failure.message)
                 .unwrap();
-            // This panics inside the crate `bytes`, whose source is in cargo's directory.
+            // The slice panics inside the crate `bytes`, whose source is in cargo's directory.
             let _ = thread::spawn(|| bytes::Bytes::from_static(b"x").slice(5..)).join();
             return;
         }

@@ -109,7 +109,7 @@ impl pulp::WithSimd for Dots<'_> {
     }
 }
 
-/// Adds to `sums` the tail of a dot product, which is shorter than a vector.
+/// Adds the products of the last elements of `a` and `b`, which do not fill a vector, to `sums`.
 #[inline(always)]
 fn with_rest<S: pulp::Simd>(simd: S, a: &[f32], b: &[f32], sums: S::f32s) -> S::f32s {
     if a.is_empty() {

@@ -135,8 +135,8 @@ pub fn copy_line(from: &[f32], to: &mut [f32]) {
     }
 }
 
-/// Returns a buffer of zeros and an index in it, aligned to a cache line, after which it has `count`
-/// elements: loading 64 bytes across two cache lines takes twice as long.
+/// Returns a zeroed buffer, and an index that is aligned to a cache line and followed by `count` elements.
+/// Loading 64 bytes across two cache lines takes twice as long.
 pub(crate) fn aligned(count: usize) -> (Vec<f32>, usize) {
     const LINE: usize = 64 / size_of::<f32>();
     let numbers = vec![0.0f32; count + LINE - 1];

@@ -73,7 +73,7 @@ impl Error {
         self.0.kind
     }
 
-    /// Returns the source, for an error of another type with the same message.
+    /// Returns the source of this error, for an error of another type that repeats its message.
     #[must_use]
     pub fn into_source(self) -> Option<Box<dyn std::error::Error + Send + Sync>> {
         self.0.source

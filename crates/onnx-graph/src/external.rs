@@ -84,7 +84,7 @@ pub fn take_in(model: &mut ModelProto, files: &[(String, Bytes)]) -> Result<(), 
 struct Place {
     name: String,
     offset: u64,
-    /// `None` for the rest of the file.
+    /// Number of bytes; `None` means up to the end of the file.
     length: Option<u64>,
 }
 

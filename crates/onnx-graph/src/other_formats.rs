@@ -2,7 +2,7 @@
 
 use tensor_core::FileKind;
 
-/// Describes a file that is not an ONNX model, and says what to do with it.
+/// Describes the format of `content`, which is not an ONNX model, and says how to use such a file.
 pub(crate) fn explain(content: &[u8]) -> Option<String> {
     let kind = FileKind::of(&content[..content.len().min(512)], content.len() as u64)?;
     let advice = match &kind {

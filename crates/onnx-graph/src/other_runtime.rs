@@ -54,7 +54,7 @@ pub fn has(domain: &str, op_type: &str, opset: i64) -> bool {
     match domain {
         "" => versions(op_type).is_some_and(|versions| versions.contains(&opset)),
         "ai.onnx.ml" => ML.binary_search(&op_type).is_ok() && (op_type != "TreeEnsemble" || opset >= 5),
-        // Without operators that only other devices support.
+        // The list has no operators that ONNX Runtime supports only on other devices.
         "com.microsoft" => OWN.binary_search(&op_type).is_ok(),
         _ => false,
     }
@@ -63,7 +63,7 @@ pub fn has(domain: &str, op_type: &str, opset: i64) -> bool {
 /// Returns whether ONNX Runtime supports an attribute that the built-in runtime's table lacks.
 #[must_use]
 pub fn has_attribute(domain: &str, op_type: &str, attribute: &str) -> bool {
-    // Its contrib operators have many such attributes.
+    // ONNX Runtime's contrib operators have many attributes that the table lacks.
     matches!(
         (domain, op_type, attribute),
         ("com.microsoft", ..)
@@ -84,7 +84,7 @@ pub fn reads(domain: &str, opset: i64) -> bool {
 fn versions(op_type: &str) -> Option<RangeInclusive<i64>> {
     let mut sets = SINCE.iter();
     let (first, _) = sets.find(|(_, names)| names.binary_search(&op_type).is_ok())?;
-    // These were renamed in later sets.
+    // These operators were renamed in later operator sets.
     let last = match op_type {
         "Scatter" => 10,
         "Upsample" => 9,

@@ -48,7 +48,8 @@ pub fn cut_zip_maps(model: &mut ModelProto) {
             ..node.clone()
         };
     }
-    // An exporter may import only its own operators.
+    // A file with only operators of `ai.onnx.ml` may lack an import of ONNX's own set, which the new node
+    // needs.
     let has_onnx = |import: &OperatorSetIdProto| canonical_domain(&import.domain).is_empty();
     if is_cut && !model.opset_import.iter().any(has_onnx) {
         model.opset_import.push(OperatorSetIdProto {
@@ -97,7 +98,7 @@ fn name_outputs_of(nodes: &mut [NodeProto], count: &mut usize) {
     }
 }
 
-/// Returns the type of an FP32 matrix with `columns` columns; 0 for any number.
+/// Returns the type of an FP32 matrix with `columns` columns; 0 means any number.
 fn matrix(columns: usize) -> TypeProto {
     let columns = (columns > 0).then_some(dimension::Value::DimValue(columns as i64));
     let dim = [None, columns].map(|value| Dimension { value });

@@ -42,7 +42,7 @@ enum Field {
     Message(Kind),
     /// A repeated string or byte string.
     Text,
-    /// Packed numbers whose decoded form has this size.
+    /// Packed numbers, each of which takes this many bytes when decoded.
     Packed(usize),
     Skipped,
 }

@@ -216,7 +216,7 @@ impl fmt::Display for Dim {
 /// The reason why an input or output cannot be served.
 #[derive(Debug)]
 enum Unservable {
-    /// It is not a tensor.
+    /// The input or output is not a tensor.
     Kind(&'static str),
     Rank(usize),
     Size,

@@ -198,8 +198,8 @@ pub(crate) fn part_of(node: &NodeProto) -> String {
     }
 }
 
-/// Returns the nodes that outputs depend on in topological order, and in the file's order where that is
-/// arbitrary.
+/// Returns the nodes on which the graph's outputs depend, in topological order. Among several such orders,
+/// the one closest to the file's order is used.
 ///
 /// # Errors
 /// Returns an error for a cycle.

@@ -44,7 +44,7 @@ pub(crate) fn integers(tensor: &Tensor) -> Result<Vec<i64>> {
     }
 }
 
-/// Like [`integers`] before a run, if the value is already known.
+/// Like [`integers`] for a fact before a run; returns `None` if the value is not known yet.
 pub(crate) fn known_integers(fact: &Fact) -> Result<Option<Vec<i64>>> {
     fact.constant.as_deref().map(integers).transpose()
 }

@@ -1,5 +1,5 @@
-//! Random numbers. With a seed, every run returns those of ONNX Runtime's first run with the GNU C++ library;
-//! without one, each run differs.
+//! Random numbers. With a seed, every run returns the numbers of ONNX Runtime's first run with the GNU C++
+//! library. Without a seed, each run returns different numbers.
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
@@ -64,7 +64,7 @@ enum Distribution {
         low: f32,
         high: f32,
     },
-    /// 1 with the probability that the input gives.
+    /// 1 with the probability in the input element, otherwise 0.
     Bernoulli,
 }
 

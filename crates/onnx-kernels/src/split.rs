@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn products_of_integers_have_the_same_bits_on_any_number_of_threads() {
-        // A few rows are split by columns.
+        // The product with 64 rows is split by rows, those with 3 and 20 rows by columns.
         for (rows, columns) in [(64, 40), (3, 200), (20, 100)] {
             products_of_integers(&bytes(&[rows, 33]), &bytes(&[33, columns]));
         }

@@ -27,7 +27,7 @@ pub enum AttributeType {
 }
 
 impl AttributeType {
-    /// Returns its name in the file format, such as `INTS`.
+    /// Returns the type's name in the file format, such as `INTS`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

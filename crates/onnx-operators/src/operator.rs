@@ -6,13 +6,15 @@ use crate::{NEWEST, Types};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Operator {
-    /// The domain of its operator set: `""` for ONNX's own, `ai.onnx.ml`, `com.microsoft`, or [`NEWEST`].
+    /// The domain of the operator set that contains the operator: `""` for ONNX's own, `ai.onnx.ml`,
+    /// `com.microsoft`, or [`NEWEST`].
     pub domain: &'static str,
-    /// Its name.
+    /// The operator's name.
     pub name: &'static str,
     /// The first supported operator set.
     pub since: i64,
-    /// Whether optimizers also write it into files with earlier operator sets; such nodes are rewritten.
+    /// Whether optimizers also write the operator into files with earlier operator sets; such nodes are
+    /// rewritten.
     pub is_written_earlier: bool,
     /// The attributes read, over all operator-set versions. See [`schema_of`](crate::schema_of) for the
     /// operator sets that define each attribute.
@@ -42,7 +44,7 @@ pub struct Operator {
     pub has_unknown_sizes: bool,
     /// How the operator is run.
     pub runs: Runs,
-    /// How it treats the rows of a batch.
+    /// How the operator treats the rows of a batch.
     pub rows: Rows,
 }
 
@@ -51,9 +53,9 @@ pub struct Operator {
 pub enum Outputs {
     /// Always this number.
     Exactly(usize),
-    /// One, or more if the node names more.
+    /// One output, or as many as the node names.
     Optional,
-    /// The number that the node names.
+    /// As many outputs as the node names.
     AsNamed,
 }
 
@@ -71,13 +73,13 @@ pub enum Computed {
 /// How an operator is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
-    /// By a kernel of the built-in runtime.
+    /// A kernel of the built-in runtime runs the operator.
     Kernel,
-    /// By the built-in runtime itself: subgraphs, sequences, optional values, constants.
+    /// The built-in runtime itself runs the operator: subgraphs, sequences, optional values, constants.
     Steps,
-    /// By other operators with which the built-in runtime replaces it.
+    /// The built-in runtime replaces the operator by other operators.
     Rewritten,
-    /// Only by other runtimes. The row has its properties nevertheless.
+    /// Only other runtimes support the operator. Its row still lists its properties.
     Elsewhere,
 }
 
@@ -85,14 +87,15 @@ pub enum Runs {
 /// inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
-    /// Keeps them independent: each output element is computed from the elements at its own index in the
-    /// broadcast inputs.
+    /// The operator keeps rows independent: each output element is computed from the elements at the same
+    /// index of the broadcast inputs.
     Elementwise,
-    /// Mixes them, or nothing is proven about it.
+    /// The operator mixes rows, or nothing is known about it.
     Mixed,
-    /// Is random: outputs differ even for equal inputs.
+    /// The operator is random: outputs differ even for equal inputs.
     Random,
-    /// Depends on attributes, shapes and axes. A rule in code decides; without a rule, nothing is proven.
+    /// Whether rows stay independent depends on attributes, shapes and axes. A rule in code decides; without
+    /// a rule, nothing is proven.
     ByRule,
 }
 
@@ -107,8 +110,8 @@ impl Operator {
         }
     }
 
-    /// Returns whether the built-in runtime supports it in version `opset` of its operator set, with a kernel
-    /// or by replacement.
+    /// Returns whether the built-in runtime supports the operator in version `opset` of its operator set,
+    /// with a kernel or by replacement.
     #[must_use]
     pub fn is_built_in(&self, opset: i64) -> bool {
         self.runs != Runs::Elsewhere && (self.since <= opset || self.is_written_earlier)

@@ -6,7 +6,7 @@
 pub struct Schema {
     /// The domain of its operator set.
     pub domain: &'static str,
-    /// Its name.
+    /// The operator's name.
     pub name: &'static str,
     /// The minimum and maximum input count, with the operator set from which it applies.
     pub inputs: &'static [(i64, usize, usize)],
@@ -19,7 +19,7 @@ pub struct Schema {
 /// No limit on the count.
 pub const ANY: usize = usize::MAX;
 
-/// The current operator set still has it.
+/// Marks an attribute that the current operator set still has.
 pub const LATEST: i64 = i64::MAX;
 
 pub(crate) const fn schema(

@@ -47,7 +47,7 @@ const REQUEST: Duration = Duration::from_secs(5);
 /// Stack size of the engine's threads.
 const STACK: usize = 8 << 20;
 
-/// Larger files contain weights; they take long and have no further integers.
+/// Larger files contain weights: loading them takes long, and they have no additional integers.
 const MAX_FILE: usize = 20 << 10;
 
 /// The location of an integer in a node.
@@ -309,7 +309,8 @@ fn places(models: &mut [ModelProto]) -> BTreeMap<(String, Place), Base> {
             };
             let mut keep = |place: Place, is_there: bool| {
                 let key = (format!("{name}{}", of_sizes.as_deref().unwrap_or("")), place);
-                // Prefer models that already set the attribute, since it is valid together with the others.
+                // Prefer models that already set the attribute, since it is valid together with their other
+                // attributes.
                 let cost = (!is_there, size);
                 if sizes.get(&key).is_none_or(|known| cost < *known) {
                     sizes.insert(key.clone(), cost);

@@ -36,7 +36,7 @@ use onnx_tensor::node::{Attribute, Node};
 /// A lowered graph.
 pub(crate) struct Lowered {
     pub(crate) graph: OnnxGraph,
-    /// The nodes' names for messages, by the number in their name in [`Lowered::graph`].
+    /// The names of nodes for messages. The index is the number in the node's name in [`Lowered::graph`].
     pub(crate) labels: Vec<String>,
 }
 
@@ -93,7 +93,7 @@ impl Lowering<'_> {
 
         let mut lowered = OnnxGraph::default();
         for tensor in &graph.initializer {
-            // Checked even if unused, so that a damaged file does not load.
+            // Each constant is checked even if it is unused, so that a damaged file does not load.
             let payload = computable(tensor)?;
             if used.contains(tensor.name.as_str()) {
                 lowered.initializer.push(Constant {
@@ -164,7 +164,7 @@ impl Lowering<'_> {
         Ok(scope)
     }
 
-    /// Adds the node before an output of the model or of a subgraph.
+    /// Adds the node that copies the value `input` to `output`, an output of the model or of a subgraph.
     fn output(&mut self, input: String, output: String, is_outermost: bool) -> OnnxNode {
         let number = self.labels.len();
         self.labels.push("an output".to_owned());

@@ -1,5 +1,5 @@
-//! Runs one session from four threads at once. ONNX Runtime's library is named, and a model of one input with
-//! 64 numbers:
+//! Runs one session from four threads at once. The arguments are ONNX Runtime's library, and a model with one
+//! input of 64 numbers:
 //!
 //! ```sh
 //! cargo run --package onnx-session --example threads -- libonnxruntime.so crates/oip-server/examples/models/digits/1/model.onnx

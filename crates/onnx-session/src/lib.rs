@@ -1,14 +1,14 @@
 //! One session of ONNX Runtime that many threads run at once.
 //!
-//! The crate `ort` runs a session through `&mut self`, so programs that serve many requests would need a
-//! session for each simultaneous run: as many copies of the weights, or weights that sessions share, which
-//! ONNX Runtime's transpose optimizer rewrites for one of them only (silently wrong numbers) and which its
-//! quantised operators refuse. ONNX Runtime itself allows `Run` from any number of threads: its documentation
-//! says so, its own bindings do it, and execution providers that cannot are locked inside of the library.
-//! This crate makes that one call.
+//! The crate `ort` runs a session through `&mut self`, so a program that serves many requests would need a
+//! session per concurrent run. Each session would have its own copy of the weights. Sharing weights between
+//! sessions does not work: ONNX Runtime's transpose optimizer rewrites them for one session only (silently
+//! wrong numbers), and its quantized operators refuse them. ONNX Runtime itself allows concurrent calls of
+//! `Run` for one session: its documentation says so, its own bindings do it, and the library locks execution
+//! providers that do not support it. This crate makes that one call.
 //!
-//! It also limits what all sessions of an environment take together for values ([`limit_memory`]), and keeps
-//! the names of inputs and outputs as C wants them, so that a run does not make them anew.
+//! It also limits the memory for the values of all sessions of an environment ([`limit_memory`]), and stores
+//! the names of inputs and outputs as C strings, so that runs do not convert them.
 //!
 //! ```no_run
 //! use onnx_session::SharedSession;
@@ -46,12 +46,12 @@ use ort::{
     value::{DynValue, Outlet},
 };
 
-/// Gives an environment one pool for the values of all its sessions, of at most `bytes`. A run that would
-/// need more fails.
+/// Creates one memory pool of at most `bytes` bytes for the values of all sessions of an environment. A run
+/// that would need more fails.
 ///
-/// It holds for sessions that are made afterwards with the entry `session.use_env_allocators`
-/// ([`with_env_allocators`](ort::session::builder::SessionBuilder::with_env_allocators)). Weights are taken
-/// from it too, unless the entry `session.use_device_allocator_for_initializers` says otherwise.
+/// The limit applies to sessions that are created afterwards with the entry `session.use_env_allocators`
+/// ([`with_env_allocators`](ort::session::builder::SessionBuilder::with_env_allocators)). Weights count
+/// against the limit too, unless the entry `session.use_device_allocator_for_initializers` is set.
 ///
 /// # Errors
 /// ONNX Runtime's own, such as when the environment has a pool already.
@@ -89,17 +89,16 @@ pub fn limit_memory(environment: &Environment, bytes: usize) -> ort::Result<()> 
     }
 }
 
-/// The execution providers that a library was built with, by its names, the preferred one first. That one is
-/// here does not say that it can be used: it may need libraries and devices that this machine does not have.
+/// Returns the names of the execution providers that the library was built with, most preferred first. A
+/// provider may still be unusable, because it needs libraries or devices that this machine lacks.
 ///
 /// # Errors
 /// ONNX Runtime's own.
 pub fn available_providers(_: &Environment) -> ort::Result<Vec<String>> {
     let api = ort::api();
     let (mut names, mut count) = (ptr::null_mut(), 0);
-    // SAFETY: both places are this function's. On success the library has made an array of so many strings,
-    // each of which ends with a zero byte; they are copied, and the array is released once, with the number
-    // that came with it.
+    // SAFETY: both out-pointers point to local variables. On success, `names` is an array of `count`
+    // NUL-terminated strings. They are copied, and the array is released once, with this count.
     #[expect(unsafe_code, reason = "the crate `ort` asks for one provider at a time")]
     unsafe {
         Error::result_from_status((api.GetAvailableProviders)(&raw mut names, &raw mut count))?;
@@ -114,11 +113,12 @@ pub fn available_providers(_: &Environment) -> ort::Result<Vec<String>> {
     }
 }
 
-/// A session whose runs go on at the same time.
+/// A session that runs concurrent requests.
 ///
-/// Only for sessions on the CPU, or on providers of ONNX Runtime's own. Those that cannot do several runs at
-/// once (WebGPU, XNNPACK, CUDA and TensorRT with CUDA graphs) say so to the library, which then locks each
-/// run of the session; TensorRT locks its engine, OpenVINO gives each run a request of its own.
+/// The session must use the CPU, or execution providers that ONNX Runtime itself contains. Providers without
+/// support for concurrent runs (WebGPU, XNNPACK, CUDA and TensorRT with CUDA graphs) report this to the
+/// library, which then runs the session under a lock. TensorRT locks its engine, and OpenVINO creates an
+/// inference request for each run.
 pub struct SharedSession {
     session: Session,
     inputs: Names,
@@ -126,10 +126,9 @@ pub struct SharedSession {
 }
 
 impl SharedSession {
-    /// Takes a session.
+    /// Wraps `session`.
     ///
-    /// # Errors
-    /// When a name of an input or output has a zero byte.
+    /// # Errors Returns an error if the name of an input or output contains a zero byte.
     pub fn new(session: Session) -> ort::Result<Self> {
         Ok(Self {
             inputs: Names::of(session.inputs())?,
@@ -138,22 +137,23 @@ impl SharedSession {
         })
     }
 
-    /// What is known of the inputs, in the order in which [`SharedSession::run`] takes them.
+    /// Returns the names and types of the inputs, in the order of the `values` of [`SharedSession::run`].
     #[must_use]
     pub fn inputs(&self) -> &[Outlet] {
         self.session.inputs()
     }
 
-    /// What is known of the outputs, in the order in which [`SharedSession::run`] gives them.
+    /// Returns the names and types of the outputs, in the order in which [`SharedSession::run`] returns them.
     #[must_use]
     pub fn outputs(&self) -> &[Outlet] {
         self.session.outputs()
     }
 
-    /// Runs the model once. Another thread may end the run by [`RunOptions::terminate`].
+    /// Runs the model once with these input values. Another thread may end the run with
+    /// [`RunOptions::terminate`].
     ///
-    /// # Errors
-    /// ONNX Runtime's own, and when there are not as many values as the model has inputs.
+    /// # Errors Returns the errors of ONNX Runtime, and an error if the number of values differs from the
+    /// number of inputs.
     pub fn run(&self, values: &[SessionInputValue<'_>], options: &RunOptions) -> ort::Result<Vec<DynValue>> {
         if values.len() != self.inputs.pointers.len() {
             return Err(Error::new(format!(
@@ -164,10 +164,10 @@ impl SharedSession {
         }
         let values: Vec<*const ort::sys::OrtValue> = values.iter().map(|value| value.ptr()).collect();
         let mut outputs = Outputs(vec![ptr::null_mut(); self.outputs.pointers.len()]);
-        // SAFETY: session, options and values are alive, borrowed for the call; the values are only read.
-        // Names end with a zero byte and live in `self`. There are as many names as values, and as many
-        // places as names of outputs; places that are null are filled by the library. `Run` may be called by
-        // several threads at once.
+        // SAFETY: session, options and values are borrowed for the whole call, and the library only reads the
+        // values. The names are NUL-terminated and owned by `self`. There are as many input names as values,
+        // and as many output pointers as output names. The output pointers are null, so the library allocates
+        // the outputs. `Run` is thread-safe.
         #[expect(unsafe_code, reason = "the call of the library that this crate is for")]
         let status = unsafe {
             (ort::api().Run)(
@@ -181,7 +181,7 @@ impl SharedSession {
                 outputs.0.as_mut_ptr(),
             )
         };
-        // SAFETY: the status comes from the call above and is used here only.
+        // SAFETY: the call above returned the status, and it is used only once, here.
         #[expect(unsafe_code, reason = "the status is a pointer")]
         unsafe { Error::result_from_status(status) }?;
         outputs.into_values(self.session.allocator())
@@ -196,7 +196,7 @@ impl fmt::Debug for SharedSession {
     }
 }
 
-/// Values that the library made and nothing owns yet.
+/// Output values that the library allocated and that have no owner yet.
 struct Outputs(Vec<*mut ort::sys::OrtValue>);
 
 impl Outputs {
@@ -206,8 +206,8 @@ impl Outputs {
         }
         let mut values = Vec::with_capacity(self.0.len());
         while let Some(value) = self.0.pop().and_then(NonNull::new) {
-            // SAFETY: the library made the value for this run, and nothing else has it: it was taken off the
-            // list.
+            // SAFETY: the library allocated the value for this run, and it was removed from the list, so
+            // there is no other owner.
             #[expect(unsafe_code, reason = "the value is a pointer")]
             values.push(unsafe { DynValue::from_ptr(value, Some(allocator)) });
         }
@@ -219,7 +219,8 @@ impl Outputs {
 impl Drop for Outputs {
     fn drop(&mut self) {
         for value in self.0.drain(..).filter(|value| !value.is_null()) {
-            // SAFETY: as above; it is released once, for it leaves the list.
+            // SAFETY: the library allocated the value for this run. It is released only once, because `drain`
+            // removes it from the list.
             #[expect(unsafe_code, reason = "the value is a pointer")]
             unsafe {
                 (ort::api().ReleaseValue)(value);
@@ -228,10 +229,10 @@ impl Drop for Outputs {
     }
 }
 
-/// Names as C has them.
+/// Names as pointers to C strings.
 struct Names {
     pointers: Vec<*const c_char>,
-    /// Where the pointers point. Moving this does not move the text.
+    /// The strings to which `pointers` point. Moving the list does not move their contents.
     _texts: Vec<CString>,
 }
 
@@ -248,7 +249,7 @@ impl Names {
     }
 }
 
-// SAFETY: the pointers are to text that this owns and nothing changes.
+// SAFETY: the pointers point to strings that `_texts` owns and that are never changed.
 #[expect(unsafe_code, reason = "pointers are neither `Send` nor `Sync` by themselves")]
 unsafe impl Send for Names {}
 

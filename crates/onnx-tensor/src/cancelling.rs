@@ -160,7 +160,7 @@ impl Limits {
         }
     }
 
-    /// Sets them on this thread until the returned value is dropped.
+    /// Sets the token and the time limit on this thread until the returned value is dropped.
     #[inline(never)]
     fn set(&self) -> LimitsOfThread {
         LimitsOfThread {

@@ -105,7 +105,7 @@ impl ElementType {
         }
     }
 
-    /// Returns its Open Inference Protocol name, such as `FP32`.
+    /// Returns the type's name in the Open Inference Protocol, such as `FP32`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

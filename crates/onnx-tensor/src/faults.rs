@@ -33,7 +33,7 @@ impl std::error::Error for Limit {}
 pub enum Unsupported {
     /// ONNX Runtime supports it.
     Here(String),
-    /// ONNX Runtime does not support it either.
+    /// Neither this runtime nor ONNX Runtime supports the model.
     Anywhere(String),
 }
 

@@ -11,7 +11,7 @@ use crate::packs::Packs;
 pub struct Fact {
     /// The type of its elements.
     pub element_type: ElementType,
-    /// Its dimensions.
+    /// The value's dimensions.
     pub shape: ShortVec<Dim>,
     /// The value, if it is a constant.
     pub constant: Option<Arc<Tensor>>,
@@ -106,7 +106,7 @@ pub trait Compute: Any + fmt::Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Returns an operator that multiplies its input by this one's result (a gate), if supported.
+    /// Returns an operator that multiplies its input by the result of this operator (a gate), if supported.
     fn gated(&self) -> Option<Box<dyn Compute>> {
         None
     }

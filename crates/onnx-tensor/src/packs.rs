@@ -120,7 +120,7 @@ mod tests {
         ));
         let other = get(&second, Order::Panels { is_turned: false }).unwrap();
         assert!(!Arc::ptr_eq(&made, &other));
-        // A third one does not fit, and the others stay.
+        // A third copy does not fit, and the other two stay.
         assert!(get(&first, Order::Panels { is_turned: true }).is_none());
         assert!(Arc::ptr_eq(
             &other,

@@ -73,7 +73,7 @@ impl Storage {
         let Self::Shared(bytes) = self else {
             return;
         };
-        // Collecting does not clear the memory first, and the loops are vectorized.
+        // `collect` does not zero the memory first, and the compiler vectorizes the loops.
         *self = match element_type.size_of() {
             1 => Self::U8(bytes.to_vec()),
             2 => Self::U16(
@@ -194,7 +194,7 @@ impl Stored for String {
     }
 }
 
-/// Converts bytes to booleans. The standard library collects into the same memory.
+/// Converts bytes to booleans in place: `collect` reuses the vector's memory.
 fn truths(bytes: Vec<u8>) -> Vec<bool> {
     bytes.into_iter().map(|byte| byte != 0).collect()
 }

@@ -65,8 +65,9 @@ thread_local! {
     static SHARE: Cell<Option<Share>> = const { Cell::new(None) };
 }
 
-/// Sets how many threads of this process compute at a time, requests and helpers together; the default is
-/// [`thread::available_parallelism`]. Each helper calls `on_start` first. An existing pool does not grow.
+/// Limits how many threads of this process, of requests and helpers together, compute at a time to `limit`.
+/// The default is [`thread::available_parallelism`]. Each helper calls `on_start` first. An existing pool
+/// does not grow.
 pub fn configure(limit: usize, on_start: fn()) {
     PROCESS.limit.store(limit.max(1), Ordering::Relaxed);
     // The first call wins, before helpers exist.
@@ -220,8 +221,8 @@ impl Threads {
         self.pool.get_or_init(make).as_ref()
     }
 
-    /// Runs the loop of a pool thread: works, spins for work for a while, and sleeps. rayon's own threads
-    /// sleep sooner, and a model with many small nodes would wake them for each node.
+    /// Runs the loop of a pool thread: it works, spins for a while in search of work, and then sleeps.
+    /// rayon's own threads sleep sooner, so a model with many small nodes would wake them for each node.
     fn help(&self) {
         loop {
             lock(&self.idle).watching += 1;
@@ -240,8 +241,8 @@ impl Threads {
         }
     }
 
-    /// Works until there is no work for a while, no run could have any, or another program has taken the
-    /// core.
+    /// Works until there has been no work for a while, no run could create work, or another program has taken
+    /// the core.
     fn watch(&self) {
         let mut since = Instant::now();
         while since.elapsed() < WATCH {
@@ -306,8 +307,8 @@ impl Threads {
 /// Helpers without work.
 #[derive(Debug, Default)]
 struct Idle {
-    /// Number of spinning helpers. A helper that finds work while falling asleep is not counted, so this is
-    /// too low by one while it works.
+    /// Number of spinning helpers. A helper that finds work while it falls asleep is not counted, so the
+    /// number is too low by one while that helper works.
     watching: isize,
     asleep: Vec<Thread>,
 }
@@ -515,7 +516,7 @@ mod tests {
     fn helpers_sleep_where_no_run_is_left_and_are_woken() {
         let threads = threads(3);
         for _ in 0..3 {
-            // Clears the rest period, since another test covers late helpers.
+            // Ends the pause after late helpers, which another test covers.
             threads.rest.store(0, Ordering::Relaxed);
             let run = threads.start(0);
             let (send, receive) = mpsc::channel();

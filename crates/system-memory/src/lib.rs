@@ -59,7 +59,7 @@ fn private_memory_of(root: &Path, process: &str, descent: usize) -> Option<u64> 
     }
     let threads = fs::read_dir(folder.join("task")).into_iter().flatten().flatten();
     let children: u64 = threads
-        // Kernels built without these files do not list children, so they are not counted.
+        // Some kernels are built without these files; there, children are not counted.
         .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
         .flat_map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
         .filter_map(|child| private_memory_of(root, &child, descent - 1))
@@ -104,8 +104,8 @@ fn least_of_groups(root: &Path, groups: &str, of: fn(&Path, &Files) -> Option<u6
             _ => return None,
         };
         let folder: PathBuf = root.join(path.trim_start_matches('/'));
-        // In a container, `path` may be the path on the host, of which only the root is mounted here. Missing
-        // directories are skipped.
+        // In a container, `path` may be the path on the host, where the container sees only the group's own
+        // directory as the root. Missing directories are skipped.
         let folders = folder.ancestors().take_while(|folder| folder.starts_with(&root));
         folders.filter_map(|folder| of(folder, &files)).min()
     });
@@ -129,7 +129,7 @@ fn available_in(folder: &Path, files: &Files) -> Option<u64> {
     Some(limit.saturating_sub(used.saturating_sub(caches)))
 }
 
-/// Returns the number after a label at the start of a line.
+/// Returns the number after `label`, which is at the start of a line of `text`.
 fn field(text: &str, label: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(label))?;
     rest.split_whitespace().next()?.parse().ok()
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(available(groups), Some(650));
         write(&root.path().join("slice"), &VERSION_2, ["500\n", "400\n", ""]);
         assert_eq!(available(groups), Some(100));
-        // A path of the host, of which nothing is mounted.
+        // The group's path is one of the host, and no part of it is mounted here.
         assert_eq!(available("0::/other/service\n"), None);
         write(root.path(), &VERSION_2, ["70\n", "50\n", "inactive_file 10\n"]);
         assert_eq!(available("0::/other/service\n"), Some(30));

@@ -11,7 +11,8 @@ use crate::error::Refusal;
 #[derive(Deserialize)]
 pub(crate) struct TreeModel {
     gbtree_model_param: Option<TreeParameters>,
-    /// The start index of each iteration's trees, and the end of the last one's; since version 2.
+    /// The index of the first tree of each iteration, and after the last iteration the number of trees; since
+    /// version 2.
     #[serde(default)]
     iteration_indptr: Vec<u32>,
     /// The index of the score that each tree adds to.

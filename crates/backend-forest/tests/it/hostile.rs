@@ -86,7 +86,7 @@ fn categories_are_bounded_by_their_list() {
         );
         xgboost(&lists)
     };
-    // The largest possible category takes no more memory than any other.
+    // A set with the largest possible category takes no more memory than other sets.
     let lists = r#""categories_nodes": [0], "categories_segments": [0], "categories_sizes": [2], "categories": [2147483647, -1]"#;
     load("model.json", own(lists), config(&[])).expect("a model");
     let lists = r#""categories_nodes": [0, 0], "categories_segments": [0, 0], "categories_sizes": [2, 2], "categories": [1, 2]"#;
@@ -126,7 +126,7 @@ fn what_the_head_says_is_checked() {
             xgboost_with("0", "1", "multi:softmax", &leaf),
             "needs 2 classes or more",
         ),
-        // Otherwise every row would have a score for each of four billion targets.
+        // The file claims four billion targets; each row would have as many scores.
         (
             xgboost_with("0", "4294967295", "reg:squarederror", &leaf),
             "expected at most 65536",
@@ -241,7 +241,7 @@ fn texts_of_lightgbm_are_checked() {
     assert!(message.contains("the file is cut off"), "{message}");
 }
 
-/// Files of the packages with some bytes changed or truncated are refused, or give some numbers.
+/// Files of the packages that are truncated, or have changed bytes, are refused, or return arbitrary numbers.
 #[test]
 fn damaged_files_are_refused_or_run() {
     let files: Vec<(String, Vec<u8>)> = {

@@ -41,7 +41,8 @@ fn answers_are_those_of_the_packages() {
         let pairs = found.iter().zip(&case.native);
         let differences = pairs.map(|(&found, &expected)| difference(&case, found, expected));
         let worst = differences.fold(0.0, f64::max);
-        // Zero on the development machine; another C library may round exponentials differently.
+        // On the development machine the difference is zero. Another C library may round exponentials
+        // differently.
         if worst > 2.0 {
             wrong.push(format!("{}: {worst} units", case.name));
         }

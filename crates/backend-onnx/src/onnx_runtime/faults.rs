@@ -61,7 +61,8 @@ fn answer(code: ort::ErrorCode, message: &str, guards: &Guards) -> ServiceError 
         }
         None => {}
     }
-    // Only the part after the failed operator, whose name is that of the rewritten graph.
+    // The message names the failed operator as in the rewritten graph, so only the part after that name is
+    // kept.
     let reason = message
         .rsplit_once("Status Message: ")
         .map_or(message, |(_, reason)| reason);
@@ -278,7 +279,7 @@ mod tests {
         );
     }
 
-    /// Bad input: a request that needs more memory than the GPU has free.
+    /// Bad input: a request that needs more memory than is free on the GPU.
     #[test]
     fn a_full_gpu_is_not_the_models_fault() {
         for (message, expected) in [

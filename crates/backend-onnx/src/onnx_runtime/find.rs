@@ -75,8 +75,8 @@ fn in_folder(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Lists the libraries of Python packages. The package installed last comes first: others in the same
-/// directory have lost their files to it.
+/// Lists the libraries of Python packages. The package that was installed last comes first, since it has
+/// overwritten the files of other packages in the same directory.
 fn in_packages(packages: &Path) -> Vec<PathBuf> {
     let mut found = in_folder(&packages.join("onnxruntime/capi"));
     if let Some(package) = found.first().and_then(|library| Package::of(library)) {

@@ -43,9 +43,10 @@ pub(super) fn memory() -> u64 {
 }
 
 impl OnnxRuntime {
-    /// Sets how many bytes the values of all runs may take together, without weights. A run that would need
-    /// more fails with [`Overloaded`](oip_types::ErrorCode::Overloaded). The default is 3/8 of the memory of
-    /// the machine or the process's control group, since many small values take twice their counted size.
+    /// Limits the memory for the values of all concurrent runs, without weights, to `bytes` bytes. A run that
+    /// would need more fails with [`Overloaded`](oip_types::ErrorCode::Overloaded). The default is 3/8 of the
+    /// memory of the machine or the process's control group, since many small values take twice their counted
+    /// size.
     ///
     /// Applies to a library that is loaded afterwards.
     pub fn limit_memory(bytes: u64) {
@@ -55,7 +56,7 @@ impl OnnxRuntime {
     /// Loads the library from a file such as `libonnxruntime.so`. A second call with the same path returns
     /// the loaded library.
     ///
-    /// Code of the library runs, so it must be trusted.
+    /// Loading runs code of the library, so the library must be trusted.
     ///
     /// # Errors
     /// Returns [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) when the file does not exist or is
@@ -220,7 +221,7 @@ fn start(path: &Path) -> Result<(Environment, Vec<String>), StartError> {
         .with_telemetry(false)
         .build()
         .map_err(StartError::Environment)?;
-    // The caller gets the same message as an error.
+    // ONNX Runtime's log is silenced, because the caller gets the same message as an error.
     environment.set_log_level(LogLevel::Fatal);
     let limit = match memory() {
         0 => memory_limit().map_or(u64::MAX, |bytes| bytes / 8 * 3),

@@ -47,11 +47,12 @@ pub(super) fn shapes(inputs: &[Port]) -> Vec<Vec<Shape>> {
 /// The sizes that replace free dimensions.
 #[derive(Clone, Copy)]
 struct Sizes {
-    /// For the first of several dimensions, and for one whose name says batch.
+    /// Size for the first of several dimensions, and for dimensions whose name contains "batch".
     rows: u64,
     size: u64,
     channels: u64,
-    /// The batch dimension of what may be a recurrent layer's state: layers, batch, units.
+    /// Size for the second dimension of an input that may be the state of a recurrent layer (layers, batch,
+    /// units).
     state_rows: u64,
     /// The number of past tokens of a language model. With 0, the total length equals the new length.
     past: u64,
@@ -66,7 +67,7 @@ fn shape(port: &Port, sizes: Sizes) -> Option<Shape> {
         .enumerate()
         .map(|(axis, dim)| match dim {
             Dim::Fixed(dim) => *dim,
-            // The last of several dimensions is not the batch, whatever its name.
+            // The last of several dimensions is never the batch, even if its name says so.
             Dim::Named(name) if is_batch(name) && (axis == 0 || axis + 1 < rank) => sizes.rows,
             _ if axis == 0 && rank > 1 => sizes.rows,
             Dim::Named(name) if is_past(name) => sizes.past,
@@ -109,7 +110,8 @@ mod tests {
         let tried = shapes(std::slice::from_ref(&image));
         let dims: Vec<&[u64]> = tried.iter().take(4).map(|shapes| shapes[0].dims()).collect();
         assert_eq!(dims, [[1, 3, 1, 7], [1, 1, 1, 7], [1, 3, 2, 7], [1, 1, 2, 7]]);
-        // Exporters name free dimensions after their guess of the meaning.
+        // Some exporters name free dimensions by a wrong guess: here the last dimension, which is not the
+        // batch.
         let sound = port(vec![
             Dim::Fixed(1),
             Dim::Fixed(1),
@@ -120,7 +122,7 @@ mod tests {
                 .iter()
                 .any(|shapes| shapes[0].dims() == [1, 1, 512])
         );
-        // Steps of a sequence, each with its features.
+        // The first dimension is the steps of a sequence, the second one their features.
         let steps = shapes(&[port(vec![Dim::Free, Dim::Fixed(80)])]);
         let dims: Vec<&[u64]> = steps.iter().map(|shapes| shapes[0].dims()).collect();
         assert_eq!(dims, [[1, 80], [2, 80], [8, 80], [32, 80], [64, 80], [512, 80]]);

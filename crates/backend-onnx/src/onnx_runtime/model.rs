@@ -47,8 +47,8 @@ pub(crate) struct OrtModel {
 }
 
 impl OrtModel {
-    /// Loads a model whose content is the source's, with `threads` threads per run, on the CPU or on those of
-    /// `gpus` that its configuration asks for.
+    /// Loads `model` with `threads` threads per run, on the CPU or on those of `gpus` that the configuration
+    /// requests.
     ///
     /// # Errors
     /// The cause is [`NeedsProcess`] if the model could crash the process and the caller can start a separate
@@ -66,7 +66,8 @@ impl OrtModel {
             .as_ref()
             .ok_or_else(|| ServiceError::invalid(proto::DAMAGED))?;
         let signature = Signature::of(model).map_err(refusal)?;
-        // Checked before the library reads the file, since its C++ code runs in our process.
+        // The structure is checked before the library reads the file, since the library's C++ code runs in
+        // this process.
         structure::check(model).map_err(refusal)?;
         let plan = plan(&cx.config, gpus, &runtime.describe(), runtime.providers())?;
         for warning in &plan.warnings {
@@ -120,7 +121,8 @@ impl OrtModel {
             let seen = seen.map(|seen| seen.value.shape().clone());
             if let Some(seen) = &seen {
                 let is_unknown = output.shape == ShapePattern::with_any_leading(vec![]);
-                // The sizes are those of one run; the rank is almost certainly the same for all inputs.
+                // Only the rank of the run's output is used: its sizes may differ in other runs, its rank
+                // hardly ever.
                 if is_unknown || !output.shape.matches(seen) {
                     output.shape = ShapePattern::new(vec![None; seen.dims().len()]);
                 }
@@ -152,7 +154,8 @@ impl Model for OrtModel {
         Capabilities::default().with(|capabilities| {
             capabilities.runtime = Some("onnxruntime".to_owned());
             capabilities.row_independence = self.rows.clone();
-            // On a GPU, one instance makes the largest batches; several would only take turns.
+            // On a GPU, one instance makes the largest batches; several instances would only wait for each
+            // other.
             let placement = self.devices.placement();
             capabilities.instances = (!placement.gpus.is_empty()).then_some(1);
             capabilities.placement = Some(placement.clone());
@@ -196,7 +199,7 @@ impl Model for OrtModel {
     }
 }
 
-/// The inputs for creating a model's sessions.
+/// The parameters for creating a model's sessions.
 struct Opening<'l> {
     settings: Settings<'l>,
     plan: &'l Plan,
@@ -301,7 +304,7 @@ fn ports(role: &str, ports: &[Port], outlets: &[Outlet]) -> Result<Vec<TensorMet
         }
         let known: Vec<Option<u64>> = shape.iter().map(|&dim| u64::try_from(dim).ok()).collect();
         let shape = match pattern(port) {
-            // An empty shape can mean a scalar or an unknown rank.
+            // ONNX Runtime reports an empty shape for scalars and for values of unknown rank.
             None if known.is_empty() && role == "input" => {
                 return Err(ServiceError::invalid(format!(
                     "input {} has no shape; export the model with the shapes of its inputs (free dimensions may stay free)",

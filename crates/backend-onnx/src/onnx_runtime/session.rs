@@ -27,7 +27,7 @@ const SHRINK_EVERY: Duration = Duration::from_secs(10);
 /// Minimum size limit in bytes for a value that constant folding computes.
 const FOLDED: usize = 1 << 20;
 
-/// The inputs for creating a session, except the model.
+/// The parameters for creating a session, except the model.
 #[derive(Clone, Copy)]
 pub(super) struct Settings<'s> {
     pub(super) runtime: &'s OnnxRuntime,
@@ -45,7 +45,7 @@ pub(super) fn open(settings: Settings<'_>, content: &Bytes) -> Result<SharedSess
     })
 }
 
-/// Creates a session with other providers than the CPU's, on a GPU if `gpu` is set.
+/// Creates a session with execution providers in addition to the CPU's, on the GPU `gpu` if it is set.
 pub(super) fn open_with(
     settings: Settings<'_>,
     content: &Bytes,
@@ -128,7 +128,8 @@ fn builder(settings: Settings<'_>, content: &Bytes) -> ort::Result<SessionBuilde
         inputs,
         threads,
     } = settings;
-    // A memory plan is kept for every input shape seen, so it is used only with fixed dimensions: one plan.
+    // ONNX Runtime keeps a memory plan for every input shape that it has seen. Planning is enabled only for
+    // fixed dimensions, where there is one plan.
     let is_fixed = |port: &Port| port.dims.iter().flatten().all(|dim| matches!(dim, Dim::Fixed(_)));
     let builder = SessionBuilder::new(runtime.environment())?
         .with_intra_threads(threads)?

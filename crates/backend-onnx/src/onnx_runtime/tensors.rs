@@ -230,7 +230,8 @@ where
         .map_err(|error| failed("it has another type", error))?;
     let bytes: &[u8] = bytemuck::cast_slice(elements);
     let own = range(bytes);
-    // A passed-through input is the request's memory, which does not outlive the request.
+    // An output may be an input that the model passes through. Its memory is that of the request, which the
+    // output may outlive.
     let is_input = |input: &Range<usize>| own.start < input.end && input.start < own.end;
     if bytes.is_empty() || inputs.iter().any(is_input) {
         return Ok(Bytes::copy_from_slice(bytes));

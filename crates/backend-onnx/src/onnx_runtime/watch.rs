@@ -68,7 +68,7 @@ impl Watcher {
         let thread = thread::Builder::new()
             .name("onnx-watch".to_owned())
             .spawn(move || looking.look());
-        // Without the thread, runs only end when they finish.
+        // Without the thread, runs cannot be cancelled.
         if let Err(error) = thread {
             tracing::error!(%error, "no thread to end cancelled runs with");
         }
@@ -93,7 +93,7 @@ impl Watcher {
             runs = self.lock();
             for (cancel, options) in runs.active.values() {
                 if cancel.is_cancelled() {
-                    // Ignored: if termination fails, the run just continues.
+                    // If termination fails, the run continues, so the error is ignored.
                     let _ = options.terminate();
                 }
             }

@@ -54,7 +54,7 @@ fn rows_are_answered_alone(runtime: Runtime) {
         if !tensors().all(|tensor| tensor.shape.dims().first() == Some(&None)) {
             continue;
         }
-        // These look up elements by index.
+        // The models `texts_*` look up elements by index.
         if name.starts_with("texts_") {
             continue;
         }

@@ -37,14 +37,14 @@ fn try_out(runtime: Runtime, content: Vec<u8>, name: &str) -> Fate {
             Ok(model) => {
                 let request = recorded_request(&damaged);
                 if model.metadata().check_request(&request).is_ok() {
-                    // A loop's count may have become a million.
+                    // The damage may have raised a loop's count to a million, so the run has a deadline.
                     let token = CancelToken::new(Some(Instant::now() + DEADLINE));
                     let _ = model.infer(request, &token);
                 }
                 Fate::Loaded
             }
         }));
-        // The receiver is dropped after the time limit.
+        // After the time limit the receiver is gone, and sending fails.
         let _ = sender.send(attempt.unwrap_or(Fate::Panicked));
     });
     thread.unwrap();

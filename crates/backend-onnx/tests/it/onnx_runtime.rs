@@ -367,7 +367,7 @@ fn a_process_has_one_library() {
         return;
     };
     assert!(library.build().contains("ORT Build Info"), "{}", library.build());
-    // Any other file is refused without being read.
+    // A library is already loaded, so another file is refused without being read.
     let other = std::env::current_exe().unwrap();
     let error = OnnxRuntime::load(&other).unwrap_err().to_string();
     assert!(error.contains("the process uses the one of"), "{error}");

@@ -100,7 +100,7 @@ fn the_built_in_runtime_has_no_gpu() {
         let model = load(&alone, "mlp_classifier", config(kind, &[])).unwrap();
         assert_eq!(model.capabilities().placement, None);
     }
-    // A preference that only ONNX Runtime could meet is not an error.
+    // Without a library, a preference for CUDA is ignored, and is not an error.
     assert!(load(&alone, "mlp_classifier", on_gpu(InstanceKind::Auto, "cuda", &[])).is_ok());
 }
 
@@ -155,7 +155,7 @@ fn libraries_of_cuda_that_are_missing_are_named_with_what_brings_them() {
             && message.contains("libcuda.so.1 (the NVIDIA driver; in a container, its runtime brings it)"),
         "{message}"
     );
-    // Without a requirement, the model runs on the CPU.
+    // If the configuration does not require a GPU, the model runs on the CPU.
     let gpus = Gpus::new(GpuChoice::All);
     let backend = backend.with_gpus(gpus);
     let model = load(&backend, "mlp_classifier", ModelConfig::default()).unwrap();

@@ -29,7 +29,7 @@ const FOR_ONNX_RUNTIME: [&str; 9] = [
     "bf16",
     "cast_to_bf16_of_any_size",
     "dropout_without_ratio",
-    // ONNX Runtime loads this one, and then refuses every request.
+    // ONNX Runtime loads this model, and then refuses every request.
     "einsum_without_its_dots",
     "fused_mat_mul_of_batches",
     "largest_in_regions",
@@ -108,7 +108,8 @@ fn what_onnx_runtime_loads_of_it_is_known() {
                 "gemm_of_less_than_is_added",
                 "nothing_of_large_sizes",
                 "rounded_to_4_bits",
-                // ONNX Runtime has no CPU kernel for this one, which it finds at run time.
+                // ONNX Runtime loads this model, and detects only at run time that it has no CPU kernel for
+                // it.
                 "heads_packed",
                 "huge_constant",
                 "huge_expansion",

@@ -124,7 +124,7 @@ fn a_model_of_one_size_refuses_others() {
     }
     let message = refusal(&*load(&LoadContext::default()).unwrap(), &[1, 3, 99]);
     assert!(message.contains("node 'y' (Reshape): "), "{message}");
-    // With this width every request would fail.
+    // The configuration sets a width with which every request would fail, so loading fails.
     let message = load(&configured(0, &[1, 3, 99])).err().unwrap().to_string();
     assert!(message.contains("node 'y' (Reshape): "), "{message}");
 }

@@ -123,7 +123,8 @@ fn one_model_answers_requests_of_all_sizes() {
             .with_input("x", x)
             .with_input("limit", limit);
         let outputs = infer(&*model, request).unwrap();
-        // A row's largest number is its last: 3, 7, 11, ...
+        // The last number of each row is the largest (3, 7, 11, ...), so all rows but the first two exceed
+        // the limit.
         let chosen = rows.saturating_sub(2);
         assert_eq!(outputs[0].value.shape().dims(), [chosen, 4]);
     }
@@ -131,7 +132,7 @@ fn one_model_answers_requests_of_all_sizes() {
     assert_eq!(first[0].value, again[0].value);
 }
 
-/// A count that no dimension has is a client error.
+/// A `TopK` whose count is negative, or larger than the axis, is a client error.
 #[test]
 fn values_that_do_not_fit_are_the_requests_fault() {
     let model = Runtime::BuiltIn.model("top_of_a_request");

@@ -50,7 +50,7 @@ fn dividing_an_integer_by_zero_is_the_clients_mistake() {
         "divided by zero",
         "divided by zero",
     );
-    // 2^32 times itself is 2^64, which wraps around to 0.
+    // The model divides by the square of `b`: that of 2^32 is 2^64, which wraps around to 0.
     for divisor in ["0", "4294967296"] {
         let json = format!(
             r#"{{"inputs": [{{"name": "x", "shape": [3], "datatype": "FP32", "data": [1, 2, 3]}},
@@ -62,7 +62,7 @@ fn dividing_an_integer_by_zero_is_the_clients_mistake() {
     }
 }
 
-/// 2^32 plus a small number: truncated to 32 bits these would be valid.
+/// Sizes of 2^32 plus a small number are refused, although they would be valid if truncated to 32 bits.
 #[test]
 fn sizes_beyond_32_bits_are_the_clients_mistake() {
     for name in [
@@ -254,7 +254,8 @@ fn models_can_run_at_the_same_time() {
     }
 }
 
-/// Two negative dimensions have a positive product.
+/// With images smaller than the window in both directions, two negative dimensions would have a positive
+/// product.
 #[test]
 fn images_smaller_than_a_window_are_refused() {
     let model = Runtime::BuiltIn.model("window_of_any_image");
@@ -335,7 +336,7 @@ fn images_smaller_than_a_pools_window_are_refused() {
     }
 }
 
-/// Values of the request determine the size of the image.
+/// The size of the pooled image depends on values of the request.
 #[test]
 fn slices_smaller_than_a_window_are_refused() {
     let model = Runtime::BuiltIn.model("window_of_a_slice");
@@ -433,7 +434,7 @@ fn a_branch_that_gives_no_factor_is_the_clients_mistake() {
     assert!(error.to_string().contains(expected), "{error}");
 }
 
-/// The request decides whether the condition has an element.
+/// Whether the condition of an `If` has an element depends on the request; an empty one is a client error.
 #[test]
 fn a_branch_without_a_condition_is_the_clients_mistake() {
     let model = Runtime::BuiltIn.model("branch_by_chance");
@@ -586,7 +587,7 @@ fn sizes_that_must_be_equal_are_the_clients_mistake() {
     ]);
 }
 
-/// Too few scales, indices or updates, or indices out of range.
+/// Requests with too few scales, indices or updates, or with indices out of range, are refused.
 #[test]
 fn sizes_that_are_too_small_are_the_clients_mistake() {
     let scales = |size: u64| vec![("scale", floats([size])), ("bias", floats([size]))];

@@ -144,7 +144,7 @@ fn answers_are_bounded() {
         assert_eq!(error.code(), ErrorCode::InvalidArgument);
         error.to_string()
     };
-    // 32 + 24 + 8 bytes is the total size.
+    // The limit is the total size of all tensors, 32 + 24 + 8 bytes.
     assert_eq!(run(&*model, request()).unwrap().len(), 3);
     assert_eq!(
         message(request().with_input("embed.rows", vector(&[0; 9]))),
@@ -163,7 +163,8 @@ fn answers_are_bounded() {
     );
 }
 
-/// Input names are derived from tensor names, whatever those are.
+/// The input for the rows of a tensor has the tensor's name with `.rows`, even if another tensor has the same
+/// name as this input.
 #[test]
 fn tensors_that_are_called_like_inputs() {
     let (a, b) = (vector(&[1, 2]), vector(&[3, 4]));

@@ -178,7 +178,7 @@ fn check(forest: &[Tree], rows: &[f64], scores: u32) {
     let wanted: Vec<_> = rows.chunks_exact(FEATURES as usize).map(expected).collect();
     assert_eq!(found, wanted);
 
-    // Thresholds that FP32 cannot represent give the same results nevertheless.
+    // A forest for FP32 rows has the same results, although FP32 cannot represent all thresholds.
     let narrow: Vec<f32> = rows.iter().map(|&value| value as f32).collect();
     let wide: Vec<f64> = narrow.iter().map(|&value| value.into()).collect();
     let single: Forest<f32, f64> = trees.forest();

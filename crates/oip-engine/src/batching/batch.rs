@@ -387,7 +387,8 @@ mod tests {
         .unwrap()
     }
 
-    /// Requests with more rows than `max_batch_size`, or with inputs that differ in their number of rows.
+    /// Requests with more rows than `max_batch_size`, or whose inputs have different numbers of rows, are
+    /// refused.
     #[test]
     fn ht_31_batches_that_cannot_be_are_refused_by_name() {
         let message = |rows, other| {

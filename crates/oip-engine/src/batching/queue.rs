@@ -48,7 +48,7 @@ struct State<T, R> {
     threads: usize,
     /// Number of threads being started.
     starting: usize,
-    /// Whether an item may wait that its caller will not run, so that a thread has to run it.
+    /// Whether the queue may contain an item that its caller will not run, so that a thread has to.
     needs_thread: bool,
     /// Number of threads that wait for work.
     idle: usize,
@@ -73,7 +73,7 @@ impl<T, R> State<T, R> {
             self.starting += 1;
             Wake::New
         } else {
-            // All threads are busy, and look at the queue when they are done.
+            // All threads are busy, and take more work from the queue when they finish.
             Wake::Nobody
         }
     }
@@ -280,7 +280,7 @@ impl<T, R> Queue<T, R> {
             let now = (self.now)();
             let expired = state.scheduler.expire(now);
             let next = match state.free.is_empty() {
-                // Callers hold all instances; the first one that finishes wakes a thread.
+                // Callers hold all instances. The first caller that finishes wakes a thread.
                 true => Next::Idle,
                 false => state.scheduler.next(now),
             };

@@ -97,7 +97,7 @@ mod sync {
             };
             let (_, any) = waiting.swap_remove(any);
             drop(waiting);
-            // Its wait may have timed out.
+            // The wait of the notified thread may have timed out.
             let _ = any.send(());
         }
 

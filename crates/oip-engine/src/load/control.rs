@@ -104,7 +104,8 @@ impl Control {
             tracing::error!(%error, "the system gave no thread to load models");
             let mut work = self.lock();
             work.threads -= 1;
-            // Existing threads take the task. If there are none, the task is abandoned.
+            // If a thread cannot be started, existing threads take the task; without any, the task is
+            // abandoned.
             let abandoned = if work.threads == 0 {
                 std::mem::take(&mut work.waiting)
             } else {
@@ -140,7 +141,8 @@ impl Control {
                 }
             }));
             let done = done.unwrap_or_else(|_| {
-                // This is a bug. It must block neither the model's next load nor the server's readiness.
+                // A panic here is a bug of the engine. It must not block the model's next load or the
+                // server's readiness.
                 lifecycle
                     .registry
                     .fail(&model, "the server panicked while loading it", true);
@@ -164,7 +166,7 @@ impl Control {
             return Some(task);
         }
         if matches!(cause, Cause::Request | Cause::Step) {
-            // A panic counts as a store that did not respond.
+            // A panic of the upstream is handled like a store that does not respond.
             let refresh = || self.lifecycle.repository.refresh(Some(&task.model));
             let _ = catch_unwind(AssertUnwindSafe(refresh));
         }

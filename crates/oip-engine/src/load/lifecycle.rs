@@ -59,13 +59,13 @@ struct ModelContents {
 /// The reason for loading a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// It existed at start.
+    /// The model existed when the engine started.
     Start,
-    /// Polling found that it is new or has changed.
+    /// Polling found that the model is new or has changed.
     Poll,
-    /// A client requested it and waits for the result.
+    /// A client requested the load and waits for the result.
     Request,
-    /// A pipeline contains it. Its load error becomes the pipeline's.
+    /// A pipeline contains the model. Its load error becomes the pipeline's.
     Step,
 }
 
@@ -149,7 +149,7 @@ impl Lifecycle {
         let fail = |reason: LoadError| {
             let text = reason.to_string();
             tracing::warn!(target: UNAVAILABLE, model = name, reason = text, "a model is unavailable");
-            // The files are being copied while the server runs.
+            // A model without files may be one whose files are still being copied.
             let is_coming = polls && matches!(reason, LoadError::NoFiles);
             self.registry.fail(name, &text, is_waited_for && !is_coming);
             Err(failed(name, reason))
@@ -383,7 +383,7 @@ impl Lifecycle {
                 (Some(served).filter(|_| !goes_on), failure)
             }
         };
-        // Models found by polling count for readiness once they have been ready.
+        // The server's readiness depends on a model found by polling only once that model has been ready.
         let is_waited_for = plan.is_waited_for || plan.is_polled && failure.is_none();
         let result = served.ok_or_else(|| failure.iter().map(ToString::to_string).collect());
         let before = self

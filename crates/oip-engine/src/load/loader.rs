@@ -396,7 +396,7 @@ struct ModelView {
 /// The metadata that clients see.
 struct ViewMetadata {
     metadata: ModelMetadata,
-    /// Inputs and outputs whose axes of size 1 differ from the model's.
+    /// The inputs that clients see with other axes of size 1 than the model.
     inputs: Vec<(String, Axes)>,
     outputs: Vec<(String, Axes)>,
 }

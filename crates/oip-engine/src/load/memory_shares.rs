@@ -92,7 +92,7 @@ mod tests {
         let mut shares = Shares::default();
         let first = shares.begin(Some(1000));
         let second = shares.begin(Some(1100));
-        // The two loads share the growth of 200; then 60 are freed.
+        // Before the third load begins, the first two share the growth of 200. After that 60 bytes are freed.
         let third = shares.begin(Some(1300));
         assert_eq!(shares.end(third, Some(1240)), Some(0));
         assert_eq!(shares.end(first, Some(1240)), Some(180));

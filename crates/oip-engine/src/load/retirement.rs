@@ -49,7 +49,7 @@ impl Retirement {
             this.changed.notify_all();
         };
         if let Err(error) = thread::Builder::new().name("retire".to_owned()).spawn(end) {
-            // The model then ends with its last request, and shutdown does not wait for it.
+            // Without the thread, the version ends with its last request, and shutdown does not wait for it.
             tracing::error!(%error, "the system gave no thread to unload a model");
             let then = then.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(then) = then {

@@ -91,7 +91,7 @@ fn request(
 ) -> Result<InferRequest, WarmUpError> {
     let model = ModelRef::new(&metadata.name, None).map_err(WarmUpError::Model)?;
     let mut request = InferRequest::new(model);
-    // As in the configuration's inputs, models without batching may omit the first dimension.
+    // As in the inputs of a configuration, `dims` may omit the first dimension if the model does not batch.
     let omits_rows = |name: &str, input: &WarmupInput| {
         let expected = metadata.inputs.iter().find(|expected| expected.name == name);
         let dims = expected.map(|expected| expected.shape.dims());

@@ -56,7 +56,7 @@ pub(crate) struct Pipeline {
 /// The current plan of a pipeline.
 struct CurrentPlan {
     plan: Result<Arc<Plan>, Arc<PlanError>>,
-    /// Generations of the steps' models when it was planned.
+    /// Generations of the steps' models at the time of planning.
     steps: Vec<Option<Generation>>,
     /// Generation for cached responses.
     generation: Generation,
@@ -96,7 +96,7 @@ impl Pipeline {
         &self.recorder
     }
 
-    /// Returns the models of its steps, with repetitions.
+    /// Returns the model of each step; a model may occur several times.
     pub(crate) fn models(&self) -> impl Iterator<Item = &str> {
         steps(&self.config)
     }

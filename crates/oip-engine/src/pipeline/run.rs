@@ -131,7 +131,8 @@ impl<'p> State<'p> {
         for (_, tensor) in plan.wanted(requested) {
             tensors[*tensor].readers += 1;
         }
-        // In reverse topological order, each step comes before its dependencies.
+        // The steps are visited in reverse topological order, so that each step comes before the steps that
+        // it depends on.
         let mut is_waiting = vec![false; plan.steps.len()];
         for (index, step) in plan.steps.iter().enumerate().rev() {
             is_waiting[index] = step

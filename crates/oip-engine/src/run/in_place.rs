@@ -126,7 +126,8 @@ impl Company {
         alone < ALONE || alone.is_multiple_of(PROBE)
     }
 
-    /// Does the same for a model in another process. It probes less often, because a probe costs more there.
+    /// Like [`Company::is_likely`], for a model in another process. Probes are rarer, because waiting costs
+    /// more there.
     pub(crate) fn is_likely_elsewhere(&self) -> bool {
         let alone = self.alone.load(Ordering::Relaxed);
         alone < ALONE || alone.is_multiple_of(PROBE_ELSEWHERE)
@@ -319,7 +320,7 @@ mod tests {
             });
             waits.count()
         };
-        // All wait at first, later one in `PROBE`.
+        // At first all requests wait, later one in `PROBE`.
         assert_eq!((waits(ALONE), waits(10 * PROBE)), (64, 10));
         company.note(2);
         assert_eq!(waits(ALONE), 64);

@@ -89,7 +89,7 @@ pub(crate) struct ResponseStream {
 /// The end of a response stream.
 enum End {
     Open(oneshot::Receiver<InferResult>),
-    /// Not yet returned: it comes after the queued responses.
+    /// The result of the request, which is returned after the queued responses.
     Told(Result<(), ServiceError>),
     Over,
 }
@@ -262,7 +262,7 @@ impl Instances {
     /// still queued at the deadline are refused.
     pub(crate) fn join(&self, deadline: Instant) -> bool {
         let mut all = self.shared.threads.join(deadline);
-        // Callers that run a request in place are not among `threads`, so `join` does not wait for them.
+        // Callers that run a request in place are not among the joined threads, so wait for the queue too.
         while all && !self.shared.queue.is_over() {
             if Instant::now() >= deadline {
                 all = false;
@@ -455,7 +455,8 @@ impl Shared {
         if let Some(job) = self.queue.cancel(ticket) {
             self.recorder.failure(code, job.client.received.elapsed());
         }
-        // This applies to running requests too: later requests must not wait for a response that is not sent.
+        // The request leaves the order of responses even if it is running: later requests must not wait for a
+        // response that is not sent.
         self.delivery.leave(ticket.arrival(), &self.recorder);
         // All clients of the batch may be gone now.
         self.hang_watch.look(Instant::now());

@@ -335,7 +335,7 @@ fn whoever_leaves_leaves_the_order_though_the_model_goes_on() {
     while bench.metrics().statistics.execution_count < 2 {
         thread::sleep(Duration::from_millis(1));
     }
-    // Both have run; their responses wait until the blocked request has its response.
+    // Both later requests have run. Their responses are held back until the blocked request has its response.
     assert!(poll(&mut second).is_pending());
     assert_eq!(bench.metrics().statistics.inference_stats.success.count, 0);
     drop(third);

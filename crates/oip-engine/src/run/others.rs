@@ -66,7 +66,7 @@ pub(crate) struct CallableModels<'r> {
 
 impl OtherModels for CallableModels<'_> {
     fn lease(&self) -> &Lease {
-        // A separate lease: the called models' work counts as work of this run.
+        // The calls share a separate lease, so that the work of the called models counts as work of this run.
         self.lease.get_or_init(|| self.run.for_shared_work())
     }
 

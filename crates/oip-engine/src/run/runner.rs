@@ -54,7 +54,7 @@ impl Shared {
             if held.is_beside.take() && !self.come_back() {
                 return;
             }
-            // Avoids a busy loop if it panics repeatedly.
+            // Avoids a busy loop if the thread panics repeatedly.
             thread::sleep(Duration::from_millis(10));
         }
     }

@@ -25,7 +25,7 @@ const TICK: Duration = Duration::from_millis(20);
 /// One response.
 pub(crate) struct Part {
     pub(crate) outputs: Vec<InferOutput>,
-    /// Whether the model declared it the last one.
+    /// Whether the model declared this response the last one.
     pub(crate) is_last: bool,
 }
 

@@ -27,11 +27,13 @@ pub(crate) enum Lookup<'c> {
     Answer(Vec<InferOutput>),
     /// An identical request is running; this one waits for its response. On failure the channel closes.
     InWork(oneshot::Receiver<Vec<InferOutput>>),
-    /// A miss. From now on, identical requests wait for this one.
+    /// Neither a response nor a running identical request was found. From now on, identical requests wait for
+    /// this one.
     Nothing(Leader<'c>),
 }
 
-/// A request that identical requests wait for. If it is dropped without a response, they run themselves.
+/// A request that identical requests wait for. If the leader is dropped without a response, the waiting
+/// requests run themselves.
 pub(crate) struct Leader<'c> {
     cache: &'c ResponseCache,
     key: Key,
@@ -199,7 +201,7 @@ impl Leader<'_> {
         // From now on another request may become the leader.
         std::mem::forget(self);
         for waiting in waiting {
-            // Its client may have left.
+            // The client of the waiting request may have disconnected.
             let _ = waiting.send(outputs.to_vec());
         }
     }

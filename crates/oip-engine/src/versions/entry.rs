@@ -26,7 +26,7 @@ pub(super) enum State {
     Loading,
     Ready(Arc<ServedVersion>),
     Unloading {
-        /// The version that ends. A later load of the same version is another one.
+        /// The generation of the load that ends; a later load of the same version has a different generation.
         generation: Generation,
         /// Whether to remove the entry when it has ended.
         forget: bool,

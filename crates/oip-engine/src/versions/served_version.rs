@@ -49,7 +49,7 @@ pub(crate) struct Configs {
     pub(crate) usual: Arc<ModelConfig>,
     /// Whether requests are batched; `None` for a pipeline, whose steps batch.
     pub(crate) joining: Option<Joining>,
-    /// The devices and providers that it runs on, if its backend reports them.
+    /// The devices and providers that the model runs on, if its backend reports them.
     pub(crate) placement: Option<Placement>,
     /// Whether the first dimension of outputs is the number of rows.
     pub(crate) counts_rows: bool,
@@ -118,7 +118,7 @@ impl ServedVersion {
         self.config.joining.as_ref()
     }
 
-    /// Returns the devices and providers that it runs on, if its backend reports them.
+    /// Returns the devices and providers that the model runs on, if its backend reports them.
     pub(crate) fn placement(&self) -> Option<&Placement> {
         self.config.placement.as_ref()
     }

@@ -14,7 +14,7 @@ pub struct ModelStatus {
     pub version: Option<String>,
     /// State.
     pub state: ModelState,
-    /// The reason why it is not ready, or why the repository's current content could not replace it;
+    /// The reason why the version is not ready, or why the repository's current content could not replace it;
     /// otherwise empty.
     pub reason: String,
     /// Metadata, once ready.

@@ -188,8 +188,8 @@ fn no_answer_of_a_pipeline_outlives_one_of_its_models() {
         }
     };
     answers([11, 21]);
-    // Two runs for each path to the inner pipeline, since the outer pipeline requests the inner one's output
-    // by name, and one run of the outer pipeline's own step.
+    // The steps of the inner pipeline run twice: for its own client, and for the outer pipeline, whose
+    // requests differ because they name the output. The outer pipeline's own step runs once.
     assert_eq!(runs.load(Ordering::SeqCst), 5, "the rest was kept");
     write(folder.path(), "one/1/model.word", "adds 100");
     load(&engine, "one").unwrap();

@@ -23,7 +23,7 @@ use tensor_core::{Shape, Tensor};
 /// A model that calls another model, or behaves as its name says.
 struct Asker {
     metadata: ModelMetadata,
-    /// The model that it calls.
+    /// The model that this model calls.
     asks: Option<&'static str>,
     /// The timeout of the call in milliseconds.
     timeout: Option<u64>,

@@ -463,7 +463,7 @@ fn mr_23_loading_and_unloading_twice() {
     let model = ModelRef::new("m", None).unwrap();
     let before = engine.configuration().unwrap().model_config(model).unwrap();
     load(&engine, "m").unwrap();
-    // It was not loaded again.
+    // Loading an unchanged model does not load it again.
     assert!(Arc::ptr_eq(
         &before,
         &engine.configuration().unwrap().model_config(model).unwrap()

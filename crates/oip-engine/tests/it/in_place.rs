@@ -218,10 +218,10 @@ fn a_model_that_is_quick_and_promises_to_be_runs_where_its_request_is() {
     assert!(warm_up(&engine, &seen, "quick", 1));
     assert!(!warm_up(&engine, &seen, "any", 1), "it may take any time");
 
-    // Other batch sizes have no measurements.
+    // Only batches of one row were measured, so a request with two rows runs on the model's thread.
     infer(&engine, "quick", &[1, 2]).unwrap();
     assert!(!seen.take().0.contains(&here));
-    // Responses and statistics are the same as on the model's threads.
+    // Runs on callers' threads have the same responses and statistics as on the model's threads.
     let before = engine.metrics();
     assert_eq!(y(&infer(&engine, "quick", &[7]).unwrap()), 7);
     let count = |metrics: &[oip_engine::VersionMetrics]| {
@@ -274,7 +274,8 @@ fn requests_that_come_together_run_together_on_the_first_ones_thread() {
         }
         requests
     };
-    // The first batch of different requests is checked by running one of them alone.
+    // After the first batch of different requests, the engine runs one of them again alone, to check that
+    // rows are independent.
     for request in together([1, 2, 3]) {
         futures_executor::block_on(request).unwrap();
     }
@@ -297,7 +298,7 @@ fn requests_that_come_together_run_together_on_the_first_ones_thread() {
             assert_eq!(y(&last), 6);
             break;
         }
-        // Batches of two rows did not count as quick yet, so a thread ran them.
+        // Batches of two rows do not count as quick yet, so one of the model's threads runs this batch.
         for request in [first, last] {
             if answer.is_pending() {
                 futures_executor::block_on(request).unwrap();

@@ -224,8 +224,9 @@ fn proven() -> RowIndependence {
     RowIndependence::Proven(IndependentRows::default().with_shared_input("scale"))
 }
 
-/// A check may miss that rows depend on each other: in a causal model the first request of a batch is right,
-/// 16-bit outputs may round to the same values, and equal requests have equal rows.
+/// Rows of different callers are never joined if nothing says that they are independent. A check of outputs
+/// at run time would not suffice: in a causal model the first request of a batch is right, 16-bit outputs may
+/// round to the same values, and equal requests have equal rows.
 #[test]
 fn rows_of_one_caller_never_meet_those_of_another_where_nothing_says_that_they_are_independent() {
     for run in [running_sum, centered] {
@@ -261,7 +262,7 @@ fn requests_to_a_proven_model_are_joined_and_get_their_own_rows() {
     let metrics = &house.engine.metrics()[0].statistics;
     assert!(metrics.execution_count < metrics.inference_count);
     assert_eq!(house.said(), "proven");
-    // A client that sees max_batch_size would send a scale per row.
+    // The configuration must not show `max_batch_size`, because clients would then send a scale per row.
     let config = house.config();
     assert_eq!((config.max_batch_size, &config.dynamic_batching), (0, &None));
 }

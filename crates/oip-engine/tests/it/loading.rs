@@ -62,7 +62,7 @@ fn failures_are_kept_and_the_others_run() {
         .models()
         .into_iter()
         .filter(|model| model.state == ModelState::Ready)
-        // The memory is known where the system reports it.
+        // The memory of a load is unknown on systems that do not report it.
         .filter(|model| model.load_time.is_some() && model.load_memory.is_some() == cfg!(target_os = "linux"))
         .count();
     assert_eq!(states, 2);
@@ -106,7 +106,7 @@ fn lc_08_requests_before_a_model_is_ready() {
     assert_eq!(error.to_string(), "model 'slow' is not ready: it is being loaded");
     assert!(!engine.readiness().is_ready());
 
-    // Loading ends because the load deadline passes.
+    // The model never finishes loading; the wait ends when the load timeout has passed.
     engine.wait_until_loaded();
     assert!(start.elapsed() < Duration::from_secs(60));
     let error = infer(&engine, request("slow", None, 1)).unwrap_err();

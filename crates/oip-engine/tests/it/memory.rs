@@ -49,7 +49,8 @@ fn outputs_count_until_they_are_dropped_and_refusals_say_which_kind() {
     assert_eq!(metrics.statistics.execution_count, 4);
 }
 
-/// If there is no memory for a batch, no execution is counted until each request runs alone.
+/// If there is no memory for joining a batch, its requests run alone, and only these runs are counted as
+/// executions.
 #[test]
 fn a_batch_that_could_not_be_joined_was_not_run() {
     let (engine, gate, batches, _folder) = gated(|x| Ok(double(x)));

@@ -393,7 +393,7 @@ fn whoever_leaves_a_pipeline_leaves_its_steps() {
         let answer = scope.spawn(|| block_on(engine.infer(request("p", None, 1), cx)));
         until("the step runs", || runs.load(Ordering::SeqCst) == 1);
         cancel.cancel();
-        // This model responds even though it is cancelled.
+        // The model of the running step responds although the request is cancelled.
         assert!(answer.join().unwrap().is_ok());
     });
     assert!(engine.stop(Instant::now() + Duration::from_secs(10)));

@@ -136,7 +136,7 @@ fn mr_12_a_copy_that_goes_on_is_waited_for() {
         };
     });
     let (engine, runs) = engine(root, config);
-    // Each prefix of the file would be a valid model.
+    // The file grows byte by byte, and each prefix would be a valid model.
     let mut word = "adds 10".to_owned();
     for _ in 0..40 {
         word.push('0');

@@ -161,13 +161,13 @@ fn ht_44_clients_that_leave_cost_nothing_more() {
         move || infer(&engine, request("m", None, 300))
     });
     thread::sleep(Duration::from_millis(100));
-    // Dropped while it is queued.
+    // The request is dropped while it is queued.
     poll_once_and_drop(&engine, request("m", None, 1));
     assert!(busy.join().unwrap().is_ok());
     assert!(infer(&engine, request("m", None, 1)).is_ok());
     assert_eq!(runs.load(Ordering::SeqCst), 2, "the abandoned request was run");
 
-    // Dropped while it runs, so the model is notified.
+    // The request is dropped while it runs, so the model is notified.
     poll_once_and_drop(&engine, request("c", None, 1));
     assert!(
         engine.stop(Instant::now() + Duration::from_secs(30)),

@@ -333,7 +333,7 @@ fn who_wants_one_answer_is_told_which_calls_give_several() {
     assert!(error.message().contains("ModelStreamInfer"), "{error}");
     assert_eq!(seen.ended.load(Ordering::SeqCst), 0);
 
-    // Other models send one response to a caller that accepts several.
+    // A model that is not decoupled sends one response, even to a caller that accepts several.
     let folder = repository(&[("m/1/model.word", "adds 1")]);
     let (engine, _) = crate::support::engine(folder.path(), EngineConfig::default());
     let cx = RequestContext::new(None);
@@ -438,7 +438,7 @@ fn a_model_waits_for_a_client_that_takes_nothing_and_stops_when_it_leaves() {
         let sent = seen.sent.swap(0, Ordering::SeqCst);
         assert!(sent <= 20 + 9, "{sent} answers of which 20 were taken");
         drop(answers);
-        // The only instance is free again after this.
+        // Afterwards the only instance is free again.
         wait_until("the model goes on", || {
             seen.ended.load(Ordering::SeqCst) == round + 1
         });

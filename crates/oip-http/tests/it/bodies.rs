@@ -428,7 +428,8 @@ async fn ht_41_values_without_a_json_form() {
     assert!(answer.error().ends_with("the limit is 100"));
 }
 
-/// Requests, and their work, end at the server's deadline or at their own.
+/// A request and its work end at the request's own deadline, or at the server's default if the request sets
+/// none.
 #[tokio::test]
 async fn deadlines() {
     let time = TimeLimits::default().with(|time| {

@@ -98,7 +98,7 @@ async fn names_that_a_page_resolved_to_this_server_are_refused() {
     );
 }
 
-/// Over HTTP/2 the target contains the host.
+/// Over HTTP/2 a request may lack the `Host` header; its target contains the host.
 #[tokio::test]
 async fn the_host_of_a_target_counts_where_there_is_no_header() {
     let config = HttpConfig::default().with(|config| {

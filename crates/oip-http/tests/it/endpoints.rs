@@ -94,7 +94,7 @@ async fn the_protocol_merges_into_a_program_with_a_fallback() {
     );
 }
 
-/// Other paths are left to the program, even without a fallback.
+/// Paths outside of the protocol are left to the program, even if it has no fallback.
 #[tokio::test]
 async fn the_protocol_judges_no_other_path() {
     let service = std::sync::Arc::new(oip_service::testing::TestService::default());

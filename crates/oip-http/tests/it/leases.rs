@@ -106,7 +106,8 @@ async fn responses_without_tensors_count_until_they_are_gone() {
     };
     let budget = ByteBudget::new(16 << 20);
     let app = app_of(&budget);
-    // One is built on a connection's thread, one on the pool, one by another router.
+    // The first response is built on the connection's thread, the second on the pool, and the third by
+    // another router.
     for path in ["/docs", "/openapi.json", "/more"] {
         let response = ask(&app, path).await.unwrap();
         assert_eq!(response.status(), StatusCode::OK, "{path}");
@@ -350,7 +351,7 @@ async fn every_end_gives_everything_back() {
     assert_eq!(answer.status, StatusCode::BAD_REQUEST);
     assert_eq!(budget.used(), 0);
 
-    // One client disconnects while its request runs, another while its body arrives.
+    // The first client disconnects while its request runs, the second while its body arrives.
     for body in [
         Body::from(large),
         Body::new(StallingBody(Some(vec![b' '; 1000].into()))),

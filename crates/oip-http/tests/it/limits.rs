@@ -41,7 +41,7 @@ async fn ht_20_deep_bodies_are_refused_at_once() {
     }
 }
 
-/// The largest body without tensors carries a model configuration.
+/// Bodies without tensors are limited to 1 MiB; the largest of them contains a model configuration.
 #[tokio::test]
 async fn bodies_without_tensors_have_a_megabyte() {
     let app = app();
@@ -49,7 +49,7 @@ async fn bodies_without_tensors_have_a_megabyte() {
         let large = vec![b' '; (1 << 20) + 1];
         let answer = send(&app, Method::POST, path, Body::from(large)).await;
         assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE, "{path}");
-        // These bodies have no declared length.
+        // The test's bodies have no declared length, so the error does not contain their size.
         assert_eq!(
             answer.error(),
             "the body may have 1048576 bytes, found more",
@@ -59,7 +59,7 @@ async fn bodies_without_tensors_have_a_megabyte() {
     let all_blank = vec![b' '; 1 << 20];
     let answer = send(&app, Method::POST, CONTROL[0].0, Body::from(all_blank)).await;
     assert_eq!(answer.status, StatusCode::OK);
-    // If the limit for bodies with tensors is lower, it applies here too.
+    // A lower limit for bodies with tensors applies to these bodies too.
     let (small, _) = app_with(HttpConfig::default().with(|config| config.max_body_bytes = 10));
     let answer = send(&small, Method::POST, CONTROL[0].0, Body::from("           ")).await;
     assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE);

@@ -125,7 +125,7 @@ fn segment() -> impl Strategy<Value = String> {
         )),
         // Encoded twice.
         name.prop_map(move |name| percent(&percent(&name.concat(), |_| false, true), is_plain, true)),
-        // Not encoded at all: invalid escapes and UTF-8, other segments, long names.
+        // Segments that are not encoded names: invalid escapes and UTF-8, several segments, long names.
         select(vec![
             "a%", "b%2", "%zz", "%ff", "a%c0%ae", "a/b", "a/../b", "..", "", "a?b", "a;b", "a//b"
         ])

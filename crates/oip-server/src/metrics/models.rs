@@ -191,7 +191,7 @@ fn labels(metrics: &VersionMetrics) -> [(&str, &str); 2] {
     [("model", &statistics.name), ("version", &statistics.version)]
 }
 
-/// Writes the families of all versions in the repository that were requested to be loaded.
+/// Writes the families of all `versions`, which are those with a load attempt.
 pub(super) fn write_states(text: &mut Families<'_>, versions: &[ModelStatus]) {
     let mut samples = text.family(&READY);
     for status in versions {

@@ -15,7 +15,8 @@ pub(crate) struct Traffic {
     /// `None` without a collector.
     pub(crate) traces: Option<Arc<Traces>>,
     pub(crate) request_ids: RequestIds,
-    /// Applied first, so that a request to an alias is counted under its target.
+    /// Aliases of paths. They are replaced before anything else, so that a request to an alias is counted
+    /// under its target.
     pub(crate) aliases: Aliases,
     /// Returns the load, for clients that request a load report.
     pub(crate) load: Box<dyn Fn() -> Load + Send + Sync>,

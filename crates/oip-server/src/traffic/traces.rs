@@ -128,7 +128,8 @@ fn spans(traced: &TraceContext, outcome: &Outcome<'_>) -> Vec<Span> {
     if stages.len() == RequestNotes::MOST_STAGES {
         root.attributes.push(("oip.stages", "more than are shown".into()));
     }
-    // A pipeline step ends after its stages, so the ids of steps are created first.
+    // Spans of a step's stages are created before the span of the step, which ends later, so the ids of steps
+    // are created first.
     let steps: Vec<(u32, SpanId)> = stages
         .iter()
         .filter_map(|stage| match stage.kind {

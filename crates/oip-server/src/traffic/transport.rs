@@ -6,7 +6,7 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// Returns its name for labels and log lines.
+    /// Returns the transport's name for labels and log lines.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Http => "http",

@@ -123,7 +123,8 @@ fn ht_08_endless_bodies_end_at_the_limit() {
             "the body may have 67108864 bytes, found more"
         );
     }
-    // The body is joined in a buffer that doubles, and while it grows, the old buffer still exists.
+    // The server joins the body in a buffer that doubles; while the buffer is copied to the larger one, both
+    // exist.
     assert!(
         peak(&server) < before + 3 * LIMIT + (8 << 20),
         "{}",

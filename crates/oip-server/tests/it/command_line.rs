@@ -291,7 +291,7 @@ fn lc_07_libraries_older_than_is_needed() {
         ("1.17.0", "it does not behave like ONNX Runtime"),
     ] {
         let library = folder.path().join(format!("libonnxruntime.so.{version}"));
-        // This is the compiler next to the cargo that built the test.
+        // `rustc` is next to the cargo that built the test.
         let status = Command::new(Path::new(env!("CARGO")).with_file_name("rustc"))
             .args(["--edition", "2024", "--crate-type", "cdylib", "-o"])
             .args([&library, &source])
@@ -643,7 +643,8 @@ fn directories_of_mlflow_are_served_or_named() {
     assert!(code == 0 && text.contains("clicks  -        READY"), "{text}");
     fs::remove_file(model.join("model.lgb")).unwrap();
 
-    // Booster.predict uses all trees, while the operator may mean the best ones.
+    // Training was stopped early: `Booster.predict` uses all trees, but the operator may expect only those up
+    // to the best iteration.
     fs::copy(fixtures.join("xgb_best_iteration.ubj"), model.join("model.xgb")).unwrap();
     let (code, text) = check(&model);
     assert!(code == 0 && text.contains("clicks  -        READY"), "{text}");

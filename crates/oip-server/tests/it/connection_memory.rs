@@ -248,7 +248,7 @@ fn tensors_go_in_and_out_and_only_over_their_connection() {
     let (status, body) = client.ask(&format!(r#"{input},"parameters":{{{area}}}}}"#));
     assert!(status == 200 && body.contains("[7,7,7"), "{status}");
 
-    // Other connections cannot reach it under any name.
+    // Other connections cannot use the region under any name.
     for mut other in [served.connect(), served.with_region(4096).0] {
         let (status, body) = other.ask(&echo("$connection", 50_000, 20_000));
         assert_eq!(status, 400, "{body}");
@@ -525,7 +525,7 @@ async fn calls_of_grpc_have_regions_of_their_connections() {
         assert_eq!(response.outputs[0].value, request.inputs[0].value);
         assert_eq!(served.mappings(), usize::from(bytes > 1_000));
     }
-    // Other connections have no access, and cannot register it afterwards or as a system region.
+    // Other connections cannot use the region, and cannot register it later or as a system region.
     let mut elsewhere = request(1_000);
     let slice = SharedMemorySlice {
         region: "$connection".to_owned(),

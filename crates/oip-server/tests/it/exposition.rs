@@ -25,7 +25,7 @@ impl Sample {
         label.map(|(_, value)| value.as_str())
     }
 
-    /// Returns its labels without a bucket's bound.
+    /// Returns the sample's labels without the bound of a histogram bucket.
     fn of(&self) -> Vec<(String, String)> {
         let labels = self.labels.iter().filter(|(name, _)| name != "le");
         labels.cloned().collect()

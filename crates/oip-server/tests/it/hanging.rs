@@ -221,7 +221,7 @@ async fn md_05_a_model_that_hangs_costs_504s_then_itself_and_nothing_else() {
     } = Setup::of(&["hangs", "works"]);
     engine.wait_until_loaded();
 
-    // Each of its two threads takes a request and hangs.
+    // Each of the model's two threads takes a request and hangs.
     let (status, body) = post(&http, "hangs").await;
     assert_eq!(status, 504, "{body}");
     assert_eq!(call(&mut grpc, "hangs").await, Code::DeadlineExceeded);

@@ -32,7 +32,7 @@ fn an_example_repository_serves_at_once() {
     assert!(text(&output.stdout).contains(&format!("  oip-server {path}\n")));
     let check = run(&["check", path]);
     assert!(check.status.success(), "{}", text(&check.stdout));
-    // The log has no message about it.
+    // Checking the example repository logs nothing.
     assert_eq!(text(&check.stderr), "");
 
     let mut server = Server::start(&shop, &[]);

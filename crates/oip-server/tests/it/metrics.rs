@@ -109,7 +109,8 @@ fn what_happened_is_counted() {
         infer(&server, &json!({"inputs": [], "outputs": [{"name": "median"}]})),
         400
     );
-    // The deadline of this one has passed. Its client may learn that before a thread has seen the request.
+    // The deadline of this request has already passed. Its client may get the error before a thread of the
+    // model has seen the request.
     let mut late = rows(&[1]);
     late["parameters"] = json!({"timeout": 1});
     assert_eq!(infer(&server, &late), 504);

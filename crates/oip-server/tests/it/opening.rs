@@ -132,7 +132,7 @@ async fn a_server_is_live_and_ends_at_a_signal_while_its_models_are_fetched() {
             "{json}"
         );
     }
-    // Other requests may need rights, which are not known yet.
+    // Requests other than health checks may need rights, which are not known yet.
     for (method, path) in [
         ("GET", "/v2"),
         ("GET", "/metrics"),

@@ -544,7 +544,7 @@ fn only_listed_files_with_their_digests_are_loaded() {
         )
     );
     assert!(reason("unlisted").ends_with("does not list unlisted/1/model.safetensors, so it is not used"));
-    // A configuration affects a model's behaviour too.
+    // Configurations must be listed too, because they affect a model's behaviour.
     assert!(
         reason("configured").starts_with("config.pbtxt has the SHA-256 "),
         "{}",

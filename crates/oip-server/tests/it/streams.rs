@@ -529,7 +529,8 @@ fn what_waits_for_an_instance_stays_charged_with_its_parameters() {
     house.sent_until_it_waits();
     let answers = house.runtime.block_on(async {
         let text = ParameterChoice::StringParam("x".repeat(MIB as usize));
-        // Its tensor is not a slice of the message, which would keep that charged.
+        // The waiting request has typed contents: a raw tensor would be a slice of the message, and would
+        // keep the whole message charged.
         let mut waits = with_parameter(request("", 1), "text", text);
         waits.raw_input_contents.clear();
         let contents = InferTensorContents {

@@ -19,7 +19,7 @@ pub(crate) struct Server {
 
 /// A configuration file, removed on drop.
 pub(crate) struct ConfigFile {
-    /// The option that names it.
+    /// The option `--config` with the path of the file.
     pub(crate) option: String,
     _file: tempfile::NamedTempFile,
 }

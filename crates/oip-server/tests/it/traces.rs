@@ -193,7 +193,8 @@ async fn a_call_over_grpc_is_a_trace_too_and_the_end_sends_what_is_there() {
     client.infer(&request("digits")).await.unwrap();
     client.infer(&request("none")).await.unwrap_err();
     drop(client);
-    // Spans are collected for a second: the shutdown does not wait for it.
+    // Spans are collected for a second before they are sent; a shutdown sends them without waiting for the
+    // second to end.
     server.signal("TERM");
     assert!(server.wait(Duration::from_secs(30)).success());
     let mut all = collector.message().spans;

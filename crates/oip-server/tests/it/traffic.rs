@@ -138,7 +138,7 @@ async fn each_call_over_grpc_has_a_line() {
         (&"ModelInfer".into(), &5.into())
     );
     assert_eq!(found["model"], "nothing");
-    // A flag, four bytes of length, and the message.
+    // A gRPC frame has a flag, a length of four bytes, and the message.
     assert_eq!(found["bytes_in"], 5 + 2 + "nothing".len());
 
     // The caller of this inference has a trace.

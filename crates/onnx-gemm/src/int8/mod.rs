@@ -85,7 +85,8 @@ impl PackedIntegers {
         self.columns
     }
 
-    /// Returns the maximum size of such a matrix in memory, in bytes, over all processors.
+    /// Returns the bytes that a packed matrix of `depth` rows and `columns` columns takes: the maximum over
+    /// all processors.
     #[must_use]
     pub fn bytes([depth, columns]: [usize; 2]) -> u64 {
         let [depth, columns] = [depth, columns].map(|size| size as u64);
@@ -176,7 +177,7 @@ impl PackedIntegers {
             Kind::Bytes(vnni, packed) => packed.multiply(*vnni, a, columns, c, pace),
             #[cfg(target_arch = "x86_64")]
             Kind::Pairs(simd, packed) => {
-                // A multiple of the rows of a tile.
+                // A multiple of the row count of a tile.
                 let rows = (PART / (depth * width)).max(1).next_multiple_of(4);
                 for (a, c) in a.chunks(rows * depth).zip(c.chunks_mut(rows * width)) {
                     pace.spend((a.len() * width) as u64 / PER_STEP + 1)?;

@@ -48,8 +48,8 @@ impl PackedPairs {
         size_of_val(&self.blocks[..])
     }
 
-    /// Writes the product of whole rows and some columns of this matrix, the first of which begins a tile.
-    /// Neither the depth nor the number of columns may be 0.
+    /// Writes the product of `rows` and the columns `part` of this matrix. `part` starts at a tile; neither
+    /// the depth nor `part` may be empty.
     pub(super) fn multiply(&self, simd: V3, rows: &[i16], part: Range<usize>, sums: &mut [i32]) {
         simd.vectorize(Product {
             simd,

@@ -116,7 +116,8 @@ impl PackedBytes {
         size_of_val(&self.vectors[..]) + size_of_val(&self.shifts[..]) + size_of_val(&self.sums[..])
     }
 
-    /// Writes the product of whole rows and this matrix. Neither the depth nor the column count may be 0.
+    /// Writes the product of the rows of `a` and this matrix. Neither the depth nor the column count may be
+    /// 0.
     pub(super) fn multiply<P: Pace>(
         &self,
         vnni: Vnni,

@@ -13,8 +13,8 @@ use crate::proto::{
     tensor_proto::DataType, type_proto,
 };
 
-/// Returns `None` if a node does not accept bytes in place of 4-bit elements, otherwise whether its result
-/// has 4 bits again.
+/// Returns whether the result of `node` has 4-bit elements if its input at index `input` does. Returns `None`
+/// if the node does not accept bytes at that input.
 fn takes(node: &NodeProto, input: usize) -> Option<bool> {
     match (node.op_type.as_str(), input) {
         ("DequantizeLinear", 0 | 2) | ("GatherBlockQuantized", 0 | 3) | ("Cast" | "Shape" | "Size", 0) => {
@@ -65,8 +65,8 @@ pub(super) fn widen(model: &mut ModelProto) {
     }
 }
 
-/// Returns whether only nodes that accept bytes use the 4-bit values of a graph. Collects their names in
-/// order of use.
+/// Returns whether all nodes that use 4-bit values of `graph` accept bytes instead. Adds the names of these
+/// values to `names`.
 fn are_only_read(graph: &GraphProto, names: &mut HashSet<String>, is_outermost: bool) -> bool {
     let narrow = graph.initializer.iter().filter(|tensor| is_narrow(tensor));
     names.extend(narrow.map(|tensor| tensor.name.clone()));

@@ -25,8 +25,9 @@ pub(super) struct Replacement<'n> {
     count: usize,
 }
 
-/// Calls `write` for each node of a graph and its subgraphs. If it returns `Some`, the nodes that it wrote
-/// replace the node. The nodes of each graph share a state, separate from other graphs.
+/// Calls `write` for each node of a graph and its subgraphs. If `write` returns `Some`, the nodes that it
+/// wrote replace the node. Each graph has its own state, which `write` receives with each of the graph's
+/// nodes.
 ///
 /// # Errors
 /// Returns the errors of `write`.

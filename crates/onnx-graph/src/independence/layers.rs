@@ -206,7 +206,7 @@ pub(super) fn contributed_attention(node: &mut Node<'_>) -> RuleResult {
     Ok(vec![output, Item::Tensor(present)])
 }
 
-/// Propagates `QAttention`: scales follow the bias, zero points follow the mask.
+/// Propagates `QAttention`, whose inputs have the scales after the bias and the zero points after the mask.
 pub(super) fn quantized_attention(node: &mut Node<'_>) -> RuleResult {
     by_batch(node, &[0, 5])?;
     for index in [1, 2, 3, 4, 6, 7, 8] {

@@ -15,7 +15,7 @@ const SHAPE: &str = "x: [n, 4]
     n1 = Slice(sx, zero1, one1)
     ";
 
-/// A slice up to `hi` rows, which mixes rows for any other bound than the row count.
+/// Slices `x` to its first `hi` rows, which mixes rows unless `hi` is the row count.
 const TAIL: &str = "
     t = Concat(hi, m1) axis=0
     r = Reshape(x, t)
@@ -82,7 +82,7 @@ fn types_that_do_not_hold_the_number_change_it() {
     refused(&format!(
         "{SHAPE}far = {{4611686018427387904}}\np = Mul(n1, far)\nhi = Div(p, far){TAIL}"
     ));
-    // Row indices that are 1 except for the first.
+    // Casts row indices to BOOL and back: they are 1 except for the first, so rows mix.
     refused(&format!(
         "{SHAPE}{NUMBERED}b = Cast(r) to=9\ni = Cast(b) to=7\nu = Unsqueeze(i, one1)\ny = GatherND(x, u)\n-> y"
     ));
@@ -299,7 +299,8 @@ fn dimensions_without_elements_are_no_lists() {
 
 #[test]
 fn a_size_of_0_stands_for_another_dimension() {
-    // The number of nonzero elements, which is 0.
+    // `c1` is the number of nonzero elements of `zz`, which is 0: `Reshape` then copies a dimension of the
+    // input.
     refused(&format!(
         "{SHAPE}zz = {{0, 0, 0}}
         two1 = {{2}}
@@ -313,7 +314,7 @@ fn a_size_of_0_stands_for_another_dimension() {
         y = Reshape(s, sx)
         -> y"
     ));
-    // A dimension of an input, which is never 0 in batched requests.
+    // The target contains a dimension of an input, which is never 0 in batched requests.
     let text = "x: [n, s, 4]
         k: [n, s]
         ks = Shape(k)
@@ -403,7 +404,7 @@ fn measured(values: &str, axis: i64, length: i64) -> String {
     )
 }
 
-/// Runtimes give other dimensions than the operator suggests.
+/// For some inputs and attributes, runtimes compute other output dimensions than the operator suggests.
 #[test]
 fn dimensions_that_operators_seem_to_give() {
     for (values, axis, seeming) in [
@@ -505,7 +506,8 @@ fn a_mask_holds_other_numbers_than_what_it_masks() {
     ));
 }
 
-/// Products that overflow 32 or 64 bits, and sums that hide the size of their terms.
+/// Row counts are computed by products that overflow 32 or 64 bits, or by sums that hide the magnitude of
+/// their terms.
 #[test]
 fn arithmetic_wraps_around_in_the_type_that_it_is_done_in() {
     let narrow = |product: &str| {

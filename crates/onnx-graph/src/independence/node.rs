@@ -13,7 +13,7 @@ pub(super) type RuleResult = Result<Vec<Item>, Reason>;
 
 pub(super) struct Node<'n> {
     pub(super) proto: &'n NodeProto,
-    /// The version of the operator's operator set.
+    /// The version of the operator set that defines the operator.
     pub(super) opset: i64,
     pub(super) inputs: Vec<Option<Item>>,
     /// The maximum of the integer type in which the node computes.

@@ -139,7 +139,8 @@ impl<'m> Pass<'m> {
         Ok(())
     }
 
-    /// Records whether the outputs of a node may be 32-bit integers. Returns whether any input may be.
+    /// Records whether the outputs of `node` may be 32-bit integers. Returns whether any input may be a
+    /// 32-bit integer.
     fn note_narrow(&mut self, node: &NodeProto) -> bool {
         let is_taken = node.input.iter().any(|name| self.narrow.contains(name));
         let mut constants = node.attribute.iter().filter_map(|attribute| attribute.t.as_ref());

@@ -40,8 +40,8 @@ pub(super) fn quantized_mat_mul(node: &mut Node<'_>) -> RuleResult {
     one(product_of(node, 0, 3)?)
 }
 
-/// Checks that scales and zero points have a single element if their factor has rows; otherwise there might
-/// be one per row.
+/// Checks that the scale and the zero point of a factor with rows have a single element. With several
+/// elements, there could be one per row.
 fn one_for_all_rows(node: &Node<'_>, factor: usize, settings: &[usize]) -> Result<(), Reason> {
     if node.input(factor)?.row_axis().is_none() {
         return Ok(());

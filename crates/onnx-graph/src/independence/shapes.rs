@@ -86,8 +86,9 @@ pub(super) fn reshape(node: &mut Node<'_>) -> RuleResult {
     one(reshaped(node, &value, &dims, target)?)
 }
 
-/// Returns whether a size is at least 1 if the value has elements: the row count, dimensions of the value
-/// itself, and multiples of these. This also holds for the dimension that would replace a 0.
+/// Returns whether `size`, which is requested for dimension `index`, is known to be at least 1 if a value of
+/// dimensions `dims` has elements. With `is_zero_kept`, a 0 means dimension `index` of the value, so a `size`
+/// equal to that dimension may be 0 too.
 fn is_positive(symbols: &Symbols, size: &Size, dims: &[Size], index: usize, is_zero_kept: bool) -> bool {
     let is_kept = is_zero_kept && dims.get(index) == Some(size);
     symbols.is_positive(size) || symbols.is_natural(size) && (is_kept || size.has_only_symbols_of_all(dims))
@@ -111,7 +112,7 @@ fn infer(node: &mut Node<'_>, dims: &[Size], target: &[Size]) -> Result<Size, Re
     let without = |size: &Size| size.over(&Size::rows()).unwrap_or_else(|| size.clone());
     if total.has_rows() == rest.has_rows() {
         let bounds = Bounds {
-            // The total is the product of all dimensions, of which there is at least one.
+            // `total` is the product of all dimensions.
             is_positive: node.symbols.is_positive(&total),
             most: node.symbols.most(&without(&total)),
         };
@@ -405,7 +406,7 @@ pub(super) fn constant_of_shape(node: &mut Node<'_>) -> RuleResult {
     one(with_content(filled, element))
 }
 
-/// Returns a value with the same number in all elements.
+/// Returns `value` with all elements equal to `element`.
 fn with_content(value: Value, element: Option<Size>) -> Value {
     let length = match value.dims.as_deref() {
         Some([]) => Some(1),

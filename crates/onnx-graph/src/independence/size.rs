@@ -101,7 +101,8 @@ impl Size {
         self.symbols.is_empty()
     }
 
-    /// Returns whether each symbol also occurs in one of `sizes`: if this size is 0, so is their product.
+    /// Returns whether each symbol of this size also occurs in one of `sizes`. Then the product of `sizes` is
+    /// 0 if this size is 0.
     pub(super) fn has_only_symbols_of_all(&self, sizes: &[Self]) -> bool {
         let is_known = |symbol: &Symbol| sizes.iter().any(|size| size.symbols.contains(symbol));
         self.symbols
@@ -144,9 +145,9 @@ pub(super) struct Symbols {
 /// The known range of a symbol.
 #[derive(Clone, Copy)]
 struct Kind {
-    /// Whether it is at least 1 in batched requests, which are never empty.
+    /// Whether the symbol is at least 1 in batched requests, which are never empty.
     is_positive: bool,
-    /// Whether it is at least 0.
+    /// Whether the symbol is at least 0.
     is_natural: bool,
     is_integer: bool,
     /// The maximum magnitude.
@@ -156,7 +157,7 @@ struct Kind {
 /// The known range of a dimension.
 #[derive(Clone, Copy)]
 pub(super) struct Bounds {
-    /// Whether it is at least 1 in batched requests.
+    /// Whether the dimension is at least 1 in batched requests.
     pub(super) is_positive: bool,
     /// See [`Symbols::most`].
     pub(super) most: u128,

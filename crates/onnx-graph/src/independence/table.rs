@@ -1,5 +1,6 @@
 //! Maps each operator to the rule by which rows propagate through it. The operators' table lists those that
-//! keep rows, mix them or are random regardless of their attributes; each of the others has a function here.
+//! keep rows, mix them or are random regardless of their attributes; the other operators have functions,
+//! which this module lists.
 
 use onnx_operators::{Rows, operator};
 

@@ -30,25 +30,25 @@ pub(super) struct Value {
 /// Whether the elements of a value depend on the position of their row in the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Numbering {
-    /// They do not depend on it.
+    /// The elements do not depend on it.
     None,
     /// Each element is the index of its row.
     Index,
     /// The last axis holds tuples: the row index, and values that do not depend on it.
     Tuples,
-    /// They may, in an unknown way: only the dimensions can be used.
+    /// The elements may depend on it in an unknown way, so only the dimensions can be used.
     Mixed,
 }
 
-/// The source of a value. In a batch of requests, the value is
+/// How a value in a batch of requests relates to the values for each request alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// the same as for each request alone;
+    /// The value is the same as for each request alone.
     Same,
-    /// computed from the row count only;
+    /// The value is computed from the row count only.
     Count,
-    /// the concatenation of the values of all requests along this axis, whose dimension is a multiple of the
-    /// row count.
+    /// The value is the concatenation of the values of all requests along this axis, whose dimension is a
+    /// multiple of the row count.
     Rows(usize),
 }
 

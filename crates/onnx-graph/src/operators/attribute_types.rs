@@ -112,7 +112,7 @@ mod tests {
             }],
             ..GraphProto::default()
         };
-        // It is refused by name later.
+        // An unknown attribute is refused by name later.
         assert!(check_types(&graph, |_, _, attribute| attribute != "alpha").is_ok());
     }
 }

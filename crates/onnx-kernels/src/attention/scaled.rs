@@ -489,7 +489,7 @@ impl Work {
                 let Some(sink) = sink else {
                     return if most > LEAST || most.is_nan() { 1.0 } else { 0.0 };
                 };
-                // The share of all scores except the sink.
+                // With a sink, the weights of all other scores sum to this share instead of 1.
                 let (most, sum) = row.iter().fold((most.max(sink), 0.0f32), |(most, sum), score| {
                     (most, sum + (score - most).exp())
                 });
@@ -507,7 +507,7 @@ impl Work {
         Ok(())
     }
 
-    /// Sets the values for the next sums.
+    /// Sets the value rows that the next weighted sums read.
     pub(crate) fn take_values(&mut self, values: &[f32]) {
         for (at, row) in values
             .chunks_exact(self.width.max(1))

@@ -235,7 +235,7 @@ mod tests {
         let count = |window: &Window, size: usize, kernel: usize| window.axis(0, size, kernel).unwrap().count;
         assert_eq!(count(&up([0, 0]), 4, 3), 2);
         assert_eq!(count(&up([0, 0]), 5, 2), 3);
-        // It would start in the end padding.
+        // A fourth window would start in the end padding.
         assert_eq!(count(&up([1, 1]), 5, 2), 3);
         assert_eq!(count(&up([0, 0]), 2, 3), 1);
         let error = up([0, 0]).axis(0, 1, 3).unwrap_err();

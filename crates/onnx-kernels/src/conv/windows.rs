@@ -140,7 +140,7 @@ impl Shape {
         sizes.geometry()
     }
 
-    /// Packs the weights, if their kernel is one that is packed.
+    /// Packs the weights, if `packing` supports kernels of their shape.
     pub(crate) fn packed(&self, weights: &Tensor) -> Result<Option<Arc<Tensor>>> {
         let geometry = self.packing(weights.shape());
         let packed = geometry.map(|geometry| packed(&geometry, elements::<f32>(weights)?));

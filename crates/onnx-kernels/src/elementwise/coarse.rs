@@ -1,7 +1,7 @@
 //! `Sigmoid` and `Tanh` with ONNX Runtime's rational approximations, bit-identical.
 //!
-//! They are less accurate than ours. But before a quantization, the last bit decides the rounding, which deep
-//! networks amplify to some thousandths of the result.
+//! The approximations are less accurate than this crate's functions. But before a quantization, the last bit
+//! decides the rounding, and deep networks amplify the difference to some thousandths of the result.
 
 use std::sync::Arc;
 

@@ -147,7 +147,7 @@ impl Kernel for BitShift {
                 })?
             };
         }
-        // In the element's own type: UINT64 would take eight times the memory of bytes.
+        // Each type is shifted as it is: a conversion of bytes to UINT64 would take eight times the memory.
         Ok(smallvec![match inputs[0].element_type() {
             ElementType::U8 => shifted!(u8),
             ElementType::U16 => shifted!(u16),

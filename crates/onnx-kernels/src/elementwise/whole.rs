@@ -81,7 +81,7 @@ impl Function {
         Ok(())
     }
 
-    /// Computes the exact result, whose low bits are kept.
+    /// Computes the exact result for `x`; the caller keeps its low bits.
     #[inline(always)]
     fn of(self, x: i128) -> i128 {
         match self {

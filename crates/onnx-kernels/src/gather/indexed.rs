@@ -49,8 +49,8 @@ pub fn scatter(node: &Node) -> Built {
 /// How indices address elements.
 #[derive(Clone, Copy, Debug)]
 enum Naming {
-    /// Each index is a position on this axis, counted from the end if negative; the other coordinates are
-    /// those of the index itself.
+    /// Each index is a position on this axis, counted from the end if negative. The other coordinates are the
+    /// index's own coordinates in the tensor of indices.
     Elements { axis: i64 },
     /// The last axis of the indices holds coordinates, after `shared` batch axes.
     Coordinates { shared: usize },

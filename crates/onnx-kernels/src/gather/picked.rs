@@ -11,7 +11,7 @@ use onnx_tensor::{
 /// The indices to take along an axis, all of them in range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Places<'p> {
-    /// These indices, in this order.
+    /// The listed indices, in this order.
     List(&'p [usize]),
     /// `count` indices from `first`, `step` apart.
     Steps { first: usize, step: i64, count: usize },

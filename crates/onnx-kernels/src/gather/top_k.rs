@@ -116,7 +116,7 @@ impl TopK {
             return Ok(());
         }
         let mut pace = Pace::default();
-        // Collects up to twice the wanted number before dropping the worst.
+        // Collects up to twice `count` elements before dropping all but the best `count`.
         let room = count.saturating_mul(2).max(64).min(size);
         size::admit_now(room as u64 * size_of::<(u64, usize)>() as u64)?;
         // Equal elements keep their order, as ONNX requires.

@@ -164,7 +164,7 @@ impl Unique {
             bail!(BadInput("NaN stands among values that are compared".to_owned()));
         }
         let block = length * inner;
-        // Slices along the axis, in each outer block.
+        // A slice at index `at` of the axis consists of one part in each outer block.
         let part = |at: usize| {
             let blocks = values.chunks_exact(block.max(1));
             blocks.flat_map(move |block| &block[at * inner..(at + 1) * inner])
@@ -176,7 +176,7 @@ impl Unique {
                 .unwrap_or(Ordering::Equal)
         };
         size::admit_now((length as u64).saturating_mul(BYTES_PER_PART))?;
-        // A comparison may visit a slice in all blocks.
+        // A comparison may read all elements of a slice.
         let order = sorted(length, values.len() / length.max(1), &compare)?;
         let Groups {
             firsts,

@@ -71,7 +71,8 @@ impl Kernel for AffineGrid {
             "a size of {} dimensions",
             size.len()
         );
-        // For an axis of size 1, ONNX's reference gives the first edge and ONNX Runtime the last one.
+        // For an axis of size 1, ONNX's reference returns the first edge, and ONNX Runtime the last one, so
+        // such sizes are refused.
         if self.has_corners && size[2..].iter().any(Dim::is_one) {
             bail!(Limit(
                 "a size of 1 with 'align_corners' is not supported".to_owned()

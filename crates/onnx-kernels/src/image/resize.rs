@@ -563,7 +563,8 @@ impl Resize {
             (0..axis.to).map(outside).collect()
         };
         let outside: Vec<Vec<bool>> = plan.iter().map(is_outside).collect();
-        // For each axis: blocks after one index of it, for all indices of the axes before.
+        // For each axis, `elements` consists of blocks with the same index along the axis; those outside are
+        // filled.
         let mut pace = Pace::default();
         let elements = output.as_slice_mut::<f32>()?;
         let mut inner = elements.len();

@@ -82,7 +82,7 @@ impl Kernel for FourBitFloats {
         let (input, packed) = (elements::<f32>(&inputs[0])?, elements::<u8>(&inputs[1])?);
         let largest = elements::<f32>(&inputs[2])?;
         let [depth, width] = self.widths();
-        // Both are below 2^31.
+        // Rows and columns are below 2^31, so their product does not overflow.
         let count = self.rows * self.columns;
         ensure_input!(
             packed.len() == count.div_ceil(2) && largest.len() == count.div_ceil(self.block),

@@ -50,7 +50,7 @@ impl IntegerFactors {
             let zero_points = &zero_points[direction * each..][..each];
             let numbers = values.iter().enumerate().map(|(at, value)| {
                 let zero_point = zero_points[if each == 1 { 0 } else { at % columns }];
-                // Both have 8 bits.
+                // `value` and `zero_point` have 8 bits, so the difference fits an `i16`.
                 (value - zero_point) as i16
             });
             let numbers: Vec<i16> = numbers.collect();

@@ -38,7 +38,7 @@ pub(crate) fn sizes<D: Size>(a: &[D], b: &[D]) -> Result<Sizes<D>> {
     })
 }
 
-/// Returns for each result the matrices of the two factors.
+/// Returns the indices of the two factors' matrices for each of the `results` result matrices.
 pub(crate) fn matrices(
     outer: &[ShortVec<usize>; 2],
     results: usize,

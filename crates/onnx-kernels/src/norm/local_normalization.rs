@@ -34,7 +34,8 @@ struct Lrn {
     alpha: f64,
     beta: f64,
     bias: f64,
-    /// Channels before the current one in the window. A window of even size has one more after it.
+    /// Number of channels in the window before the current one. A window of even size has one more channel
+    /// after the current one than before it.
     before: usize,
     after: usize,
 }

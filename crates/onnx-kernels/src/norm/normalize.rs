@@ -78,7 +78,7 @@ const COST: u64 = 8;
 #[derive(Debug)]
 struct Normalize {
     groups: Groups,
-    /// Divides by the root mean square without subtracting the mean.
+    /// Divides by the root mean square, and does not subtract the mean.
     keeps_mean: bool,
     epsilon: f64,
     /// Number of outputs: the result and, for layer normalization, mean and inverse standard deviation.
@@ -222,7 +222,7 @@ impl Normalize {
         }
     }
 
-    /// Normalizes one group; returns its mean and the factor it was multiplied by.
+    /// Normalizes `group`; returns its mean, and the factor by which its elements were multiplied.
     fn center<T: Real>(&self, group: &mut [T]) -> (f64, f64) {
         pulp::Arch::new().dispatch(|| {
             let count = group.len() as f64;

@@ -21,8 +21,8 @@ pub(crate) struct Axis {
     pub(crate) pad: usize,
 }
 
-/// The windows `first..end` have one of their elements in the image; in the first of them it has index
-/// `start`.
+/// For one element of the window: the windows `first..end` have this element inside the image, at index
+/// `start` for window `first`.
 struct Span {
     first: usize,
     end: usize,
@@ -268,7 +268,8 @@ pub(crate) fn fold<T: Element + Copy>(
     })
 }
 
-/// Cost per element, relative to a loop that reads and writes one element: it is part of several windows.
+/// Cost per element, relative to a loop that reads and writes one element: each element is part of several
+/// windows.
 const COST: u64 = 4;
 
 #[inline(always)]
@@ -357,7 +358,7 @@ mod tests {
 
     #[test]
     fn windows_as_large_as_the_image_are_folded_in_time() {
-        // Folding each window element by element would take 3 * 10^9 steps.
+        // With windows of this size, folding each window element by element would take 3 * 10^9 steps.
         const SIZE: usize = 256;
         let axis = Axis {
             size: SIZE,

@@ -370,7 +370,7 @@ impl Channels {
         Ok(Self { inner, count })
     }
 
-    /// Calls `run` for consecutive elements with the same scale, with the scale's index.
+    /// Calls `run` for each range of consecutive elements with the same scale, and passes the scale's index.
     fn each<A: Sync, B: Send>(
         &self,
         from: &[A],
@@ -396,7 +396,7 @@ impl Channels {
 /// Blocks of an axis with one scale each.
 struct Blocks {
     shape: Vec<usize>,
-    /// Elements of the axis, and of a block.
+    /// Number of elements along the axis, and of those in a block.
     length: usize,
     block: usize,
     inner: usize,

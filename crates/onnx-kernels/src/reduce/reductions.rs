@@ -391,7 +391,7 @@ mod tests {
             let argument = Argument::of(&node(name, &[("select_last_index", last), ("keepdims", 0)]));
             let line = Tensor::vector(numbers);
             let found = run(&argument, std::slice::from_ref(&line)).unwrap().remove(0);
-            // The same values as columns, side by side.
+            // The same values as adjacent columns.
             let both = Tensor::concat(
                 1,
                 &[line.clone(), line].map(|line| line.into_shape(&[numbers.len(), 1]).unwrap()),

@@ -91,7 +91,7 @@ pub(crate) struct Side<'r> {
 #[derive(Clone, Copy)]
 pub(crate) enum Factors<'r> {
     Floats(&'r [f32]),
-    /// The other factor is quantized to 8 bits first, with one scale for all rows.
+    /// 8-bit weights. The inputs are quantized to 8 bits before the product, with one scale for all rows.
     Integers(&'r IntegerFactors),
 }
 
@@ -149,7 +149,8 @@ impl Side<'_> {
         let gates = self.cell.gates() * hidden;
         // Input products of all steps in one GEMM.
         let mut products = vec![0f32; steps * batch * gates];
-        // Steps after the longest sequence are ignored; they must not widen the 8-bit range either.
+        // Steps after the end of the longest sequence are ignored, so that their values do not affect the
+        // 8-bit scale.
         let longest = self.lengths.iter().copied().max().unwrap_or(0);
         let counted = longest * batch;
         let mut pace = Pace::default();
@@ -167,16 +168,16 @@ impl Side<'_> {
                 .multiply(&x[first * input..], products, 0, [rows, input, gates], &mut pace)?;
         }
         let bias = self.input_bias();
-        // With integer products ONNX Runtime adds the bias last, which changes the rounding; elsewhere first
-        // is faster.
+        // With integer products, ONNX Runtime adds the bias last, which changes the rounding. Otherwise it is
+        // added first, which is faster.
         let is_last = self.w.are_integers();
         if let Some(bias) = bias.as_ref().filter(|_| !is_last) {
             products
                 .chunks_exact_mut(gates.max(1))
                 .for_each(|row| add(row, bias));
         }
-        // If the reset is before the product, the third gate's recurrent product has to wait for the reset
-        // gate.
+        // If the reset gate applies before the product, the third gate's recurrent product is computed after
+        // the reset gate.
         let is_late = self.cell == (Cell::Gru { resets_after: false });
         let early = if is_late { 2 * hidden } else { gates };
         let mut recurrent = vec![0f32; batch * early];
@@ -246,7 +247,8 @@ impl Side<'_> {
         Ok(())
     }
 
-    /// Returns the biases to add to the input products: all those that do not depend on the state.
+    /// Returns the sum of the biases that are added to the input products: all biases that do not depend on
+    /// the state.
     fn input_bias(&self) -> Option<Vec<f32>> {
         let bias = self.bias.as_ref()?;
         let (of_input, of_state) = bias.split_at(bias.len() / 2);
@@ -444,7 +446,7 @@ mod tests {
         let error = sizes(1 << 24).admit(256).unwrap_err();
         assert!(error.downcast_ref::<BadInput>().is_some(), "{error}");
         assert!(sizes(usize::MAX).admit(usize::MAX).is_err());
-        // Each sequence's state is returned even without steps.
+        // The state of each sequence is an output even if there are no steps.
         let sequences = Sizes {
             batch: 1 << 30,
             ..sizes(0)

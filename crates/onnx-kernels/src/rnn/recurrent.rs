@@ -77,7 +77,7 @@ pub fn recurrent(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 struct Recurrent {
     cell: Cell,
-    /// Whether it runs in reverse, for each direction.
+    /// For each direction, whether it runs in reverse.
     directions: Box<[bool]>,
     /// The activation functions, for each direction.
     activations: Vec<Vec<Activation>>,

@@ -258,7 +258,7 @@ fn tiled(input: &Tensor, repeats: &[usize]) -> Result<Tensor> {
             from.push(1);
             to.push(count);
         }
-        // An axis that is not repeated merges with the previous one.
+        // An axis that is not repeated is merged with the previous axis.
         match (from.last_mut(), to.last_mut()) {
             (Some(from), Some(to)) if from == to => {
                 *from *= dim;
@@ -390,7 +390,7 @@ mod tests {
         let expanded = one(&Expand, &[column.clone(), Tensor::vector(&[3i64, 1, 2])]);
         let expected = crate::made_nodes::cube(&[[[1i16, 1], [2, 2]], [[1, 1], [2, 2]], [[1, 1], [2, 2]]]);
         assert_eq!(expanded, expected);
-        // A size of 1 keeps the size of the value.
+        // A requested size of 1 keeps the size of the input.
         assert_eq!(one(&Expand, &[column.clone(), Tensor::vector(&[1i64])]), column);
         assert_eq!(
             one(&Expand, &[column.clone(), Tensor::vector(&[2i64, 0])]).shape(),
@@ -493,7 +493,7 @@ mod tests {
         assert!(ConstantOfShape::of(Some(Arc::new(Tensor::vector(&[1i64, 2])))).is_err());
     }
 
-    /// A string of a megabyte, 8192 times.
+    /// Repeats a string of a megabyte 8192 times.
     #[test]
     fn long_texts_are_not_repeated_without_end() {
         let long = texts(&[1], &[&"x".repeat(1 << 20)]);

@@ -231,7 +231,7 @@ fn padded<U: Unit>(input: &Tensor, value: &Tensor, axes: &[Vec<Piece>]) -> Resul
     let shape: Vec<usize> = sizes.collect();
     let mut pace = Pace::default();
     if U::HAS_CONTENTS {
-        // For strings, with the length of each.
+        // For strings, the size includes the length of each string.
         let sizes: Vec<u64> = values.iter().map(|value| value.contents() as u64).collect();
         let mut lengths = vec![];
         let value = value.contents() as u64;
@@ -246,11 +246,12 @@ fn padded<U: Unit>(input: &Tensor, value: &Tensor, axes: &[Vec<Piece>]) -> Resul
 
 /// A piece of an axis of the result.
 enum Piece {
-    /// The value, this many times.
+    /// The constant padding value, repeated this many times.
     Value(usize),
-    /// These indices of the input.
+    /// The elements of the input at these indices.
     Places(std::ops::Range<usize>),
-    /// Padding before or after the input that repeats the input's own values, of which `kept` remain.
+    /// Padding before or after the input that repeats the input's values. After negative pads, the range
+    /// `kept` of them remains.
     Beside {
         mode: Mode,
         kept: std::ops::Range<i64>,

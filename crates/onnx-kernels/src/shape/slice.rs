@@ -113,7 +113,7 @@ impl Along {
     fn of(self, size: usize) -> Result<(usize, usize, i64)> {
         const LARGEST_OF_32_BITS: i64 = i32::MAX as i64;
         ensure_input!(self.step != 0, "a step of 0");
-        // ONNX Runtime interprets these as "to the end" for negative steps too.
+        // ONNX Runtime interprets these ends as "to the end" for negative steps too.
         let end = match self.end {
             i64::MAX | LARGEST_OF_32_BITS if self.step < 0 => -FARTHEST,
             end => clamped(end),

@@ -210,7 +210,8 @@ impl Compute for Flatten {
     }
 }
 
-/// Returns the axes before a run, an attribute before operator set 13 and an input since; `None` if unknown.
+/// Returns the axes before a run, or `None` if they are unknown. Axes are an attribute before operator set
+/// 13, and an input since.
 fn known_axes(given: &[i64], inputs: &[Fact]) -> Result<Option<Vec<i64>>> {
     match inputs.get(1) {
         Some(axes) => known_integers(axes),

@@ -36,7 +36,7 @@ pub fn dft(node: &Node) -> Result<Box<dyn Compute>> {
 #[derive(Debug)]
 enum Axis {
     Fixed(i64),
-    /// The input at this index; `None` for the last axis before the complex parts.
+    /// The axis is the input at this index; without an input, it is the last axis before the complex parts.
     Input(Option<usize>),
 }
 

@@ -330,8 +330,8 @@ mod tests {
                 Some(_) => length,
                 None => (2 * length - 1).next_power_of_two(),
             };
-            // Twiddles take less than twice the size; a chirp has itself, its kernel and the padded line next
-            // to the scratch buffer.
+            // Twiddle factors take less than twice `size`. A chirp transform stores the chirp, its kernel and
+            // the padded line besides the scratch buffer.
             let taken = 3 * size + if size == length { 0 } else { length + 2 * size };
             assert!(taken as u64 <= TABLES * length as u64, "{length}");
         }

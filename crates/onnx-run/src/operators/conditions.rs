@@ -74,7 +74,7 @@ fn dropout(node: Attributes<'_>, opset: i64) -> Verdict {
     if opset < 7 && node.int("is_test", 0) == 0 {
         return refuse("training mode is not supported; export the model for inference");
     }
-    // These versions do not define the mask outside of training.
+    // Operator sets before 12 do not define the output `mask` outside of training.
     if opset < 12 && node.has_output(1) {
         return refuse("the output 'mask' is not supported before operator set 12");
     }

@@ -27,9 +27,9 @@ pub(crate) struct NodeGuard {
 /// An input whose type a row restricts.
 #[derive(Debug)]
 struct TypedInput {
-    /// Its input index in the file.
+    /// The input's index in the file.
     index: usize,
-    /// Its index among the present inputs.
+    /// The input's index among the present inputs.
     place: usize,
     /// The allowed types; `None` requires the type of the row's typed input.
     types: Option<Types>,

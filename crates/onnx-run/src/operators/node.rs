@@ -25,9 +25,9 @@ pub(crate) struct Direct {
 
 /// Why a node has no outputs.
 pub(crate) enum Stop {
-    /// Its inputs do not fit the operator.
+    /// The operator does not accept the inputs.
     Refused(Error),
-    /// It failed during the computation.
+    /// The operator failed while it computed.
     Failed(Error),
 }
 

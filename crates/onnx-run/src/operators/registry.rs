@@ -79,8 +79,8 @@ pub(crate) fn outputs(domain: &str, op_type: &str) -> Option<Outputs> {
         .map(|rule| rule.row.outputs)
 }
 
-/// Returns whether an operator may have an attribute, in the table or, for ONNX Runtime's own operators,
-/// there.
+/// Returns whether an operator may have an attribute according to the table. ONNX Runtime's own operators may
+/// also have the attributes that ONNX Runtime defines.
 pub(crate) fn has_attribute(domain: &str, op_type: &str, attribute: &str) -> bool {
     // ONNX Runtime's own operators are replaced by other nodes, and not all of them are in the table.
     match attributes_of(domain, op_type) {

@@ -20,7 +20,7 @@ pub(crate) enum Build {
 /// A supported operator.
 pub(crate) struct Rule {
     pub(crate) row: &'static Operator,
-    /// `None`: the steps interpret it.
+    /// `None` if the runtime's steps interpret the operator.
     pub(crate) build: Option<Build>,
     pub(crate) condition: Option<Condition>,
 }

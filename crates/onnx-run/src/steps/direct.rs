@@ -124,7 +124,8 @@ impl DirectNode {
             |tensors: &[Arc<Tensor>]| tensors.iter().map(|tensor| size::of_value(tensor)).sum::<u64>();
         let most = inputs.iter().map(|input| input.len()).max().unwrap_or(0);
         let little = 2 * bytes(&inputs) + LEAST;
-        // Dequantized low-bit weights have as many elements as their input.
+        // Dequantized low-bit weights have more bytes than the input, but as many elements, so the limit
+        // allows that.
         let limit = little.max(WIDEST * most as u64);
         time_limit::check()?;
         // An operator that fails reports the error when it runs.

@@ -32,9 +32,9 @@ pub(crate) struct Fused {
     pub(crate) wires: Wires,
     /// New constants, in addition to existing ones, each with its input index.
     pub(crate) constants: Vec<(usize, Tensor)>,
-    /// The steps that it replaces; it runs in the position of the last one.
+    /// The steps that the fused node replaces. It runs in the position of the last of them.
     pub(crate) steps: Vec<usize>,
-    /// Whether it multiplies its input by the node's result.
+    /// Whether the fused node multiplies its input by the result of `node`.
     pub(crate) is_gated: bool,
 }
 
@@ -180,7 +180,7 @@ impl<'g> Graph<'g> {
         let (label, _) = node.name.rsplit_once('~')?;
         Some(Fused {
             node: Node {
-                // Kernels only check whether inputs are present, so any names will do.
+                // Kernels only check whether inputs are present, so the names are arbitrary.
                 input: inputs.iter().map(ToString::to_string).collect(),
                 output: vec![node.output.first()?.clone()],
                 name: format!("{label}~{op_type}"),
@@ -526,7 +526,7 @@ mod tests {
         bounds[1] = node("Relu", &["made"], "gate");
         bounds[2] = node("Clip", &["gate", "zero", "zero"], "y");
         let bounded = steps(bounds, &[-1, 3, 8, 8], weights());
-        // A convolution takes over only one function.
+        // Only one function is fused into a convolution.
         assert_eq!(operators(&bounded), ["Conv", "Clip"]);
         assert!(answer(&bounded, &[1, 3, 8, 8]).iter().all(|&x| x == 0.0));
     }
@@ -569,13 +569,14 @@ mod tests {
         };
         let one = steps(normalization(1), &[-1, 6], constants(-1));
         assert_eq!(operators(&one), ["LayerNormalization"]);
-        // With unknown rank, axis 1 may not be the last one.
+        // If the rank is unknown, axis 1 may be an inner axis, so the nodes are not fused.
         let many = steps(normalization(1), &[-1, 6], constants(1));
         assert_eq!(operators(&many).len(), 9);
         assert!(are_near(&answer(&one, &[5, 6]), &answer(&many, &[5, 6])));
     }
 
-    /// Each convolution would get its own weights, so a small file could use any amount of memory.
+    /// Many convolutions share weights, each with its own scale. Fusing all scales would create a copy of the
+    /// weights for each convolution, so a small file could use any amount of memory.
     #[test]
     fn convolutions_that_share_weights_take_over_few_scales() {
         let mut nodes = Vec::new();
@@ -665,7 +666,7 @@ mod tests {
         };
         let one = steps(nodes("y"), &[-1, 3, 8, 8], constants());
         assert_eq!(operators(&one), ["Conv"]);
-        // Both values are read.
+        // Other nodes read the results of the convolution and of the normalization, so these are not fused.
         let mut both = nodes("normal");
         both.push(node("Mul", &["normal", "zero"], "nothing"));
         both.push(node("Add", &["made", "nothing"], "not"));

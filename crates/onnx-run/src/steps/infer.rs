@@ -30,7 +30,7 @@ pub(crate) struct KnownFacts<'c> {
     is_in_branch: bool,
 }
 
-/// The inputs whose values a node moves, repeats, adds or multiplies.
+/// The inputs whose elements a node moves, repeats, adds or multiplies.
 enum Numbers {
     Of(&'static [usize]),
     OfAll,
@@ -165,7 +165,7 @@ impl<'c> KnownFacts<'c> {
         if inputs.iter().any(|input| input.sizes.is_some())
             && let Some(numbers) = followed(node, inputs)
         {
-            // For floats, rounding would have to be tracked too.
+            // Only integers are tracked: floats would need tracking of rounding too.
             let whole = outputs.iter_mut().zip(numbers);
             let whole = whole
                 .filter(|(output, _)| matches!(output.element_type, ElementType::I32 | ElementType::I64));

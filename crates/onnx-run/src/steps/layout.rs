@@ -95,7 +95,7 @@ struct MovedValue {
     source: Slot,
     order: ShortVec<usize>,
     group: usize,
-    /// The step of the Transpose that it goes through, which names it in messages.
+    /// The step of the Transpose that produces the value; messages name this step.
     origin: usize,
 }
 
@@ -138,7 +138,7 @@ struct Plan {
 
 /// The inputs of an element-wise node that may be constants of several elements.
 enum Elementwise {
-    /// None: one input is transposed, and the others are scalars.
+    /// One input is transposed, and the others are scalars.
     Of,
     /// All inputs, broadcast together.
     Broadcast,
@@ -598,7 +598,7 @@ mod tests {
         all
     }
 
-    /// Checks the operators after the rewrite, and that the outputs are bit-identical to those without it.
+    /// Checks the operators after the rewrite, and that the rewrite does not change a bit of the outputs.
     #[track_caller]
     fn expect(nodes: &[NodeProto], constants: &[TensorProto], expected: &[&str]) {
         let (one, other) = (
@@ -679,7 +679,7 @@ mod tests {
 
     #[test]
     fn transposes_stay_where_no_fewer_are_left() {
-        // Both orders are read.
+        // Nodes read the value in both axis orders.
         let both = [
             transpose(LAST, "x", "a"),
             node("Relu", &["a"], "b"),
@@ -710,7 +710,7 @@ mod tests {
         );
     }
 
-    /// A Transpose of the wrong rank stays, so that the run reports it.
+    /// A Transpose whose permutation has the wrong rank stays in the graph, so that the run reports it.
     #[test]
     fn an_order_of_other_axes_is_still_refused() {
         let nodes = vec![

@@ -131,8 +131,8 @@ impl Session {
         &self.signature
     }
 
-    /// Returns what the graph proves about each output, whatever the file declares; `None` if its rank is
-    /// unknown.
+    /// Returns the facts about each output that follow from the graph, regardless of the file's declarations;
+    /// `None` for an output of unknown rank.
     pub fn outputs(&self) -> impl Iterator<Item = Option<&Fact>> {
         self.outputs.iter().map(Option::as_ref)
     }

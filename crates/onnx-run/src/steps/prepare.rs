@@ -83,7 +83,7 @@ struct Preparer {
     small: HashMap<Small, Slot>,
     /// The outputs of this graph's nodes so far, for common subexpression elimination.
     twins: HashMap<Twin, Vec<Slot>>,
-    /// Values that follow from shapes and constants.
+    /// Values that depend only on shapes and constants.
     statics: HashSet<Slot>,
     is_bounded: bool,
     packs: Packs,
@@ -533,7 +533,7 @@ mod tests {
         );
     }
 
-    /// Folding may widen constants, to FP32 for packed weights, but may not repeat elements.
+    /// Folding may widen constants, such as packed weights to FP32, but may not repeat elements.
     #[test]
     fn constants_become_wider_but_not_more() {
         let mut scale = constant("scale", &[1]);

@@ -12,8 +12,8 @@ impl Scales {
         Self(vec![(1.0, 0.0); channels])
     }
 
-    /// Appends a binary node if it scales or shifts channels. `constant` is its constant input, and
-    /// `is_second` says whether that is the second one. `rank` is the rank of the other input, whose channels
+    /// Appends a binary node if it scales or shifts channels. `constant` is the node's constant input;
+    /// `is_second` says whether it is the second input. `rank` is the rank of the other input, whose channels
     /// are axis 1.
     pub(crate) fn follow(
         &mut self,

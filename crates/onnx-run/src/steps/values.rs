@@ -153,7 +153,8 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Converts into the run's error. Sizes that a model does not accept are the client's fault.
+    /// Converts the failure into an error of the run. Sizes that the model does not accept are the client's
+    /// fault.
     pub(crate) fn into_error(self) -> RunError {
         match self {
             Self::Failed(error) => error,

@@ -137,7 +137,7 @@ fn tensors_without_elements_have_views_of_every_type() {
             assert_eq!(empty.into_bytes().unwrap().len(), 0);
         }
     }
-    // The product of the other dimensions overflows 64 bits.
+    // The tensor is empty, although the product of the other dimensions overflows 64 bits.
     let shape = [usize::MAX, usize::MAX, 0];
     assert_eq!(Tensor::zero::<f32>(&shape).unwrap().len(), 0);
 }

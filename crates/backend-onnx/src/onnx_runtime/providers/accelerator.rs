@@ -24,7 +24,8 @@ impl Accelerator {
     /// The providers for instances on CPUs.
     const ON_CPU: [Self; 1] = [Self::OpenVino];
 
-    /// Finds an accelerator by its name in a configuration, among those for GPUs or those for CPUs.
+    /// Finds the accelerator called `name` in a configuration, among those for GPUs if `on_gpu`, otherwise
+    /// among those for CPUs.
     ///
     /// # Errors
     /// Returns [`InvalidArgument`](oip_types::ErrorCode::InvalidArgument) with the known names and the most

@@ -1,10 +1,10 @@
-//! The machine's GPUs, and those that models may use without asking for one.
+//! The machine's GPUs, and the GPUs for models that do not request one.
 
 use std::{fmt, str::FromStr};
 
 use tensor_core::Quoted;
 
-/// The GPUs of this machine, and those that models use whose configuration does not ask for one.
+/// The GPUs of this machine, and the GPUs for models whose configuration does not request one.
 ///
 /// ```
 /// use backend_onnx::{Gpu, Gpus};
@@ -27,7 +27,7 @@ pub struct Gpus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Gpu {
-    /// The vendor's name for it.
+    /// The vendor's name of the GPU.
     pub name: String,
 }
 
@@ -59,7 +59,7 @@ pub enum GpuChoice {
     All,
     /// None.
     None,
-    /// These GPUs, by CUDA's numbers.
+    /// Only the GPUs with these numbers, as CUDA counts them.
     Only(Vec<u32>),
 }
 
@@ -157,7 +157,7 @@ impl Gpus {
         let free = self.free_to_take();
         let seen = || Self::new(GpuChoice::All).with_seen_of(self).free_to_take();
         let found = if free.is_empty() { seen() } else { free };
-        // If the machine has none, the library reports it.
+        // If the machine has no GPU, the library reports this.
         if found.is_empty() { vec![0] } else { found }
     }
 

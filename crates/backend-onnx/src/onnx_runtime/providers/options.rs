@@ -34,8 +34,9 @@ pub(super) fn chosen(
     Ok(Chosen { accelerator, options })
 }
 
-/// Defaults for a server that ONNX Runtime does not set itself. Its convolution search tries all algorithms
-/// for each new shape, and its arena grows in powers of two, so that little of it can be released.
+/// CUDA options for a server that differ from ONNX Runtime's defaults. By default, the convolution search
+/// tries all algorithms for each new shape, and the memory arena grows in powers of two, so that little of it
+/// can be released.
 const CUDA_DEFAULTS: &[(&str, &str)] = &[
     ("arena_extend_strategy", "kSameAsRequested"),
     ("cudnn_conv_algo_search", "HEURISTIC"),

@@ -14,7 +14,7 @@ pub(crate) struct Package {
     /// For example `onnxruntime-gpu`.
     pub(crate) name: String,
     pub(crate) version: String,
-    /// The CUDA version that it was built for.
+    /// The CUDA version that the library was built for.
     pub(crate) cuda: Option<String>,
     /// Other packages in the same directory, with their versions.
     pub(crate) others: Vec<String>,
@@ -97,7 +97,7 @@ fn installed(site_packages: &Path) -> Vec<(String, String)> {
             let name = entry.file_name().into_string().ok()?;
             let (package, version) = name.strip_suffix(".dist-info")?.split_once('-')?;
             let package = package.replace('_', "-");
-            // Not `onnxruntime-extensions`, which has its own directory.
+            // The list omits `onnxruntime-extensions`, which has its own directory.
             let known = [
                 "onnxruntime",
                 "onnxruntime-gpu",

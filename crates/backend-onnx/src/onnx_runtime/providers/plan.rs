@@ -228,7 +228,8 @@ impl Environment<'_> {
         })
     }
 
-    /// Plans a GPU if one is available for use, else the CPU.
+    /// Plans the devices of a model that requests none: GPUs if there are any for such models, otherwise the
+    /// CPU.
     fn automatic(
         &self,
         on_gpu: Vec<Chosen>,
@@ -484,7 +485,7 @@ mod tests {
                 config(&[], &["cuda", "cuda"], &[]),
                 "the accelerator 'cuda' is there twice",
             ),
-            // Also where it would have no effect.
+            // A configuration error is reported even where the setting would have no effect.
             (
                 config(&[group(cpu, &[])], &["cud"], &[]),
                 "optimization.execution_accelerators.gpu_execution_accelerator: the name is 'cud'",

@@ -12,7 +12,7 @@ const MOST_INPUTS: usize = 64;
 
 pub(super) struct NonEmptyInputs {
     inputs: Vec<String>,
-    /// For each value, a bit set of the inputs that must be non-empty so that the value is.
+    /// For each value, a bit set of inputs: if these are non-empty, so is the value.
     values: HashMap<String, u64>,
 }
 
@@ -40,7 +40,7 @@ impl NonEmptyInputs {
             .map(|tensor| (tensor.name.as_str(), tensor))
             .collect();
         for node in &graph.node {
-            // For all other operators, only the first output is tracked.
+            // All outputs of `Split` are tracked; for other operators, only the first output.
             let is_split = canonical_domain(&node.domain).is_empty() && node.op_type == "Split";
             let (outputs, inputs) = match is_split {
                 true => (&node.output[..], behind_split(node, &values, &tensors)),
@@ -53,7 +53,8 @@ impl NonEmptyInputs {
         Self { inputs, values }
     }
 
-    /// Returns the model inputs that must be non-empty so that a value is; `None` if unknown.
+    /// Returns the model inputs that must be non-empty for the value `name` to be non-empty; `None` if they
+    /// are unknown.
     pub(super) fn inputs_behind(&self, name: &str) -> Option<Vec<&str>> {
         let bits = *self.values.get(name)?;
         let inputs = self.inputs.iter().enumerate();
@@ -90,8 +91,8 @@ fn behind_split(
     bits.filter(|_| in_attribute || in_constant)
 }
 
-/// Returns how many leading inputs of an operator must be non-empty so that its first output is; `None` where
-/// that does not suffice.
+/// Returns `n` such that the first output of an operator is non-empty if its first `n` inputs are; `None` if
+/// there is no such number.
 #[expect(clippy::match_same_arms, reason = "a table, by domain")]
 fn deciding_inputs(domain: &str, op_type: &str) -> Option<usize> {
     Some(match (domain, op_type) {

@@ -108,7 +108,7 @@ pub(super) fn disarm(model: &mut ModelProto) -> Disarmed {
 struct Pass {
     writer: Writer,
     opset: i64,
-    /// The values that are non-empty if inputs are. Unknown in subgraphs.
+    /// The values that are non-empty if certain inputs are; `None` in subgraphs, where they are unknown.
     filled: Option<NonEmptyInputs>,
     disarmed: Disarmed,
 }
@@ -215,8 +215,8 @@ impl Pass {
         open
     }
 
-    /// Gives names to a node's unnamed optional outputs. With past keys and values and without these outputs,
-    /// ONNX Runtime reads uninitialized memory, which may hold other runs' data.
+    /// Gives names to a node's unnamed optional outputs. For a node with past keys and values whose outputs
+    /// have no names, ONNX Runtime reads uninitialized memory, which may contain data of other runs.
     fn name_outputs(&mut self, node: &mut NodeProto) {
         const PAST: usize = 6;
         const OUTPUTS: usize = 3;

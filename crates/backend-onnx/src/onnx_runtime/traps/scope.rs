@@ -12,7 +12,7 @@ use super::elements;
 /// The values visible to the nodes of a graph, including those of outer graphs.
 pub(super) struct Scope<'a> {
     outer: Option<&'a Scope<'a>>,
-    /// ONNX's datatype numbers. For a sequence, the datatype of its elements.
+    /// ONNX's datatype number of each value. For a sequence, that of its elements.
     elements: HashMap<String, i32>,
     constants: HashMap<String, Constant>,
 }
@@ -20,13 +20,13 @@ pub(super) struct Scope<'a> {
 /// The relevant facts about a constant.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Constant {
-    /// It is non-empty.
+    /// Whether the constant is non-empty.
     pub(super) is_filled: bool,
-    /// All elements are integers above 0.
+    /// Whether all elements are integers above 0.
     pub(super) is_positive: bool,
-    /// It is the integer scalar 0.
+    /// Whether the constant is the integer scalar 0.
     pub(super) is_zero: bool,
-    /// All elements are integers other than 0 and -1.
+    /// Whether no element is 0 or -1.
     pub(super) is_safe_divisor: bool,
 }
 

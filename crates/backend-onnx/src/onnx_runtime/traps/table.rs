@@ -20,9 +20,9 @@ const MOST_COLUMNS: std::ops::RangeInclusive<i64> = 0..=1 << 31;
 /// A requirement on an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
-    /// It is non-empty.
+    /// The input is non-empty.
     Elements,
-    /// It is an integer above 0.
+    /// The input is an integer above 0.
     Positive,
 }
 
@@ -54,16 +54,16 @@ pub(super) fn rule(node: &NodeProto) -> Rule {
     let int = |name: &str| attribute(name).map(integer);
     match (canonical_domain(&node.domain), node.op_type.as_str()) {
         ("", "Div") => Rule::Division,
-        // With `fmod` set, it is computed in floating point.
+        // With `fmod` set, `Mod` is computed in floating point, which does not trap.
         ("", "Mod") if int("fmod").unwrap_or(0) == 0 => Rule::Division,
         ("", "Unique") if int("axis").is_some() => elements(&[0]),
-        // With an empty kernel it divides by zero or hangs.
+        // With an empty kernel, these operators divide by zero or hang.
         ("", "Conv") | (MICROSOFT, "FusedConv" | "NhwcConv" | "NhwcFusedConv") => elements(&[1]),
         ("", "ConvTranspose") | (MICROSOFT, "ConvTransposeWithDynamicPads") => elements(&[0, 1]),
         ("", "RoiAlign") if int("sampling_ratio").is_some_and(|ratio| ratio > MAX_SAMPLES) => {
             Rule::Refused("'sampling_ratio' is above 65536")
         }
-        // It reads nonexistent pixels of an empty image. An empty list of regions is safe.
+        // These operators read nonexistent pixels of an empty image. An empty list of regions is safe.
         ("", "RoiAlign" | "InstanceNormalization") => elements(&[0]),
         ("", "STFT") => Rule::Needs(vec![
             (0, Need::Elements),
@@ -160,7 +160,7 @@ fn has_one_score(node: &NodeProto) -> bool {
     match node.op_type.as_str() {
         "LinearClassifier" => floats("intercepts") <= 1,
         "TreeEnsembleClassifier" => ints("class_ids").windows(2).all(|pair| pair[0] == pair[1]),
-        // Votes for two classes are one number, probabilities are two.
+        // For two classes, votes are one number per row, and probabilities are two.
         _ => {
             let strings = node
                 .attribute

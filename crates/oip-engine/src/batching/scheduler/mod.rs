@@ -56,8 +56,8 @@ pub(crate) struct Ask {
     pub(crate) timeout: Option<Duration>,
     /// When the client stops waiting.
     pub(crate) deadline: Option<Instant>,
-    /// The row count that determines its run time, to decide whether it may run in place; `None` if rows do
-    /// not determine it.
+    /// The row count that determines the request's run time, to decide whether it may run in place; `None` if
+    /// the run time does not depend on a row count.
     pub(crate) measured_rows: Option<u64>,
 }
 
@@ -83,7 +83,7 @@ impl Ticket {
 /// The reason why a request left the queue without being run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expiry {
-    /// Its deadline passed.
+    /// The request's deadline passed.
     Deadline,
     /// The policy's queue timeout expired.
     Timeout,
@@ -107,7 +107,7 @@ pub(crate) enum InPlace<T> {
     Run(Vec<T>),
     /// The next batch is too slow to run in place, or waits for more requests: a thread has to take it.
     Leave,
-    /// Nothing waits.
+    /// No request waits.
     Idle,
 }
 

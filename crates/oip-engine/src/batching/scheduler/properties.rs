@@ -169,7 +169,7 @@ impl World {
         }
     }
 
-    /// A caller asks for a batch of at most `max_rows` rows.
+    /// Lets a caller take the next batch, if it has at most `max_rows` rows.
     fn next_in_place(&mut self, max_rows: u64) {
         self.expire();
         let before = self.scheduler.len();
@@ -412,7 +412,8 @@ fn preferred_sizes_are_run_at_once_and_others_wait_for_the_delay() {
     assert_eq!(scheduler.next(start), Next::WaitUntil(start + delay));
     push(&mut scheduler, 2, 2, start + delay / 2);
     assert_eq!(scheduler.next(start + delay / 2), Next::Run(vec![1, 2]));
-    // First 3, then 5 rows wait. Neither is a preferred size, so the first request's delay decides.
+    // First 3, then 5 rows wait. Neither is a preferred size, so the batch runs when the delay of the first
+    // request ends.
     push(&mut scheduler, 3, 3, start);
     push(&mut scheduler, 4, 2, start + delay / 2);
     assert_eq!(scheduler.next(start + delay / 2), Next::WaitUntil(start + delay));

@@ -31,7 +31,7 @@ type Written = Result<(), Unsupported>;
 enum Unsupported {
     /// ONNX Runtime supports it.
     Here(String),
-    /// ONNX Runtime does not support it either.
+    /// Neither this crate nor ONNX Runtime supports the variant.
     Anywhere(String),
 }
 
@@ -185,7 +185,7 @@ impl Replacement<'_> {
     }
 
     fn unique(&mut self) -> Written {
-        // Elements in order of appearance, without the indices.
+        // `sorted=0` returns the elements in order of first appearance.
         let y = self.newer("Unique", &[self.given(0)?], vec![int("sorted", 0)]);
         let others = [self.fresh(), self.fresh(), self.fresh()];
         if let Some(unique) = self.made.last_mut() {

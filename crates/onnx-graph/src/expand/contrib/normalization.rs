@@ -11,7 +11,7 @@ const SKIP_EPSILON: f32 = 1e-12;
 
 impl Replacement<'_> {
     pub(super) fn layer_normalization(&mut self) -> Written {
-        // The newest operator set defines it like the one that introduced it.
+        // The newest operator set defines this operator as the set that introduced it does.
         self.without_output(1, "Mean")?;
         self.without_output(2, "InvStdDev")?;
         let attributes = self.node.attribute.clone();
