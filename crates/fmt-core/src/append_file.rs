@@ -154,7 +154,7 @@ impl AppendFile {
             len: old_len,
         };
         if let Err(error) = is_whole(Arc::new(head)) {
-            // Another file may have replaced this one; then there is nothing to undo.
+            // Another program may have replaced the file; then there is nothing to undo.
             if is_whole(source).is_ok() {
                 return remove_journal(&journal).map(|()| 0);
             }
@@ -360,7 +360,8 @@ mod tests {
     fn a_file_that_changed_is_left_alone() {
         let Fixture { path, opened, .. } = &fixture();
         fs::write(path, "new.").unwrap();
-        // The file was overwritten in place, so only its bytes differ.
+        // The file was overwritten in place within one clock tick: the same inode, length and time, but other
+        // bytes.
         let other = fixture();
         fs::write(&other.path, "now.").unwrap();
         let error = AppendFile::open(path, &other.opened, 0..4).unwrap_err();
@@ -402,7 +403,7 @@ mod tests {
             AppendFile::recover(path, is_whole).unwrap_err().kind(),
             ErrorKind::Truncated
         );
-        // Another file has replaced this one.
+        // Another program replaces the file.
         fs::write(path, "quite another.").unwrap();
         assert_eq!(AppendFile::recover(path, is_whole).unwrap(), 0);
         assert!(!journal_of(path).exists());

@@ -16,13 +16,13 @@ use crate::{
 pub struct Summary {
     /// The version of the format.
     pub ir_version: u64,
-    /// The program that wrote it, with its version.
+    /// The program that wrote the model, with the program's version.
     pub producer: String,
     /// The graph's name.
     pub graph: String,
     /// The operator sets, by domain; the usual one is `ai.onnx`.
     pub opsets: BTreeMap<String, u64>,
-    /// Its inputs, without those that are weights with a default.
+    /// The model's inputs, without those that have a weight as default value.
     pub inputs: Vec<Port>,
     /// Its outputs.
     pub outputs: Vec<Port>,
@@ -39,7 +39,7 @@ pub struct Summary {
 pub struct Port {
     /// Its name.
     pub name: String,
-    /// Its type in readable form, such as `f32[batch, 3, 224, 224]`.
+    /// The type in readable form, such as `f32[batch, 3, 224, 224]`.
     pub kind: String,
 }
 

@@ -80,7 +80,7 @@ mod tests {
             ("com.microsoft", "FusedConv"),
             ("com.microsoft", "SkipLayerNormalization"),
             ("", "SimplifiedLayerNormalization"),
-            // ONNX added this operator in a later set than the model's.
+            // ONNX added this operator in an operator set later than the one that the model imports.
             ("", "LayerNormalization"),
         ] {
             summary.operators.insert((domain.to_owned(), name.to_owned()), 1);

@@ -16,8 +16,8 @@ pub enum TensorForm {
     /// faster.
     #[default]
     Raw,
-    /// Values: JSON over HTTP, typed contents over gRPC, for servers without raw support. 16-bit floats have
-    /// no typed form in gRPC, so requests with them are sent raw.
+    /// Typed values: JSON over HTTP, typed contents over gRPC; for servers without raw support. 16-bit floats
+    /// have no typed form in gRPC, so requests with them are sent raw.
     Typed,
 }
 

@@ -18,7 +18,7 @@ pub struct ModelConfig {
     pub name: String,
     /// The platform that runs the model, as `<project>_<format>`.
     pub platform: String,
-    /// The backend that loads it.
+    /// The backend that loads the model.
     pub backend: String,
     /// The runtime to use, if the backend has several.
     pub runtime: String,

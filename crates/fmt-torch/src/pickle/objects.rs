@@ -1,4 +1,5 @@
-//! What calls of known globals build: tensors, storages, containers and attributes. No code is run.
+//! Builds the results of calls of known globals: tensors, storages, containers and attributes. No code is
+//! run.
 
 use fmt_core::{Error, ErrorKind};
 use tensor_core::Quoted;
@@ -77,9 +78,9 @@ impl Machine {
                          lenient reading passes over what is not known",
                     )
                     .found(Quoted(&full));
-                // Charge for the name and the strings of the error.
+                // Charges the memory of the name and of the error's strings.
                 self.charge(2 * full.len() as u64 + 1024)?;
-                // Take the number of the next node.
+                // The placeholder gets the number of the next node.
                 let number = u32::try_from(self.built.nodes.len());
                 let number = number.map_err(|_| self.malformed("too many values"))?;
                 self.refused.insert(number, (full, error));

@@ -60,7 +60,7 @@ use crate::{
 pub struct HttpClient {
     way: Way,
     shared: Arc<SharedState>,
-    /// `None` if the server cannot be on this machine.
+    /// Connections with shared memory; `None` if the server cannot be on this machine.
     #[cfg(target_os = "linux")]
     memory: Option<Arc<Connections>>,
 }
@@ -204,7 +204,7 @@ impl HttpClient {
         let response = client.request(request).await;
         let response = response.map_err(|error| connect::failed(error, HINT))?;
         let (head, body) = response.into_parts();
-        // An error response carries only a message; for a page from another server, the beginning is enough.
+        // An error body is a short message, or a proxy's error page, of which the beginning is enough.
         let body = match head.status.is_success() {
             true => body::read(&head.headers, body, settings.max_answer_bytes, &settings.spare).await?,
             false => body::read_beginning(body, MAX_REFUSAL.min(settings.max_answer_bytes)).await?,
@@ -264,7 +264,7 @@ impl HttpClient {
         }
     }
 
-    /// Adds what the client's settings require to a request.
+    /// Returns the request with the parameters that the client's settings require.
     fn prepared(&self, request: &InferRequest) -> InferRequest {
         let settings = self.settings();
         let mut request = request.clone();

@@ -1,4 +1,4 @@
-//! Pools connections with regions and decides whether using one pays off.
+//! Pools connections that have shared memory regions, and decides when using a region pays off.
 
 use std::{
     collections::BTreeMap,
