@@ -91,7 +91,7 @@ struct Exchange {
     response: InferResponse,
     /// Bytes of its tensors.
     tensors: u64,
-    /// Its size in the queue.
+    /// The size of the exchange, as charged to the queue.
     bytes: u64,
 }
 
@@ -111,7 +111,8 @@ impl Recorder {
             dropped: AtomicU64::new(0),
             is_full: AtomicBool::new(false),
         });
-        // Unbounded, because the limit is in bytes, and an exchange counts for more than it takes here.
+        // The channel is unbounded, because the limit is in bytes, and each exchange is charged more than it
+        // takes in the channel.
         let (queue, messages) = channel();
         let working = {
             let shared = shared.clone();
@@ -204,7 +205,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 /// The outcome of recording an exchange.
 enum WriteOutcome {
     Recorded,
-    /// The exchange exceeds the limit by its size; smaller exchanges may fit.
+    /// The exchange is too large for the remaining space, at this size; smaller exchanges may fit.
     TooLarge(u64),
     /// The limit is reached.
     Full,
@@ -329,7 +330,7 @@ impl Writer {
 
     /// Writes an exchange. It counts as recorded once both files and its index line are on disk.
     fn write(&mut self, exchange: &Exchange) -> Result<WriteOutcome, CaptureError> {
-        // Checked before encoding tensors that will not fit.
+        // The limit is checked first, so that tensors that will not fit are not encoded.
         if let Some(beyond) = self.beyond(exchange.tensors) {
             return Ok(beyond);
         }
@@ -377,7 +378,8 @@ impl Writer {
 
     /// Appends a line to the index atomically.
     fn append(&mut self, line: &str) -> Result<(), CaptureError> {
-        // A single write at the end: a crash leaves no line or a partial one, which readers ignore.
+        // The line is written by a single call at the end: a crash leaves no line or a partial one, which
+        // readers ignore.
         let before = self.index.metadata().map(|metadata| metadata.len());
         let written = self
             .index

@@ -32,7 +32,7 @@ pub struct ConnectionLimits {
     pub conversations: &'static [&'static str],
     /// Long-lived, mostly idle HTTP/2 requests, whose services can observe eviction (default none).
     pub lasting: Option<Lasting>,
-    /// How long the rate of a body is not checked (default 5 s).
+    /// How long the rate of a body is not checked at its start (default 5 s).
     pub body_rate_grace: Duration,
     /// Maximum time that sending a response may be blocked by the client (default 30 s).
     pub write_timeout: Duration,
@@ -40,7 +40,7 @@ pub struct ConnectionLimits {
     /// [`ConnectionLimits::send_rate_grace`] is used up (default 16 KiB/s). Faster reading earns no credit
     /// for later.
     pub min_send_rate: u64,
-    /// How long a client may be slower than that (default 30 s).
+    /// How long a client may be slower than [`ConnectionLimits::min_send_rate`] (default 30 s).
     pub send_rate_grace: Duration,
     /// Interval of pings to a silent HTTP/2 client, and the time it has to reply (default 20 s).
     pub ping_interval: Duration,

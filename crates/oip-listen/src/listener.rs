@@ -250,7 +250,7 @@ struct SocketFile {
 #[cfg(unix)]
 impl SocketFile {
     fn new(path: &std::path::Path) -> io::Result<Self> {
-        // The working directory may change.
+        // The path is made absolute, because the working directory may change.
         let path = std::path::absolute(path)?;
         let identity = Self::identity(&path)?;
         Ok(Self { path, identity })

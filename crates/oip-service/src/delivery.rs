@@ -16,7 +16,8 @@ use crate::{
 /// Outputs of more bytes than this are delivered by a thread of the pool.
 const LARGE: usize = 64 << 10;
 
-/// Outputs that are only copied into mapped memory are delivered by a thread of the pool from this size on.
+/// Outputs of more bytes than this are delivered by a thread of the pool even if they are only copied into
+/// mapped memory.
 const QUICK: usize = 256 << 10;
 
 /// The memory that classification needs per element: its index, its string and its part of the response.
