@@ -277,7 +277,7 @@ impl CheckpointContents {
                 LazyOperation::Conj => "conj",
                 LazyOperation::Neg => "neg",
             };
-            // Even copying the raw elements would be wrong.
+            // Copying the raw elements would be wrong too, so the dtype becomes unknown.
             entry.dtype = StoredDType::Unknown(format!("{} before {step}()", entry.dtype));
             let reason =
                 format!("its elements are those before {step}(); call resolve_{step}() and save it again");

@@ -322,8 +322,8 @@ fn affix_fits(affix: &str) -> Result<(), TextError> {
 }
 
 /// Returns the length in bytes of the longest replacement in a `SentencePiece` character map. The map is
-/// base64 of a trie, which follows its own length, and of NUL-terminated strings. Damaged maps give 0 here,
-/// since the `tokenizers` crate refuses them.
+/// base64 of a trie, which follows its own length, and of NUL-terminated strings. Damaged maps are not
+/// reported here, since the `tokenizers` crate refuses them.
 fn longest_replacement(map: &str) -> usize {
     let bytes = base64(map);
     let trie = bytes

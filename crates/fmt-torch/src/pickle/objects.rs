@@ -255,7 +255,7 @@ impl Machine {
             storage.elements
         };
         let offset = u64::try_from(*offset).map_err(|_| self.malformed("the offset of a tensor"))?;
-        // The metadata follows the hooks, or the dtype.
+        // In the arguments, the metadata follows the hooks, or for a typed tensor the dtype.
         let pending = match rest
             .get(if is_typed { 3 } else { 2 })
             .map(|notes| self.built.node(*notes))
@@ -291,8 +291,8 @@ impl Machine {
         }
     }
 
-    /// Resolves a persistent id to a storage: `('storage', type, key, location, count)`, plus `None` for a
-    /// view of another.
+    /// Resolves a persistent id to a storage: `('storage', type, key, location, count)`, plus `None` or the
+    /// description of a view.
     pub(super) fn persistent(&mut self) -> Result<bool, Error> {
         let id = self.pop()?;
         let id = self.tuple_of(id)?;
