@@ -73,7 +73,7 @@ pub(crate) struct Options {
     server: Option<PathBuf>,
 }
 
-/// The directory for generated models that a server answers wrongly or not at all.
+/// Directory for generated models for which a server returns a wrong response or none.
 const KEPT: &str = "target/mutants";
 
 /// Packages that the script imports.

@@ -299,8 +299,8 @@ mod tests {
         for (head, expected) in cases {
             assert_eq!(kind(head).as_ref(), Some(&expected), "{expected}");
         }
-        // Starts of files that look like BTF, with different tensor counts and offsets, must not be taken for
-        // text.
+        // Files that begin like BTF (a tensor count, and the offset of the first record) have no known kind,
+        // whatever bytes the count has.
         for tensors in [8u64, 640, 0x0308, 10, 0x010a] {
             let head = [tensors, 8 * tensors + 8].map(u64::to_le_bytes).concat();
             assert_eq!(kind(&head), None, "{tensors}");

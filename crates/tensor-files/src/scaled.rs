@@ -135,8 +135,8 @@ fn fit(tensor: &Shape, scales: &Shape) -> Option<([u64; 2], [u64; 2], [u64; 2])>
         blocks if len.div_ceil(USUAL_BLOCK) == blocks => Some(USUAL_BLOCK),
         blocks => len.is_multiple_of(blocks).then(|| len / blocks),
     };
-    // A single block that covers a whole side is given the usual size if that is larger: no element is beyond
-    // the side.
+    // A single block gets the length of its side. The writer may have meant the larger usual size, which
+    // makes no difference, because no element is beyond the side.
     let block = [side(rows, down)?, side(columns, across)?];
     Some((dims, block, [across, down * across]))
 }

@@ -291,8 +291,8 @@ impl Machine {
         }
     }
 
-    /// Resolves a persistent id to a storage: `('storage', type, key, location, count)`, plus `None` or the
-    /// description of a view.
+    /// Resolves a persistent id to a storage: `('storage', type, key, location, count)`, plus `None` unless
+    /// the storage is a view of another one, which is refused.
     pub(super) fn persistent(&mut self) -> Result<bool, Error> {
         let id = self.pop()?;
         let id = self.tuple_of(id)?;
