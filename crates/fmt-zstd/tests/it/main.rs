@@ -1,4 +1,4 @@
-//! Blobs compressed by this crate, and frames of other writers: read in every way, truncated, and damaged.
+//! Blobs compressed by this crate and frames from other encoders: read in every way, truncated, and damaged.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use fmt_core::{Error, ErrorKind, Limits, Verification};

@@ -104,7 +104,7 @@ fn zt_04_sparse_files_with_large_claims() {
         opened.unwrap()
     };
     assert_eq!(open(&file).unwrap_err().kind(), ErrorKind::TooLarge);
-    // The same sparse file with a small, valid index.
+    // The same file with a hole has a small, valid index.
     file.seek(SeekFrom::End(-9)).unwrap();
     file.write_all(&[0x80, 1, 0, 0, 0, 0, 0, 0, 0]).unwrap();
     assert_eq!(open(&file).unwrap().entries().len(), 0);
@@ -138,7 +138,7 @@ fn zt_07_nesting() {
         assert_eq!(error.kind(), ErrorKind::Malformed, "{byte:#x}");
         assert!(start.elapsed() < Duration::from_secs(1));
     }
-    // The caller sets the limit.
+    // The limit is the one that the caller sets.
     let mut options = ReadOptions::default();
     for (depth, is_taken) in [(4, false), (5, true), (6, true)] {
         options.limits.depth = depth;
