@@ -483,7 +483,8 @@ fn foreign(cases: &mut Cases) {
         "B17",
         b"\x00\x80\xff\0\0\0\0\0{\"w\":{\"dtype\":\"F32\"",
     );
-    // A safetensors header of eight bytes looks like a count of eight tensors.
+    // A safetensors file begins with the length of its header; a length of 8 looks like a count of eight
+    // tensors.
     foreign(
         "safetensors-with-a-short-header",
         Misaligned,

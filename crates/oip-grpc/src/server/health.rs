@@ -103,7 +103,8 @@ impl Stream for Watch {
                     status: status.into(),
                 })));
             }
-            // The watcher has seen that the server is not ready, and a drain waits for this stream.
+            // The watcher has been told that the server is not ready. The stream ends now, because the drain
+            // waits for it.
             if *self.is_draining.borrow() {
                 return Poll::Ready(None);
             }

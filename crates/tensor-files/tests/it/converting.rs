@@ -249,7 +249,7 @@ fn b14_names_stand_beside_the_file_behind_a_link() {
     for path in [&real, &link] {
         assert_eq!(open(path).entries()[1].name, "w", "{}", path.display());
     }
-    // The names file is a link too, as in a cache whose files are all links.
+    // The names file may also be next to the link, as in a cache whose files are all links.
     fs::rename(
         folder.path().join("real/a.btf.names.json"),
         folder.path().join("link.btf.names.json"),
