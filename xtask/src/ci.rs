@@ -172,7 +172,7 @@ fn check_other_target() -> Result<()> {
         "--exclude",
         "xtask",
     ];
-    // These need C code and assembly, for zstd and TLS.
+    // These crates need C code and assembly, for zstd and TLS.
     let without = [
         "fmt-zstd",
         "fmt-ztensor",

@@ -371,7 +371,7 @@ impl Records<'_> {
         })
     }
 
-    /// Returns the end of a part of `len` bytes, which must be within the file (rule B18).
+    /// Returns the end of a part of `len` bytes at `start`, and checks that it is within the file (rule B18).
     fn check_end(&self, start: u64, len: Option<u64>, what: &str) -> Result<u64, Error> {
         let end = len
             .and_then(|len| len.checked_add(start))

@@ -16,8 +16,7 @@ pub(crate) struct IndexCheck {
 }
 
 impl IndexCheck {
-    /// Checks the next bytes of the indices of a tensor with these dimensions, of which there is at least
-    /// one.
+    /// Checks the next index bytes of a tensor with dimensions `dims`, which are not empty.
     pub(crate) fn take(&mut self, mut bytes: &[u8], dims: &[u64]) -> Result<(), Error> {
         if !self.partial.is_empty() {
             let missing = (8 - self.partial.len()).min(bytes.len());

@@ -167,9 +167,9 @@ impl AppendFile {
     }
 }
 
-/// Opens a file under a lock to change it in place. It must be the file that was opened before, unchanged,
-/// and without the journal of an interrupted change. The bytes of `proof`, such as the index, are compared
-/// with those of `known`.
+/// Opens a file under a lock to change it in place. Fails unless this is the file that was opened before,
+/// unchanged, and without the journal of an interrupted change. The bytes of `proof`, such as the index, are
+/// compared with those of `known`.
 pub(crate) fn reopen(
     path: &Path,
     opened: &FileSource,

@@ -172,7 +172,7 @@ fn unnamed(folder: &Path, mode: u32) -> io::Result<Option<File>> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     match rustix::fs::open(folder, flags, Mode::from_raw_mode(mode)) {
         Ok(descriptor) => Ok(Some(descriptor.into())),
-        // These are errors of kernels and file systems that do not support the flag.
+        // Kernels and file systems that do not support the flag return these errors.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => Ok(None),
         Err(error) => Err(error.into()),
     }

@@ -137,7 +137,7 @@ pub fn read_everything(reader: &dyn TensorReader) -> Contents {
         .collect()
 }
 
-/// Returns what a stream yields when it is read in small pieces.
+/// Returns the bytes or the error of a stream that is read in small pieces.
 fn read_stream(reader: &dyn TensorReader, index: usize) -> Result<Vec<u8>, Error> {
     let (mut stream, mut piece) = (reader.stream(index)?, [0; 4096]);
     let mut bytes = Vec::new();

@@ -19,7 +19,7 @@ pub struct Plan {
 pub struct PlannedEntry {
     /// The tensor's name.
     pub name: String,
-    /// The dtype and shape; for a sparse tensor, those of the dense tensor.
+    /// The dtype and shape; for a sparse tensor, the dtype and shape of the dense tensor.
     pub spec: TensorSpec,
     /// [`Layout::Dense`] or [`Layout::Coo`]. A COO tensor's bytes are its indices (`u64[nnz, rank]`) and then
     /// its values.

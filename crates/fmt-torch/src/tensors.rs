@@ -104,7 +104,7 @@ impl CheckpointContents {
                     found.add_unread(name, tensor, limits)?;
                     continue;
                 }
-                // The value is a storage without a tensor, such as bytes.
+                // The value is a storage that no tensor uses, such as bytes.
                 Some(Node::Storage(storage)) => {
                     let elements = match storage.elements {
                         Elements::Untyped => Elements::Known(DType::U8),

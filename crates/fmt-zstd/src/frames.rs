@@ -105,7 +105,7 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes))
 }
 
-/// A blob of which a few bytes are examined at a time.
+/// A blob that is examined a few bytes at a time.
 pub(crate) trait Look {
     fn len(&self) -> usize;
 

@@ -1,4 +1,4 @@
-//! A sink that hashes what is written.
+//! A sink that computes the checksum of the written bytes.
 
 use std::{io::Write, thread};
 

@@ -376,7 +376,7 @@ impl Cache {
         }
     }
 
-    /// Prevents other processes from tidying while the lock is held.
+    /// Returns a lock that keeps other processes from removing leftovers while it is held.
     pub(crate) fn lock_shared(&self) -> Result<Lock, StoreError> {
         self.lock(FlockOperation::LockShared)
     }

@@ -27,8 +27,8 @@ pub struct ConnectionLimits {
     /// (default 1 KiB/s).
     pub min_body_rate: u64,
     /// Paths of requests whose body and response form a conversation, such as gRPC streams (default none).
-    /// Their bodies may pause for the lifetime of the connection; the service has to end those that stall
-    /// within a message.
+    /// Bodies of these requests may pause for the lifetime of the connection; the service has to end those
+    /// that stall within a message.
     pub conversations: &'static [&'static str],
     /// Long-lived, mostly idle HTTP/2 requests, whose services can observe eviction (default none).
     pub lasting: Option<Lasting>,

@@ -235,7 +235,7 @@ impl Drop for Place {
     }
 }
 
-/// What a stream is waiting for the client to send or grant.
+/// The reason why a stream waits for its client.
 #[derive(Clone, Copy)]
 pub(crate) enum Wait {
     /// The next request of a conversation.

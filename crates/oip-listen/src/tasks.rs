@@ -12,13 +12,13 @@ use tokio::{runtime::Handle, task::JoinSet};
 
 use crate::{activity::Activity, lanes::Lane, stream::Stream};
 
-/// A connection's socket. It is registered with the runtime of the connection's lane: another one would have
-/// to wake the connection across threads.
+/// A connection's socket. It is registered with the runtime of the connection's lane: with another runtime,
+/// each event would have to wake the connection across threads.
 #[derive(Debug)]
 pub(crate) struct Socket {
     stream: Option<Stream>,
     lane: Lane,
-    /// The accepting runtime, if it may return there.
+    /// The runtime that accepted the connection, if the socket may move back to it.
     home: Option<Handle>,
 }
 
@@ -95,7 +95,7 @@ impl Tasks {
                 return Some(turns.await);
             };
             let (tasks, mut moved) = (self.clone(), future);
-            // Aborts its tasks when this future is dropped.
+            // Dropping this set, with the future, aborts the task on the other lane.
             let mut away = JoinSet::new();
             away.spawn_on(
                 async move {

@@ -204,7 +204,8 @@ impl Model for TextModel {
             capabilities.instances = network.instances;
             capabilities.placement = network.placement;
             capabilities.max_batch_size = (!is_one_by_one).then_some(JOINED_ROWS);
-            // Follows the network: sequences are padded, and the mask hides the padding.
+            // Rows are independent if the network's rows are: padding is masked, so it does not affect
+            // results.
             capabilities.row_independence = match network.row_independence {
                 RowIndependence::Proven(_) if !is_one_by_one => {
                     RowIndependence::Proven(IndependentRows::default())

@@ -51,7 +51,7 @@ enum Never {}
 fn start(backends: &[Arc<dyn Backend>]) -> io::Result<Never> {
     let data = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let control = UnixStream::from(io::stdout().as_fd().try_clone_to_owned()?);
-    // Only sockets have an address.
+    // Fails unless standard input is a socket, since only sockets have an address.
     data.local_addr()?;
     control.local_addr()?;
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;

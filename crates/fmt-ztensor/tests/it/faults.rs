@@ -1,5 +1,5 @@
 //! Limits on hostile files, one test per numbered case. The corpus has most of the files; these tests check
-//! what its verdicts leave out.
+//! facts that its verdicts do not contain.
 
 use std::{
     fs::File,
@@ -84,7 +84,7 @@ fn zt_03_lengths_of_the_index() {
     );
 }
 
-/// Also FS-06: files that consist almost entirely of a hole.
+/// ZT-04, FS-06: files that consist almost entirely of a hole are rejected without reading or allocating it.
 #[test]
 fn zt_04_sparse_files_with_large_claims() {
     let mut file = tempfile::tempfile().unwrap();
@@ -219,7 +219,7 @@ fn zt_16_overlaps() {
     );
 }
 
-/// Also ZT-30: the memory budget for decoding covers all tensors of a file together.
+/// ZT-17, ZT-30: the memory budget for decoding covers all tensors of a file together.
 #[test]
 fn zt_17_zt_30_loading_everything_has_a_budget() {
     const MIB: usize = 1 << 20;

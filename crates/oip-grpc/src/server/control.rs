@@ -72,7 +72,7 @@ struct Messages {
 enum MessagePart {
     /// An incomplete frame header.
     Nothing,
-    /// The first bytes after the header, this many, but not all.
+    /// This many bytes of the message have arrived, but not all.
     Part(usize),
     Whole {
         is_compressed: bool,

@@ -81,7 +81,8 @@ pub(crate) struct SeveralAnswers {
     wanted: ResponseOptions,
     lease: Lease,
     model: Named,
-    /// The charge for what the request occupies in addition to its tensors, held while the model may use it.
+    /// The charge for the memory that the request takes in addition to its tensors; kept while the model may
+    /// use the request.
     _charge: Charge,
     /// Whether the end was reported.
     is_over: bool,
