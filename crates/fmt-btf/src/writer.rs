@@ -187,7 +187,8 @@ impl<W: Write> BtfWriter<W> {
         self.write(tensor.bytes())
     }
 
-    /// Writes the next tensor, which must be sparse and match its declaration. It is sorted first (B11).
+    /// Writes the next tensor, which must be sparse and match its declaration. The entries are sorted first
+    /// (B11).
     ///
     /// # Errors
     /// The errors of [`BtfWriter::tensor`]; [`ErrorKind::Duplicate`] for duplicate coordinates; nothing is

@@ -125,7 +125,7 @@ impl<'a> Items<'a> {
         Some(found)
     }
 
-    /// Skips the next item if it is null; returns whether it was.
+    /// Skips the next item if that is null; returns whether it was skipped.
     pub fn null(&mut self) -> bool {
         match self.rest {
             [0xf6, rest @ ..] => {

@@ -298,7 +298,7 @@ impl ByteSource for Head {
 mod tests {
     use super::*;
 
-    /// Returns whether a file is complete: it ends with a full stop.
+    /// Checks that a test file is complete: complete files end with a full stop.
     #[allow(clippy::needless_pass_by_value, reason = "as `recover` hands it over")]
     fn is_whole(source: Arc<dyn ByteSource>) -> Result<(), Error> {
         let len = source.len();

@@ -202,8 +202,8 @@ impl AtomicFile {
     /// Starts writing a file that will become `target`.
     ///
     /// # Errors
-    /// [`ErrorKind::NotAFile`] when the target is a directory, a device or a pipe; [`ErrorKind::Io`] when it
-    /// is a dangling link, or the temporary file cannot be created.
+    /// [`ErrorKind::NotAFile`] when the target is a directory, a device or a pipe; [`ErrorKind::Io`] when the
+    /// target is a dangling link, or the temporary file cannot be created.
     pub fn create(target: &Path) -> Result<Self, Error> {
         Self::create_with(target, &OutputOptions::default())
     }

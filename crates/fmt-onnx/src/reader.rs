@@ -284,7 +284,7 @@ impl fmt::Debug for OnnxReader {
     }
 }
 
-/// The format, for tools that support several formats. It is read-only.
+/// The format, for tools that support several formats. The format is read-only.
 ///
 /// ```
 /// use fmt_core::{Format, Sniff};

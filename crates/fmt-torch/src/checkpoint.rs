@@ -132,8 +132,8 @@ impl Checkpoint {
             let error = Error::new(ErrorKind::BadVersion, "the version of the checkpoint").rule("P1");
             return Err(error.expected(1001));
         }
-        // This pickle describes the host that wrote the file. It is ignored: this layout is always
-        // little-endian.
+        // This pickle describes the host that wrote the file. The description is ignored, because this layout
+        // is always little-endian.
         next(Classes::Known)?;
         let value = next(match options.lenient {
             true => Classes::All,

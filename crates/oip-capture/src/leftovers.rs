@@ -48,7 +48,7 @@ pub(crate) fn clear(folder: &Path) -> io::Result<u64> {
 /// A file that belongs to a run.
 struct PartOf<'a> {
     run: &'a str,
-    /// The exchange it belongs to, unless it is unfinished.
+    /// The exchange that the file belongs to, unless the file is unfinished.
     exchange: Option<&'a str>,
 }
 

@@ -27,7 +27,7 @@ use crate::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RecorderConfig {
-    /// The directory to write to. It is created if needed, for its owner only.
+    /// The directory to write to. The directory is created if needed, with permissions for its owner only.
     pub folder: PathBuf,
     /// The fraction of requests to record, from 0 to 1.
     pub rate: f64,
@@ -314,8 +314,8 @@ impl Writer {
         }
     }
 
-    /// Returns the outcome for an exchange of `bytes` that does not fit: if it is of typical size, later ones
-    /// will not fit either.
+    /// Returns the outcome for an exchange of `bytes` that does not fit: [`WriteOutcome::Full`] if it has a
+    /// typical size, since later ones will not fit either.
     fn beyond(&self, bytes: u64) -> Option<WriteOutcome> {
         let left = self.limit.saturating_sub(self.used);
         if bytes <= left {
@@ -328,7 +328,7 @@ impl Writer {
         })
     }
 
-    /// Writes an exchange. It counts as recorded once both files and its index line are on disk.
+    /// Writes an exchange. The exchange counts as recorded once both files and its index line are on disk.
     fn write(&mut self, exchange: &Exchange) -> Result<WriteOutcome, CaptureError> {
         // The limit is checked first, so that tensors that will not fit are not encoded.
         if let Some(beyond) = self.beyond(exchange.tensors) {

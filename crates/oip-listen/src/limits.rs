@@ -57,7 +57,7 @@ pub struct ConnectionLimits {
     pub windows: Windows,
     /// Threads for busy connections (`None`: connections stay where they are accepted).
     pub lanes: Option<Lanes>,
-    /// Receives a descriptor passed over a Unix socket (`None`: it is closed, like all others).
+    /// Receives a descriptor that a client passes over a Unix socket (`None`: all descriptors are closed).
     #[cfg(unix)]
     pub descriptors: Option<Descriptors>,
     /// Maximum size of an HTTP/2 request's decoded headers in bytes, plus 32 bytes per header (default 64

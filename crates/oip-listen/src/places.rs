@@ -283,8 +283,8 @@ impl State {
     }
 }
 
-/// The wakers of an evicted stream. They are called without holding a lock: a waker may drop something that
-/// locks.
+/// The wakers of an evicted stream. The wakers are called without holding a lock, because a waker may drop
+/// something that locks.
 #[must_use]
 struct RevokedTasks([Option<Waker>; 2]);
 

@@ -369,8 +369,8 @@ impl Connection {
         }
     }
 
-    /// Detects the client's protocol. The error means that the connection ended first; it is true if the
-    /// client ended it.
+    /// Detects the client's protocol. An error means that the connection ended first; the value is true if
+    /// the client ended it.
     async fn detect(&self, mut stream: Pin<&mut WatchedStream>) -> Result<Protocol, bool> {
         let makes_room = async {
             loop {

@@ -60,8 +60,8 @@ impl Socket {
     }
 }
 
-/// The tasks of a connection, which run on its lane. They migrate between two polls; timers stay with the
-/// runtime that created them and wake their task wherever it is.
+/// The tasks of a connection, which run on its lane. A task moves to another lane between two polls. Timers
+/// stay with the runtime that created them, and wake their task wherever it runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Tasks {
     activity: Activity,

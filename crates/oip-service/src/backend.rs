@@ -33,7 +33,7 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// Returns the names of the files in the same directory that a model with this content needs, such as its
-    /// weights. They are opened under the same rules as the model's own file, and passed to
+    /// weights. The files are opened under the same rules as the model's own file, and passed to
     /// [`Backend::load`].
     ///
     /// # Errors

@@ -178,7 +178,7 @@ impl Lease {
     }
 
     /// Returns a guard that cancels the request when it is dropped before it is disarmed. A transport keeps
-    /// it in the future that handles the request, so that all work stops when the client disconnects.
+    /// the guard in the future that handles the request, so that all work stops when the client disconnects.
     #[must_use]
     pub fn guard(&self) -> CancelGuard {
         self.0.cancel.guard()

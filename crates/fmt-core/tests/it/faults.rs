@@ -1,7 +1,7 @@
 //! WR-02 and WR-03: a disk that fails or is full, simulated at system calls.
 //!
-//! A seccomp filter makes selected system calls of one thread fail. It cannot be removed, so each test uses a
-//! separate thread.
+//! A seccomp filter makes selected system calls of one thread fail. The filter cannot be removed, so each
+//! test uses a separate thread.
 
 use std::{
     collections::BTreeMap,
@@ -182,8 +182,8 @@ fn wr_02_a_full_disk_leaves_the_target() {
     assert_eq!(names(&folder), ["a"]);
 }
 
-/// Appends to a file on a thread whose system calls `breaking` breaks just before the commit; it gets the
-/// file's descriptors.
+/// Appends to a file on a thread whose system calls `breaking` breaks just before the commit. `breaking` gets
+/// the file's descriptors.
 fn append(breaking: impl FnOnce(&[RawFd]) + Send + 'static) -> (Result<(), Error>, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a");

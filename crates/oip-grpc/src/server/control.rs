@@ -1,5 +1,5 @@
-//! Messages of all calls except inference, which `tonic` reads and `prost` decodes. They are small, and their
-//! decoded size is charged before they are decoded.
+//! Messages of all calls except inference, which `tonic` reads and `prost` decodes. These messages are small,
+//! and their decoded size is charged before they are decoded.
 
 use std::{
     error::Error,

@@ -31,8 +31,8 @@ use crate::proto::grpc_inference_service_server::{GrpcInferenceServiceServer, SE
 /// The path of unary inference.
 const MODEL_INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
 
-/// The path of streaming inference. Its body may be silent indefinitely, so servers with body timeouts must
-/// exempt it. Stalls within a message are detected here.
+/// The path of streaming inference. The body of such a request may be silent indefinitely, so servers with
+/// body timeouts must exempt this path. This crate detects stalls within a message.
 pub const MODEL_STREAM_INFER: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
 
 /// The paths of long-lived calls that are mostly idle. Servers that limit concurrent calls add a

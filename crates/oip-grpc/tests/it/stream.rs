@@ -491,7 +491,7 @@ async fn gr_05_half_a_message_in_a_stream() {
     assert!(timeout(Duration::from_secs(3600), body.frame()).await.is_err());
     parts.send(frame.slice(..20)).await.unwrap();
     assert!(timeout(Duration::from_secs(290), body.frame()).await.is_err());
-    // The whole message is charged, because it is at most four times what has arrived.
+    // The whole message is charged, because its length is at most four times the bytes that have arrived.
     assert_eq!(budget.used(), message.len() as u64);
     let trailers = timeout(Duration::from_secs(20), body.frame())
         .await
