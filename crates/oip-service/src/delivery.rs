@@ -191,8 +191,8 @@ async fn deliver_planned(
     }
 }
 
-/// The model name and version of a request, kept for error messages after the request is consumed. It is
-/// formatted like a [`ModelRef`], and only when needed.
+/// The model name and version of a request, kept for error messages after the request is consumed. The value
+/// displays like a [`ModelRef`], and is formatted only when needed.
 ///
 /// ```
 /// use oip_service::Named;

@@ -122,7 +122,7 @@ impl dyn Model + '_ {
 #[non_exhaustive]
 pub struct Capabilities {
     /// The backend's runtime that runs the model, such as `built-in` or `onnxruntime`; `None` if the backend
-    /// has only one. It is shown in the complete configuration.
+    /// has only one. The complete configuration shows this name.
     pub runtime: Option<String>,
     /// The devices and execution providers that the model runs on, if its backend has a choice. The
     /// configuration cannot change them after loading.

@@ -79,8 +79,8 @@ pub struct StreamedResponse {
     pub is_last: bool,
 }
 
-/// Several responses to one request, taken one at a time. It ends after an error. Dropping it cancels the
-/// model's work for the request.
+/// Several responses to one request, taken one at a time. The stream ends after an error. Dropping the stream
+/// cancels the model's work for the request.
 ///
 /// ```
 /// use oip_service::ResponseStream;

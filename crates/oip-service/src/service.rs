@@ -152,8 +152,8 @@ pub struct RequestContext {
 }
 
 impl RequestContext {
-    /// Creates the context of a request that was just received and has this deadline. Its memory is not
-    /// limited.
+    /// Creates the context of a request that was just received and has this deadline. The request's memory is
+    /// not limited.
     #[must_use]
     pub fn new(deadline: Option<Instant>) -> Self {
         let lease = Lease::unlimited();

@@ -80,7 +80,7 @@ impl<'m> ExampleInput<'m> {
     }
 }
 
-/// JSON forms. They allocate for each value and list, so check [`ExampleInput::width`] first.
+/// Methods that return JSON. They allocate for each value and list, so check [`ExampleInput::width`] first.
 #[cfg(feature = "rest")]
 impl ExampleInput<'_> {
     /// Returns the input as an item of `inputs` in a request body, with flat data.

@@ -30,7 +30,7 @@ pub(crate) const MAX_JSON: u32 = 64 << 20;
 /// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Worker: it has started. JSON: `Hello`.
+    /// Worker: the worker has started. JSON: `Hello`.
     Hello = 1,
     /// Server: load this model. JSON: `Load`; binary: the model file.
     Load = 2,
@@ -53,8 +53,8 @@ pub(crate) enum Kind {
     Region = 10,
     /// Worker: one of several responses, before `Results`. JSON: `Part`; binary: as in `Results`.
     Part = 11,
-    /// Server, after each `Part`, and after each `Ask` with inputs in a region: it was read. JSON:
-    /// `PartReply`.
+    /// Server, after each `Part`, and after each `Ask` with inputs in a region: the server has read the
+    /// message. JSON: `PartReply`.
     Taken = 12,
     /// Worker: a request to another model, before `Results` or `Failed`. JSON: `Ask`; binary: its inputs, as
     /// in `Results`.

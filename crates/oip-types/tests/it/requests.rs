@@ -268,8 +268,8 @@ fn ht_27_unknown_datatypes() {
     }
 }
 
-/// The specification's own example: the shape announces three BOOLs and the data has one. It is not
-/// broadcast.
+/// The specification's own example: the shape announces three BOOLs and the data has one. The single element
+/// is not broadcast.
 #[test]
 fn the_example_of_the_specification_is_an_error() {
     let text = r#"{"id":"42","inputs":[{"name":"input0","shape":[2,2],"datatype":"UINT32","data":[1,2,3,4]},
